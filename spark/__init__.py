@@ -1,0 +1,1 @@
+"""Reconciliation with PySpark: reads the store's tables, and nothing imports it but the command line."""

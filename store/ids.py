@@ -1,0 +1,88 @@
+"""Identifiers that are unique over instances and restarts, and grow with time.
+
+* Halves and entries: 63 bits: milliseconds since 2024-01-01 UTC (41), the instance's slot (10), a sequence (12).
+  One instance's ids only grow; ranges of ids are ranges of time, so partitions by id are partitions by day.
+* Transactions and ops: a UUIDv7 (RFC 9562, section 5.7): 48 bits of Unix milliseconds, then a counter, then random bits
+  that nobody can guess (a txn-id is all that is needed to ask for an outcome).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from datetime import UTC, datetime
+
+EPOCH_MS = int(datetime(2024, 1, 1, tzinfo=UTC).timestamp() * 1000)
+
+_SEQUENCE_BITS = 12
+_SLOT_BITS = 10
+_TIME_SHIFT = _SEQUENCE_BITS + _SLOT_BITS
+_SEQUENCE_MASK = (1 << _SEQUENCE_BITS) - 1
+SLOTS = 1 << _SLOT_BITS
+
+
+def id_at(moment: datetime) -> int:
+    """The lowest half id that can have been made at ``moment`` (aware)."""
+    return (int(moment.timestamp() * 1000) - EPOCH_MS) << _TIME_SHIFT
+
+
+def moment_of(half_id: int) -> datetime:
+    """When ``half_id`` was made, to the millisecond, by the clock of the instance that made it."""
+    return datetime.fromtimestamp(((half_id >> _TIME_SHIFT) + EPOCH_MS) / 1000, UTC)
+
+
+class HalfIds:
+    """The ids of one instance: ``next()`` is always above the one before, whatever the clock does."""
+
+    __slots__ = ("_last", "_slot")
+
+    def __init__(self, instance_id: int, above: int = 0) -> None:
+        """``above``: the highest id in the store at the start, so that a clock set back repeats none."""
+        self._slot = (instance_id % SLOTS) << _SEQUENCE_BITS
+        self._last = (((above >> _TIME_SHIFT) + 1) << _TIME_SHIFT | self._slot) if above else 0
+        self.advance()
+
+    def advance(self) -> None:
+        """Move up to the clock; once a turn is enough."""
+        floor = (int(time.time() * 1000) - EPOCH_MS) << _TIME_SHIFT | self._slot
+        if floor > self._last:
+            self._last = floor
+
+    def next(self) -> int:
+        value = self._last + 1
+        if not value & _SEQUENCE_MASK:  # this millisecond is full: take from the next, in our own slot
+            value = ((self._last >> _TIME_SHIFT) + 1) << _TIME_SHIFT | self._slot
+        self._last = value
+        return value
+
+
+class UuidV7:
+    """UUIDv7 as 16 octets; each is above the one before."""
+
+    __slots__ = ("_high", "_offset", "_random")
+
+    def __init__(self) -> None:
+        self._high = 0
+        self._random = b""
+        self._offset = 0
+
+    def next(self) -> bytes:
+        # 48 bits of time and 12 of counter as one number that only grows
+        high = int(time.time() * 1000) << 12
+        if high <= self._high:
+            high = self._high + 1
+        self._high = high
+        offset = self._offset
+        if offset == len(self._random):
+            self._random = os.urandom(4096)
+            offset = 0
+        self._offset = offset + 8
+        random = int.from_bytes(self._random[offset : offset + 8], "big") >> 2
+        return (
+            ((high >> 12) << 80) | (0x7 << 76) | ((high & 0xFFF) << 64) | (0x2 << 62) | random
+        ).to_bytes(16, "big")
+
+
+def declared_at(txn_id: bytes) -> datetime:
+    """When a txn-id was made: the first 48 bits of a UUIDv7 are Unix milliseconds."""
+    return datetime.fromtimestamp(int.from_bytes(txn_id[:6], "big") / 1000, UTC)

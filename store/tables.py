@@ -1,0 +1,254 @@
+"""The tables of the store, schema ``coordinator``: what a row is, and which invariant each constraint holds.
+
+Migrations (``alembic/versions``) build the same catalog step by step; a test compares the two.
+Times are ``timestamptz``; ids of halves and entries are those of :mod:`store.ids`.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    DDL,
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    Column,
+    DateTime,
+    ForeignKey,
+    Identity,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    SmallInteger,
+    Table,
+    Text,
+    UniqueConstraint,
+    Uuid,
+    event,
+    text,
+)
+from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy.types import UserDefinedType
+
+SCHEMA = "coordinator"
+
+metadata = MetaData(
+    schema=SCHEMA,
+    naming_convention={
+        "pk": "%(table_name)s_pkey",
+        "uq": "%(table_name)s_%(column_0_name)s_key",
+        "ix": "%(table_name)s_%(column_0_name)s_idx",
+        "fk": "%(table_name)s_%(column_0_name)s_fkey",
+        "ck": "%(table_name)s_%(constraint_name)s_check",
+    },
+)
+
+_now = text("now()")
+
+
+class Xid8(UserDefinedType[int]):
+    """PostgreSQL's 64-bit transaction id."""
+
+    cache_ok = True
+
+    def get_col_spec(self, **_: object) -> str:
+        return "xid8"
+
+
+def _written() -> Column[int]:
+    """The transaction that wrote the row: a reader bounded by ``pg_snapshot_xmin`` loses no row that commits late."""
+    return Column("written_xid", Xid8, nullable=False, server_default=text("pg_current_xact_id()"))
+
+
+store_identity = Table(
+    "store_identity",
+    metadata,
+    Column("singleton", Boolean, primary_key=True, server_default=text("true")),
+    # Eight hexadecimal digits: the first part of every delivery tag, and the property "store-id" of our open frame.
+    Column("id", Text, nullable=False, server_default=text("substr(md5(gen_random_uuid()::text), 1, 8)")),
+    Column("created_at", DateTime(timezone=True), nullable=False, server_default=_now),
+    CheckConstraint("singleton", name="one_row"),
+)
+
+address = Table(
+    "address",
+    metadata,
+    Column("id", Integer, Identity(always=True), primary_key=True),
+    Column("name", Text, nullable=False, unique=True),
+    # queue: consumers share the default group. topic: every subscription is a group of its own.
+    Column("routing", Text, nullable=False, server_default="queue"),
+    Column("kind", Text, nullable=False, server_default="normal"),
+    # What becomes of a message whose ttl runs out: it is dropped with an op, or it goes to the dead letters.
+    Column("on_expiry", Text, nullable=False, server_default="drop"),
+    Column("max_attempts", SmallInteger, nullable=False, server_default="16"),
+    # Who made it: administration, the first use by a client, or a dynamic terminus.
+    Column("origin", Text, nullable=False, server_default="administration"),
+    # The instance that owns a dynamic address; it goes with it.
+    Column("instance_id", Integer),
+    Column("created_at", DateTime(timezone=True), nullable=False, server_default=_now),
+    CheckConstraint("length(name) between 1 and 1024", name="name"),
+    CheckConstraint("routing in ('queue', 'topic')", name="routing"),
+    CheckConstraint("kind in ('normal', 'transaction', 'fifo', 'delay', 'mixed')", name="kind"),
+    CheckConstraint("on_expiry in ('drop', 'dead-letter')", name="on_expiry"),
+    CheckConstraint("max_attempts >= 1", name="max_attempts"),
+    CheckConstraint("origin in ('administration', 'use', 'dynamic', 'dead-letter')", name="origin"),
+    CheckConstraint("(origin = 'dynamic') = (instance_id is not null)", name="dynamic_owner"),
+)
+
+consumer_group = Table(
+    "consumer_group",
+    metadata,
+    Column("id", Integer, Identity(always=True), primary_key=True),
+    Column("address_id", Integer, ForeignKey(address.c.id, ondelete="CASCADE"), nullable=False),
+    # '' is the default group of a queue.
+    Column("name", Text, nullable=False, server_default=""),
+    # A volatile group is a subscription that ends with its link; the instance that holds the link owns it.
+    Column("instance_id", Integer),
+    Column("created_at", DateTime(timezone=True), nullable=False, server_default=_now),
+    UniqueConstraint("address_id", "name"),
+)
+
+half = Table(
+    "half",
+    metadata,
+    Column("id", BigInteger, primary_key=True, autoincrement=False),
+    # Null: posted outside any transaction, and so committed by being stored.
+    Column("txn_id", Uuid),
+    Column("address_id", Integer, nullable=False),
+    # The message as it came: all its sections, the bare message byte for byte.
+    Column("message", LargeBinary, nullable=False),
+    Column("posted_at", DateTime(timezone=True), nullable=False, server_default=_now),
+    _written(),
+    postgresql_partition_by="RANGE (id)",
+)
+
+op = Table(
+    "op",
+    metadata,
+    # commit and rollback: the txn-id, so that the primary key is "one decision a transaction". Others: a UUIDv7.
+    Column("id", Uuid, primary_key=True),
+    Column("decision", Text, nullable=False),
+    # The transaction in which a delivery was decided otherwise than accepted; for commit and rollback the id again.
+    Column("txn_id", Uuid),
+    Column("reason", Text),
+    # Halves the transaction posted (0 where it only retired); null on the ops of deliveries.
+    Column("posted", Integer),
+    # Deliveries the op covers, pairwise: the half and the consumer group. On commit: those accepted in it.
+    Column("half_ids", ARRAY(BigInteger)),
+    Column("group_ids", ARRAY(Integer)),
+    # The instance that decided; null: a person at the command line.
+    Column("instance_id", Integer),
+    Column("decided_at", DateTime(timezone=True), nullable=False, server_default=_now),
+    _written(),
+    CheckConstraint(
+        "decision in ('commit', 'rollback', 'accept', 'reject', 'release', 'modify', 'expire', 'dead-letter', 'purge')",
+        name="decision",
+    ),
+    CheckConstraint(
+        "(decision in ('commit', 'rollback')) = (posted is not null) and (posted is null or txn_id = id)",
+        name="transaction",
+    ),
+    postgresql_partition_by="RANGE (id)",
+)
+
+entry = Table(
+    "entry",
+    metadata,
+    Column("group_id", Integer, primary_key=True, autoincrement=False),
+    # In order of commit; deliveries of a group go out in this order.
+    Column("id", BigInteger, primary_key=True, autoincrement=False),
+    Column("half_id", BigInteger, nullable=False),
+    # The instance that holds the message for its consumers; 0: nobody.
+    Column("lease", Integer, nullable=False, server_default="0"),
+    # Failed deliveries so far: the header's delivery-count.
+    Column("attempts", SmallInteger, nullable=False, server_default="0"),
+    Column("available_at", DateTime(timezone=True)),
+    Column("expires_at", DateTime(timezone=True)),
+    # Not null: never delivered again; on its way to the dead letters, for this reason.
+    Column("failed", Text),
+    # Message annotations merged by modified outcomes: an encoded AMQP map.
+    Column("annotations", LargeBinary),
+    # The hot path inserts and deletes; vacuum by count, not by share, or a short queue with a long history is never cleaned.
+    postgresql_with={
+        "autovacuum_vacuum_scale_factor": "0",
+        "autovacuum_vacuum_threshold": "100000",
+        "autovacuum_analyze_scale_factor": "0",
+        "autovacuum_analyze_threshold": "100000",
+    },
+)
+Index("entry_expires_at_idx", entry.c.expires_at, postgresql_where=entry.c.expires_at.is_not(None))
+Index("entry_failed_idx", entry.c.group_id, postgresql_where=entry.c.failed.is_not(None))
+
+txn = Table(
+    "txn",
+    metadata,
+    # An undecided transaction that lives longer than a moment (short ones are never seen here); deleted with its decision.
+    Column("id", Uuid, primary_key=True),
+    Column("instance_id", Integer, nullable=False),
+    # container-id and remote address of the connection that declared it
+    Column("owner", Text, nullable=False),
+    Column("declared_at", DateTime(timezone=True), nullable=False),
+    Column("timeout_at", DateTime(timezone=True), nullable=False),
+    # As last seen: messages posted and deliveries retired so far.
+    Column("posted", Integer, nullable=False),
+    Column("retired", Integer, nullable=False),
+    # Check-back: null for a plain transaction, whose messages are not in the store before the commit.
+    Column("producer_group", Text),
+    Column("checks", SmallInteger, nullable=False, server_default="0"),
+    Column("next_check_at", DateTime(timezone=True)),
+)
+
+instance = Table(
+    "instance",
+    metadata,
+    Column("id", Integer, Identity(always=True), primary_key=True),
+    # host name and boot id; with pid and start tells on the same machine whether the process still lives.
+    Column("host", Text, nullable=False),
+    Column("pid", Integer, nullable=False),
+    Column("process_start", BigInteger, nullable=False),
+    Column("version", Text, nullable=False),
+    Column("started_at", DateTime(timezone=True), nullable=False, server_default=_now),
+    Column("heartbeat_at", DateTime(timezone=True), nullable=False, server_default=_now),
+    # Set when it stopped, or when another found it dead: its leases and plain transactions are given up.
+    Column("ended_at", DateTime(timezone=True)),
+)
+
+#: What the metadata cannot say: default partitions, append-only tables, the function of the batch, the views.
+OBJECTS = (
+    f"create table {SCHEMA}.half_default partition of {SCHEMA}.half default",
+    # Bodies are compressed by nobody: the hot path writes them once and reads them once.
+    f"alter table {SCHEMA}.half alter column message set storage external",
+    f"alter table {SCHEMA}.half_default alter column message set storage external",
+    f"create table {SCHEMA}.op_default partition of {SCHEMA}.op default",
+    f"""
+create function {SCHEMA}.append_only() returns trigger language plpgsql as $$
+begin
+  raise exception '% is append-only: % refused', tg_table_name, lower(tg_op) using errcode = 'restrict_violation';
+end $$""",
+    f"""
+create trigger half_append_only before update or delete on {SCHEMA}.half
+  for each row execute function {SCHEMA}.append_only()""",
+    f"""
+create trigger op_append_only before update or delete on {SCHEMA}.op
+  for each row execute function {SCHEMA}.append_only()""",
+    # The batch retires and requeues only what its instance has leased; a single miss undoes the whole statement.
+    f"""
+create function {SCHEMA}.require_leased(found bigint, wanted bigint) returns void language plpgsql as $$
+begin
+  if found <> wanted then
+    raise exception 'of % leased entries % were found', wanted, found using errcode = 'CO001';
+  end if;
+end $$""",
+    # H15: what became of a transaction.
+    f"""
+create view {SCHEMA}.outcome as
+  select id as txn_id, decision as outcome, reason, posted, coalesce(cardinality(half_ids), 0) as retired,
+         decided_at, instance_id
+    from {SCHEMA}.op where decision in ('commit', 'rollback')
+  union all
+  select t.id, 'undecided', null, t.posted, t.retired, null, t.instance_id
+    from {SCHEMA}.txn t where not exists (select from {SCHEMA}.op o where o.id = t.id)""",
+)
+
+for _sql in OBJECTS:
+    event.listen(metadata, "after_create", DDL(_sql.replace("%", "%%")))

@@ -80,8 +80,11 @@ class AddressPolicy:
         self._create = settings.create
         self._patterns = settings.patterns
 
-    def decide(self, name: str) -> NewAddress | Refusal:
-        """``name`` was used by a client and is not there: the address to be made, or why not."""
+    def decide(self, name: str, *, topic: bool = False) -> NewAddress | Refusal:
+        """``name`` was used by a client and is not there: the address to be made, or why not.
+
+        ``topic``: the client asked for one (the terminus capability ``topic``); a pattern that matches has the last word.
+        """
         try:
             check_name(name)
         except AddressInvalid as error:
@@ -111,7 +114,7 @@ class AddressPolicy:
                 condition="not-found",
                 message=f"there is no address {shown(name)}, and it matches no pattern of those that are made on use",
             )
-        return NewAddress(name=name)
+        return NewAddress(name=name, routing="topic" if topic else "queue")
 
     def _matching(self, name: str) -> AddressPattern | None:
         return next((pattern for pattern in self._patterns if fnmatchcase(name, pattern.match)), None)

@@ -65,6 +65,8 @@ _SETTINGS = {
     # `entry` turns over quickly; the table's own thresholds say when.
     "autovacuum_naptime": "5s",
     "timezone": "UTC",
+    # Not "$user": the role is called as the schema, and what finds its tables here only would fail elsewhere.
+    "search_path": "public",
     # Neither statements nor values reach the log: they hold message bodies and ids.
     "log_min_error_statement": "panic",
     "log_error_verbosity": "terse",
@@ -273,6 +275,13 @@ class EmbeddedServer:
                 f"data folder {self.data_dir} cannot be written: {error.strerror} ({error.filename}); "
                 "choose another with --data-dir"
             ) from None
+        closed = [path for path in (self.data_dir, *self.data_dir.parents) if not path.stat().st_mode & stat.S_IXOTH]
+        if account.other and closed:
+            os.close(lock)
+            raise DataFolderUnusable(
+                f"PostgreSQL does not run as root but as 'nobody', who cannot enter {closed[-1]}; "
+                "choose a folder with --data-dir that every user may pass through"
+            )
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -380,10 +389,7 @@ class EmbeddedServer:
             target.parent.chmod(0o755)
             unfinished.rename(target)
         if not _can_run(copied / "postgres", account):
-            raise DataFolderUnusable(
-                f"PostgreSQL does not run as root, and the user 'nobody' cannot enter {self.data_dir}; "
-                "choose a folder with --data-dir that every user may pass through"
-            )
+            raise BinariesMissing(f"the PostgreSQL programs in {copied} do not run on this machine")
         return copied
 
     # -- the server

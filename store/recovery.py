@@ -204,10 +204,10 @@ def _clear(connection: Connection, dead: tuple[int, ...]) -> GivenUp:
 
 def _delete_owned(connection: Connection, live: Select[tuple[int]]) -> tuple[int, int]:
     """Dynamic addresses with all they have, and subscriptions that ended with their link."""
-    owned = select(address.c.id).where(address.c.instance_id.not_in(live))
-    groups = select(consumer_group.c.id).where(
-        consumer_group.c.instance_id.not_in(live) | consumer_group.c.address_id.in_(owned)
-    )
+    # Of nobody is not of the dead: null is "not in" an empty list.
+    owned = select(address.c.id).where(address.c.instance_id.is_not(None), address.c.instance_id.not_in(live))
+    volatile = consumer_group.c.instance_id.is_not(None) & consumer_group.c.instance_id.not_in(live)
+    groups = select(consumer_group.c.id).where(volatile | consumer_group.c.address_id.in_(owned))
     connection.execute(delete(entry).where(entry.c.group_id.in_(groups)))
     gone = connection.execute(delete(consumer_group).where(consumer_group.c.id.in_(groups)))
     names = connection.scalars(delete(address).where(address.c.id.in_(owned)).returning(address.c.name)).all()

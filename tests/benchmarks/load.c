@@ -505,7 +505,8 @@ static void write_credit(struct connection *c) {
 }
 
 /* A transfer (2.7.5) up to its settled field; the delivery-tag is the delivery-id. */
-static void begin_transfer(struct writer *w, struct connection *c, int link, enum sent_kind kind, int slot, bool settled) {
+static void begin_transfer(struct writer *w, struct connection *c, int link, enum sent_kind kind, int slot,
+                           bool settled) {
     uint32_t id = c->next_outgoing_id++;
     struct sent *sent = &c->sent[id & sent_mask];
     uint8_t tag[4];
@@ -915,7 +916,8 @@ static void on_begin(struct connection *c, const uint8_t *at, const uint8_t *end
 }
 
 static void on_attach(struct connection *c, const uint8_t *at, const uint8_t *end) {
-    struct value fields[10]; /* name, handle, role, two modes, source, target, two of unsettled, initial-delivery-count */
+    /* name, handle, role, two modes, source, target, two of unsettled, initial-delivery-count */
+    struct value fields[10];
     uint32_t link;
     read_list(at, end, fields, 10);
     for (link = 0; link < LINKS; link++) {
@@ -1173,7 +1175,8 @@ static void receive(struct connection *c) {
         uint32_t size = get_u32(at);
         if (memcmp(at, "AMQP", 4) == 0) {
             if (memcmp(at, c->phase == SASL ? SASL_HEADER : AMQP_HEADER, 8) != 0)
-                fail("the peer asks for another protocol: AMQP %d %d.%d.%d (SASL: try --sasl)", at[4], at[5], at[6], at[7]);
+                fail("the peer asks for another protocol: AMQP %d %d.%d.%d (3 is SASL: try --sasl)", at[4], at[5],
+                     at[6], at[7]);
             done += 8;
             continue;
         }
@@ -1438,24 +1441,59 @@ static void read_options(int argc, char **argv) {
     while ((option = getopt_long(argc, argv, "", known, &index)) != -1) {
         const char *name = option == '?' ? "" : known[index].name;
         switch (option) {
-        case PORT: options.port = (int)number_of(name, optarg, 1, 65535); break;
-        case HOST: options.host = name_of(name, optarg); break;
-        case CONNECTIONS: options.connections = (int)number_of(name, optarg, 1, 25000); break;
-        case TRANSACTION: options.transaction = (int)number_of(name, optarg, 1, 10000); break;
-        case SLOTS: options.slots = (int)number_of(name, optarg, 1, MAX_SLOTS); break;
-        case SECONDS: options.seconds = number_of(name, optarg, 0.01, 86400); break;
-        case WARM: options.warm = number_of(name, optarg, 0, 86400); break;
-        case BODY: options.body = (int)number_of(name, optarg, 8, 500000); break;
-        case QUEUE: options.queue = name_of(name, optarg); break;
-        case TARGET_NAME: options.target = name_of(name, optarg); break;
-        case WINDOW: options.window = (uint32_t)number_of(name, optarg, 1, 1e6); break;
-        case MESSAGES: options.messages = (uint64_t)number_of(name, optarg, 1, 1e12); break;
-        case RATE: options.rate = number_of(name, optarg, 0.001, 1e9); break;
-        case SETTLED: options.settled = true; break;
-        case SINGLE: options.single = true; break;
-        case WITH_SASL: options.sasl = true; break;
-        case STALL: options.stall = number_of(name, optarg, 1, 3600); break;
-        default: usage();
+        case PORT:
+            options.port = (int)number_of(name, optarg, 1, 65535);
+            break;
+        case HOST:
+            options.host = name_of(name, optarg);
+            break;
+        case CONNECTIONS:
+            options.connections = (int)number_of(name, optarg, 1, 25000);
+            break;
+        case TRANSACTION:
+            options.transaction = (int)number_of(name, optarg, 1, 10000);
+            break;
+        case SLOTS:
+            options.slots = (int)number_of(name, optarg, 1, MAX_SLOTS);
+            break;
+        case SECONDS:
+            options.seconds = number_of(name, optarg, 0.01, 86400);
+            break;
+        case WARM:
+            options.warm = number_of(name, optarg, 0, 86400);
+            break;
+        case BODY:
+            options.body = (int)number_of(name, optarg, 8, 500000);
+            break;
+        case QUEUE:
+            options.queue = name_of(name, optarg);
+            break;
+        case TARGET_NAME:
+            options.target = name_of(name, optarg);
+            break;
+        case WINDOW:
+            options.window = (uint32_t)number_of(name, optarg, 1, 1e6);
+            break;
+        case MESSAGES:
+            options.messages = (uint64_t)number_of(name, optarg, 1, 1e12);
+            break;
+        case RATE:
+            options.rate = number_of(name, optarg, 0.001, 1e9);
+            break;
+        case SETTLED:
+            options.settled = true;
+            break;
+        case SINGLE:
+            options.single = true;
+            break;
+        case WITH_SASL:
+            options.sasl = true;
+            break;
+        case STALL:
+            options.stall = number_of(name, optarg, 1, 3600);
+            break;
+        default:
+            usage();
         }
     }
     if (options.port == 0 || optind != argc)

@@ -8,6 +8,10 @@ from fnmatch import fnmatchcase
 MODES = ("post", "retire", "transfer")
 TRANSACTION_SIZES = (1, 10, 100)
 CONNECTIONS = (1, 8, 64)
+
+#: Transactions under way on a connection, by their size: enough to keep a server busy; more only makes them wait.
+SLOTS = {1: 8, 10: 4, 100: 2}
+
 IDLE_CONNECTIONS = 1000
 
 #: The memory of a server that holds connections which do nothing.
@@ -58,9 +62,10 @@ class Cell:
         return [*shape, *where, *bound]
 
 
-def all_cells(slots: int) -> list[Cell]:
+def all_cells(slots: int | None = None) -> list[Cell]:
+    """``slots``: instead of :data:`SLOTS`, for all sizes."""
     return [
-        Cell(mode=mode, transaction=transaction, connections=connections, slots=slots)
+        Cell(mode=mode, transaction=transaction, connections=connections, slots=slots or SLOTS[transaction])
         for mode in MODES
         for transaction in TRANSACTION_SIZES
         for connections in CONNECTIONS

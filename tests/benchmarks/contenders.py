@@ -15,8 +15,9 @@ from tests.benchmarks.servers import Server
 #: Assumed until posting at the same size and number of connections was measured.
 _MESSAGES_PER_SECOND = 100_000.0
 
-#: Retiring may be so much faster than posting.
-_RETIRE_FACTOR = 1.5
+#: Retiring may be so much faster than posting, and never slower than this floor: a queue too full costs only time.
+_RETIRE_FACTOR = 2.0
+_LEAST_MESSAGES_PER_SECOND = 40_000.0
 
 _FILL_TRANSACTION = 250
 
@@ -68,7 +69,9 @@ class Contender(ABC):
         """Messages that a cell's queue should hold: what may be retired while it is measured."""
         posted = self._post_rates.get((cell.transaction, cell.connections), _MESSAGES_PER_SECOND)
         seconds = self.conditions.warm_seconds + self.conditions.seconds
-        return cell.stock(posted * _RETIRE_FACTOR, seconds, self.conditions.stock_limit)
+        return cell.stock(
+            max(posted * _RETIRE_FACTOR, _LEAST_MESSAGES_PER_SECOND), seconds, self.conditions.stock_limit
+        )
 
     def note(self, cell: Cell, load: generator.Load) -> None:
         if cell.mode == "post":

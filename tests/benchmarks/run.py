@@ -91,7 +91,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seconds", type=float, default=3.0, help="measured, a cell (3)")
     parser.add_argument("--warm", type=float, default=1.0, help="seconds before that (1)")
     parser.add_argument("--rounds", type=int, default=1, help="how often each cell is measured (1)")
-    parser.add_argument("--slots", type=int, default=8, help="transactions under way on each connection (8)")
+    parser.add_argument("--slots", type=int, help="transactions under way on each connection (8, 4, 2 by their size)")
     parser.add_argument("--body", type=int, default=256, help="octets of a message (256)")
     parser.add_argument("--sasl", action="store_true", help="connect with a SASL layer, ANONYMOUS")
     parser.add_argument("--stock-limit", type=int, default=1_500_000, help="most messages put in a queue (1500000)")
@@ -221,12 +221,13 @@ def _machine(asked: argparse.Namespace) -> dict[str, Any]:
     shape = (
         f"{asked.seconds:g} s measured after {asked.warm:g} s, {asked.rounds} round(s), {asked.body} octets a message"
     )
+    slots = ", ".join(f"{count} of {size}" for size, count in cells.SLOTS.items())
     return {
         "when": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": commit.stdout.strip() or "unknown",
         "machine": f"{len(os.sched_getaffinity(0))} x {models[0] if models else platform.machine()}, "
         f"{memory / 2**20:.0f} GiB, Linux {platform.release()}, Python {platform.python_version()}",
-        "load": f"{shape}, {asked.slots} transactions under way a connection",
+        "load": f"{shape}, transactions under way a connection: {asked.slots or slots}",
     }
 
 

@@ -159,7 +159,7 @@ def _header(fields: list[object], attempts: int, first_acquirer: bool, ttl_ms: i
 def outgoing(message: bytes, attempts: int, ttl_left_ms: int | None, annotations: bytes) -> bytes:
     """The octets of one delivery.
 
-    ``attempts`` failed deliveries before this one; ``ttl_left_ms`` None where the message never expires by ttl;
+    ``attempts`` failed deliveries before this one; ``ttl_left_ms`` replaces the ttl of a message that has one;
     ``annotations``: an encoded map merged into the message annotations, or nothing. Delivery annotations are for one hop
     (section 3.2.2) and end here.
     """
@@ -177,10 +177,11 @@ def outgoing(message: bytes, attempts: int, ttl_left_ms: int | None, annotations
             message_annotations = message[start:end]
     if annotations:
         message_annotations = annotate(message_annotations, annotations)
+    has_ttl = len(header) > 2 and header[2] is not None
     incoming_count = unsigned(header, 4, "delivery-count") or 0
     first = attempts == 0 and (len(header) <= 3 or header[3] is not False or incoming_count == 0)
     return b"".join(
-        (_header(header, attempts, first, ttl_left_ms), message_annotations, message[rest:])
+        (_header(header, attempts, first, ttl_left_ms if has_ttl else None), message_annotations, message[rest:])
     )
 
 

@@ -24,6 +24,8 @@ class Consumer(Protocol):
     """A link that takes entries. ``key`` is unique in this process."""
 
     key: int
+    #: what becomes of a delivery that was settled without an outcome that holds (part 3, section 3.5.3)
+    default_outcome: Outcome | None
 
     @property
     def room(self) -> int:
@@ -32,7 +34,8 @@ class Consumer(Protocol):
     @property
     def draining(self) -> bool: ...
 
-    def send(self, entry: Entry) -> None: ...
+    def send(self, entry: Entry) -> bool:
+        """Whether it takes another right away."""
 
     def drained(self) -> None:
         """There is nothing for it: its credit is used up (part 2, section 2.6.7)."""
@@ -116,6 +119,7 @@ class Queue:
         "max_attempts",
         "more",
         "name",
+        "on_expiry",
         "ready",
         "ready_octets",
         "reserved",
@@ -125,13 +129,22 @@ class Queue:
     )
 
     def __init__(
-        self, service: Service, group_id: int, address_id: int, name: str, max_attempts: int, dead_letters: bool
+        self,
+        service: Service,
+        group_id: int,
+        address_id: int,
+        name: str,
+        *,
+        max_attempts: int,
+        on_expiry: str,
+        dead_letters: bool,
     ) -> None:
         self.service = service
         self.group_id = group_id
         self.address_id = address_id
         self.name = name
         self.max_attempts = max_attempts
+        self.on_expiry = on_expiry
         #: this is an address of dead letters: its failures go nowhere else
         self.dead_letters = dead_letters
         self.lease = service.instance_id
@@ -178,9 +191,11 @@ class Queue:
         self.ready.append(entry)
         self.touch()
 
-    def in_store(self) -> None:
-        """The store has (or may have) entries that nobody holds."""
+    def in_store(self, lowest: int | None = None) -> None:
+        """The store has (or may have) entries that nobody holds; ``lowest``: an id among them, where it may be an old one."""
         self.more = True
+        if lowest is not None:
+            self._low = min(self._low, lowest - 1)
         self._version += 1
         self.touch()
 
@@ -223,7 +238,11 @@ class Queue:
         self.service.dead_letters.wake()
 
     def _yield(self, entries: list[Entry]) -> None:
-        self.service.commit.add(Yield(self, entries))
+        self.yield_ids([entry.id for entry in entries])
+
+    def yield_ids(self, ids: list[int]) -> None:
+        """Back to the store, for whoever wants them: held until now and never decided."""
+        self.service.commit.add(Yield(self, ids))
 
     # -- consumers
 
@@ -244,8 +263,8 @@ class Queue:
         entries = [*self.returned, *self.ready]
         self.returned.clear()
         self.ready.clear()
-        self.ready_octets = 0
         for entry in entries:
+            self.ready_octets -= entry.size
             self.held.pop(entry.id, None)
         for start in range(0, len(entries), 1000):
             self._yield(entries[start : start + 1000])
@@ -293,12 +312,15 @@ class Queue:
                 self.sent_octets += size  # as if it were under way: done_with() takes it off again
                 self.service.expire(entry)
                 continue
-            consumer.send(entry)
-            self.sent_octets += size
-            if self.sent_octets > keep_octets:
-                entry.message = None
-                self.sent_octets -= size
+            more = consumer.send(entry)
+            if entry.message is not None:
+                self.sent_octets += size
+                if self.sent_octets > keep_octets:
+                    entry.message = None
+                    self.sent_octets -= size
             given += 1
+            if not more:
+                break
         for entry in aside:
             heappush(returned, entry)
         return given
@@ -344,7 +366,9 @@ class Queue:
             if version == self._version:
                 self.more = False
             self._low = 0
-        elif entries:
+        elif not entries:
+            self._low = 0
+        else:
             # rows already consumed at the head cost nothing; a little slack, for commits that were slower than ours
             self._low = max(0, entries[-1].id - self.service.low_water_slack)
         self.touch()
@@ -362,20 +386,20 @@ class Browser(Protocol):
 class Yield:
     """Unit: entries that were held and never decided go back to the store, for whoever wants them."""
 
-    __slots__ = ("_entries", "_queue")
+    __slots__ = ("_ids", "_queue")
 
-    def __init__(self, queue: Queue, entries: list[Entry]) -> None:
+    def __init__(self, queue: Queue, ids: list[int]) -> None:
         self._queue = queue
-        self._entries = entries
+        self._ids = ids
 
     def write(self, batch: Batch) -> None:
-        for entry in self._entries:
-            batch.yield_entry(self._queue.group_id, entry.id)
+        for entry_id in self._ids:
+            batch.yield_entry(self._queue.group_id, entry_id)
         if self._queue.service.peers:
             batch.wake.add(self._queue.group_id)
 
     def durable(self) -> None:
-        self._queue.in_store()
+        self._queue.in_store(min(self._ids, default=None))
 
     def refused(self, error: StoreError) -> None:
-        self._queue.in_store()
+        self.durable()

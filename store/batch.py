@@ -19,7 +19,7 @@ from typing import Protocol
 import structlog
 
 from store import arrays
-from store.errors import StoreError
+from store.errors import Contended, StoreError
 from store.libpq import Connection
 from store.loop import Loop
 from store.tables import SCHEMA
@@ -469,10 +469,12 @@ class GroupCommit:
         batch = self._under_way
         assert batch is not None
         self._under_way = None
-        if isinstance(answer, StoreError):
+        if isinstance(answer, Contended):
+            self._send(batch)
+        elif isinstance(answer, StoreError):
             self._refused(batch, answer)
-            return
-        self._finish(batch)
+        else:
+            self._finish(batch)
 
     def _finish(self, batch: Batch) -> None:
         self.batches += 1

@@ -16,7 +16,6 @@ In the data folder::
 
 from __future__ import annotations
 
-import ctypes
 import fcntl
 import hashlib
 import importlib.metadata
@@ -35,6 +34,8 @@ from urllib.parse import quote
 
 import psycopg
 
+from store.processes import die_with_parent
+
 ROLE = "coordinator"
 DATABASE = "coordinator"
 PORT = 5432  # only a part of the socket's name
@@ -46,7 +47,6 @@ OLDEST_MAJOR = 15
 _LONGEST_SOCKET_PATH = 107
 _SOCKET_NAME = f".s.PGSQL.{PORT}"
 _LARGEST_LOG_BYTES = 16 * 1024 * 1024
-_PR_SET_PDEATHSIG = 1  # prctl(2)
 
 _SETTINGS = {
     "listen_addresses": "",
@@ -71,11 +71,6 @@ _SETTINGS = {
     "log_parameter_max_length_on_error": "0",
     "log_line_prefix": "%m [%p] ",
 }
-
-try:
-    _prctl: Callable[..., int] = ctypes.CDLL(None, use_errno=True).prctl
-except (AttributeError, OSError) as _error:  # pragma: no cover - not Linux
-    raise ImportError("the embedded PostgreSQL needs Linux (prctl)") from _error
 
 
 class EmbeddedError(Exception):
@@ -104,6 +99,10 @@ class ServerFailed(EmbeddedError):
 
 class NotRunning(EmbeddedError):
     """No server runs in the data folder."""
+
+
+class StartCancelled(EmbeddedError):
+    """The service was told to stop before the server was up."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,13 +135,11 @@ class _Account:
         parent = os.getpid()
 
         def follow() -> None:
-            # After setuid, which would clear it (prctl(2)).
-            _prctl(_PR_SET_PDEATHSIG, int(death_signal), 0, 0, 0)
-            if os.getppid() != parent:  # died in between
-                os._exit(1)
+            # Runs after setuid, which would clear it.
+            die_with_parent(death_signal, parent)
 
         kept = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ}
-        return subprocess.Popen(
+        return subprocess.Popen(  # noqa: S603 - our own arguments, no shell
             arguments,
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -162,9 +159,9 @@ def default_data_dir() -> Path:
     """``/var/lib/coordinator`` for root, else ``$XDG_STATE_HOME/coordinator`` (``~/.local/state/coordinator``)."""
     if os.geteuid() == 0:
         return Path("/var/lib/coordinator")
-    state = os.environ.get("XDG_STATE_HOME", "")
+    state = Path(os.environ.get("XDG_STATE_HOME", ""))
     # The XDG base directory specification: a relative path is to be ignored.
-    return (Path(state) if os.path.isabs(state) else Path.home() / ".local" / "state") / "coordinator"
+    return (state if state.is_absolute() else Path.home() / ".local" / "state") / "coordinator"
 
 
 def running_url(data_dir: Path) -> str:
@@ -173,7 +170,7 @@ def running_url(data_dir: Path) -> str:
     :raises NotRunning: when none does.
     :raises DataFolderUnusable: when the folder cannot be read.
     """
-    data_dir = Path(os.path.abspath(data_dir))
+    data_dir = data_dir.resolve()
     cluster = data_dir / "postgresql"
     try:
         pidfile = _PidFile.read(cluster)
@@ -192,10 +189,17 @@ class EmbeddedServer:
     All calls belong to the main thread: the kernel stops the server when the thread that started it ends.
     """
 
-    def __init__(self, data_dir: Path, *, patience_seconds: float = 30.0) -> None:
-        """``patience_seconds``: how long a server left over by a killed service may take to be gone."""
-        self.data_dir = Path(os.path.abspath(data_dir))
+    def __init__(
+        self, data_dir: Path, *, patience_seconds: float = 30.0, cancelled: Callable[[], bool] = lambda: False
+    ) -> None:
+        """``patience_seconds``: how long a server left over by a killed service may take to be gone.
+
+        ``cancelled`` is asked again and again while :meth:`start` waits; true ends it with :class:`StartCancelled`.
+        """
+        # As /proc shows it: without symbolic links.
+        self.data_dir = data_dir.resolve()
         self._patience_seconds = patience_seconds
+        self._cancelled = cancelled
         self._cluster = self.data_dir / "postgresql"
         self._log = self.data_dir / "postgresql.log"
         self._lock: int | None = None
@@ -291,12 +295,12 @@ class EmbeddedServer:
                     f"data folder {self.data_dir} is still in use by PostgreSQL (process {leftovers[0]}), "
                     f"waited {self._patience_seconds:g} s; stop it first"
                 )
-            time.sleep(0.02)
+            self._pause(0.02)
         try:
             pidfile = _PidFile.read(self._cluster)
         except OSError:
             return  # the server itself will say what is wrong with its folder
-        if pidfile is not None and os.path.exists(f"/proc/{pidfile.pid}"):
+        if pidfile is not None and Path(f"/proc/{pidfile.pid}").exists():
             # The id went to some other program meanwhile. PostgreSQL would take that for a server and refuse.
             (self._cluster / "postmaster.pid").unlink(missing_ok=True)
 
@@ -304,7 +308,8 @@ class EmbeddedServer:
         folder = self.data_dir / "run"
         if len(os.fsencode(folder / _SOCKET_NAME)) > _LONGEST_SOCKET_PATH:
             name = hashlib.sha256(os.fsencode(self.data_dir)).hexdigest()[:16]
-            folder = Path("/tmp") / f"coordinator-{name}"
+            # Known to be short; not trusted before its owner was looked at.
+            folder = Path("/tmp") / f"coordinator-{name}"  # noqa: S108
         try:
             folder.mkdir(mode=0o700, exist_ok=True)
             status = folder.lstat()
@@ -441,7 +446,12 @@ class EmbeddedServer:
             pidfile = _PidFile.read(self._cluster)
             if pidfile is not None and pidfile.pid == self._process.pid and pidfile.ready:
                 return
-            time.sleep(0.01)
+            self._pause(0.01)
+
+    def _pause(self, seconds: float) -> None:
+        if self._cancelled():
+            raise StartCancelled("told to stop while the database was starting")
+        time.sleep(seconds)
 
     def _open_log(self) -> int:
         if self._log.exists() and self._log.stat().st_size > _LARGEST_LOG_BYTES:
@@ -512,14 +522,16 @@ def _preferred(found: dict[int, Path]) -> int:
 
 
 def _major(programs: Path) -> int:
-    said = subprocess.run([programs / "postgres", "--version"], capture_output=True, check=False, cwd="/").stdout
+    said = subprocess.run(  # noqa: S603
+        [programs / "postgres", "--version"], capture_output=True, check=False, cwd="/"
+    ).stdout
     digits = said.rpartition(b" ")[2].partition(b".")[0].strip()  # "postgres (PostgreSQL) 18.4"
     return int(digits) if digits.isdigit() else 0
 
 
 def _can_run(program: Path, account: _Account) -> bool:
     try:
-        done = subprocess.run(
+        done = subprocess.run(  # noqa: S603
             [program, "--version"],
             capture_output=True,
             check=False,
@@ -539,21 +551,20 @@ def _is_postmaster(pid: int, cluster: Path) -> bool:
         arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
         return False
-    return os.path.basename(arguments[0]) in (b"postgres", b"postmaster") and os.fsencode(cluster) in arguments
+    return arguments[0].rpartition(b"/")[2] in (b"postgres", b"postmaster") and os.fsencode(cluster) in arguments
 
 
 def _processes_in(cluster: Path) -> list[int]:
     """Processes of a server of ``cluster``; they all have it as their working folder."""
     found = []
-    for entry in os.scandir("/proc"):
-        if not entry.name.isdecimal():
+    for process in Path("/proc").iterdir():
+        if not process.name.isdecimal():
             continue
-        pid = int(entry.name)
         try:
-            inside = os.readlink(f"/proc/{pid}/cwd") == str(cluster)
-            program = os.path.basename(os.readlink(f"/proc/{pid}/exe"))
+            inside = (process / "cwd").readlink() == cluster
+            program = (process / "exe").readlink().name
         except OSError:
             inside, program = False, ""
-        if (inside and program.startswith("postgres")) or _is_postmaster(pid, cluster):
-            found.append(pid)
+        if (inside and program.startswith("postgres")) or _is_postmaster(int(process.name), cluster):
+            found.append(int(process.name))
     return found

@@ -47,8 +47,7 @@ def error_of(result: pq.abc.PGresult) -> StoreError:
     field = result.error_field
     state = field(pq.DiagnosticField.SQLSTATE) or b""
     constraint = field(pq.DiagnosticField.CONSTRAINT_NAME) or b""
-    message = field(pq.DiagnosticField.MESSAGE_PRIMARY) or b""
-    return from_sqlstate(state.decode(), constraint.decode(), message.decode("utf-8", "replace"))
+    return from_sqlstate(state.decode(), constraint.decode() or None)
 
 
 class Connection:

@@ -91,7 +91,7 @@ LEASE = Query(
           update {SCHEMA}.entry e set lease = $5::int4 from sized s
            where e.group_id = $1::int4 and e.id = s.id and s.before < $4::int8
           returning e.id, e.half_id, e.attempts, e.expires_at, e.annotations)
-        select l.id, l.half_id, l.attempts, l.expires_at, l.annotations, h.message
+        select l.id, l.half_id, l.attempts, l.expires_at, l.annotations, h.message, (select count(*) from picked)
           from leased l join {SCHEMA}.half h on h.id = l.half_id order by l.id""",
     again=False,
 )

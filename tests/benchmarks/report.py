@@ -101,7 +101,7 @@ def markdown(machine: dict[str, Any], measured: Sequence[Measured], idle: Sequen
     parts = ["\n".join(f"- {name}: {value}" for name, value in machine.items())]
     if measured:
         parts.append(_cells_table(rows(measured)))
-    if idle:
+    if any(not each.failure for each in idle):
         parts.append(_idle_table(idle))
     failures = [f"- {row.cell}, {row.server}: {text}" for row in rows(measured) for text in row.failures]
     failures += [f"- idle, {each.server}: {each.failure}" for each in idle if each.failure]
@@ -138,16 +138,14 @@ def _cells_table(all_rows: Sequence[Row]) -> str:
     lines = []
     for row in all_rows:
         other = next((each for each in all_rows if each.cell == row.cell and each.server != row.server), None)
+        costs = (row.service_us, row.backends_us, row.background_us, row.client_us)
         line = [
             row.cell,
             row.server,
             (f"{row.messages_per_second:,.0f}" if row.messages else "-") + ("*" if row.limited else ""),
             _ms(row.p50_us),
             _ms(row.p99_us),
-            f"{row.service_us:.2f}",
-            f"{row.backends_us:.2f}",
-            f"{row.background_us:.2f}",
-            f"{row.client_us:.2f}",
+            *(f"{us:.2f}" if row.messages else "-" for us in costs),
             f"{row.flush_us:,.0f}",
         ]
         if len(servers) > 1:

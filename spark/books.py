@@ -38,7 +38,7 @@ from pyspark.sql.types import (
 )
 
 from spark.checks import finding
-from spark.messages import MessageUnreadable, decode, selector
+from spark.messages import MessageUnreadable, Selector, decode, selector
 from spark.period import Period
 
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
@@ -271,31 +271,86 @@ def _picker(sources: list[str]) -> Callable[[Iterator[pa.RecordBatch]], Iterator
     return pick
 
 
-def sent(book: Book, messages: DataFrame, stated: DataFrame, decided: DataFrame, txn: DataFrame) -> DataFrame:
+def picked_columns(book: Book) -> tuple[str, ...]:
+    """The columns of ``half`` that :func:`pick` needs: not the message, where only the txn-id counts."""
+    return ("id",) if _by_txn_alone(book.description) else ("id", "message")
+
+
+def _by_txn_alone(description: BookDescription) -> bool:
+    return description.message_key == "txn-id" and not description.equal
+
+
+def pick(book: Book, messages: DataFrame) -> DataFrame:
+    """From the halves of the book's addresses (``picked_columns``): ``half_id, problem, key, picked``, a text per compared pair."""
+    description = book.description
+    if _by_txn_alone(description):
+        return messages.select(
+            f.col("id").alias("half_id"),
+            f.lit(None).cast("string").alias("problem"),
+            f.lit(None).cast("string").alias("key"),
+            f.array().cast("array<string>").alias("picked"),
+        )
+    pairs = [pair.message for pair in description.equal]
+    if description.message_key == "txn-id":
+        return messages.mapInArrow(_picker(None, pairs), _PICKED)
+    return messages.mapInArrow(_picker(description.message_key, pairs), _PICKED)
+
+
+_PICKED: Final = "half_id bigint, problem string, key string, picked array<string>"
+
+
+def _picker(key: str | None, pairs: list[str]) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """For ``mapInArrow``: ``id, message`` in, ``_PICKED`` out."""
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        select_key = selector(key) if key is not None else None
+        selectors = [selector(pair) for pair in pairs]
+        for batch in batches:
+            rows = [_picked(message.as_py(), select_key, selectors) for message in batch.column("message")]
+            problems, keys, values = zip(*rows, strict=True) if rows else ((), (), ())
+            yield pa.RecordBatch.from_arrays(
+                [
+                    batch.column("id"),
+                    pa.array(problems, pa.string()),
+                    pa.array(keys, pa.string()),
+                    pa.array(values, pa.list_(pa.string())),
+                ],
+                names=["half_id", "problem", "key", "picked"],
+            )
+
+    return run
+
+
+def _picked(
+    message: bytes, select_key: Selector | None, selectors: list[Selector]
+) -> tuple[str | None, str | None, list[str | None]]:
+    """What is wrong with the key, the key, and the compared values of one message."""
+    try:
+        decoded = decode(message)
+        key = select_key(decoded) if select_key is not None else None
+    except MessageUnreadable as error:
+        return str(error), None, [f"unreadable: {error}"] * len(selectors)
+    values: list[str | None] = []
+    for select in selectors:
+        try:
+            values.append(select(decoded))
+        except MessageUnreadable as error:
+            # differs from whatever is in the column, and says why
+            values.append(f"unreadable: {error}")
+    return None, key, values
+
+
+def sent(book: Book, picked: DataFrame, stated: DataFrame, decided: DataFrame, txn: DataFrame) -> DataFrame:
     """What the coordinator knows under the book's kind of key.
 
-    ``key, problem, half_id, txn_id, address_id, state, judged, decided_at, picked``; ``messages``: ``half_id, message`` of the book's
-    addresses. For txn-ids also transactions that left no half there, with ``half_id`` null.
+    ``key, problem, half_id, txn_id, address_id, state, judged, decided_at, picked``; ``picked`` is what :func:`pick` gave. For
+    txn-ids also transactions that left no half at the book's addresses, with ``half_id`` null.
     """
-    description = book.description
-    by_txn = description.message_key == "txn-id"
-    sources = ["message-id" if by_txn else description.message_key, *(pair.message for pair in description.equal)]
     known = stated.select("half_id", "txn_id", "address_id", "state", "judged", "decided_at")
-    if by_txn and not description.equal:
-        empty = f.array().cast("array<string>")
-        of_halves = messages.select("half_id").join(known, "half_id").select(
-            f.col("txn_id").alias("key"), f.lit(None).cast("string").alias("problem"), *known.columns, empty.alias("picked")
-        )
-    else:
-        picked = messages.mapInArrow(_picker(sources), "half_id bigint, problem string, picked array<string>")
-        key = f.col("txn_id") if by_txn else f.element_at("picked", 1)
-        problem = f.lit(None).cast("string") if by_txn else f.col("problem")
-        values = f.slice("picked", 2, len(sources) - 1) if len(sources) > 1 else f.array().cast("array<string>")
-        of_halves = picked.join(known, "half_id").select(
-            key.alias("key"), problem.alias("problem"), *known.columns, values.alias("picked")
-        )
-    if not by_txn:
+    of_halves = picked.join(known, "half_id")
+    if book.description.message_key != "txn-id":
         return of_halves
+    of_halves = of_halves.withColumns({"key": f.col("txn_id"), "problem": f.lit(None).cast("string")})
     none = {"problem": "string", "half_id": "bigint", "address_id": "int", "picked": "array<string>"}
     of_transactions = decided.select(
         f.col("txn_id").alias("key"),

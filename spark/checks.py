@@ -55,7 +55,14 @@ def _resolve(txn_id: Column, decision: str, reason: str) -> Column:
 
 
 def _age(moment: Column, seen_at: datetime) -> Column:
-    return f.format_string("%.0f s", f.lit(seen_at.timestamp()) - f.unix_micros(moment) / 1_000_000)
+    """How long before ``seen_at``, in the unit that reads best."""
+    seconds = f.lit(seen_at.timestamp()) - f.unix_micros(moment) / 1_000_000
+    return (
+        f.when(seconds < 120, f.format_string("%.0f s", seconds))
+        .when(seconds < 7200, f.format_string("%.0f min", seconds / 60))
+        .when(seconds < 172_800, f.format_string("%.1f h", seconds / 3600))
+        .otherwise(f.format_string("%.1f days", seconds / 86_400))
+    )
 
 
 def overdue(transactions: DataFrame, seen_at: datetime) -> DataFrame:

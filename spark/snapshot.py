@@ -24,12 +24,6 @@ class Snapshot:
     taken_at: datetime
 
 
-def libpq_url(url: str) -> str:
-    """``url`` as libpq reads it: SQLAlchemy's ``postgresql+driver://`` loses its driver."""
-    scheme, separator, rest = url.partition("://")
-    return f"{scheme.partition('+')[0]}{separator}{rest}" if separator else url
-
-
 @contextmanager
 def exported_snapshot(url: str) -> Iterator[Snapshot]:
     """Hold one snapshot of the database at ``url`` open until the block ends.
@@ -39,9 +33,9 @@ def exported_snapshot(url: str) -> Iterator[Snapshot]:
     :raises StoreUnreadable: no connection, or no tables of ours in it.
     """
     try:
-        connection = psycopg.connect(libpq_url(url), application_name="coordinator reconcile", keepalives_idle=30)
+        connection = psycopg.connect(url, application_name="coordinator reconcile", keepalives_idle=30)
     except psycopg.Error as error:
-        raise StoreUnreadable(f"database: {_without_url(error, url)}") from None
+        raise StoreUnreadable(f"database: {_line(error)}") from None
     try:
         connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         connection.read_only = True
@@ -52,7 +46,7 @@ def exported_snapshot(url: str) -> Iterator[Snapshot]:
                 "select to_regclass(%s) is not null, pg_export_snapshot(), clock_timestamp()", (f"{SCHEMA}.half",)
             ).fetchone()
         except psycopg.Error as error:
-            raise StoreUnreadable(f"database: {_without_url(error, url)}") from None
+            raise StoreUnreadable(f"database: {_line(error)}") from None
         if found is None or not found[0]:
             raise StoreUnreadable(
                 f"database: there is no table {SCHEMA}.half in it; is it the coordinator's, and migrated?"
@@ -62,5 +56,5 @@ def exported_snapshot(url: str) -> Iterator[Snapshot]:
         connection.close()
 
 
-def _without_url(error: psycopg.Error, url: str) -> str:
-    return " ".join(str(error).replace(url, "…").split())
+def _line(error: psycopg.Error) -> str:
+    return " ".join(str(error).split())

@@ -53,7 +53,6 @@ from pyspark.sql.types import (
 
 from spark.period import BEGINNING, END, Period
 from spark.schemas import TABLES, SourceTable
-from spark.snapshot import libpq_url
 from store import tables
 
 if TYPE_CHECKING:
@@ -147,7 +146,7 @@ def database_url(credentials: str | None) -> str:
         url = os.environ.get(DATABASE_VARIABLE, "")
         if not url:
             raise SourceOptionError(f"no option 'credentials', and {DATABASE_VARIABLE} is not set where the task runs")
-        return libpq_url(url)
+        return url
     path = Path(credentials)
     try:
         mode = path.stat().st_mode
@@ -156,7 +155,7 @@ def database_url(credentials: str | None) -> str:
         raise SourceOptionError(f"option 'credentials': {path}: {error.strerror}") from None
     if mode & 0o077:
         raise SourceOptionError(f"option 'credentials': {path} can be read by others; expected mode 0600")
-    return libpq_url(url)
+    return url
 
 
 class HalfOpSource(DataSource):

@@ -15,7 +15,7 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
 from spark.metrics import Metrics, Outcomes
 
@@ -162,23 +162,38 @@ def outcomes_over_time(metrics: Metrics) -> Chart:
     )
 
 
+#: Where the scale of durations has its lines, in seconds.
+_DURATIONS: Final = (
+    (0.0001, "0.1 ms"),
+    (0.001, "1 ms"),
+    (0.01, "10 ms"),
+    (0.1, "0.1 s"),
+    (1.0, "1 s"),
+    (10.0, "10 s"),
+    (60.0, "1 min"),
+    (600.0, "10 min"),
+    (3600.0, "1 h"),
+    (36_000.0, "10 h"),
+    (86_400.0, "1 day"),
+    (864_000.0, "10 days"),
+    (8_640_000.0, "100 days"),
+)
+
+
 def decision_latency(metrics: Metrics) -> Chart:
     """p50, p95 and p99 of the time from declare to decision."""
 
-    def seconds(value: float, _: object) -> str:
-        if value >= 60:
-            return f"{value / 60:,.3g} min"
-        return f"{value:,.3g} s" if value >= 1 else f"{value * 1000:,.3g} ms"
-
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
+        names = dict(_DURATIONS)
         moments = [item.at + metrics.bucket / 2 for item in metrics.latencies]
         for name, colour in (("p99", ROLLED_BACK), ("p95", UNDECIDED), ("p50", NEUTRAL)):
             values = [max(getattr(item, name), 0.0001) for item in metrics.latencies]
             axes.plot(moments, values, color=colour, label=name, marker="o", markersize=3, linewidth=1.6)  # type: ignore[arg-type]
         axes.set_yscale("log")
-        axes.yaxis.set_major_formatter(FuncFormatter(seconds))
-        axes.yaxis.set_minor_formatter(FuncFormatter(lambda *_: ""))
+        axes.yaxis.set_major_locator(FixedLocator([seconds for seconds, _ in _DURATIONS]))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: names.get(value, "")))
+        axes.yaxis.set_minor_locator(NullLocator())
         _times(axes)
         axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=3, borderaxespad=0.2)
 
@@ -223,18 +238,20 @@ def deliveries_by_attempt(metrics: Metrics) -> Chart:
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
         places = [row[0] for row in metrics.attempts]
-        floor = [0] * len(places)
+        # beside each other, not stacked: the scale is logarithmic
         for column, (label, colour) in enumerate(
             (("accepted", COMMITTED), ("dead-lettered", ROLLED_BACK), ("waiting", UNDECIDED)), start=1
         ):
             heights = [row[column] for row in metrics.attempts]
-            axes.bar(places, heights, 0.7, floor, color=colour, label=label)  # type: ignore[arg-type]
-            floor = [below + height for below, height in zip(floor, heights, strict=True)]
+            bars = axes.bar([place + 0.27 * (column - 2) for place in places], heights, 0.25, color=colour, label=label)
+            axes.bar_label(bars, labels=[f"{height:,}" if height else "" for height in heights], padding=2, fontsize=7.5)
+        axes.margins(y=0.15)
         axes.set_xlim(0.4, max(places[-1], 5) + 0.6)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set_xlabel("attempt")
         axes.grid(visible=False, axis="x")
         axes.set_yscale("symlog", linthresh=10)
+        axes.yaxis.set_minor_locator(NullLocator())
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
         axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=3, borderaxespad=0.2)
 

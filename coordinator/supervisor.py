@@ -224,7 +224,7 @@ class Supervisor:
                 "parent": os.getpid(),
             }
             os.write(handed, json.dumps(message).encode())
-            worker.process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
+            worker.process = subprocess.Popen(
                 [sys.executable, *self._worker_arguments, str(handed)],
                 stdin=subprocess.DEVNULL,
                 pass_fds=[handed, write_end, *(each.fileno() for each in worker.sockets)],

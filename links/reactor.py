@@ -1,12 +1,13 @@
 """One thread, one epoll: sockets, Proton's engine, the store's descriptors, and deadlines in a heap.
 
-A turn: read what is readable and drain the engine's events; then deliver, hand what has gathered to the store, and write once
-for each connection that has something to say. Proton's own IO is ``select``, which ends at descriptor 1,024 and looks at each
-connection every time; this does neither.
+A turn: read what is readable and drain the engine's events; then deliver, hand what has gathered to the store, and
+write once for each connection that has something to say. Proton's own IO is ``select``, which ends at descriptor
+1,024 and looks at each connection every time; this does neither.
 """
 
 from __future__ import annotations
 
+import contextlib
 import select
 import socket
 import time
@@ -31,7 +32,9 @@ _TICK_SECONDS = 30.0
 
 
 class Reactor:
-    """Implements :class:`store.loop.Loop`. ``end_turn`` is called when a turn's input is read, before output is written."""
+    """Implements :class:`store.loop.Loop`. ``end_turn`` is called when a turn's input is read, before output is
+    written.
+    """
 
     def __init__(self) -> None:
         self._epoll = select.epoll()
@@ -61,10 +64,8 @@ class Reactor:
 
     def forget(self, fd: int) -> None:
         self._callbacks.pop(fd, None)
-        try:
+        with contextlib.suppress(OSError):  # closed by its owner already
             self._epoll.unregister(fd)
-        except OSError:
-            pass  # closed by its owner already
 
     def call_later(self, seconds: float, callback: Callable[[], None]) -> None:
         heappush(self._deadlines, (time.monotonic() + seconds, next(self._number), callback))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import socket
 import time
@@ -64,7 +65,8 @@ def main(settings: Settings, listeners: list[socket.socket], database_url: str, 
     ending = _Ending(reactor, service)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: reactor.call_later(0, ending.begin))
-    reactor.watch(wake_up, 1, lambda _: os.read(wake_up, 4096) and None)
+    # a signal's handler runs when the epoll returns, which this descriptor makes it do
+    reactor.watch(wake_up, select.EPOLLIN, lambda _: _discard(wake_up))
     log.info("serving", instance=registration.instance_id, store=registration.store_id)
     ready()
     reactor.run()
@@ -72,6 +74,10 @@ def main(settings: Settings, listeners: list[socket.socket], database_url: str, 
     if status != STATUS_FENCED:
         _end(database_url, registration.instance_id)
     return status
+
+
+def _discard(fd: int) -> None:
+    os.read(fd, 4096)
 
 
 def _register(database_url: str) -> recovery.Registration:

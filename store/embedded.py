@@ -141,7 +141,7 @@ class _Account:
             die_with_parent(death_signal, parent)
 
         kept = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ}
-        return subprocess.Popen(  # noqa: S603 - our own arguments, no shell
+        return subprocess.Popen(
             arguments,
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -528,16 +528,14 @@ def _preferred(found: dict[int, Path]) -> int:
 
 
 def _major(programs: Path) -> int:
-    said = subprocess.run(  # noqa: S603
-        [programs / "postgres", "--version"], capture_output=True, check=False, cwd="/"
-    ).stdout
+    said = subprocess.run([programs / "postgres", "--version"], capture_output=True, check=False, cwd="/").stdout
     digits = said.rpartition(b" ")[2].partition(b".")[0].strip()  # "postgres (PostgreSQL) 18.4"
     return int(digits) if digits.isdigit() else 0
 
 
 def _can_run(program: Path, account: _Account) -> bool:
     try:
-        done = subprocess.run(  # noqa: S603
+        done = subprocess.run(
             [program, "--version"],
             capture_output=True,
             check=False,

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -27,11 +27,11 @@ PATIENCE = 120.0
 class Service:
     """One service. It can be stopped, killed, and started again on the same data folder and the same port."""
 
-    def __init__(self, folder: Path, *, arguments: tuple[str, ...] = ()) -> None:
-        """``folder`` takes the data; ``arguments`` are added to ``coordinator serve``."""
+    def __init__(self, folder: Path, settings: Mapping[str, str]) -> None:
+        """``folder`` takes the data; ``settings`` are given by their dotted names, as ``addresses.create``."""
         self.data_dir = folder / "data"
         self.port = 0
-        self._arguments = arguments
+        self._settings = {f"COORDINATOR_{name.upper().replace('.', '__')}": value for name, value in settings.items()}
         self._process: subprocess.Popen[str] | None = None
         self._lines: list[dict[str, Any]] = []
         self._news = threading.Condition()
@@ -56,10 +56,10 @@ class Service:
         process = subprocess.Popen(
             [
                 *(sys.executable, "-m", "coordinator", "serve"),
-                *("--listen", f"amqp://127.0.0.1:{self.port}", "--data-dir", str(self.data_dir), *self._arguments),
+                *("--listen", self.url, "--data-dir", str(self.data_dir)),
             ],
             cwd=REPOSITORY,
-            env=self._environment(),
+            env=self.environment(),
             stdin=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
@@ -68,7 +68,8 @@ class Service:
         assert process.stderr is not None
         threading.Thread(target=self._read, args=(process.stderr,), daemon=True).start()
         line = self.wait_for(lambda line: line.get("event") == "listening", since=seen)
-        port = urlsplit(line["address"]).port
+        (place,) = line["listen"]
+        port = urlsplit(place).port
         assert port, line
         self.port = port
 
@@ -108,7 +109,7 @@ class Service:
         done = subprocess.run(
             [sys.executable, "-m", "coordinator", *arguments],
             cwd=REPOSITORY,
-            env={**self._environment(), "COORDINATOR_DATA_DIR": str(self.data_dir)},
+            env={**self.environment(), "COORDINATOR_DATA_DIR": str(self.data_dir)},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -117,9 +118,10 @@ class Service:
         assert done.returncode == status, f"{arguments} ended with {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done.stdout
 
-    def _environment(self) -> dict[str, str]:
+    def environment(self) -> dict[str, str]:
+        """Of the processes started here: this repository's packages, the settings given, and none from outside."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith("COORDINATOR_")}
-        return {**kept, "PYTHONPATH": str(REPOSITORY), "PYTHONWARNINGS": "error"}
+        return {**kept, "PYTHONPATH": str(REPOSITORY), "PYTHONWARNINGS": "error", **self._settings}
 
     def _end(self, signal_number: signal.Signals) -> int:
         process = self._process
@@ -152,11 +154,11 @@ class Service:
 
 
 @contextmanager
-def running_service(*arguments: str) -> Iterator[Service]:
-    """A service with an empty store, gone with its data at the end."""
+def running_service(settings: Mapping[str, str] | None = None) -> Iterator[Service]:
+    """A service with an empty store, gone with its data at the end; ``settings`` by their dotted names."""
     folder = Path(tempfile.mkdtemp(prefix="coordinator-service-"))
     folder.chmod(0o755)  # root's PostgreSQL runs as another user, who must pass through
-    service = Service(folder, arguments=arguments)
+    service = Service(folder, settings or {})
     try:
         service.start()
         yield service

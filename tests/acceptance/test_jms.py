@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from fix_service import PATIENCE, Service, running_service
+from tests.fix_service import PATIENCE, Service, running_service
 
 PROJECT = Path(__file__).parent / "jms"
 
@@ -235,7 +235,7 @@ def test_five_megabytes_with_and_without_a_transaction(service: Service, start: 
 
 @pytest.mark.rule("P9", "T23")
 def test_addresses_that_are_not_allowed(start: Start) -> None:
-    with running_service("--addresses-create", "never") as strict:
+    with running_service({"addresses.create": "never"}) as strict:
         strict.cli("address", "add", "known")
         seen = start("not-allowed", strict).line()
         for attempt in ("producer", "consumer", "anonymous"):

@@ -42,6 +42,11 @@ class HalfIds:
         self._last = (((above >> _TIME_SHIFT) + 1) << _TIME_SHIFT | self._slot) if above else 0
         self.advance()
 
+    @property
+    def last(self) -> int:
+        """The highest id given out, or the clock's floor where that is higher."""
+        return self._last
+
     def advance(self) -> None:
         """Move up to the clock; once a turn is enough."""
         floor = (int(time.time() * 1000) - EPOCH_MS) << _TIME_SHIFT | self._slot

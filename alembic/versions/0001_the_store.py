@@ -1,0 +1,226 @@
+"""The store: addresses and groups, halves and ops, entries, undecided transactions, instances.
+
+What a table means is said in ``store/tables.py``; a test compares the catalogs of the two.
+"""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql
+
+from alembic import op
+
+revision = "0001"
+down_revision = None
+branch_labels = None
+depends_on = None
+
+SCHEMA = "coordinator"
+_now = sa.text("now()")
+
+
+class _Xid8(sa.types.UserDefinedType[int]):
+    cache_ok = True
+
+    def get_col_spec(self, **_: object) -> str:
+        return "xid8"
+
+
+def _written() -> sa.Column[int]:
+    return sa.Column("written_xid", _Xid8, nullable=False, server_default=sa.text("pg_current_xact_id()"))
+
+
+def upgrade() -> None:
+    op.create_table(
+        "store_identity",
+        sa.Column("singleton", sa.Boolean, server_default=sa.text("true"), nullable=False),
+        sa.Column("id", sa.Text, nullable=False, server_default=sa.text("substr(md5(gen_random_uuid()::text), 1, 8)")),
+        sa.Column("created_at", sa.DateTime(timezone=True), nullable=False, server_default=_now),
+        sa.PrimaryKeyConstraint("singleton", name="store_identity_pkey"),
+        sa.CheckConstraint("singleton", name="store_identity_one_row_check"),
+        schema=SCHEMA,
+    )
+    op.create_table(
+        "address",
+        sa.Column("id", sa.Integer, sa.Identity(always=True), nullable=False),
+        sa.Column("name", sa.Text, nullable=False),
+        sa.Column("routing", sa.Text, nullable=False, server_default="queue"),
+        sa.Column("kind", sa.Text, nullable=False, server_default="normal"),
+        sa.Column("on_expiry", sa.Text, nullable=False, server_default="drop"),
+        sa.Column("max_attempts", sa.SmallInteger, nullable=False, server_default="16"),
+        sa.Column("origin", sa.Text, nullable=False, server_default="administration"),
+        sa.Column("instance_id", sa.Integer),
+        sa.Column("created_at", sa.DateTime(timezone=True), nullable=False, server_default=_now),
+        sa.PrimaryKeyConstraint("id", name="address_pkey"),
+        sa.UniqueConstraint("name", name="address_name_key"),
+        sa.CheckConstraint("length(name) between 1 and 1024", name="address_name_check"),
+        sa.CheckConstraint("routing in ('queue', 'topic')", name="address_routing_check"),
+        sa.CheckConstraint("kind in ('normal', 'transaction', 'fifo', 'delay', 'mixed')", name="address_kind_check"),
+        sa.CheckConstraint("on_expiry in ('drop', 'dead-letter')", name="address_on_expiry_check"),
+        sa.CheckConstraint("max_attempts >= 1", name="address_max_attempts_check"),
+        sa.CheckConstraint(
+            "origin in ('administration', 'use', 'dynamic', 'dead-letter')", name="address_origin_check"
+        ),
+        sa.CheckConstraint("(origin = 'dynamic') = (instance_id is not null)", name="address_dynamic_owner_check"),
+        schema=SCHEMA,
+    )
+    op.create_table(
+        "consumer_group",
+        sa.Column("id", sa.Integer, sa.Identity(always=True), nullable=False),
+        sa.Column("address_id", sa.Integer, nullable=False),
+        sa.Column("name", sa.Text, nullable=False, server_default=""),
+        sa.Column("instance_id", sa.Integer),
+        sa.Column("created_at", sa.DateTime(timezone=True), nullable=False, server_default=_now),
+        sa.PrimaryKeyConstraint("id", name="consumer_group_pkey"),
+        sa.UniqueConstraint("address_id", "name", name="consumer_group_address_id_key"),
+        sa.ForeignKeyConstraint(
+            ["address_id"], [f"{SCHEMA}.address.id"], name="consumer_group_address_id_fkey", ondelete="CASCADE"
+        ),
+        schema=SCHEMA,
+    )
+    op.create_table(
+        "half",
+        sa.Column("id", sa.BigInteger, autoincrement=False, nullable=False),
+        sa.Column("txn_id", sa.Uuid),
+        sa.Column("address_id", sa.Integer, nullable=False),
+        sa.Column("message", sa.LargeBinary, nullable=False),
+        sa.Column("posted_at", sa.DateTime(timezone=True), nullable=False, server_default=_now),
+        _written(),
+        sa.PrimaryKeyConstraint("id", name="half_pkey"),
+        postgresql_partition_by="RANGE (id)",
+        schema=SCHEMA,
+    )
+    op.create_table(
+        "op",
+        sa.Column("id", sa.Uuid, nullable=False),
+        sa.Column("decision", sa.Text, nullable=False),
+        sa.Column("txn_id", sa.Uuid),
+        sa.Column("reason", sa.Text),
+        sa.Column("posted", sa.Integer),
+        sa.Column("half_ids", postgresql.ARRAY(sa.BigInteger)),
+        sa.Column("group_ids", postgresql.ARRAY(sa.Integer)),
+        sa.Column("instance_id", sa.Integer),
+        sa.Column("decided_at", sa.DateTime(timezone=True), nullable=False, server_default=_now),
+        _written(),
+        sa.PrimaryKeyConstraint("id", name="op_pkey"),
+        sa.CheckConstraint(
+            "decision in ('commit', 'rollback', 'accept', 'reject', 'release', 'modify', 'expire', 'dead-letter',"
+            " 'purge')",
+            name="op_decision_check",
+        ),
+        sa.CheckConstraint(
+            "(decision in ('commit', 'rollback')) = (posted is not null) and (posted is null or txn_id = id)",
+            name="op_transaction_check",
+        ),
+        postgresql_partition_by="RANGE (id)",
+        schema=SCHEMA,
+    )
+    op.create_table(
+        "entry",
+        sa.Column("group_id", sa.Integer, autoincrement=False, nullable=False),
+        sa.Column("id", sa.BigInteger, autoincrement=False, nullable=False),
+        sa.Column("half_id", sa.BigInteger, nullable=False),
+        sa.Column("lease", sa.Integer, nullable=False, server_default="0"),
+        sa.Column("attempts", sa.SmallInteger, nullable=False, server_default="0"),
+        sa.Column("available_at", sa.DateTime(timezone=True)),
+        sa.Column("expires_at", sa.DateTime(timezone=True)),
+        sa.Column("failed", sa.Text),
+        sa.Column("annotations", sa.LargeBinary),
+        sa.PrimaryKeyConstraint("group_id", "id", name="entry_pkey"),
+        postgresql_with={
+            "autovacuum_vacuum_scale_factor": "0",
+            "autovacuum_vacuum_threshold": "100000",
+            "autovacuum_analyze_scale_factor": "0",
+            "autovacuum_analyze_threshold": "100000",
+        },
+        schema=SCHEMA,
+    )
+    op.create_index(
+        "entry_expires_at_idx",
+        "entry",
+        ["expires_at"],
+        schema=SCHEMA,
+        postgresql_where=sa.text("expires_at is not null"),
+    )
+    op.create_index(
+        "entry_failed_idx", "entry", ["group_id"], schema=SCHEMA, postgresql_where=sa.text("failed is not null")
+    )
+    op.create_table(
+        "txn",
+        sa.Column("id", sa.Uuid, nullable=False),
+        sa.Column("instance_id", sa.Integer, nullable=False),
+        sa.Column("owner", sa.Text, nullable=False),
+        sa.Column("declared_at", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("timeout_at", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("posted", sa.Integer, nullable=False),
+        sa.Column("retired", sa.Integer, nullable=False),
+        sa.Column("producer_group", sa.Text),
+        sa.Column("checks", sa.SmallInteger, nullable=False, server_default="0"),
+        sa.Column("next_check_at", sa.DateTime(timezone=True)),
+        sa.PrimaryKeyConstraint("id", name="txn_pkey"),
+        schema=SCHEMA,
+    )
+    op.create_table(
+        "instance",
+        sa.Column("id", sa.Integer, sa.Identity(always=True), nullable=False),
+        sa.Column("host", sa.Text, nullable=False),
+        sa.Column("pid", sa.Integer, nullable=False),
+        sa.Column("process_start", sa.BigInteger, nullable=False),
+        sa.Column("version", sa.Text, nullable=False),
+        sa.Column("started_at", sa.DateTime(timezone=True), nullable=False, server_default=_now),
+        sa.Column("heartbeat_at", sa.DateTime(timezone=True), nullable=False, server_default=_now),
+        sa.Column("ended_at", sa.DateTime(timezone=True)),
+        sa.PrimaryKeyConstraint("id", name="instance_pkey"),
+        schema=SCHEMA,
+    )
+
+    op.execute("create table coordinator.half_default partition of coordinator.half default")
+    op.execute("alter table coordinator.half alter column message set storage external")
+    op.execute("alter table coordinator.half_default alter column message set storage external")
+    op.execute("create table coordinator.op_default partition of coordinator.op default")
+    op.execute(
+        """
+create function coordinator.append_only() returns trigger language plpgsql as $$
+begin
+  raise exception '% is append-only: % refused', tg_table_name, lower(tg_op) using errcode = 'restrict_violation';
+end $$"""
+    )
+    op.execute(
+        """
+create trigger half_append_only before update or delete on coordinator.half
+  for each row execute function coordinator.append_only()"""
+    )
+    op.execute(
+        """
+create trigger op_append_only before update or delete on coordinator.op
+  for each row execute function coordinator.append_only()"""
+    )
+    op.execute(
+        """
+create function coordinator.require_leased(found bigint, wanted bigint) returns void language plpgsql as $$
+begin
+  if found <> wanted then
+    raise exception 'of % leased entries % were found', wanted, found using errcode = 'CO001';
+  end if;
+end $$"""
+    )
+    op.execute(
+        """
+create view coordinator.outcome as
+  select id as txn_id, decision as outcome, reason, posted, coalesce(cardinality(half_ids), 0) as retired,
+         decided_at, instance_id
+    from coordinator.op where decision in ('commit', 'rollback')
+  union all
+  select t.id, 'undecided', null, t.posted, t.retired, null, t.instance_id
+    from coordinator.txn t where not exists (select from coordinator.op o where o.id = t.id)"""
+    )
+    # The name of this store, for as long as it lives.
+    op.execute("insert into coordinator.store_identity default values")
+
+
+def downgrade() -> None:
+    op.execute("drop view coordinator.outcome")
+    for table in ("instance", "txn", "entry", "op", "half", "consumer_group", "address", "store_identity"):
+        op.drop_table(table, schema=SCHEMA)
+    op.execute("drop function coordinator.require_leased(bigint, bigint)")
+    op.execute("drop function coordinator.append_only()")

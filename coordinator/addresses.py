@@ -1,0 +1,117 @@
+"""Addresses: which names are possible, and which come to be because a client uses them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Literal
+
+from coordinator.settings import AddressPattern, AddressSettings
+
+LONGEST_NAME = 1024
+
+#: Names that the service gives a meaning: its own nodes, and the dead letters of a group (D4).
+SERVICE_PREFIX = "$"
+DEAD_LETTER_PREFIX = "%DLQ%"
+#: Parts an address from a consumer group in a source address (D1).
+GROUP_SEPARATOR = "::"
+
+_LONGEST_SHOWN = 64
+
+
+class AddressInvalid(ValueError):
+    """A name that no address can have; the message says why, in printable text of bounded length."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NewAddress:
+    """An address that is to be made."""
+
+    name: str
+    routing: Literal["queue", "topic"] = "queue"
+    kind: Literal["normal"] = "normal"
+    on_expiry: Literal["drop", "dead-letter"] = "drop"
+    max_attempts: int = 16
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Refusal:
+    """Why an address is not made. ``message`` is fit for the wire and for a log.
+
+    ``invalid``: no address can be called so (``amqp:invalid-field``); ``not-found``: it is possible but not there, and
+    it is not for clients to make it (``amqp:not-found``).
+    """
+
+    condition: Literal["invalid", "not-found"]
+    message: str
+
+
+def shown(name: str) -> str:
+    """``name`` for a message: printable, quoted, and never longer than a line."""
+    cut = name if len(name) <= _LONGEST_SHOWN else name[:_LONGEST_SHOWN]
+    escaped = "".join(c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in cut)
+    return f"'{escaped}'" if cut is name else f"'{escaped}...' ({len(name)} characters)"
+
+
+def check_name(name: str) -> str:
+    """``name`` again, when an address can be called so: 1 to 1024 characters of printable text, without ``::``.
+
+    :raises AddressInvalid: saying what was wrong.
+    """
+    if not name:
+        raise AddressInvalid("the address is empty; expected 1 to 1024 characters")
+    if len(name) > LONGEST_NAME:
+        raise AddressInvalid(f"the address {shown(name)} is too long; expected 1 to {LONGEST_NAME} characters")
+    for position, character in enumerate(name, start=1):
+        if not character.isprintable():
+            raise AddressInvalid(
+                f"the address {shown(name)} has U+{ord(character):04X} at character {position}; "
+                "expected printable text without control characters"
+            )
+    if GROUP_SEPARATOR in name:
+        raise AddressInvalid(f"the address {shown(name)} has '::', which parts an address from a consumer group")
+    return name
+
+
+class AddressPolicy:
+    """What becomes of a name that no address has yet."""
+
+    def __init__(self, settings: AddressSettings) -> None:
+        self._create = settings.create
+        self._patterns = settings.patterns
+
+    def decide(self, name: str) -> NewAddress | Refusal:
+        """``name`` was used by a client and is not there: the address to be made, or why not."""
+        try:
+            check_name(name)
+        except AddressInvalid as error:
+            return Refusal(condition="invalid", message=str(error))
+        if name.startswith((SERVICE_PREFIX, DEAD_LETTER_PREFIX)):
+            prefix = SERVICE_PREFIX if name.startswith(SERVICE_PREFIX) else DEAD_LETTER_PREFIX
+            return Refusal(
+                condition="not-found",
+                message=f"there is no address {shown(name)}; names that begin with {prefix} are the service's own",
+            )
+        pattern = self._matching(name)
+        if self._create == "never":
+            return Refusal(
+                condition="not-found",
+                message=f"there is no address {shown(name)}; addresses are made by administration only",
+            )
+        if pattern is not None:
+            return NewAddress(
+                name=name,
+                routing=pattern.routing,
+                kind=pattern.kind,
+                on_expiry=pattern.on_expiry,
+                max_attempts=pattern.max_attempts,
+            )
+        if self._create == "matching":
+            return Refusal(
+                condition="not-found",
+                message=f"there is no address {shown(name)}, and it matches no pattern of those that are made on use",
+            )
+        return NewAddress(name=name)
+
+    def _matching(self, name: str) -> AddressPattern | None:
+        return next((pattern for pattern in self._patterns if fnmatchcase(name, pattern.match)), None)

@@ -1,0 +1,43 @@
+"""One worker, started by the supervisor only: ``python -m coordinator.commands.worker FD``.
+
+FD is a file in memory with a JSON object: ``settings``; ``database_url``; ``listeners``, the file descriptors of
+listening sockets; ``ready``, that of a pipe to write a byte to when it serves; ``number``; ``parent``, the supervisor.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import signal
+import socket
+import sys
+
+
+def main(handed: int) -> int:
+    from coordinator import logs
+    from coordinator.settings import Settings
+    from links import worker
+    from store.processes import die_with_parent
+
+    with os.fdopen(handed, "rb") as stream:
+        stream.seek(0)
+        message = json.load(stream)
+    die_with_parent(signal.SIGKILL, int(message["parent"]))
+    settings = Settings.model_validate_json(json.dumps(message["settings"]))
+    logs.configure(settings.log, worker=message["number"])
+    listeners = [socket.socket(fileno=number) for number in message["listeners"]]
+    for number in (*message["listeners"], message["ready"]):
+        os.set_inheritable(number, False)
+
+    def ready() -> None:
+        os.write(message["ready"], b"\n")
+        os.close(message["ready"])
+
+    # What was imported stays: the collector need not look at it again.
+    gc.freeze()
+    return worker.main(settings, listeners, message["database_url"], ready)
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1])))

@@ -1,0 +1,149 @@
+"""What can never be delivered goes to the address ``%DLQ%<group>`` (rule D4).
+
+The batch that fails an entry only marks it; here marked entries are taken up, one by one given a letter that says where they
+came from and why, and moved in one SQL transaction. A crash in between leaves the mark, and the next instance goes on.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import structlog
+
+from coordinator.encoding import encode_long, encode_map, encode_string, encode_symbol, encode_uint, encode_uuid
+from coordinator.message import MESSAGE_ANNOTATIONS, annotate, merge_maps, sections
+from store import queries
+from store.arrays import INFINITY
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from coordinator.directory import Address
+    from coordinator.errors import Refusal
+    from coordinator.queues import Entry
+    from coordinator.service import Service
+    from store.batch import Batch
+    from store.errors import StoreError
+    from store.queries import Row
+
+log = structlog.get_logger(__name__)
+
+PREFIX = "%DLQ%"
+
+
+class DeadLetters:
+    """Moves marked entries; ``wake()`` when there may be some."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._asking = False
+        self._again = False
+        self._moving = 0
+
+    def wake(self) -> None:
+        if self._asking or self._moving:
+            self._again = True
+            return
+        self._asking = True
+        self._again = False
+        service = self._service
+        service.queries.ask(queries.LEASE_FAILED, [service.lease_octets], self._leased)
+
+    def _leased(self, rows: list[Row] | StoreError) -> None:
+        self._asking = False
+        if not isinstance(rows, list):  # what was leased, nobody remembers: give it back first
+            service = self._service
+            service.queries.ask(queries.YIELD_FAILED, [service.lease_octets], lambda _: self.wake())
+            return
+        for row in rows:
+            self._moving += 1
+            self._take_up(row)
+        if not rows and self._again:
+            self.wake()
+
+    def _take_up(self, row: Row) -> None:
+        address = text(row[8]) or f"group-{number(row[0])}"
+        name = PREFIX + (text(row[9]) or address)
+        self._service.resolve_dead_letters(name, lambda found: self._move(row, address, found))
+
+    def _move(self, row: Row, origin: str, address: Address | Refusal) -> None:
+        if isinstance(address, Exception):
+            log.error("no address for a dead letter", origin=origin, error=str(address))
+            self.moved()
+            return
+        self._service.commit.add(Burial(self._service, row, origin, address))
+
+    def moved(self) -> None:
+        self._moving -= 1
+        if not self._moving:
+            self._again = False
+            self.wake()  # until none is left
+
+
+def number(octets: bytes | None) -> int:
+    return int.from_bytes(octets or b"", "big", signed=True)
+
+
+def text(octets: bytes | None) -> str:
+    return (octets or b"").decode()
+
+
+class Burial:
+    """Unit: the entry goes, its letter is posted, the op says why."""
+
+    __slots__ = ("_address", "_entry", "_origin", "_row", "_service", "_size")
+
+    def __init__(self, service: Service, row: Row, origin: str, address: Address) -> None:
+        self._service = service
+        self._row = row
+        self._origin = origin
+        self._address = address
+        self._entry: Entry | None = None
+        self._size = 0
+
+    def _letter(self) -> bytes:
+        """The message with message annotations that tell its story; the bare message as it was."""
+        _, _, half_id, attempts, failed, annotations, message, txn_id, _, _ = self._row
+        story = [
+            encode_symbol("x-opt-original-address") + encode_string(self._origin),
+            encode_symbol("x-opt-original-id") + encode_long(number(half_id)),
+            encode_symbol("x-opt-delivery-count") + encode_uint(number(attempts)),
+            encode_symbol("x-opt-last-error") + encode_string(text(failed)),
+        ]
+        if txn_id is not None:
+            story.append(encode_symbol("x-opt-txn-id") + encode_uuid(txn_id))
+        return annotated(message or b"", merge_maps(annotations or b"", encode_map(story)))
+
+    def write(self, batch: Batch) -> None:
+        group, entry_id, half_id, _, failed, _, _, _, _, _ = self._row
+        service = self._service
+        message = self._letter()
+        self._size = len(message)
+        batch.gone(number(group), number(entry_id))
+        new_id = service.ids.next()
+        batch.half(new_id, bytes(16), self._address.id, message)
+        self._entry = service.write_entry(batch, self._address, new_id, message, INFINITY)
+        covers: Sequence[tuple[int, int]] = ((number(half_id), number(group)),)
+        batch.op(service.uuids.next(), b"dead-letter", reason=text(failed), covers=covers)
+
+    def durable(self) -> None:
+        self._service.posted(self._address, self._entry, self._size)
+        self._service.dead_letters.moved()
+
+    def refused(self, error: StoreError) -> None:
+        log.error("a dead letter was refused", origin=self._origin, error=str(error))
+        self._service.unposted(self._address, self._entry, self._size)
+        self._service.dead_letters.moved()
+
+
+def annotated(message: bytes, annotations: bytes) -> bytes:
+    """``message`` with the encoded map merged into its message annotations; header and bare message as they were."""
+    before = after = 0
+    section = b""
+    for code, start, _, end in sections(message):
+        if code < MESSAGE_ANNOTATIONS:
+            before = after = end
+        elif code == MESSAGE_ANNOTATIONS:
+            section = message[start:end]
+            after = end
+    return message[:before] + annotate(section, annotations) + message[after:]

@@ -1,0 +1,144 @@
+"""The addresses this instance knows: found in the store, made on first use where the settings allow it, forgotten when changed."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import structlog
+
+from coordinator.addresses import AddressPolicy, AddressRefused, NewAddress
+from coordinator.dead_letters import PREFIX as DEAD_LETTERS
+from coordinator.dead_letters import number, text
+from coordinator.errors import Condition, Refusal
+from coordinator.queues import Queue
+from store import queries
+from store.errors import StoreError
+
+if TYPE_CHECKING:
+    from coordinator.service import Service
+    from store.queries import Row
+
+log = structlog.get_logger(__name__)
+
+Found = Callable[["Address | Refusal"], None]
+
+#: Addresses kept in memory; those that nobody uses go first.
+MOST_KNOWN = 100_000
+
+
+class Address:
+    """A node of this store. ``queue``: the default group of a queue; None for a topic."""
+
+    __slots__ = ("dynamic", "id", "name", "queue", "subscriptions", "topic")
+
+    def __init__(self, address_id: int, name: str, *, topic: bool, dynamic: bool, queue: Queue | None) -> None:
+        self.id = address_id
+        self.name = name
+        self.topic = topic
+        self.dynamic = dynamic
+        self.queue = queue
+        #: groups of a topic that have a consumer here
+        self.subscriptions: list[Queue] = []
+
+
+class Directory:
+    def __init__(self, service: Service, policy: AddressPolicy) -> None:
+        self._service = service
+        self._policy = policy
+        self._known: OrderedDict[str, Address] = OrderedDict()
+        self._waiting: dict[str, list[Found]] = {}
+
+    def known(self, name: str) -> Address | None:
+        return self._known.get(name)
+
+    def forget(self, name: str) -> None:
+        """It was changed or removed elsewhere. Links that use it go on; the next one asks the store."""
+        self._known.pop(name, None)
+
+    def forget_all(self) -> None:
+        self._known.clear()
+
+    def resolve(self, name: str, found: Found, *, origin: str = "use") -> None:
+        """Find the address, or make it where the settings allow; ``found`` hears of it now or later."""
+        address = self._known.get(name)
+        if address is not None:
+            found(address)
+            return
+        waiting = self._waiting.get(name)
+        if waiting is not None:
+            waiting.append(found)
+            return
+        self._waiting[name] = [found]
+        self._service.queries.ask(
+            queries.ADDRESS, [name.encode()], lambda rows: self._looked_up(name, origin, rows, made=False)
+        )
+
+    def _looked_up(self, name: str, origin: str, rows: list[Row] | StoreError, *, made: bool) -> None:
+        if not isinstance(rows, list):
+            self._tell(name, Refusal(Condition.INTERNAL_ERROR, "the store cannot say whether the address exists"))
+        elif rows:
+            self._tell(name, self._remember(name, rows[0]))
+        elif made:
+            self._tell(name, Refusal(Condition.NOT_FOUND, f"the address {name!r} was removed while it was made"))
+        else:
+            self._make(name, origin)
+
+    def _make(self, name: str, origin: str) -> None:
+        if origin == "use":
+            try:
+                new = self._policy.decide(name)
+            except AddressRefused as refused:
+                self._tell(name, Refusal(Condition.NOT_FOUND, str(refused)))
+                return
+        else:
+            new = NewAddress(name=name)
+        owner = self._service.instance_id if origin == "dynamic" else 0
+        parameters = [
+            name.encode(),
+            new.routing.encode(),
+            new.kind.encode(),
+            new.on_expiry.encode(),
+            new.max_attempts.to_bytes(2, "big"),
+            origin.encode(),
+            owner.to_bytes(4, "big"),
+        ]
+
+        def made(rows: list[Row] | StoreError) -> None:
+            if isinstance(rows, StoreError):
+                self._tell(name, Refusal(Condition.INTERNAL_ERROR, "the store could not make the address"))
+                return
+            self._service.queries.ask(
+                queries.ADDRESS, [name.encode()], lambda rows: self._looked_up(name, origin, rows, made=True)
+            )
+
+        self._service.queries.ask(queries.MAKE_ADDRESS, parameters, made)
+
+    def _remember(self, name: str, row: Row) -> Address:
+        address_id, routing, _, on_expiry, max_attempts, origin, group = row
+        topic = text(routing) == "topic"
+        queue = None
+        if group is not None and not topic:
+            queue = self._service.queue(
+                number(group),
+                number(address_id),
+                name,
+                max_attempts=number(max_attempts),
+                on_expiry=text(on_expiry),
+                dead_letters=name.startswith(DEAD_LETTERS),
+            )
+        address = Address(number(address_id), name, topic=topic, dynamic=text(origin) == "dynamic", queue=queue)
+        self._known[name] = address
+        if len(self._known) > MOST_KNOWN:
+            self._known.popitem(last=False)
+        return address
+
+    def _tell(self, name: str, found: Address | Refusal) -> None:
+        for callback in self._waiting.pop(name, ()):
+            callback(found)
+
+    def remove_dynamic(self, address: Address) -> None:
+        """The link (or connection) that it lived with is gone; so are its messages."""
+        self.forget(address.name)
+        self._service.queries.ask(queries.REMOVE_ADDRESS, [address.name.encode()], lambda _: None)

@@ -1,0 +1,46 @@
+"""Errors that reach the wire: each knows its AMQP condition.
+
+::
+
+    Refusal                 anything the peer is told no for: condition + description a person can act on
+
+Conditions are those of the standard (part 2, section 2.8.15 to 2.8.19; part 4, section 4.5.8) and of the anonymous relay extension.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Condition(StrEnum):
+    INTERNAL_ERROR = "amqp:internal-error"
+    NOT_FOUND = "amqp:not-found"
+    UNAUTHORIZED_ACCESS = "amqp:unauthorized-access"
+    DECODE_ERROR = "amqp:decode-error"
+    RESOURCE_LIMIT_EXCEEDED = "amqp:resource-limit-exceeded"
+    NOT_ALLOWED = "amqp:not-allowed"
+    INVALID_FIELD = "amqp:invalid-field"
+    NOT_IMPLEMENTED = "amqp:not-implemented"
+    RESOURCE_LOCKED = "amqp:resource-locked"
+    PRECONDITION_FAILED = "amqp:precondition-failed"
+    RESOURCE_DELETED = "amqp:resource-deleted"
+    ILLEGAL_STATE = "amqp:illegal-state"
+    CONNECTION_FORCED = "amqp:connection:forced"
+    FRAMING_ERROR = "amqp:connection:framing-error"
+    MESSAGE_SIZE_EXCEEDED = "amqp:link:message-size-exceeded"
+    DETACH_FORCED = "amqp:link:detach-forced"
+    TXN_UNKNOWN_ID = "amqp:transaction:unknown-id"
+    TXN_ROLLBACK = "amqp:transaction:rollback"
+    TXN_TIMEOUT = "amqp:transaction:timeout"
+
+
+class Refusal(Exception):
+    """``condition`` of the standard and a ``description`` that says what, and what was expected."""
+
+    def __init__(self, condition: Condition, description: str) -> None:
+        super().__init__(condition, description)
+        self.condition = condition
+        self.description = description
+
+    def __str__(self) -> str:
+        return f"{self.condition}: {self.description}"

@@ -1,0 +1,98 @@
+"""Listening sockets: bound once by the supervisor, one a worker, all on the same port (``SO_REUSEPORT``)."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from collections.abc import Sequence
+
+from coordinator.settings import Endpoint, endpoint
+
+#: A crowd that comes at once has to wait in the kernel, not to be refused.
+BACKLOG = 4096
+
+_ABSENT = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
+
+
+class CannotListen(Exception):
+    """An address cannot be listened on; the message names it and says why."""
+
+
+def listen(urls: Sequence[str], workers: int) -> tuple[list[list[socket.socket]], list[Endpoint]]:
+    """For each worker its sockets, and where they really listen (port 0 became a number).
+
+    A host with several addresses (``localhost``) is listened on at all that this machine has.
+
+    :raises CannotListen: when a port is taken, also by another coordinator, or a host is none of this machine.
+    """
+    sockets: list[list[socket.socket]] = [[] for _ in range(workers)]
+    places: list[Endpoint] = []
+    try:
+        for url in urls:
+            for family, host, port in _bindable(url):
+                for own in sockets:
+                    own.append(_listening(family, host, port))
+                places.append(Endpoint(host=host, port=port))
+    except BaseException:
+        for own in sockets:
+            for each in own:
+                each.close()
+        raise
+    return sockets, places
+
+
+def _bindable(url: str) -> list[tuple[socket.AddressFamily, str, int]]:
+    """Where ``url`` can be bound, tried without ``SO_REUSEPORT``: with it another service's port would be shared."""
+    wanted = endpoint(url)
+    try:
+        found = socket.getaddrinfo(wanted.host, wanted.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except OSError as error:
+        raise CannotListen(f"cannot listen on {url}: {error.strerror}") from None
+    result: list[tuple[socket.AddressFamily, str, int]] = []
+    absent: OSError | None = None
+    port = wanted.port
+    for family, _, _, _, address in found:
+        host = str(address[0])
+        probe = None
+        try:
+            probe = socket.socket(family, socket.SOCK_STREAM)
+            _prepare(probe, family)
+            probe.bind((host, port))
+            probe.listen(1)
+        except OSError as error:
+            if error.errno in _ABSENT:
+                absent = error
+                continue
+            reason = "address in use by another process" if error.errno == errno.EADDRINUSE else error.strerror
+            raise CannotListen(f"cannot listen on {url}: {reason}") from None
+        else:
+            port = probe.getsockname()[1]
+            result.append((family, host, port))
+        finally:
+            if probe is not None:
+                probe.close()
+    if not result:
+        reason = "no address found" if absent is None else absent.strerror
+        raise CannotListen(f"cannot listen on {url}: {reason}")
+    return result
+
+
+def _listening(family: socket.AddressFamily, host: str, port: int) -> socket.socket:
+    made = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        _prepare(made, family)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        made.bind((host, port))
+        made.listen(BACKLOG)
+        made.setblocking(False)
+    except OSError as error:
+        made.close()
+        raise CannotListen(f"cannot listen on {Endpoint(host=host, port=port)}: {error.strerror}") from None
+    return made
+
+
+def _prepare(made: socket.socket, family: socket.AddressFamily) -> None:
+    # The port of a service that has just ended is free at once.
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if family == socket.AF_INET6:
+        made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)

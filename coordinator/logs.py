@@ -1,0 +1,86 @@
+"""Structured logs on the standard error: for a person on a terminal, as JSON otherwise.
+
+A value can never make a line of its own, nor move a terminal's cursor: control characters are escaped (S7).
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import traceback
+from collections.abc import Mapping, MutableMapping
+from typing import Any, TextIO
+
+import structlog
+
+from coordinator.settings import LogSettings
+
+_LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+
+
+def configure(settings: LogSettings, *, stream: TextIO | None = None, **always: object) -> None:
+    """Set the logs of this process up; ``always`` is on every line, as the number of a worker."""
+    stream = sys.stderr if stream is None else stream
+    console = settings.format == "console" or (settings.format == "auto" and stream.isatty())
+    level = _LEVELS[settings.level]
+    shared: list[structlog.typing.Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        _exception,
+    ]
+    last: list[structlog.typing.Processor]
+    if console:
+        last = [_one_line, structlog.dev.ConsoleRenderer(colors=stream.isatty(), exception_formatter=_never)]
+    else:
+        # JSON escapes every control character by itself (RFC 8259, section 7); ASCII only, so no other line ends.
+        last = [structlog.processors.JSONRenderer(ensure_ascii=True)]
+    structlog.configure(
+        processors=[*shared, *last],
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        # One write a line: lines of several processes on one pipe do not mix.
+        logger_factory=structlog.WriteLoggerFactory(stream),
+        cache_logger_on_first_use=True,
+    )
+    structlog.contextvars.clear_contextvars()
+    structlog.contextvars.bind_contextvars(**always)
+    # Libraries that use the standard logging: their warnings, in the same form.
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *last],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers = [handler]
+    root.setLevel(max(level, logging.WARNING))
+
+
+def _exception(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """The traceback without local variables: they hold bodies and secrets (S8)."""
+    info = event.pop("exc_info", None)
+    if info is True:
+        info = sys.exc_info()
+    elif isinstance(info, BaseException):
+        info = (type(info), info, info.__traceback__)
+    if info and info[0] is not None:
+        event["traceback"] = "".join(traceback.format_exception(*info)).rstrip()
+    return event
+
+
+def _one_line(_logger: object, _method: str, event: MutableMapping[str, Any]) -> Mapping[str, Any]:
+    return {key: _escaped(value) for key, value in event.items()}
+
+
+def _escaped(value: object) -> object:
+    if value is None or isinstance(value, (bool, int, float)):
+        return value
+    text = value if isinstance(value, str) else repr(value)
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in text)
+
+
+def _never(_stream: TextIO, _info: object) -> None:
+    """No traceback reaches the renderer: :func:`_exception` took it."""

@@ -1,0 +1,207 @@
+"""The sections of a message (part 3, section 3.2), without touching the bare message.
+
+A message is kept as it came. :func:`examine` walks its sections once on the way in and finds what the service needs;
+:func:`outgoing` makes the octets of one delivery: only header, delivery annotations and message annotations may differ.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from coordinator.encoding import (
+    DecodeError,
+    decode,
+    encode_list,
+    encode_map,
+    encode_uint,
+    pairs,
+    skip,
+)
+
+HEADER, DELIVERY_ANNOTATIONS, MESSAGE_ANNOTATIONS = 0x70, 0x71, 0x72
+PROPERTIES, APPLICATION_PROPERTIES = 0x73, 0x74
+DATA, SEQUENCE, VALUE, FOOTER = 0x75, 0x76, 0x77, 0x78
+
+_NAMES = {
+    HEADER: "header", DELIVERY_ANNOTATIONS: "delivery-annotations", MESSAGE_ANNOTATIONS: "message-annotations",
+    PROPERTIES: "properties", APPLICATION_PROPERTIES: "application-properties", DATA: "data",
+    SEQUENCE: "amqp-sequence", VALUE: "amqp-value", FOOTER: "footer",
+}  # fmt: skip
+_SYMBOLS = {
+    "amqp:header:list": HEADER, "amqp:delivery-annotations:map": DELIVERY_ANNOTATIONS,
+    "amqp:message-annotations:map": MESSAGE_ANNOTATIONS, "amqp:properties:list": PROPERTIES,
+    "amqp:application-properties:map": APPLICATION_PROPERTIES, "amqp:data:binary": DATA,
+    "amqp:amqp-sequence:list": SEQUENCE, "amqp:amqp-value:*": VALUE, "amqp:footer:map": FOOTER,
+}  # fmt: skip
+_LISTS = frozenset((0x45, 0xC0, 0xD0))
+_MAPS = frozenset((0xC1, 0xD1))
+_CONSTRUCTORS = {
+    HEADER: _LISTS, DELIVERY_ANNOTATIONS: _MAPS, MESSAGE_ANNOTATIONS: _MAPS, PROPERTIES: _LISTS,
+    APPLICATION_PROPERTIES: _MAPS, DATA: frozenset((0xA0, 0xB0)), SEQUENCE: _LISTS, FOOTER: _MAPS,
+}  # fmt: skip
+
+#: offset in the properties list (section 3.2.4)
+_TO, _ABSOLUTE_EXPIRY = 2, 8
+
+
+class Section(NamedTuple):
+    code: int
+    start: int
+    #: where the value (after the descriptor) begins
+    value: int
+    end: int
+
+
+class Facts(NamedTuple):
+    """What a message says that decides what becomes of it. ``None``: it does not say."""
+
+    ttl_ms: int | None = None
+    absolute_expiry_ms: int | None = None
+
+
+NO_FACTS = Facts()
+
+
+def sections(message: bytes) -> list[Section]:
+    """All sections in their order; DecodeError where the message is malformed (rule P10)."""
+    found: list[Section] = []
+    at = 0
+    size = len(message)
+    last = 0
+    while at < size:
+        if message[at] != 0x00:
+            raise DecodeError(f"a section was expected at octet {at}, not 0x{message[at]:02x}")
+        if message[at + 1 : at + 2] == b"\x53" and at + 3 < size:
+            code = message[at + 2]
+            value = at + 3
+        else:
+            descriptor, value = decode(message, at + 1)
+            code = descriptor if type(descriptor) is int else _SYMBOLS.get(str(descriptor), 0)
+        if code not in _NAMES:
+            raise DecodeError(f"the section at octet {at} is none of a message's")
+        # in the order of their codes; data and sequence may repeat, and a body is of one kind
+        if code < last or (code == last and code not in (DATA, SEQUENCE)) or (DATA <= last < code < FOOTER):
+            raise DecodeError(f"the section {_NAMES[code]} at octet {at} is out of its place")
+        end = skip(message, value)
+        allowed = _CONSTRUCTORS.get(code)
+        if allowed is not None and message[value] not in allowed:
+            raise DecodeError(f"the section {_NAMES[code]} at octet {at} has a value of type 0x{message[value]:02x}")
+        found.append(Section(code, at, value, end))
+        last = code
+        at = end
+    return found
+
+
+def examine(message: bytes) -> Facts:
+    """Check the sections and read what the service acts on. DecodeError where the message is malformed."""
+    if message[:4] == b"\x00\x53\x75\xb0" and len(message) == 8 + int.from_bytes(message[4:8], "big"):
+        return NO_FACTS  # one data section and nothing else
+    ttl = expiry = None
+    for code, _, value, _ in sections(message):
+        if code == HEADER:
+            # durable and priority only, as most clients send it, says nothing that matters here
+            fields = fields_of(message, value, "header")
+            ttl = unsigned(fields, 2, "ttl")
+            unsigned(fields, 4, "delivery-count")
+        elif code == PROPERTIES:
+            fields = fields_of(message, value, "properties")
+            if len(fields) > _ABSOLUTE_EXPIRY:
+                expiry = unsigned(fields, _ABSOLUTE_EXPIRY, "absolute-expiry-time")
+        elif code <= MESSAGE_ANNOTATIONS or code == APPLICATION_PROPERTIES:
+            pairs(message, value)
+    if ttl is None and expiry is None:
+        return NO_FACTS
+    return Facts(ttl, expiry)
+
+
+def fields_of(message: bytes, value: int, name: str) -> list[object]:
+    fields, _ = decode(message, value)
+    if not isinstance(fields, list):
+        raise DecodeError(f"the section {name} is not a list")
+    return fields
+
+
+def unsigned(fields: list[object], index: int, name: str) -> int | None:
+    if len(fields) <= index or fields[index] is None:
+        return None
+    found = fields[index]
+    if type(found) is not int or found < 0:
+        raise DecodeError(f"{name} is {type(found).__name__}, an unsigned number was expected")
+    return found
+
+
+def to_of(message: bytes) -> str | None:
+    """The property ``to``: where the anonymous relay sends the message."""
+    for code, _, value, _ in sections(message):
+        if code == PROPERTIES:
+            fields = fields_of(message, value, "properties")
+            to = fields[_TO] if len(fields) > _TO else None
+            if to is not None and not isinstance(to, str):
+                raise DecodeError("the property to is not a string")
+            return to
+    return None
+
+
+def _header(fields: list[object], attempts: int, first_acquirer: bool, ttl_ms: int | None) -> bytes:
+    durable = fields[0] if fields else None
+    priority = fields[1] if len(fields) > 1 else None
+    return b"\x00\x53\x70" + encode_list(
+        [
+            b"\x41" if durable else b"\x42",
+            b"\x40" if priority is None else b"\x50" + bytes((int(str(priority)) & 0xFF,)),
+            b"\x40" if ttl_ms is None else encode_uint(min(ttl_ms, 0xFFFFFFFF)),
+            b"\x41" if first_acquirer else b"\x42",
+            encode_uint(attempts),
+        ]
+    )
+
+
+def outgoing(message: bytes, attempts: int, ttl_left_ms: int | None, annotations: bytes) -> bytes:
+    """The octets of one delivery.
+
+    ``attempts`` failed deliveries before this one; ``ttl_left_ms`` replaces the ttl of a message that has one;
+    ``annotations``: an encoded map merged into the message annotations, or nothing. Delivery annotations are for one hop
+    (section 3.2.2) and end here.
+    """
+    header: list[object] = []
+    message_annotations = b""
+    rest = 0
+    for code, start, value, end in sections(message):
+        if code > MESSAGE_ANNOTATIONS:
+            rest = start
+            break
+        rest = end
+        if code == HEADER:
+            header = fields_of(message, value, "header")
+        elif code == MESSAGE_ANNOTATIONS:
+            message_annotations = message[start:end]
+    if annotations:
+        message_annotations = annotate(message_annotations, annotations)
+    has_ttl = len(header) > 2 and header[2] is not None
+    incoming_count = unsigned(header, 4, "delivery-count") or 0
+    first = attempts == 0 and (len(header) <= 3 or header[3] is not False or incoming_count == 0)
+    return b"".join(
+        (_header(header, attempts, first, ttl_left_ms if has_ttl else None), message_annotations, message[rest:])
+    )
+
+
+def annotate(section: bytes, annotations: bytes) -> bytes:
+    """The section message-annotations (or nothing) with the entries of an encoded map added, or put in their place."""
+    added = pairs(annotations, 0)
+    keys = [key for key, _ in added]
+    kept: list[bytes] = []
+    if section:
+        found = sections(section)[0]
+        kept = [raw for key, raw in pairs(section, found.value) if key not in keys]
+    return b"\x00\x53\x72" + encode_map(kept + [raw for _, raw in added])
+
+
+def merge_maps(first: bytes, second: bytes) -> bytes:
+    """Two encoded maps (either may be empty octets) as one; the second wins."""
+    if not first or not second:
+        return first or second
+    added = pairs(second, 0)
+    keys = [key for key, _ in added]
+    return encode_map([raw for key, raw in pairs(first, 0) if key not in keys] + [raw for _, raw in added])
+
+

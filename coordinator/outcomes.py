@@ -1,0 +1,107 @@
+"""What a consumer says of a delivery (part 3, section 3.4), and what it does to the entry (rules P11, T26)."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple
+
+from coordinator.encoding import DecodeError
+from coordinator.message import merge_maps
+
+if TYPE_CHECKING:
+    from coordinator.queues import Entry
+    from store.batch import Batch
+    from store.ids import UuidV7
+
+
+class Kind(Enum):
+    ACCEPTED = "accepted"
+    REJECTED = "rejected"
+    RELEASED = "released"
+    MODIFIED = "modified"
+
+
+class Outcome(NamedTuple):
+    kind: Kind
+    #: rejected: condition and description, for the dead letter
+    error: str = ""
+    #: modified
+    delivery_failed: bool = False
+    undeliverable_here: bool = False
+    annotations: bytes = b""
+
+
+ACCEPTED = Outcome(Kind.ACCEPTED)
+RELEASED = Outcome(Kind.RELEASED)
+#: The default outcome where a source gives none, for deliveries that were settled in a transaction that rolled back (T28).
+FAILED = Outcome(Kind.MODIFIED, delivery_failed=True)
+
+
+def write(batch: Batch, entry: Entry, outcome: Outcome, accepted: list[tuple[int, int]], ops: UuidV7, txn_id: bytes) -> None:
+    """Add the rows that apply ``outcome`` to a held entry; accepted ones are collected for one op over all of them."""
+    queue = entry.queue
+    kind = outcome.kind
+    if kind is Kind.ACCEPTED:
+        batch.gone(queue.group_id, entry.id)
+        accepted.append((entry.half_id, queue.group_id))
+    elif kind is Kind.REJECTED and not queue.dead_letters:
+        batch.back(
+            queue.group_id,
+            entry.id,
+            attempts=entry.attempts,
+            lease=0,
+            failed=outcome.error or "rejected",
+            annotations=entry.annotations,
+        )
+        batch.op(ops.next(), b"reject", txn_id=txn_id, reason=outcome.error, covers=((entry.half_id, queue.group_id),))
+    elif kind is Kind.RELEASED:
+        pass  # it keeps its lease and its count: only memory changes
+    else:
+        attempts = entry.attempts + (1 if outcome.delivery_failed or kind is Kind.REJECTED else 0)
+        failed = ""
+        if attempts >= queue.max_attempts and not queue.dead_letters:
+            failed = f"attempts used up: {attempts} of {queue.max_attempts}"
+        batch.back(
+            queue.group_id,
+            entry.id,
+            attempts=attempts,
+            lease=0 if failed or not queue.can_keep(entry) else queue.lease,
+            failed=failed,
+            annotations=merged(entry, outcome),
+        )
+        batch.op(
+            ops.next(), b"modify", txn_id=txn_id, reason=outcome.error, covers=((entry.half_id, queue.group_id),)
+        )
+
+
+def merged(entry: Entry, outcome: Outcome) -> bytes:
+    """Annotations of the modified outcome over those the entry has; unreadable ones are left out."""
+    try:
+        return merge_maps(entry.annotations, outcome.annotations)
+    except DecodeError:
+        return entry.annotations
+
+
+def settle(entry: Entry, outcome: Outcome) -> None:
+    """The rows of :func:`write` are durable: bring memory in line."""
+    queue = entry.queue
+    kind = outcome.kind
+    if kind is Kind.ACCEPTED:
+        queue.done_with(entry)
+    elif kind is Kind.REJECTED and not queue.dead_letters:
+        queue.done_with(entry)
+        queue.failed()
+    elif kind is Kind.RELEASED:
+        queue.give_back(entry)
+    else:
+        if outcome.delivery_failed or kind is Kind.REJECTED:
+            entry.attempts += 1
+            if entry.attempts >= queue.max_attempts and not queue.dead_letters:
+                queue.done_with(entry)
+                queue.failed()
+                return
+        entry.annotations = merged(entry, outcome)
+        if (outcome.undeliverable_here or kind is Kind.REJECTED) and entry.link is not None:
+            entry.refused_by = (*entry.refused_by, entry.link.key)
+        queue.give_back(entry)
+

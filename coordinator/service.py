@@ -1,0 +1,438 @@
+"""One instance: its queues, transactions and addresses, over one store. Driven by the reactor, one turn after the other."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import structlog
+
+from coordinator import outcomes
+from coordinator.dead_letters import DeadLetters, number
+from coordinator.directory import Directory
+from coordinator.errors import Condition, Refusal
+from coordinator.queues import POSTGRES_EPOCH, Entry, Queue, now_micros
+from coordinator.settlements import Expiry, Settlement
+from coordinator.transactions import Transaction
+from coordinator.transitions import TxnEvent
+from store import queries
+from store.arrays import INFINITY
+from store.batch import GroupCommit, Limits
+from store.errors import StoreError
+from store.ids import HalfIds, UuidV7
+from store.queries import Queries
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from coordinator.addresses import AddressPolicy
+    from coordinator.directory import Address, Found
+    from coordinator.message import Facts
+    from coordinator.outcomes import Outcome
+    from coordinator.settings import Settings
+    from coordinator.transactions import Control
+    from store.batch import Batch
+    from store.loop import Loop
+    from store.queries import Row
+
+log = structlog.get_logger(__name__)
+
+HEARTBEAT_SECONDS = 2.0
+SWEEP_SECONDS = 0.25
+EXPIRY_SECONDS = 2.0
+#: how far below the last entry taken a load looks again: for commits of other instances that were slower than ours
+LOW_WATER_SLACK = 60_000 << 22
+#: decided transactions whose time ran out, remembered for the error their late work gets
+MOST_TIMED_OUT = 10_000
+
+
+class Service:
+    """``fenced``: called when others took this instance for dead; it must stop."""
+
+    low_water_slack = LOW_WATER_SLACK
+
+    def __init__(
+        self,
+        loop: Loop,
+        settings: Settings,
+        policy: AddressPolicy,
+        url: str,
+        *,
+        instance_id: int,
+        store_id: str,
+        highest_id: int,
+        fenced: Callable[[], None],
+    ) -> None:
+        self.loop = loop
+        self.limits = settings.limits
+        self.transaction_limits = settings.transaction
+        self.instance_id = instance_id
+        self.lease_octets = instance_id.to_bytes(4, "big")
+        self.store_id = store_id
+        self._fenced = fenced
+        self.ids = HalfIds(instance_id, highest_id)
+        self.uuids = UuidV7()
+        self.peers = 0
+        self.queues: dict[int, Queue] = {}
+        self.dirty_queues: list[Queue] = []
+        self.txns: dict[bytes, Transaction] = {}
+        self._timed_out: dict[bytes, float] = {}
+        self._settling: list[tuple[Entry, Outcome]] = []
+        self._congestion_ends: list[Callable[[], None]] = []
+        limits = Limits(messages=settings.limits.batch_messages, octets=settings.limits.batch_bytes)
+        self.commit = GroupCommit(loop, url, instance_id, limits, self._store_back)
+        self.queries = Queries(loop, url, instance_id, self._notified, self._queries_back)
+        self.directory = Directory(self, policy)
+        self.dead_letters = DeadLetters(self)
+
+    def start(self) -> None:
+        self.commit.start()
+        self.queries.start()
+        self._beat()
+        self._sweep()
+        self._expire_stored()
+        self.dead_letters.wake()
+
+    def close(self) -> None:
+        self.commit.close()
+        self.queries.close()
+
+    # -- a turn
+
+    def end_turn(self) -> None:
+        """What this turn has gathered goes on its way: deliveries to consumers, units to the store."""
+        self.ids.advance()
+        while self.dirty_queues:
+            dirty = self.dirty_queues
+            self.dirty_queues = []
+            for queue in dirty:
+                queue.pump()
+        if self._settling:
+            self.commit.add(Settlement(self, self._settling))
+            self._settling = []
+        self.commit.kick()
+        if self._congestion_ends and not self.commit.congested:
+            ended = self._congestion_ends
+            self._congestion_ends = []
+            for callback in ended:
+                callback()
+
+    def when_uncongested(self, callback: Callable[[], None]) -> None:
+        self._congestion_ends.append(callback)
+
+    # -- addresses and queues
+
+    def queue(
+        self, group_id: int, address_id: int, name: str, *, max_attempts: int, on_expiry: str, dead_letters: bool
+    ) -> Queue:
+        queue = self.queues.get(group_id)
+        if queue is None:
+            queue = self.queues[group_id] = Queue(
+                self,
+                group_id,
+                address_id,
+                name,
+                max_attempts=max_attempts,
+                on_expiry=on_expiry,
+                dead_letters=dead_letters,
+            )
+        return queue
+
+    def resolve(self, name: str, found: Found) -> None:
+        self.directory.resolve(name, found)
+
+    def resolve_dead_letters(self, name: str, found: Found) -> None:
+        self.directory.resolve(name, found, origin="dead-letter")
+
+    def make_dynamic(self, found: Found) -> None:
+        """A temporary queue, owned by this instance."""
+        self.directory.resolve(f"$dynamic/{self.uuids.next().hex()}", found, origin="dynamic")
+
+    def subscribe(self, address: Address, name: str, subscribed: Callable[[Queue | Refusal], None]) -> None:
+        """A volatile group on a topic, for one link."""
+
+        def made(rows: list[Row] | StoreError) -> None:
+            if isinstance(rows, StoreError):
+                subscribed(Refusal(Condition.INTERNAL_ERROR, "the store could not make the subscription"))
+                return
+            queue = self.queue(
+                number(rows[0][0]), address.id, name, max_attempts=16, on_expiry="drop", dead_letters=False
+            )
+            address.subscriptions.append(queue)
+            subscribed(queue)
+
+        parameters = [address.id.to_bytes(4, "big"), name.encode(), self.lease_octets]
+        self.queries.ask(queries.MAKE_SUBSCRIPTION, parameters, made)
+
+    def unsubscribe(self, address: Address, queue: Queue) -> None:
+        if queue in address.subscriptions:
+            address.subscriptions.remove(queue)
+        self.queues.pop(queue.group_id, None)
+        self.queries.ask(queries.REMOVE_SUBSCRIPTION, [queue.group_id.to_bytes(4, "big")], lambda _: None)
+
+    # -- posts
+
+    def expires(self, facts: Facts) -> int:
+        """When a message posted now expires: microseconds since 2000, or INFINITY (rule P12)."""
+        ends = INFINITY
+        if facts.ttl_ms:
+            ends = now_micros() + facts.ttl_ms * 1000
+        if facts.absolute_expiry_ms:
+            ends = min(ends, facts.absolute_expiry_ms * 1000 - POSTGRES_EPOCH * 1_000_000)
+        return ends
+
+    def write_entry(self, batch: Batch, address: Address, half_id: int, message: bytes, expires: int) -> Entry | None:
+        """The rows that make a half deliverable; the entry where it is born leased to us."""
+        queue = address.queue
+        if queue is None:
+            batch.fan(address.id, half_id, expires)
+            if self.peers:
+                batch.wake.add(-address.id)
+            return None
+        if queue.reserve(len(message)):
+            batch.entry(queue.group_id, half_id, self.instance_id, expires)
+            return Entry(queue, half_id, half_id, message, 0, 0 if expires == INFINITY else expires, b"")
+        batch.entry(queue.group_id, half_id, 0, expires)
+        if self.peers:
+            batch.wake.add(queue.group_id)
+        return None
+
+    def posted(self, address: Address, entry: Entry | None, size: int) -> None:
+        """The rows of :meth:`write_entry` are durable."""
+        if entry is not None:
+            entry.queue.arrived(entry)
+        elif address.queue is not None:
+            address.queue.in_store()
+        else:
+            for queue in address.subscriptions:
+                queue.in_store()
+
+    def unposted(self, address: Address, entry: Entry | None, size: int) -> None:
+        if entry is not None:
+            entry.queue.unreserve(size)
+
+    # -- deliveries
+
+    def load(self, queue: Queue, low: int, most: int, octets: int, version: int) -> None:
+        parameters = [
+            queue.group_id.to_bytes(4, "big"),
+            low.to_bytes(8, "big"),
+            most.to_bytes(4, "big"),
+            octets.to_bytes(8, "big"),
+            self.lease_octets,
+        ]
+        ceiling = self.ids.last
+
+        def loaded(rows: list[Row] | StoreError) -> None:
+            if isinstance(rows, StoreError):
+                self._reclaim(queue, ceiling)
+                return
+            entries = [self.entry_of(queue, row) for row in rows]
+            # nothing beyond what came; below the low-water mark there may be some, so an empty answer above it says little
+            complete = number(rows[0][6]) == len(rows) < most if rows else not low
+            queue.loaded(entries, complete, version)
+
+        self.queries.ask(queries.LEASE, parameters, loaded)
+
+    def entry_of(self, queue: Queue, row: Row) -> Entry:
+        expires = number(row[3])
+        return Entry(
+            queue,
+            number(row[0]),
+            number(row[1]),
+            row[5] or b"",
+            number(row[2]),
+            0 if expires == INFINITY else expires,
+            row[4] or b"",
+        )
+
+    def _reclaim(self, queue: Queue, ceiling: int) -> None:
+        """A load may have leased entries that nobody here knows of: find them, and give them back to the store.
+
+        Entries born leased in a batch under way are not known either, until the batch is answered: look twice, with
+        everything the batches held answered in between.
+        """
+
+        def listed(rows: list[Row] | StoreError) -> None:
+            unknown = [] if isinstance(rows, StoreError) else [number(row[0]) for row in rows]
+            unknown = [found for found in unknown if found <= ceiling and found not in queue.held]
+            self.commit.add(Reclaim(queue, unknown))
+
+        self.queries.ask(queries.HELD, [queue.group_id.to_bytes(4, "big"), self.lease_octets], listed)
+
+    def default_outcome(self, entry: Entry) -> Outcome:
+        link = entry.link
+        if link is None or link.default_outcome is None:
+            return outcomes.FAILED
+        return link.default_outcome
+
+    def settle_later(self, entry: Entry, outcome: Outcome) -> None:
+        """An outcome outside any transaction; applied with the others of this turn."""
+        if outcome is outcomes.RELEASED:  # nothing changes in the store
+            if entry.link is not None:
+                entry.link.retired(entry, outcome)
+            outcomes.settle(entry, outcome)
+        else:
+            self._settling.append((entry, outcome))
+
+    def expire(self, entry: Entry) -> None:
+        self.commit.add(Expiry(self, entry))
+
+    def _expire_stored(self) -> None:
+        def expired(rows: list[Row] | StoreError) -> None:
+            if not isinstance(rows, StoreError) and rows:
+                marked, dropped = number(rows[0][0]), number(rows[0][1])
+                if marked:
+                    self.dead_letters.wake()
+                if marked + dropped >= 500:
+                    self._expire_stored()
+                    return
+            self.loop.call_later(EXPIRY_SECONDS, self._expire_stored)
+
+        self.queries.ask(queries.EXPIRE, [self.uuids.next(), self.lease_octets], expired)
+
+    # -- transactions
+
+    def declare(self, owner: object, control: Control, timeout: float) -> Transaction:
+        txn = Transaction(self, self.uuids.next(), owner, control, timeout)
+        self.txns[txn.id] = txn
+        return txn
+
+    def find(self, txn_id: bytes, owner: object) -> Transaction | None:
+        """The undecided transaction, where the connection that asks declared it (T12)."""
+        txn = self.txns.get(txn_id)
+        if txn is None or txn.owner is not owner or not txn.open:
+            return None
+        return txn
+
+    def unknown(self, txn_id: bytes) -> Refusal:
+        """What work in a transaction that is not there gets: its time ran out (T14), or nobody knows it."""
+        limit = self._timed_out.get(txn_id)
+        if limit is not None:
+            return timed_out(limit)
+        return Refusal(
+            Condition.TXN_UNKNOWN_ID, f"no transaction {txn_id.hex()} is open on this connection; declare one first"
+        )
+
+    def forget(self, txn: Transaction) -> None:
+        """It is decided."""
+        self.txns.pop(txn.id, None)
+        if txn.registered:
+            self.queries.ask(queries.FORGET_TXN, [txn.id], lambda _: None)
+
+    def outcome(self, txn_id: bytes, found: Callable[[tuple[str, str] | None | StoreError], None]) -> None:
+        """The decision and reason the store remembers (T11), None where it knows no such transaction."""
+
+        def answered(rows: list[Row] | StoreError) -> None:
+            if isinstance(rows, StoreError):
+                found(rows)
+            elif not rows:
+                found(None)
+            else:
+                found(((rows[0][0] or b"").decode(), (rows[0][1] or b"").decode()))
+
+        self.queries.ask(queries.OUTCOME, [txn_id], answered)
+
+    def _sweep(self) -> None:
+        """Roll back what is too old (T14); register what lives longer than a moment."""
+        now = time.monotonic()
+        register_after = self.transaction_limits.register_after_seconds
+        for txn in list(self.txns.values()):
+            age = now - txn.declared
+            if not txn.open:
+                continue
+            if age >= txn.timeout:
+                self._remember_timeout(txn)
+                txn.abandon(TxnEvent.TIMEOUT, "timeout", timed_out(txn.timeout))
+            elif age >= register_after and not txn.registered:
+                self._register(txn)
+        self.loop.call_later(SWEEP_SECONDS, self._sweep)
+
+    def _remember_timeout(self, txn: Transaction) -> None:
+        self._timed_out[txn.id] = txn.timeout
+        if len(self._timed_out) > MOST_TIMED_OUT:
+            self._timed_out.pop(next(iter(self._timed_out)))
+
+    def _register(self, txn: Transaction) -> None:
+        txn.registered = True
+        declared = now_micros() - int((time.monotonic() - txn.declared) * 1e6)
+        parameters = [
+            txn.id,
+            self.lease_octets,
+            str(txn.owner).replace("\0", "").encode(),
+            declared.to_bytes(8, "big"),
+            (declared + int(txn.timeout * 1e6)).to_bytes(8, "big"),
+            len(txn.posts).to_bytes(4, "big"),
+            len(txn.retired).to_bytes(4, "big"),
+        ]
+        self.queries.ask(queries.REGISTER_TXN, parameters, lambda _: None)
+
+    # -- the store and the other instances
+
+    def _beat(self) -> None:
+        def beaten(rows: list[Row] | StoreError) -> None:
+            if not isinstance(rows, StoreError) and rows:
+                if not number(rows[0][0]):
+                    log.error("this instance was given up by another", instance=self.instance_id)
+                    self._fenced()
+                    return
+                self.peers = number(rows[0][1])
+            self.loop.call_later(HEARTBEAT_SECONDS, self._beat)
+
+        self.queries.ask(queries.HEARTBEAT, [self.lease_octets], beaten)
+
+    def _store_back(self) -> None:
+        """The batch can be written again."""
+
+    def _queries_back(self) -> None:
+        """Notices may have been missed while the connection was away."""
+        self.directory.forget_all()
+        for queue in self.queues.values():
+            queue.in_store(0)
+
+    def _notified(self, channel: str, payload: str) -> None:
+        if channel == "coordinator_address":
+            self.directory.forget(payload)
+            return
+        for token in payload.split(","):
+            if not token:  # the leases of an instance that died
+                for queue in self.queues.values():
+                    queue.in_store(0)
+            elif token.startswith("-"):
+                for queue in self.queues.values():
+                    if queue.address_id == -int(token):
+                        queue.in_store()
+            else:
+                found = self.queues.get(int(token))
+                if found is not None:
+                    found.in_store()
+
+
+def timed_out(limit: float) -> Refusal:
+    return Refusal(Condition.TXN_TIMEOUT, f"the transaction was rolled back: it was open longer than {limit:g} s")
+
+
+class Reclaim:
+    """Unit without rows of its own at first: once it is answered, so is every batch before it."""
+
+    __slots__ = ("_queue", "_unknown")
+
+    def __init__(self, queue: Queue, unknown: list[int]) -> None:
+        self._queue = queue
+        self._unknown = unknown
+
+    def write(self, batch: Batch) -> None:
+        pass
+
+    def durable(self) -> None:
+        queue = self._queue
+        lost = [found for found in self._unknown if found not in queue.held]
+        queue.load_failed()
+        if lost:
+            log.warning("entries of a lost load given back", queue=queue.name, entries=len(lost))
+            queue.yield_ids(lost)
+        else:
+            queue.in_store(0)
+
+    def refused(self, error: StoreError) -> None:
+        self.durable()

@@ -1,0 +1,329 @@
+"""The settings: flags, then the environment, then one TOML file, then the defaults below.
+
+An environment variable is ``COORDINATOR_`` and the setting's path in capitals, its parts joined by two underscores:
+``COORDINATOR_WORKERS``, ``COORDINATOR_TRANSACTION__TIMEOUT_SECONDS``. In TOML a dotted setting is a key of a table.
+Sizes are bytes, or text with a unit: ``"64 MiB"``.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ByteSize,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    field_validator,
+)
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    SettingsError,
+)
+
+PREFIX = "COORDINATOR_"
+_NESTED = "__"
+#: Names the TOML file; not a setting itself.
+CONFIG_VARIABLE = f"{PREFIX}CONFIG"
+#: Where the tests run; of no meaning here.
+_TESTS_PREFIX = f"{PREFIX}TEST_"
+
+KIB = 1024
+MIB = 1024 * KIB
+
+
+class SettingsInvalid(Exception):
+    """A setting is unknown or wrong; one line for each, with its name, where it came from and what was expected."""
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+
+
+class Endpoint(_Section):
+    """Where to listen."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"amqp://[{self.host}]:{self.port}" if ":" in self.host else f"amqp://{self.host}:{self.port}"
+
+
+def endpoint(url: str) -> Endpoint:
+    """Take ``amqp://host:port`` apart; the port is 5672 where there is none, and 0 asks the kernel for a free one.
+
+    :raises ValueError: saying what is wrong.
+    """
+    expected = "expected amqp://host:port"
+    if any(not character.isprintable() or character.isspace() for character in url):
+        raise ValueError(f"spaces or control characters in it; {expected}")
+    parts = urlsplit(url if "://" in url else f"//{url}")
+    if parts.scheme == "amqps":
+        raise ValueError("amqps (TLS) is not supported by this version; expected amqp://host:port")
+    if parts.scheme != "amqp":
+        raise ValueError(expected)
+    try:
+        port = parts.port
+    except ValueError:
+        raise ValueError(f"the port is not a number of 0 to 65535; {expected}") from None
+    if not parts.hostname or parts.path not in ("", "/") or parts.query or parts.fragment or "@" in parts.netloc:
+        raise ValueError(expected)
+    return Endpoint(host=parts.hostname, port=5672 if port is None else port)
+
+
+def _commas(value: object) -> object:
+    """A list as text, as an environment variable gives it."""
+    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+
+
+class LogSettings(_Section):
+    """What is logged, and how; logs go to the standard error."""
+
+    level: Annotated[
+        Literal["debug", "info", "warning", "error"], Field(description="the least level that is logged")
+    ] = "info"
+    format: Annotated[
+        Literal["auto", "console", "json"],
+        Field(description="`console` for people, `json` for programs; `auto`: console on a terminal"),
+    ] = "auto"
+
+
+class TransactionSettings(_Section):
+    """Limits of one transaction. Past a limit it is rolled back with a reason (T12, T33)."""
+
+    timeout_seconds: Annotated[float, Field(gt=0, description="the longest life of an undecided transaction")] = 120
+    max_messages: Annotated[int, Field(ge=1, description="messages posted and deliveries retired in one")] = 100_000
+    max_bytes: Annotated[ByteSize, Field(ge=1, description="bytes of messages posted in one")] = ByteSize(256 * MIB)
+    register_after_seconds: Annotated[
+        float, Field(gt=0, description="when older, it is in the store's list of undecided transactions")
+    ] = 1
+
+
+class LimitSettings(_Section):
+    """Limits of connections, links and queues."""
+
+    max_message_size_bytes: Annotated[ByteSize, Field(ge=1, description="the largest message (part 2, 2.7.3)")] = (
+        ByteSize(100 * MIB)
+    )
+    # 512: MIN-MAX-FRAME-SIZE (part 2, 2.8.19).
+    max_frame_size_bytes: Annotated[
+        ByteSize, Field(ge=512, le=2**32 - 1, description="the largest frame we take (part 2, 2.7.1)")
+    ] = ByteSize(64 * KIB)
+    idle_timeout_seconds: Annotated[
+        float, Field(gt=0, description="a connection silent for longer is closed (part 2, 2.4.5)")
+    ] = 60
+    channel_max: Annotated[int, Field(ge=0, le=65535, description="the highest channel: sessions less one")] = 1023
+    handle_max: Annotated[int, Field(ge=0, le=2**32 - 1, description="the highest handle: links less one")] = 1023
+    link_credit: Annotated[int, Field(ge=1, description="credit given to a sender")] = 1000
+    unsettled_per_link: Annotated[int, Field(ge=1, description="unsettled deliveries of one consumer")] = 10_000
+    window_messages: Annotated[int, Field(ge=1, description="messages a queue holds in memory")] = 2000
+    window_bytes: Annotated[ByteSize, Field(ge=1, description="bytes a queue holds in memory")] = ByteSize(8 * MIB)
+    batch_messages: Annotated[int, Field(ge=1, description="messages in one group commit")] = 2000
+    batch_bytes: Annotated[ByteSize, Field(ge=1, description="bytes in one group commit")] = ByteSize(4 * MIB)
+
+
+class AddressPattern(_Section):
+    """What the addresses are like whose name matches."""
+
+    match: Annotated[str, Field(min_length=1, description="a pattern of names: `*`, `?`, `[a-z]`; case counts")]
+    routing: Annotated[
+        Literal["queue", "topic"], Field(description="`queue`: consumers share; `topic`: each gets all")
+    ] = "queue"
+    kind: Annotated[Literal["normal"], Field(description="only `normal` in this version")] = "normal"
+    on_expiry: Annotated[
+        Literal["drop", "dead-letter"], Field(description="what becomes of a message whose ttl runs out")
+    ] = "drop"
+    max_attempts: Annotated[
+        int, Field(ge=1, le=32767, description="failed deliveries, then it goes to the dead letters")
+    ] = 16
+
+
+class AddressSettings(_Section):
+    """Which addresses come to be when a client names them."""
+
+    create: Annotated[
+        Literal["on-use", "matching", "never"],
+        Field(description="`on-use`: any; `matching`: those that match a pattern; `never`: by administration only"),
+    ] = "on-use"
+    patterns: Annotated[
+        tuple[AddressPattern, ...], Field(description="the first that matches gives the address its policies")
+    ] = ()
+
+
+class Settings(_Section):
+    """All settings, checked."""
+
+    listen: Annotated[
+        tuple[str, ...],
+        NoDecode,
+        BeforeValidator(_commas),
+        Field(min_length=1, description="where clients connect; port 0: any free one"),
+    ] = ("amqp://127.0.0.1:5672",)
+    database_url: Annotated[
+        SecretStr | None,
+        Field(
+            description="a PostgreSQL server, `postgresql://user:password@host:port/database`; none: the embedded one"
+        ),
+    ] = None
+    data_dir: Annotated[
+        Path | None,
+        Field(
+            description="folder of the embedded server; none: `/var/lib/coordinator` or `$XDG_STATE_HOME/coordinator`"
+        ),
+    ] = None
+    workers: Annotated[int, Field(ge=1, le=256, description="processes that share the port; each takes a core")] = 1
+    log: LogSettings = LogSettings()
+    transaction: TransactionSettings = TransactionSettings()
+    limits: LimitSettings = LimitSettings()
+    addresses: AddressSettings = AddressSettings()
+
+    @field_validator("listen")
+    @classmethod
+    def _endpoints(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for url in value:
+            try:
+                endpoint(url)
+            except ValueError as error:
+                raise ValueError(f"{_shown(url)}: {error}") from None
+        return value
+
+    @field_validator("database_url")
+    @classmethod
+    def _database_url(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None and not value.get_secret_value().startswith(("postgresql://", "postgres://")):
+            raise ValueError("expected postgresql://user:password@host:port/database")
+        return value
+
+
+class _Layered(Settings, BaseSettings):
+    """Reads the layers; what leaves this module is a plain :class:`Settings`."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, env_nested_delimiter=_NESTED, extra="forbid", frozen=True)
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        # The layers are read and merged by load(), which knows where each value came from.
+        return (init_settings,)
+
+
+def load(flags: Mapping[str, Any] | None = None, config: Path | None = None) -> Settings:
+    """The settings of this process.
+
+    ``flags``: what the command line gave, by setting; ``config``: the TOML file, else the one of
+    ``COORDINATOR_CONFIG``.
+
+    :raises SettingsInvalid: naming each setting that is wrong and where it came from.
+    """
+    given = {name: value for name, value in (flags or {}).items() if value is not None}
+    if config is None and os.environ.get(CONFIG_VARIABLE):
+        config = Path(os.environ[CONFIG_VARIABLE])
+    file = {} if config is None else _read(config)
+    environment = _environment()
+    try:
+        layered = _Layered(**_merged(file, environment, given))
+    except ValidationError as error:
+        raise SettingsInvalid(
+            "\n".join(_explain(item, given, environment, config) for item in error.errors())
+        ) from None
+    return Settings.model_validate(layered.model_dump())
+
+
+def _read(config: Path) -> dict[str, Any]:
+    try:
+        with config.open("rb") as stream:
+            return tomllib.load(stream)
+    except OSError as error:
+        raise SettingsInvalid(f"settings file {config}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsInvalid(f"settings file {config} is not TOML: {error}") from None
+
+
+def _environment() -> dict[str, Any]:
+    unknown = sorted(name for name in os.environ if name.startswith(PREFIX) and not _known_variable(name))
+    if unknown:
+        raise SettingsInvalid("\n".join(f"environment variable {name}: there is no such setting" for name in unknown))
+    try:
+        return EnvSettingsSource(_Layered)()
+    except SettingsError as error:
+        # It names the top field only, and its text may hold the value.
+        field = str(error).partition('"')[2].partition('"')[0]
+        raise SettingsInvalid(
+            f"environment variable {PREFIX}{field.upper()} (or a part of it): it cannot be read; expected JSON"
+        ) from None
+
+
+def _known_variable(name: str) -> bool:
+    if name == CONFIG_VARIABLE or name.startswith(_TESTS_PREFIX):
+        return True
+    field = Settings.model_fields.get(name.removeprefix(PREFIX).split(_NESTED)[0].lower())
+    return field is not None
+
+
+def _merged(*layers: Mapping[str, Any]) -> dict[str, Any]:
+    """Later layers win; tables are merged, everything else is replaced."""
+    result: dict[str, Any] = {}
+    for layer in layers:
+        for name, value in layer.items():
+            below = result.get(name)
+            both = isinstance(below, Mapping) and isinstance(value, Mapping)
+            result[name] = _merged(below, value) if both else value  # type: ignore[arg-type]
+    return result
+
+
+def _explain(
+    item: Mapping[str, Any], flags: Mapping[str, Any], environment: Mapping[str, Any], config: Path | None
+) -> str:
+    path: tuple[int | str, ...] = item["loc"]
+    name = ".".join(_shown(str(part)) for part in path)
+    # A list is given as a whole.
+    parts = [str(part) for part in itertools.takewhile(lambda part: isinstance(part, str), path)]
+    if _has(flags, path[:1]):
+        source = "flag --" + "-".join(parts).replace("_", "-")
+    elif _has(environment, path):
+        source = "environment variable " + PREFIX + _NESTED.join(parts).upper()
+    else:
+        source = f"settings file {config}"
+    if item["type"] == "extra_forbidden":
+        return f"{source}: {name}: there is no such setting"
+    if item["type"] == "model_type":
+        return f"{source}: {name}: expected a table of settings"
+    message = str(item["msg"]).removeprefix("Value error, ")
+    secret = path[0] == "database_url"
+    value = "" if secret or item["type"] in ("missing", "value_error") else f", not {_shown(repr(item['input']))}"
+    return f"{source}: {name}: {message}{value}"
+
+
+def _has(layer: Any, path: tuple[int | str, ...]) -> bool:
+    for part in path:
+        try:
+            layer = layer[part]
+        except (KeyError, IndexError, TypeError):
+            return False
+    return True
+
+
+def _shown(text: str, longest: int = 80) -> str:
+    """``text`` fit for one line of an error."""
+    cut = text if len(text) <= longest else f"{text[:longest]}..."
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in cut)

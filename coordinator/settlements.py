@@ -1,0 +1,82 @@
+"""Units for what is decided about deliveries outside transactions: outcomes of consumers, and expiry."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from coordinator import outcomes
+from store.errors import NotLeased
+
+if TYPE_CHECKING:
+    from coordinator.outcomes import Outcome
+    from coordinator.queues import Entry
+    from coordinator.service import Service
+    from store.batch import Batch
+    from store.errors import StoreError
+
+
+class Settlement:
+    """Unit: outcomes gathered in one turn; those accepted share one op."""
+
+    __slots__ = ("_items", "_service")
+
+    def __init__(self, service: Service, items: list[tuple[Entry, Outcome]]) -> None:
+        self._service = service
+        self._items = items
+
+    def write(self, batch: Batch) -> None:
+        accepted: list[tuple[int, int]] = []
+        uuids = self._service.uuids
+        for entry, outcome in self._items:
+            outcomes.write(batch, entry, outcome, accepted, uuids, bytes(16))
+        if accepted:
+            batch.op(uuids.next(), b"accept", covers=accepted)
+
+    def durable(self) -> None:
+        for entry, outcome in self._items:
+            if entry.link is not None:
+                entry.link.retired(entry, outcome)
+            outcomes.settle(entry, outcome)
+
+    def refused(self, error: StoreError) -> None:
+        if len(self._items) > 1:  # one of them: each by itself
+            for item in self._items:
+                self._service.commit.add(Settlement(self._service, [item]))
+            return
+        entry, _ = self._items[0]
+        if isinstance(error, NotLeased):
+            text = "the delivery was taken back before its outcome came; it will be delivered again"
+        else:
+            text = "the store could not apply the outcome; the message will be delivered again"
+        if entry.link is not None:
+            entry.link.unretired(entry, text)
+        entry.queue.done_with(entry)
+        entry.queue.in_store(entry.id)
+
+
+class Expiry:
+    """Unit: the message's time ran out before anyone wanted it (rule P12)."""
+
+    __slots__ = ("_entry", "_service")
+
+    def __init__(self, service: Service, entry: Entry) -> None:
+        self._service = service
+        self._entry = entry
+
+    def write(self, batch: Batch) -> None:
+        entry = self._entry
+        queue = entry.queue
+        if queue.on_expiry == "dead-letter" and not queue.dead_letters:
+            batch.back(queue.group_id, entry.id, attempts=entry.attempts, lease=0, failed="expired")
+        else:
+            batch.gone(queue.group_id, entry.id)
+            batch.op(self._service.uuids.next(), b"expire", covers=((entry.half_id, queue.group_id),))
+
+    def durable(self) -> None:
+        queue = self._entry.queue
+        queue.done_with(self._entry)
+        if queue.on_expiry == "dead-letter":
+            queue.failed()
+
+    def refused(self, error: StoreError) -> None:
+        self._entry.queue.done_with(self._entry)

@@ -1,0 +1,313 @@
+"""Transactions: declared on a control link, worked in on any session of its connection, decided once (part 4; rules T7 to T35).
+
+A transaction is itself the unit that the group commit takes: its halves, entries, retirements and its op go out together.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Protocol
+
+from coordinator import outcomes
+from coordinator.errors import Condition, Refusal
+from coordinator.transitions import TxnEvent, TxnState, after
+from store.errors import AlreadyDecided, NotLeased
+
+if TYPE_CHECKING:
+    from coordinator.directory import Address
+    from coordinator.outcomes import Outcome
+    from coordinator.queues import Entry
+    from coordinator.service import Service
+    from store.batch import Batch
+    from store.errors import StoreError
+
+
+class Control(Protocol):
+    """The control link that declared a transaction."""
+
+    def discharged(self, txn: Transaction, refusal: Refusal | None) -> None:
+        """The discharge under way is decided: accepted, or rejected with the refusal."""
+
+
+class Poster(Protocol):
+    """A link that posted in a transaction and left the delivery unsettled (receiver settle mode second)."""
+
+    def decided(self, delivery: object, committed: bool) -> None:
+        """Part 4, section 4.4.4: the plain outcome, now that the transaction is decided (T25)."""
+
+
+class Transaction:
+    __slots__ = (
+        "answer",
+        "control",
+        "declared",
+        "entries",
+        "error",
+        "id",
+        "octets",
+        "owner",
+        "parked",
+        "posts",
+        "reason",
+        "registered",
+        "retired",
+        "service",
+        "state",
+        "timeout",
+        "undone",
+        "unsettled_posts",
+        "wanted",
+        "wire_state",
+    )
+
+    def __init__(self, service: Service, txn_id: bytes, owner: object, control: Control, timeout: float) -> None:
+        """``owner``: the connection that declared it (T12). ``timeout`` in seconds."""
+        self.service = service
+        self.id = txn_id
+        self.owner = owner
+        self.control = control
+        self.declared = time.monotonic()
+        self.timeout = timeout
+        self.state = TxnState.ACTIVE
+        #: (address, message, expires)
+        self.posts: list[tuple[Address, bytes, int]] = []
+        self.octets = 0
+        self.retired: list[Entry] = []
+        self.error: Refusal | None = None
+        #: the delivery of the discharge, while it is under way
+        self.answer: object = None
+        #: posts that wait for their address to be known; a discharge waits for them
+        self.parked = 0
+        #: the ``fail`` of the discharge, once there is one
+        self.wanted: bool | None = None
+        self.unsettled_posts: list[tuple[Poster, object]] = []
+        self.registered = False
+        self.reason = ""
+        self.entries: list[Entry | None] = []
+        #: what the rollback under way does to each retirement
+        self.undone: list[tuple[Entry, Outcome | None]] = []
+        #: the state of our answers, encoded once; the wire's own
+        self.wire_state: bytes = b""
+
+    @property
+    def open(self) -> bool:
+        """Work may still be added."""
+        return self.state is TxnState.ACTIVE or self.state is TxnState.ROLLBACK_ONLY
+
+    @property
+    def empty(self) -> bool:
+        return not self.posts and not self.retired
+
+    # -- work
+
+    def post(self, address: Address, message: bytes, expires: int) -> None:
+        """A half message; invisible until the commit (T20). Refusal where it cannot be taken; then rollback-only (T23)."""
+        limits = self.service.transaction_limits
+        if len(self.posts) >= limits.max_messages:
+            raise Refusal(
+                Condition.RESOURCE_LIMIT_EXCEEDED,
+                f"a transaction holds at most {limits.max_messages} messages (transaction.max_messages)",
+            )
+        if self.octets + len(message) > limits.max_bytes and self.posts:
+            raise Refusal(
+                Condition.RESOURCE_LIMIT_EXCEEDED,
+                f"a transaction holds at most {limits.max_bytes} bytes of messages (transaction.max_bytes)",
+            )
+        self.octets += len(message)
+        self.posts.append((address, message, expires))
+
+    def refuse(self, refusal: Refusal) -> None:
+        """Part of the work was refused: it can only roll back now (T22, T23)."""
+        self.state = after(self.state, TxnEvent.WORK_REFUSED)
+        if self.error is None:
+            self.error = refusal
+
+    def retire(self, entry: Entry, outcome: Outcome, peer_settled: bool) -> None:
+        """The outcome is applied at commit; a later one in the same transaction replaces it (T26, T29)."""
+        if entry.txn is not self:
+            entry.txn = self
+            self.retired.append(entry)
+        entry.outcome = outcome
+        entry.peer_settled = entry.peer_settled or peer_settled
+
+    # -- decision
+
+    def discharge(self, fail: bool, answer: object) -> None:
+        """``answer``: the discharge's delivery, handed back with the decision."""
+        self.answer = answer
+        self.wanted = fail
+        if not self.parked:
+            self._decide(fail)
+
+    def unpark(self) -> None:
+        """A post that waited for its address is in (or refused)."""
+        self.parked -= 1
+        if not self.parked and self.wanted is not None and self.open:
+            self._decide(self.wanted)
+
+    def _decide(self, fail: bool) -> None:
+        if fail or self.state is TxnState.ROLLBACK_ONLY:
+            self.state = after(self.state, TxnEvent.DISCHARGE_FAIL if fail else TxnEvent.DISCHARGE)
+            self._roll_back("discharged" if fail else "rollback-only")
+            return
+        self.state = after(self.state, TxnEvent.DISCHARGE)
+        if self.empty:  # costs nothing in the store (T35)
+            self.durable()
+        else:
+            self.service.commit.add(self)
+
+    def abandon(self, event: TxnEvent, reason: str, error: Refusal | None = None) -> None:
+        """The control link is gone, or time is up; a commit on its way is left alone (T13, T14)."""
+        state = after(self.state, event)
+        if state is self.state:
+            return
+        self.state = state
+        if self.error is None:
+            self.error = error
+        self._roll_back(reason)
+
+    def _roll_back(self, reason: str) -> None:
+        self.reason = reason
+        if self.error is not None and reason == "rollback-only":
+            self.reason = f"rollback-only: {self.error.condition}"
+        if self.empty:
+            self.durable()
+        else:
+            self.service.commit.add(self)
+
+    # -- the unit of the group commit
+
+    def write(self, batch: Batch) -> None:
+        if self.state is TxnState.COMMITTING:
+            self._write_commit(batch)
+        else:
+            self._write_rollback(batch)
+
+    def _write_commit(self, batch: Batch) -> None:
+        service = self.service
+        txn_id = self.id
+        next_id = service.ids.next
+        entries = self.entries = []
+        for address, message, expires in self.posts:
+            half_id = next_id()
+            batch.half(half_id, txn_id, address.id, message)
+            entries.append(service.write_entry(batch, address, half_id, message, expires))
+        if self.retired:
+            accepted: list[tuple[int, int]] = []
+            for entry in self.retired:
+                outcome = entry.outcome
+                assert outcome is not None
+                outcomes.write(batch, entry, outcome, accepted, service.uuids, txn_id)
+            batch.op(txn_id, b"commit", txn_id=txn_id, posted=len(self.posts), covers=accepted)
+        else:
+            batch.commit_ids.append(txn_id)
+            batch.commit_posted.append(len(self.posts))
+
+    def _write_rollback(self, batch: Batch) -> None:
+        service = self.service
+        batch.op(self.id, b"rollback", txn_id=self.id, reason=self.reason, posted=len(self.posts))
+        aside: list[tuple[int, int]] = []
+        undone = self.undone = []
+        for entry in self.retired:
+            # the peer holds the delivery still: nothing happens to it (T27); else the default outcome (T28), and a link that
+            # went meanwhile is a failed delivery (D5)
+            if entry.peer_settled or entry.link is None:
+                outcome = service.default_outcome(entry)
+                outcomes.write(batch, entry, outcome, aside, service.uuids, self.id)
+                undone.append((entry, outcome))
+            else:
+                undone.append((entry, None))
+
+    def durable(self) -> None:
+        self.service.forget(self)
+        if self.state is TxnState.COMMITTING:
+            self.state = after(self.state, TxnEvent.DURABLE)
+            self._committed()
+        else:
+            self._rolled_back()
+        self._finish()
+
+    def _finish(self) -> None:
+        """Decided and done with: let go of what it held, and answer the discharge."""
+        committed = self.state is TxnState.COMMITTED
+        for poster, delivery in self.unsettled_posts:
+            poster.decided(delivery, committed)
+        refusal = None if committed or self.wanted is not False else self.refusal()
+        self.posts = []
+        self.entries = []
+        self.retired = []
+        self.undone = []
+        self.unsettled_posts = []
+        if self.answer is not None:
+            self.control.discharged(self, refusal)
+            self.answer = None
+
+    def refusal(self) -> Refusal:
+        """Why a commit is refused."""
+        if self.error is None:
+            return Refusal(Condition.TXN_ROLLBACK, f"the transaction was rolled back: {self.reason}")
+        if self.error.condition in (Condition.TXN_TIMEOUT, Condition.TXN_ROLLBACK):
+            return self.error
+        return Refusal(
+            Condition.TXN_ROLLBACK,
+            f"the transaction was rolled back, as part of it was refused: {self.error.condition}: {self.error.description}",
+        )
+
+    def _committed(self) -> None:
+        service = self.service
+        for (address, message, _), entry in zip(self.posts, self.entries, strict=True):
+            service.posted(address, entry, len(message))
+        for retired in self.retired:
+            outcome = retired.outcome
+            assert outcome is not None
+            if retired.link is not None:
+                retired.link.retired(retired, outcome)
+            outcomes.settle(retired, outcome)
+
+    def _rolled_back(self) -> None:
+        for entry, outcome in self.undone:
+            entry.last_txn = self.id
+            if outcome is not None:
+                if entry.link is not None:
+                    entry.link.retired(entry, outcome)
+                outcomes.settle(entry, outcome)
+            else:
+                self._keep(entry)
+
+    def _keep(self, entry: Entry) -> None:
+        """As if it had never been enlisted."""
+        entry.last_txn = self.id
+        entry.txn = entry.outcome = None
+        if entry.peer_settled or entry.link is None:
+            self.service.settle_later(entry, self.service.default_outcome(entry))
+
+    def refused(self, error: StoreError) -> None:
+        """The store does not take the decision."""
+        for (address, message, _), entry in zip(self.posts, self.entries, strict=False):
+            self.service.unposted(address, entry, len(message))
+        self.entries = []
+        had_retired = bool(self.retired)
+        for retired in self.retired:
+            self._keep(retired)
+        self.retired = []
+        self.undone = []
+        if self.state is TxnState.COMMITTING:
+            self.state = after(self.state, TxnEvent.STORE_REFUSED)
+            self.error = _why(error)
+        elif not had_retired:  # the op alone was refused: it is there already
+            error = AlreadyDecided(str(error))
+        if isinstance(error, AlreadyDecided):
+            self.service.forget(self)
+            self._finish()
+        else:
+            self._roll_back("store-refused")
+
+
+def _why(error: StoreError) -> Refusal:
+    if isinstance(error, AlreadyDecided):
+        text = "the transaction was decided otherwise already, by an operator or another instance"
+    elif isinstance(error, NotLeased):
+        text = "a delivery retired in the transaction is no longer held by this connection; it will be delivered again"
+    else:
+        text = "the store could not take the transaction; it may be tried again"
+    return Refusal(Condition.TXN_ROLLBACK, text)

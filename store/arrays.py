@@ -1,0 +1,77 @@
+"""One-dimensional arrays in PostgreSQL's binary format, built in one go: the parameters of the batch statement.
+
+Layout (PostgreSQL, ``array_send``): int32 dimensions, int32 has-nulls, int32 element OID, then per dimension int32 length
+and int32 lower bound, then per element an int32 length and its bytes. An empty array has no dimension.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+BYTEA, INT8, INT2, INT4, TEXT, TIMESTAMPTZ, UUID = 17, 20, 21, 23, 25, 1184, 2950
+
+#: microseconds since 2000-01-01 that PostgreSQL reads as 'infinity'
+INFINITY = (1 << 63) - 1
+
+_HEADER = struct.Struct(">iiiii").pack
+_EMPTY = {oid: struct.pack(">iii", 0, 0, oid) for oid in (BYTEA, INT8, INT2, INT4, TEXT, TIMESTAMPTZ, UUID)}
+_LENGTH = struct.Struct(">i").pack
+_SHORT_LENGTHS = [_LENGTH(size) for size in range(4096)]
+_SIXTEEN = _LENGTH(16)
+
+
+def _fixed(values: Sequence[int], oid: int, size: int, code: str) -> bytes:
+    count = len(values)
+    if not count:
+        return _EMPTY[oid]
+    flat = [size] * (2 * count)
+    flat[1::2] = values
+    return _HEADER(1, 0, oid, count, 1) + struct.pack(">" + code * count, *flat)
+
+
+def int8(values: Sequence[int]) -> bytes:
+    return _fixed(values, INT8, 8, "iq")
+
+
+def int4(values: Sequence[int]) -> bytes:
+    return _fixed(values, INT4, 4, "ii")
+
+
+def int2(values: Sequence[int]) -> bytes:
+    return _fixed(values, INT2, 2, "ih")
+
+
+def timestamptz(values: Sequence[int]) -> bytes:
+    """``values``: microseconds since 2000-01-01 UTC, or :data:`INFINITY`."""
+    return _fixed(values, TIMESTAMPTZ, 8, "iq")
+
+
+def uuid(values: Sequence[bytes]) -> bytes:
+    """``values``: 16 octets each."""
+    count = len(values)
+    if not count:
+        return _EMPTY[UUID]
+    return _HEADER(1, 0, UUID, count, 1) + _SIXTEEN + _SIXTEEN.join(values)
+
+
+def _varying(values: Sequence[bytes], oid: int) -> bytes:
+    count = len(values)
+    if not count:
+        return _EMPTY[oid]
+    parts = [_HEADER(1, 0, oid, count, 1)]
+    append = parts.append
+    for value in values:
+        size = len(value)
+        append(_SHORT_LENGTHS[size] if size < 4096 else _LENGTH(size))
+        append(value)
+    return b"".join(parts)
+
+
+def bytea(values: Sequence[bytes]) -> bytes:
+    return _varying(values, BYTEA)
+
+
+def text(values: Sequence[bytes]) -> bytes:
+    """``values``: UTF-8 without NUL."""
+    return _varying(values, TEXT)

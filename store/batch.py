@@ -1,0 +1,561 @@
+"""The group commit: everything that waits at the end of a turn goes to PostgreSQL as one statement.
+
+A *unit* is what succeeds or fails by itself: one transaction's decision, one plain post, the settlements of one link.
+Units write themselves into a :class:`Batch` of parallel columns; one batch is under way at a time and the next gathers
+meanwhile. The statement is one SQL transaction, so one flush to disk serves many units, and each unit hears ``durable()``
+only after it, or ``refused(error)`` when the store will never take it.
+
+The statement is composed of parts, each only where the batch has rows for it; it is prepared once per combination. ``PARTS`` is
+libpq text on purpose (the hot path); ``tests/integration/test_batch_statement.py`` holds it against the tables.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import structlog
+
+from store import arrays
+from store.errors import Contended, StoreError
+from store.libpq import Connection
+from store.loop import Loop
+from store.tables import SCHEMA
+
+log = structlog.get_logger(__name__)
+
+NO_TXN = bytes(16)
+_NO_UUID = "'00000000-0000-0000-0000-000000000000'"
+
+#: Part -> (its common table expression, the types of its parameters). ``{0}``, ``{1}``… are its own parameters, ``{me}`` the instance.
+PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "half": (
+        f"insert into {SCHEMA}.half (id, txn_id, address_id, message) "
+        f"select i, nullif(t, {_NO_UUID}), a, m from unnest({{0}}, {{1}}, {{2}}, {{3}}) u(i, t, a, m)",
+        ("int8[]", "uuid[]", "int4[]", "bytea[]"),
+    ),
+    # The one entry of a queue's message; on the plain path entry and half have the same id.
+    "entry": (
+        f"insert into {SCHEMA}.entry (group_id, id, half_id, lease) "
+        "select g, i, i, l from unnest({0}, {1}, {2}) u(g, i, l)",
+        ("int4[]", "int8[]", "int4[]"),
+    ),
+    "mortal": (
+        f"insert into {SCHEMA}.entry (group_id, id, half_id, lease, expires_at) "
+        "select g, i, i, l, x from unnest({0}, {1}, {2}, {3}) u(g, i, l, x)",
+        ("int4[]", "int8[]", "int4[]", "timestamptz[]"),
+    ),
+    # A topic: one entry for each group that exists now.
+    "fan": (
+        f"insert into {SCHEMA}.entry (group_id, id, half_id, expires_at) "
+        f"select g.id, i, i, nullif(x, 'infinity') from unnest({{0}}, {{1}}, {{2}}) u(a, i, x) "
+        f"join {SCHEMA}.consumer_group g on g.address_id = a",
+        ("int4[]", "int8[]", "timestamptz[]"),
+    ),
+    "gone": (
+        f"delete from {SCHEMA}.entry e using unnest({{0}}, {{1}}) u(g, i) "
+        "where e.group_id = u.g and e.id = u.i and e.lease = {me} returning 1",
+        ("int4[]", "int8[]"),
+    ),
+    # Back to its place: another count, another lease, perhaps on its way to the dead letters.
+    "back": (
+        f"update {SCHEMA}.entry e set attempts = u.n, lease = u.l, failed = nullif(u.f, ''), "
+        "annotations = nullif(u.m, '') from unnest({0}, {1}, {2}, {3}, {4}, {5}) u(g, i, n, l, f, m) "
+        "where e.group_id = u.g and e.id = u.i and e.lease = {me} returning 1",
+        ("int4[]", "int8[]", "int2[]", "int4[]", "text[]", "bytea[]"),
+    ),
+    # Held but never sent: no count, no op, and no harm where the lease was lost already.
+    "yielded": (
+        f"update {SCHEMA}.entry e set lease = 0 from unnest({{0}}, {{1}}) u(g, i) "
+        "where e.group_id = u.g and e.id = u.i and e.lease = {me}",
+        ("int4[]", "int8[]"),
+    ),
+    "commit": (
+        f"insert into {SCHEMA}.op (id, decision, txn_id, posted, instance_id) "
+        "select t, 'commit', t, n, {me} from unnest({0}, {1}) u(t, n)",
+        ("uuid[]", "int4[]"),
+    ),
+    # Ops with everything; ``lo`` and ``hi`` bound what each covers in the flat arrays of halves and groups.
+    "op": (
+        f"insert into {SCHEMA}.op (id, decision, txn_id, reason, posted, half_ids, group_ids, instance_id) "
+        f"select i, d, nullif(t, {_NO_UUID}), nullif(r, ''), nullif(n, -1), "
+        "case when hi >= lo then ({7}::int8[])[lo:hi] end, case when hi >= lo then ({8}::int4[])[lo:hi] end, {me} "
+        "from unnest({0}, {1}, {2}, {3}, {4}, {5}, {6}) u(i, d, t, r, n, lo, hi)",
+        ("uuid[]", "text[]", "uuid[]", "text[]", "int4[]", "int4[]", "int4[]", "int8[]", "int4[]"),
+    ),
+    # Only where other instances live: they may have consumers for what was left to the store.
+    "wake": ("select pg_notify('coordinator_ready', {0})", ("text",)),
+}
+
+#: Session settings of the batch connection: durability is not negotiable, plans are for a table of any size.
+SETUP = (
+    "set synchronous_commit = on; set plan_cache_mode = force_generic_plan; "
+    "set enable_seqscan = off; set enable_hashjoin = off; set enable_mergejoin = off; set jit = off; "
+    "set idle_in_transaction_session_timeout = 0; set statement_timeout = 0; set lock_timeout = 0"
+)
+
+_TERMINATE = (
+    "select count(pg_terminate_backend(pid)) from pg_stat_activity "
+    "where pid = any($1::int4[]) and pid <> pg_backend_pid() and application_name = current_setting('application_name')"
+)
+_PROBE_OP = f"select exists (select from {SCHEMA}.op where id = any($1::uuid[]))"
+_PROBE_HALF = f"select exists (select from {SCHEMA}.half where id = any($1::int8[]))"
+
+TERMINATE_RETRY_SECONDS = 0.05
+
+
+def statement(parts: Sequence[str], instance_id: int) -> str:
+    """The batch statement of these parts."""
+    clauses = []
+    number = 1
+    leased = []
+    for part in parts:
+        sql, types = PARTS[part]
+        placeholders = [f"${number + offset}::{kind}" for offset, kind in enumerate(types)]
+        number += len(types)
+        clauses.append(f"{part} as ({sql.format(*placeholders, me=instance_id)})")
+        if part in ("gone", "back"):
+            leased.append(f"(select count(*) from {part})")
+    wanted = f"select {SCHEMA}.require_leased({' + '.join(leased)}, ${number}::int8)" if leased else "select 1"
+    if "wake" in parts:
+        wanted += ", (select count(*) from wake)"
+    return f"with {', '.join(clauses)} {wanted}"
+
+
+class Unit(Protocol):
+    """What succeeds or fails by itself."""
+
+    def write(self, batch: Batch) -> None:
+        """Add the rows. May be called again for another batch when this one was refused for a neighbour's fault."""
+
+    def durable(self) -> None:
+        """The rows are committed and flushed."""
+
+    def refused(self, error: StoreError) -> None:
+        """The store will not take the rows; none of them is there."""
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
+class Limits:
+    """Most of what one batch takes: rows of messages and retirements, and bytes of messages."""
+
+    messages: int = 2000
+    octets: int = 4 << 20
+
+
+class Batch:
+    """Columns of one statement, filled by units."""
+
+    __slots__ = (
+        "back_annotations",
+        "back_attempts",
+        "back_failed",
+        "back_groups",
+        "back_ids",
+        "back_leases",
+        "commit_ids",
+        "commit_posted",
+        "covered_groups",
+        "covered_halves",
+        "entry_expires",
+        "entry_groups",
+        "entry_ids",
+        "entry_leases",
+        "fan_addresses",
+        "fan_expires",
+        "fan_ids",
+        "gone_groups",
+        "gone_ids",
+        "half_addresses",
+        "half_ids",
+        "half_messages",
+        "half_txns",
+        "mortal",
+        "octets",
+        "op_decisions",
+        "op_hi",
+        "op_ids",
+        "op_lo",
+        "op_posted",
+        "op_reasons",
+        "op_txns",
+        "units",
+        "wake",
+        "yielded_groups",
+        "yielded_ids",
+    )
+
+    def __init__(self) -> None:
+        self.units: list[Unit] = []
+        self.octets = 0
+        self.half_ids: list[int] = []
+        self.half_txns: list[bytes] = []
+        self.half_addresses: list[int] = []
+        self.half_messages: list[bytes] = []
+        self.entry_groups: list[int] = []
+        self.entry_ids: list[int] = []
+        self.entry_leases: list[int] = []
+        self.entry_expires: list[int] = []
+        self.mortal = False
+        self.fan_addresses: list[int] = []
+        self.fan_ids: list[int] = []
+        self.fan_expires: list[int] = []
+        self.gone_groups: list[int] = []
+        self.gone_ids: list[int] = []
+        self.back_groups: list[int] = []
+        self.back_ids: list[int] = []
+        self.back_attempts: list[int] = []
+        self.back_leases: list[int] = []
+        self.back_failed: list[bytes] = []
+        self.back_annotations: list[bytes] = []
+        self.yielded_groups: list[int] = []
+        self.yielded_ids: list[int] = []
+        self.commit_ids: list[bytes] = []
+        self.commit_posted: list[int] = []
+        self.op_ids: list[bytes] = []
+        self.op_decisions: list[bytes] = []
+        self.op_txns: list[bytes] = []
+        self.op_reasons: list[bytes] = []
+        self.op_posted: list[int] = []
+        self.op_lo: list[int] = []
+        self.op_hi: list[int] = []
+        self.covered_halves: list[int] = []
+        self.covered_groups: list[int] = []
+        self.wake: set[int] = set()
+
+    def half(self, half_id: int, txn_id: bytes, address_id: int, message: bytes) -> None:
+        """``txn_id``: 16 octets, or :data:`NO_TXN`."""
+        self.half_ids.append(half_id)
+        self.half_txns.append(txn_id)
+        self.half_addresses.append(address_id)
+        self.half_messages.append(message)
+        self.octets += len(message)
+
+    def entry(self, group_id: int, entry_id: int, lease: int, expires: int) -> None:
+        """The entry of a queue's half with the same id. ``expires``: microseconds since 2000, or ``arrays.INFINITY``."""
+        self.entry_groups.append(group_id)
+        self.entry_ids.append(entry_id)
+        self.entry_leases.append(lease)
+        self.entry_expires.append(expires)
+        if expires != arrays.INFINITY:
+            self.mortal = True
+
+    def fan(self, address_id: int, entry_id: int, expires: int) -> None:
+        """An entry for each group of a topic."""
+        self.fan_addresses.append(address_id)
+        self.fan_ids.append(entry_id)
+        self.fan_expires.append(expires)
+
+    def gone(self, group_id: int, entry_id: int) -> None:
+        """A leased entry that is done with; refused where it is not leased to this instance."""
+        self.gone_groups.append(group_id)
+        self.gone_ids.append(entry_id)
+
+    def back(
+        self, group_id: int, entry_id: int, *, attempts: int, lease: int, failed: str = "", annotations: bytes = b""
+    ) -> None:
+        """A leased entry that stays, with another count or lease; ``failed``: on its way to the dead letters."""
+        self.back_groups.append(group_id)
+        self.back_ids.append(entry_id)
+        self.back_attempts.append(min(attempts, 32767))
+        self.back_leases.append(lease)
+        self.back_failed.append(failed.replace("\0", "").encode())
+        self.back_annotations.append(annotations)
+
+    def yield_entry(self, group_id: int, entry_id: int) -> None:
+        self.yielded_groups.append(group_id)
+        self.yielded_ids.append(entry_id)
+
+    def op(
+        self,
+        op_id: bytes,
+        decision: bytes,
+        *,
+        txn_id: bytes = NO_TXN,
+        reason: str = "",
+        posted: int = -1,
+        covers: Sequence[tuple[int, int]] = (),
+    ) -> None:
+        """``covers``: (half id, group id) of the deliveries decided."""
+        self.op_ids.append(op_id)
+        self.op_decisions.append(decision)
+        self.op_txns.append(txn_id)
+        self.op_reasons.append(reason.replace("\0", "").encode())
+        self.op_posted.append(posted)
+        halves = self.covered_halves
+        self.op_lo.append(len(halves) + 1)
+        if covers:
+            groups = self.covered_groups
+            for half_id, group_id in covers:
+                halves.append(half_id)
+                groups.append(group_id)
+        self.op_hi.append(len(halves))
+
+    @property
+    def rows(self) -> int:
+        return len(self.half_ids) + len(self.gone_ids) + len(self.back_ids) + len(self.yielded_ids)
+
+    def parts(self) -> tuple[tuple[str, ...], list[bytes]]:
+        """The parts this batch needs, and their parameters in order."""
+        names: list[str] = []
+        parameters: list[bytes] = []
+        if self.half_ids:
+            names.append("half")
+            parameters += (
+                arrays.int8(self.half_ids),
+                arrays.uuid(self.half_txns),
+                arrays.int4(self.half_addresses),
+                arrays.bytea(self.half_messages),
+            )
+        if self.entry_ids:
+            names.append("mortal" if self.mortal else "entry")
+            parameters += (
+                arrays.int4(self.entry_groups),
+                arrays.int8(self.entry_ids),
+                arrays.int4(self.entry_leases),
+            )
+            if self.mortal:
+                parameters.append(arrays.timestamptz(self.entry_expires))
+        if self.fan_ids:
+            names.append("fan")
+            parameters += (
+                arrays.int4(self.fan_addresses),
+                arrays.int8(self.fan_ids),
+                arrays.timestamptz(self.fan_expires),
+            )
+        if self.gone_ids:
+            names.append("gone")
+            parameters += (arrays.int4(self.gone_groups), arrays.int8(self.gone_ids))
+        if self.back_ids:
+            names.append("back")
+            parameters += (
+                arrays.int4(self.back_groups),
+                arrays.int8(self.back_ids),
+                arrays.int2(self.back_attempts),
+                arrays.int4(self.back_leases),
+                arrays.text(self.back_failed),
+                arrays.bytea(self.back_annotations),
+            )
+        if self.yielded_ids:
+            names.append("yielded")
+            parameters += (arrays.int4(self.yielded_groups), arrays.int8(self.yielded_ids))
+        if self.commit_ids:
+            names.append("commit")
+            parameters += (arrays.uuid(self.commit_ids), arrays.int4(self.commit_posted))
+        if self.op_ids:
+            names.append("op")
+            parameters += (
+                arrays.uuid(self.op_ids),
+                arrays.text(self.op_decisions),
+                arrays.uuid(self.op_txns),
+                arrays.text(self.op_reasons),
+                arrays.int4(self.op_posted),
+                arrays.int4(self.op_lo),
+                arrays.int4(self.op_hi),
+                arrays.int8(self.covered_halves),
+                arrays.int4(self.covered_groups),
+            )
+        if self.wake:
+            names.append("wake")
+            parameters.append(",".join(map(str, sorted(self.wake)[:500])).encode())
+        if self.gone_ids or self.back_ids:
+            parameters.append((len(self.gone_ids) + len(self.back_ids)).to_bytes(8, "big"))
+        return tuple(names), parameters
+
+    def probe(self) -> tuple[bytes, str, bytes] | None:
+        """One row that is there if, and only if, the batch was committed; none where writing it twice does no harm."""
+        if self.commit_ids:
+            return b"probe_op", _PROBE_OP, arrays.uuid(self.commit_ids[:1])
+        if self.op_ids:
+            return b"probe_op", _PROBE_OP, arrays.uuid(self.op_ids[:1])
+        if self.half_ids:
+            return b"probe_half", _PROBE_HALF, arrays.int8(self.half_ids[:1])
+        return None
+
+
+class GroupCommit:
+    """Takes units, commits them in batches, answers each.
+
+    ``connected`` is called whenever the store can be written again.
+    """
+
+    def __init__(self, loop: Loop, url: str, instance_id: int, limits: Limits, connected: Callable[[], None]) -> None:
+        self._loop = loop
+        self._instance_id = instance_id
+        self._limits = limits
+        self._told = connected
+        self._connection = Connection(loop, url, f"batch {instance_id}", SETUP, self)
+        self._statements: dict[tuple[str, ...], tuple[bytes, str]] = {}
+        self._under_way: Batch | None = None
+        self._in_doubt = False
+        self._old_backend = 0
+        # Refused for one unit's fault: halves of the batch still to be tried, oldest first, before anything newer.
+        self._salvage: deque[list[Unit]] = deque()
+        self._waiting: deque[Unit] = deque()
+        self._next = Batch()
+        self.batches = 0
+        self.rows = 0
+
+    def start(self) -> None:
+        self._connection.start()
+
+    def close(self) -> None:
+        self._connection.close()
+
+    @property
+    def up(self) -> bool:
+        return self._connection.up
+
+    @property
+    def idle(self) -> bool:
+        """Nothing waits and nothing is under way."""
+        return self._under_way is None and not self._next.units and not self._waiting and not self._salvage
+
+    @property
+    def congested(self) -> bool:
+        """More waits than two batches hold: stop asking peers for more."""
+        return len(self._waiting) > self._limits.messages
+
+    def add(self, unit: Unit) -> None:
+        batch = self._next
+        if self._waiting or batch.octets >= self._limits.octets or batch.rows >= self._limits.messages:
+            self._waiting.append(unit)
+        else:
+            batch.units.append(unit)
+            unit.write(batch)
+
+    def kick(self) -> None:
+        """End of a turn: if nothing is under way, send what waits."""
+        if self._under_way is None and (self._next.units or self._salvage) and self._connection.idle:
+            self._send_next()
+
+    def _send_next(self) -> None:
+        if self._salvage:
+            batch = Batch()
+            for unit in self._salvage.popleft():
+                batch.units.append(unit)
+                unit.write(batch)
+        else:
+            batch = self._next
+            self._next = Batch()
+            waiting = self._waiting
+            self._waiting = deque()
+            while waiting:
+                self.add(waiting.popleft())
+                if self._waiting:
+                    self._waiting.extend(waiting)
+                    break
+        self._send(batch)
+
+    def _send(self, batch: Batch) -> None:
+        self._under_way = batch
+        self._old_backend = self._connection.backend_pid
+        parts, parameters = batch.parts()
+        if not parts:  # units with nothing to write
+            self._under_way = None
+            self._finish(batch)
+            return
+        known = self._statements.get(parts)
+        if known is None:
+            known = self._statements[parts] = (
+                f"batch_{len(self._statements)}".encode(),
+                statement(parts, self._instance_id),
+            )
+        self._connection.execute(known[0], known[1], parameters, self._answered)
+
+    def _answered(self, answer: object) -> None:
+        batch = self._under_way
+        assert batch is not None
+        self._under_way = None
+        if isinstance(answer, Contended):
+            self._send(batch)
+        elif isinstance(answer, StoreError):
+            self._refused(batch, answer)
+        else:
+            self._finish(batch)
+
+    def _finish(self, batch: Batch) -> None:
+        self.batches += 1
+        self.rows += batch.rows
+        self.kick()  # the next batch is on its way before we answer
+        for unit in batch.units:
+            unit.durable()
+
+    def _refused(self, batch: Batch, error: StoreError) -> None:
+        units = batch.units
+        if len(units) == 1:
+            log.warning("unit refused by the store", unit=type(units[0]).__name__, error=str(error))
+            self.kick()
+            units[0].refused(error)
+            return
+        middle = len(units) // 2
+        self._salvage.appendleft(units[middle:])
+        self._salvage.appendleft(units[:middle])
+        self.kick()
+
+    # -- the connection's owner
+
+    def connected(self) -> None:
+        if self._under_way is not None:
+            self._in_doubt = True
+            self._end_old_backend()
+        else:
+            self._told()
+            self.kick()
+
+    def lost(self) -> None:
+        pass  # whatever was under way is looked up by ``connected``
+
+    def notified(self, channel: str, payload: str) -> None:
+        pass
+
+    # -- a batch whose reply was lost
+
+    def _end_old_backend(self) -> None:
+        """The old server process may still be at work on the batch: its answer counts only once it is gone."""
+        if self._connection.idle:
+            self._connection.execute(
+                b"terminate", _TERMINATE, [arrays.int4([self._old_backend])], self._old_backend_ended
+            )
+
+    def _old_backend_ended(self, answer: object) -> None:
+        batch = self._under_way
+        assert batch is not None
+        if isinstance(answer, StoreError):
+            log.error("cannot look for the batch in doubt", error=str(answer))
+            self._loop.call_later(1.0, self._end_old_backend)
+            return
+        if _first_value(answer) != bytes(8):
+            self._loop.call_later(TERMINATE_RETRY_SECONDS, self._end_old_backend)
+            return
+        probe = batch.probe()
+        if probe is None:
+            self._probed(None)
+        else:
+            name, sql, parameter = probe
+            self._connection.execute(name, sql, [parameter], self._probed)
+
+    def _probed(self, answer: object) -> None:
+        batch = self._under_way
+        assert batch is not None
+        if isinstance(answer, StoreError):
+            log.error("cannot look for the batch in doubt", error=str(answer))
+            self._loop.call_later(1.0, self._end_old_backend)
+            return
+        self._in_doubt = False
+        committed = answer is not None and _first_value(answer) == b"\x01"
+        log.warning("batch in doubt looked up", committed=committed, units=len(batch.units))
+        if committed:
+            self._under_way = None
+            self._finish(batch)
+        else:
+            self._send(batch)
+        self._told()
+
+
+def _first_value(answer: object) -> bytes | None:
+    results: list[object] = answer  # type: ignore[assignment]
+    value: bytes | None = results[-1].get_value(0, 0)  # type: ignore[attr-defined]
+    return value

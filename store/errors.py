@@ -1,0 +1,170 @@
+"""One boundary: what the driver reports becomes what it means here. No SQL text and no value ever passes it.
+
+::
+
+    StoreError
+    ├── StoreUnavailable   the database is away, closing or full: nothing is known to have been done; try again
+    ├── SchemaMismatch     the schema is not the one that this version knows
+    ├── AlreadyDecided     the transaction has its op already; first decision wins (H5)
+    ├── NotLeased          an entry to be retired is not, or no longer, leased to this instance
+    ├── AppendOnly         somebody tried to change a half or an op
+    ├── AddressExists      an address of that name is there
+    ├── Contended          a deadlock, a lock timeout or a serialization failure: the same again may succeed
+    ├── Conflict           another constraint is violated
+    └── StoreFault         anything else; a fault of this program
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psycopg
+from sqlalchemy.exc import DBAPIError
+
+
+class StoreError(Exception):
+    """Something is wrong in or with the store. ``sqlstate`` is PostgreSQL's five characters, where there are any."""
+
+    def __init__(self, message: str, *, sqlstate: str | None = None) -> None:
+        super().__init__(message)
+        self.sqlstate = sqlstate
+
+
+class StoreUnavailable(StoreError):
+    """The database is away, starting, closing, full, or refuses the log-in."""
+
+
+class SchemaMismatch(StoreError):
+    """The schema is older or newer than this version, or not there."""
+
+
+class AlreadyDecided(StoreError):
+    """There is an op for the transaction."""
+
+
+class NotLeased(StoreError):
+    """A retirement names an entry that is not leased to its instance."""
+
+
+class AppendOnly(StoreError):
+    """Halves and ops are never updated or deleted."""
+
+
+class AddressExists(StoreError):
+    """An address of that name is there already."""
+
+
+class Contended(StoreError):
+    """Undone because of others; the same again may succeed."""
+
+
+class Conflict(StoreError):
+    """A constraint holds against it."""
+
+
+class StoreFault(StoreError):
+    """An error that nobody foresaw."""
+
+
+#: ``op_pkey``, and what a partition calls its own: ``op_default_pkey``, ``op_20260131_pkey``.
+_OP_KEY = re.compile(r"op_(?:\w+_)?pkey")
+_ADDRESS_NAME_KEY = "address_name_key"
+
+_STATES: dict[str, tuple[type[StoreError], str]] = {
+    "CO001": (NotLeased, "an entry is not leased to this instance any more"),
+    "23001": (AppendOnly, "halves and ops are append-only"),
+    "3D000": (StoreUnavailable, "there is no database of that name"),
+    "28P01": (StoreUnavailable, "the database refuses the password"),
+    "28000": (StoreUnavailable, "the database refuses the log-in"),
+    "42501": (StoreUnavailable, "the database's role lacks a permission"),
+    "3F000": (SchemaMismatch, "the schema coordinator is not there; run: coordinator migrate"),
+    "42P01": (SchemaMismatch, "a table is not there; run: coordinator migrate"),
+    "42703": (SchemaMismatch, "a column is not there; run: coordinator migrate"),
+    "42883": (SchemaMismatch, "a function is not there; run: coordinator migrate"),
+    "53100": (StoreUnavailable, "the database's disk is full"),
+    "53300": (StoreUnavailable, "the database has no connection left"),
+    "57P01": (StoreUnavailable, "the database is closing"),
+    "57P02": (StoreUnavailable, "the database has crashed and is restarting"),
+    "57P03": (StoreUnavailable, "the database is starting or closing"),
+    "25006": (StoreUnavailable, "the database is read-only: a standby"),
+    "40001": (Contended, "undone: serialization failure"),
+    "40P01": (Contended, "undone: deadlock"),
+    "55P03": (Contended, "a lock was not to be had in time"),
+    "57014": (Contended, "undone: the statement was cancelled"),
+}
+_CLASSES: dict[str, tuple[type[StoreError], str]] = {
+    "08": (StoreUnavailable, "the connection to the database is lost"),
+    "23": (Conflict, "a constraint is violated"),
+    "28": (StoreUnavailable, "the database refuses the log-in"),
+    "53": (StoreUnavailable, "the database is out of resources"),
+    "57": (StoreUnavailable, "the database is closing"),
+    "58": (StoreUnavailable, "the database has trouble with its files"),
+    "XX": (StoreUnavailable, "the database has an internal error"),
+}
+
+
+def from_sqlstate(sqlstate: str | None, constraint: str | None = None) -> StoreError:
+    """The error that a SQLSTATE and a constraint's name stand for; no SQLSTATE: the connection is lost."""
+    if not sqlstate:
+        return StoreUnavailable("the connection to the database is lost")
+    if sqlstate == "23505" and constraint is not None:
+        if _OP_KEY.fullmatch(constraint):
+            return AlreadyDecided("the transaction is decided already", sqlstate=sqlstate)
+        if constraint == _ADDRESS_NAME_KEY:
+            return AddressExists("an address of that name is there already", sqlstate=sqlstate)
+    known = _STATES.get(sqlstate) or _CLASSES.get(sqlstate[:2])
+    if known is None:
+        return StoreFault(f"the database reports an error, SQLSTATE {sqlstate}", sqlstate=sqlstate)
+    kind, message = known
+    if kind is Conflict and constraint is not None:
+        message = f"the constraint {constraint} is violated"
+    return kind(f"{message} (SQLSTATE {sqlstate})", sqlstate=sqlstate)
+
+
+def translate(error: BaseException) -> StoreError:
+    """What ``error``, of psycopg or SQLAlchemy, means here."""
+    cause = error.orig if isinstance(error, DBAPIError) else error
+    if isinstance(cause, psycopg.Error):
+        if cause.sqlstate is None:
+            return _without_sqlstate(cause)
+        return from_sqlstate(cause.sqlstate, cause.diag.constraint_name)
+    return StoreFault(f"an error of the database's driver: {type(cause).__name__}")
+
+
+def _without_sqlstate(error: psycopg.Error) -> StoreError:
+    """No answer of the server: libpq itself, or psycopg."""
+    if isinstance(error, psycopg.errors.ConnectionTimeout):
+        return StoreUnavailable("no answer in time")
+    if isinstance(error, psycopg.OperationalError):
+        # While connecting libpq says only in words what happened. Only the kind of failure is kept of them.
+        said = str(error)
+        for words in ("Connection refused", "No such file or directory", "could not translate host name"):
+            if words.lower() in said.lower():
+                return StoreUnavailable(words)
+        for sqlstate, words in (
+            ("28P01", "password authentication failed"),
+            ("28P01", "no password supplied"),
+            ("28000", "authentication failed"),
+            ("28000", "no pg_hba.conf entry"),
+            ("53300", "too many"),
+            ("57P03", "the database system is"),
+        ):
+            if words in said:
+                return from_sqlstate(sqlstate)
+        if re.search(r'database ".*" does not exist', said):
+            return from_sqlstate("3D000")
+        if re.search(r'role ".*" does not exist', said):
+            return from_sqlstate("28000")
+        return from_sqlstate(None)
+    return StoreFault(f"an error of the database's driver: {type(error).__name__}")
+
+
+@contextmanager
+def boundary() -> Iterator[None]:
+    """Driver errors that leave the block leave it as a :class:`StoreError`, without the driver's text."""
+    try:
+        yield
+    except (psycopg.Error, DBAPIError) as error:
+        raise translate(error) from None

@@ -1,0 +1,268 @@
+"""One non-blocking connection to PostgreSQL in the reactor's epoll, with its own reconnecting.
+
+libpq through :mod:`psycopg.pq`: nothing here ever waits. One query is under way at a time; its owner hears either
+the results or that the connection was lost meanwhile, in which case nobody knows whether the query took effect.
+"""
+
+from __future__ import annotations
+
+import select
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import structlog
+from psycopg import OperationalError, conninfo, pq
+
+from store.errors import StoreError, StoreUnavailable, from_sqlstate
+from store.loop import Loop
+
+log = structlog.get_logger(__name__)
+
+FIRST_RETRY_SECONDS = 0.05
+LONGEST_RETRY_SECONDS = 5.0
+CONNECT_SECONDS = 10.0
+
+_READ = select.EPOLLIN
+_BOTH = select.EPOLLIN | select.EPOLLOUT
+_GOOD = (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK, pq.ExecStatus.SINGLE_TUPLE, pq.ExecStatus.EMPTY_QUERY)
+
+
+class Owner(Protocol):
+    """Who uses the connection."""
+
+    def connected(self) -> None:
+        """It is up, set up and idle."""
+
+    def lost(self) -> None:
+        """It went away; a query under way has an unknown outcome. A new connection is being made."""
+
+    def notified(self, channel: str, payload: str) -> None: ...
+
+
+Answer = Callable[[list[pq.abc.PGresult] | StoreError], None]
+
+
+def error_of(result: pq.abc.PGresult) -> StoreError:
+    """The domain error of a failed result."""
+    field = result.error_field
+    state = field(pq.DiagnosticField.SQLSTATE) or b""
+    constraint = field(pq.DiagnosticField.CONSTRAINT_NAME) or b""
+    return from_sqlstate(state.decode(), constraint.decode() or None)
+
+
+class Connection:
+    """``setup``: SQL (several statements) run once on each new connection before it is used."""
+
+    def __init__(self, loop: Loop, url: str, name: str, setup: str, owner: Owner) -> None:
+        self._loop = loop
+        self._name = name
+        self._setup = setup.encode()
+        self._owner = owner
+        self._conninfo = conninfo.make_conninfo(
+            url,
+            application_name=f"coordinator {name}",
+            keepalives_idle="5",
+            keepalives_interval="2",
+            keepalives_count="3",
+            tcp_user_timeout="15000",
+            client_encoding="utf8",
+        ).encode()
+        self._pg: pq.abc.PGconn | None = None
+        self._fd = -1
+        self._events = 0
+        self._step: Callable[[int], None] = self._poll
+        self._attempt = 0
+        self._answer: Answer | None = None
+        self._results: list[pq.abc.PGresult] = []
+        self._failure: StoreError | None = None
+        self._closed = False
+        self._prepared: set[bytes] = set()
+        self.up = False
+
+    # -- making the connection
+
+    def start(self) -> None:
+        if self._closed:
+            return
+        self._attempt += 1
+        attempt = self._attempt
+        pg = pq.PGconn.connect_start(self._conninfo)
+        self._pg = pg
+        self._prepared.clear()
+        if pg.status == pq.ConnStatus.BAD:
+            self._gone(pg.get_error_message())
+            return
+        pg.nonblocking = 1
+        self._step = self._poll
+        self._watch(pg.socket, _BOTH)
+        self._loop.call_later(CONNECT_SECONDS, lambda: self._too_slow(attempt))
+
+    def _too_slow(self, attempt: int) -> None:
+        if not self.up and attempt == self._attempt and self._pg is not None:
+            self._gone(f"no connection within {CONNECT_SECONDS:g} s")
+
+    def _watch(self, fd: int, events: int) -> None:
+        # libpq may change its socket between polls (several hosts, TLS refused)
+        if self._fd != fd:
+            self._unwatch()
+            self._loop.watch(fd, events, self._event)
+            self._fd = fd
+        elif events != self._events:
+            self._loop.change(fd, events)
+        self._events = events
+
+    def _unwatch(self) -> None:
+        if self._fd >= 0:
+            self._loop.forget(self._fd)
+            self._fd = -1
+
+    def _event(self, events: int) -> None:
+        self._step(events)
+
+    def _poll(self, events: int) -> None:
+        pg = self._pg
+        assert pg is not None
+        status = pg.connect_poll()
+        if status == pq.PollingStatus.OK:
+            self._watch(pg.socket, _READ)
+            self._step = self._io
+            self._answer = self._set_up
+            pg.send_query(self._setup)
+            self._flush()
+        elif status == pq.PollingStatus.FAILED:
+            self._gone(pg.get_error_message())
+        else:
+            # the old socket may be closed by now, and its number reused: always register anew
+            self._unwatch()
+            self._watch(pg.socket, _READ if status == pq.PollingStatus.READING else select.EPOLLOUT)
+
+    def _set_up(self, answer: list[pq.abc.PGresult] | StoreError) -> None:
+        if isinstance(answer, StoreError):
+            self._gone(str(answer))
+            return
+        if self._attempt > 1:
+            log.info("database connected", connection=self._name, attempts=self._attempt)
+        self._attempt = 0
+        self.up = True
+        self._owner.connected()
+
+    def _gone(self, why: str) -> None:
+        was_up = self.up
+        self.up = False
+        self._unwatch()
+        if self._pg is not None:
+            self._pg.finish()
+            self._pg = None
+        self._results = []
+        self._failure = None
+        self._answer = None
+        if self._closed:
+            return
+        delay = min(FIRST_RETRY_SECONDS * 2 ** min(self._attempt, 10), LONGEST_RETRY_SECONDS)
+        log.warning("database away", connection=self._name, why=why.strip().splitlines()[:1], retry_seconds=delay)
+        self._loop.call_later(delay, self.start)
+        if was_up:
+            self._owner.lost()
+
+    def close(self) -> None:
+        self._closed = True
+        self.up = False
+        self._unwatch()
+        if self._pg is not None:
+            self._pg.finish()
+            self._pg = None
+
+    # -- one query at a time
+
+    @property
+    def idle(self) -> bool:
+        return self.up and self._answer is None
+
+    @property
+    def backend_pid(self) -> int:
+        return self._pg.backend_pid if self._pg is not None else 0
+
+    def execute(self, name: bytes, sql: str, parameters: Sequence[bytes | None], answer: Answer) -> None:
+        """Run the prepared statement ``name`` (prepared first where this connection has not yet), binary both ways."""
+        pg = self._pg
+        assert pg is not None and self._answer is None
+        try:
+            if name in self._prepared:
+                self._answer = answer
+                pg.send_query_prepared(name, parameters, [1] * len(parameters), 1)
+            else:
+                self._answer = lambda got: self._after_prepare(got, name, sql, parameters, answer)
+                pg.send_prepare(name, sql.encode())
+        except OperationalError as error:
+            self._gone(str(error))
+            return
+        self._flush()
+
+    def _after_prepare(
+        self,
+        got: list[pq.abc.PGresult] | StoreError,
+        name: bytes,
+        sql: str,
+        parameters: Sequence[bytes | None],
+        answer: Answer,
+    ) -> None:
+        if isinstance(got, StoreError):
+            answer(got)
+        else:
+            self._prepared.add(name)
+            self.execute(name, sql, parameters, answer)
+
+    def _flush(self) -> None:
+        pg = self._pg
+        assert pg is not None
+        try:
+            rest = pg.flush()
+        except OperationalError as error:
+            self._gone(str(error))
+            return
+        events = _BOTH if rest else _READ
+        if events != self._events:
+            self._watch(self._fd, events)
+
+    def _io(self, events: int) -> None:
+        pg = self._pg
+        assert pg is not None
+        try:
+            if events & select.EPOLLOUT:
+                self._flush()
+                if self._pg is None:
+                    return
+            if events & ~select.EPOLLOUT:
+                pg.consume_input()
+            while self._answer is not None and not pg.is_busy():
+                result = pg.get_result()
+                if result is None:
+                    self._finish_query()
+                    if self._pg is not pg:
+                        return
+                elif result.status in _GOOD:
+                    self._results.append(result)
+                elif pg.status == pq.ConnStatus.BAD:
+                    self._gone(pg.get_error_message())
+                    return
+                else:
+                    self._failure = error_of(result)
+            if self.up:
+                while (notify := pg.notifies()) is not None:
+                    self._owner.notified(notify.relname.decode(), notify.extra.decode())
+        except OperationalError as error:
+            self._gone(str(error))
+
+    def _finish_query(self) -> None:
+        answer = self._answer
+        failure = self._failure
+        results = self._results
+        self._answer = None
+        self._failure = None
+        self._results = []
+        assert answer is not None
+        if isinstance(failure, StoreUnavailable):
+            # the server is shutting down, out of room, or in the wrong hands: nobody's fault, so try again by and by
+            self._gone(str(failure))
+            return
+        answer(failure if failure is not None else results)

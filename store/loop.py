@@ -1,0 +1,17 @@
+"""What the store asks of the event loop that drives it: watch a descriptor, call back later."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+
+class Loop(Protocol):
+    def watch(self, fd: int, events: int, callback: Callable[[int], None]) -> None:
+        """Call ``callback(events)`` when ``fd`` is ready; ``events`` as in :mod:`select` (``EPOLLIN``, ``EPOLLOUT``)."""
+
+    def change(self, fd: int, events: int) -> None: ...
+
+    def forget(self, fd: int) -> None: ...
+
+    def call_later(self, seconds: float, callback: Callable[[], None]) -> None: ...

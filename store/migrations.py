@@ -1,0 +1,89 @@
+"""The schema's version: what the database is at, what this version knows, and the way between (``alembic/``)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sqlalchemy import Connection, text
+
+from store.database import connected
+from store.errors import SchemaMismatch
+from store.tables import SCHEMA
+
+if TYPE_CHECKING:
+    from alembic.config import Config
+
+#: The revision that this version's tables are. Revisions are numbered: of two, the greater is the newer.
+HEAD = "0001"
+
+# Of the session: two services that start at once migrate one after the other.
+_LOCK = 0x636F6F72_6D696772  # "coormigr"
+
+
+def upgrade(url: str, revision: str = HEAD) -> None:
+    """Bring the schema to ``revision``; nothing happens where it is there already.
+
+    :raises SchemaMismatch: when the database is newer than this version knows; nothing was changed.
+    """
+    from alembic import command
+
+    with connected(url, application_name="coordinator migrate") as connection:
+        _lock(connection)
+        _refuse_newer(current(connection))
+        connection.commit()
+        command.upgrade(_config(connection), revision)
+        connection.commit()
+
+
+def downgrade(url: str, revision: str = "base") -> None:
+    """Take the schema back to ``revision``. ``base``: nothing is left of the store, and no message."""
+    from alembic import command
+
+    with connected(url, application_name="coordinator migrate") as connection:
+        _lock(connection)
+        _refuse_newer(current(connection))
+        connection.commit()
+        command.downgrade(_config(connection), revision)
+        connection.commit()
+
+
+def current(connection: Connection) -> str | None:
+    """The revision that the database is at; None: the store is not there."""
+    if connection.scalar(text("select to_regclass(:name)"), {"name": f"{SCHEMA}.alembic_version"}) is None:
+        return None
+    revision = connection.scalar(text(f"select version_num from {SCHEMA}.alembic_version"))  # noqa: S608 - a constant
+    return None if revision is None else str(revision)
+
+
+def check(connection: Connection) -> None:
+    """:raises SchemaMismatch: when the schema is not the one that this version was made for."""
+    revision = current(connection)
+    connection.rollback()
+    _refuse_newer(revision)
+    if revision is None:
+        raise SchemaMismatch("the database holds no store yet; run: coordinator migrate")
+    if revision < HEAD:
+        raise SchemaMismatch(f"database schema is at {revision}, this version needs {HEAD}; run: coordinator migrate")
+
+
+def _refuse_newer(revision: str | None) -> None:
+    if revision is not None and revision > HEAD:
+        raise SchemaMismatch(
+            f"database schema is at {revision}, newer than this version knows ({HEAD}); use a newer coordinator"
+        )
+
+
+def _lock(connection: Connection) -> None:
+    """Held until the connection closes."""
+    connection.execute(text("select pg_advisory_lock(:key)"), {"key": _LOCK})
+    connection.commit()
+
+
+def _config(connection: Connection) -> Config:
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).resolve().parent.parent / "alembic"))
+    config.attributes["connection"] = connection
+    return config

@@ -1,0 +1,41 @@
+"""What tells one process from another on a Linux machine, also after its id was given to another program."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import socket
+from pathlib import Path
+
+_PR_SET_PDEATHSIG = 1  # prctl(2)
+# Loaded now: between fork and exec is no time for it.
+_prctl = ctypes.CDLL(None, use_errno=True).prctl
+
+
+def die_with_parent(number: signal.Signals, parent: int) -> None:
+    """Have the kernel send ``number`` to this process when the *thread* that started it ends.
+
+    Ends at once when ``parent`` is gone already. A change of user clears it, so it comes after that.
+    """
+    _prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def machine() -> str:
+    """Host name and boot id: the same only for processes of one machine since it started."""
+    boot_id = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    return f"{socket.gethostname()} {boot_id}"
+
+
+def start_ticks(pid: int) -> int | None:
+    """When ``pid`` started, in clock ticks since boot (field 22 of ``/proc/<pid>/stat``); None: no such process."""
+    try:
+        line = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    # The second field is the program's name in parentheses, and may hold any character.
+    fields = line.rpartition(")")[2].split()
+    # A zombie has ended; only its parent does not know yet.
+    return None if fields[0] in ("Z", "X") else int(fields[19])

@@ -1,0 +1,257 @@
+"""The questions the running service asks besides the batch, on a connection of their own, one after the other.
+
+Each is one named :class:`Query`; answers come by callback, in order. A question whose connection was lost is asked again
+where that does no harm (``Query.again``).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import structlog
+from psycopg import pq
+
+from store.errors import StoreError, StoreUnavailable
+from store.libpq import Connection
+from store.loop import Loop
+from store.tables import SCHEMA
+
+log = structlog.get_logger(__name__)
+
+Row = Sequence[bytes | None]
+Callback = Callable[[list[Row] | StoreError], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """``sql`` with binary parameters ``$1``…; rows come back in binary format."""
+
+    name: bytes
+    sql: str
+    #: May be asked again when its connection was lost meanwhile; otherwise the asker hears StoreUnavailable.
+    again: bool = True
+
+
+ADDRESS = Query(
+    b"address",
+    f"""select a.id, a.routing, a.kind, a.on_expiry, a.max_attempts, a.origin,
+               (select g.id from {SCHEMA}.consumer_group g where g.address_id = a.id and g.name = '')
+          from {SCHEMA}.address a where a.name = $1::text""",
+)
+
+#: name, routing, kind, on_expiry, max_attempts, origin, instance (0: none). Two instances may make it at once: one row wins.
+MAKE_ADDRESS = Query(
+    b"make_address",
+    f"""with made as (
+          insert into {SCHEMA}.address (name, routing, kind, on_expiry, max_attempts, origin, instance_id)
+          values ($1::text, $2::text, $3::text, $4::text, $5::int2, $6::text, nullif($7::int4, 0))
+          on conflict (name) do nothing returning id, name, routing),
+        grouped as (
+          insert into {SCHEMA}.consumer_group (address_id, name) select id, '' from made where routing = 'queue')
+        select pg_notify('coordinator_address', name) from made""",
+)
+
+REMOVE_ADDRESS = Query(
+    b"remove_address",
+    f"""with gone as (delete from {SCHEMA}.address where name = $1::text and origin = 'dynamic' returning id, name),
+        entries as (delete from {SCHEMA}.entry e using {SCHEMA}.consumer_group g, gone
+                     where g.address_id = gone.id and e.group_id = g.id)
+        select pg_notify('coordinator_address', name) from gone""",
+)
+
+#: address id, name, instance: a volatile group, for a subscription that ends with its link
+MAKE_SUBSCRIPTION = Query(
+    b"make_subscription",
+    f"""insert into {SCHEMA}.consumer_group (address_id, name, instance_id)
+        values ($1::int4, $2::text, $3::int4)
+        on conflict (address_id, name) do update set instance_id = excluded.instance_id returning id""",
+)
+
+REMOVE_SUBSCRIPTION = Query(
+    b"remove_subscription",
+    f"""with gone as (delete from {SCHEMA}.consumer_group where id = $1::int4 and instance_id is not null returning id)
+        delete from {SCHEMA}.entry e using gone where e.group_id = gone.id""",
+)
+
+#: group, id above which to look, most entries, most bytes, lease. The first entry is taken whatever its size.
+LEASE = Query(
+    b"lease",
+    f"""with picked as (
+          select id, half_id from {SCHEMA}.entry
+           where group_id = $1::int4 and id > $2::int8 and lease = 0 and failed is null
+             and (available_at is null or available_at <= now())
+             and (expires_at is null or expires_at > now())
+           order by id limit $3::int4 for update skip locked),
+        sized as materialized (
+          select p.id, sum(octet_length(h.message)) over (order by p.id) - octet_length(h.message) as before
+            from picked p join {SCHEMA}.half h on h.id = p.half_id),
+        leased as (
+          update {SCHEMA}.entry e set lease = $5::int4 from sized s
+           where e.group_id = $1::int4 and e.id = s.id and s.before < $4::int8
+          returning e.id, e.half_id, e.attempts, e.expires_at, e.annotations)
+        select l.id, l.half_id, l.attempts, l.expires_at, l.annotations, h.message, (select count(*) from picked)
+          from leased l join {SCHEMA}.half h on h.id = l.half_id order by l.id""",
+    again=False,
+)
+
+#: group, id above which to look, most entries, most bytes: as LEASE, but nothing is taken
+BROWSE = Query(
+    b"browse",
+    f"""with picked as (
+          select id, half_id, attempts, expires_at, annotations from {SCHEMA}.entry
+           where group_id = $1::int4 and id > $2::int8 and failed is null
+             and (available_at is null or available_at <= now())
+             and (expires_at is null or expires_at > now())
+           order by id limit $3::int4),
+        sized as materialized (
+          select p.*, sum(octet_length(h.message)) over (order by p.id) - octet_length(h.message) as before
+            from picked p join {SCHEMA}.half h on h.id = p.half_id)
+        select s.id, s.half_id, s.attempts, s.expires_at, s.annotations, h.message
+          from sized s join {SCHEMA}.half h on h.id = s.half_id where s.before < $4::int8 order by s.id""",
+)
+
+#: lease: entries on their way to the dead letters, of any group, with what their letter must say
+LEASE_FAILED = Query(
+    b"lease_failed",
+    f"""with picked as (
+          select group_id, id, half_id from {SCHEMA}.entry where failed is not null and lease = 0
+           limit 100 for update skip locked),
+        sized as materialized (
+          select p.group_id, p.id, sum(octet_length(h.message)) over (order by p.id) - octet_length(h.message) as before
+            from picked p join {SCHEMA}.half h on h.id = p.half_id),
+        leased as (
+          update {SCHEMA}.entry e set lease = $1::int4 from sized s
+           where e.group_id = s.group_id and e.id = s.id and s.before < 4194304
+          returning e.group_id, e.id, e.half_id, e.attempts, e.failed, e.annotations)
+        select l.group_id, l.id, l.half_id, l.attempts, l.failed, l.annotations, h.message, h.txn_id,
+               coalesce(a.name, ''), coalesce(g.name, '')
+          from leased l join {SCHEMA}.half h on h.id = l.half_id
+          left join {SCHEMA}.consumer_group g on g.id = l.group_id left join {SCHEMA}.address a on a.id = g.address_id
+         order by l.group_id, l.id""",
+    again=False,
+)
+
+OUTCOME = Query(b"outcome", f"select decision, reason from {SCHEMA}.op where id = $1::uuid")
+
+#: id, instance, owner, declared_at, timeout_at, posted, retired
+REGISTER_TXN = Query(
+    b"register_txn",
+    f"""insert into {SCHEMA}.txn (id, instance_id, owner, declared_at, timeout_at, posted, retired)
+        values ($1::uuid, $2::int4, $3::text, $4::timestamptz, $5::timestamptz, $6::int4, $7::int4)
+        on conflict (id) do update set posted = excluded.posted, retired = excluded.retired""",
+)
+
+FORGET_TXN = Query(b"forget_txn", f"delete from {SCHEMA}.txn where id = $1::uuid")
+
+#: instance: whether it is still taken for alive, and how many others are
+HEARTBEAT = Query(
+    b"heartbeat",
+    f"""with beat as (
+          update {SCHEMA}.instance set heartbeat_at = now() where id = $1::int4 and ended_at is null returning id)
+        select (select count(*) from beat),
+               (select count(*) from {SCHEMA}.instance where ended_at is null and id <> $1::int4)""",
+)
+
+#: op id, instance: what expired in nobody's hands goes, with one op, or is sent on its way to the dead letters
+EXPIRE = Query(
+    b"expire",
+    f"""with picked as (
+          select e.group_id, e.id, coalesce(
+                   (select a.on_expiry from {SCHEMA}.consumer_group g join {SCHEMA}.address a on a.id = g.address_id
+                     where g.id = e.group_id), 'drop') as policy
+            from {SCHEMA}.entry e
+           where e.expires_at <= now() and e.lease = 0 and e.failed is null limit 500 for update of e skip locked),
+        marked as (
+          update {SCHEMA}.entry e set failed = 'expired' from picked p
+           where p.policy = 'dead-letter' and e.group_id = p.group_id and e.id = p.id returning 1),
+        dropped as (
+          delete from {SCHEMA}.entry e using picked p
+           where p.policy = 'drop' and e.group_id = p.group_id and e.id = p.id returning e.half_id, e.group_id),
+        decided as (
+          insert into {SCHEMA}.op (id, decision, half_ids, group_ids, instance_id)
+          select $1::uuid, 'expire', array_agg(half_id), array_agg(group_id), $2::int4 from dropped
+          having count(*) > 0)
+        select (select count(*) from marked), (select count(*) from dropped)""",
+)
+
+#: group, lease: the ids of the entries it holds in the store
+HELD = Query(b"held", f"select id from {SCHEMA}.entry where group_id = $1::int4 and lease = $2::int4")
+
+#: lease: letters whose lease nobody remembers
+YIELD_FAILED = Query(
+    b"yield_failed", f"update {SCHEMA}.entry set lease = 0 where failed is not null and lease = $1::int4"
+)
+
+SETUP = (
+    "set plan_cache_mode = force_generic_plan; set enable_seqscan = off; set enable_hashjoin = off; "
+    "set enable_mergejoin = off; set jit = off; listen coordinator_ready; listen coordinator_address"
+)
+
+
+class Queries:
+    """``notified(channel, payload)`` hears of other instances; ``connected()`` of each new connection (notices may have been missed)."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        url: str,
+        instance_id: int,
+        notified: Callable[[str, str], None],
+        connected: Callable[[], None],
+    ) -> None:
+        self._waiting: deque[tuple[Query, Sequence[bytes | None], Callback]] = deque()
+        self._busy = False
+        self._notified = notified
+        self._told = connected
+        self._connection = Connection(loop, url, f"queries {instance_id}", SETUP, self)
+
+    def start(self) -> None:
+        self._connection.start()
+
+    def close(self) -> None:
+        self._connection.close()
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    def ask(self, query: Query, parameters: Sequence[bytes | None], callback: Callback) -> None:
+        self._waiting.append((query, parameters, callback))
+        self._kick()
+
+    def _kick(self) -> None:
+        if self._waiting and not self._busy and self._connection.idle:
+            self._busy = True
+            query, parameters, _ = self._waiting[0]
+            self._connection.execute(query.name, query.sql, parameters, self._answered)
+
+    def _answered(self, answer: list[pq.abc.PGresult] | StoreError) -> None:
+        self._busy = False
+        query, _, callback = self._waiting.popleft()
+        if isinstance(answer, StoreError):
+            log.error("query refused", query=query.name.decode(), error=str(answer))
+            self._kick()
+            callback(answer)
+            return
+        result = answer[-1]
+        columns = range(result.nfields)
+        rows: list[Row] = [[result.get_value(row, column) for column in columns] for row in range(result.ntuples)]
+        self._kick()
+        callback(rows)
+
+    def connected(self) -> None:
+        self._told()
+        self._kick()
+
+    def lost(self) -> None:
+        if self._busy:
+            self._busy = False
+            query, _, callback = self._waiting[0]
+            if not query.again:
+                self._waiting.popleft()
+                callback(StoreUnavailable("the connection was lost while the question was under way"))
+
+    def notified(self, channel: str, payload: str) -> None:
+        self._notified(channel, payload)

@@ -1,0 +1,90 @@
+"""PostgreSQL for the tests: one server a session, a migrated template, and a clone of it for each test.
+
+``COORDINATOR_TEST_DATABASE_URL`` names another server (a role that may create databases); else the embedded one runs.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
+
+import psycopg
+import pytest
+from sqlalchemy import Connection
+
+from store import migrations
+from store.database import engine
+from store.embedded import EmbeddedServer
+
+_numbers = itertools.count(1)
+
+
+def _other(url: str, database: str) -> str:
+    return urlunsplit(urlsplit(url)._replace(path=f"/{database}"))
+
+
+def _administer(url: str, statement: str) -> None:
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(statement.encode())
+
+
+@pytest.fixture(scope="session")
+def open_folder() -> Iterator[Path]:
+    """A short folder that every user may pass through: pytest's own are closed, and root's server is not root."""
+    folder = Path(tempfile.mkdtemp(prefix="coordinator-test-"))
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def server_url(open_folder: Path) -> Iterator[str]:
+    """A server that may be written to; tests take :func:`database_url` unless they create databases themselves."""
+    given = os.environ.get("COORDINATOR_TEST_DATABASE_URL")
+    if given:
+        yield given
+        return
+    server = EmbeddedServer(open_folder / "session")
+    try:
+        yield server.start()
+    finally:
+        server.stop()
+
+
+@pytest.fixture(scope="session")
+def _template(server_url: str) -> Iterator[str]:
+    name = f"coordinator_template_{os.getpid()}"
+    _administer(server_url, f"create database {name}")
+    migrations.upgrade(_other(server_url, name))
+    yield name
+    _administer(server_url, f"drop database {name} with (force)")
+
+
+@pytest.fixture
+def empty_database_url(server_url: str) -> Iterator[str]:
+    """A database with nothing in it."""
+    name = f"coordinator_empty_{os.getpid()}_{next(_numbers)}"
+    _administer(server_url, f"create database {name}")
+    yield _other(server_url, name)
+    _administer(server_url, f"drop database {name} with (force)")
+
+
+@pytest.fixture
+def database_url(server_url: str, _template: str) -> Iterator[str]:
+    """A migrated store of the test's own."""
+    name = f"coordinator_test_{os.getpid()}_{next(_numbers)}"
+    _administer(server_url, f"create database {name} template {_template}")
+    yield _other(server_url, name)
+    _administer(server_url, f"drop database {name} with (force)")
+
+
+@pytest.fixture
+def database(database_url: str) -> Iterator[Connection]:
+    """A synchronous connection to :func:`database_url`."""
+    with engine(database_url, application_name="test").connect() as connection:
+        yield connection

@@ -1,0 +1,150 @@
+"""The migrated database is the declared one, up and down and up again."""
+
+from __future__ import annotations
+
+import difflib
+import logging
+
+import pytest
+from alembic.script import ScriptDirectory
+from sqlalchemy import text
+
+from store import migrations
+from store.database import connected
+from store.errors import SchemaMismatch
+from store.tables import SCHEMA, metadata
+
+# Each query gives lines of text that describe one side of the catalog, in an order of its own.
+_CATALOG = {
+    "relations": """
+        select c.relname, c.relkind::text, coalesce(array_to_string(c.reloptions, ','), ''),
+               coalesce(pg_get_partkeydef(c.oid), ''), coalesce(pg_get_expr(c.relpartbound, c.oid), ''),
+               coalesce((select i.inhparent::regclass::text from pg_inherits i where i.inhrelid = c.oid), '')
+          from pg_class c where c.relnamespace = :schema ::regnamespace and c.relname !~ '^alembic_version'
+         order by 1""",
+    "columns": """
+        select c.relname, a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull, a.attidentity::text,
+               a.attgenerated::text, a.attstorage::text, coalesce(pg_get_expr(d.adbin, d.adrelid), '')
+          from pg_class c join pg_attribute a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
+          left join pg_attrdef d on d.adrelid = c.oid and d.adnum = a.attnum
+         where c.relnamespace = :schema ::regnamespace and c.relkind in ('r', 'p', 'v')
+               and c.relname !~ '^alembic_version'
+         order by 1, a.attnum""",
+    "constraints": """
+        select conrelid::regclass::text, conname, contype::text, pg_get_constraintdef(oid)
+          from pg_constraint where connamespace = :schema ::regnamespace
+               and conrelid::regclass::text !~ 'alembic_version'
+         order by 1, 2""",
+    "indexes": """
+        select indexname, indexdef from pg_indexes where schemaname = :schema and tablename !~ '^alembic_version'
+         order by 1""",
+    "functions": """
+        select proname, pg_get_functiondef(oid) from pg_proc where pronamespace = :schema ::regnamespace order by 1""",
+    "triggers": """
+        select tgrelid::regclass::text, tgname, pg_get_triggerdef(oid) from pg_trigger
+         where tgrelid in (select oid from pg_class where relnamespace = :schema ::regnamespace)
+               and not (tgisinternal and tgconstraint <> 0)
+         order by 1, 2""",
+    "views": """
+        select viewname, definition from pg_views where schemaname = :schema order by 1""",
+}
+
+
+def _catalog(url: str) -> list[str]:
+    lines = []
+    with connected(url) as connection:
+        for subject, query in _CATALOG.items():
+            rows = connection.execute(text(query), {"schema": SCHEMA})
+            lines += [f"{subject}: " + " | ".join(str(value) for value in row) for row in rows]
+    return lines
+
+
+def _same(left: list[str], right: list[str]) -> None:
+    difference = "\n".join(difflib.unified_diff(left, right, "declared", "migrated", lineterm="", n=0))
+    assert not difference, difference
+
+
+def _declare(url: str) -> None:
+    with connected(url) as connection:
+        connection.execute(text(f"create schema {SCHEMA}"))
+        metadata.create_all(connection)
+        connection.commit()
+
+
+@pytest.fixture
+def declared(empty_database_url: str) -> list[str]:
+    _declare(empty_database_url)
+    return _catalog(empty_database_url)
+
+
+def test_the_declared_catalog_is_seen_whole(declared: list[str]) -> None:
+    # Else an empty answer would equal an empty answer.
+    for subject in _CATALOG:
+        assert any(line.startswith(f"{subject}: ") for line in declared), subject
+
+
+def test_migrated_equals_declared(declared: list[str], database_url: str) -> None:
+    _same(declared, _catalog(database_url))
+
+
+def test_up_down_and_up(declared: list[str], database_url: str) -> None:
+    migrations.downgrade(database_url)
+    assert _catalog(database_url) == []
+    with connected(database_url) as connection:
+        assert migrations.current(connection) is None
+    migrations.upgrade(database_url)
+    _same(declared, _catalog(database_url))
+
+
+def test_a_second_upgrade_changes_nothing(database_url: str) -> None:
+    with connected(database_url) as connection:
+        before = connection.scalar(text("select id from coordinator.store_identity"))
+    migrations.upgrade(database_url)
+    with connected(database_url) as connection:
+        assert connection.scalar(text("select id from coordinator.store_identity")) == before
+
+
+def test_head_is_the_newest_revision(database_url: str) -> None:
+    with connected(database_url) as connection:
+        script = ScriptDirectory.from_config(migrations._config(connection))
+    assert script.get_heads() == [migrations.HEAD]
+    revisions = [revision.revision for revision in script.walk_revisions()]
+    assert revisions == sorted(revisions, reverse=True), "revisions are numbered: the greater is the newer"
+
+
+def test_no_store_says_what_to_run(empty_database_url: str) -> None:
+    with connected(empty_database_url) as connection, pytest.raises(SchemaMismatch, match="run: coordinator migrate"):
+        migrations.check(connection)
+
+
+def test_a_migrated_store_passes_the_check(database_url: str) -> None:
+    with connected(database_url) as connection:
+        migrations.check(connection)
+
+
+@pytest.mark.rule("F6")
+def test_a_newer_schema_is_refused_and_left_alone(database_url: str) -> None:
+    with connected(database_url) as connection:
+        connection.execute(text("update coordinator.alembic_version set version_num = '9999'"))
+        connection.commit()
+    before = _catalog(database_url)
+    with connected(database_url) as connection, pytest.raises(SchemaMismatch, match="schema is at 9999, newer than"):
+        migrations.check(connection)
+    for change in (migrations.upgrade, migrations.downgrade):
+        with pytest.raises(SchemaMismatch, match="newer than this version knows"):
+            change(database_url)
+    assert _catalog(database_url) == before
+
+
+def test_an_older_schema_says_what_to_run(database_url: str) -> None:
+    with connected(database_url) as connection:
+        connection.execute(text("update coordinator.alembic_version set version_num = '0000'"))
+        connection.commit()
+    with connected(database_url) as connection, pytest.raises(SchemaMismatch, match=r"at 0000.*coordinator migrate"):
+        migrations.check(connection)
+
+
+def test_migrations_are_quiet(empty_database_url: str, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        migrations.upgrade(empty_database_url)
+    assert caplog.records == []

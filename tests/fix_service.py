@@ -114,6 +114,7 @@ class Service:
             capture_output=True,
             text=True,
             timeout=5 * PATIENCE,
+            check=False,
         )
         assert done.returncode == status, f"{arguments} ended with {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done.stdout

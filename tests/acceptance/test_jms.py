@@ -42,7 +42,7 @@ class Driver:
     """One run of the Java program."""
 
     def __init__(self, classpath: str, case: str, url: str) -> None:
-        self._errors = tempfile.TemporaryFile("w+")
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 (it lives as long as the process)
         self._process = subprocess.Popen(
             [
                 *("java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto", "-Xmx512m"),

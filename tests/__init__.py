@@ -1,0 +1,1 @@
+"""Tests: unit (pure), integration (real PostgreSQL), acceptance (the service as a process), migration, benchmarks."""

@@ -83,9 +83,7 @@ class UuidV7:
             offset = 0
         self._offset = offset + 8
         random = int.from_bytes(self._random[offset : offset + 8], "big") >> 2
-        return (
-            ((high >> 12) << 80) | (0x7 << 76) | ((high & 0xFFF) << 64) | (0x2 << 62) | random
-        ).to_bytes(16, "big")
+        return (((high >> 12) << 80) | (0x7 << 76) | ((high & 0xFFF) << 64) | (0x2 << 62) | random).to_bytes(16, "big")
 
 
 def declared_at(txn_id: bytes) -> datetime:

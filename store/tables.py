@@ -168,7 +168,8 @@ entry = Table(
     Column("failed", Text),
     # Message annotations merged by modified outcomes: an encoded AMQP map.
     Column("annotations", LargeBinary),
-    # The hot path inserts and deletes; vacuum by count, not by share, or a short queue with a long history is never cleaned.
+    # The hot path inserts and deletes; vacuum by count, not by share, or a short queue with a long history is never
+    # cleaned.
     postgresql_with={
         "autovacuum_vacuum_scale_factor": "0",
         "autovacuum_vacuum_threshold": "100000",
@@ -182,7 +183,8 @@ Index("entry_failed_idx", entry.c.group_id, postgresql_where=entry.c.failed.is_n
 txn = Table(
     "txn",
     metadata,
-    # An undecided transaction that lives longer than a moment (short ones are never seen here); deleted with its decision.
+    # An undecided transaction that lives longer than a moment (short ones are never seen here); deleted with its
+    # decision.
     Column("id", Uuid, primary_key=True),
     Column("instance_id", Integer, nullable=False),
     # container-id and remote address of the connection that declared it
@@ -251,4 +253,4 @@ create view {SCHEMA}.outcome as
 )
 
 for _sql in OBJECTS:
-    event.listen(metadata, "after_create", DDL(_sql.replace("%", "%%")))
+    event.listen(metadata, "after_create", DDL(_sql.replace("%", "%%")))  # type: ignore[no-untyped-call]

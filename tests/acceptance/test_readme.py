@@ -1,0 +1,79 @@
+"""The tour of the README, as a reader would type it, against a service on a port and a store of its own."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.fix_service import Service
+from tests.readme import Block, Step, blocks, section, steps
+from tests.rules import ROOT
+
+
+class Reader:
+    """Who takes the tour: keeps a shell in one terminal, and the service in another."""
+
+    def __init__(self, service: Service, folder: Path) -> None:
+        self._service = service
+        self._folder = folder
+        self._served = False
+
+    def follow(self, block: Block) -> None:
+        if block.language == "python":
+            name = block.text.removeprefix("# ").split(":", 1)[0].split()[0]
+            (self._folder / name).write_text(self._at_our_place(block.text))
+        elif block.language == "console":
+            for step in steps(block.text):
+                if step.command == "make serve":
+                    # The service runs already; served a second time means that it was killed before.
+                    self._serve()
+                else:
+                    self._type(step)
+
+    def _serve(self) -> None:
+        if self._served:
+            self._service.kill()
+            self._service.restart()
+        self._served = True
+
+    def _type(self, step: Step) -> None:
+        # One shell for each step; what it sets goes on to the next through a file.
+        variables = self._folder / "variables"
+        variables.touch()
+        script = f"set -e\n. {shlex.quote(str(variables))}\n{self._at_our_place(step.command)}\n"
+        name, assigned, _ = step.command.partition("=")
+        if assigned and name.isidentifier():
+            script += f"declare -p {name} >> {shlex.quote(str(variables))}\n"
+        done = subprocess.run(
+            ["bash", "-c", script],
+            cwd=self._folder,
+            env={**os.environ, "COORDINATOR_DATA_DIR": str(self._service.data_dir), "PYTHONPATH": str(ROOT)},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, f"{step.command}\n{done.stdout}\n{done.stderr}"
+        assert step.matches(done.stdout), f"{step}\nprinted: {done.stdout}\n{done.stderr}"
+
+    def _at_our_place(self, text: str) -> str:
+        """The same on the test's port, with the Python of the test."""
+        return (
+            text.replace("amqp://127.0.0.1:5672", self._service.url)
+            .replace(".venv/bin/coordinator", f"{shlex.quote(sys.executable)} -m coordinator")
+            .replace(".venv/bin/python", shlex.quote(sys.executable))
+        )
+
+
+@pytest.mark.rule("T8", "T9", "T11", "T20", "H15")
+def test_the_tour_goes_as_it_says(service: Service, tmp_path: Path) -> None:
+    reader = Reader(service, tmp_path)
+    tour = blocks(section("A tour of two minutes"))
+    assert [block.language for block in tour if block.language not in ("python", "console")] == []
+    for block in tour:
+        reader.follow(block)

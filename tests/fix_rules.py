@@ -1,0 +1,62 @@
+"""The marker ``rule``: a number that is no rule is an error; the end of a run records which rules' tests passed."""
+
+from __future__ import annotations
+
+import shlex
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from tests.rules import RECORD, RULES, Record, read_rules
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--rules-record", type=Path, default=RECORD, metavar="FILE", help="where the end of the run says which passed"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(RulesRun(config), "rules-run")
+
+
+class RulesRun:
+    """What one run of the tests says of the rules."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._tests: dict[str, list[str]] = {}
+        # A test passes when its call passed and neither its setup nor its teardown failed.
+        self._called: set[str] = set()
+        self._failed: set[str] = set()
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        known = read_rules()
+        for item in items:
+            numbers = [str(number) for mark in item.iter_markers("rule") for number in mark.args]
+            if unknown := [number for number in numbers if number not in known]:
+                raise pytest.UsageError(f"{item.nodeid}: no such rule in {RULES.name}: {', '.join(unknown)}")
+            if numbers:
+                self._tests[item.nodeid] = sorted(set(numbers))
+
+    def pytest_deselected(self, items: list[pytest.Item]) -> None:
+        for item in items:
+            self._tests.pop(item.nodeid, None)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self._failed.add(report.nodeid)
+        elif report.when == "call" and report.passed and not hasattr(report, "wasxfail"):
+            self._called.add(report.nodeid)
+
+    def pytest_sessionfinish(self, exitstatus: int) -> None:
+        whole = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
+        if self._config.option.collectonly or not whole:
+            return
+        Record(
+            command=shlex.join(["pytest", *self._config.invocation_params.args]),
+            ended_at=datetime.now(UTC).isoformat(timespec="seconds"),
+            tests=self._tests,
+            passed=frozenset((self._called - self._failed) & self._tests.keys()),
+        ).write(self._config.option.rules_record)

@@ -1,0 +1,1 @@
+"""Pure: no PostgreSQL, no service, no network."""

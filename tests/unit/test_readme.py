@@ -1,0 +1,72 @@
+"""What the README names is there."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.readme import README, Step, links, make_targets, section, steps
+from tests.rules import ROOT
+
+_TEXT = README.read_text("utf-8")
+_PAGES = [README, ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+@pytest.mark.parametrize("page", _PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    missing = [
+        target for target in links(page.read_text("utf-8")) if not (page.parent / target.partition("#")[0]).exists()
+    ]
+    assert missing == []
+
+
+def test_targets_of_make_exist() -> None:
+    targets = make_targets(_TEXT)
+    assert {"serve", "test", "rules"} <= targets
+    for target in sorted(targets):
+        done = subprocess.run(
+            ["make", "--dry-run", target], cwd=ROOT, env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+
+
+def test_targets_are_phony() -> None:
+    """A file or folder named as a target would hide it."""
+    makefile = (ROOT / "Makefile").read_text()
+    targets = set(re.findall(r"^([a-z][a-z-]*):", makefile, re.MULTILINE))
+    phony = set(" ".join(re.findall(r"^\.PHONY: (.*)$", makefile, re.MULTILINE)).split())
+    assert targets == phony
+
+
+@pytest.mark.rule("T33")
+def test_what_proton_cannot_see_is_said() -> None:
+    limits = " ".join(section("What it cannot do").split())
+    assert "transactional acquisition" in limits
+    assert "Proton 0.40" in limits
+
+
+def test_steps_of_a_console_block() -> None:
+    console = "$ one\n$ two words\na … c\nb\n$ three\n…\n"
+    assert steps(console) == [
+        Step(command="one", expected=""),
+        Step(command="two words", expected="a … c\nb\n"),
+        Step(command="three", expected="…\n"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("expected", "printed", "matches"),
+    [
+        ("", "", True),
+        ("", "anything", False),
+        ("tea\nmilk\n", "tea\nmilk\n", True),
+        ("tea\n", "tea\nmilk\n", False),
+        ("…commit…\n", "outcome  commit\nposted 2\n", True),
+        ("a.c\n", "abc\n", False),
+    ],
+)
+def test_what_is_expected_is_compared_whole(expected: str, printed: str, matches: bool) -> None:
+    assert Step(command="", expected=expected).matches(printed) is matches

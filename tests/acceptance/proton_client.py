@@ -1,6 +1,6 @@
-"""The client that python-qpid-proton ships, as its examples use it: ``python -m tests.acceptance.proton_client CASE PORT``.
+"""The client that python-qpid-proton ships, as its examples use it.
 
-Prints one line of JSON with what the client saw.
+``python -m tests.acceptance.proton_client CASE PORT`` prints one line of JSON with what the client saw.
 """
 
 from __future__ import annotations
@@ -22,10 +22,12 @@ PATIENCE = 60.0
 Seen = dict[str, Any]
 
 
-class _Transacted(MessagingHandler, TransactionHandler):  # type: ignore[misc]
+class _Transacted(MessagingHandler, TransactionHandler):
     """What sending and receiving in transactions share: one transaction after the other, alternately aborted."""
 
-    def __init__(self, url: str, address: str, batches: int, size: int, *, settle_before_discharge: bool = False) -> None:
+    def __init__(
+        self, url: str, address: str, batches: int, size: int, *, settle_before_discharge: bool = False
+    ) -> None:
         super().__init__(prefetch=0, auto_accept=False)
         self._url = url
         self._address = address
@@ -84,13 +86,13 @@ class _Transacted(MessagingHandler, TransactionHandler):  # type: ignore[misc]
         self._discharged("aborted")
 
     def on_transaction_declare_failed(self, event: Event) -> None:
-        raise RuntimeError(f"declare failed: {event.delivery.remote_state}")
+        raise RuntimeError(f"declare failed: {event.delivery}")
 
     def on_transaction_commit_failed(self, event: Event) -> None:
-        raise RuntimeError(f"commit failed: {event.delivery.remote.condition}")
+        raise RuntimeError(f"commit failed: {event.delivery}")
 
     def on_transport_error(self, event: Event) -> None:
-        raise RuntimeError(f"the connection broke: {event.transport.condition}")
+        raise RuntimeError(f"the connection broke: {event.transport}")
 
 
 class Posting(_Transacted):
@@ -111,7 +113,7 @@ class Posting(_Transacted):
                 self.discharge()
 
     def on_settled(self, event: Event) -> None:
-        delivery = event.delivery
+        delivery: Any = event.delivery
         if event.sender == self._sender and delivery.remote_state == 0x34:
             _, outcome = delivery.remote.data  # transactional-state: txn-id, outcome
             self.outcomes.append(int(outcome.descriptor))
@@ -129,6 +131,7 @@ class Retiring(_Transacted):
     def on_message(self, event: Event) -> None:
         assert self.transaction is not None
         self.seen.append([event.message.body, event.message.delivery_count])
+        assert event.delivery is not None
         self.transaction.accept(event.delivery)
         self.done += 1
         if self.done == self.size:
@@ -186,9 +189,12 @@ def blocking(url: str) -> Seen:
         sender.send(Message(body=f"m{number}", properties={"number": number}))
     receiver = connection.create_receiver(address, credit=1)
     seen = []
-    outcomes = {"m1": [receiver.accept, receiver.release], "m2": [receiver.reject]}
+    outcomes: dict[Any, list[Callable[[], None]]] = {
+        "m1": [receiver.accept, receiver.release],
+        "m2": [receiver.reject],
+    }
     for _ in range(5):
-        message = receiver.receive(timeout=PATIENCE)
+        message: Any = receiver.receive(timeout=PATIENCE)
         seen.append([message.body, message.delivery_count, message.properties["number"]])
         outcomes.get(message.body, [receiver.accept]).pop()()
         receiver.flow(1)
@@ -231,8 +237,9 @@ def dynamic(url: str) -> Seen:
 
 def without_sasl(url: str) -> Seen:
     connection = BlockingConnection(url, timeout=PATIENCE, sasl_enabled=False)
-    properties = connection.conn.remote_properties or {}
-    offered = [str(each) for each in connection.conn.remote_offered_capabilities or ()]
+    opened: Any = connection.conn
+    properties = opened.remote_properties or {}
+    offered = [str(each) for each in opened.remote_offered_capabilities or ()]
     connection.create_sender("proton.without_sasl").send(Message(body="hello"))
     connection.close()
     return {
@@ -249,7 +256,7 @@ CASES: dict[str, Callable[[str], Seen]] = {
 
 def main() -> None:
     case, port = sys.argv[1:]
-    print(json.dumps(CASES[case](f"amqp://127.0.0.1:{port}")))
+    sys.stdout.write(json.dumps(CASES[case](f"amqp://127.0.0.1:{port}")) + "\n")
 
 
 if __name__ == "__main__":

@@ -214,7 +214,9 @@ def test_expired_messages_are_not_delivered(service: Service, start: Start) -> N
 @pytest.mark.rule("P5")
 def test_pulling_without_prefetch(service: Service, start: Start) -> None:
     seen = start("no-prefetch", service).line()
-    assert seen["empty_no_wait"] and seen["empty_timeout"] and seen["empty_again"]
+    assert seen["empty_no_wait"]
+    assert seen["empty_timeout"]
+    assert seen["empty_again"]
     assert seen["received"] == ["m0", "m1"]
     assert seen["other"] == "m2"
 

@@ -139,7 +139,9 @@ def test_a_message_goes_through_unchanged(run: Run, service: Service) -> None:
     assert seen["answered"] == ["accepted", True]
     assert seen["received"] == seen["sent"]
     store, entry = seen["tag"].split(":")
-    assert len(store) == 8 and entry and len(seen["tag"]) <= 32
+    assert len(store) == 8
+    assert entry
+    assert len(seen["tag"]) <= 32
     assert seen["left"] == []
 
 
@@ -190,7 +192,8 @@ def test_rejected_goes_to_the_dead_letters(run: Run) -> None:
 @pytest.mark.rule("P8", "P9")
 def test_dynamic_source_lives_as_long_as_its_link(run: Run) -> None:
     seen = run("dynamic")
-    assert seen["has_address"] and seen["is_dynamic"]
+    assert seen["has_address"]
+    assert seen["is_dynamic"]
     assert (seen["answered"], seen["received"]) == ("accepted", "hello")
     assert seen["after"] == ["rejected", "amqp:not-found"]
 

@@ -34,7 +34,8 @@ class Consumer(Protocol):
     @property
     def draining(self) -> bool: ...
 
-    def send(self, entry: Entry) -> None: ...
+    def send(self, entry: Entry) -> bool:
+        """Whether it takes another right away."""
 
     def drained(self) -> None:
         """There is nothing for it: its credit is used up (part 2, section 2.6.7)."""
@@ -311,12 +312,15 @@ class Queue:
                 self.sent_octets += size  # as if it were under way: done_with() takes it off again
                 self.service.expire(entry)
                 continue
-            consumer.send(entry)
-            self.sent_octets += size
-            if self.sent_octets > keep_octets:
-                entry.message = None
-                self.sent_octets -= size
+            more = consumer.send(entry)
+            if entry.message is not None:
+                self.sent_octets += size
+                if self.sent_octets > keep_octets:
+                    entry.message = None
+                    self.sent_octets -= size
             given += 1
+            if not more:
+                break
         for entry in aside:
             heappush(returned, entry)
         return given

@@ -138,15 +138,15 @@ class Service:
             )
         return queue
 
-    def resolve(self, name: str, found: Found) -> None:
-        self.directory.resolve(name, found)
+    def resolve(self, name: str, found: Found, *, topic: bool = False) -> None:
+        self.directory.resolve(name, found, topic=topic)
 
     def resolve_dead_letters(self, name: str, found: Found) -> None:
         self.directory.resolve(name, found, origin="dead-letter")
 
-    def make_dynamic(self, found: Found) -> None:
-        """A temporary queue, owned by this instance."""
-        self.directory.resolve(f"$dynamic/{self.uuids.next().hex()}", found, origin="dynamic")
+    def make_dynamic(self, found: Found, *, topic: bool = False) -> None:
+        """A temporary queue or topic, owned by this instance."""
+        self.directory.resolve(f"$dynamic/{self.uuids.next().hex()}", found, origin="dynamic", topic=topic)
 
     def subscribe(self, address: Address, name: str, subscribed: Callable[[Queue | Refusal], None]) -> None:
         """A volatile group on a topic, for one link."""

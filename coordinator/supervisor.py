@@ -240,8 +240,7 @@ class Supervisor:
         self._selector.register(read_end, selectors.EVENT_READ, worker)
 
     def _read_ready(self, worker: _Worker) -> None:
-        assert worker.ready_pipe is not None
-        if os.read(worker.ready_pipe, 64):
+        if worker.ready_pipe is not None and os.read(worker.ready_pipe, 64):
             worker.ready = True
             _log.info("worker ready", worker=worker.number, pid=worker.process.pid if worker.process else None)
         # Else it ended before it was ready; SIGCHLD says so.

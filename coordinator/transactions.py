@@ -26,7 +26,7 @@ class Control(Protocol):
     """The control link that declared a transaction."""
 
     def discharged(self, txn: Transaction, refusal: Refusal | None) -> None:
-        """The discharge under way is decided: accepted, or rejected with the refusal."""
+        """It is decided; its discharge (``txn.answer``, where there is one) is accepted, or rejected with the refusal."""
 
 
 class Poster(Protocol):
@@ -47,6 +47,7 @@ class Transaction:
         "octets",
         "owner",
         "parked",
+        "partials",
         "posts",
         "reason",
         "registered",
@@ -76,6 +77,8 @@ class Transaction:
         self.error: Refusal | None = None
         #: the delivery of the discharge, while it is under way
         self.answer: object = None
+        #: deliveries that have begun and are not complete (T15)
+        self.partials = 0
         #: posts that wait for their address to be known; a discharge waits for them
         self.parked = 0
         #: the ``fail`` of the discharge, once there is one
@@ -238,9 +241,8 @@ class Transaction:
         self.retired = []
         self.undone = []
         self.unsettled_posts = []
-        if self.answer is not None:
-            self.control.discharged(self, refusal)
-            self.answer = None
+        self.control.discharged(self, refusal)
+        self.answer = None
 
     def refusal(self) -> Refusal:
         """Why a commit is refused."""

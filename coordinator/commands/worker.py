@@ -6,7 +6,6 @@ listening sockets; ``ready``, that of a pipe to write a byte to when it serves; 
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import signal
@@ -34,8 +33,6 @@ def main(handed: int) -> int:
         os.write(message["ready"], b"\n")
         os.close(message["ready"])
 
-    # What was imported stays: the collector need not look at it again.
-    gc.freeze()
     return worker.main(settings, listeners, message["database_url"], ready)
 
 

@@ -1,6 +1,6 @@
 """An order service: each order is a row in its own database and a message, by best effort one-phase commit (rule X1).
 
-1. The message is posted in a transaction of the coordinator, and its acceptance awaited: all that can be refused, is now.
+1. The message is posted in a transaction of the coordinator, and its acceptance awaited: what can be refused is, now.
 2. The row is committed in the service's own database. It keeps the txn-id.
 3. The transaction is discharged.
 
@@ -84,7 +84,7 @@ class OrderService(MessagingHandler, TransactionHandler):
     """Places one order after the other, each in a transaction of its own."""
 
     def __init__(self, url: str, address: str, database: Connection, last: int, hold: tuple[str, int] | None) -> None:
-        """``hold``: a point (``before-commit``, ``after-commit``) and an order where it stops for ever, to be killed."""
+        """``hold``: a point (``before-commit``, ``after-commit``) and an order where it waits to be killed."""
         super().__init__()
         self._url = url
         self._address = address
@@ -144,7 +144,8 @@ class OrderService(MessagingHandler, TransactionHandler):
         order, transaction = self._order, self._transaction
         assert order is not None
         assert transaction is not None
-        txn_id = bytes(transaction.id).hex()
+        declared: Any = transaction.id
+        txn_id = bytes(declared).hex()
         self._database.execute(orders.insert().values(**order, txn_id=txn_id, placed_at=datetime.now(UTC)))
         self._stop_at("before-commit", order["id"])
         self._database.commit()

@@ -99,8 +99,12 @@ class Service:
 
     # -- a turn
 
-    def end_turn(self) -> None:
-        """What this turn has gathered goes on its way: deliveries to consumers, units to the store."""
+    def end_turn(self) -> bool:
+        """What this turn has gathered goes on its way: deliveries to consumers, units to the store.
+
+        Whether there was any.
+        """
+        active = bool(self.dirty_queues or self._settling)
         self.ids.advance()
         while self.dirty_queues:
             dirty = self.dirty_queues
@@ -116,6 +120,7 @@ class Service:
             self._congestion_ends = []
             for callback in ended:
                 callback()
+        return active
 
     def when_uncongested(self, callback: Callable[[], None]) -> None:
         self._congestion_ends.append(callback)
@@ -165,6 +170,10 @@ class Service:
         self.queries.ask(queries.MAKE_SUBSCRIPTION, parameters, made)
 
     def unsubscribe(self, address: Address, queue: Queue) -> None:
+        """The group goes with its link, but not before transactions that retire its deliveries are decided."""
+        if any(entry.txn is not None for entry in queue.held.values()):
+            self.loop.call_later(0.5, lambda: self.unsubscribe(address, queue))
+            return
         if queue in address.subscriptions:
             address.subscriptions.remove(queue)
         self.queues.pop(queue.group_id, None)

@@ -83,6 +83,10 @@ class Connection:
             self.dirty = True
             self.reactor.dirty.append(self)
 
+    @property
+    def has_output(self) -> bool:
+        return engine.transport_pending(self.transport) > 0
+
     def feed(self) -> None:
         """Written out: consumers that waited for room go on."""
         starved = self.starved

@@ -278,7 +278,11 @@ class Consuming(Outgoing):
         for entry in unsettled.values():
             entry.link = None
             entry.delivery = None
-            if entry.txn is None and entry.outcome is None:
+            if entry.txn is not None or entry.outcome is not None:
+                continue
+            if self._address.topic:  # nobody is left to have it
+                self._queue.done_with(entry)
+            else:
                 entry.outcome = FAILED
                 service.settle_later(entry, FAILED)
         if self._address.topic:

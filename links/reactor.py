@@ -39,6 +39,7 @@ class Reactor:
         self._connections: dict[int, Connection] = {}
         self._deadlines: list[tuple[float, int, Callable[[], None]]] = []
         self._number = count()
+        self._listeners: list[socket.socket] = []
         self._stopping = False
         self.end_turn: Callable[[], bool] = lambda: False
         self.events = engine.collector()
@@ -74,6 +75,11 @@ class Reactor:
     def connections(self) -> list[Connection]:
         return list(self._connections.values())
 
+    def stop_listening(self) -> None:
+        for listener in self._listeners:
+            self.forget(listener.fileno())
+        self._listeners.clear()
+
     def listen(self, listener: socket.socket, accepted: Callable[[socket.socket], Connection]) -> None:
         listener.setblocking(False)
 
@@ -90,6 +96,7 @@ class Reactor:
                     return
                 self._add(accepted(sock))
 
+        self._listeners.append(listener)
         self.watch(listener.fileno(), _IN, accept)
 
     def _add(self, connection: Connection) -> None:

@@ -24,8 +24,6 @@ from store.errors import StoreError, StoreUnavailable
 
 log = structlog.get_logger(__name__)
 
-#: an instance whose heartbeat is older is given up (another host's; one of ours is seen by its process)
-STALE_SECONDS = 10.0
 #: how long work in hand may take when the service stops (rule F5)
 GRACE_SECONDS = 5.0
 _STORE_RETRY_SECONDS = 0.2
@@ -87,7 +85,7 @@ def _register(database_url: str) -> recovery.Registration:
         try:
             with connected(database_url) as connection:
                 registration = recovery.register(connection, VERSION)
-                given_up = recovery.recover(connection, registration.instance_id, STALE_SECONDS)
+                given_up = recovery.recover(connection, registration.instance_id, recovery.STALE_SECONDS)
             break
         except StoreUnavailable as error:
             if not waiting:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Literal
 
+from coordinator.printable import printable
 from coordinator.settings import AddressPattern, AddressSettings
 
 LONGEST_NAME = 1024
@@ -48,9 +49,8 @@ class Refusal:
 
 def shown(name: str) -> str:
     """``name`` for a message: printable, quoted, and never longer than a line."""
-    cut = name if len(name) <= _LONGEST_SHOWN else name[:_LONGEST_SHOWN]
-    escaped = "".join(c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in cut)
-    return f"'{escaped}'" if cut is name else f"'{escaped}...' ({len(name)} characters)"
+    quoted = f"'{printable(name, _LONGEST_SHOWN)}'"
+    return quoted if len(name) <= _LONGEST_SHOWN else f"{quoted} ({len(name)} characters)"
 
 
 def check_name(name: str) -> str:
@@ -80,8 +80,11 @@ class AddressPolicy:
         self._create = settings.create
         self._patterns = settings.patterns
 
-    def decide(self, name: str) -> NewAddress | Refusal:
-        """``name`` was used by a client and is not there: the address to be made, or why not."""
+    def decide(self, name: str, *, topic: bool = False) -> NewAddress | Refusal:
+        """``name`` was used by a client and is not there: the address to be made, or why not.
+
+        ``topic``: the client asked for one (the terminus capability ``topic``); a pattern that matches decides.
+        """
         try:
             check_name(name)
         except AddressInvalid as error:
@@ -111,7 +114,7 @@ class AddressPolicy:
                 condition="not-found",
                 message=f"there is no address {shown(name)}, and it matches no pattern of those that are made on use",
             )
-        return NewAddress(name=name)
+        return NewAddress(name=name, routing="topic" if topic else "queue")
 
     def _matching(self, name: str) -> AddressPattern | None:
         return next((pattern for pattern in self._patterns if fnmatchcase(name, pattern.match)), None)

@@ -1,4 +1,6 @@
-"""The addresses this instance knows: found in the store, made on first use where the settings allow it, forgotten when changed."""
+"""The addresses this instance knows: found in the store, made on first use where the settings allow it, forgotten
+when changed.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from coordinator.addresses import AddressPolicy, AddressRefused, NewAddress
+from coordinator import addresses
+from coordinator.addresses import AddressInvalid, AddressPolicy, NewAddress
 from coordinator.dead_letters import PREFIX as DEAD_LETTERS
 from coordinator.dead_letters import number, text
 from coordinator.errors import Condition, Refusal
@@ -60,22 +63,31 @@ class Directory:
     def forget_all(self) -> None:
         self._known.clear()
 
-    def resolve(self, name: str, found: Found, *, origin: str = "use") -> None:
-        """Find the address, or make it where the settings allow; ``found`` hears of it now or later."""
+    def resolve(self, name: str, found: Found, *, origin: str = "use", topic: bool = False) -> None:
+        """Find the address, or make it where the settings allow; ``found`` hears of it now or later.
+
+        ``topic``: the client means a topic (a capability of its terminus); it counts where no pattern says otherwise.
+        """
         address = self._known.get(name)
         if address is not None:
             found(address)
             return
+        if origin == "use":
+            try:
+                addresses.check_name(name)
+            except AddressInvalid as invalid:
+                found(Refusal(Condition.INVALID_FIELD, str(invalid)))
+                return
         waiting = self._waiting.get(name)
         if waiting is not None:
             waiting.append(found)
             return
         self._waiting[name] = [found]
         self._service.queries.ask(
-            queries.ADDRESS, [name.encode()], lambda rows: self._looked_up(name, origin, rows, made=False)
+            queries.ADDRESS, [name.encode()], lambda rows: self._looked_up(name, origin, topic, rows, made=False)
         )
 
-    def _looked_up(self, name: str, origin: str, rows: list[Row] | StoreError, *, made: bool) -> None:
+    def _looked_up(self, name: str, origin: str, topic: bool, rows: list[Row] | StoreError, *, made: bool) -> None:
         if not isinstance(rows, list):
             self._tell(name, Refusal(Condition.INTERNAL_ERROR, "the store cannot say whether the address exists"))
         elif rows:
@@ -83,17 +95,14 @@ class Directory:
         elif made:
             self._tell(name, Refusal(Condition.NOT_FOUND, f"the address {name!r} was removed while it was made"))
         else:
-            self._make(name, origin)
+            self._make(name, origin, topic)
 
-    def _make(self, name: str, origin: str) -> None:
-        if origin == "use":
-            try:
-                new = self._policy.decide(name)
-            except AddressRefused as refused:
-                self._tell(name, Refusal(Condition.NOT_FOUND, str(refused)))
-                return
-        else:
-            new = NewAddress(name=name)
+    def _make(self, name: str, origin: str, topic: bool) -> None:
+        new = self._policy.decide(name, topic=topic) if origin == "use" else _own(name, topic)
+        if isinstance(new, addresses.Refusal):
+            condition = Condition.INVALID_FIELD if new.condition == "invalid" else Condition.NOT_FOUND
+            self._tell(name, Refusal(condition, new.message))
+            return
         owner = self._service.instance_id if origin == "dynamic" else 0
         parameters = [
             name.encode(),
@@ -110,7 +119,7 @@ class Directory:
                 self._tell(name, Refusal(Condition.INTERNAL_ERROR, "the store could not make the address"))
                 return
             self._service.queries.ask(
-                queries.ADDRESS, [name.encode()], lambda rows: self._looked_up(name, origin, rows, made=True)
+                queries.ADDRESS, [name.encode()], lambda rows: self._looked_up(name, origin, topic, rows, made=True)
             )
 
         self._service.queries.ask(queries.MAKE_ADDRESS, parameters, made)
@@ -142,3 +151,8 @@ class Directory:
         """The link (or connection) that it lived with is gone; so are its messages."""
         self.forget(address.name)
         self._service.queries.ask(queries.REMOVE_ADDRESS, [address.name.encode()], lambda _: None)
+
+
+def _own(name: str, topic: bool) -> NewAddress:
+    """An address that the service makes for itself: dead letters, and dynamic ones."""
+    return NewAddress(name=name, routing="topic" if topic else "queue")

@@ -13,6 +13,7 @@ from typing import Any, TextIO
 
 import structlog
 
+from coordinator.printable import printable
 from coordinator.settings import LogSettings
 
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
@@ -76,10 +77,7 @@ def _one_line(_logger: object, _method: str, event: MutableMapping[str, Any]) ->
 def _escaped(value: object) -> object:
     if value is None or isinstance(value, (bool, int, float)):
         return value
-    text = value if isinstance(value, str) else repr(value)
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in text)
+    return printable(value if isinstance(value, str) else repr(value))
 
 
 def _never(_stream: TextIO, _info: object) -> None:

@@ -1,8 +1,8 @@
 """One consumer group of an address, as this instance serves it: a window of entries it has leased, and who wants them.
 
-What does not fit the window stays in PostgreSQL. Entries go out in order of commit; what comes back goes before what is newer
-(rule D5). The window is bounded in messages and octets, and so are the bodies kept for deliveries under way: an entry
-whose body was let go returns through the store.
+What does not fit the window stays in PostgreSQL. Entries go out in order of commit; what comes back goes before what
+is newer (rule D5). The window is bounded in messages and octets, and so are the bodies kept for deliveries under way:
+an entry whose body was let go returns through the store.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ class Consumer(Protocol):
     @property
     def draining(self) -> bool: ...
 
-    def send(self, entry: Entry) -> None: ...
+    def send(self, entry: Entry) -> bool:
+        """Whether it takes another right away."""
 
     def drained(self) -> None:
         """There is nothing for it: its credit is used up (part 2, section 2.6.7)."""
@@ -166,7 +167,9 @@ class Queue:
     # -- entries arriving
 
     def reserve(self, size: int) -> bool:
-        """Whether a message posted now is born leased to us: someone here wants it, and nothing older waits in the store."""
+        """Whether a message posted now is born leased to us: someone here wants it, and nothing older waits in the
+        store.
+        """
         if not self.consumers or self.more or self._loading:
             return False
         limits = self.service.limits
@@ -191,7 +194,9 @@ class Queue:
         self.touch()
 
     def in_store(self, lowest: int | None = None) -> None:
-        """The store has (or may have) entries that nobody holds; ``lowest``: an id among them, where it may be an old one."""
+        """The store has (or may have) entries that nobody holds; ``lowest``: an id among them, where it may be an old
+        one.
+        """
         self.more = True
         if lowest is not None:
             self._low = min(self._low, lowest - 1)
@@ -311,12 +316,15 @@ class Queue:
                 self.sent_octets += size  # as if it were under way: done_with() takes it off again
                 self.service.expire(entry)
                 continue
-            consumer.send(entry)
-            self.sent_octets += size
-            if self.sent_octets > keep_octets:
-                entry.message = None
-                self.sent_octets -= size
+            more = consumer.send(entry)
+            if entry.message is not None:
+                self.sent_octets += size
+                if self.sent_octets > keep_octets:
+                    entry.message = None
+                    self.sent_octets -= size
             given += 1
+            if not more:
+                break
         for entry in aside:
             heappush(returned, entry)
         return given

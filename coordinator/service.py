@@ -1,4 +1,6 @@
-"""One instance: its queues, transactions and addresses, over one store. Driven by the reactor, one turn after the other."""
+"""One instance: its queues, transactions and addresses, over one store. Driven by the reactor, one turn after the
+other.
+"""
 
 from __future__ import annotations
 
@@ -99,8 +101,12 @@ class Service:
 
     # -- a turn
 
-    def end_turn(self) -> None:
-        """What this turn has gathered goes on its way: deliveries to consumers, units to the store."""
+    def end_turn(self) -> bool:
+        """What this turn has gathered goes on its way: deliveries to consumers, units to the store.
+
+        Whether there was any.
+        """
+        active = bool(self.dirty_queues or self._settling)
         self.ids.advance()
         while self.dirty_queues:
             dirty = self.dirty_queues
@@ -116,6 +122,7 @@ class Service:
             self._congestion_ends = []
             for callback in ended:
                 callback()
+        return active
 
     def when_uncongested(self, callback: Callable[[], None]) -> None:
         self._congestion_ends.append(callback)
@@ -138,15 +145,15 @@ class Service:
             )
         return queue
 
-    def resolve(self, name: str, found: Found) -> None:
-        self.directory.resolve(name, found)
+    def resolve(self, name: str, found: Found, *, topic: bool = False) -> None:
+        self.directory.resolve(name, found, topic=topic)
 
     def resolve_dead_letters(self, name: str, found: Found) -> None:
         self.directory.resolve(name, found, origin="dead-letter")
 
-    def make_dynamic(self, found: Found) -> None:
-        """A temporary queue, owned by this instance."""
-        self.directory.resolve(f"$dynamic/{self.uuids.next().hex()}", found, origin="dynamic")
+    def make_dynamic(self, found: Found, *, topic: bool = False) -> None:
+        """A temporary queue or topic, owned by this instance."""
+        self.directory.resolve(f"$dynamic/{self.uuids.next().hex()}", found, origin="dynamic", topic=topic)
 
     def subscribe(self, address: Address, name: str, subscribed: Callable[[Queue | Refusal], None]) -> None:
         """A volatile group on a topic, for one link."""
@@ -165,6 +172,10 @@ class Service:
         self.queries.ask(queries.MAKE_SUBSCRIPTION, parameters, made)
 
     def unsubscribe(self, address: Address, queue: Queue) -> None:
+        """The group goes with its link, but not before transactions that retire its deliveries are decided."""
+        if any(entry.txn is not None for entry in queue.held.values()):
+            self.loop.call_later(0.5, lambda: self.unsubscribe(address, queue))
+            return
         if queue in address.subscriptions:
             address.subscriptions.remove(queue)
         self.queues.pop(queue.group_id, None)
@@ -228,7 +239,8 @@ class Service:
                 self._reclaim(queue, ceiling)
                 return
             entries = [self.entry_of(queue, row) for row in rows]
-            # nothing beyond what came; below the low-water mark there may be some, so an empty answer above it says little
+            # nothing beyond what came; below the low-water mark there may be some, so an empty answer above it says
+            # little
             complete = number(rows[0][6]) == len(rows) < most if rows else not low
             queue.loaded(entries, complete, version)
 
@@ -320,7 +332,7 @@ class Service:
         if txn.registered:
             self.queries.ask(queries.FORGET_TXN, [txn.id], lambda _: None)
 
-    def outcome(self, txn_id: bytes, found: Callable[[tuple[str, str] | None | StoreError], None]) -> None:
+    def outcome(self, txn_id: bytes, found: Callable[[tuple[str, str] | StoreError | None], None]) -> None:
         """The decision and reason the store remembers (T11), None where it knows no such transaction."""
 
         def answered(rows: list[Row] | StoreError) -> None:

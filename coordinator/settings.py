@@ -34,6 +34,8 @@ from pydantic_settings import (
     SettingsError,
 )
 
+from coordinator.printable import printable
+
 PREFIX = "COORDINATOR_"
 _NESTED = "__"
 #: Names the TOML file; not a setting itself.
@@ -198,7 +200,7 @@ class Settings(_Section):
             try:
                 endpoint(url)
             except ValueError as error:
-                raise ValueError(f"{_shown(url)}: {error}") from None
+                raise ValueError(f"{printable(url, 80)}: {error}") from None
         return value
 
     @field_validator("database_url")
@@ -295,7 +297,7 @@ def _explain(
     item: Mapping[str, Any], flags: Mapping[str, Any], environment: Mapping[str, Any], config: Path | None
 ) -> str:
     path: tuple[int | str, ...] = item["loc"]
-    name = ".".join(_shown(str(part)) for part in path)
+    name = ".".join(printable(str(part), 80) for part in path)
     # A list is given as a whole.
     parts = [str(part) for part in itertools.takewhile(lambda part: isinstance(part, str), path)]
     if _has(flags, path[:1]):
@@ -310,7 +312,9 @@ def _explain(
         return f"{source}: {name}: expected a table of settings"
     message = str(item["msg"]).removeprefix("Value error, ")
     secret = path[0] == "database_url"
-    value = "" if secret or item["type"] in ("missing", "value_error") else f", not {_shown(repr(item['input']))}"
+    value = (
+        "" if secret or item["type"] in ("missing", "value_error") else f", not {printable(repr(item['input']), 80)}"
+    )
     return f"{source}: {name}: {message}{value}"
 
 
@@ -321,9 +325,3 @@ def _has(layer: Any, path: tuple[int | str, ...]) -> bool:
         except (KeyError, IndexError, TypeError):
             return False
     return True
-
-
-def _shown(text: str, longest: int = 80) -> str:
-    """``text`` fit for one line of an error."""
-    cut = text if len(text) <= longest else f"{text[:longest]}..."
-    return "".join(c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in cut)

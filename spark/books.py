@@ -170,9 +170,13 @@ def open_book(spark: SparkSession, description: BookDescription) -> Book:
             raise BookError(f"book {name}: {setting}: there is no column {column!r}; there are {', '.join(types)}")
     key_type, time_type = types[description.key], types[description.time]
     if not isinstance(key_type, StringType | IntegralType | DecimalType | BinaryType):
-        raise BookError(f"book {name}: key: column {description.key!r} is {key_type.simpleString()}, expected text or a whole number")
+        raise BookError(
+            f"book {name}: key: column {description.key!r} is {key_type.simpleString()}, expected text or a whole number"
+        )
     if not isinstance(time_type, TimestampType | TimestampNTZType | DateType | StringType):
-        raise BookError(f"book {name}: time: column {description.time!r} is {time_type.simpleString()}, expected a timestamp")
+        raise BookError(
+            f"book {name}: time: column {description.time!r} is {time_type.simpleString()}, expected a timestamp"
+        )
     conditions: dict[str, Column] = {}
     for setting, expression in (
         ("committed_when", description.committed_when),
@@ -234,7 +238,11 @@ def _book_key(column: Column, key_type: DataType, description: BookDescription) 
         text = f.try_validate_utf8(column)
         return text, missing.when(text.isNull(), f.lit("unparsable-key:octets that are no text"))
     # whole numbers of any width, and text as it is
-    key = f.regexp_replace(column.cast("string"), r"\.0+$", "") if isinstance(key_type, DecimalType) else column.cast("string")
+    key = (
+        f.regexp_replace(column.cast("string"), r"\.0+$", "")
+        if isinstance(key_type, DecimalType)
+        else column.cast("string")
+    )
     return key, missing.otherwise(f.lit(None).cast("string"))
 
 
@@ -392,10 +400,16 @@ def book_findings(book: Book, marks: DataFrame, period: Period, seen_at: datetim
         seen_at=seen_at,
         txn_id=f.col("undecided_txn"),
         address=f.col("undecided_address"),
-        detail=said("undecided here, the book says %s", f.when(f.col("book_committed"), "committed").otherwise("rolled back")),
-        suggested_repair=f.format_string('coordinator resolve %s --%s --reason "as the book says"', f.col("undecided_txn"), decision),
+        detail=said(
+            "undecided here, the book says %s", f.when(f.col("book_committed"), "committed").otherwise("rolled back")
+        ),
+        suggested_repair=f.format_string(
+            'coordinator resolve %s --%s --reason "as the book says"', f.col("undecided_txn"), decision
+        ),
     )
-    sent_out = keyed.where(committed & f.col("half_id").isNotNull() & f.col("judged") & (f.col("decided_at") <= f.lit(settled)))
+    sent_out = keyed.where(
+        committed & f.col("half_id").isNotNull() & f.col("judged") & (f.col("decided_at") <= f.lit(settled))
+    )
     beside = sent_out.join(counted.drop("judged_row"), "key", "left")
     phantom = finding(
         beside.where(
@@ -408,7 +422,10 @@ def book_findings(book: Book, marks: DataFrame, period: Period, seen_at: datetim
         txn_id=f.col("txn_id"),
         half_id=f.col("half_id"),
         address=f.col("address"),
-        detail=said("the coordinator committed it, the book %s", f.when(f.col("rows").isNull(), "has no row").otherwise("says rolled back")),
+        detail=said(
+            "the coordinator committed it, the book %s",
+            f.when(f.col("rows").isNull(), "has no row").otherwise("says rolled back"),
+        ),
         suggested_repair="tell the consumers of the address, or write the row that is missing",
     )
     findings = [lost, waiting, phantom]
@@ -532,5 +549,3 @@ def _unusable(book: Book, rows: DataFrame, marks: DataFrame, counted: DataFrame,
         )
     )
     return listed
-
-

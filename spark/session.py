@@ -113,7 +113,9 @@ def _environment(home: Path) -> Iterator[None]:
                     os.environ[name] = value
 
 
-def open_session(master: str = "local[*]", *, memory: str = "2g", settings: dict[str, str] | None = None) -> SparkSession:
+def open_session(
+    master: str = "local[*]", *, memory: str = "2g", settings: dict[str, str] | None = None
+) -> SparkSession:
     """A session with the data source ``halfop`` registered; 4 to 5 s the first time.
 
     ``memory`` is the heap of the driver, which in local mode is all of Spark's; ``settings`` win over those chosen here.
@@ -127,7 +129,11 @@ def open_session(master: str = "local[*]", *, memory: str = "2g", settings: dict
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         # the loopback is enough for one machine, and needs no host name that resolves
-        **({"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"} if master.startswith("local") else {}),
+        **(
+            {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+            if master.startswith("local")
+            else {}
+        ),
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
         # moments are UTC, whatever zone the machine is in
         "spark.sql.session.timeZone": "UTC",

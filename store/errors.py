@@ -6,6 +6,8 @@
     ├── StoreUnavailable   the database is away, closing or full: nothing is known to have been done; try again
     ├── SchemaMismatch     the schema is not the one that this version knows
     ├── AlreadyDecided     the transaction has its op already; first decision wins (H5)
+    ├── NotUndecided       no undecided transaction is known by that id
+    ├── CannotCommit       a plain transaction can be committed by its client only
     ├── NotLeased          an entry to be retired is not, or no longer, leased to this instance
     ├── AppendOnly         somebody tried to change a half or an op
     ├── AddressExists      an address of that name is there
@@ -42,6 +44,14 @@ class SchemaMismatch(StoreError):
 
 class AlreadyDecided(StoreError):
     """There is an op for the transaction."""
+
+
+class NotUndecided(StoreError):
+    """There is no undecided transaction of that id."""
+
+
+class CannotCommit(StoreError):
+    """Nobody but its client can commit it."""
 
 
 class NotLeased(StoreError):

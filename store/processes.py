@@ -24,9 +24,9 @@ def die_with_parent(number: signal.Signals, parent: int) -> None:
 
 
 def machine() -> str:
-    """Host name and boot id: the same only for processes of one machine since it started."""
+    """Host name, boot id and namespace of process ids: the same only for processes that see each other in ``/proc``."""
     boot_id = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    return f"{socket.gethostname()} {boot_id}"
+    return f"{socket.gethostname()} {boot_id} {Path('/proc/self/ns/pid').readlink()}"
 
 
 def start_ticks(pid: int) -> int | None:

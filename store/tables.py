@@ -235,10 +235,10 @@ create trigger op_append_only before update or delete on {SCHEMA}.op
   for each row execute function {SCHEMA}.append_only()""",
     # The batch retires and requeues only what its instance has leased; a single miss undoes the whole statement.
     f"""
-create function {SCHEMA}.require_leased(found bigint, wanted bigint) returns void language plpgsql as $$
+create function {SCHEMA}.require_leased(there bigint, wanted bigint) returns void language plpgsql as $$
 begin
-  if found <> wanted then
-    raise exception 'of % leased entries % were found', wanted, found using errcode = 'CO001';
+  if there <> wanted then
+    raise exception 'of % leased entries % were found', wanted, there using errcode = 'CO001';
   end if;
 end $$""",
     # H15: what became of a transaction.

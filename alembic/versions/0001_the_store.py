@@ -197,10 +197,10 @@ create trigger op_append_only before update or delete on coordinator.op
     )
     op.execute(
         """
-create function coordinator.require_leased(found bigint, wanted bigint) returns void language plpgsql as $$
+create function coordinator.require_leased(there bigint, wanted bigint) returns void language plpgsql as $$
 begin
-  if found <> wanted then
-    raise exception 'of % leased entries % were found', wanted, found using errcode = 'CO001';
+  if there <> wanted then
+    raise exception 'of % leased entries % were found', wanted, there using errcode = 'CO001';
   end if;
 end $$"""
     )

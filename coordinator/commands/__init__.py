@@ -1,1 +1,1 @@
-"""The command line, one module a command. Heavy imports are in the functions: an administrator does not wait for them."""
+"""The command line, one module a command. Heavy imports are in the functions: nobody waits for what is not used."""

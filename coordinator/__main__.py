@@ -1,0 +1,60 @@
+"""The command line; the composition root. A command's own imports wait until it runs."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Annotated
+
+import typer
+
+from coordinator.commands.address import app as address
+from coordinator.commands.migrate import migrate
+from coordinator.commands.purge import purge
+from coordinator.commands.serve import serve
+from coordinator.commands.transactions import outcome, resolve, transactions
+
+app = typer.Typer(
+    name="coordinator",
+    help="A transaction coordinator for AMQP 1.0 clients.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    # Its tracebacks show local variables, and those hold secrets.
+    pretty_exceptions_enable=False,
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from coordinator.version import VERSION
+
+        typer.echo(f"coordinator {VERSION}")
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
+app.command()(serve)
+app.command()(migrate)
+app.add_typer(address, name="address")
+app.command()(transactions)
+app.command()(outcome)
+app.command()(resolve)
+app.command()(purge)
+if importlib.util.find_spec("coordinator.commands.reconcile") is not None:
+    app.command()(importlib.import_module("coordinator.commands.reconcile").reconcile)
+
+
+def main() -> None:
+    app(prog_name="coordinator")
+
+
+if __name__ == "__main__":
+    main()

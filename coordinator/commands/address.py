@@ -1,0 +1,113 @@
+"""``coordinator address add | list | show``."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from coordinator.commands.administration import (
+    Config,
+    DatabaseUrl,
+    DataDir,
+    Json,
+    fail,
+    print_json,
+    print_pairs,
+    print_table,
+    store,
+)
+
+app = typer.Typer(help="Make addresses and look at them.", no_args_is_help=True)
+
+_COUNTS = ("ready", "inflight", "scheduled", "failed")
+
+
+@app.command()
+def add(
+    name: Annotated[str, typer.Argument(help="1 to 1024 characters of printable text.")],
+    topic: Annotated[bool, typer.Option("--topic", help="Each subscription gets all; else consumers share.")] = False,
+    on_expiry: Annotated[
+        str, typer.Option(metavar="POLICY", help="What becomes of a message whose ttl runs out: drop or dead-letter.")
+    ] = "drop",
+    max_attempts: Annotated[
+        int, typer.Option(metavar="N", min=1, max=32767, help="Failed deliveries, then it goes to the dead letters.")
+    ] = 16,
+    database_url: DatabaseUrl = None,
+    data_dir: DataDir = None,
+    config: Config = None,
+) -> None:
+    """Make an address."""
+    from coordinator.addresses import AddressInvalid, check_name, shown
+    from store import addresses
+    from store.errors import AddressExists
+
+    try:
+        check_name(name)
+    except AddressInvalid as error:
+        fail(str(error), 2)
+    if on_expiry not in ("drop", "dead-letter"):
+        fail(f"--on-expiry: expected drop or dead-letter, not {on_expiry[:40]!r}", 2)
+    with store(config, database_url, data_dir) as connection:
+        try:
+            addresses.add(
+                connection,
+                name=name,
+                routing="topic" if topic else "queue",
+                kind="normal",
+                on_expiry=on_expiry,
+                max_attempts=max_attempts,
+            )
+        except AddressExists:
+            fail(f"there is an address {shown(name)} already")
+    typer.echo(f"made the {'topic' if topic else 'queue'} {shown(name)}")
+
+
+@app.command("list")
+def list_(
+    as_json: Json = False, database_url: DatabaseUrl = None, data_dir: DataDir = None, config: Config = None
+) -> None:
+    """List the addresses with their messages counted."""
+    from store import addresses
+
+    with store(config, database_url, data_dir) as connection:
+        lines = [asdict(line) for line in addresses.all_addresses(connection)]
+    for line in lines:
+        line.update(line.pop("counts"))
+    if as_json:
+        print_json(lines)
+    else:
+        print_table(lines, ("name", "routing", "origin", "groups", *_COUNTS))
+
+
+@app.command()
+def show(
+    name: Annotated[str, typer.Argument(help="The address.")],
+    as_json: Json = False,
+    database_url: DatabaseUrl = None,
+    data_dir: DataDir = None,
+    config: Config = None,
+) -> None:
+    """Show one address, its policies and its consumer groups."""
+    from coordinator.addresses import shown
+    from store import addresses
+
+    with store(config, database_url, data_dir) as connection:
+        found = addresses.one_address(connection, name)
+    if found is None:
+        fail(f"there is no address {shown(name)}")
+    detail = asdict(found)
+    detail.update(detail.pop("counts"))
+    for group in detail["groups"]:
+        group.update(group.pop("counts"))
+    if as_json:
+        print_json(detail)
+        return
+    groups = detail.pop("groups")
+    print_pairs(detail)
+    if groups:
+        typer.echo()
+        print_table(
+            [{**group, "group": group["name"] or "(default)"} for group in groups], ("group", "volatile", *_COUNTS)
+        )

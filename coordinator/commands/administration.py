@@ -1,0 +1,124 @@
+"""What the administrative commands share: which store is meant, how an answer is printed, how one fails.
+
+Exit status: 0 done, 1 it could not be done (not found, refused, the database is away), 2 the command itself is wrong.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
+from uuid import UUID
+
+import typer
+
+from coordinator.printable import printable
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from coordinator.settings import Settings
+
+DatabaseUrl = Annotated[
+    str | None,
+    typer.Option(
+        metavar="URL",
+        help="The store's database, postgresql://...; a password is better in the environment, the settings file or "
+        "~/.pgpass. Default: the embedded server of the data folder.",
+    ),
+]
+DataDir = Annotated[Path | None, typer.Option(metavar="FOLDER", help="The data folder of the embedded server.")]
+Config = Annotated[Path | None, typer.Option(metavar="FILE", help="The settings file (TOML).")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def fail(message: str, status: int = 1) -> NoReturn:
+    """End the command with ``message`` on the standard error."""
+    for line in message.splitlines():
+        typer.echo(f"error: {printable(line)}", err=True)
+    raise typer.Exit(status)
+
+
+def settings(config: Path | None, **flags: object) -> Settings:
+    """The settings, with what the command line gave; ends the command where one is wrong."""
+    from coordinator.settings import SettingsInvalid, load
+
+    try:
+        return load(flags, config)
+    except SettingsInvalid as error:
+        fail(str(error), 2)
+
+
+def database(config: Path | None, database_url: str | None, data_dir: Path | None) -> str:
+    """The URL of the store that is meant: of the flag or the settings, else of the embedded server, which must run."""
+    from store.embedded import EmbeddedError, default_data_dir, running_url
+
+    found = settings(config, database_url=database_url, data_dir=data_dir)
+    # A folder given here and now is meant, whatever URL the settings have.
+    if found.database_url is not None and (database_url is not None or data_dir is None):
+        return found.database_url.get_secret_value()
+    try:
+        return running_url(found.data_dir or default_data_dir())
+    except EmbeddedError as error:
+        fail(str(error))
+
+
+@contextmanager
+def store(config: Path | None, database_url: str | None, data_dir: Path | None) -> Iterator[Connection]:
+    """A connection to the store, its schema checked; what goes wrong in the block ends the command."""
+    from store import migrations
+    from store.database import connected
+    from store.errors import StoreError
+
+    try:
+        with connected(database(config, database_url, data_dir), application_name="coordinator command") as connection:
+            migrations.check(connection)
+            yield connection
+    except StoreError as error:
+        fail(str(error))
+
+
+def print_json(value: object) -> None:
+    """One JSON document; times in ISO 8601, UTC."""
+    json.dump(value, sys.stdout, default=_plain, indent=2, ensure_ascii=False)
+    sys.stdout.write("\n")
+
+
+def print_table(rows: Sequence[Mapping[str, object]], columns: Sequence[str]) -> None:
+    """``columns`` of ``rows``, aligned, under their names; control characters in values are escaped."""
+    lines = [[name.replace("_", "-") for name in columns]]
+    lines += [[_cell(row[name]) for name in columns] for row in rows]
+    widths = [max(len(line[index]) for line in lines) for index in range(len(columns))]
+    for line in lines:
+        typer.echo("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+
+
+def print_pairs(values: Mapping[str, object]) -> None:
+    """One ``name: value`` a line."""
+    width = max(len(name) for name in values) + 1
+    for name, value in values.items():
+        typer.echo(f"{name.replace('_', '-') + ':':<{width}} {_cell(value)}")
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, datetime):
+        return value.isoformat(sep=" ", timespec="milliseconds")
+    if isinstance(value, float):
+        return f"{value:.1f}"
+    if isinstance(value, (list, tuple)):
+        return ", ".join(_cell(each) for each in value) or "-"
+    return printable(str(value))
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, UUID):
+        return str(value)
+    raise TypeError(type(value).__name__)

@@ -1,0 +1,26 @@
+"""``coordinator migrate``."""
+
+from __future__ import annotations
+
+import typer
+
+from coordinator.commands.administration import Config, DatabaseUrl, DataDir, database, fail
+
+
+def migrate(database_url: DatabaseUrl = None, data_dir: DataDir = None, config: Config = None) -> None:
+    """Bring the database's schema to this version. An embedded server is migrated at its start by itself."""
+    url = database(config, database_url, data_dir)
+    from store import migrations
+    from store.database import connected
+    from store.errors import StoreError
+
+    try:
+        with connected(url) as connection:
+            before = migrations.current(connection)
+        migrations.upgrade(url)
+    except StoreError as error:
+        fail(str(error))
+    if before == migrations.HEAD:
+        typer.echo(f"database schema is at {before} already")
+    else:
+        typer.echo(f"database schema is at {migrations.HEAD} now, was at {before or 'none'}")

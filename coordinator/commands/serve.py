@@ -1,0 +1,51 @@
+"""``coordinator serve``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from coordinator.commands.administration import Config, settings
+
+
+def serve(
+    listen: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="URL", help="Where clients connect, amqp://host:port; may be repeated. Port 0: a free one."
+        ),
+    ] = None,
+    database_url: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="A PostgreSQL server, postgresql://...; a password is better in the environment, the settings file or "
+            "~/.pgpass. Default: a server of its own in the data folder.",
+        ),
+    ] = None,
+    data_dir: Annotated[Path | None, typer.Option(metavar="FOLDER", help="The data folder of its own server.")] = None,
+    workers: Annotated[int | None, typer.Option(metavar="N", help="Processes that share the port.")] = None,
+    log_level: Annotated[str | None, typer.Option(metavar="LEVEL", help="debug, info, warning or error.")] = None,
+    log_format: Annotated[str | None, typer.Option(metavar="FORMAT", help="auto, console or json.")] = None,
+    config: Config = None,
+) -> None:
+    """Run the service until SIGTERM or Ctrl-C.
+
+    Settings are taken from these flags, then COORDINATOR_... in the environment, then the settings file.
+    """
+    log = {name: value for name, value in (("level", log_level), ("format", log_format)) if value is not None}
+    checked = settings(
+        config,
+        listen=listen or None,
+        database_url=database_url,
+        data_dir=data_dir,
+        workers=workers,
+        log=log or None,
+    )
+    from coordinator import logs
+    from coordinator.supervisor import Supervisor
+
+    logs.configure(checked.log)
+    raise typer.Exit(Supervisor(checked).run())

@@ -1,0 +1,103 @@
+"""``coordinator transactions``, ``outcome`` and ``resolve``."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+from uuid import UUID
+
+import typer
+
+from coordinator.commands.administration import (
+    Config,
+    DatabaseUrl,
+    DataDir,
+    Json,
+    fail,
+    print_json,
+    print_pairs,
+    print_table,
+    store,
+)
+
+TxnId = Annotated[
+    str, typer.Argument(metavar="TXN-ID", help="32 hexadecimal digits, with or without dashes; as the client has it.")
+]
+
+
+def _txn_id(value: str) -> UUID:
+    # Clients print binary ids in many ways: AMQP 1.0 tools with a 0x, Java with colons.
+    digits = value.removeprefix("0x").replace("-", "").replace(":", "")
+    try:
+        if len(digits) != 32:
+            raise ValueError
+        return UUID(bytes=bytes.fromhex(digits))
+    except ValueError:
+        fail(f"TXN-ID: expected 32 hexadecimal digits, not {value[:80]!r}", 2)
+
+
+def transactions(
+    as_json: Json = False, database_url: DatabaseUrl = None, data_dir: DataDir = None, config: Config = None
+) -> None:
+    """List the undecided transactions, oldest first, with age and owner."""
+    from store import undecided
+
+    with store(config, database_url, data_dir) as connection:
+        lines = [asdict(line) for line in undecided.all_undecided(connection)]
+    if as_json:
+        print_json(lines)
+    else:
+        print_table(lines, ("txn_id", "age_seconds", "owner", "posted", "retired", "instance_id", "timeout_at"))
+
+
+def outcome(
+    txn_id: TxnId,
+    as_json: Json = False,
+    database_url: DatabaseUrl = None,
+    data_dir: DataDir = None,
+    config: Config = None,
+) -> None:
+    """Say what became of a transaction."""
+    wanted = _txn_id(txn_id)
+    from store import outcomes
+
+    with store(config, database_url, data_dir) as connection:
+        found = outcomes.outcome_of(connection, wanted)
+    if found is None:
+        fail(
+            f"transaction {wanted} is not known: it was never declared here, did no work, "
+            "is younger than a moment, or its decision is older than what is kept"
+        )
+    if as_json:
+        print_json(asdict(found))
+    else:
+        print_pairs(asdict(found))
+
+
+def resolve(
+    txn_id: TxnId,
+    commit: Annotated[bool, typer.Option("--commit", help="Commit it.")] = False,
+    rollback: Annotated[bool, typer.Option("--rollback", help="Roll it back.")] = False,
+    reason: Annotated[str, typer.Option(metavar="TEXT", help="Why; kept with the decision.")] = "",
+    as_json: Json = False,
+    database_url: DatabaseUrl = None,
+    data_dir: DataDir = None,
+    config: Config = None,
+) -> None:
+    """Decide an undecided transaction by hand. The first decision wins, whoever makes it."""
+    wanted = _txn_id(txn_id)
+    if commit == rollback:
+        fail("give one of --commit and --rollback", 2)
+    if not reason.strip() or not reason.isprintable() or len(reason) > 1000:
+        fail("--reason: expected 1 to 1000 characters of printable text", 2)
+    from store import undecided
+
+    with store(config, database_url, data_dir) as connection:
+        if commit:
+            undecided.commit(connection, wanted)
+            return
+        decided = undecided.roll_back(connection, wanted, reason)
+    if as_json:
+        print_json(asdict(decided))
+    else:
+        typer.echo(f"transaction {wanted} is rolled back")

@@ -1,0 +1,11 @@
+"""Text from outside, made fit for a line of a log, an error or a terminal (S7)."""
+
+from __future__ import annotations
+
+
+def printable(text: str, longest: int | None = None) -> str:
+    """``text`` without control characters: they are escaped as in Python; cut after ``longest`` characters."""
+    cut = text if longest is None or len(text) <= longest else f"{text[:longest]}..."
+    if cut.isprintable():
+        return cut
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in cut)

@@ -1,0 +1,223 @@
+"""One client's connection: opening, sessions, attaching and detaching of links, and its end. The rare events."""
+
+from __future__ import annotations
+
+import socket as sockets
+from itertools import count
+from typing import TYPE_CHECKING
+
+import structlog
+
+from coordinator.errors import Condition, Refusal
+from links import container, engine
+from links.consuming import Browsing, Consuming, attach_source
+from links.control_link import ControlLink
+from links.link import Attaching, Link, refuse_attach
+from links.posting import attach_target
+
+if TYPE_CHECKING:
+    from coordinator.directory import Address
+    from coordinator.service import Service
+    from links.reactor import Reactor
+
+log = structlog.get_logger(__name__)
+
+_numbers = count(1)
+
+
+class Connection:
+    __slots__ = (
+        "container",
+        "dirty",
+        "dynamic",
+        "fd",
+        "links",
+        "number",
+        "open",
+        "peer",
+        "pointer",
+        "reactor",
+        "service",
+        "sessions",
+        "socket",
+        "starved",
+        "transport",
+        "writing",
+    )
+
+    def __init__(self, reactor: Reactor, service: Service, sock: sockets.socket) -> None:
+        sock.setblocking(False)
+        if sock.family in (sockets.AF_INET, sockets.AF_INET6):
+            sock.setsockopt(sockets.IPPROTO_TCP, sockets.TCP_NODELAY, 1)
+        self.number = next(_numbers)
+        self.reactor = reactor
+        self.service = service
+        self.socket = sock
+        self.fd = sock.fileno()
+        self.peer = _peer(sock)
+        self.container = ""
+        limits = service.limits
+        self.transport, self.pointer = engine.new_connection(
+            reactor.events,
+            max_frame=limits.max_frame_size_bytes,
+            channel_max=limits.channel_max,
+            idle_timeout_ms=int(limits.idle_timeout_seconds * 1000),
+        )
+        self.open = True
+        self.dirty = False
+        self.writing = False
+        self.links: dict[engine.Pointer, Link] = {}
+        self.sessions: set[engine.Pointer] = set()
+        #: consumers that stopped because the connection had enough to write
+        self.starved: list[Consuming] = []
+        #: dynamic addresses that live as long as this connection (the link that made them is known by its pointer)
+        self.dynamic: dict[engine.Pointer, Address] = {}
+
+    def __str__(self) -> str:
+        """As an operator knows it: who, and from where."""
+        return f"{self.container or '?'} {self.peer}"
+
+    def mark(self) -> None:
+        """It may have something to write."""
+        if not self.dirty:
+            self.dirty = True
+            self.reactor.dirty.append(self)
+
+    @property
+    def has_output(self) -> bool:
+        return bool(engine.transport_pending(self.transport) > 0)
+
+    def feed(self) -> None:
+        """Written out: consumers that waited for room go on."""
+        starved = self.starved
+        self.starved = []
+        for link in starved:
+            link.fed()
+
+    # -- events
+
+    def on_event(self, kind: int, event: engine.Pointer) -> None:
+        if kind == engine.CONNECTION_REMOTE_OPEN:
+            self._on_open()
+        elif kind == engine.SESSION_REMOTE_OPEN:
+            session = engine.event_session(event)
+            self.sessions.add(session)
+            engine.session_open(session)
+        elif kind == engine.LINK_REMOTE_OPEN:
+            self._on_attach(engine.event_link(event))
+        elif kind in (engine.LINK_REMOTE_CLOSE, engine.LINK_REMOTE_DETACH):
+            self._on_detach(engine.event_link(event), closed=kind == engine.LINK_REMOTE_CLOSE)
+        elif kind == engine.SESSION_REMOTE_CLOSE:
+            self._on_end(engine.event_session(event))
+        elif kind == engine.CONNECTION_REMOTE_CLOSE:
+            self.lost()
+            engine.connection_close(self.pointer)
+            self.mark()
+        elif kind == engine.TRANSPORT_ERROR:
+            log.info(
+                "connection failed",
+                peer=self.peer,
+                container=self.container,
+                why=engine.condition_of(engine.transport_condition(self.transport)),
+            )
+
+    def _on_open(self) -> None:
+        self.container = engine.remote_container(self.pointer)
+        engine.describe_container(
+            self.pointer,
+            f"coordinator-{self.service.store_id}",
+            container.symbols(container.OFFERED),
+            container.properties(self.service.store_id),
+        )
+        engine.connection_open(self.pointer)
+        log.debug("connection opened", peer=self.peer, container=self.container)
+
+    def _on_attach(self, pointer: engine.Pointer) -> None:
+        try:
+            if not engine.link_is_receiver(pointer):
+                attach_source(self, pointer)
+            elif engine.terminus_get_type(engine.link_remote_target(pointer)) == engine.COORDINATOR:
+                self.attached(ControlLink(self, pointer))
+            else:
+                attach_target(self, pointer)
+        except Refusal as refusal:
+            refuse_attach(self, pointer, refusal)
+
+    def attached(self, link: Link) -> None:
+        self.links[link.pointer] = link
+        self.reactor.links[link.pointer] = link
+        self.mark()
+
+    def _on_detach(self, pointer: engine.Pointer, *, closed: bool) -> None:
+        link = self._drop(pointer)
+        if link is not None:
+            link.lost()
+        # a detached link of ours has nothing to resume (T3; ordinary links keep their messages in the store), so both
+        # forms are answered with a close
+        engine.link_close(pointer)
+        engine.link_free(pointer)
+        self._forget_dynamic(pointer)
+        self.mark()
+
+    def detach(self, link: Link) -> None:
+        """Close a link from our side; its condition is set already."""
+        if self._drop(link.pointer) is not None:
+            link.lost()
+        engine.link_close(link.pointer)
+        self.mark()
+
+    def refuse_attach(self, attaching: Attaching, refusal: Refusal) -> None:
+        self._drop(attaching.pointer)
+        refuse_attach(self, attaching.pointer, refusal)
+
+    def _drop(self, pointer: engine.Pointer) -> Link | None:
+        self.reactor.links.pop(pointer, None)
+        link = self.links.pop(pointer, None)
+        if link is not None:
+            link.open = False
+        return link
+
+    def _on_end(self, session: engine.Pointer) -> None:
+        for link in [link for link in self.links.values() if link.session == session]:
+            self._drop(link.pointer)
+            link.lost()
+            self._forget_dynamic(link.pointer)
+        self.sessions.discard(session)
+        engine.session_close(session)
+        engine.session_free(session)
+        self.mark()
+
+    def _forget_dynamic(self, pointer: engine.Pointer) -> None:
+        address = self.dynamic.pop(pointer, None)
+        if address is not None:
+            self.service.directory.remove_dynamic(address)
+
+    # -- the end
+
+    def lost(self) -> None:
+        """Everything the connection held is let go: consumers first, so that what they held comes back in order."""
+        links = list(self.links.values())
+        for link in links:
+            self._drop(link.pointer)
+        links.sort(key=lambda link: not isinstance(link, Consuming | Browsing))
+        for link in links:
+            link.lost()
+        for address in self.dynamic.values():
+            self.service.directory.remove_dynamic(address)
+        self.dynamic.clear()
+        self.starved.clear()
+
+    def force_close(self, condition: Condition, description: str) -> None:
+        """Close from our side (rule F5)."""
+        self.lost()
+        engine.set_condition(engine.connection_condition(self.pointer), condition, description)
+        engine.connection_close(self.pointer)
+        self.mark()
+
+
+def _peer(sock: sockets.socket) -> str:
+    try:
+        name = sock.getpeername()
+    except OSError:
+        return "gone"
+    return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else str(name)

@@ -1,0 +1,33 @@
+"""What we are and offer: the container of the standard (part 2, section 2.7.1), and what its termini can do."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+
+from proton import UNDESCRIBED, Array, Data, symbol
+
+try:
+    VERSION = version("amqp-transaction-coordinator")
+except PackageNotFoundError:  # run from a checkout that is not installed
+    VERSION = "0"
+
+PRODUCT = "amqp-transaction-coordinator"
+
+#: T1: what the coordinator really has; never an echo of what a peer desires.
+TXN_CAPABILITIES = ("amqp:local-transactions", "amqp:multi-txns-per-ssn", "amqp:multi-ssns-per-txn")
+#: T2
+OFFERED = (*TXN_CAPABILITIES, "ANONYMOUS-RELAY")
+
+OUTCOMES = ("amqp:accepted:list", "amqp:rejected:list", "amqp:released:list", "amqp:modified:list")
+
+#: Link properties of ours.
+TIMEOUT_MS = "coordinator:timeout-ms"
+ON_REFUSED_POST = "coordinator:on-refused-post"
+
+
+def symbols(names: tuple[str, ...]) -> Array:
+    return Array(UNDESCRIBED, Data.SYMBOL, *(symbol(name) for name in names))  # type: ignore[arg-type]
+
+
+def properties(store_id: str) -> dict[object, object]:
+    return {symbol("product"): PRODUCT, symbol("version"): VERSION, symbol("store-id"): store_id}

@@ -1,0 +1,86 @@
+"""What every link of ours has, whichever way its deliveries go."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import structlog
+
+from coordinator.errors import Refusal
+from links import engine
+
+if TYPE_CHECKING:
+    from links.connection import Connection
+
+log = structlog.get_logger(__name__)
+
+
+class Link:
+    """``open`` is looked at before ``pointer`` is used by anything that waited for the store."""
+
+    __slots__ = ("connection", "name", "open", "pointer", "session")
+
+    def __init__(self, connection: Connection, pointer: engine.Pointer) -> None:
+        self.connection = connection
+        self.pointer = pointer
+        self.session = engine.link_session(pointer)
+        self.name = engine.link_name(pointer)
+        self.open = True
+
+    def on_delivery(self, delivery: engine.Pointer) -> None:
+        raise NotImplementedError
+
+    def on_flow(self) -> None:
+        raise NotImplementedError
+
+    def lost(self) -> None:
+        """Detached, its session ended, or its connection gone: let go of everything, without touching the pointer."""
+        raise NotImplementedError
+
+    def refuse(self, refusal: Refusal) -> None:
+        """Detach with the error; the link is closed (part 2, section 2.6.5)."""
+        if not self.open:
+            return
+        log.info(
+            "link refused",
+            link=self.name,
+            peer=self.connection.peer,
+            condition=refusal.condition.value,
+            description=refusal.description,
+        )
+        engine.set_condition(engine.link_condition(self.pointer), refusal.condition, refusal.description)
+        self.connection.detach(self)
+
+
+class Attaching(Link):
+    """A link whose attach waits for the store; ``open`` says whether the peer still wants it."""
+
+    __slots__ = ()
+
+    def on_delivery(self, delivery: engine.Pointer) -> None:
+        pass  # it has no credit yet
+
+    def on_flow(self) -> None:
+        pass  # read from the engine once it is attached
+
+    def lost(self) -> None:
+        pass
+
+
+def refuse_attach(connection: Connection, pointer: engine.Pointer, refusal: Refusal) -> None:
+    """Answer an attach, then detach it: the answer's terminus is null (part 2, section 2.6.3)."""
+    if engine.link_is_receiver(pointer):
+        engine.terminus_set_type(engine.link_target(pointer), engine.UNSPECIFIED)
+    else:
+        engine.terminus_set_type(engine.link_source(pointer), engine.UNSPECIFIED)
+    log.info(
+        "attach refused",
+        link=engine.link_name(pointer),
+        peer=connection.peer,
+        condition=refusal.condition.value,
+        description=refusal.description,
+    )
+    engine.link_open(pointer)
+    engine.set_condition(engine.link_condition(pointer), refusal.condition, refusal.description)
+    engine.link_close(pointer)
+    connection.mark()

@@ -1,0 +1,295 @@
+"""Links on which clients post, in transactions or without (rules T20 to T25, P9, P10, D9)."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+import structlog
+
+from coordinator.directory import Address
+from coordinator.encoding import DecodeError
+from coordinator.errors import Condition, Refusal
+from coordinator.message import examine, to_of
+from coordinator.transactions import Transaction
+from links import container, engine, states
+from links.incoming import Incoming
+from links.link import Attaching
+
+if TYPE_CHECKING:
+    from coordinator.queues import Entry
+    from links.connection import Connection
+    from store.batch import Batch
+    from store.errors import StoreError
+
+log = structlog.get_logger(__name__)
+
+_TOPICS = frozenset(("topic", "temporary-topic"))
+
+
+def attach_target(connection: Connection, pointer: engine.Pointer) -> None:
+    """A client wants to post: find the address (or make it), then answer. No credit is given before."""
+    target = engine.link_remote_target(pointer)
+    service = connection.service
+    topic = not _TOPICS.isdisjoint(engine.symbols_of(engine.terminus_capabilities(target)))
+    name = engine.address_of(target)
+
+    dynamic = bool(engine.terminus_is_dynamic(target))
+    attaching = Attaching(connection, pointer)
+    connection.attached(attaching)
+
+    def found(address: Address | Refusal) -> None:
+        if not attaching.open:
+            if dynamic and isinstance(address, Address):
+                service.directory.remove_dynamic(address)
+        elif isinstance(address, Refusal):
+            connection.refuse_attach(attaching, address)
+        else:
+            if dynamic:
+                connection.dynamic[pointer] = address
+            connection.attached(Posting(connection, pointer, address))
+
+    if dynamic:
+        service.make_dynamic(found, topic=topic)
+    elif name is None:
+        connection.attached(Posting(connection, pointer, None))
+    else:
+        service.resolve(name, found, topic=topic)
+
+
+class PlainPost:
+    """Unit: one message posted outside transactions."""
+
+    __slots__ = ("_address", "_delivery", "_entry", "_expires", "_link", "_message")
+
+    def __init__(
+        self, link: Posting, delivery: engine.Pointer | None, address: Address, message: bytes, expires: int
+    ) -> None:
+        """``delivery``: None where the peer settled it."""
+        self._link = link
+        self._delivery = delivery
+        self._address = address
+        self._message = message
+        self._expires = expires
+        self._entry: Entry | None = None
+
+    def write(self, batch: Batch) -> None:
+        service = self._link.connection.service
+        half_id = service.ids.next()
+        batch.half(half_id, bytes(16), self._address.id, self._message)
+        self._entry = service.write_entry(batch, self._address, half_id, self._message, self._expires)
+
+    def durable(self) -> None:
+        link = self._link
+        link.connection.service.posted(self._address, self._entry, len(self._message))
+        if self._delivery is not None and link.open:
+            engine.delivery_update(self._delivery, engine.ACCEPTED)
+            engine.delivery_settle(self._delivery)
+            link.connection.mark()
+
+    def refused(self, error: StoreError) -> None:
+        link = self._link
+        link.connection.service.unposted(self._address, self._entry, len(self._message))
+        refusal = Refusal(Condition.INTERNAL_ERROR, "the store could not take the message")
+        if self._delivery is not None and link.open:
+            link.reject(self._delivery, refusal)
+        link.refuse(refusal)
+
+
+class Posting(Incoming):
+    """``address``: None on the anonymous relay, where each message says ``to`` (P9)."""
+
+    __slots__ = ("_address", "_continues", "_partial_txn", "_second", "_waiting")
+
+    def __init__(self, connection: Connection, pointer: engine.Pointer, address: Address | None) -> None:
+        super().__init__(connection, pointer, connection.service.limits.link_credit)
+        self._address = address
+        self._partial_txn: Transaction | None = None
+        #: deliveries of the relay whose address is being looked up, and those behind them
+        self._waiting: deque[tuple[engine.Pointer, bytes, bool, Transaction | None]] = deque()
+        self._second = engine.link_remote_rcv_settle_mode(pointer) == engine.RCV_SECOND
+        properties = engine.value_of(engine.link_remote_properties(pointer))
+        #: T23: a refused post does not spoil its transaction
+        self._continues = isinstance(properties, dict) and properties.get(container.ON_REFUSED_POST) == "continue"
+        engine.terminus_copy(engine.link_source(pointer), engine.link_remote_source(pointer))
+        target = engine.link_target(pointer)
+        engine.terminus_copy(target, engine.link_remote_target(pointer))
+        if address is not None:
+            engine.set_address(target, address.name)
+        engine.link_set_snd_settle_mode(pointer, engine.link_remote_snd_settle_mode(pointer))
+        engine.link_set_rcv_settle_mode(pointer, engine.link_remote_rcv_settle_mode(pointer))
+        self.start()
+
+    # -- partial deliveries
+
+    def partial(self, delivery: engine.Pointer) -> None:
+        if self._partial_txn is None and engine.delivery_remote_state(delivery) == engine.TRANSACTIONAL:
+            try:
+                txn_id = states.txn_id_of(delivery)
+            except DecodeError:
+                return  # refused when it is complete
+            txn = self.connection.service.find(txn_id, self.connection)
+            if txn is not None:
+                txn.partials += 1
+                self._partial_txn = txn
+
+    def partial_ended(self) -> None:
+        if self._partial_txn is not None:
+            self._partial_txn.partials -= 1
+            self._partial_txn = None
+
+    # -- messages
+
+    def on_message(self, delivery: engine.Pointer, message: bytes, state: int, settled: bool) -> None:
+        txn: Transaction | None = None
+        if state == engine.TRANSACTIONAL:
+            service = self.connection.service
+            try:
+                txn_id = states.txn_id_of(delivery)
+            except DecodeError as error:
+                self._refuse_unknown(delivery, settled, Refusal(Condition.DECODE_ERROR, str(error)))
+                return
+            txn = service.find(txn_id, self.connection)
+            if txn is None or txn.wanted is not None:
+                self._refuse_unknown(delivery, settled, service.unknown(txn_id))
+                return
+        if self._waiting:
+            self._park(delivery, message, settled, txn)
+        else:
+            self._post(delivery, message, settled, txn)
+
+    def _post(self, delivery: engine.Pointer, message: bytes, settled: bool, txn: Transaction | None) -> None:
+        service = self.connection.service
+        try:
+            facts = examine(message)
+            address = self._address
+            if address is None:
+                address = service.directory.known(_to(message))
+                if address is None:
+                    self._park(delivery, message, settled, txn)
+                    self._look_up(_to(message))
+                    return
+            expires = service.expires(facts)
+            if txn is None:
+                service.commit.add(PlainPost(self, None if settled else delivery, address, message, expires))
+                if settled:
+                    engine.delivery_settle(delivery)
+                return
+            txn.post(address, message, expires)
+        except DecodeError as error:
+            self._refuse_post(delivery, settled, txn, Refusal(Condition.DECODE_ERROR, f"malformed message: {error}"))
+            return
+        except Refusal as refusal:
+            self._refuse_post(delivery, settled, txn, refusal)
+            return
+        if not settled:
+            engine.set_state(delivery, engine.TRANSACTIONAL, txn.wire_state)
+            if self._second:
+                txn.unsettled_posts.append((self, delivery))
+                return
+        engine.delivery_settle(delivery)
+
+    def _refuse_unknown(self, delivery: engine.Pointer, settled: bool, refusal: Refusal) -> None:
+        """T24: the message is never stored."""
+        if settled:
+            engine.delivery_settle(delivery)
+            self.refuse(refusal)
+        else:
+            self.reject(delivery, refusal)
+
+    def _refuse_post(self, delivery: engine.Pointer, settled: bool, txn: Transaction | None, refusal: Refusal) -> None:
+        """T22, T23. A settled post outside transactions has no other way to hear of it than the end of its link."""
+        log.info(
+            "post refused",
+            peer=self.connection.peer,
+            address=None if self._address is None else self._address.name,
+            condition=refusal.condition.value,
+            description=refusal.description,
+        )
+        if txn is not None and not self._continues:
+            txn.refuse(refusal)
+        if not settled:
+            if txn is None:
+                self.reject(delivery, refusal)
+            else:
+                engine.set_state(delivery, engine.TRANSACTIONAL, states.rejected_in(txn.id, refusal))
+                engine.delivery_settle(delivery)
+                self.connection.mark()
+            return
+        engine.delivery_settle(delivery)
+        if txn is None:
+            self.refuse(refusal)
+        elif self._continues:
+            txn.refuse(refusal)  # settled: the peer cannot know of it but by the discharge (T22)
+
+    def reject(self, delivery: engine.Pointer, refusal: Refusal) -> None:
+        engine.set_rejected(delivery, refusal.condition, refusal.description)
+        engine.delivery_settle(delivery)
+        self.connection.mark()
+
+    # -- the relay
+
+    def _park(self, delivery: engine.Pointer, message: bytes, settled: bool, txn: Transaction | None) -> None:
+        """Until an address is known, deliveries of this link wait in their order, and discharges wait for them."""
+        self._waiting.append((delivery, message, settled, txn))
+        if txn is not None:
+            txn.parked += 1
+
+    def _look_up(self, name: str) -> None:
+        self.connection.service.resolve(name, self._looked_up)
+
+    def _looked_up(self, address: Address | Refusal) -> None:
+        waiting = self._waiting
+        if not self.open or not waiting:
+            return
+        if isinstance(address, Refusal):
+            delivery, _, settled, txn = waiting.popleft()
+            self._refuse_post(delivery, settled, txn if txn is not None and txn.open else None, address)
+            if txn is not None:
+                txn.unpark()
+        while waiting and self.open:
+            delivery, message, settled, txn = waiting[0]
+            if txn is not None and not txn.open:  # its time ran out meanwhile
+                waiting.popleft()
+                self._refuse_unknown(delivery, settled, self.connection.service.unknown(txn.id))
+                continue
+            name = _to_or_none(message)
+            if name is not None and self.connection.service.directory.known(name) is None:
+                self._look_up(name)
+                return
+            waiting.popleft()
+            self._post(delivery, message, settled, txn)
+            if txn is not None:
+                txn.unpark()
+        self.connection.mark()
+
+    # -- the end
+
+    def decided(self, delivery: object, committed: bool) -> None:
+        """T25."""
+        if self.open:
+            engine.delivery_update(delivery, engine.ACCEPTED if committed else engine.RELEASED)
+            engine.delivery_settle(delivery)
+            self.connection.mark()
+
+    def lost(self) -> None:
+        self._forget_parts()
+        while self._waiting:
+            _, _, _, txn = self._waiting.popleft()
+            if txn is not None and txn.open:
+                txn.refuse(Refusal(Condition.TXN_ROLLBACK, "a link was detached before what it posted was taken"))
+                txn.unpark()
+
+
+def _to(message: bytes) -> str:
+    name = to_of(message)
+    if name is None:
+        raise Refusal(Condition.PRECONDITION_FAILED, "the anonymous relay needs the property to in each message")
+    return name
+
+
+def _to_or_none(message: bytes) -> str | None:
+    try:
+        return to_of(message)
+    except DecodeError:
+        return None  # refused when its turn comes

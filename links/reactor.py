@@ -1,0 +1,274 @@
+"""One thread, one epoll: sockets, Proton's engine, the store's descriptors, and deadlines in a heap.
+
+A turn: read what is readable and drain the engine's events; then deliver, hand what has gathered to the store, and
+write once for each connection that has something to say. Proton's own IO is ``select``, which ends at descriptor
+1,024 and looks at each connection every time; this does neither.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import time
+from collections.abc import Callable
+from functools import partial
+from heapq import heappop, heappush
+from itertools import count
+
+import structlog
+
+from links import engine
+from links.connection import Connection
+from links.link import Link
+
+log = structlog.get_logger(__name__)
+
+_IN = select.EPOLLIN
+_OUT = select.EPOLLOUT
+_MOST_EVENTS = 512
+_LONGEST_WAIT_SECONDS = 1.0
+#: how often a connection whose transport asks for no tick is looked at
+_TICK_SECONDS = 30.0
+
+
+class Reactor:
+    """Implements :class:`store.loop.Loop`. ``end_turn`` is called when a turn's input is read, before output is
+    written.
+    """
+
+    def __init__(self) -> None:
+        self._epoll = select.epoll()
+        self._callbacks: dict[int, Callable[[int], None]] = {}
+        self._connections: dict[int, Connection] = {}
+        self._deadlines: list[tuple[float, int, Callable[[], None]]] = []
+        self._number = count()
+        self._listeners: list[socket.socket] = []
+        self._stopping = False
+        self.end_turn: Callable[[], bool] = lambda: False
+        self.events = engine.collector()
+        #: every open link by its pointer in the engine
+        self.links: dict[engine.Pointer, Link] = {}
+        self.by_transport: dict[engine.Pointer, Connection] = {}
+        #: connections that may have something to write
+        self.dirty: list[Connection] = []
+        self.turns = 0
+
+    # -- the loop that the store sees
+
+    def watch(self, fd: int, events: int, callback: Callable[[int], None]) -> None:
+        self._callbacks[fd] = callback
+        self._epoll.register(fd, events)
+
+    def change(self, fd: int, events: int) -> None:
+        self._epoll.modify(fd, events)
+
+    def forget(self, fd: int) -> None:
+        self._callbacks.pop(fd, None)
+        with contextlib.suppress(OSError):  # closed by its owner already
+            self._epoll.unregister(fd)
+
+    def call_later(self, seconds: float, callback: Callable[[], None]) -> None:
+        heappush(self._deadlines, (time.monotonic() + seconds, next(self._number), callback))
+
+    # -- connections
+
+    @property
+    def connections(self) -> list[Connection]:
+        return list(self._connections.values())
+
+    def stop_listening(self) -> None:
+        for listener in self._listeners:
+            self.forget(listener.fileno())
+        self._listeners.clear()
+
+    def listen(self, listener: socket.socket, accepted: Callable[[socket.socket], Connection]) -> None:
+        listener.setblocking(False)
+
+        def accept(_: int) -> None:
+            while True:
+                try:
+                    sock, _peer = listener.accept()
+                except BlockingIOError:
+                    return
+                except OSError as error:  # out of descriptors: the crowd waits in the backlog
+                    log.error("cannot accept a connection", why=error.strerror)
+                    self.forget(listener.fileno())
+                    self.call_later(0.5, lambda: self.watch(listener.fileno(), _IN, accept))
+                    return
+                self._add(accepted(sock))
+
+        self._listeners.append(listener)
+        self.watch(listener.fileno(), _IN, accept)
+
+    def _add(self, connection: Connection) -> None:
+        self._connections[connection.fd] = connection
+        self.by_transport[connection.transport] = connection
+        self._epoll.register(connection.fd, _IN)
+        self._tick(connection)
+        self.drain_events()
+        connection.mark()
+
+    def _tick(self, connection: Connection) -> None:
+        if not connection.open:
+            return
+        now = time.monotonic()
+        deadline = engine.transport_tick(connection.transport, int(now * 1000))
+        self.drain_events()
+        connection.mark()
+        wait = max(deadline / 1000 - now, 0.01) if deadline else _TICK_SECONDS
+        self.call_later(min(wait, _TICK_SECONDS), partial(self._tick_again, connection.fd, connection.number))
+
+    def _tick_again(self, fd: int, number: int) -> None:
+        """By number: the descriptor may be another's by now, and a closed connection is not kept for its tick."""
+        connection = self._connections.get(fd)
+        if connection is not None and connection.number == number:
+            self._tick(connection)
+
+    def close(self, connection: Connection) -> None:
+        """The socket is done with, for whatever reason. The descriptor may be another connection's right after."""
+        if not connection.open:
+            return
+        connection.open = False
+        del self._connections[connection.fd]
+        del self.by_transport[connection.transport]
+        self._epoll.unregister(connection.fd)
+        connection.socket.close()
+        connection.lost()
+        transport = connection.transport
+        engine.transport_close_tail(transport)
+        engine.transport_close_head(transport)
+        self.drain_events()
+        engine.transport_unbind(transport)
+        self.drain_events()
+        # both: release alone keeps 3 kB of each connection for ever
+        engine.connection_release(connection.pointer)
+        engine.decref(connection.pointer)
+        engine.decref(transport)
+        self.drain_events()
+
+    def drain_events(self) -> None:
+        """Handle what the engine reports."""
+        events = self.events
+        peek, pop = engine.collector_peek, engine.collector_pop
+        event_type, event_delivery, delivery_link = engine.event_type, engine.event_delivery, engine.delivery_link
+        null = engine.NULL
+        links = self.links
+        while True:
+            event = peek(events)
+            if event == null:
+                return
+            kind = event_type(event)
+            if kind == engine.DELIVERY:
+                delivery = event_delivery(event)
+                link = links.get(delivery_link(delivery))
+                if link is not None:
+                    link.on_delivery(delivery)
+            elif kind == engine.LINK_FLOW:
+                link = links.get(engine.event_link(event))
+                if link is not None:
+                    link.on_flow()
+            elif kind != engine.TRANSPORT:
+                connection = self.by_transport.get(engine.event_transport(event))
+                if connection is not None:
+                    connection.on_event(kind, event)
+            pop(events)
+
+    def _read(self, connection: Connection) -> None:
+        try:
+            size = connection.socket.recv_into(engine.read_view)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            size = 0
+        if size == 0:
+            self.close(connection)
+            return
+        transport = connection.transport
+        push = engine.transport_push
+        at = 0
+        while at < size:
+            taken = push(transport, engine.read_buffer + at, size - at)
+            if taken < 0:  # the transport takes no more: closed, or the peer broke the protocol
+                break
+            at += taken
+            if at < size:
+                self.drain_events()
+                if not connection.open:
+                    return
+        self.drain_events()
+        connection.mark()
+
+    def _write(self, connection: Connection) -> None:
+        transport = connection.transport
+        pending, peek, pop = engine.transport_pending, engine.transport_peek, engine.transport_pop
+        room = engine.READ_ROOM
+        while True:
+            size = pending(transport)
+            if size <= 0:
+                if size < 0:
+                    self.close(connection)
+                elif connection.writing:
+                    connection.writing = False
+                    self._epoll.modify(connection.fd, _IN)
+                return
+            size = peek(transport, engine.write_buffer, min(size, room))
+            try:
+                sent = connection.socket.send(engine.write_view[:size])
+            except (BlockingIOError, InterruptedError):
+                sent = 0
+            except OSError:
+                self.close(connection)
+                return
+            if sent:
+                pop(transport, sent)
+            if sent < size:
+                if not connection.writing:
+                    connection.writing = True
+                    self._epoll.modify(connection.fd, _IN | _OUT)
+                return
+
+    def _flush(self) -> None:
+        while self.dirty:
+            dirty = self.dirty
+            self.dirty = []
+            for connection in dirty:
+                connection.dirty = False
+                if connection.open:
+                    self._write(connection)
+                    if connection.starved and connection.open:
+                        connection.feed()
+
+    # -- running
+
+    def stop(self) -> None:
+        self._stopping = True
+
+    def run(self) -> None:
+        poll = self._epoll.poll
+        deadlines = self._deadlines
+        while not self._stopping:
+            now = time.monotonic()
+            while deadlines and deadlines[0][0] <= now:
+                heappop(deadlines)[2]()
+            wait = _LONGEST_WAIT_SECONDS
+            if deadlines:
+                wait = min(wait, max(0.0, deadlines[0][0] - now))
+            if self.dirty:
+                wait = 0.0
+            for fd, events in poll(wait, _MOST_EVENTS):
+                connection = self._connections.get(fd)
+                if connection is not None:
+                    if events & ~_OUT:
+                        self._read(connection)
+                    if events & _OUT:
+                        connection.mark()
+                    continue
+                callback = self._callbacks.get(fd)
+                if callback is not None:
+                    callback(events)
+            self.turns += 1
+            self.end_turn()
+            self._flush()
+            while self.end_turn():  # writing made room for more deliveries
+                self._flush()

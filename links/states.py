@@ -1,0 +1,148 @@
+"""Transactional states as octets (part 4, sections 4.5.5 and 4.5.8), read and written.
+
+Proton 0.40 has no types for them: ``declared`` and ``transactional-state`` are the lists of their fields in a
+disposition's data. When Proton has them, this file is the one to change.
+"""
+
+from __future__ import annotations
+
+from coordinator.encoding import (
+    DecodeError,
+    Described,
+    Symbol,
+    decode,
+    encode_list,
+    encode_map,
+    encode_string,
+    encode_symbol,
+    pairs,
+    skip,
+)
+from coordinator.errors import Refusal
+from coordinator.outcomes import ACCEPTED, RELEASED, Kind, Outcome
+from links import engine
+
+_ACCEPTED_DESCRIBED = b"\x00\x53\x24\x45"
+
+_ACCEPTED = (0x24, "amqp:accepted:list")
+_REJECTED = (0x25, "amqp:rejected:list")
+_RELEASED = (0x26, "amqp:released:list")
+_MODIFIED = (0x27, "amqp:modified:list")
+_EMPTY_MAP = encode_map([])
+
+
+def declared(txn_id: bytes) -> bytes:
+    """The fields of ``declared``; ``txn_id`` of 16 octets."""
+    return b"\xc0\x13\x01\xa0\x10" + txn_id
+
+
+def accepted_in(txn_id: bytes) -> bytes:
+    """The fields of ``transactional-state(txn-id, accepted)``."""
+    return b"\xc0\x17\x02\xa0\x10" + txn_id + _ACCEPTED_DESCRIBED
+
+
+def rejected_in(txn_id: bytes, refusal: Refusal) -> bytes:
+    """The fields of ``transactional-state(txn-id, rejected(error))``."""
+    error = b"\x00\x53\x1d" + encode_list([encode_symbol(refusal.condition), encode_string(refusal.description)])
+    return encode_list([b"\xa0\x10" + txn_id, b"\x00\x53\x25" + encode_list([error])])
+
+
+def txn_id_of(delivery: engine.Pointer) -> bytes:
+    """The txn-id of a remote transactional state; empty where there is none."""
+    octets = engine.encoded(engine.disposition_data(engine.delivery_remote(delivery)))
+    # Proton gives a list32; a binary of 16 octets is at 11 to 27
+    if octets[9:11] == b"\xa0\x10":
+        return octets[11:27]
+    return _fields(octets)[0]
+
+
+def retirement_of(delivery: engine.Pointer) -> tuple[bytes, Outcome | None]:
+    """The txn-id and outcome of a remote transactional state; None where it has no outcome."""
+    octets = engine.encoded(engine.disposition_data(engine.delivery_remote(delivery)))
+    if octets[27:] == _ACCEPTED_DESCRIBED and octets[9:11] == b"\xa0\x10":
+        return octets[11:27], ACCEPTED
+    return _fields(octets)
+
+
+def _fields(octets: bytes) -> tuple[bytes, Outcome | None]:
+    """DecodeError where the state is malformed."""
+    fields, _ = decode(octets)
+    if not isinstance(fields, list) or not fields or not isinstance(fields[0], bytes):
+        raise DecodeError("a transactional-state was expected: a list that begins with a binary txn-id")
+    outcome = fields[1] if len(fields) > 1 else None
+    if outcome is None:
+        return fields[0], None
+    if not isinstance(outcome, Described):
+        raise DecodeError("the outcome of a transactional-state was expected to be a described list")
+    return fields[0], _outcome(octets, outcome)
+
+
+def _outcome(octets: bytes, described: Described) -> Outcome | None:
+    descriptor, value = described
+    fields = value if isinstance(value, list) else []
+    if descriptor in _ACCEPTED:
+        return ACCEPTED
+    if descriptor in _RELEASED:
+        return RELEASED
+    if descriptor in _REJECTED:
+        return Outcome(Kind.REJECTED, error=_error(fields[0] if fields else None))
+    if descriptor in _MODIFIED:
+        fields = fields + [None] * (3 - len(fields))
+        return Outcome(
+            Kind.MODIFIED,
+            delivery_failed=fields[0] is True,
+            undeliverable_here=fields[1] is True,
+            annotations=_annotations(octets) if fields[2] else b"",
+        )
+    raise DecodeError(f"{descriptor!r} is not an outcome: accepted, rejected, released or modified was expected")
+
+
+def _error(error: object) -> str:
+    value = error.value if isinstance(error, Described) else error
+    if not isinstance(value, list) or not value:
+        return "rejected"
+    description = value[1] if len(value) > 1 else None
+    return f"{value[0]}: {description}" if description else str(value[0])
+
+
+def _annotations(octets: bytes) -> bytes:
+    """The octets of the map in ``modified``: third field of the list, in the second field of the state."""
+    at = _into_list(octets, 0)
+    at = skip(octets, at)  # the txn-id
+    at = skip(octets, at + 1)  # the descriptor
+    at = _into_list(octets, at)
+    at = skip(octets, skip(octets, at))
+    return encode_map([raw for key, raw in pairs(octets, at) if isinstance(key, Symbol)])
+
+
+def _into_list(octets: bytes, at: int) -> int:
+    return at + {0xC0: 3, 0xD0: 9}.get(octets[at], 1)
+
+
+def plain_outcome(delivery: engine.Pointer, state: int) -> Outcome | None:
+    """The outcome of a remote state outside transactions; None for none (``received``, or nothing)."""
+    if state == engine.ACCEPTED:
+        return ACCEPTED
+    if state == engine.RELEASED:
+        return RELEASED
+    remote = engine.delivery_remote(delivery)
+    if state == engine.REJECTED:
+        return Outcome(Kind.REJECTED, error=engine.condition_of(engine.disposition_condition(remote)) or "rejected")
+    if state == engine.MODIFIED:
+        annotations = engine.encoded(engine.disposition_annotations(remote))
+        return Outcome(
+            Kind.MODIFIED,
+            delivery_failed=bool(engine.disposition_is_failed(remote)),
+            undeliverable_here=bool(engine.disposition_is_undeliverable(remote)),
+            annotations=b"" if annotations in (b"", _EMPTY_MAP, b"\x40") else annotations,
+        )
+    return None
+
+
+#: the delivery state that says each outcome on the wire
+CODE = {
+    Kind.ACCEPTED: engine.ACCEPTED,
+    Kind.REJECTED: engine.REJECTED,
+    Kind.RELEASED: engine.RELEASED,
+    Kind.MODIFIED: engine.MODIFIED,
+}

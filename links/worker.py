@@ -1,0 +1,147 @@
+"""A worker's life: become an instance of the store, serve until told to stop, and leave nothing held."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import time
+from collections.abc import Callable
+
+import structlog
+
+from coordinator.addresses import AddressPolicy
+from coordinator.errors import Condition
+from coordinator.service import Service
+from coordinator.settings import Settings
+from links.connection import Connection
+from links.container import VERSION
+from links.reactor import Reactor
+from store import recovery
+from store.database import connected
+from store.errors import StoreError, StoreUnavailable
+
+log = structlog.get_logger(__name__)
+
+#: how long work in hand may take when the service stops (rule F5)
+GRACE_SECONDS = 5.0
+_STORE_RETRY_SECONDS = 0.2
+
+STATUS_FENCED = 3
+
+
+def main(settings: Settings, listeners: list[socket.socket], database_url: str, ready: Callable[[], None]) -> int:
+    """Serve on ``listeners``; ``ready()`` once clients are taken. The process's exit status."""
+    registration = _register(database_url)
+    reactor = Reactor()
+    status = 0
+
+    def fenced() -> None:
+        nonlocal status
+        status = STATUS_FENCED
+        reactor.stop()
+
+    service = Service(
+        reactor,
+        settings,
+        AddressPolicy(settings.addresses),
+        database_url,
+        instance_id=registration.instance_id,
+        store_id=registration.store_id,
+        highest_id=registration.highest_id,
+        fenced=fenced,
+    )
+    reactor.end_turn = service.end_turn
+    service.start()
+    for listener in listeners:
+        reactor.listen(listener, lambda sock: Connection(reactor, service, sock))
+    wake_up, wake = os.pipe()
+    os.set_blocking(wake, False)
+    os.set_blocking(wake_up, False)
+    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    ending = _Ending(reactor, service)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: reactor.call_later(0, ending.begin))
+    # a signal's handler runs when the epoll returns, which this descriptor makes it do
+    reactor.watch(wake_up, select.EPOLLIN, lambda _: _discard(wake_up))
+    log.info("serving", instance=registration.instance_id, store=registration.store_id)
+    ready()
+    reactor.run()
+    service.close()
+    if status != STATUS_FENCED:
+        _end(database_url, registration.instance_id)
+    return status
+
+
+def _discard(fd: int) -> None:
+    os.read(fd, 4096)
+
+
+def _register(database_url: str) -> recovery.Registration:
+    """Wait for the store, take a place in it, and put right what instances left that are gone."""
+    waiting = False
+    while True:
+        try:
+            with connected(database_url) as connection:
+                registration = recovery.register(connection, VERSION)
+                given_up = recovery.recover(connection, registration.instance_id, recovery.STALE_SECONDS)
+            break
+        except StoreUnavailable as error:
+            if not waiting:
+                waiting = True
+                log.warning("waiting for the database", reason=str(error))
+            time.sleep(_STORE_RETRY_SECONDS)
+    if given_up.instances:
+        log.warning(
+            "recovered from instances that were lost",
+            instances=list(given_up.instances),
+            leases=given_up.leases,
+            transactions=given_up.transactions,
+            addresses=given_up.addresses,
+            groups=given_up.groups,
+        )
+    return registration
+
+
+def _end(database_url: str, instance_id: int) -> None:
+    try:
+        with connected(database_url) as connection:
+            recovery.end(connection, instance_id)
+    except StoreError as error:
+        log.warning("left without a word; others will give this instance up", reason=str(error))
+
+
+class _Ending:
+    """No new work; what is on its way to the store is answered; links end with amqp:connection:forced."""
+
+    def __init__(self, reactor: Reactor, service: Service) -> None:
+        self._reactor = reactor
+        self._service = service
+        self._deadline = 0.0
+
+    def begin(self) -> None:
+        if self._deadline:
+            return
+        self._deadline = time.monotonic() + GRACE_SECONDS
+        log.info("stopping", connections=len(self._reactor.connections))
+        self._reactor.stop_listening()
+        self._wait()
+
+    def _wait(self) -> None:
+        """First what is committing, then the goodbye, then what the goodbye has rolled back or returned."""
+        late = time.monotonic() >= self._deadline
+        if not late and not self._service.commit.idle:
+            self._reactor.call_later(0.01, self._wait)
+            return
+        for connection in self._reactor.connections:
+            connection.force_close(Condition.CONNECTION_FORCED, "the service is stopping; connect again")
+        self._finish()
+
+    def _finish(self) -> None:
+        late = time.monotonic() >= self._deadline
+        written = not any(connection.has_output for connection in self._reactor.connections)
+        if late or (self._service.commit.idle and written):
+            self._reactor.stop()
+        else:
+            self._reactor.call_later(0.01, self._finish)

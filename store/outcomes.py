@@ -1,0 +1,96 @@
+"""What became of a transaction (H15)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from sqlalchemy import Connection, Select, func, select
+
+from store.errors import boundary
+from store.ids import declared_at, id_at
+from store.tables import address, half, op, txn
+
+# How far an id's time may be from the database's: clocks of several machines.
+_SLACK = timedelta(minutes=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """``outcome``: ``commit``, ``rollback`` or ``undecided``. Times are aware UTC."""
+
+    txn_id: UUID
+    outcome: str
+    reason: str | None
+    declared_at: datetime
+    #: None while undecided
+    decided_at: datetime | None
+    #: messages posted and deliveries retired; as last seen while undecided
+    posted: int
+    retired: int
+    #: the instance that decided, or that holds it; None: a person at the command line
+    instance_id: int | None
+    #: names of the addresses that the committed messages went to, and that the retired deliveries came from
+    posted_to: tuple[str, ...]
+    retired_from: tuple[str, ...]
+
+
+def outcome_of(connection: Connection, txn_id: UUID) -> Outcome | None:
+    """What became of ``txn_id``. None: never declared, or empty and so without an op, or undecided and too young to be
+    in the store, or its op was dropped by retention.
+    """
+    with boundary():
+        decided = connection.execute(
+            select(op).where(op.c.id == txn_id, op.c.decision.in_(("commit", "rollback")))
+        ).one_or_none()
+        if decided is not None:
+            half_ids = list(decided.half_ids or ())
+            return Outcome(
+                txn_id=txn_id,
+                outcome=decided.decision,
+                reason=decided.reason,
+                declared_at=declared_at(txn_id.bytes),
+                decided_at=decided.decided_at,
+                posted=decided.posted,
+                retired=len(half_ids),
+                instance_id=decided.instance_id,
+                posted_to=_names(connection, _halves_posted(txn_id, decided.decided_at)) if decided.posted else (),
+                retired_from=_names(connection, _halves(half_ids)) if half_ids else (),
+            )
+        undecided = connection.execute(select(txn).where(txn.c.id == txn_id)).one_or_none()
+    if undecided is None:
+        return None
+    return Outcome(
+        txn_id=txn_id,
+        outcome="undecided",
+        reason=None,
+        declared_at=undecided.declared_at,
+        decided_at=None,
+        posted=undecided.posted,
+        retired=undecided.retired,
+        instance_id=undecided.instance_id,
+        posted_to=(),
+        retired_from=(),
+    )
+
+
+def _halves_posted(txn_id: UUID, decided_at: datetime) -> Select[tuple[int]]:
+    """Halves are found by their ids: those of the transaction's time. There is no index by transaction to keep up."""
+    return select(half.c.address_id).where(
+        half.c.id >= id_at(declared_at(txn_id.bytes) - _SLACK),
+        half.c.id < id_at(decided_at + _SLACK),
+        half.c.txn_id == txn_id,
+    )
+
+
+def _halves(half_ids: list[int]) -> Select[tuple[int]]:
+    return select(half.c.address_id).where(half.c.id.in_(half_ids))
+
+
+def _names(connection: Connection, halves: Select[tuple[int]]) -> tuple[str, ...]:
+    """Names of the addresses; one that is gone, as a dynamic one, shows as its number."""
+    used = halves.distinct().subquery()
+    name = func.coalesce(address.c.name, func.concat("#", used.c.address_id))
+    rows = connection.scalars(select(name).select_from(used.outerjoin(address, address.c.id == used.c.address_id)))
+    return tuple(sorted(rows))

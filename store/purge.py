@@ -1,0 +1,80 @@
+"""Throw away what waits at an address. What an instance holds for its consumers stays, and so does what has failed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from uuid import UUID
+
+from sqlalchemy import Connection, delete, func, insert, select, tuple_
+
+from store.errors import boundary
+from store.ids import UuidV7
+from store.tables import address, consumer_group, entry, op
+
+#: Entries of one SQL transaction: short locks, and an op of bounded size.
+CHUNK = 1000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Purged:
+    """``purged``: entries that are gone; ``held``: those left, as an instance holds them or they have failed."""
+
+    purged: int
+    held: int
+
+
+def purge(connection: Connection, name: str, *, chunk: int = CHUNK) -> Purged | None:
+    """Remove the waiting entries of all groups of an address, those of delayed messages too; each chunk commits.
+
+    The halves stay until retention drops them, with an op ``purge`` that covers them. What comes in meanwhile is not
+    touched. None: there is no such address.
+    """
+    with boundary():
+        address_id = connection.scalar(select(address.c.id).where(address.c.name == name))
+        if address_id is None:
+            return None
+        groups = list(connection.scalars(select(consumer_group.c.id).where(consumer_group.c.address_id == address_id)))
+        ids = UuidV7()
+        purged = sum(_purge_group(connection, group, ids, chunk) for group in groups)
+        held = connection.scalar(select(func.count()).select_from(entry).where(entry.c.group_id.in_(groups), ~_free))
+        connection.rollback()
+    return Purged(purged=purged, held=int(held or 0))
+
+
+_free = (entry.c.lease == 0) & entry.c.failed.is_(None)
+
+
+def _purge_group(connection: Connection, group_id: int, ids: UuidV7, chunk: int) -> int:
+    last = connection.scalar(select(func.max(entry.c.id)).where(entry.c.group_id == group_id))
+    connection.rollback()
+    above, purged = 0, 0
+    while last is not None:
+        picked = (
+            select(entry.c.group_id, entry.c.id)
+            .where(entry.c.group_id == group_id, entry.c.id > above, entry.c.id <= last, _free)
+            .order_by(entry.c.id)
+            .limit(chunk)
+            .with_for_update(skip_locked=True)
+            .cte("picked")
+        )
+        gone = connection.execute(
+            delete(entry)
+            .where(tuple_(entry.c.group_id, entry.c.id).in_(select(picked.c.group_id, picked.c.id)))
+            .returning(entry.c.id, entry.c.half_id)
+        ).all()
+        if not gone:
+            connection.rollback()
+            break
+        connection.execute(
+            insert(op).values(
+                id=UUID(bytes=ids.next()),
+                decision="purge",
+                half_ids=[row.half_id for row in gone],
+                group_ids=[group_id] * len(gone),
+            )
+        )
+        connection.commit()
+        # Dead rows below are not walked through again.
+        above = max(row.id for row in gone)
+        purged += len(gone)
+    return purged

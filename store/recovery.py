@@ -1,0 +1,219 @@
+"""Instances: one registers when it starts; others give it up when it is dead.
+
+Everything here is plain, blocking SQL: a worker calls it before it listens, and whoever maintains the store later.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from datetime import timedelta
+
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Row,
+    Select,
+    SmallInteger,
+    case,
+    cast,
+    delete,
+    func,
+    insert,
+    literal,
+    select,
+    text,
+    update,
+)
+from sqlalchemy.dialects import postgresql
+
+from store.addresses import ADDRESS_CHANNEL
+from store.errors import boundary
+from store.processes import machine, start_ticks
+from store.tables import address, consumer_group, entry, half, instance, op, store_identity, txn
+
+#: The reason of a rollback when the transaction's instance was lost.
+INSTANCE_LOST = "instance-lost"
+#: Others hear here that groups have messages; the payload is their ids, parted by commas.
+READY_CHANNEL = "coordinator_ready"
+
+#: An instance whose heartbeat is older is dead, wherever it ran.
+STALE_SECONDS = 10.0
+
+_LOCK = 0x636F6F72_72656376  # "coorrecv"
+_MOST_NOTIFIED = 500
+_LARGEST_COUNT = 32767
+_TERMINATE_MS = 5000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Registration:
+    """An instance that has just begun. ``highest_id``: of all halves and entries; new ids have to be above it."""
+
+    instance_id: int
+    store_id: str
+    highest_id: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class GivenUp:
+    """What was given back or undone."""
+
+    #: instances found dead now
+    instances: tuple[int, ...] = ()
+    #: entries that are no longer leased
+    leases: int = 0
+    #: undecided transactions that got the op ``rollback``
+    transactions: int = 0
+    #: dynamic addresses and volatile groups that are gone
+    addresses: int = 0
+    groups: int = 0
+
+
+def register(connection: Connection, version: str) -> Registration:
+    """A row for this process; commits."""
+    with boundary():
+        instance_id = connection.scalar(
+            insert(instance)
+            .values(host=machine(), pid=os.getpid(), process_start=start_ticks(os.getpid()), version=version)
+            .returning(instance.c.id)
+        )
+        store_id = connection.scalar(select(store_identity.c.id))
+        # By the primary key of each group: entries have no index by id alone.
+        latest = (
+            select(func.max(entry.c.id).label("id")).where(entry.c.group_id == consumer_group.c.id).lateral("latest")
+        )
+        entries = select(func.max(latest.c.id)).select_from(consumer_group.join(latest, text("true")))
+        highest = [connection.scalar(select(func.max(half.c.id))), connection.scalar(entries)]
+        connection.commit()
+    return Registration(
+        instance_id=int(instance_id or 0),
+        store_id=str(store_id),
+        highest_id=max((each for each in highest if each is not None), default=0),
+    )
+
+
+def end(connection: Connection, instance_id: int) -> GivenUp:
+    """This instance stops: its row is ended, and what it has left is given up as if it were dead; commits."""
+    with boundary():
+        connection.execute(select(func.pg_advisory_xact_lock(_LOCK)))
+        connection.execute(
+            update(instance)
+            .where(instance.c.id == instance_id, instance.c.ended_at.is_(None))
+            .values(ended_at=func.now())
+        )
+        return _clear(connection, (instance_id,))
+
+
+def recover(connection: Connection, own_id: int, stale_seconds: float) -> GivenUp:
+    """At the start: give up who is dead, and whatever is still in the name of one that ended at any time; commits."""
+    with boundary():
+        return _clear(connection, _end_dead(connection, own_id, stale_seconds))
+
+
+def give_up_dead(connection: Connection, own_id: int, stale_seconds: float) -> GivenUp:
+    """Give up the other instances that are dead; commits.
+
+    Dead is who ran on this machine and whose process is gone, and whose heartbeat is older than ``stale_seconds``.
+    """
+    with boundary():
+        dead = _end_dead(connection, own_id, stale_seconds)
+        if not dead:
+            connection.rollback()
+            return GivenUp()
+        return _clear(connection, dead)
+
+
+def _end_dead(connection: Connection, own_id: int, stale_seconds: float) -> tuple[int, ...]:
+    """Mark them; the caller's transaction decides. Rows are locked: two that find the same one dead do it once."""
+    # One at a time: what one gives back, an instance that the other does not see yet may take.
+    connection.execute(select(func.pg_advisory_xact_lock(_LOCK)))
+    stale = instance.c.heartbeat_at < func.now() - timedelta(seconds=stale_seconds)
+    here = machine()
+    candidates = connection.execute(
+        select(instance, stale.label("stale"))
+        .where(instance.c.ended_at.is_(None), instance.c.id != own_id)
+        .with_for_update(skip_locked=True)
+    ).all()
+    dead = tuple(row.id for row in candidates if row.stale or _gone(row, here))
+    if dead:
+        # A statement of the dead may be under way still, and would take leases after they were given back.
+        names = [f"coordinator {what} {number}" for number in dead for what in ("batch", "queries")]
+        connection.execute(
+            text(
+                "select pg_terminate_backend(pid, :patience) from pg_stat_activity where datname = current_database() "
+                "and pid <> pg_backend_pid() and application_name = any(:names)"
+            ),
+            {"names": names, "patience": _TERMINATE_MS},
+        )
+        connection.execute(update(instance).where(instance.c.id.in_(dead)).values(ended_at=func.now()))
+    return dead
+
+
+def _gone(row: Row[tuple[object, ...]], here: str) -> bool:
+    return bool(row.host == here and start_ticks(row.pid) != row.process_start)
+
+
+def _clear(connection: Connection, dead: tuple[int, ...]) -> GivenUp:
+    """Everything in the name of an instance that does not live is given up, in one SQL transaction.
+
+    Leases are found by reading ``entry`` from end to end, once: an index by lease would cost each message on the way
+    in and out, and this happens when an instance dies.
+    """
+    live = select(instance.c.id).where(instance.c.ended_at.is_(None))
+    lost = entry.c.lease.not_in(live) & (entry.c.lease != 0)
+    limits = (
+        select(consumer_group.c.id, address.c.max_attempts, address.c.origin)
+        .join(address, address.c.id == consumer_group.c.address_id)
+        .subquery()
+    )
+    addresses, groups = _delete_owned(connection, live)
+    # It may have been sent: one failed delivery more (D5). What is on its way to the dead letters was not.
+    attempts = func.least(entry.c.attempts + case((entry.c.failed.is_(None), 1), else_=0), _LARGEST_COUNT)
+    used_up = (
+        entry.c.failed.is_(None) & (limits.c.origin != "dead-letter") & (entry.c.attempts + 1 >= limits.c.max_attempts)
+    )
+    failed: ColumnElement[str | None] = case(
+        (used_up, func.concat("attempts used up: ", attempts, " of ", limits.c.max_attempts)),
+        else_=entry.c.failed,
+    )
+    # Entries of a group that is gone have no limits and stay as they are.
+    returned = connection.execute(
+        update(entry)
+        .where(lost, entry.c.group_id == limits.c.id)
+        .values(lease=0, attempts=cast(attempts, SmallInteger), failed=failed)
+        .returning(entry.c.group_id)
+    ).all()
+    transactions = connection.execute(
+        postgresql.insert(op)
+        .from_select(
+            ["id", "decision", "txn_id", "reason", "posted"],
+            select(txn.c.id, literal("rollback"), txn.c.id, literal(INSTANCE_LOST), txn.c.posted).where(
+                txn.c.instance_id.not_in(live), txn.c.producer_group.is_(None)
+            ),
+        )
+        .on_conflict_do_nothing()
+        .returning(op.c.id)
+    ).all()
+    connection.execute(delete(txn).where(txn.c.instance_id.not_in(live), txn.c.producer_group.is_(None)))
+    waiting = sorted({row.group_id for row in returned})[:_MOST_NOTIFIED]
+    if waiting:
+        connection.execute(select(func.pg_notify(READY_CHANNEL, ",".join(map(str, waiting)))))
+    connection.commit()
+    return GivenUp(
+        instances=dead, leases=len(returned), transactions=len(transactions), addresses=addresses, groups=groups
+    )
+
+
+def _delete_owned(connection: Connection, live: Select[tuple[int]]) -> tuple[int, int]:
+    """Dynamic addresses with all they have, and subscriptions that ended with their link."""
+    # Of nobody is not of the dead: null is "not in" an empty list.
+    owned = select(address.c.id).where(address.c.instance_id.is_not(None), address.c.instance_id.not_in(live))
+    volatile = consumer_group.c.instance_id.is_not(None) & consumer_group.c.instance_id.not_in(live)
+    groups = select(consumer_group.c.id).where(volatile | consumer_group.c.address_id.in_(owned))
+    connection.execute(delete(entry).where(entry.c.group_id.in_(groups)))
+    gone = connection.execute(delete(consumer_group).where(consumer_group.c.id.in_(groups)))
+    names = connection.scalars(delete(address).where(address.c.id.in_(owned)).returning(address.c.name)).all()
+    for name in names:
+        connection.execute(select(func.pg_notify(ADDRESS_CHANNEL, name)))
+    return len(names), gone.rowcount

@@ -1,0 +1,178 @@
+"""Settings: layers, and an error that names the setting and where it came from."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coordinator.settings import Settings, SettingsInvalid, endpoint, load
+
+
+@pytest.fixture(autouse=True)
+def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    import os
+
+    for name in list(os.environ):
+        if name.startswith("COORDINATOR_"):
+            monkeypatch.delenv(name)
+
+
+def test_defaults() -> None:
+    settings = load()
+    assert settings.listen == ("amqp://127.0.0.1:5672",)
+    assert settings.database_url is None
+    assert settings.workers == 1
+    assert settings.transaction.timeout_seconds == 120
+    assert settings.transaction.max_bytes == 256 * 1024 * 1024
+    assert settings.limits.max_frame_size_bytes == 65536
+    assert settings.addresses.create == "on-use"
+
+
+def test_flags_win_over_environment_over_file_over_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text("workers = 2\n[limits]\nchannel_max = 2\nhandle_max = 2\nlink_credit = 2\n")
+    monkeypatch.setenv("COORDINATOR_LIMITS__CHANNEL_MAX", "3")
+    monkeypatch.setenv("COORDINATOR_LIMITS__HANDLE_MAX", "3")
+    settings = load({"workers": None, "limits": {"handle_max": 4}}, file)
+    assert settings.workers == 2
+    assert settings.limits.link_credit == 2
+    assert settings.limits.channel_max == 3
+    assert settings.limits.handle_max == 4
+    assert settings.limits.window_messages == 2000
+
+
+def test_the_file_may_be_named_by_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text("workers = 7")
+    monkeypatch.setenv("COORDINATOR_CONFIG", str(file))
+    assert load().workers == 7
+
+
+def test_sizes_may_have_units(tmp_path: Path) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text('[transaction]\nmax_bytes = "1 MiB"')
+    assert load(config=file).transaction.max_bytes == 1024 * 1024
+
+
+def test_lists_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COORDINATOR_LISTEN", "amqp://a:1, amqp://[::1]:2")
+    monkeypatch.setenv("COORDINATOR_ADDRESSES__PATTERNS", '[{"match": "t.*", "routing": "topic"}]')
+    settings = load()
+    assert settings.listen == ("amqp://a:1", "amqp://[::1]:2")
+    assert settings.addresses.patterns[0].routing == "topic"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("COORDINATOR_WORKER", "1", "environment variable COORDINATOR_WORKER: there is no such setting"),
+        ("COORDINATOR_WORKERS", "many", "environment variable COORDINATOR_WORKERS: workers: .*integer.*not 'many'"),
+        ("COORDINATOR_WORKERS", "0", "COORDINATOR_WORKERS: workers: .*greater than or equal to 1, not '0'"),
+        (
+            "COORDINATOR_TRANSACTION__TIMEOUT",
+            "1",
+            "environment variable COORDINATOR_TRANSACTION__TIMEOUT: transaction.timeout: there is no such setting",
+        ),
+        ("COORDINATOR_LISTEN", "amqps://a:1", "COORDINATOR_LISTEN: listen: amqps://a:1: amqps .* not supported"),
+        ("COORDINATOR_LISTEN", "amqp://a:b", "COORDINATOR_LISTEN: listen: amqp://a:b: the port is not a number"),
+        ("COORDINATOR_LISTEN", "", "COORDINATOR_LISTEN: listen: .*at least 1 item"),
+        ("COORDINATOR_ADDRESSES__PATTERNS", "[", "COORDINATOR_ADDRESSES .*expected JSON"),
+        (
+            "COORDINATOR_ADDRESSES__CREATE",
+            "always",
+            "addresses.create: .*'on-use', 'matching' or 'never', not 'always'",
+        ),
+        (
+            "COORDINATOR_ADDRESSES__PATTERNS",
+            '[{"match": "a", "kind": "fifo"}]',
+            "COORDINATOR_ADDRESSES__PATTERNS: addresses.patterns.0.kind: .*'normal', not 'fifo'",
+        ),
+    ],
+)
+def test_a_wrong_variable_is_named(monkeypatch: pytest.MonkeyPatch, name: str, value: str, said: str) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(SettingsInvalid, match=said):
+        load()
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("wrokers = 1", "settings file .*c.toml: wrokers: there is no such setting"),
+        ("workers = 'x'", "settings file .*c.toml: workers: .*not 'x'"),
+        ("[limits]\nbar = 1", "settings file .*c.toml: limits.bar: there is no such setting"),
+        ("limits = 1", "settings file .*c.toml: limits: expected a table"),
+        ("workers = ", "settings file .*c.toml is not TOML: "),
+        ("[[addresses.patterns]]\nrouting = 'queue'", "addresses.patterns.0.match: Field required"),
+    ],
+)
+def test_a_wrong_file_is_named(tmp_path: Path, content: str, said: str) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text(content)
+    with pytest.raises(SettingsInvalid, match=said):
+        load(config=file)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SettingsInvalid, match=r"settings file .*none.toml: No such file"):
+        load(config=tmp_path / "none.toml")
+
+
+def test_all_wrong_settings_are_named_at_once(tmp_path: Path) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text("a = 1\nb = 2\nworkers = 0")
+    with pytest.raises(SettingsInvalid) as caught:
+        load({"listen": ["x"]}, file)
+    assert len(str(caught.value).splitlines()) == 4
+    assert "flag --listen: listen: x: expected amqp://host:port" in str(caught.value)
+
+
+@pytest.mark.rule("S7", "S8")
+@pytest.mark.parametrize("value", ["mysql://u:secret@h/d", ["secret"], {"secret": "secret"}])
+def test_a_wrong_database_url_is_not_repeated(value: Any) -> None:
+    with pytest.raises(SettingsInvalid) as caught:
+        load({"database_url": value})
+    assert "flag --database-url" in str(caught.value)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.rule("S7")
+def test_a_wrong_value_makes_no_line_of_its_own() -> None:
+    with pytest.raises(SettingsInvalid) as caught:
+        load({"listen": ["amqp://h\nerror: forged:1"], "workers": "1\n2"})
+    assert len(str(caught.value).splitlines()) == 2
+
+
+@pytest.mark.rule("S8")
+def test_the_database_url_is_not_shown_with_the_settings() -> None:
+    settings = load({"database_url": "postgresql://u:secret@h/d"})
+    assert "secret" not in repr(settings)
+    assert "secret" not in settings.model_dump_json()
+
+
+def test_settings_survive_the_way_to_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = load({"workers": 3, "addresses": {"patterns": [{"match": "a*"}]}})
+    monkeypatch.setenv("COORDINATOR_WORKERS", "9")
+    there = Settings.model_validate_json(json.dumps(settings.model_dump(mode="json", exclude={"database_url"})))
+    assert there == settings
+
+
+@pytest.mark.parametrize(
+    ("url", "host", "port"),
+    [
+        ("amqp://127.0.0.1:5672", "127.0.0.1", 5672),
+        ("amqp://localhost", "localhost", 5672),
+        ("amqp://[::1]:0/", "::1", 0),
+    ],
+)
+def test_endpoints(url: str, host: str, port: int) -> None:
+    assert (endpoint(url).host, endpoint(url).port) == (host, port)
+
+
+@pytest.mark.parametrize("url", ["", "h:1", "http://h", "amqp://", "amqp://u@h", "amqp://h/x", "amqp://h:70000"])
+def test_what_is_no_endpoint(url: str) -> None:
+    with pytest.raises(ValueError, match="expected amqp://host:port"):
+        endpoint(url)

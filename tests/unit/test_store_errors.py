@@ -1,0 +1,75 @@
+"""The boundary between driver errors and ours."""
+
+from __future__ import annotations
+
+import psycopg
+import pytest
+from sqlalchemy.exc import IntegrityError
+
+from store import errors
+from store.database import DatabaseUrlInvalid, check_url, place
+
+
+@pytest.mark.parametrize(
+    ("sqlstate", "constraint", "kind"),
+    [
+        ("23505", "op_pkey", errors.AlreadyDecided),
+        ("23505", "op_default_pkey", errors.AlreadyDecided),
+        ("23505", "op_20260131_pkey", errors.AlreadyDecided),
+        ("23505", "address_name_key", errors.AddressExists),
+        ("23505", "half_pkey", errors.Conflict),
+        ("23505", "shop_pkey", errors.Conflict),
+        ("23505", None, errors.Conflict),
+        ("23514", "address_kind_check", errors.Conflict),
+        ("23001", None, errors.AppendOnly),
+        ("CO001", None, errors.NotLeased),
+        ("42P01", None, errors.SchemaMismatch),
+        ("42703", None, errors.SchemaMismatch),
+        ("57P01", None, errors.StoreUnavailable),
+        ("08006", None, errors.StoreUnavailable),
+        ("53100", None, errors.StoreUnavailable),
+        ("40P01", None, errors.Contended),
+        ("22001", None, errors.StoreFault),
+        (None, None, errors.StoreUnavailable),
+        ("", None, errors.StoreUnavailable),
+    ],
+)
+def test_sqlstates(sqlstate: str | None, constraint: str | None, kind: type[errors.StoreError]) -> None:
+    error = errors.from_sqlstate(sqlstate, constraint)
+    assert type(error) is kind
+    assert error.sqlstate == (sqlstate or None)
+    if sqlstate and kind is not errors.AddressExists and kind is not errors.AlreadyDecided:
+        assert sqlstate in str(error)
+
+
+@pytest.mark.rule("S8")
+def test_the_drivers_text_does_not_pass() -> None:
+    cause = psycopg.errors.UniqueViolation("Key (id)=(secret) exists; insert into coordinator.op")
+    error = errors.translate(IntegrityError("insert into t values (%s)", {"body": "secret"}, cause))
+    assert isinstance(error, errors.Conflict)
+    assert "secret" not in str(error)
+    assert "insert" not in str(error)
+    with pytest.raises(errors.Conflict) as caught, errors.boundary():
+        raise cause
+    assert caught.value.__suppress_context__
+
+
+def test_our_own_faults_pass_as_they_are() -> None:
+    with pytest.raises(ZeroDivisionError), errors.boundary():
+        raise ZeroDivisionError
+
+
+@pytest.mark.rule("S8")
+@pytest.mark.parametrize(
+    "url", ["mysql://u:secret@h/d", "secret", "postgresql://u:sec%zzret@h/d", "postgresql://h/d?x=secret"]
+)
+def test_a_wrong_url_is_not_repeated(url: str) -> None:
+    with pytest.raises(DatabaseUrlInvalid) as caught:
+        check_url(url)
+    assert "sec" not in str(caught.value).removesuffix("security")
+
+
+@pytest.mark.rule("S8")
+def test_a_place_has_no_password() -> None:
+    assert place("postgresql://u:secret@db.example:6432/shop") == "db.example:6432/shop"
+    assert place("postgresql://u@/shop?host=/run/x") == "/run/x:5432/shop"

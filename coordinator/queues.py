@@ -115,6 +115,7 @@ class Queue:
         "dirty",
         "group_id",
         "held",
+        "holding",
         "lease",
         "max_attempts",
         "more",
@@ -163,6 +164,8 @@ class Queue:
         self._loading = False
         self._version = 0
         self._low = 0
+        #: the group is ours whole: entries are taken by the range, not leased one by one
+        self.holding = False
 
     # -- entries arriving
 
@@ -359,6 +362,8 @@ class Queue:
         self._loading = False
         last = self.ready[-1].id if self.ready else 0
         for entry in entries:
+            if entry.id in self.held:
+                continue  # read before, and still in our hands
             self.held[entry.id] = entry
             self.ready_octets += entry.size
             if entry.id > last:
@@ -366,11 +371,13 @@ class Queue:
                 last = entry.id
             else:
                 heappush(self.returned, entry)
-        if complete:
-            if version == self._version:
-                self.more = False
-            self._low = 0
-        elif not entries:
+        if complete and version == self._version:
+            self.more = False
+        if self.holding:
+            # nothing comes below any more: ids only grow with this instance's batches, and it is alone
+            if entries:
+                self._low = max(self._low, entries[-1].id)
+        elif complete or not entries:
             self._low = 0
         else:
             # rows already consumed at the head cost nothing; a little slack, for commits that were slower than ours
@@ -380,11 +387,44 @@ class Queue:
     def load_failed(self) -> None:
         self._loading = False
 
+    def share(self) -> None:
+        """Another instance came: hold the group no longer whole."""
+        if not self.holding:
+            return
+        if self._loading:  # what is being read is not known yet
+            self.service.loop.call_later(0.01, self.share)
+            return
+        self._loading = True
+        self.service.commit.add(Share(self))
+
+    def shared(self) -> None:
+        self.holding = self._loading = False
+        self.in_store(0)
+
 
 class Browser(Protocol):
     """A link that looks and does not take (distribution-mode copy)."""
 
     def advance(self) -> None: ...
+
+
+class Share:
+    """Unit: the group is held whole no more; what we have of it is leased row by row."""
+
+    __slots__ = ("_queue",)
+
+    def __init__(self, queue: Queue) -> None:
+        self._queue = queue
+
+    def write(self, batch: Batch) -> None:
+        batch.share(self._queue.group_id, self._queue.held)
+        batch.wake.add(self._queue.group_id)
+
+    def durable(self) -> None:
+        self._queue.shared()
+
+    def refused(self, error: StoreError) -> None:
+        self._queue.shared()
 
 
 class Yield:

@@ -55,7 +55,9 @@ def test_every_table_reads_as_it_was_written(spark: SparkSession, database_url: 
 
 def test_the_schemas_are_those_of_the_tables() -> None:
     for name, table in TABLES.items():
-        assert table.schema.names == [column.name for column in tables.metadata.tables[f"{tables.SCHEMA}.{name}"].columns]
+        assert table.schema.names == [
+            column.name for column in tables.metadata.tables[f"{tables.SCHEMA}.{name}"].columns
+        ]
 
 
 @pytest.mark.rule("R3")

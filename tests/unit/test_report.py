@@ -59,7 +59,10 @@ def metrics(addresses: int = 3) -> Metrics:
         undecided_by_age=[("to 1 min", 2), ("over 1 day", 0)],
         attempts=[(1, 100_000, 0, 2), (16, 0, 3, 0)],
         dead_letters=[(NASTY, NASTY, NASTY, 5), (None, None, "expired", 1)],
-        balances=[AddressBalance(address=None if not number else f"{NASTY}{number}", counts=_BALANCE) for number in range(addresses)],
+        balances=[
+            AddressBalance(address=None if not number else f"{NASTY}{number}", counts=_BALANCE)
+            for number in range(addresses)
+        ],
         totals=_TOTALS,
     )
 

@@ -61,7 +61,25 @@ def test_spark_runs_on_the_java_that_comes_along(tmp_path: Path) -> None:
     # no java on the path
     tools = tmp_path / "bin"
     tools.mkdir()
-    for name in ("bash", "sh", "env", "dirname", "basename", "ps", "uname", "nice", "sed", "cat", "rm", "mkdir", "tr", "grep", "cut", "readlink", "head"):
+    for name in (
+        "bash",
+        "sh",
+        "env",
+        "dirname",
+        "basename",
+        "ps",
+        "uname",
+        "nice",
+        "sed",
+        "cat",
+        "rm",
+        "mkdir",
+        "tr",
+        "grep",
+        "cut",
+        "readlink",
+        "head",
+    ):
         for folder in ("/usr/bin", "/bin"):
             if Path(folder, name).exists():
                 (tools / name).symlink_to(Path(folder, name))

@@ -40,6 +40,11 @@ _COLUMNS: Final = {
 #: On disk: a run must not need memory for the store's size, and each table is read once.
 _KEPT: Final = StorageLevel.DISK_ONLY
 
+#: Rows that a task sorts and joins in a few dozen megabytes.
+_ROWS_PER_TASK: Final = 100_000
+#: From here on compiled plans are faster by more than they take to compile.
+_ROWS_TO_COMPILE_FOR: Final = 500_000
+
 #: Stages that a run without books tells of; each book adds two.
 STAGES: Final = len(_COLUMNS) + 5
 
@@ -128,6 +133,7 @@ def reconcile(
 
         steps.stage("matching halves and ops")
         total = sum(rows_read.values())
+        _fit(spark, total)
         decided = keep(ledger.decisions(tables["op"]))
         stated = keep(ledger.states(tables["half"], decided, tables["txn"], period))
         deliveries = ledger.delivery_ops(tables["op"])
@@ -187,6 +193,13 @@ def reconcile(
         )
         write_report(run, out, fail_on)
         return run
+
+
+def _fit(spark: SparkSession, rows: int) -> None:
+    """Plans that suit the number of rows: for a small store, the time goes into tasks and into compiling, not into rows."""
+    partitions = max(spark.sparkContext.defaultParallelism, rows // _ROWS_PER_TASK)
+    spark.conf.set("spark.sql.shuffle.partitions", partitions)
+    spark.conf.set("spark.sql.codegen.wholeStage", rows >= _ROWS_TO_COMPILE_FOR)
 
 
 def _keep_book(book: Book, keep: Callable[[DataFrame], DataFrame], steps: Steps) -> Book:

@@ -142,8 +142,6 @@ def open_session(
         "spark.sql.python.filterPushdown.enabled": "true",
         # bounds what a Python worker holds of messages at a time
         "spark.sql.execution.arrow.maxRecordsPerBatch": "4096",
-        # few enough that a small store is quick, enough that 10,000,000 halves fit; adaptive execution joins small ones
-        "spark.sql.shuffle.partitions": "64",
         "spark.sql.adaptive.enabled": "true",
     }
     chosen.update(settings or {})

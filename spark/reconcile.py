@@ -1,4 +1,5 @@
-"""One run: read everything as of one snapshot, put it side by side, check, compare with the books, write what was found."""
+"""One run: read everything as of one snapshot, put it side by side, check, compare with the books, write what was
+found."""
 
 from __future__ import annotations
 
@@ -81,7 +82,8 @@ def credentials_file(url: str) -> Iterator[Path]:
 
 @dataclass(frozen=True, kw_only=True)
 class Store:
-    """The store's tables as of one snapshot. ``credentials`` is the file for the tasks, or none where they have the variable."""
+    """The store's tables as of one snapshot. ``credentials`` is the file for the tasks, or none where they have the
+    variable."""
 
     spark: SparkSession
     snapshot: Snapshot
@@ -112,7 +114,8 @@ def reconcile(
     fail_on: str,
     steps: Steps,
 ) -> Run:
-    """Reconcile the store at ``url`` over ``period`` and write everything into ``out``, which is there and can be written.
+    """Reconcile the store at ``url`` over ``period`` and write everything into ``out``, which is there and can be
+    written.
 
     :raises spark.books.BookError: a book that cannot be used, before any other work.
     :raises spark.snapshot.StoreUnreadable: the store cannot be read.
@@ -196,7 +199,8 @@ def reconcile(
 
 
 def _fit(spark: SparkSession, rows: int) -> None:
-    """Plans that suit the number of rows: for a small store, the time goes into tasks and into compiling, not into rows."""
+    """Plans that suit the number of rows: for a small store, the time goes into tasks and into compiling, not into
+    rows."""
     partitions = max(spark.sparkContext.defaultParallelism, rows // _ROWS_PER_TASK)
     spark.conf.set("spark.sql.shuffle.partitions", partitions)
     spark.conf.set("spark.sql.codegen.wholeStage", rows >= _ROWS_TO_COMPILE_FOR)
@@ -227,7 +231,7 @@ def _read(
     picked: list[DataFrame] = []
     rows: dict[str, int] = {}
     with ExitStack() as stack:
-        local = spark.sparkContext.master.startswith("local")
+        local = str(spark.sparkContext.master).startswith("local")
         # tasks on other machines cannot see a file of ours; they have the URL in their environment
         credentials = stack.enter_context(credentials_file(url)) if local else None
         snapshot = stack.enter_context(exported_snapshot(url))

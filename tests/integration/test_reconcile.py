@@ -26,7 +26,7 @@ from store.tables import SCHEMA
 from tests.fix_store_rows import NOW, StoreRows, encode_message
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from pyspark.sql import SparkSession
 
@@ -97,7 +97,8 @@ with posted as (
   returning half_ids),
  gone as (
   delete from {SCHEMA}.entry e using decided d where e.group_id = 1 and e.id = any(d.half_ids))
-insert into {SCHEMA}.entry (group_id, id, half_id, lease) select 1, %(half)s + i, %(half)s + i, 1 from generate_series(1, 3) i
+insert into {SCHEMA}.entry (group_id, id, half_id, lease)
+  select 1, %(half)s + i, %(half)s + i, 1 from generate_series(1, 3) i
 """
 
 
@@ -109,7 +110,7 @@ class Writer:
         self._slot = slot
         self._stop = threading.Event()
         self.written = 0
-        self.error: BaseException | None = None
+        self.error: Exception | None = None
         self._thread = threading.Thread(target=self._work)
 
     def __enter__(self) -> Writer:
@@ -140,7 +141,7 @@ class Writer:
                         {"half": first, "txn": uuid.UUID(bytes=uuids.next()), "take": self.written % 5 + 1},
                     )
                     self.written += 1
-        except BaseException as error:
+        except Exception as error:  # noqa: BLE001 - raised again where the writer is left
             self.error = error
 
 
@@ -190,15 +191,21 @@ def test_findings_are_written_in_every_form(spark: SparkSession, database_url: s
         """,
         encoding="utf-8",
     )
-    spark.createDataFrame([("A-1", at, Decimal(1)), ("A-3", at, Decimal(1)), ("A-4", at, Decimal(1))], "id string, at timestamp, x decimal(5,0)").write.parquet(
-        str(tmp_path / "shop.parquet")
-    )
+    spark.createDataFrame(
+        [("A-1", at, Decimal(1)), ("A-3", at, Decimal(1)), ("A-4", at, Decimal(1))],
+        "id string, at timestamp, x decimal(5,0)",
+    ).write.parquet(str(tmp_path / "shop.parquet"))
     told = Told()
     out = tmp_path / "deep" / "out"
     result = run(spark, database_url, out, books=[describe(book)], told=told)
     expected = {"lost-delivery": 1, "lost-message": 1, "phantom-message": 1, "unbalanced": 1}
     assert dict(result.findings.by_kind) == expected
-    assert sorted(path.name for path in out.iterdir()) == ["findings.csv", "findings.parquet", "report.html", "summary.json"]
+    assert sorted(path.name for path in out.iterdir()) == [
+        "findings.csv",
+        "findings.parquet",
+        "report.html",
+        "summary.json",
+    ]
     table = pq.read_table(out / "findings.parquet")
     assert table.column_names == FINDING.names
     with (out / "findings.csv").open(encoding="utf-8", newline="") as file:
@@ -237,12 +244,12 @@ def command(*arguments: str, **environment: str) -> subprocess.CompletedProcess[
 
 
 @pytest.fixture
-def lossy_store(database_url: str) -> Iterator[str]:
+def lossy_store(database_url: str) -> str:
     rows = StoreRows(seed=23).healthy(30)
     orders = rows.address("shop")
     rows.committed([orders], NOW - timedelta(hours=1))
     rows.write(database_url)
-    yield database_url
+    return database_url
 
 
 @pytest.mark.rule("R31")

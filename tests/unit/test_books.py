@@ -263,7 +263,7 @@ def test_a_description_that_is_wrong_says_where(tmp_path: Path, change: tuple[st
 
 @pytest.mark.rule("R25")
 def test_a_description_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(BookError, match="none.toml: No such file"):
+    with pytest.raises(BookError, match=r"none\.toml: No such file"):
         describe(tmp_path / "none.toml")
 
 

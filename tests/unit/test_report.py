@@ -17,9 +17,8 @@ from spark.results import SHOWN, Finding, Findings
 
 AT = datetime(2026, 3, 10, 12, tzinfo=UTC)
 NASTY = "<script>alert(1)</script>$x^2$\u202e\x07\n'\" onload=x %d {{7*7}} 名前"
-_BALANCE = {
-    name: 3
-    for name in (
+_BALANCE = dict.fromkeys(
+    (
         "posted",
         "committed",
         "rolled_back",
@@ -34,8 +33,9 @@ _BALANCE = {
         "inflight",
         "scheduled",
         "failing",
-    )
-}
+    ),
+    3,
+)
 _TOTALS = {
     "transactions": 1234567,
     "transactions_committed": 3,

@@ -55,7 +55,8 @@ def test_spark_runs_on_the_java_that_comes_along(tmp_path: Path) -> None:
         "import os\n"
         "from spark.session import open_session\n"
         "spark = open_session('local[1]', memory='512m', settings={'spark.sql.shuffle.partitions': '1'})\n"
-        "print(spark.range(7).groupBy().count().collect()[0][0], spark._jvm.System.getProperty('java.version'), 'JAVA_HOME' in os.environ)\n"
+        "version = spark._jvm.System.getProperty('java.version')\n"
+        "print(spark.range(7).groupBy().count().collect()[0][0], version, 'JAVA_HOME' in os.environ)\n"
         "spark.stop()\n"
     )
     # no java on the path

@@ -1,7 +1,8 @@
 """What can never be delivered goes to the address ``%DLQ%<group>`` (rule D4).
 
-The batch that fails an entry only marks it; here marked entries are taken up, one by one given a letter that says where they
-came from and why, and moved in one SQL transaction. A crash in between leaves the mark, and the next instance goes on.
+The batch that fails an entry only marks it; here marked entries are taken up, one by one given a letter that says
+where they came from and why, and moved in one SQL transaction. A crash in between leaves the mark, and the next
+instance goes on.
 """
 
 from __future__ import annotations

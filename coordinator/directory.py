@@ -1,4 +1,6 @@
-"""The addresses this instance knows: found in the store, made on first use where the settings allow it, forgotten when changed."""
+"""The addresses this instance knows: found in the store, made on first use where the settings allow it, forgotten
+when changed.
+"""
 
 from __future__ import annotations
 

@@ -4,7 +4,8 @@
 
     Refusal                 anything the peer is told no for: condition + description a person can act on
 
-Conditions are those of the standard (part 2, section 2.8.15 to 2.8.19; part 4, section 4.5.8) and of the anonymous relay extension.
+Conditions are those of the standard (part 2, section 2.8.15 to 2.8.19; part 4, section 4.5.8) and of the anonymous
+relay extension.
 """
 
 from __future__ import annotations

@@ -160,8 +160,8 @@ def outgoing(message: bytes, attempts: int, ttl_left_ms: int | None, annotations
     """The octets of one delivery.
 
     ``attempts`` failed deliveries before this one; ``ttl_left_ms`` replaces the ttl of a message that has one;
-    ``annotations``: an encoded map merged into the message annotations, or nothing. Delivery annotations are for one hop
-    (section 3.2.2) and end here.
+    ``annotations``: an encoded map merged into the message annotations, or nothing. Delivery annotations are for one
+    hop (section 3.2.2) and end here.
     """
     header: list[object] = []
     message_annotations = b""
@@ -203,5 +203,3 @@ def merge_maps(first: bytes, second: bytes) -> bytes:
     added = pairs(second, 0)
     keys = [key for key, _ in added]
     return encode_map([raw for key, raw in pairs(first, 0) if key not in keys] + [raw for _, raw in added])
-
-

@@ -33,11 +33,14 @@ class Outcome(NamedTuple):
 
 ACCEPTED = Outcome(Kind.ACCEPTED)
 RELEASED = Outcome(Kind.RELEASED)
-#: The default outcome where a source gives none, for deliveries that were settled in a transaction that rolled back (T28).
+#: The default outcome where a source gives none, for deliveries that were settled in a transaction that rolled back
+#: (T28).
 FAILED = Outcome(Kind.MODIFIED, delivery_failed=True)
 
 
-def write(batch: Batch, entry: Entry, outcome: Outcome, accepted: list[tuple[int, int]], ops: UuidV7, txn_id: bytes) -> None:
+def write(
+    batch: Batch, entry: Entry, outcome: Outcome, accepted: list[tuple[int, int]], ops: UuidV7, txn_id: bytes
+) -> None:
     """Add the rows that apply ``outcome`` to a held entry; accepted ones are collected for one op over all of them."""
     queue = entry.queue
     kind = outcome.kind
@@ -69,9 +72,7 @@ def write(batch: Batch, entry: Entry, outcome: Outcome, accepted: list[tuple[int
             failed=failed,
             annotations=merged(entry, outcome),
         )
-        batch.op(
-            ops.next(), b"modify", txn_id=txn_id, reason=outcome.error, covers=((entry.half_id, queue.group_id),)
-        )
+        batch.op(ops.next(), b"modify", txn_id=txn_id, reason=outcome.error, covers=((entry.half_id, queue.group_id),))
 
 
 def merged(entry: Entry, outcome: Outcome) -> bytes:
@@ -104,4 +105,3 @@ def settle(entry: Entry, outcome: Outcome) -> None:
         if (outcome.undeliverable_here or kind is Kind.REJECTED) and entry.link is not None:
             entry.refused_by = (*entry.refused_by, entry.link.key)
         queue.give_back(entry)
-

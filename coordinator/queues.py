@@ -1,8 +1,8 @@
 """One consumer group of an address, as this instance serves it: a window of entries it has leased, and who wants them.
 
-What does not fit the window stays in PostgreSQL. Entries go out in order of commit; what comes back goes before what is newer
-(rule D5). The window is bounded in messages and octets, and so are the bodies kept for deliveries under way: an entry
-whose body was let go returns through the store.
+What does not fit the window stays in PostgreSQL. Entries go out in order of commit; what comes back goes before what
+is newer (rule D5). The window is bounded in messages and octets, and so are the bodies kept for deliveries under way:
+an entry whose body was let go returns through the store.
 """
 
 from __future__ import annotations
@@ -167,7 +167,9 @@ class Queue:
     # -- entries arriving
 
     def reserve(self, size: int) -> bool:
-        """Whether a message posted now is born leased to us: someone here wants it, and nothing older waits in the store."""
+        """Whether a message posted now is born leased to us: someone here wants it, and nothing older waits in the
+        store.
+        """
         if not self.consumers or self.more or self._loading:
             return False
         limits = self.service.limits
@@ -192,7 +194,9 @@ class Queue:
         self.touch()
 
     def in_store(self, lowest: int | None = None) -> None:
-        """The store has (or may have) entries that nobody holds; ``lowest``: an id among them, where it may be an old one."""
+        """The store has (or may have) entries that nobody holds; ``lowest``: an id among them, where it may be an old
+        one.
+        """
         self.more = True
         if lowest is not None:
             self._low = min(self._low, lowest - 1)

@@ -1,4 +1,6 @@
-"""One instance: its queues, transactions and addresses, over one store. Driven by the reactor, one turn after the other."""
+"""One instance: its queues, transactions and addresses, over one store. Driven by the reactor, one turn after the
+other.
+"""
 
 from __future__ import annotations
 
@@ -237,7 +239,8 @@ class Service:
                 self._reclaim(queue, ceiling)
                 return
             entries = [self.entry_of(queue, row) for row in rows]
-            # nothing beyond what came; below the low-water mark there may be some, so an empty answer above it says little
+            # nothing beyond what came; below the low-water mark there may be some, so an empty answer above it says
+            # little
             complete = number(rows[0][6]) == len(rows) < most if rows else not low
             queue.loaded(entries, complete, version)
 
@@ -329,7 +332,7 @@ class Service:
         if txn.registered:
             self.queries.ask(queries.FORGET_TXN, [txn.id], lambda _: None)
 
-    def outcome(self, txn_id: bytes, found: Callable[[tuple[str, str] | None | StoreError], None]) -> None:
+    def outcome(self, txn_id: bytes, found: Callable[[tuple[str, str] | StoreError | None], None]) -> None:
         """The decision and reason the store remembers (T11), None where it knows no such transaction."""
 
         def answered(rows: list[Row] | StoreError) -> None:

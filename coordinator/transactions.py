@@ -1,6 +1,8 @@
-"""Transactions: declared on a control link, worked in on any session of its connection, decided once (part 4; rules T7 to T35).
+"""Transactions: declared on a control link, worked in on any session of its connection, decided once (part 4; rules
+T7 to T35).
 
-A transaction is itself the unit that the group commit takes: its halves, entries, retirements and its op go out together.
+A transaction is itself the unit that the group commit takes: its halves, entries, retirements and its op go out
+together.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ class Control(Protocol):
     """The control link that declared a transaction."""
 
     def discharged(self, txn: Transaction, refusal: Refusal | None) -> None:
-        """It is decided; its discharge (``txn.answer``, where there is one) is accepted, or rejected with the refusal."""
+        """It is decided; its discharge (``txn.answer``, where there is one) is accepted, or rejected with the
+        refusal.
+        """
 
 
 class Poster(Protocol):
@@ -104,7 +108,9 @@ class Transaction:
     # -- work
 
     def post(self, address: Address, message: bytes, expires: int) -> None:
-        """A half message; invisible until the commit (T20). Refusal where it cannot be taken; then rollback-only (T23)."""
+        """A half message; invisible until the commit (T20). Refusal where it cannot be taken; then rollback-only
+        (T23).
+        """
         limits = self.service.transaction_limits
         if len(self.posts) >= limits.max_messages:
             raise Refusal(
@@ -212,7 +218,8 @@ class Transaction:
         aside: list[tuple[int, int]] = []
         undone = self.undone = []
         for entry in self.retired:
-            # the peer holds the delivery still: nothing happens to it (T27); else the default outcome (T28), and a link that
+            # the peer holds the delivery still: nothing happens to it (T27); else the default outcome (T28), and a
+            # link that
             # went meanwhile is a failed delivery (D5)
             if entry.peer_settled or entry.link is None:
                 outcome = service.default_outcome(entry)
@@ -252,7 +259,8 @@ class Transaction:
             return self.error
         return Refusal(
             Condition.TXN_ROLLBACK,
-            f"the transaction was rolled back, as part of it was refused: {self.error.condition}: {self.error.description}",
+            "the transaction was rolled back, as part of it was refused: "
+            f"{self.error.condition}: {self.error.description}",
         )
 
     def _committed(self) -> None:

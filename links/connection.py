@@ -85,7 +85,7 @@ class Connection:
 
     @property
     def has_output(self) -> bool:
-        return engine.transport_pending(self.transport) > 0
+        return bool(engine.transport_pending(self.transport) > 0)
 
     def feed(self) -> None:
         """Written out: consumers that waited for room go on."""

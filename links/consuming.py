@@ -270,7 +270,9 @@ class Consuming(Outgoing):
     # -- the end
 
     def lost(self) -> None:
-        """What was sent and not decided comes back with one more attempt (D5); what is in a transaction waits for it."""
+        """What was sent and not decided comes back with one more attempt (D5); what is in a transaction waits for
+        it.
+        """
         self._queue.remove(self)
         service = self.connection.service
         unsettled = self._unsettled

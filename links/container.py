@@ -26,7 +26,7 @@ ON_REFUSED_POST = "coordinator:on-refused-post"
 
 
 def symbols(names: tuple[str, ...]) -> Array:
-    return Array(UNDESCRIBED, Data.SYMBOL, *(symbol(name) for name in names))
+    return Array(UNDESCRIBED, Data.SYMBOL, *(symbol(name) for name in names))  # type: ignore[arg-type]
 
 
 def properties(store_id: str) -> dict[object, object]:

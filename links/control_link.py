@@ -126,9 +126,7 @@ class ControlLink(Incoming):
             txn.abandon(TxnEvent.CONTROL_LOST, "partial-delivery", refusal)
             self.refuse(refusal)
         elif txn.answer is not None:
-            self._reject(
-                delivery, Refusal(Condition.ILLEGAL_STATE, "the transaction's discharge is under way already")
-            )
+            self._reject(delivery, Refusal(Condition.ILLEGAL_STATE, "the transaction's discharge is under way already"))
         else:
             # a transaction may be discharged on another control link of its connection than it was declared on
             if txn.control is not self:
@@ -149,7 +147,7 @@ class ControlLink(Incoming):
             self._reject(delivery, refusal)
             return
 
-        def found(outcome: tuple[str, str] | None | StoreError) -> None:
+        def found(outcome: tuple[str, str] | StoreError | None) -> None:
             if not self.open:
                 return
             if isinstance(outcome, StoreError):

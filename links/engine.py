@@ -1,7 +1,7 @@
 """Proton's engine through the binding that python-qpid-proton ships (``cproton_ffi``): the one file over it.
 
-The hot path binds C functions once and passes C pointers; a call costs about 0.1 us, a wrapper object ten times that. A pointer is
-valid as long as its connection (or link) is: whoever keeps one looks at that object's ``open`` flag first.
+The hot path binds C functions once and passes C pointers; a call costs about 0.1 us, a wrapper object ten times that.
+A pointer is valid as long as its connection (or link) is: whoever keeps one looks at that object's ``open`` flag first.
 """
 
 from __future__ import annotations
@@ -210,12 +210,12 @@ def _text(pointer: Pointer) -> str:
 
 def value_of(data: Pointer) -> Any:
     """What a ``pn_data_t`` holds, as Proton's Python objects; None where it is empty."""
-    return dat2obj(data)
+    return dat2obj(data)  # type: ignore[no-untyped-call]
 
 
 def put(value: object, data: Pointer) -> None:
     lib.pn_data_clear(data)
-    obj2dat(value, data)
+    obj2dat(value, data)  # type: ignore[no-untyped-call]
 
 
 def symbols_of(data: Pointer) -> list[str]:
@@ -245,7 +245,9 @@ def link_name(pointer: Pointer) -> str:
     return _text(lib.pn_link_name(pointer))
 
 
-def new_connection(events: Pointer, *, max_frame: int, channel_max: int, idle_timeout_ms: int) -> tuple[Pointer, Pointer]:
+def new_connection(
+    events: Pointer, *, max_frame: int, channel_max: int, idle_timeout_ms: int
+) -> tuple[Pointer, Pointer]:
     """A server's transport and connection, bound; SASL ANONYMOUS or none at all, as the client likes."""
     transport = lib.pn_transport()
     lib.pn_transport_set_server(transport)
@@ -269,9 +271,7 @@ def remote_hostname(connection: Pointer) -> str:
     return _text(lib.pn_connection_remote_hostname(connection))
 
 
-def describe_container(
-    connection: Pointer, container: str, offered: object, properties: object
-) -> None:
+def describe_container(connection: Pointer, container: str, offered: object, properties: object) -> None:
     """What our open frame says."""
     lib.pn_connection_set_container(connection, container.encode())
     put(offered, lib.pn_connection_offered_capabilities(connection))

@@ -55,7 +55,9 @@ class Incoming(Link):
         self._parts_octets += size
 
     def _gather(self, delivery: engine.Pointer) -> None:
-        """A delivery of many frames, or a large one; what has come is taken at once, so that the session's window moves."""
+        """A delivery of many frames, or a large one; what has come is taken at once, so that the session's window
+        moves.
+        """
         if engine.delivery_aborted(delivery):
             self._aborted(delivery)
             return

@@ -84,5 +84,3 @@ def refuse_attach(connection: Connection, pointer: engine.Pointer, refusal: Refu
     engine.set_condition(engine.link_condition(pointer), refusal.condition, refusal.description)
     engine.link_close(pointer)
     connection.mark()
-
-

@@ -197,9 +197,7 @@ class Posting(Incoming):
         else:
             self.reject(delivery, refusal)
 
-    def _refuse_post(
-        self, delivery: engine.Pointer, settled: bool, txn: Transaction | None, refusal: Refusal
-    ) -> None:
+    def _refuse_post(self, delivery: engine.Pointer, settled: bool, txn: Transaction | None, refusal: Refusal) -> None:
         """T22, T23. A settled post outside transactions has no other way to hear of it than the end of its link."""
         log.info(
             "post refused",

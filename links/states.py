@@ -1,7 +1,7 @@
 """Transactional states as octets (part 4, sections 4.5.5 and 4.5.8), read and written.
 
-Proton 0.40 has no types for them: ``declared`` and ``transactional-state`` are the lists of their fields in a disposition's data.
-When Proton has them, this file is the one to change.
+Proton 0.40 has no types for them: ``declared`` and ``transactional-state`` are the lists of their fields in a
+disposition's data. When Proton has them, this file is the one to change.
 """
 
 from __future__ import annotations

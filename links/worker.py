@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import resource
+import select
 import signal
 import socket
 import time
@@ -23,8 +25,6 @@ from store.errors import StoreError, StoreUnavailable
 
 log = structlog.get_logger(__name__)
 
-#: an instance whose heartbeat is older is given up (another host's; one of ours is seen by its process)
-STALE_SECONDS = 10.0
 #: how long work in hand may take when the service stops (rule F5)
 GRACE_SECONDS = 5.0
 _STORE_RETRY_SECONDS = 0.2
@@ -34,6 +34,7 @@ STATUS_FENCED = 3
 
 def main(settings: Settings, listeners: list[socket.socket], database_url: str, ready: Callable[[], None]) -> int:
     """Serve on ``listeners``; ``ready()`` once clients are taken. The process's exit status."""
+    _raise_descriptor_limit()
     registration = _register(database_url)
     reactor = Reactor()
     status = 0
@@ -64,7 +65,8 @@ def main(settings: Settings, listeners: list[socket.socket], database_url: str, 
     ending = _Ending(reactor, service)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: reactor.call_later(0, ending.begin))
-    reactor.watch(wake_up, 1, lambda _: os.read(wake_up, 4096) and None)
+    # a signal's handler runs when the epoll returns, which this descriptor makes it do
+    reactor.watch(wake_up, select.EPOLLIN, lambda _: _discard(wake_up))
     log.info("serving", instance=registration.instance_id, store=registration.store_id)
     ready()
     reactor.run()
@@ -74,6 +76,16 @@ def main(settings: Settings, listeners: list[socket.socket], database_url: str, 
     return status
 
 
+def _raise_descriptor_limit() -> None:
+    """A connection is a descriptor; the usual soft limit of 1,024 is far below what one worker holds."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _discard(fd: int) -> None:
+    os.read(fd, 4096)
+
+
 def _register(database_url: str) -> recovery.Registration:
     """Wait for the store, take a place in it, and put right what instances left that are gone."""
     waiting = False
@@ -81,7 +93,7 @@ def _register(database_url: str) -> recovery.Registration:
         try:
             with connected(database_url) as connection:
                 registration = recovery.register(connection, VERSION)
-                given_up = recovery.recover(connection, registration.instance_id, STALE_SECONDS)
+                given_up = recovery.recover(connection, registration.instance_id, recovery.STALE_SECONDS)
             break
         except StoreUnavailable as error:
             if not waiting:

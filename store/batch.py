@@ -2,11 +2,12 @@
 
 A *unit* is what succeeds or fails by itself: one transaction's decision, one plain post, the settlements of one link.
 Units write themselves into a :class:`Batch` of parallel columns; one batch is under way at a time and the next gathers
-meanwhile. The statement is one SQL transaction, so one flush to disk serves many units, and each unit hears ``durable()``
-only after it, or ``refused(error)`` when the store will never take it.
+meanwhile. The statement is one SQL transaction, so one flush to disk serves many units, and each unit hears
+``durable()`` only after it, or ``refused(error)`` when the store will never take it.
 
-The statement is composed of parts, each only where the batch has rows for it; it is prepared once per combination. ``PARTS`` is
-libpq text on purpose (the hot path); ``tests/integration/test_batch_statement.py`` holds it against the tables.
+The statement is composed of parts, each only where the batch has rows for it; it is prepared once per combination.
+``PARTS`` is libpq text on purpose (the hot path); ``tests/integration/test_batch_statement.py`` holds it against the
+tables.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ log = structlog.get_logger(__name__)
 NO_TXN = bytes(16)
 _NO_UUID = "'00000000-0000-0000-0000-000000000000'"
 
-#: Part -> (its common table expression, the types of its parameters). ``{0}``, ``{1}``… are its own parameters, ``{me}`` the instance.
+#: Part -> (its common table expression, the types of its parameters). ``{0}``, ``{1}``… are its own parameters,
+#: ``{me}`` the instance.
 PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "half": (
         f"insert into {SCHEMA}.half (id, txn_id, address_id, message) "
@@ -92,7 +94,8 @@ PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
 #: Session settings of the batch connection: durability is not negotiable, plans are for a table of any size.
 SETUP = (
     "set synchronous_commit = on; set plan_cache_mode = force_generic_plan; "
-    "set enable_seqscan = off; set enable_hashjoin = off; set enable_mergejoin = off; set jit = off; "
+    "set enable_seqscan = off; set enable_bitmapscan = off; set enable_hashjoin = off; set enable_mergejoin = off; "
+    "set jit = off; "
     "set idle_in_transaction_session_timeout = 0; set statement_timeout = 0; set lock_timeout = 0"
 )
 
@@ -234,7 +237,9 @@ class Batch:
         self.octets += len(message)
 
     def entry(self, group_id: int, entry_id: int, lease: int, expires: int) -> None:
-        """The entry of a queue's half with the same id. ``expires``: microseconds since 2000, or ``arrays.INFINITY``."""
+        """The entry of a queue's half with the same id. ``expires``: microseconds since 2000, or
+        ``arrays.INFINITY``.
+        """
         self.entry_groups.append(group_id)
         self.entry_ids.append(entry_id)
         self.entry_leases.append(lease)

@@ -65,6 +65,8 @@ _SETTINGS = {
     # `entry` turns over quickly; the table's own thresholds say when.
     "autovacuum_naptime": "5s",
     "timezone": "UTC",
+    # Not "$user": the role is called as the schema, and what finds its tables here only would fail elsewhere.
+    "search_path": "public",
     # Neither statements nor values reach the log: they hold message bodies and ids.
     "log_min_error_statement": "panic",
     "log_error_verbosity": "terse",
@@ -139,7 +141,7 @@ class _Account:
             die_with_parent(death_signal, parent)
 
         kept = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ}
-        return subprocess.Popen(  # noqa: S603 - our own arguments, no shell
+        return subprocess.Popen(
             arguments,
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -273,6 +275,13 @@ class EmbeddedServer:
                 f"data folder {self.data_dir} cannot be written: {error.strerror} ({error.filename}); "
                 "choose another with --data-dir"
             ) from None
+        closed = [path for path in (self.data_dir, *self.data_dir.parents) if not path.stat().st_mode & stat.S_IXOTH]
+        if account.other and closed:
+            os.close(lock)
+            raise DataFolderUnusable(
+                f"PostgreSQL does not run as root but as 'nobody', who cannot enter {closed[-1]}; "
+                "choose a folder with --data-dir that every user may pass through"
+            )
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -380,10 +389,7 @@ class EmbeddedServer:
             target.parent.chmod(0o755)
             unfinished.rename(target)
         if not _can_run(copied / "postgres", account):
-            raise DataFolderUnusable(
-                f"PostgreSQL does not run as root, and the user 'nobody' cannot enter {self.data_dir}; "
-                "choose a folder with --data-dir that every user may pass through"
-            )
+            raise BinariesMissing(f"the PostgreSQL programs in {copied} do not run on this machine")
         return copied
 
     # -- the server
@@ -522,16 +528,14 @@ def _preferred(found: dict[int, Path]) -> int:
 
 
 def _major(programs: Path) -> int:
-    said = subprocess.run(  # noqa: S603
-        [programs / "postgres", "--version"], capture_output=True, check=False, cwd="/"
-    ).stdout
+    said = subprocess.run([programs / "postgres", "--version"], capture_output=True, check=False, cwd="/").stdout
     digits = said.rpartition(b" ")[2].partition(b".")[0].strip()  # "postgres (PostgreSQL) 18.4"
     return int(digits) if digits.isdigit() else 0
 
 
 def _can_run(program: Path, account: _Account) -> bool:
     try:
-        done = subprocess.run(  # noqa: S603
+        done = subprocess.run(
             [program, "--version"],
             capture_output=True,
             check=False,

@@ -185,7 +185,8 @@ class Connection:
     def execute(self, name: bytes, sql: str, parameters: Sequence[bytes | None], answer: Answer) -> None:
         """Run the prepared statement ``name`` (prepared first where this connection has not yet), binary both ways."""
         pg = self._pg
-        assert pg is not None and self._answer is None
+        assert pg is not None
+        assert self._answer is None
         try:
             if name in self._prepared:
                 self._answer = answer

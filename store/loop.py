@@ -8,7 +8,9 @@ from typing import Protocol
 
 class Loop(Protocol):
     def watch(self, fd: int, events: int, callback: Callable[[int], None]) -> None:
-        """Call ``callback(events)`` when ``fd`` is ready; ``events`` as in :mod:`select` (``EPOLLIN``, ``EPOLLOUT``)."""
+        """Call ``callback(events)`` when ``fd`` is ready; ``events`` as in :mod:`select` (``EPOLLIN``,
+        ``EPOLLOUT``).
+        """
 
     def change(self, fd: int, events: int) -> None: ...
 

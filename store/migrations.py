@@ -52,7 +52,7 @@ def current(connection: Connection) -> str | None:
     """The revision that the database is at; None: the store is not there."""
     if connection.scalar(text("select to_regclass(:name)"), {"name": f"{SCHEMA}.alembic_version"}) is None:
         return None
-    revision = connection.scalar(text(f"select version_num from {SCHEMA}.alembic_version"))  # noqa: S608 - a constant
+    revision = connection.scalar(text(f"select version_num from {SCHEMA}.alembic_version"))
     return None if revision is None else str(revision)
 
 

@@ -1,7 +1,7 @@
 """The questions the running service asks besides the batch, on a connection of their own, one after the other.
 
-Each is one named :class:`Query`; answers come by callback, in order. A question whose connection was lost is asked again
-where that does no harm (``Query.again``).
+Each is one named :class:`Query`; answers come by callback, in order. A question whose connection was lost is asked
+again where that does no harm (``Query.again``).
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ ADDRESS = Query(
           from {SCHEMA}.address a where a.name = $1::text""",
 )
 
-#: name, routing, kind, on_expiry, max_attempts, origin, instance (0: none). Two instances may make it at once: one row wins.
+#: name, routing, kind, on_expiry, max_attempts, origin, instance (0: none). Two instances may make it at once: one
+#: row wins.
 MAKE_ADDRESS = Query(
     b"make_address",
     f"""with made as (
@@ -184,14 +185,19 @@ YIELD_FAILED = Query(
     b"yield_failed", f"update {SCHEMA}.entry set lease = 0 where failed is not null and lease = $1::int4"
 )
 
+#: A plan is made once a connection, perhaps for tables that were never analysed: whatever reads and sorts a whole group
+#: (a bitmap, a hash) looks cheap then, and would be kept.
 SETUP = (
-    "set plan_cache_mode = force_generic_plan; set enable_seqscan = off; set enable_hashjoin = off; "
-    "set enable_mergejoin = off; set jit = off; listen coordinator_ready; listen coordinator_address"
+    "set plan_cache_mode = force_generic_plan; set enable_seqscan = off; set enable_bitmapscan = off; "
+    "set enable_hashjoin = off; set enable_mergejoin = off; set jit = off; "
+    "listen coordinator_ready; listen coordinator_address"
 )
 
 
 class Queries:
-    """``notified(channel, payload)`` hears of other instances; ``connected()`` of each new connection (notices may have been missed)."""
+    """``notified(channel, payload)`` hears of other instances; ``connected()`` of each new connection (notices may
+    have been missed).
+    """
 
     def __init__(
         self,

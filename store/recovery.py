@@ -37,6 +37,9 @@ INSTANCE_LOST = "instance-lost"
 #: Others hear here that groups have messages; the payload is their ids, parted by commas.
 READY_CHANNEL = "coordinator_ready"
 
+#: An instance whose heartbeat is older is dead, wherever it ran.
+STALE_SECONDS = 10.0
+
 _LOCK = 0x636F6F72_72656376  # "coorrecv"
 _MOST_NOTIFIED = 500
 _LARGEST_COUNT = 32767
@@ -204,10 +207,10 @@ def _clear(connection: Connection, dead: tuple[int, ...]) -> GivenUp:
 
 def _delete_owned(connection: Connection, live: Select[tuple[int]]) -> tuple[int, int]:
     """Dynamic addresses with all they have, and subscriptions that ended with their link."""
-    owned = select(address.c.id).where(address.c.instance_id.not_in(live))
-    groups = select(consumer_group.c.id).where(
-        consumer_group.c.instance_id.not_in(live) | consumer_group.c.address_id.in_(owned)
-    )
+    # Of nobody is not of the dead: null is "not in" an empty list.
+    owned = select(address.c.id).where(address.c.instance_id.is_not(None), address.c.instance_id.not_in(live))
+    volatile = consumer_group.c.instance_id.is_not(None) & consumer_group.c.instance_id.not_in(live)
+    groups = select(consumer_group.c.id).where(volatile | consumer_group.c.address_id.in_(owned))
     connection.execute(delete(entry).where(entry.c.group_id.in_(groups)))
     gone = connection.execute(delete(consumer_group).where(consumer_group.c.id.in_(groups)))
     names = connection.scalars(delete(address).where(address.c.id.in_(owned)).returning(address.c.name)).all()

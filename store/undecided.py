@@ -74,7 +74,7 @@ def roll_back(connection: Connection, txn_id: UUID, reason: str) -> Outcome:
         connection.rollback()
         raise _not_undecided(connection, txn_id) from None
     outcome = outcome_of(connection, txn_id)
-    assert outcome is not None  # noqa: S101 - written above, and ops are only ever added
+    assert outcome is not None
     return outcome
 
 

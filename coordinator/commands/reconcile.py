@@ -1,0 +1,132 @@
+"""``coordinator reconcile``."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from coordinator.commands.administration import Config, DatabaseUrl, DataDir, database, fail
+
+_AGO = re.compile(r"(\d+)([smhd])")
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+
+
+def moment(text: str, now: datetime) -> datetime:
+    """``2026-03-01``, ``2026-03-01T12:00``, with or without a zone (then UTC), or ``24h``: that long before ``now``.
+
+    :raises ValueError: anything else.
+    """
+    ago = _AGO.fullmatch(text.strip())
+    try:
+        if ago is not None:
+            return now - timedelta(**{_UNITS[ago.group(2)]: int(ago.group(1))})
+        found = datetime.fromisoformat(text.strip())
+    except (ValueError, OverflowError):
+        raise ValueError(f"{text!r} is no time; expected 2026-03-01, 2026-03-01T12:00Z or 24h (ago)") from None
+    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+
+
+def reconcile(
+    out: Annotated[
+        Path, typer.Option(metavar="FOLDER", help="Where the findings, summary.json and report.html are written.")
+    ],
+    since: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Transactions declared from then on; ISO 8601, or 24h (ago).")
+    ] = None,
+    until: Annotated[str | None, typer.Option(metavar="TIME", help="Transactions declared before then.")] = None,
+    book: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="A book of an application (TOML) to compare with; may be repeated."),
+    ] = None,
+    fail_on: Annotated[
+        Literal["note", "warning", "error"], typer.Option(help="Exit with 1 on findings of this severity or worse.")
+    ] = "warning",
+    master: Annotated[str, typer.Option(metavar="URL", help="Spark's master.")] = "local[*]",
+    memory: Annotated[str, typer.Option(metavar="SIZE", help="Spark's memory here, such as 2g.")] = "2g",
+    database_url: DatabaseUrl = None,
+    data_dir: DataDir = None,
+    config: Config = None,
+) -> None:
+    """Hold what the coordinator decided against itself and against the applications' own books, and report.
+
+    Exit status: 0 clean, 1 findings at or above --fail-on, 2 it could not run.
+    """
+    now = datetime.now(UTC)
+    try:
+        url = database(config, database_url, data_dir)
+    except typer.Exit:
+        # said already; here 1 means findings
+        raise typer.Exit(2) from None
+
+    # Spark is slow to import: after the cheap refusals
+    from spark.books import BookError, describe
+    from spark.period import Period
+    from spark.reconcile import OutputUnusable, prepare_output
+
+    bounds: dict[str, datetime] = {}
+    for name, given in (("since", since), ("until", until)):
+        if given is not None:
+            try:
+                bounds[name] = moment(given, now)
+            except ValueError as error:
+                fail(f"--{name}: {error}", 2)
+    if not re.fullmatch(r"[1-9]\d*[mg]", memory):
+        fail(f"--memory: {memory!r}; expected a number and m or g, such as 2g", 2)
+    try:
+        period = Period(**bounds)
+    except ValueError as error:
+        fail(f"--since, --until: {error}", 2)
+    try:
+        books = [describe(path) for path in book or []]
+        if len({description.name for description in books}) < len(books):
+            fail("--book: two books have the same name", 2)
+        prepare_output(out)
+        _check_store(url)
+    except (BookError, OutputUnusable) as error:
+        fail(str(error), 2)
+
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    from spark.progress import ProgressBar
+    from spark.reconcile import STAGES
+    from spark.reconcile import reconcile as run_reconciliation
+    from spark.session import JavaMissing, open_session
+    from spark.snapshot import StoreUnreadable
+
+    try:
+        with ProgressBar(STAGES + 2 * len(books)) as bar:
+            spark = open_session(master, memory=memory)
+            try:
+                bar.watch(spark)
+                run = run_reconciliation(
+                    spark, url=url, period=period, books=books, out=out, fail_on=fail_on, steps=bar
+                )
+            finally:
+                spark.stop()
+    except (BookError, StoreUnreadable, JavaMissing) as error:
+        fail(str(error), 2)
+    except (PySparkException, Py4JError, OSError) as error:
+        fail(f"Spark: {str(error).strip()[:2000]}", 2)
+    found = run.findings
+    counts = ", ".join(f"{count:,} {kind}" for kind, count in sorted(found.by_kind.items()))
+    typer.echo(f"{found.total:,} findings{': ' if counts else ''}{counts}; report: {out / 'report.html'}")
+    if found.at_or_above(fail_on):
+        raise typer.Exit(1)
+
+
+def _check_store(url: str) -> None:
+    """End the command where the store is away, or of another schema."""
+    from store import migrations
+    from store.database import connected
+    from store.errors import StoreError
+
+    try:
+        with connected(url, application_name="coordinator reconcile") as connection:
+            migrations.check(connection)
+    except StoreError as error:
+        fail(str(error), 2)

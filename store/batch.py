@@ -94,7 +94,8 @@ PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
 #: Session settings of the batch connection: durability is not negotiable, plans are for a table of any size.
 SETUP = (
     "set synchronous_commit = on; set plan_cache_mode = force_generic_plan; "
-    "set enable_seqscan = off; set enable_hashjoin = off; set enable_mergejoin = off; set jit = off; "
+    "set enable_seqscan = off; set enable_bitmapscan = off; set enable_hashjoin = off; set enable_mergejoin = off; "
+    "set jit = off; "
     "set idle_in_transaction_session_timeout = 0; set statement_timeout = 0; set lock_timeout = 0"
 )
 

@@ -185,9 +185,12 @@ YIELD_FAILED = Query(
     b"yield_failed", f"update {SCHEMA}.entry set lease = 0 where failed is not null and lease = $1::int4"
 )
 
+#: A plan is made once a connection, perhaps for tables that were never analysed: whatever reads and sorts a whole group
+#: (a bitmap, a hash) looks cheap then, and would be kept.
 SETUP = (
-    "set plan_cache_mode = force_generic_plan; set enable_seqscan = off; set enable_hashjoin = off; "
-    "set enable_mergejoin = off; set jit = off; listen coordinator_ready; listen coordinator_address"
+    "set plan_cache_mode = force_generic_plan; set enable_seqscan = off; set enable_bitmapscan = off; "
+    "set enable_hashjoin = off; set enable_mergejoin = off; set jit = off; "
+    "listen coordinator_ready; listen coordinator_address"
 )
 
 

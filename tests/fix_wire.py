@@ -25,7 +25,7 @@ Ask = Callable[..., list[tuple[Any, ...]]]
 def dial(service: Service) -> Iterator[Dial]:
     """Connections to the module's service; it must be the same process still when the test ends."""
     peers: list[Peer] = []
-    starts = _starts(service)
+    since = len(service.log_lines())
 
     def connect() -> Peer:
         peers.append(Peer(service.port))
@@ -34,12 +34,12 @@ def dial(service: Service) -> Iterator[Dial]:
     yield connect
     for peer in peers:
         peer.close_socket()
-    died = [line for line in service.log_lines()[starts:] if line.get("event") == "worker ended"]
-    assert not died, "the service died in this test"
-
-
-def _starts(service: Service) -> int:
-    return len(service.log_lines())
+    last = Peer(service.port)
+    last.open()
+    last.close()
+    lines = service.log_lines()[since:]
+    if any(line.get("event") in ("worker ended", "internal error") for line in lines):
+        raise AssertionError("the service failed in this test:\n" + "\n".join(map(str, lines)))
 
 
 @pytest.fixture

@@ -125,6 +125,7 @@ class Queue:
         "ready_octets",
         "reserved",
         "returned",
+        "returning",
         "sent_octets",
         "service",
     )
@@ -158,6 +159,9 @@ class Queue:
         self.sent_octets = 0
         #: entries on their way into the window: written in a batch that is not durable yet
         self.reserved = 0
+        #: units on their way to the store that bring entries back: a drain waits for them, or a client that closes one
+        #: consumer and drains another would be told that there is nothing
+        self.returning = 0
         #: the store may have entries nobody holds
         self.more = True
         self.dirty = False
@@ -343,11 +347,12 @@ class Queue:
             limits = self.service.limits
             most = min(limits.window_messages - have, max(2 * wanted, 100))
             octets = limits.window_bytes - self.ready_octets
-            if have < wanted and most > 0 and octets > 0:
+            # what is still here nobody with room may have (undeliverable-here)
+            if self.reserved < wanted and most > 0 and octets > 0:
                 self._loading = True
                 self.service.load(self, self._low, most, octets, self._version)
                 return
-        if not self.more or not wanted:
+        if (not self.more or not wanted) and not self.returning:
             for consumer in self.consumers:
                 if consumer.draining and not self._has_for(consumer):
                     consumer.drained()
@@ -435,6 +440,7 @@ class Yield:
     def __init__(self, queue: Queue, ids: list[int]) -> None:
         self._queue = queue
         self._ids = ids
+        queue.returning += 1
 
     def write(self, batch: Batch) -> None:
         for entry_id in self._ids:
@@ -443,6 +449,7 @@ class Yield:
             batch.wake.add(self._queue.group_id)
 
     def durable(self) -> None:
+        self._queue.returning -= 1
         self._queue.in_store(min(self._ids, default=None))
 
     def refused(self, error: StoreError) -> None:

@@ -300,6 +300,8 @@ class Service:
                 entry.link.retired(entry, outcome)
             outcomes.settle(entry, outcome)
         else:
+            if outcome is not outcomes.ACCEPTED:
+                entry.queue.returning += 1
             self._settling.append((entry, outcome))
 
     def expire(self, entry: Entry) -> None:

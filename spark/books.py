@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import reduce
@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import pyarrow as pa
+from py4j.protocol import Py4JJavaError
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -157,7 +158,7 @@ def open_book(spark: SparkSession, description: BookDescription) -> Book:
         if description.columns is not None:
             reader = reader.schema(description.columns)
         data = reader.load()
-    except PySparkException as error:
+    except (PySparkException, Py4JJavaError) as error:
         raise BookError(f"book {name}: cannot be read: {_first_line(error)}") from None
     types = {field.name: field.dataType for field in data.schema.fields}
     for setting, column in (
@@ -169,9 +170,13 @@ def open_book(spark: SparkSession, description: BookDescription) -> Book:
             raise BookError(f"book {name}: {setting}: there is no column {column!r}; there are {', '.join(types)}")
     key_type, time_type = types[description.key], types[description.time]
     if not isinstance(key_type, StringType | IntegralType | DecimalType | BinaryType):
-        raise BookError(f"book {name}: key: column {description.key!r} is {key_type.simpleString()}, expected text or a whole number")
+        raise BookError(
+            f"book {name}: key: column {description.key!r} is {key_type.simpleString()}, expected text or a whole number"
+        )
     if not isinstance(time_type, TimestampType | TimestampNTZType | DateType | StringType):
-        raise BookError(f"book {name}: time: column {description.time!r} is {time_type.simpleString()}, expected a timestamp")
+        raise BookError(
+            f"book {name}: time: column {description.time!r} is {time_type.simpleString()}, expected a timestamp"
+        )
     conditions: dict[str, Column] = {}
     for setting, expression in (
         ("committed_when", description.committed_when),
@@ -201,8 +206,9 @@ def open_book(spark: SparkSession, description: BookDescription) -> Book:
     return Book(description=description, rows=rows, types=tuple(types[pair.column] for pair in description.equal))
 
 
-def _first_line(error: PySparkException) -> str:
-    return str(error).strip().splitlines()[0][:500]
+def _first_line(error: PySparkException | Py4JJavaError) -> str:
+    text = str(error.java_exception.getMessage()) if isinstance(error, Py4JJavaError) else str(error)
+    return next((line.strip() for line in text.splitlines() if line.strip()), "no reason given")[:500]
 
 
 _UUID_TEXT: Final = r"^\s*\{?[0-9a-fA-F]{8}-?([0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{12}\}?\s*$"
@@ -232,43 +238,12 @@ def _book_key(column: Column, key_type: DataType, description: BookDescription) 
         text = f.try_validate_utf8(column)
         return text, missing.when(text.isNull(), f.lit("unparsable-key:octets that are no text"))
     # whole numbers of any width, and text as it is
-    key = f.regexp_replace(column.cast("string"), r"\.0+$", "") if isinstance(key_type, DecimalType) else column.cast("string")
+    key = (
+        f.regexp_replace(column.cast("string"), r"\.0+$", "")
+        if isinstance(key_type, DecimalType)
+        else column.cast("string")
+    )
     return key, missing.otherwise(f.lit(None).cast("string"))
-
-
-def _picker(sources: list[str]) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """For ``mapInArrow``: ``half_id, message`` in; ``half_id, problem, picked`` out, one text per source."""
-
-    def pick(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        selectors = [selector(source) for source in sources]
-        for batch in batches:
-            problems: list[str | None] = []
-            picked: list[list[str | None]] = []
-            for message in batch.column("message"):
-                problem: str | None = None
-                values: list[str | None] = [None] * len(selectors)
-                try:
-                    decoded = decode(message.as_py())
-                except MessageUnreadable as error:
-                    problem = str(error)
-                else:
-                    for place, select in enumerate(selectors):
-                        try:
-                            values[place] = select(decoded)
-                        except MessageUnreadable as error:
-                            # the first source is the key; a compared value that cannot be read differs from every column
-                            if place == 0:
-                                problem = str(error)
-                            else:
-                                values[place] = f"unreadable: {error}"
-                problems.append(problem)
-                picked.append(values)
-            yield pa.RecordBatch.from_arrays(
-                [batch.column("half_id"), pa.array(problems, pa.string()), pa.array(picked, pa.list_(pa.string()))],
-                names=["half_id", "problem", "picked"],
-            )
-
-    return pick
 
 
 def picked_columns(book: Book) -> tuple[str, ...]:
@@ -290,34 +265,29 @@ def pick(book: Book, messages: DataFrame) -> DataFrame:
             f.lit(None).cast("string").alias("key"),
             f.array().cast("array<string>").alias("picked"),
         )
-    pairs = [pair.message for pair in description.equal]
-    if description.message_key == "txn-id":
-        return messages.mapInArrow(_picker(None, pairs), _PICKED)
-    return messages.mapInArrow(_picker(description.message_key, pairs), _PICKED)
+    key = None if description.message_key == "txn-id" else description.message_key
+    picking = f.arrow_udf(_picker(key, [pair.message for pair in description.equal]), _PICKED)
+    return messages.select(f.col("id").alias("half_id"), picking("message").alias("found")).select("half_id", "found.*")
 
 
-_PICKED: Final = "half_id bigint, problem string, key string, picked array<string>"
+_PICKED: Final = "struct<problem: string, key: string, picked: array<string>>"
 
 
-def _picker(key: str | None, pairs: list[str]) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """For ``mapInArrow``: ``id, message`` in, ``_PICKED`` out."""
+def _picker(key: str | None, pairs: list[str]) -> Callable[[pa.Array], pa.Array]:
+    """A function from messages to ``_PICKED``, for Spark's Arrow workers (which need no pandas, as ``mapInArrow`` does)."""
 
-    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def run(messages: pa.Array) -> pa.Array:
         select_key = selector(key) if key is not None else None
         selectors = [selector(pair) for pair in pairs]
-        for batch in batches:
-            rows = [_picked(message.as_py(), select_key, selectors) for message in batch.column("message")]
-            problems, keys, values = zip(*rows, strict=True) if rows else ((), (), ())
-            yield pa.RecordBatch.from_arrays(
-                [
-                    batch.column("id"),
-                    pa.array(problems, pa.string()),
-                    pa.array(keys, pa.string()),
-                    pa.array(values, pa.list_(pa.string())),
-                ],
-                names=["half_id", "problem", "key", "picked"],
-            )
+        rows = [_picked(message.as_py(), select_key, selectors) for message in messages]
+        problems, keys, values = zip(*rows, strict=True) if rows else ((), (), ())
+        return pa.StructArray.from_arrays(
+            [pa.array(problems, pa.string()), pa.array(keys, pa.string()), pa.array(values, pa.list_(pa.string()))],
+            names=["problem", "key", "picked"],
+        )
 
+    # Spark reads the kind of function from its annotations, which this module's `annotations` import makes text
+    run.__annotations__ = {"messages": pa.Array, "return": pa.Array}
     return run
 
 
@@ -430,10 +400,16 @@ def book_findings(book: Book, marks: DataFrame, period: Period, seen_at: datetim
         seen_at=seen_at,
         txn_id=f.col("undecided_txn"),
         address=f.col("undecided_address"),
-        detail=said("undecided here, the book says %s", f.when(f.col("book_committed"), "committed").otherwise("rolled back")),
-        suggested_repair=f.format_string('coordinator resolve %s --%s --reason "as the book says"', f.col("undecided_txn"), decision),
+        detail=said(
+            "undecided here, the book says %s", f.when(f.col("book_committed"), "committed").otherwise("rolled back")
+        ),
+        suggested_repair=f.format_string(
+            'coordinator resolve %s --%s --reason "as the book says"', f.col("undecided_txn"), decision
+        ),
     )
-    sent_out = keyed.where(committed & f.col("half_id").isNotNull() & f.col("judged") & (f.col("decided_at") <= f.lit(settled)))
+    sent_out = keyed.where(
+        committed & f.col("half_id").isNotNull() & f.col("judged") & (f.col("decided_at") <= f.lit(settled))
+    )
     beside = sent_out.join(counted.drop("judged_row"), "key", "left")
     phantom = finding(
         beside.where(
@@ -446,7 +422,10 @@ def book_findings(book: Book, marks: DataFrame, period: Period, seen_at: datetim
         txn_id=f.col("txn_id"),
         half_id=f.col("half_id"),
         address=f.col("address"),
-        detail=said("the coordinator committed it, the book %s", f.when(f.col("rows").isNull(), "has no row").otherwise("says rolled back")),
+        detail=said(
+            "the coordinator committed it, the book %s",
+            f.when(f.col("rows").isNull(), "has no row").otherwise("says rolled back"),
+        ),
         suggested_repair="tell the consumers of the address, or write the row that is missing",
     )
     findings = [lost, waiting, phantom]
@@ -551,8 +530,8 @@ def _unusable(book: Book, rows: DataFrame, marks: DataFrame, counted: DataFrame,
         .agg(
             f.count_distinct(f.coalesce("txn_id", f.col("half_id").cast("string"))).alias("times"),
             f.max("half_id").alias("half_id"),
-            f.max("txn_id").alias("txn_id"),
-            f.max("address").alias("address"),
+            f.max_by("txn_id", "half_id").alias("txn_id"),
+            f.max_by("address", "half_id").alias("address"),
         )
         .where("times > 1")
     )
@@ -570,5 +549,3 @@ def _unusable(book: Book, rows: DataFrame, marks: DataFrame, counted: DataFrame,
         )
     )
     return listed
-
-

@@ -244,7 +244,9 @@ def deliveries_by_attempt(metrics: Metrics) -> Chart:
         ):
             heights = [row[column] for row in metrics.attempts]
             bars = axes.bar([place + 0.27 * (column - 2) for place in places], heights, 0.25, color=colour, label=label)
-            axes.bar_label(bars, labels=[f"{height:,}" if height else "" for height in heights], padding=2, fontsize=7.5)
+            axes.bar_label(
+                bars, labels=[f"{height:,}" if height else "" for height in heights], padding=2, fontsize=7.5
+            )
         axes.margins(y=0.15)
         axes.set_xlim(0.4, max(places[-1], 5) + 0.6)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))

@@ -120,7 +120,9 @@ def orphan_op(pairs: DataFrame, transactions: DataFrame, seen_at: datetime) -> D
         seen_at=seen_at,
         half_id=f.col("half_id"),
         consumer_group=f.col("consumer_group"),
-        detail=f.format_string("%d ops name half %d, which is nowhere; one is %s", f.col("ops"), f.col("half_id"), f.col("op_id")),
+        detail=f.format_string(
+            "%d ops name half %d, which is nowhere; one is %s", f.col("ops"), f.col("half_id"), f.col("op_id")
+        ),
         suggested_repair=restore,
     )
     of_commit = finding(
@@ -130,7 +132,9 @@ def orphan_op(pairs: DataFrame, transactions: DataFrame, seen_at: datetime) -> D
         seen_at=seen_at,
         txn_id=f.col("txn_id"),
         address=f.col("address"),
-        detail=f.format_string("its commit says %d halves were posted, the store has %d", f.col("posted"), f.col("halves")),
+        detail=f.format_string(
+            "its commit says %d halves were posted, the store has %d", f.col("posted"), f.col("halves")
+        ),
         suggested_repair=restore,
     )
     return of_delivery.unionByName(of_commit)
@@ -145,8 +149,12 @@ def double_decision(transactions: DataFrame, seen_at: datetime) -> DataFrame:
         seen_at=seen_at,
         txn_id=f.col("txn_id"),
         address=f.col("address"),
-        detail=f.format_string("decided %d times: %d commits, %d rollbacks", f.col("commits") + f.col("rollbacks"),
-                               f.col("commits"), f.col("rollbacks")),
+        detail=f.format_string(
+            "decided %d times: %d commits, %d rollbacks",
+            f.col("commits") + f.col("rollbacks"),
+            f.col("commits"),
+            f.col("rollbacks"),
+        ),
         suggested_repair="keep the op that was first (see decided_at); find out what wrote the other",
     )
 
@@ -162,7 +170,9 @@ def lost_delivery(pairs: DataFrame, seen_at: datetime) -> DataFrame:
         half_id=f.col("half_id"),
         address=f.col("address"),
         consumer_group=f.col("consumer_group"),
-        detail=f.format_string("committed, but its group has neither an entry nor a final op (%d other ops)", f.col("ops")),
+        detail=f.format_string(
+            "committed, but its group has neither an entry nor a final op (%d other ops)", f.col("ops")
+        ),
         suggested_repair="give the group its entry again, so that the message is delivered",
     )
 
@@ -249,7 +259,8 @@ def unbalanced(balance: DataFrame, transactions: DataFrame, seen_at: datetime) -
         seen_at=seen_at,
         address=f.col("address"),
         detail=f.format_string(
-            "%s UTC: committed x groups = %d, accounted for " + " + ".join(f"%d {part.replace('_', '-')}" for part in parts),
+            "%s UTC: committed x groups = %d, accounted for "
+            + " + ".join(f"%d {part.replace('_', '-')}" for part in parts),
             hour,
             f.col("expected"),
             *(f.col(part) for part in parts),
@@ -263,7 +274,9 @@ def unbalanced(balance: DataFrame, transactions: DataFrame, seen_at: datetime) -
         seen_at=seen_at,
         txn_id=f.col("txn_id"),
         address=f.col("address"),
-        detail=f.format_string("its commit says %d halves were posted, the store has %d", f.col("posted"), f.col("halves")),
+        detail=f.format_string(
+            "its commit says %d halves were posted, the store has %d", f.col("posted"), f.col("halves")
+        ),
         suggested_repair="find out what wrote the other halves; they were delivered with the rest",
     )
     return of_halves.unionByName(of_deliveries).unionByName(of_commits)

@@ -100,7 +100,9 @@ def receivers(address: DataFrame, consumer_group: DataFrame) -> DataFrame:
     return consumer_group.join(made, "address_id").select(
         "address_id",
         f.col("id").alias("group_id"),
-        f.when(f.col("created_at") <= f.col("address_created_at"), f.lit(None)).otherwise(settled).alias("receives_from"),
+        f.when(f.col("created_at") <= f.col("address_created_at"), f.lit(None))
+        .otherwise(settled)
+        .alias("receives_from"),
     )
 
 
@@ -186,7 +188,9 @@ def pairs(
         (~failing & ~inflight & ~scheduled).cast("int").alias("ready"),
         f.col("attempts").cast("int").alias("attempts"),
     )
-    marks = reduce(lambda left, right: left.unionByName(right, allowMissingColumns=True), (expected, of_ops, of_entries))
+    marks = reduce(
+        lambda left, right: left.unionByName(right, allowMissingColumns=True), (expected, of_ops, of_entries)
+    )
     low, high = id_at(period.since), id_at(period.until)
     return (
         marks.repartition("half_id")
@@ -196,7 +200,11 @@ def pairs(
             f.max("op_id").alias("op_id"),
             f.max("attempts").alias("attempts"),
         )
-        .join(stated.select("half_id", "txn_id", "address_id", "state", f.col("judged").alias("half_judged")), "half_id", "left")
+        .join(
+            stated.select("half_id", "txn_id", "address_id", "state", f.col("judged").alias("half_judged")),
+            "half_id",
+            "left",
+        )
         .withColumn(
             "judged",
             f.coalesce("half_judged", (f.col("half_id") >= low) & (f.col("half_id") < high)),
@@ -262,7 +270,17 @@ def balance(stated: DataFrame, paired: DataFrame) -> DataFrame:
         (f.col("state") == "undecided").cast("int").alias("undecided"),
         (f.col("state") == "unknown").cast("int").alias("unknown"),
     )
-    counted = ("expected", "accepted", "dead_lettered", "expired", "purged", "ready", "inflight", "scheduled", "failing")
+    counted = (
+        "expected",
+        "accepted",
+        "dead_lettered",
+        "expired",
+        "purged",
+        "ready",
+        "inflight",
+        "scheduled",
+        "failing",
+    )
     of_pairs = paired.where(f.col("judged") & (f.col("expected") > 0)).select("half_id", "address_id", *counted)
     sums = ("posted", "committed", "rolled_back", "undecided", "unknown", *counted)
     return (

@@ -175,7 +175,7 @@ def decode(data: bytes) -> Message:
 
     :raises MessageUnreadable: what is broken, and where.
     """
-    reader = _Reader(data)
+    reader = _Reader(bytes(data))
     message_id: object = None
     properties: dict[object, object] = {}
     chunks: list[bytes] = []

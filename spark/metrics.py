@@ -155,7 +155,10 @@ def measure(
     ).collect()[0]
     balances = [
         AddressBalance(address=row[0], counts={name: row[name] for name in _BALANCE})
-        for row in balance.groupBy("address").agg(*(f.sum(name).alias(name) for name in _BALANCE)).orderBy("address").collect()
+        for row in balance.groupBy("address")
+        .agg(*(f.sum(name).alias(name) for name in _BALANCE))
+        .orderBy("address")
+        .collect()
     ]
     unstored_rows = [
         (_at(row[0]), int(row[1]))
@@ -212,7 +215,9 @@ def _attempts(pairs: DataFrame) -> list[tuple[int, int, int, int]]:
     ended = f.least(f.col("failed_attempts") + 1, f.lit(MOST_ATTEMPTS))
     dead = f.least(f.greatest("failed_attempts", f.lit(1)), f.lit(MOST_ATTEMPTS))
     waiting = f.least(f.coalesce("attempts", f.lit(0)) + 1, f.lit(MOST_ATTEMPTS))
-    attempt = f.when(f.col("accepted") > 0, ended).when(f.col("dead_lettered") > 0, dead).when(f.col("entries") > 0, waiting)
+    attempt = (
+        f.when(f.col("accepted") > 0, ended).when(f.col("dead_lettered") > 0, dead).when(f.col("entries") > 0, waiting)
+    )
     rows = (
         pairs.where("judged")
         .groupBy(attempt.alias("attempt"))

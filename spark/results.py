@@ -103,7 +103,9 @@ def write_findings(found: DataFrame, out: Path, on_rows: Callable[[int], None]) 
             chunk: list[Finding] = []
 
             def flush() -> None:
-                columns = [pa.array([getattr(item, name) for item in chunk], _SCHEMA.field(name).type) for name in names]
+                columns = [
+                    pa.array([getattr(item, name) for item in chunk], _SCHEMA.field(name).type) for name in names
+                ]
                 parquet_writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=_SCHEMA))
                 csv_writer.writerows([_cell(getattr(item, name)) for name in names] for item in chunk)
                 chunk.clear()

@@ -100,7 +100,9 @@ class ReadOptions:
         """:raises SourceOptionError: an unknown option, or a value that cannot be."""
         unknown = sorted(key for key in given if key.lower() not in _OPTIONS)
         if unknown:
-            raise SourceOptionError(f"option {unknown[0]!r}: there is none of this name; there are {sorted(_OPTIONS - {'path'})}")
+            raise SourceOptionError(
+                f"option {unknown[0]!r}: there is none of this name; there are {sorted(_OPTIONS - {'path'})}"
+            )
         name = given.get("table", "")
         if name not in TABLES:
             raise SourceOptionError(f"option 'table': {name!r}, expected one of {sorted(TABLES)}")
@@ -108,7 +110,9 @@ class ReadOptions:
         columns = tuple(part.strip() for part in given.get("columns", ",".join(table.schema.names)).split(","))
         for column in columns:
             if column not in table.sql:
-                raise SourceOptionError(f"option 'columns': {name} has no column {column!r}; it has {table.schema.names}")
+                raise SourceOptionError(
+                    f"option 'columns': {name} has no column {column!r}; it has {table.schema.names}"
+                )
         if len(set(columns)) != len(columns):
             raise SourceOptionError(f"option 'columns': a column is named twice in {','.join(columns)!r}")
         try:

@@ -37,6 +37,9 @@ INSTANCE_LOST = "instance-lost"
 #: Others hear here that groups have messages; the payload is their ids, parted by commas.
 READY_CHANNEL = "coordinator_ready"
 
+#: An instance whose heartbeat is older is dead, wherever it ran.
+STALE_SECONDS = 10.0
+
 _LOCK = 0x636F6F72_72656376  # "coorrecv"
 _MOST_NOTIFIED = 500
 _LARGEST_COUNT = 32767

@@ -12,13 +12,17 @@ import signal
 import socket
 import sys
 
+import structlog
+
+from coordinator import logs
+from coordinator.settings import Settings
+from coordinator.supervisor import STATUS_UNFIT
+from links import worker
+from store.errors import SchemaMismatch
+from store.processes import die_with_parent
+
 
 def main(handed: int) -> int:
-    from coordinator import logs
-    from coordinator.settings import Settings
-    from links import worker
-    from store.processes import die_with_parent
-
     with os.fdopen(handed, "rb") as stream:
         stream.seek(0)
         message = json.load(stream)
@@ -33,7 +37,12 @@ def main(handed: int) -> int:
         os.write(message["ready"], b"\n")
         os.close(message["ready"])
 
-    return worker.main(settings, listeners, message["database_url"], ready)
+    try:
+        return worker.main(settings, listeners, message["database_url"], ready)
+    except SchemaMismatch as error:
+        # To start again would not help.
+        structlog.get_logger().error("cannot work", reason=str(error))
+        return STATUS_UNFIT
 
 
 if __name__ == "__main__":

@@ -202,7 +202,7 @@ class Queue:
         """
         self.more = True
         if lowest is not None:
-            self._low = min(self._low, lowest - 1)
+            self._low = max(0, min(self._low, lowest - 1))
         self._version += 1
         self.touch()
 

@@ -57,6 +57,7 @@ class Entry:
         "expires",
         "half_id",
         "id",
+        "kept",
         "last_txn",
         "link",
         "message",
@@ -87,6 +88,8 @@ class Entry:
         self.last_txn: bytes | None = None
         self.outcome: Outcome | None = None
         self.peer_settled = False
+        #: what the store was told of its lease when it went back
+        self.kept = False
 
     def __lt__(self, other: Entry) -> bool:
         return self.id < other.id
@@ -206,7 +209,7 @@ class Queue:
         """
         self.more = True
         if lowest is not None:
-            self._low = min(self._low, lowest - 1)
+            self._low = max(0, min(self._low, lowest - 1))
         self._version += 1
         self.touch()
 
@@ -221,23 +224,27 @@ class Queue:
     def can_keep(self, entry: Entry) -> bool:
         return entry.message is not None and bool(self.consumers)
 
-    def give_back(self, entry: Entry) -> None:
-        """Back to its place, before what is newer."""
+    def give_back(self, entry: Entry, *, leased: bool = True) -> None:
+        """Back to its place, before what is newer; ``leased``: the store has it as ours still."""
         self._unsent(entry)
         entry.link = entry.delivery = entry.txn = entry.outcome = None
         entry.peer_settled = False
-        if self.can_keep(entry):
+        if leased and self.can_keep(entry):
             self.ready_octets += entry.size
             heappush(self.returned, entry)
             self.touch()
-        else:
-            self.held.pop(entry.id, None)
+            return
+        self.held.pop(entry.id, None)
+        if leased:
             self._yield([entry])
+        else:
+            self.in_store(entry.id)
 
     def done_with(self, entry: Entry) -> None:
         """It is no longer held: accepted, dead, or left to the store."""
         self._unsent(entry)
-        self.held.pop(entry.id, None)
+        if self.held.get(entry.id) is entry:  # else it was lost to the store, and came again
+            del self.held[entry.id]
         entry.link = entry.delivery = entry.txn = None
 
     def _unsent(self, entry: Entry) -> None:

@@ -18,11 +18,13 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import structlog
+from psycopg import pq
 
 from store import arrays
 from store.errors import Contended, StoreError
 from store.libpq import Connection
 from store.loop import Loop
+from store.old_backend import OldBackend
 from store.tables import SCHEMA
 
 log = structlog.get_logger(__name__)
@@ -110,14 +112,9 @@ SETUP = (
     "set idle_in_transaction_session_timeout = 0; set statement_timeout = 0; set lock_timeout = 0"
 )
 
-_TERMINATE = (
-    "select count(pg_terminate_backend(pid)) from pg_stat_activity "
-    "where pid = any($1::int4[]) and pid <> pg_backend_pid() and application_name = current_setting('application_name')"
-)
+PROBE_RETRY_SECONDS = 1.0
 _PROBE_OP = f"select exists (select from {SCHEMA}.op where id = any($1::uuid[]))"
 _PROBE_HALF = f"select exists (select from {SCHEMA}.half where id = any($1::int8[]))"
-
-TERMINATE_RETRY_SECONDS = 0.05
 
 
 def statement(parts: Sequence[str], instance_id: int) -> str:
@@ -430,8 +427,10 @@ class GroupCommit:
         self._connection = Connection(loop, url, f"batch {instance_id}", SETUP, self)
         self._statements: dict[tuple[str, ...], tuple[bytes, str]] = {}
         self._under_way: Batch | None = None
-        self._in_doubt = False
-        self._old_backend = 0
+        self._backend = 0
+        self._old_backend = OldBackend(loop, self._connection)
+        self._answers: deque[tuple[list[Unit], StoreError | None]] = deque()
+        self._answering = False
         # Refused for one unit's fault: halves of the batch still to be tried, oldest first, before anything newer.
         self._salvage: deque[list[Unit]] = deque()
         self._waiting: deque[Unit] = deque()
@@ -492,7 +491,7 @@ class GroupCommit:
 
     def _send(self, batch: Batch) -> None:
         self._under_way = batch
-        self._old_backend = self._connection.backend_pid
+        self._backend = self._connection.backend_pid
         parts, parameters = batch.parts()
         if not parts:  # units with nothing to write
             self._under_way = None
@@ -520,16 +519,32 @@ class GroupCommit:
     def _finish(self, batch: Batch) -> None:
         self.batches += 1
         self.rows += batch.rows
-        self.kick()  # the next batch is on its way before we answer
-        for unit in batch.units:
-            unit.durable()
+        self._answer(batch.units, None)
+
+    def _answer(self, units: list[Unit], error: StoreError | None) -> None:
+        """Tell them, batch after batch in the order of the commits."""
+        answers = self._answers
+        answers.append((units, error))
+        self.kick()  # the next batch is on its way before we answer; one without rows comes back here at once
+        if self._answering:
+            return
+        self._answering = True
+        try:
+            while answers:
+                units, error = answers.popleft()
+                for unit in units:
+                    if error is None:
+                        unit.durable()
+                    else:
+                        unit.refused(error)
+        finally:
+            self._answering = False
 
     def _refused(self, batch: Batch, error: StoreError) -> None:
         units = batch.units
         if len(units) == 1:
             log.warning("unit refused by the store", unit=type(units[0]).__name__, error=str(error))
-            self.kick()
-            units[0].refused(error)
+            self._answer(units, error)
             return
         middle = len(units) // 2
         self._salvage.appendleft(units[middle:])
@@ -539,12 +554,11 @@ class GroupCommit:
     # -- the connection's owner
 
     def connected(self) -> None:
-        if self._under_way is not None:
-            self._in_doubt = True
-            self._end_old_backend()
-        else:
+        if self._under_way is None:
             self._told()
             self.kick()
+        else:
+            self._old_backend.end(self._backend, self._look_up)
 
     def lost(self) -> None:
         pass  # whatever was under way is looked up by ``connected``
@@ -554,39 +568,25 @@ class GroupCommit:
 
     # -- a batch whose reply was lost
 
-    def _end_old_backend(self) -> None:
-        """The old server process may still be at work on the batch: its answer counts only once it is gone."""
-        if self._connection.idle:
-            self._connection.execute(
-                b"terminate", _TERMINATE, [arrays.int4([self._old_backend])], self._old_backend_ended
-            )
-
-    def _old_backend_ended(self, answer: object) -> None:
+    def _look_up(self) -> None:
         batch = self._under_way
         assert batch is not None
-        if isinstance(answer, StoreError):
-            log.error("cannot look for the batch in doubt", error=str(answer))
-            self._loop.call_later(1.0, self._end_old_backend)
-            return
-        if _first_value(answer) != bytes(8):
-            self._loop.call_later(TERMINATE_RETRY_SECONDS, self._end_old_backend)
-            return
         probe = batch.probe()
         if probe is None:
-            self._probed(None)
-        else:
-            name, sql, parameter = probe
-            self._connection.execute(name, sql, [parameter], self._probed)
-
-    def _probed(self, answer: object) -> None:
-        batch = self._under_way
-        assert batch is not None
-        if isinstance(answer, StoreError):
-            log.error("cannot look for the batch in doubt", error=str(answer))
-            self._loop.call_later(1.0, self._end_old_backend)
+            self._looked_up(batch, committed=False)
             return
-        self._in_doubt = False
-        committed = answer is not None and _first_value(answer) == b"\x01"
+        name, sql, parameter = probe
+
+        def answered(answer: list[pq.abc.PGresult] | StoreError) -> None:
+            if isinstance(answer, StoreError):
+                log.error("cannot look for the batch in doubt", error=str(answer))
+                self._loop.call_later(PROBE_RETRY_SECONDS, self.connected)
+            else:
+                self._looked_up(batch, committed=answer[-1].get_value(0, 0) == b"\x01")
+
+        self._connection.execute(name, sql, [parameter], answered)
+
+    def _looked_up(self, batch: Batch, *, committed: bool) -> None:
         log.warning("batch in doubt looked up", committed=committed, units=len(batch.units))
         if committed:
             self._under_way = None
@@ -594,9 +594,3 @@ class GroupCommit:
         else:
             self._send(batch)
         self._told()
-
-
-def _first_value(answer: object) -> bytes | None:
-    results: list[object] = answer  # type: ignore[assignment]
-    value: bytes | None = results[-1].get_value(0, 0)  # type: ignore[attr-defined]
-    return value

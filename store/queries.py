@@ -16,6 +16,7 @@ from psycopg import pq
 from store.errors import StoreError, StoreUnavailable
 from store.libpq import Connection
 from store.loop import Loop
+from store.old_backend import OldBackend
 from store.tables import SCHEMA
 
 log = structlog.get_logger(__name__)
@@ -30,7 +31,8 @@ class Query:
 
     name: bytes
     sql: str
-    #: May be asked again when its connection was lost meanwhile; otherwise the asker hears StoreUnavailable.
+    #: May be asked again when its connection was lost meanwhile; otherwise the asker hears StoreUnavailable, once
+    #: nothing more can come of it.
     again: bool = True
 
 
@@ -247,9 +249,13 @@ class Queries:
     ) -> None:
         self._waiting: deque[tuple[Query, Sequence[bytes | None], Callback]] = deque()
         self._busy = False
+        self._backend = 0
+        #: askers whose question was under way when the connection was lost
+        self._in_doubt: list[Callback] = []
         self._notified = notified
         self._told = connected
         self._connection = Connection(loop, url, f"queries {instance_id}", SETUP, self)
+        self._old_backend = OldBackend(loop, self._connection)
 
     def start(self) -> None:
         self._connection.start()
@@ -266,8 +272,9 @@ class Queries:
         self._kick()
 
     def _kick(self) -> None:
-        if self._waiting and not self._busy and self._connection.idle:
+        if self._waiting and not self._busy and not self._in_doubt and self._connection.idle:
             self._busy = True
+            self._backend = self._connection.backend_pid
             query, parameters, _ = self._waiting[0]
             self._connection.execute(query.name, query.sql, parameters, self._answered)
 
@@ -286,8 +293,17 @@ class Queries:
         callback(rows)
 
     def connected(self) -> None:
+        if self._in_doubt:
+            self._old_backend.end(self._backend, self._settled)
+        else:
+            self._settled()
+
+    def _settled(self) -> None:
+        in_doubt, self._in_doubt = self._in_doubt, []
         self._told()
         self._kick()
+        for callback in in_doubt:
+            callback(StoreUnavailable("the connection was lost while the question was under way"))
 
     def lost(self) -> None:
         if self._busy:
@@ -295,7 +311,7 @@ class Queries:
             query, _, callback = self._waiting[0]
             if not query.again:
                 self._waiting.popleft()
-                callback(StoreUnavailable("the connection was lost while the question was under way"))
+                self._in_doubt.append(callback)
 
     def notified(self, channel: str, payload: str) -> None:
         self._notified(channel, payload)

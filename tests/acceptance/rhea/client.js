@@ -115,7 +115,7 @@ class Client {
         const inbox = new Inbox(receiver);
         await next(receiver, 'receiver_open');
         // a refused attach is answered first and then detached: wait for what comes after the answer
-        if (receiver.remote.attach.source === null) await next(receiver, 'receiver_close');
+        if (!receiver.source.address) await next(receiver, 'receiver_close');
         return inbox;
     }
 

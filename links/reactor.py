@@ -18,6 +18,7 @@ from itertools import count
 
 import structlog
 
+from coordinator.errors import Condition
 from links import engine
 from links.connection import Connection
 from links.link import Link
@@ -158,21 +159,34 @@ class Reactor:
             event = peek(events)
             if event == null:
                 return
-            kind = event_type(event)
-            if kind == engine.DELIVERY:
-                delivery = event_delivery(event)
-                link = links.get(delivery_link(delivery))
-                if link is not None:
-                    link.on_delivery(delivery)
-            elif kind == engine.LINK_FLOW:
-                link = links.get(engine.event_link(event))
-                if link is not None:
-                    link.on_flow()
-            elif kind != engine.TRANSPORT:
-                connection = self.by_transport.get(engine.event_transport(event))
-                if connection is not None:
-                    connection.on_event(kind, event)
+            try:
+                kind = event_type(event)
+                if kind == engine.DELIVERY:
+                    delivery = event_delivery(event)
+                    link = links.get(delivery_link(delivery))
+                    if link is not None:
+                        link.on_delivery(delivery)
+                elif kind == engine.LINK_FLOW:
+                    link = links.get(engine.event_link(event))
+                    if link is not None:
+                        link.on_flow()
+                elif kind != engine.TRANSPORT:
+                    connection = self.by_transport.get(engine.event_transport(event))
+                    if connection is not None:
+                        connection.on_event(kind, event)
+            except Exception:
+                self._contain(event)
             pop(events)
+
+    def _contain(self, event: engine.Pointer) -> None:
+        """A defect of ours while one connection's event was handled: it ends that connection, and no other (P14).
+
+        All that the connection held is let go. Where even that fails, the worker ends, and the store puts things right.
+        """
+        log.exception("internal error", kind=engine.event_type(event))
+        connection = self.by_transport.get(engine.event_transport(event))
+        if connection is not None:
+            connection.force_close(Condition.INTERNAL_ERROR, "an internal error; the service's log says more")
 
     def _read(self, connection: Connection) -> None:
         try:

@@ -50,6 +50,7 @@ class Transaction:
         "declared",
         "entries",
         "error",
+        "half_ids",
         "id",
         "octets",
         "owner",
@@ -93,6 +94,8 @@ class Transaction:
         self.unsettled_posts: list[tuple[Poster, object]] = []
         self.registered = False
         self.reason = ""
+        #: of the posts, once written: their ids, and those born leased to us
+        self.half_ids: list[int] = []
         self.entries: list[Entry | None] = []
         #: what the rollback under way does to each retirement
         self.undone: list[tuple[Entry, Outcome | None]] = []
@@ -204,10 +207,14 @@ class Transaction:
     def _write_commit(self, batch: Batch) -> None:
         service = self.service
         txn_id = self.id
-        next_id = service.ids.next
+        for (address, message, _), entry in zip(self.posts, self.entries, strict=False):
+            service.unposted(
+                address, entry, len(message)
+            )  # written before, in a batch that was refused for another unit
         entries = self.entries = []
-        for address, message, expires in self.posts:
-            half_id = next_id()
+        next_id = service.ids.next
+        ids = self.half_ids = self.half_ids or [next_id() for _ in self.posts]
+        for (address, message, expires), half_id in zip(self.posts, ids, strict=True):
             batch.half(half_id, txn_id, address.id, message)
             entries.append(service.write_entry(batch, address, half_id, message, expires))
         if self.retired:

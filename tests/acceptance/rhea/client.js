@@ -114,6 +114,8 @@ class Client {
         const receiver = connection.open_receiver({ source, credit_window: 0, autoaccept: false, ...options });
         const inbox = new Inbox(receiver);
         await next(receiver, 'receiver_open');
+        // a refused attach is answered first and then detached: wait for what comes after the answer
+        if (receiver.remote.attach.source === null) await next(receiver, 'receiver_close');
         return inbox;
     }
 

@@ -1,6 +1,6 @@
 """``python -m tests.benchmarks.spark_source``: the data source ``halfop`` beside Spark's own JDBC reader (R2).
 
-Both scan the whole of ``half`` of one store, messages included, in one session with the same ranges of the key, in turns;
+Both scan the whole of ``half``, messages included, in one session with the same ranges of the key, in turns;
 the middle of the rounds counts. PostgreSQL's JDBC driver is fetched by Maven, for this and nothing else.
 """
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import select
 import signal
 import socket
@@ -33,6 +34,7 @@ STATUS_FENCED = 3
 
 def main(settings: Settings, listeners: list[socket.socket], database_url: str, ready: Callable[[], None]) -> int:
     """Serve on ``listeners``; ``ready()`` once clients are taken. The process's exit status."""
+    _raise_descriptor_limit()
     registration = _register(database_url)
     reactor = Reactor()
     status = 0
@@ -72,6 +74,12 @@ def main(settings: Settings, listeners: list[socket.socket], database_url: str, 
     if status != STATUS_FENCED:
         _end(database_url, registration.instance_id)
     return status
+
+
+def _raise_descriptor_limit() -> None:
+    """A connection is a descriptor; the usual soft limit of 1,024 is far below what one worker holds."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _discard(fd: int) -> None:

@@ -110,7 +110,15 @@ class StoreRows:
     ) -> int:
         number = self._next("consumer_group")
         self.rows["consumer_group"].append(
-            {"id": number, "address_id": address, "name": name, "instance_id": instance, "created_at": created_at}
+            {
+                "id": number,
+                "address_id": address,
+                "name": name,
+                "instance_id": instance,
+                "created_at": created_at,
+                "holder": 0,
+                "read_through": 0,
+            }
         )
         return number
 

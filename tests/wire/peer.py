@@ -244,7 +244,7 @@ class Session:
             link.on_transfer(found, frame.payload)
             return True
         if isinstance(found, Detach) and found.handle in self.links:
-            self.links[found.handle].detached = found
+            self.links.pop(found.handle).detached = found  # the handle may be another link's from now on
             return True
         return False
 

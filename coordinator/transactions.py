@@ -16,6 +16,8 @@ from coordinator.transitions import TxnEvent, TxnState, after
 from store.errors import AlreadyDecided, NotLeased
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from coordinator.directory import Address
     from coordinator.outcomes import Outcome
     from coordinator.queues import Entry
@@ -42,6 +44,7 @@ class Poster(Protocol):
 
 class Transaction:
     __slots__ = (
+        "_askers",
         "answer",
         "control",
         "declared",
@@ -98,6 +101,12 @@ class Transaction:
         self.undone: list[tuple[Entry, Outcome | None]] = []
         #: the state of our answers, encoded once; the wire's own
         self.wire_state: bytes = b""
+
+        self._askers: tuple[Callable[[], object], ...] = ()
+
+    def when_decided(self, callback: Callable[[], object]) -> None:
+        """Called when the decision that is on its way to the store is there, or known not to be."""
+        self._askers = (*self._askers, callback)
 
     @property
     def open(self) -> bool:
@@ -257,6 +266,9 @@ class Transaction:
         self.unsettled_posts = []
         self.control.discharged(self, refusal)
         self.answer = None
+        askers, self._askers = self._askers, ()
+        for asker in askers:
+            asker()
 
     def refusal(self) -> Refusal:
         """Why a commit is refused."""

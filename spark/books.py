@@ -3,9 +3,9 @@
 A book is described by a TOML file (docs/how-to/reconcile-with-your-books.md). :func:`describe` checks the file,
 :func:`open_book` the data behind it, both before any work; :func:`book_findings` compares.
 
-**Which rows are judged.** A book's row belongs to the period by its ``time``; a message as everywhere (:mod:`spark.period`). Each
-is looked for on the other side without regard to the period, so that no edge tears them apart. Nothing younger than
-``grace`` is reported.
+**Which rows are judged.** A book's row belongs to the period by its ``time``; a message as everywhere
+(:mod:`spark.period`). Each is looked for on the other side without regard to the period, so that no edge tears them
+apart. Nothing younger than ``grace`` is reported.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
+from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.types import (
     BinaryType,
     BooleanType,
@@ -46,7 +47,8 @@ _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
 class BookError(Exception):
-    """A book that cannot be used: names the book or its file, the setting or the column, and what was expected (R25)."""
+    """A book that cannot be used: names the book or its file, the setting or the column, and what was expected
+    (R25)."""
 
 
 def _duration(value: object) -> object:
@@ -171,7 +173,8 @@ def open_book(spark: SparkSession, description: BookDescription) -> Book:
     key_type, time_type = types[description.key], types[description.time]
     if not isinstance(key_type, StringType | IntegralType | DecimalType | BinaryType):
         raise BookError(
-            f"book {name}: key: column {description.key!r} is {key_type.simpleString()}, expected text or a whole number"
+            f"book {name}: key: column {description.key!r} is {key_type.simpleString()},"
+            " expected text or a whole number"
         )
     if not isinstance(time_type, TimestampType | TimestampNTZType | DateType | StringType):
         raise BookError(
@@ -256,7 +259,8 @@ def _by_txn_alone(description: BookDescription) -> bool:
 
 
 def pick(book: Book, messages: DataFrame) -> DataFrame:
-    """From the halves of the book's addresses (``picked_columns``): ``half_id, problem, key, picked``, a text per compared pair."""
+    """From the halves of the book's addresses (``picked_columns``): ``half_id, problem, key, picked``, a text per
+    compared pair."""
     description = book.description
     if _by_txn_alone(description):
         return messages.select(
@@ -266,7 +270,8 @@ def pick(book: Book, messages: DataFrame) -> DataFrame:
             f.array().cast("array<string>").alias("picked"),
         )
     key = None if description.message_key == "txn-id" else description.message_key
-    picking = f.arrow_udf(_picker(key, [pair.message for pair in description.equal]), _PICKED)
+    # its kind comes from the annotations of the function, as PySpark prefers; its stubs know only the other way
+    picking = arrow_udf(_picker(key, [pair.message for pair in description.equal]), _PICKED)  # type: ignore[call-overload]
     return messages.select(f.col("id").alias("half_id"), picking("message").alias("found")).select("half_id", "found.*")
 
 
@@ -274,7 +279,8 @@ _PICKED: Final = "struct<problem: string, key: string, picked: array<string>>"
 
 
 def _picker(key: str | None, pairs: list[str]) -> Callable[[pa.Array], pa.Array]:
-    """A function from messages to ``_PICKED``, for Spark's Arrow workers (which need no pandas, as ``mapInArrow`` does)."""
+    """A function from messages to ``_PICKED``, for Spark's Arrow workers (which need no pandas, as ``mapInArrow``
+    does)."""
 
     def run(messages: pa.Array) -> pa.Array:
         select_key = selector(key) if key is not None else None
@@ -286,8 +292,6 @@ def _picker(key: str | None, pairs: list[str]) -> Callable[[pa.Array], pa.Array]
             names=["problem", "key", "picked"],
         )
 
-    # Spark reads the kind of function from its annotations, which this module's `annotations` import makes text
-    run.__annotations__ = {"messages": pa.Array, "return": pa.Array}
     return run
 
 
@@ -313,8 +317,8 @@ def _picked(
 def sent(book: Book, picked: DataFrame, stated: DataFrame, decided: DataFrame, txn: DataFrame) -> DataFrame:
     """What the coordinator knows under the book's kind of key.
 
-    ``key, problem, half_id, txn_id, address_id, state, judged, decided_at, picked``; ``picked`` is what :func:`pick` gave. For
-    txn-ids also transactions that left no half at the book's addresses, with ``half_id`` null.
+    ``key, problem, half_id, txn_id, address_id, state, judged, decided_at, picked``; ``picked`` is what :func:`pick`
+    gave. For txn-ids also transactions that left no half at the book's addresses, with ``half_id`` null.
     """
     known = stated.select("half_id", "txn_id", "address_id", "state", "judged", "decided_at")
     of_halves = picked.join(known, "half_id")
@@ -343,7 +347,8 @@ def sent(book: Book, picked: DataFrame, stated: DataFrame, decided: DataFrame, t
 
 
 def book_findings(book: Book, marks: DataFrame, period: Period, seen_at: datetime) -> DataFrame:
-    """Everything in which the book and the coordinator differ. ``marks`` is what :func:`sent` gives, with ``address`` (a name)."""
+    """Everything in which the book and the coordinator differ. ``marks`` is what :func:`sent` gives, with
+    ``address`` (a name)."""
     description = book.description
     settled = seen_at - description.grace
     in_period = (f.col("at") >= f.lit(period.since)) & (f.col("at") < f.lit(period.until))
@@ -380,7 +385,7 @@ def book_findings(book: Book, marks: DataFrame, period: Period, seen_at: datetim
         kind="lost-message",
         severity="error",
         seen_at=seen_at,
-        txn_id=f.col("rolled_back_txn"),
+        txn_id=f.col("key") if description.message_key == "txn-id" else f.col("rolled_back_txn"),
         address=only_address,
         detail=said(
             "the book says committed, the coordinator %s",
@@ -463,7 +468,8 @@ def _escaped(text: str) -> str:
 
 
 def _equal(in_book: Column, in_message: Column, spark_type: DataType) -> Column:
-    """Is the message's text the book's value? Numbers by value, whatever their notation; what does not parse is not equal."""
+    """Is the message's text the book's value? Numbers by value, whatever their notation; what does not parse is not
+    equal."""
     if isinstance(spark_type, DecimalType | IntegralType):
         exact = "decimal(38,18)"
         parsed = in_message.try_cast(exact)
@@ -493,7 +499,7 @@ def _unusable(book: Book, rows: DataFrame, marks: DataFrame, counted: DataFrame,
                     f.lit(": "),
                     f.expr(f"substring(problem, {len(kind) + 2})"),
                 ),
-                suggested_repair="correct the row, or its expression in the book's description; it was compared with nothing",
+                suggested_repair="correct the row, or the book's description; it was compared with nothing",
             )
         )
     listed.append(
@@ -545,7 +551,7 @@ def _unusable(book: Book, rows: DataFrame, marks: DataFrame, counted: DataFrame,
             half_id=f.col("half_id"),
             address=f.col("address"),
             detail=f.format_string(f"book {name}, key %s: committed %d times", f.col("key"), f.col("times")),
-            suggested_repair="a producer that retried after an unknown answer may have posted it again; tell the consumers",
+            suggested_repair="a producer that retried after an unknown answer posted it again? tell the consumers",
         )
     )
     return listed

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
 from spark.ledger import half_moment
@@ -114,7 +114,8 @@ def measure(
     balance: DataFrame,
     seen_at: datetime,
 ) -> Metrics:
-    """Everything the report plots. ``stated`` has ``address``, ``pairs`` and ``deliveries`` have ``address`` and ``consumer_group``."""
+    """Everything the report plots. ``stated`` has ``address``, ``pairs`` and ``deliveries`` have ``address`` and
+    ``consumer_group``."""
     judged = stated.where("judged").withColumn("at", half_moment(f.col("half_id")))
     spans = judged.agg(_micros("min", "at"), _micros("max", "at")).unionByName(
         transactions.agg(_micros("min", "declared_at").alias("min_at"), _micros("max", "decided_at").alias("max_at"))
@@ -123,7 +124,7 @@ def measure(
     width = bucket_width(timedelta(microseconds=max(edges) - min(edges)) if edges else timedelta(0))
     seconds = int(width.total_seconds())
 
-    def bucket(column: str) -> f.Column:
+    def bucket(column: str) -> Column:
         return (f.floor(f.unix_seconds(column) / seconds) * seconds).cast("long").alias("bucket")
 
     outcomes = [
@@ -192,7 +193,7 @@ def measure(
     )
 
 
-def _micros(which: str, column: str) -> f.Column:
+def _micros(which: str, column: str) -> Column:
     return f.unix_micros(getattr(f, which)(column)).alias(f"{which}_at")
 
 

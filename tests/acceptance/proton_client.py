@@ -228,7 +228,7 @@ def dynamic(url: str) -> Seen:
         elsewhere.create_sender(None).send(Message(address=address, body="too late"))
         after = "accepted"
     except SendException as refused:
-        after = str(refused)
+        after = "rejected" if refused.state == Delivery.REJECTED else str(refused.state)
     except LinkDetached as detached:
         after = str(detached.condition)
     elsewhere.close()

@@ -249,6 +249,11 @@ def test_plans_with_a_million_entries(database_url: str, analysed: bool) -> None
             f"insert into {SCHEMA}.entry (group_id, id, half_id) "
             f"select 1 + i % 3, i, i from generate_series(1, {ROWS}) i".encode()
         )
+        connection.execute(f"insert into {SCHEMA}.address (name) values ('a')".encode())
+        connection.execute(
+            f"insert into {SCHEMA}.consumer_group (address_id, name) "
+            f"select (select max(id) from {SCHEMA}.address), i::text from generate_series(1, 3) i".encode()
+        )
         if analysed:
             connection.execute(b"analyze")
         _each_scan_is_by_index(connection)

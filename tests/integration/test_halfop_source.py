@@ -55,7 +55,9 @@ def test_every_table_reads_as_it_was_written(spark: SparkSession, database_url: 
 
 def test_the_schemas_are_those_of_the_tables() -> None:
     for name, table in TABLES.items():
-        assert table.schema.names == [column.name for column in tables.metadata.tables[f"{tables.SCHEMA}.{name}"].columns]
+        assert table.schema.names == [
+            column.name for column in tables.metadata.tables[f"{tables.SCHEMA}.{name}"].columns
+        ]
 
 
 @pytest.mark.rule("R3")
@@ -149,7 +151,8 @@ def test_all_partitions_read_one_snapshot(spark: SparkSession, database_url: str
     with exported_snapshot(database_url) as snapshot:
         with psycopg.connect(database_url) as connection:
             connection.execute(
-                f"insert into {tables.SCHEMA}.half (id, address_id, message) select i, 1, '' from generate_series(1, 100) i"
+                f"insert into {tables.SCHEMA}.half (id, address_id, message) "
+                "select i, 1, '' from generate_series(1, 100) i"
             )
         assert read(spark, credentials, "half", partitions="4", snapshot=snapshot.name).count() == before
         assert read(spark, credentials, "half", partitions="4").count() == before + 100
@@ -161,7 +164,7 @@ def test_all_partitions_read_one_snapshot(spark: SparkSession, database_url: str
 def test_the_password_is_nowhere_to_be_seen(
     spark: SparkSession, database_url: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    secret = "hunter2-and-more"  # noqa: S105
+    secret = "hunter2-and-more"
     path = tmp_path / "url"
     path.touch(0o600)
     # a server that is not there, so that every error on the way shows what it shows
@@ -215,5 +218,5 @@ def test_options_that_are_wrong_say_which(spark: SparkSession, options: dict[str
 
 
 def test_a_database_that_is_no_store_is_said(empty_database_url: str) -> None:
-    with pytest.raises(StoreUnreadable, match="no table coordinator.half"), exported_snapshot(empty_database_url):
+    with pytest.raises(StoreUnreadable, match=r"no table coordinator\.half"), exported_snapshot(empty_database_url):
         pass

@@ -246,7 +246,10 @@ def test_a_book_by_txn_id_in_a_csv_file(spark: SparkSession, tmp_path: Path) -> 
     ("change", "says"),
     [
         (("name = ", "nmae = "), r"book .*book.toml: name: Field required; nmae: Extra inputs"),
-        (('"property:order-id"', '"property:"'), "message_key: .*expected message-id, property:NAME or body:..PATH, or txn-id"),
+        (
+            ('"property:order-id"', '"property:"'),
+            "message_key: .*expected message-id, property:NAME or body:..PATH, or txn-id",
+        ),
         (('grace = "5m"', "grace = 5"), "grace: .*such as '5m'"),
         (('["orders"]', "[]"), "addresses: List should have at least 1"),
         (('"body:$.amount"', '"body"'), r"equal.0.message: .*expected"),
@@ -260,7 +263,7 @@ def test_a_description_that_is_wrong_says_where(tmp_path: Path, change: tuple[st
 
 @pytest.mark.rule("R25")
 def test_a_description_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(BookError, match="none.toml: No such file"):
+    with pytest.raises(BookError, match=r"none\.toml: No such file"):
         describe(tmp_path / "none.toml")
 
 
@@ -270,11 +273,17 @@ def test_a_description_that_is_not_there(tmp_path: Path) -> None:
     [
         (('"order_id"', '"order"'), "book orders: key: there is no column 'order'; there are order_id, placed_at"),
         (('key = "order_id"', 'key = "placed_at"'), "book orders: key: column 'placed_at' is timestamp, expected text"),
-        (('time = "placed_at"', 'time = "amount"'), r"book orders: time: column 'amount' is decimal\(10,2\), expected a timestamp"),
+        (
+            ('time = "placed_at"', 'time = "amount"'),
+            r"book orders: time: column 'amount' is decimal\(10,2\), expected a timestamp",
+        ),
         (('column = "amount"', 'column = "sum"'), r"book orders: equal\[0\].column: there is no column 'sum'"),
         (("status = 'paid'", "state = 'paid'"), "book orders: committed_when: .*state"),
         (("status = 'paid'", "status ="), "book orders: committed_when: "),
-        (("status = 'cancelled'", "status"), "book orders: rolled_back_when: 'status' is string, expected true or false"),
+        (
+            ("status = 'cancelled'", "status"),
+            "book orders: rolled_back_when: 'status' is string, expected true or false",
+        ),
         (("orders.parquet", "none.parquet"), "book orders: cannot be read: .*none.parquet"),
         (('"parquet"', '"unheard-of"'), "book orders: cannot be read: .*unheard-of"),
     ],

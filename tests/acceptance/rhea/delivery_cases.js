@@ -137,13 +137,25 @@ async function rejected(client) {
     return { bad: bad.body, good: good.body, address: client.address('q'), left: await client.takeAll('q') };
 }
 
+// A receiver from an address that the service makes in its own time.
+async function appearing(client, connection, address) {
+    for (;;) {
+        try {
+            return await client.receiver(connection, address);
+        } catch (error) {
+            if (!error.message.includes('amqp:not-found')) throw error;
+            await new Promise((resolve) => setTimeout(resolve, 20));
+        }
+    }
+}
+
 // D4: the dead letters are an ordinary address.
 async function deadLetters(client) {
     await client.send('q', ['bad']);
     const connection = await client.connect();
     const inbox = await client.receiver(connection, client.address('q'));
     (await inbox.credit(1).take()).delivery.reject({ condition: 'app:bad', description: 'cannot be read' });
-    const dead = await client.receiver(connection, `%DLQ%${client.address('q')}`);
+    const dead = await appearing(client, connection, `%DLQ%${client.address('q')}`);
     const item = await dead.credit(1).take();
     item.delivery.accept();
     return { body: item.body, annotations: item.message.message_annotations || {} };

@@ -5,6 +5,7 @@ import jakarta.jms.JMSException;
 import jakarta.jms.MessageConsumer;
 import jakarta.jms.MessageProducer;
 import jakarta.jms.Session;
+import jakarta.jms.TransactionRolledBackException;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
@@ -49,8 +50,17 @@ final class FailureCases {
         } catch (JMSException error) {
             seen.put("commit", error.getClass().getSimpleName());
         }
-        Broker.send(session, producer, "later", 1);
-        session.commit();
+        // until it is connected again, the client rolls back whatever it is given
+        boolean committed = false;
+        while (!committed) {
+            try {
+                Broker.send(session, producer, "later", 1);
+                session.commit();
+                committed = true;
+            } catch (TransactionRolledBackException stillAway) {
+                Thread.sleep(50);
+            }
+        }
         connection.close();
         seen.put("received", broker.takeAll("q"));
     }

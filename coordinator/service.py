@@ -267,11 +267,10 @@ class Service:
             octets.to_bytes(8, "big"),
             self.lease_octets,
         ]
-        ceiling = self.ids.last
 
         def loaded(rows: list[Row] | StoreError) -> None:
             if isinstance(rows, StoreError):
-                self._reclaim(queue, ceiling)
+                self._reclaim(queue)
                 return
             entries = [self.entry_of(queue, row) for row in rows]
             # nothing beyond what came; among others there may be some below the low-water mark, so that an empty answer
@@ -293,17 +292,16 @@ class Service:
             row[4] or b"",
         )
 
-    def _reclaim(self, queue: Queue, ceiling: int) -> None:
+    def _reclaim(self, queue: Queue) -> None:
         """A load may have leased entries that nobody here knows of: find them, and give them back to the store.
 
-        Entries born leased in a batch under way are not known either, until the batch is answered: look twice, with
-        everything the batches held answered in between.
+        Entries born leased in a batch under way are not known either, until the batch is answered: what is listed now is
+        looked at again once every batch before is answered.
         """
 
         def listed(rows: list[Row] | StoreError) -> None:
             unknown = [] if isinstance(rows, StoreError) else [number(row[0]) for row in rows]
-            unknown = [found for found in unknown if found <= ceiling and found not in queue.held]
-            self.commit.add(Reclaim(queue, unknown))
+            self.commit.add(Reclaim(queue, [found for found in unknown if found not in queue.held]))
 
         self.queries.ask(queries.HELD, [queue.group_id.to_bytes(4, "big"), self.lease_octets], listed)
 

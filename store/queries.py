@@ -231,8 +231,11 @@ EXPIRE = Query(
         select (select count(*) from marked), (select count(*) from dropped)""",
 )
 
-#: group, lease: the ids of the entries it holds in the store
-HELD = Query(b"held", f"select id from {SCHEMA}.entry where group_id = $1::int4 and lease = $2::int4")
+#: group, lease: the ids of the entries it holds in the store for its consumers
+HELD = Query(
+    b"held",
+    f"select id from {SCHEMA}.entry where group_id = $1::int4 and lease = $2::int4 and failed is null",
+)
 
 #: lease: letters whose lease nobody remembers
 YIELD_FAILED = Query(

@@ -121,8 +121,19 @@ class Directory:
             self._tell(name, self._remember(name, rows[0]))
         elif made:
             self._tell(name, Refusal(Condition.NOT_FOUND, f"the address {name!r} was removed while it was made"))
+        elif origin == "use" and name.startswith(DEAD_LETTERS):
+            self._make_dead_letters(name)
         else:
             self._make(name, origin, topic)
+
+    def _make_dead_letters(self, name: str) -> None:
+        """A client may wait for the dead letters of what is there before there is any."""
+
+        def answered(rows: list[Row] | StoreError) -> None:
+            there = isinstance(rows, list) and rows[0][0] == b"\x01"
+            self._make(name, "dead-letter" if there else "use", topic=False)
+
+        self._service.queries.ask(queries.HAS_CONSUMERS, [name.removeprefix(DEAD_LETTERS).encode()], answered)
 
     def _make(self, name: str, origin: str, topic: bool) -> None:
         new = self._policy.decide(name, topic=topic) if origin == "use" else _own(name, topic)

@@ -295,8 +295,8 @@ class Service:
     def _reclaim(self, queue: Queue) -> None:
         """A load may have leased entries that nobody here knows of: find them, and give them back to the store.
 
-        Entries born leased in a batch under way are not known either, until the batch is answered: what is listed now is
-        looked at again once every batch before is answered.
+        Entries born leased in a batch under way are not known either, until the batch is answered: what is listed now
+        is looked at again once every batch before is answered.
         """
 
         def listed(rows: list[Row] | StoreError) -> None:

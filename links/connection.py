@@ -173,15 +173,19 @@ class Connection:
 
     def _on_detach(self, pointer: engine.Pointer, *, closed: bool) -> None:
         link = self._drop(pointer)
+        lasts = False
         if link is not None:
             link.lost()
-            if closed and isinstance(link, Consuming):
-                link.closed()
-        # a detached link of ours has nothing to resume: its messages, and a lasting subscription, are in the store
-        if closed:
-            engine.link_close(pointer)
-        else:
+            if isinstance(link, Consuming) and link.subscription:
+                lasts = not closed
+                if closed:
+                    link.end_subscription()
+        # a detached link of ours has nothing to resume (T3; messages are in the store), so that it is answered with a
+        # close; all but a subscription's, which waits for it
+        if lasts:
             engine.link_detach(pointer)
+        else:
+            engine.link_close(pointer)
         engine.link_free(pointer)
         self._forget_dynamic(pointer)
         self.mark()

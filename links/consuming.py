@@ -336,10 +336,13 @@ class Consuming(Outgoing):
         if volatile:
             service.remove_group(self._address, self._queue)
 
-    def closed(self) -> None:
-        """The peer closed the link, and did not merely detach it: a subscription named after it ends (D1)."""
-        if self._group is not None and self._group.ends_with_close:
-            self.connection.service.remove_group(self._address, self._queue)
+    @property
+    def subscription(self) -> bool:
+        """Whether the link is of a lasting subscription, which ends when it is closed and not merely detached (D1)."""
+        return self._group is not None and self._group.ends_with_close
+
+    def end_subscription(self) -> None:
+        self.connection.service.remove_group(self._address, self._queue)
 
 
 class Browsing(Outgoing):

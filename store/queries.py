@@ -86,6 +86,13 @@ FIND_SUBSCRIPTION = Query(
          where g.name = $1::text and a.routing = 'topic' and g.instance_id is null order by g.id limit 1""",
 )
 
+#: name: whether an address or a group is called so, and may have dead letters
+HAS_CONSUMERS = Query(
+    b"has_consumers",
+    f"""select exists (select from {SCHEMA}.address where name = $1::text)
+            or exists (select from {SCHEMA}.consumer_group where name = $1::text)""",
+)
+
 REMOVE_GROUP = Query(
     b"remove_group",
     f"""with gone as (delete from {SCHEMA}.consumer_group where id = $1::int4 and name <> '' returning id)

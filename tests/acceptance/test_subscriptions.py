@@ -7,9 +7,9 @@ import time
 import pytest
 
 from tests.fix_wire import Ask, Begin
-from tests.wire.frames import Accepted, Source, Target
+from tests.wire.frames import Accepted, Rejected, Source, Target
 from tests.wire.messages import data
-from tests.wire.peer import RECEIVER, Receiver, Sender, Session
+from tests.wire.peer import Receiver, Sender, Session
 from tests.wire.types import Symbol
 
 TOPIC = (Symbol("topic"),)
@@ -32,7 +32,7 @@ def lasting(session: Session, address: str, name: str, *capabilities: str, credi
 def by_name(session: Session, name: str) -> Receiver:
     """Attached without a source."""
     handle = session._handles
-    return Receiver(session, handle, session.attach(RECEIVER, name=name, target=Target(address="x")))
+    return Receiver(session, handle, session.attach(True, name=name, target=Target(address="x")))
 
 
 def accept(*deliveries: object) -> None:
@@ -159,3 +159,15 @@ def test_a_link_attached_again_from_a_new_connection_is_stolen(begin: Begin, add
     assert (delivery.body, delivery.count) == (b"1", 1)
     stranger.session.sync()
     assert stranger.answer is not None
+
+
+@pytest.mark.rule("D4")
+def test_dead_letters_can_be_waited_for(begin: Begin, address: str) -> None:
+    """A monitor attaches before the first letter; of an address that is not there it gets not-found."""
+    session = begin()
+    assert session.receiver(f"%DLQ%{address}").error == "amqp:not-found"
+    consumer, sender = session.receiver(address, credit=1), session.sender(address)
+    letters = session.receiver(f"%DLQ%{address}", credit=1)
+    assert sender.outcome(data(b"1")) == Accepted()
+    consumer.take().disposition(Rejected())
+    assert letters.take().body == b"1"

@@ -54,7 +54,7 @@ bench:
 
 demo:
 	@.ci/bootstrap test
-	examples/demo $(ARGS)
+	$(BIN)/python examples/demo.py $(ARGS)
 
 clean:
 	rm -rf .venv build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

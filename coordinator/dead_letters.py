@@ -118,6 +118,7 @@ class Burial:
     def write(self, batch: Batch) -> None:
         group, entry_id, half_id, _, failed, _, _, _, _, _ = self._row
         service = self._service
+        service.unposted(self._address, self._entry, self._size)  # written before, in a batch refused for another unit
         message = self._letter()
         self._size = len(message)
         batch.gone(number(group), number(entry_id))

@@ -36,14 +36,23 @@ class Address:
 
     __slots__ = ("dynamic", "id", "name", "queue", "subscriptions", "topic")
 
-    def __init__(self, address_id: int, name: str, *, topic: bool, dynamic: bool, queue: Queue | None) -> None:
+    def __init__(
+        self,
+        address_id: int,
+        name: str,
+        *,
+        topic: bool,
+        dynamic: bool,
+        queue: Queue | None,
+        subscriptions: list[Queue],
+    ) -> None:
         self.id = address_id
         self.name = name
         self.topic = topic
         self.dynamic = dynamic
         self.queue = queue
         #: groups of a topic that have a consumer here
-        self.subscriptions: list[Queue] = []
+        self.subscriptions = subscriptions
 
 
 class Directory:
@@ -52,6 +61,8 @@ class Directory:
         self._policy = policy
         self._known: OrderedDict[str, Address] = OrderedDict()
         self._waiting: dict[str, list[Found]] = {}
+        #: of topics, by address id: links keep an Address that was forgotten, and post to the same subscriptions still
+        self._subscriptions: dict[int, list[Queue]] = {}
 
     def known(self, name: str) -> Address | None:
         return self._known.get(name)
@@ -137,7 +148,14 @@ class Directory:
                 on_expiry=text(on_expiry),
                 dead_letters=name.startswith(DEAD_LETTERS),
             )
-        address = Address(number(address_id), name, topic=topic, dynamic=text(origin) == "dynamic", queue=queue)
+        address = Address(
+            number(address_id),
+            name,
+            topic=topic,
+            dynamic=text(origin) == "dynamic",
+            queue=queue,
+            subscriptions=self._subscriptions.setdefault(number(address_id), []) if topic else [],
+        )
         self._known[name] = address
         if len(self._known) > MOST_KNOWN:
             self._known.popitem(last=False)
@@ -150,6 +168,9 @@ class Directory:
     def remove_dynamic(self, address: Address) -> None:
         """The link (or connection) that it lived with is gone; so are its messages."""
         self.forget(address.name)
+        self._subscriptions.pop(address.id, None)
+        if address.queue is not None:
+            self._service.queues.pop(address.queue.group_id, None)
         self._service.queries.ask(queries.REMOVE_ADDRESS, [address.name.encode()], lambda _: None)
 
 

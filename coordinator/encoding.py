@@ -1,8 +1,8 @@
 """AMQP's type system (part 1, section 1.6), as much of it as the rules need: read any value, write the few we add.
 
 Values decode to Python's own: null None, boolean bool, integers int, floats float, binary bytes, string str, symbol
-:class:`Symbol`, uuid and decimals their raw octets, list and array list, map a list of pairs (keys may be anything),
-described :class:`Described`.
+:class:`Symbol`, uuid and decimals their raw octets, list and array list, map :class:`Map`, a list of pairs (keys may be
+anything), described :class:`Described`.
 """
 
 from __future__ import annotations
@@ -30,6 +30,12 @@ class DecodeError(ValueError):
 
 class Symbol(str):
     """An AMQP symbol: ASCII."""
+
+    __slots__ = ()
+
+
+class Map(list[tuple[object, object]]):
+    """An AMQP map: its pairs in their order."""
 
     __slots__ = ()
 
@@ -120,7 +126,7 @@ def _plain(data: bytes, code: int, at: int, end: int, deep: int) -> object:
         return values
     if count % 2:
         raise DecodeError(f"the map that ends at octet {end} has a key without a value")
-    return list(zip(values[::2], values[1::2], strict=True))
+    return Map(zip(values[::2], values[1::2], strict=True))
 
 
 def _array(data: bytes, at: int, end: int, count: int, deep: int) -> list[object]:

@@ -64,11 +64,15 @@ def write(
         failed = ""
         if attempts >= queue.max_attempts and not queue.dead_letters:
             failed = f"attempts used up: {attempts} of {queue.max_attempts}"
+        # decided here: consumers may come and go before the rows are durable
+        entry.kept = not failed and queue.can_keep(entry)
+        if not entry.kept and not failed and queue.service.peers:
+            batch.wake.add(queue.group_id)
         batch.back(
             queue.group_id,
             entry.id,
             attempts=attempts,
-            lease=0 if failed or not queue.can_keep(entry) else queue.lease,
+            lease=queue.lease if entry.kept else 0,
             failed=failed,
             annotations=merged(entry, outcome),
         )
@@ -104,4 +108,4 @@ def settle(entry: Entry, outcome: Outcome) -> None:
         entry.annotations = merged(entry, outcome)
         if (outcome.undeliverable_here or kind is Kind.REJECTED) and entry.link is not None:
             entry.refused_by = (*entry.refused_by, entry.link.key)
-        queue.give_back(entry)
+        queue.give_back(entry, leased=entry.kept)

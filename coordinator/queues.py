@@ -57,6 +57,7 @@ class Entry:
         "expires",
         "half_id",
         "id",
+        "kept",
         "last_txn",
         "link",
         "message",
@@ -87,6 +88,8 @@ class Entry:
         self.last_txn: bytes | None = None
         self.outcome: Outcome | None = None
         self.peer_settled = False
+        #: what the store was told of its lease when it went back
+        self.kept = False
 
     def __lt__(self, other: Entry) -> bool:
         return self.id < other.id
@@ -115,6 +118,7 @@ class Queue:
         "dirty",
         "group_id",
         "held",
+        "holding",
         "lease",
         "max_attempts",
         "more",
@@ -124,6 +128,7 @@ class Queue:
         "ready_octets",
         "reserved",
         "returned",
+        "returning",
         "sent_octets",
         "service",
     )
@@ -157,12 +162,17 @@ class Queue:
         self.sent_octets = 0
         #: entries on their way into the window: written in a batch that is not durable yet
         self.reserved = 0
+        #: units on their way to the store that bring entries back: a drain waits for them, or a client that closes one
+        #: consumer and drains another would be told that there is nothing
+        self.returning = 0
         #: the store may have entries nobody holds
         self.more = True
         self.dirty = False
         self._loading = False
         self._version = 0
         self._low = 0
+        #: the group is ours whole: entries are taken by the range, not leased one by one
+        self.holding = False
 
     # -- entries arriving
 
@@ -199,7 +209,7 @@ class Queue:
         """
         self.more = True
         if lowest is not None:
-            self._low = min(self._low, lowest - 1)
+            self._low = max(0, min(self._low, lowest - 1))
         self._version += 1
         self.touch()
 
@@ -214,23 +224,27 @@ class Queue:
     def can_keep(self, entry: Entry) -> bool:
         return entry.message is not None and bool(self.consumers)
 
-    def give_back(self, entry: Entry) -> None:
-        """Back to its place, before what is newer."""
+    def give_back(self, entry: Entry, *, leased: bool = True) -> None:
+        """Back to its place, before what is newer; ``leased``: the store has it as ours still."""
         self._unsent(entry)
         entry.link = entry.delivery = entry.txn = entry.outcome = None
         entry.peer_settled = False
-        if self.can_keep(entry):
+        if leased and self.can_keep(entry):
             self.ready_octets += entry.size
             heappush(self.returned, entry)
             self.touch()
-        else:
-            self.held.pop(entry.id, None)
+            return
+        self.held.pop(entry.id, None)
+        if leased:
             self._yield([entry])
+        else:
+            self.in_store(entry.id)
 
     def done_with(self, entry: Entry) -> None:
         """It is no longer held: accepted, dead, or left to the store."""
         self._unsent(entry)
-        self.held.pop(entry.id, None)
+        if self.held.get(entry.id) is entry:  # else it was lost to the store, and came again
+            del self.held[entry.id]
         entry.link = entry.delivery = entry.txn = None
 
     def _unsent(self, entry: Entry) -> None:
@@ -340,11 +354,12 @@ class Queue:
             limits = self.service.limits
             most = min(limits.window_messages - have, max(2 * wanted, 100))
             octets = limits.window_bytes - self.ready_octets
-            if have < wanted and most > 0 and octets > 0:
+            # what is still here nobody with room may have (undeliverable-here)
+            if self.reserved < wanted and most > 0 and octets > 0:
                 self._loading = True
                 self.service.load(self, self._low, most, octets, self._version)
                 return
-        if not self.more or not wanted:
+        if (not self.more or not wanted) and not self.returning:
             for consumer in self.consumers:
                 if consumer.draining and not self._has_for(consumer):
                     consumer.drained()
@@ -359,6 +374,8 @@ class Queue:
         self._loading = False
         last = self.ready[-1].id if self.ready else 0
         for entry in entries:
+            if entry.id in self.held:
+                continue  # read before, and still in our hands
             self.held[entry.id] = entry
             self.ready_octets += entry.size
             if entry.id > last:
@@ -366,11 +383,13 @@ class Queue:
                 last = entry.id
             else:
                 heappush(self.returned, entry)
-        if complete:
-            if version == self._version:
-                self.more = False
-            self._low = 0
-        elif not entries:
+        if complete and version == self._version:
+            self.more = False
+        if self.holding:
+            # nothing comes below any more: ids only grow with this instance's batches, and it is alone
+            if entries:
+                self._low = max(self._low, entries[-1].id)
+        elif complete or not entries:
             self._low = 0
         else:
             # rows already consumed at the head cost nothing; a little slack, for commits that were slower than ours
@@ -380,11 +399,44 @@ class Queue:
     def load_failed(self) -> None:
         self._loading = False
 
+    def share(self) -> None:
+        """Another instance came: hold the group no longer whole."""
+        if not self.holding:
+            return
+        if self._loading:  # what is being read is not known yet
+            self.service.loop.call_later(0.01, self.share)
+            return
+        self._loading = True
+        self.service.commit.add(Share(self))
+
+    def shared(self) -> None:
+        self.holding = self._loading = False
+        self.in_store(0)
+
 
 class Browser(Protocol):
     """A link that looks and does not take (distribution-mode copy)."""
 
     def advance(self) -> None: ...
+
+
+class Share:
+    """Unit: the group is held whole no more; what we have of it is leased row by row."""
+
+    __slots__ = ("_queue",)
+
+    def __init__(self, queue: Queue) -> None:
+        self._queue = queue
+
+    def write(self, batch: Batch) -> None:
+        batch.share(self._queue.group_id, self._queue.held)
+        batch.wake.add(self._queue.group_id)
+
+    def durable(self) -> None:
+        self._queue.shared()
+
+    def refused(self, error: StoreError) -> None:
+        self._queue.shared()
 
 
 class Yield:
@@ -395,6 +447,7 @@ class Yield:
     def __init__(self, queue: Queue, ids: list[int]) -> None:
         self._queue = queue
         self._ids = ids
+        queue.returning += 1
 
     def write(self, batch: Batch) -> None:
         for entry_id in self._ids:
@@ -403,6 +456,7 @@ class Yield:
             batch.wake.add(self._queue.group_id)
 
     def durable(self) -> None:
+        self._queue.returning -= 1
         self._queue.in_store(min(self._ids, default=None))
 
     def refused(self, error: StoreError) -> None:

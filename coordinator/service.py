@@ -225,6 +225,21 @@ class Service:
     # -- deliveries
 
     def load(self, queue: Queue, low: int, most: int, octets: int, version: int) -> None:
+        """Take entries from the store into the queue's window; ``queue.loaded`` hears of it.
+
+        Alone, this instance holds the whole group and reads on from where it was; among others it leases each entry.
+        """
+        if queue.holding or self.peers:
+            self._load(queue, low, most, octets, version)
+            return
+
+        def asked(rows: list[Row] | StoreError) -> None:
+            queue.holding = isinstance(rows, list) and bool(rows)
+            self._load(queue, low, most, octets, version)
+
+        self.queries.ask(queries.HOLD, [queue.group_id.to_bytes(4, "big"), self.lease_octets], asked)
+
+    def _load(self, queue: Queue, low: int, most: int, octets: int, version: int) -> None:
         parameters = [
             queue.group_id.to_bytes(4, "big"),
             low.to_bytes(8, "big"),
@@ -239,12 +254,12 @@ class Service:
                 self._reclaim(queue, ceiling)
                 return
             entries = [self.entry_of(queue, row) for row in rows]
-            # nothing beyond what came; below the low-water mark there may be some, so an empty answer above it says
-            # little
-            complete = number(rows[0][6]) == len(rows) < most if rows else not low
+            # nothing beyond what came; among others there may be some below the low-water mark, so that an empty answer
+            # above it says little
+            complete = number(rows[0][6]) == len(rows) < most if rows else queue.holding or not low
             queue.loaded(entries, complete, version)
 
-        self.queries.ask(queries.LEASE, parameters, loaded)
+        self.queries.ask(queries.READ if queue.holding else queries.LEASE, parameters, loaded)
 
     def entry_of(self, queue: Queue, row: Row) -> Entry:
         expires = number(row[3])
@@ -285,6 +300,8 @@ class Service:
                 entry.link.retired(entry, outcome)
             outcomes.settle(entry, outcome)
         else:
+            if outcome is not outcomes.ACCEPTED:
+                entry.queue.returning += 1
             self._settling.append((entry, outcome))
 
     def expire(self, entry: Entry) -> None:
@@ -389,6 +406,9 @@ class Service:
                     self._fenced()
                     return
                 self.peers = number(rows[0][1])
+                if self.peers:
+                    for queue in self.queues.values():
+                        queue.share()
             self.loop.call_later(HEARTBEAT_SECONDS, self._beat)
 
         self.queries.ask(queries.HEARTBEAT, [self.lease_octets], beaten)

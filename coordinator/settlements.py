@@ -37,13 +37,18 @@ class Settlement:
             if entry.link is not None:
                 entry.link.retired(entry, outcome)
             outcomes.settle(entry, outcome)
+            if outcome is not outcomes.ACCEPTED:
+                entry.queue.returning -= 1
+                entry.queue.touch()
 
     def refused(self, error: StoreError) -> None:
         if len(self._items) > 1:  # one of them: each by itself
             for item in self._items:
                 self._service.commit.add(Settlement(self._service, [item]))
             return
-        entry, _ = self._items[0]
+        entry, outcome = self._items[0]
+        if outcome is not outcomes.ACCEPTED:
+            entry.queue.returning -= 1
         if isinstance(error, NotLeased):
             text = "the delivery was taken back before its outcome came; it will be delivered again"
         else:

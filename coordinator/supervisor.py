@@ -15,13 +15,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 import structlog
 
 from coordinator.listeners import CannotListen, listen
 from coordinator.settings import Settings
-from store import migrations, partitions
+from store import migrations, partitions, recovery
 from store.database import check_url, connected, place
 from store.embedded import EmbeddedError, EmbeddedServer, StartCancelled, default_data_dir
 from store.errors import StoreError
@@ -41,6 +41,8 @@ _STEADY_SECONDS = 30.0
 _GRACE_SECONDS = 10.0
 _PARTITIONS_SECONDS = 3600.0
 _PARTITIONS_RETRY_SECONDS = 60.0
+# How often we look for instances of other machines that are dead; a worker of ours is missed at once.
+_LOST_SECONDS = 5.0
 
 
 class Unfit(Exception):
@@ -88,6 +90,7 @@ class Supervisor:
         self._embedded_start_at: float | None = None
         self._embedded_pause = _Pause()
         self._partitions_at = 0.0
+        self._lost_at = 0.0
         self._database_url = ""
         self._announced = False
 
@@ -142,6 +145,19 @@ class Supervisor:
         if made.in_default:
             _log.warning("days stay in the default partition", partitions=made.in_default)
 
+    def _give_up_lost(self) -> None:
+        self._lost_at = time.monotonic() + _LOST_SECONDS
+        if self._embedded_start_at is not None:
+            return
+        try:
+            with connected(self._database_url) as connection:
+                given_up = recovery.give_up_dead(connection, 0, recovery.STALE_SECONDS)
+        except StoreError as error:
+            _log.debug("no look for lost instances", reason=str(error))
+            return
+        if given_up.instances:
+            _log.warning("instances given up", **asdict(given_up))
+
     def _watch_embedded(self, now: float) -> None:
         server = self._embedded
         if server is None:
@@ -180,7 +196,13 @@ class Supervisor:
             _log.info("listening", listen=places, workers=len(self._workers), pid=os.getpid())
         if now >= self._partitions_at:
             self._make_partitions()
-        times = [worker.start_at for worker in self._workers] + [self._embedded_start_at, self._partitions_at]
+        if now >= self._lost_at:
+            self._give_up_lost()
+        times = [worker.start_at for worker in self._workers] + [
+            self._embedded_start_at,
+            self._partitions_at,
+            self._lost_at,
+        ]
         next_at = min(each for each in times if each is not None)
         for key, _ in self._selector.select(max(0.0, next_at - time.monotonic())):
             if isinstance(key.data, _Worker):

@@ -16,6 +16,8 @@ from coordinator.transitions import TxnEvent, TxnState, after
 from store.errors import AlreadyDecided, NotLeased
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from coordinator.directory import Address
     from coordinator.outcomes import Outcome
     from coordinator.queues import Entry
@@ -42,11 +44,13 @@ class Poster(Protocol):
 
 class Transaction:
     __slots__ = (
+        "_askers",
         "answer",
         "control",
         "declared",
         "entries",
         "error",
+        "half_ids",
         "id",
         "octets",
         "owner",
@@ -90,11 +94,19 @@ class Transaction:
         self.unsettled_posts: list[tuple[Poster, object]] = []
         self.registered = False
         self.reason = ""
+        #: of the posts, once written: their ids, and those born leased to us
+        self.half_ids: list[int] = []
         self.entries: list[Entry | None] = []
         #: what the rollback under way does to each retirement
         self.undone: list[tuple[Entry, Outcome | None]] = []
         #: the state of our answers, encoded once; the wire's own
         self.wire_state: bytes = b""
+
+        self._askers: tuple[Callable[[], object], ...] = ()
+
+    def when_decided(self, callback: Callable[[], object]) -> None:
+        """Called when the decision that is on its way to the store is there, or known not to be."""
+        self._askers = (*self._askers, callback)
 
     @property
     def open(self) -> bool:
@@ -195,10 +207,14 @@ class Transaction:
     def _write_commit(self, batch: Batch) -> None:
         service = self.service
         txn_id = self.id
-        next_id = service.ids.next
+        for (address, message, _), entry in zip(self.posts, self.entries, strict=False):
+            service.unposted(
+                address, entry, len(message)
+            )  # written before, in a batch that was refused for another unit
         entries = self.entries = []
-        for address, message, expires in self.posts:
-            half_id = next_id()
+        next_id = service.ids.next
+        ids = self.half_ids = self.half_ids or [next_id() for _ in self.posts]
+        for (address, message, expires), half_id in zip(self.posts, ids, strict=True):
             batch.half(half_id, txn_id, address.id, message)
             entries.append(service.write_entry(batch, address, half_id, message, expires))
         if self.retired:
@@ -250,6 +266,9 @@ class Transaction:
         self.unsettled_posts = []
         self.control.discharged(self, refusal)
         self.answer = None
+        askers, self._askers = self._askers, ()
+        for asker in askers:
+            asker()
 
     def refusal(self) -> Refusal:
         """Why a commit is refused."""

@@ -50,6 +50,9 @@ TRANSACTION: dict[tuple[TxnState, TxnEvent], TxnState] = {
     (_C, TxnEvent.TIMEOUT): _C,
     (_C, TxnEvent.DURABLE): _DONE,
     (_C, TxnEvent.STORE_REFUSED): _UNDONE,
+    # Rolled back; its op may still be on its way to the store.
+    (_UNDONE, TxnEvent.CONTROL_LOST): _UNDONE,
+    (_UNDONE, TxnEvent.TIMEOUT): _UNDONE,
 }
 
 

@@ -27,13 +27,16 @@ _numbers = count(1)
 
 class Connection:
     __slots__ = (
+        "closing",
         "container",
         "dirty",
         "dynamic",
         "fd",
+        "greeted",
         "links",
         "number",
         "open",
+        "opened",
         "peer",
         "pointer",
         "reactor",
@@ -64,6 +67,9 @@ class Connection:
             idle_timeout_ms=int(limits.idle_timeout_seconds * 1000),
         )
         self.open = True
+        self.greeted = False
+        self.opened = False
+        self.closing = False
         self.dirty = False
         self.writing = False
         self.links: dict[engine.Pointer, Link] = {}
@@ -122,6 +128,10 @@ class Connection:
             )
 
     def _on_open(self) -> None:
+        if self.opened:
+            self.force_close(Condition.ILLEGAL_STATE, "a second open on one connection")
+            return
+        self.opened = True
         self.container = engine.remote_container(self.pointer)
         engine.describe_container(
             self.pointer,
@@ -133,6 +143,9 @@ class Connection:
         log.debug("connection opened", peer=self.peer, container=self.container)
 
     def _on_attach(self, pointer: engine.Pointer) -> None:
+        if not engine.link_is_named(pointer):
+            self.force_close(Condition.DECODE_ERROR, "an attach without a name (part 2, section 2.7.3)")
+            return
         try:
             if not engine.link_is_receiver(pointer):
                 attach_source(self, pointer)
@@ -208,7 +221,8 @@ class Connection:
         self.starved.clear()
 
     def force_close(self, condition: Condition, description: str) -> None:
-        """Close from our side (rule F5)."""
+        """Close from our side (rules F5, P14)."""
+        self.closing = True
         self.lost()
         engine.set_condition(engine.connection_condition(self.pointer), condition, description)
         engine.connection_close(self.pointer)

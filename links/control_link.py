@@ -77,7 +77,12 @@ class ControlLink(Incoming):
             return
         if message in _PLAIN_DECLARES:
             self._declare(delivery)
-        elif message[:7] == _PLAIN_DISCHARGE and len(message) == 28 and message[8:11] == b"\x02\xa0\x10":
+        elif (
+            message[:7] == _PLAIN_DISCHARGE
+            and len(message) == 28
+            and message[8:11] == b"\x02\xa0\x10"
+            and message[27] in (0x41, 0x42)
+        ):
             self._discharge(delivery, message[11:27], message[27] == 0x41)
         else:
             self._decode(delivery, message)
@@ -99,7 +104,7 @@ class ControlLink(Incoming):
                 fail = fields[1] if len(fields) > 1 else None
                 if not isinstance(txn_id, bytes):
                     raise DecodeError("discharge: the field txn-id is a binary and mandatory")
-                if fail not in (None, True, False):
+                if fail is not None and not isinstance(fail, bool):  # 0 and 1 are no booleans
                     raise DecodeError("discharge: the field fail is a boolean")
                 self._discharge(delivery, txn_id, fail is True)
         except DecodeError as error:
@@ -138,12 +143,18 @@ class ControlLink(Incoming):
 
     def _discharge_unknown(self, delivery: engine.Pointer, txn_id: bytes, fail: bool) -> None:
         """T10, T14; and T11: the store remembers what was decided."""
+        if not self.open:
+            return
         service = self.connection.service
         refusal = service.unknown(txn_id)
         if refusal.condition is Condition.TXN_TIMEOUT and not fail:
             self._reject(delivery, refusal)
             return
-        if len(txn_id) != 16 or txn_id in service.txns:
+        txn = service.txns.get(txn_id)
+        if txn is not None and not txn.open:  # decided, and on its way to the store: the answer is there soon
+            txn.when_decided(lambda: self._discharge_unknown(delivery, txn_id, fail))
+            return
+        if len(txn_id) != 16 or txn is not None:
             self._reject(delivery, refusal)
             return
 
@@ -214,6 +225,6 @@ def _body(message: bytes) -> Described | None:
 
 
 def _fields(body: Described, name: str) -> list[object]:
-    if not isinstance(body.value, list):
+    if type(body.value) is not list:
         raise DecodeError(f"{name}: a list of its fields was expected")
     return body.value

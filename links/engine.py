@@ -33,6 +33,9 @@ TRANSPORT_ERROR = lib.PN_TRANSPORT_ERROR
 RECEIVED, ACCEPTED, REJECTED, RELEASED, MODIFIED = 0x23, 0x24, 0x25, 0x26, 0x27
 DECLARED, TRANSACTIONAL = 0x33, 0x34
 
+# endpoints
+REMOTE_ACTIVE, REMOTE_CLOSED = lib.PN_REMOTE_ACTIVE, lib.PN_REMOTE_CLOSED
+
 # termini
 COORDINATOR = lib.PN_COORDINATOR
 SOURCE, TARGET, UNSPECIFIED = lib.PN_SOURCE, lib.PN_TARGET, lib.PN_UNSPECIFIED
@@ -55,6 +58,7 @@ event_transport = lib.pn_event_transport
 
 # transports
 transport_push = lib.pn_transport_push
+transport_capacity = lib.pn_transport_capacity
 transport_pending = lib.pn_transport_pending
 transport_peek = lib.pn_transport_peek
 transport_pop = lib.pn_transport_pop
@@ -195,6 +199,10 @@ def set_condition(pointer: Pointer, name: str, description: str) -> None:
     lib.pn_condition_set_description(pointer, description.replace("\0", "").encode())
 
 
+def is_set(pointer: Pointer) -> bool:
+    return bool(lib.pn_condition_is_set(pointer))
+
+
 def condition_of(pointer: Pointer) -> str:
     """``name: description`` of a condition that is set, else nothing."""
     if not lib.pn_condition_is_set(pointer):
@@ -239,6 +247,10 @@ def address_of(terminus: Pointer) -> str | None:
 
 def set_address(terminus: Pointer, address: str | None) -> None:
     lib.pn_terminus_set_address(terminus, NULL if address is None else address.encode())
+
+
+def link_is_named(pointer: Pointer) -> bool:
+    return bool(lib.pn_link_name(pointer) != NULL)
 
 
 def link_name(pointer: Pointer) -> str:

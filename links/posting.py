@@ -60,7 +60,7 @@ def attach_target(connection: Connection, pointer: engine.Pointer) -> None:
 class PlainPost:
     """Unit: one message posted outside transactions."""
 
-    __slots__ = ("_address", "_delivery", "_entry", "_expires", "_link", "_message")
+    __slots__ = ("_address", "_delivery", "_entry", "_expires", "_id", "_link", "_message")
 
     def __init__(
         self, link: Posting, delivery: engine.Pointer | None, address: Address, message: bytes, expires: int
@@ -72,10 +72,13 @@ class PlainPost:
         self._message = message
         self._expires = expires
         self._entry: Entry | None = None
+        self._id = 0
 
     def write(self, batch: Batch) -> None:
         service = self._link.connection.service
-        half_id = service.ids.next()
+        if self._id:  # written before, in a batch that was refused for another unit
+            service.unposted(self._address, self._entry, len(self._message))
+        half_id = self._id = self._id or service.ids.next()
         batch.half(half_id, bytes(16), self._address.id, self._message)
         self._entry = service.write_entry(batch, self._address, half_id, self._message, self._expires)
 

@@ -12,11 +12,14 @@ import select
 import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from heapq import heappop, heappush
 from itertools import count
 
 import structlog
 
+from coordinator.errors import Condition
 from links import engine
 from links.connection import Connection
 from links.link import Link
@@ -29,6 +32,9 @@ _MOST_EVENTS = 512
 _LONGEST_WAIT_SECONDS = 1.0
 #: how often a connection whose transport asks for no tick is looked at
 _TICK_SECONDS = 30.0
+_HEADER = b"AMQP\x00\x01\x00\x00"
+#: how TLS begins: a handshake record, or AMQP's protocol id for it (part 5, section 5.2.1)
+_TLS = (b"\x16\x03", b"AMQP\x02")
 
 
 class Reactor:
@@ -116,7 +122,13 @@ class Reactor:
         self.drain_events()
         connection.mark()
         wait = max(deadline / 1000 - now, 0.01) if deadline else _TICK_SECONDS
-        self.call_later(min(wait, _TICK_SECONDS), lambda: self._tick(connection))
+        self.call_later(min(wait, _TICK_SECONDS), partial(self._tick_again, connection.fd, connection.number))
+
+    def _tick_again(self, fd: int, number: int) -> None:
+        """By number: the descriptor may be another's by now, and a closed connection is not kept for its tick."""
+        connection = self._connections.get(fd)
+        if connection is not None and connection.number == number:
+            self._tick(connection)
 
     def close(self, connection: Connection) -> None:
         """The socket is done with, for whatever reason. The descriptor may be another connection's right after."""
@@ -134,7 +146,9 @@ class Reactor:
         self.drain_events()
         engine.transport_unbind(transport)
         self.drain_events()
+        # both: release alone keeps 3 kB of each connection for ever
         engine.connection_release(connection.pointer)
+        engine.decref(connection.pointer)
         engine.decref(transport)
         self.drain_events()
 
@@ -149,21 +163,34 @@ class Reactor:
             event = peek(events)
             if event == null:
                 return
-            kind = event_type(event)
-            if kind == engine.DELIVERY:
-                delivery = event_delivery(event)
-                link = links.get(delivery_link(delivery))
-                if link is not None:
-                    link.on_delivery(delivery)
-            elif kind == engine.LINK_FLOW:
-                link = links.get(engine.event_link(event))
-                if link is not None:
-                    link.on_flow()
-            elif kind != engine.TRANSPORT:
-                connection = self.by_transport.get(engine.event_transport(event))
-                if connection is not None:
-                    connection.on_event(kind, event)
+            try:
+                kind = event_type(event)
+                if kind == engine.DELIVERY:
+                    delivery = event_delivery(event)
+                    link = links.get(delivery_link(delivery))
+                    if link is not None:
+                        link.on_delivery(delivery)
+                elif kind == engine.LINK_FLOW:
+                    link = links.get(engine.event_link(event))
+                    if link is not None:
+                        link.on_flow()
+                elif kind != engine.TRANSPORT:
+                    connection = self.by_transport.get(engine.event_transport(event))
+                    if connection is not None:
+                        connection.on_event(kind, event)
+            except Exception:  # noqa: BLE001 - whatever it is, it is one connection's
+                self._contain(event)
             pop(events)
+
+    def _contain(self, event: engine.Pointer) -> None:
+        """A defect of ours while one connection's event was handled: it ends that connection, and no other (P14).
+
+        All that the connection held is let go. Where even that fails, the worker ends, and the store puts things right.
+        """
+        log.exception("internal error", kind=engine.event_type(event))
+        connection = self.by_transport.get(engine.event_transport(event))
+        if connection is not None:
+            connection.force_close(Condition.INTERNAL_ERROR, "an internal error; the service's log says more")
 
     def _read(self, connection: Connection) -> None:
         try:
@@ -177,10 +204,12 @@ class Reactor:
             return
         transport = connection.transport
         push = engine.transport_push
+        if not connection.greeted and not self._greet(connection, size):
+            return
         at = 0
         while at < size:
             taken = push(transport, engine.read_buffer + at, size - at)
-            if taken < 0:  # the transport takes no more: closed, or the peer broke the protocol
+            if taken <= 0:  # the transport takes no more: closed, or the peer broke the protocol
                 break
             at += taken
             if at < size:
@@ -189,6 +218,41 @@ class Reactor:
                     return
         self.drain_events()
         connection.mark()
+        if at < size or engine.transport_capacity(transport) < 0:
+            self._refuse_input(connection)
+
+    def _greet(self, connection: Connection, size: int) -> bool:
+        """Whether the first octets may be AMQP's. TLS is answered with our header, as any other protocol (P1).
+
+        Proton answers the others itself, but says nothing to TLS, be it bare or announced by an AMQP header.
+        """
+        connection.greeted = True
+        if not bytes(engine.read_view[: min(size, 5)]).startswith(_TLS):
+            return True
+        with suppress(OSError):
+            connection.socket.send(_HEADER)
+        self.close(connection)
+        return False
+
+    def _refuse_input(self, connection: Connection) -> None:
+        """The engine takes no more. Where it only fell silent, the peer is told why (P14; part 2, section 2.8.15).
+
+        Proton 0.40 closes with an error of its own when a frame's header is malformed, but not when what is in the
+        frame cannot be decoded or is out of its place.
+        """
+        state = engine.connection_state(connection.pointer)
+        if not connection.open or state & engine.REMOTE_CLOSED:
+            return
+        if engine.is_set(engine.transport_condition(connection.transport)):
+            return
+        if state & engine.REMOTE_ACTIVE:
+            if not connection.closing:
+                connection.force_close(
+                    Condition.DECODE_ERROR, "a frame that cannot be decoded, or that is out of its place"
+                )
+        else:
+            self._write(connection)
+            self.close(connection)
 
     def _write(self, connection: Connection) -> None:
         transport = connection.transport

@@ -67,7 +67,7 @@ def retirement_of(delivery: engine.Pointer) -> tuple[bytes, Outcome | None]:
 def _fields(octets: bytes) -> tuple[bytes, Outcome | None]:
     """DecodeError where the state is malformed."""
     fields, _ = decode(octets)
-    if not isinstance(fields, list) or not fields or not isinstance(fields[0], bytes):
+    if type(fields) is not list or not fields or not isinstance(fields[0], bytes):
         raise DecodeError("a transactional-state was expected: a list that begins with a binary txn-id")
     outcome = fields[1] if len(fields) > 1 else None
     if outcome is None:

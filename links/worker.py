@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import select
 import signal
 import socket
@@ -24,8 +25,6 @@ from store.errors import StoreError, StoreUnavailable
 
 log = structlog.get_logger(__name__)
 
-#: an instance whose heartbeat is older is given up (another host's; one of ours is seen by its process)
-STALE_SECONDS = 10.0
 #: how long work in hand may take when the service stops (rule F5)
 GRACE_SECONDS = 5.0
 _STORE_RETRY_SECONDS = 0.2
@@ -35,6 +34,7 @@ STATUS_FENCED = 3
 
 def main(settings: Settings, listeners: list[socket.socket], database_url: str, ready: Callable[[], None]) -> int:
     """Serve on ``listeners``; ``ready()`` once clients are taken. The process's exit status."""
+    _raise_descriptor_limit()
     registration = _register(database_url)
     reactor = Reactor()
     status = 0
@@ -76,6 +76,12 @@ def main(settings: Settings, listeners: list[socket.socket], database_url: str, 
     return status
 
 
+def _raise_descriptor_limit() -> None:
+    """A connection is a descriptor; the usual soft limit of 1,024 is far below what one worker holds."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
 def _discard(fd: int) -> None:
     os.read(fd, 4096)
 
@@ -87,7 +93,7 @@ def _register(database_url: str) -> recovery.Registration:
         try:
             with connected(database_url) as connection:
                 registration = recovery.register(connection, VERSION)
-                given_up = recovery.recover(connection, registration.instance_id, STALE_SECONDS)
+                given_up = recovery.recover(connection, registration.instance_id, recovery.STALE_SECONDS)
             break
         except StoreUnavailable as error:
             if not waiting:

@@ -3,16 +3,16 @@
 A book is described by a TOML file (docs/how-to/reconcile-with-your-books.md). :func:`describe` checks the file,
 :func:`open_book` the data behind it, both before any work; :func:`book_findings` compares.
 
-**Which rows are judged.** A book's row belongs to the period by its ``time``; a message as everywhere (:mod:`spark.period`). Each
-is looked for on the other side without regard to the period, so that no edge tears them apart. Nothing younger than
-``grace`` is reported.
+**Which rows are judged.** A book's row belongs to the period by its ``time``; a message as everywhere
+(:mod:`spark.period`). Each is looked for on the other side without regard to the period, so that no edge tears them
+apart. Nothing younger than ``grace`` is reported.
 """
 
 from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import reduce
@@ -20,10 +20,12 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import pyarrow as pa
+from py4j.protocol import Py4JJavaError
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
+from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.types import (
     BinaryType,
     BooleanType,
@@ -45,7 +47,8 @@ _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
 class BookError(Exception):
-    """A book that cannot be used: names the book or its file, the setting or the column, and what was expected (R25)."""
+    """A book that cannot be used: names the book or its file, the setting or the column, and what was expected
+    (R25)."""
 
 
 def _duration(value: object) -> object:
@@ -157,7 +160,7 @@ def open_book(spark: SparkSession, description: BookDescription) -> Book:
         if description.columns is not None:
             reader = reader.schema(description.columns)
         data = reader.load()
-    except PySparkException as error:
+    except (PySparkException, Py4JJavaError) as error:
         raise BookError(f"book {name}: cannot be read: {_first_line(error)}") from None
     types = {field.name: field.dataType for field in data.schema.fields}
     for setting, column in (
@@ -169,9 +172,14 @@ def open_book(spark: SparkSession, description: BookDescription) -> Book:
             raise BookError(f"book {name}: {setting}: there is no column {column!r}; there are {', '.join(types)}")
     key_type, time_type = types[description.key], types[description.time]
     if not isinstance(key_type, StringType | IntegralType | DecimalType | BinaryType):
-        raise BookError(f"book {name}: key: column {description.key!r} is {key_type.simpleString()}, expected text or a whole number")
+        raise BookError(
+            f"book {name}: key: column {description.key!r} is {key_type.simpleString()},"
+            " expected text or a whole number"
+        )
     if not isinstance(time_type, TimestampType | TimestampNTZType | DateType | StringType):
-        raise BookError(f"book {name}: time: column {description.time!r} is {time_type.simpleString()}, expected a timestamp")
+        raise BookError(
+            f"book {name}: time: column {description.time!r} is {time_type.simpleString()}, expected a timestamp"
+        )
     conditions: dict[str, Column] = {}
     for setting, expression in (
         ("committed_when", description.committed_when),
@@ -201,8 +209,9 @@ def open_book(spark: SparkSession, description: BookDescription) -> Book:
     return Book(description=description, rows=rows, types=tuple(types[pair.column] for pair in description.equal))
 
 
-def _first_line(error: PySparkException) -> str:
-    return str(error).strip().splitlines()[0][:500]
+def _first_line(error: PySparkException | Py4JJavaError) -> str:
+    text = str(error.java_exception.getMessage()) if isinstance(error, Py4JJavaError) else str(error)
+    return next((line.strip() for line in text.splitlines() if line.strip()), "no reason given")[:500]
 
 
 _UUID_TEXT: Final = r"^\s*\{?[0-9a-fA-F]{8}-?([0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{12}\}?\s*$"
@@ -232,43 +241,12 @@ def _book_key(column: Column, key_type: DataType, description: BookDescription) 
         text = f.try_validate_utf8(column)
         return text, missing.when(text.isNull(), f.lit("unparsable-key:octets that are no text"))
     # whole numbers of any width, and text as it is
-    key = f.regexp_replace(column.cast("string"), r"\.0+$", "") if isinstance(key_type, DecimalType) else column.cast("string")
+    key = (
+        f.regexp_replace(column.cast("string"), r"\.0+$", "")
+        if isinstance(key_type, DecimalType)
+        else column.cast("string")
+    )
     return key, missing.otherwise(f.lit(None).cast("string"))
-
-
-def _picker(sources: list[str]) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """For ``mapInArrow``: ``half_id, message`` in; ``half_id, problem, picked`` out, one text per source."""
-
-    def pick(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        selectors = [selector(source) for source in sources]
-        for batch in batches:
-            problems: list[str | None] = []
-            picked: list[list[str | None]] = []
-            for message in batch.column("message"):
-                problem: str | None = None
-                values: list[str | None] = [None] * len(selectors)
-                try:
-                    decoded = decode(message.as_py())
-                except MessageUnreadable as error:
-                    problem = str(error)
-                else:
-                    for place, select in enumerate(selectors):
-                        try:
-                            values[place] = select(decoded)
-                        except MessageUnreadable as error:
-                            # the first source is the key; a compared value that cannot be read differs from every column
-                            if place == 0:
-                                problem = str(error)
-                            else:
-                                values[place] = f"unreadable: {error}"
-                problems.append(problem)
-                picked.append(values)
-            yield pa.RecordBatch.from_arrays(
-                [batch.column("half_id"), pa.array(problems, pa.string()), pa.array(picked, pa.list_(pa.string()))],
-                names=["half_id", "problem", "picked"],
-            )
-
-    return pick
 
 
 def picked_columns(book: Book) -> tuple[str, ...]:
@@ -281,7 +259,8 @@ def _by_txn_alone(description: BookDescription) -> bool:
 
 
 def pick(book: Book, messages: DataFrame) -> DataFrame:
-    """From the halves of the book's addresses (``picked_columns``): ``half_id, problem, key, picked``, a text per compared pair."""
+    """From the halves of the book's addresses (``picked_columns``): ``half_id, problem, key, picked``, a text per
+    compared pair."""
     description = book.description
     if _by_txn_alone(description):
         return messages.select(
@@ -290,33 +269,28 @@ def pick(book: Book, messages: DataFrame) -> DataFrame:
             f.lit(None).cast("string").alias("key"),
             f.array().cast("array<string>").alias("picked"),
         )
-    pairs = [pair.message for pair in description.equal]
-    if description.message_key == "txn-id":
-        return messages.mapInArrow(_picker(None, pairs), _PICKED)
-    return messages.mapInArrow(_picker(description.message_key, pairs), _PICKED)
+    key = None if description.message_key == "txn-id" else description.message_key
+    # its kind comes from the annotations of the function, as PySpark prefers; its stubs know only the other way
+    picking = arrow_udf(_picker(key, [pair.message for pair in description.equal]), _PICKED)  # type: ignore[call-overload]
+    return messages.select(f.col("id").alias("half_id"), picking("message").alias("found")).select("half_id", "found.*")
 
 
-_PICKED: Final = "half_id bigint, problem string, key string, picked array<string>"
+_PICKED: Final = "struct<problem: string, key: string, picked: array<string>>"
 
 
-def _picker(key: str | None, pairs: list[str]) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """For ``mapInArrow``: ``id, message`` in, ``_PICKED`` out."""
+def _picker(key: str | None, pairs: list[str]) -> Callable[[pa.Array], pa.Array]:
+    """A function from messages to ``_PICKED``, for Spark's Arrow workers (which need no pandas, as ``mapInArrow``
+    does)."""
 
-    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def run(messages: pa.Array) -> pa.Array:
         select_key = selector(key) if key is not None else None
         selectors = [selector(pair) for pair in pairs]
-        for batch in batches:
-            rows = [_picked(message.as_py(), select_key, selectors) for message in batch.column("message")]
-            problems, keys, values = zip(*rows, strict=True) if rows else ((), (), ())
-            yield pa.RecordBatch.from_arrays(
-                [
-                    batch.column("id"),
-                    pa.array(problems, pa.string()),
-                    pa.array(keys, pa.string()),
-                    pa.array(values, pa.list_(pa.string())),
-                ],
-                names=["half_id", "problem", "key", "picked"],
-            )
+        rows = [_picked(message.as_py(), select_key, selectors) for message in messages]
+        problems, keys, values = zip(*rows, strict=True) if rows else ((), (), ())
+        return pa.StructArray.from_arrays(
+            [pa.array(problems, pa.string()), pa.array(keys, pa.string()), pa.array(values, pa.list_(pa.string()))],
+            names=["problem", "key", "picked"],
+        )
 
     return run
 
@@ -343,8 +317,8 @@ def _picked(
 def sent(book: Book, picked: DataFrame, stated: DataFrame, decided: DataFrame, txn: DataFrame) -> DataFrame:
     """What the coordinator knows under the book's kind of key.
 
-    ``key, problem, half_id, txn_id, address_id, state, judged, decided_at, picked``; ``picked`` is what :func:`pick` gave. For
-    txn-ids also transactions that left no half at the book's addresses, with ``half_id`` null.
+    ``key, problem, half_id, txn_id, address_id, state, judged, decided_at, picked``; ``picked`` is what :func:`pick`
+    gave. For txn-ids also transactions that left no half at the book's addresses, with ``half_id`` null.
     """
     known = stated.select("half_id", "txn_id", "address_id", "state", "judged", "decided_at")
     of_halves = picked.join(known, "half_id")
@@ -373,7 +347,8 @@ def sent(book: Book, picked: DataFrame, stated: DataFrame, decided: DataFrame, t
 
 
 def book_findings(book: Book, marks: DataFrame, period: Period, seen_at: datetime) -> DataFrame:
-    """Everything in which the book and the coordinator differ. ``marks`` is what :func:`sent` gives, with ``address`` (a name)."""
+    """Everything in which the book and the coordinator differ. ``marks`` is what :func:`sent` gives, with
+    ``address`` (a name)."""
     description = book.description
     settled = seen_at - description.grace
     in_period = (f.col("at") >= f.lit(period.since)) & (f.col("at") < f.lit(period.until))
@@ -410,7 +385,7 @@ def book_findings(book: Book, marks: DataFrame, period: Period, seen_at: datetim
         kind="lost-message",
         severity="error",
         seen_at=seen_at,
-        txn_id=f.col("rolled_back_txn"),
+        txn_id=f.col("key") if description.message_key == "txn-id" else f.col("rolled_back_txn"),
         address=only_address,
         detail=said(
             "the book says committed, the coordinator %s",
@@ -430,10 +405,16 @@ def book_findings(book: Book, marks: DataFrame, period: Period, seen_at: datetim
         seen_at=seen_at,
         txn_id=f.col("undecided_txn"),
         address=f.col("undecided_address"),
-        detail=said("undecided here, the book says %s", f.when(f.col("book_committed"), "committed").otherwise("rolled back")),
-        suggested_repair=f.format_string('coordinator resolve %s --%s --reason "as the book says"', f.col("undecided_txn"), decision),
+        detail=said(
+            "undecided here, the book says %s", f.when(f.col("book_committed"), "committed").otherwise("rolled back")
+        ),
+        suggested_repair=f.format_string(
+            'coordinator resolve %s --%s --reason "as the book says"', f.col("undecided_txn"), decision
+        ),
     )
-    sent_out = keyed.where(committed & f.col("half_id").isNotNull() & f.col("judged") & (f.col("decided_at") <= f.lit(settled)))
+    sent_out = keyed.where(
+        committed & f.col("half_id").isNotNull() & f.col("judged") & (f.col("decided_at") <= f.lit(settled))
+    )
     beside = sent_out.join(counted.drop("judged_row"), "key", "left")
     phantom = finding(
         beside.where(
@@ -446,7 +427,10 @@ def book_findings(book: Book, marks: DataFrame, period: Period, seen_at: datetim
         txn_id=f.col("txn_id"),
         half_id=f.col("half_id"),
         address=f.col("address"),
-        detail=said("the coordinator committed it, the book %s", f.when(f.col("rows").isNull(), "has no row").otherwise("says rolled back")),
+        detail=said(
+            "the coordinator committed it, the book %s",
+            f.when(f.col("rows").isNull(), "has no row").otherwise("says rolled back"),
+        ),
         suggested_repair="tell the consumers of the address, or write the row that is missing",
     )
     findings = [lost, waiting, phantom]
@@ -484,7 +468,8 @@ def _escaped(text: str) -> str:
 
 
 def _equal(in_book: Column, in_message: Column, spark_type: DataType) -> Column:
-    """Is the message's text the book's value? Numbers by value, whatever their notation; what does not parse is not equal."""
+    """Is the message's text the book's value? Numbers by value, whatever their notation; what does not parse is not
+    equal."""
     if isinstance(spark_type, DecimalType | IntegralType):
         exact = "decimal(38,18)"
         parsed = in_message.try_cast(exact)
@@ -514,7 +499,7 @@ def _unusable(book: Book, rows: DataFrame, marks: DataFrame, counted: DataFrame,
                     f.lit(": "),
                     f.expr(f"substring(problem, {len(kind) + 2})"),
                 ),
-                suggested_repair="correct the row, or its expression in the book's description; it was compared with nothing",
+                suggested_repair="correct the row, or the book's description; it was compared with nothing",
             )
         )
     listed.append(
@@ -551,8 +536,8 @@ def _unusable(book: Book, rows: DataFrame, marks: DataFrame, counted: DataFrame,
         .agg(
             f.count_distinct(f.coalesce("txn_id", f.col("half_id").cast("string"))).alias("times"),
             f.max("half_id").alias("half_id"),
-            f.max("txn_id").alias("txn_id"),
-            f.max("address").alias("address"),
+            f.max_by("txn_id", "half_id").alias("txn_id"),
+            f.max_by("address", "half_id").alias("address"),
         )
         .where("times > 1")
     )
@@ -566,9 +551,7 @@ def _unusable(book: Book, rows: DataFrame, marks: DataFrame, counted: DataFrame,
             half_id=f.col("half_id"),
             address=f.col("address"),
             detail=f.format_string(f"book {name}, key %s: committed %d times", f.col("key"), f.col("times")),
-            suggested_repair="a producer that retried after an unknown answer may have posted it again; tell the consumers",
+            suggested_repair="a producer that retried after an unknown answer posted it again? tell the consumers",
         )
     )
     return listed
-
-

@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
@@ -28,7 +28,7 @@ UNDECIDED: Final = "#e3b23c"
 NEUTRAL: Final = "#4a6fa5"
 INK: Final = "#22303c"
 
-_STYLE: Final = {
+_STYLE: Final[dict[str, Any]] = {
     "text.parse_math": False,  # a $ in an address is a $
     "svg.fonttype": "path",  # looks the same wherever it is opened
     "font.family": "DejaVu Sans",
@@ -74,7 +74,8 @@ def readable(name: str | None, missing: str, longest: int = 60) -> str:
 
 
 def _svg(draw: Callable[[Figure], None], height: float, name: str) -> str:
-    with mpl.rc_context({**_STYLE, "svg.hashsalt": name}), warnings.catch_warnings():
+    style: Any = {**_STYLE, "svg.hashsalt": name}
+    with mpl.rc_context(style), warnings.catch_warnings():
         # a character that the font lacks is drawn as a box; that is enough
         warnings.simplefilter("ignore", category=UserWarning)
         figure = Figure(figsize=(_WIDTH, height), layout="constrained")
@@ -90,9 +91,9 @@ def _counts(axes: Axes, axis: str = "y") -> None:
 
 
 def _times(axes: Axes) -> None:
-    locator = AutoDateLocator()
+    locator = AutoDateLocator()  # type: ignore[no-untyped-call]
     axes.xaxis.set_major_locator(locator)
-    axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))
+    axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))  # type: ignore[no-untyped-call]
 
 
 def _span(width: timedelta) -> str:
@@ -134,14 +135,14 @@ def outcomes_over_time(metrics: Metrics) -> Chart:
                 (("committed", COMMITTED), ("rolled back", ROLLED_BACK), ("undecided", UNDECIDED))
             ):
                 heights = [sums[moment][place] for moment in moments]
-                axes.bar(moments, heights, width, floor, align="edge", color=colour, label=label, linewidth=0)  # type: ignore[arg-type]
+                axes.bar(moments, heights, width, floor, align="edge", color=colour, label=label, linewidth=0)
                 floor = [below + height for below, height in zip(floor, heights, strict=True)]
             axes.set_title(title)
             _counts(axes)
         if metrics.unstored:
             axes = every[-1]
             axes.bar(
-                [at for at, _ in metrics.unstored],  # type: ignore[arg-type]
+                [at for at, _ in metrics.unstored],
                 [value for _, value in metrics.unstored],
                 width,
                 align="edge",
@@ -186,10 +187,10 @@ def decision_latency(metrics: Metrics) -> Chart:
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
         names = dict(_DURATIONS)
-        moments = [item.at + metrics.bucket / 2 for item in metrics.latencies]
+        moments: Any = [item.at + metrics.bucket / 2 for item in metrics.latencies]
         for name, colour in (("p99", ROLLED_BACK), ("p95", UNDECIDED), ("p50", NEUTRAL)):
             values = [max(getattr(item, name), 0.0001) for item in metrics.latencies]
-            axes.plot(moments, values, color=colour, label=name, marker="o", markersize=3, linewidth=1.6)  # type: ignore[arg-type]
+            axes.plot(moments, values, color=colour, label=name, marker="o", markersize=3, linewidth=1.6)
         axes.set_yscale("log")
         axes.yaxis.set_major_locator(FixedLocator([seconds for seconds, _ in _DURATIONS]))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: names.get(value, "")))
@@ -199,8 +200,8 @@ def decision_latency(metrics: Metrics) -> Chart:
 
     return Chart(
         title="From declare to decision",
-        note=f"Of transactions decided in each {_span(metrics.bucket)}: half took less than p50, 1 in 100 longer than p99. "
-        "The scale is logarithmic.",
+        note=f"Of transactions decided in each {_span(metrics.bucket)}: half took less than p50, "
+        "1 in 100 longer than p99. The scale is logarithmic.",
         svg=_svg(draw, 2.9, "latency") if metrics.latencies else "",
         alt="Lines over time of the median, 95th and 99th percentile of the time from declare to decision",
     )
@@ -244,7 +245,9 @@ def deliveries_by_attempt(metrics: Metrics) -> Chart:
         ):
             heights = [row[column] for row in metrics.attempts]
             bars = axes.bar([place + 0.27 * (column - 2) for place in places], heights, 0.25, color=colour, label=label)
-            axes.bar_label(bars, labels=[f"{height:,}" if height else "" for height in heights], padding=2, fontsize=7.5)
+            axes.bar_label(
+                bars, labels=[f"{height:,}" if height else "" for height in heights], padding=2, fontsize=7.5
+            )
         axes.margins(y=0.15)
         axes.set_xlim(0.4, max(places[-1], 5) + 0.6)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -257,8 +260,8 @@ def deliveries_by_attempt(metrics: Metrics) -> Chart:
 
     return Chart(
         title="Deliveries, by attempt",
-        note="Deliveries of the period's messages: at which attempt they were accepted or given up, or which one they wait for. "
-        "The scale is logarithmic above 10.",
+        note="Deliveries of the period's messages: at which attempt they were accepted or given up, "
+        "or which one they wait for. The scale is logarithmic above 10.",
         svg=_svg(draw, 2.6, "attempts") if metrics.attempts else "",
         alt="Bars of the number of deliveries accepted, dead-lettered and waiting, by attempt",
     )

@@ -68,8 +68,9 @@ def _age(moment: Column, seen_at: datetime) -> Column:
 def overdue(transactions: DataFrame, seen_at: datetime) -> DataFrame:
     """R10: undecided transactions that nobody asks any more.
 
-    Checkable ones whose check, or whose decision after the timeout with no check sent, is more than ``OVERDUE_AFTER`` late; and
-    those with stored halves that are neither decided nor listed as undecided, at once: no coordinator knows of them.
+    Checkable ones whose check, or whose decision after the timeout with no check sent, is more than ``OVERDUE_AFTER``
+    late; and those with stored halves that are neither decided nor listed as undecided, at once: no coordinator knows
+    of them.
     """
     late = f.lit(seen_at - OVERDUE_AFTER)
     undecided = transactions.where((f.col("commits") == 0) & (f.col("rollbacks") == 0))
@@ -101,7 +102,8 @@ def overdue(transactions: DataFrame, seen_at: datetime) -> DataFrame:
             txn_id=f.col("txn_id"),
             address=f.col("address"),
             detail=f.format_string(
-                "declared %s ago; %d halves are stored, there is no op, and it is not listed as undecided: nobody will decide it",
+                "declared %s ago; %d halves are stored, there is no op, and it is not listed as undecided:"
+                " nobody will decide it",
                 _age(f.col("declared_at"), seen_at),
                 f.col("halves"),
             ),
@@ -111,7 +113,8 @@ def overdue(transactions: DataFrame, seen_at: datetime) -> DataFrame:
 
 
 def orphan_op(pairs: DataFrame, transactions: DataFrame, seen_at: datetime) -> DataFrame:
-    """R11: ops whose half is nowhere: of a delivery, or a commit with fewer halves in the store than it says it posted."""
+    """R11: ops whose half is nowhere: of a delivery, or a commit with fewer halves in the store than it says it
+    posted."""
     restore = "restore the half from a back-up or the archive; nothing can be delivered without it"
     of_delivery = finding(
         pairs.where(f.col("judged") & f.col("state").isNull() & (f.col("ops") > 0)),
@@ -120,7 +123,9 @@ def orphan_op(pairs: DataFrame, transactions: DataFrame, seen_at: datetime) -> D
         seen_at=seen_at,
         half_id=f.col("half_id"),
         consumer_group=f.col("consumer_group"),
-        detail=f.format_string("%d ops name half %d, which is nowhere; one is %s", f.col("ops"), f.col("half_id"), f.col("op_id")),
+        detail=f.format_string(
+            "%d ops name half %d, which is nowhere; one is %s", f.col("ops"), f.col("half_id"), f.col("op_id")
+        ),
         suggested_repair=restore,
     )
     of_commit = finding(
@@ -130,14 +135,17 @@ def orphan_op(pairs: DataFrame, transactions: DataFrame, seen_at: datetime) -> D
         seen_at=seen_at,
         txn_id=f.col("txn_id"),
         address=f.col("address"),
-        detail=f.format_string("its commit says %d halves were posted, the store has %d", f.col("posted"), f.col("halves")),
+        detail=f.format_string(
+            "its commit says %d halves were posted, the store has %d", f.col("posted"), f.col("halves")
+        ),
         suggested_repair=restore,
     )
     return of_delivery.unionByName(of_commit)
 
 
 def double_decision(transactions: DataFrame, seen_at: datetime) -> DataFrame:
-    """R12: transactions with more than one decision. The database refuses it; a hand or a restored archive may have done it."""
+    """R12: transactions with more than one decision. The database refuses it; a hand or a restored archive may have
+    done it."""
     return finding(
         transactions.where(f.col("commits") + f.col("rollbacks") > 1),
         kind="double-decision",
@@ -145,8 +153,12 @@ def double_decision(transactions: DataFrame, seen_at: datetime) -> DataFrame:
         seen_at=seen_at,
         txn_id=f.col("txn_id"),
         address=f.col("address"),
-        detail=f.format_string("decided %d times: %d commits, %d rollbacks", f.col("commits") + f.col("rollbacks"),
-                               f.col("commits"), f.col("rollbacks")),
+        detail=f.format_string(
+            "decided %d times: %d commits, %d rollbacks",
+            f.col("commits") + f.col("rollbacks"),
+            f.col("commits"),
+            f.col("rollbacks"),
+        ),
         suggested_repair="keep the op that was first (see decided_at); find out what wrote the other",
     )
 
@@ -162,7 +174,9 @@ def lost_delivery(pairs: DataFrame, seen_at: datetime) -> DataFrame:
         half_id=f.col("half_id"),
         address=f.col("address"),
         consumer_group=f.col("consumer_group"),
-        detail=f.format_string("committed, but its group has neither an entry nor a final op (%d other ops)", f.col("ops")),
+        detail=f.format_string(
+            "committed, but its group has neither an entry nor a final op (%d other ops)", f.col("ops")
+        ),
         suggested_repair="give the group its entry again, so that the message is delivered",
     )
 
@@ -221,8 +235,8 @@ def double_delivery(pairs: DataFrame, seen_at: datetime) -> DataFrame:
 
 
 def unbalanced(balance: DataFrame, transactions: DataFrame, seen_at: datetime) -> DataFrame:
-    """R19: per address and hour, posted = committed + rolled back + undecided, and expected deliveries = those accounted for;
-    and, per transaction, no more halves than its commit says it posted."""
+    """R19: per address and hour, posted = committed + rolled back + undecided, and expected deliveries = those
+    accounted for; and, per transaction, no more halves than its commit says it posted."""
     decided = f.col("committed") + f.col("rolled_back") + f.col("undecided")
     parts = ("accepted", "dead_lettered", "expired", "purged", "ready", "inflight", "scheduled", "failing")
     delivered = sum((f.col(part) for part in parts[1:]), f.col(parts[0]))
@@ -249,7 +263,8 @@ def unbalanced(balance: DataFrame, transactions: DataFrame, seen_at: datetime) -
         seen_at=seen_at,
         address=f.col("address"),
         detail=f.format_string(
-            "%s UTC: committed x groups = %d, accounted for " + " + ".join(f"%d {part.replace('_', '-')}" for part in parts),
+            "%s UTC: committed x groups = %d, accounted for "
+            + " + ".join(f"%d {part.replace('_', '-')}" for part in parts),
             hour,
             f.col("expected"),
             *(f.col(part) for part in parts),
@@ -263,7 +278,9 @@ def unbalanced(balance: DataFrame, transactions: DataFrame, seen_at: datetime) -
         seen_at=seen_at,
         txn_id=f.col("txn_id"),
         address=f.col("address"),
-        detail=f.format_string("its commit says %d halves were posted, the store has %d", f.col("posted"), f.col("halves")),
+        detail=f.format_string(
+            "its commit says %d halves were posted, the store has %d", f.col("posted"), f.col("halves")
+        ),
         suggested_repair="find out what wrote the other halves; they were delivered with the rest",
     )
     return of_halves.unionByName(of_deliveries).unionByName(of_commits)

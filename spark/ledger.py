@@ -1,12 +1,15 @@
 """What the tables say, put side by side: by half, by transaction, by delivery, by address and hour.
 
-The checks (:mod:`spark.checks`), the books (:mod:`spark.books`) and the plots read these frames and nothing else. All are
-pure: ``DataFrame`` in, ``DataFrame`` out. Terms:
+The checks (:mod:`spark.checks`), the books (:mod:`spark.books`) and the plots read these frames and nothing else. All
+are pure: ``DataFrame`` in, ``DataFrame`` out. Terms:
 
 * a *pair* is one half in one consumer group: what a delivery is of;
-* a pair is *expected* when the half is committed, its address exists, and the group had it to receive: see :func:`receivers`;
-* *final* ops end a delivery: ``commit`` (accepted in that transaction), ``accept``, ``expire``, ``dead-letter``, ``purge``;
-* *judged* rows belong to the period of the run (:mod:`spark.period`); others are there so that nothing is missed at its edges.
+* a pair is *expected* when the half is committed, its address exists, and the group had it to receive: see
+  :func:`receivers`;
+* *final* ops end a delivery: ``commit`` (accepted in that transaction), ``accept``, ``expire``, ``dead-letter``,
+  ``purge``;
+* *judged* rows belong to the period of the run (:mod:`spark.period`); others are there so that nothing is missed at its
+  edges.
 """
 
 from __future__ import annotations
@@ -44,7 +47,8 @@ def txn_moment(txn_id: Column) -> Column:
 
 
 def decisions(op: DataFrame) -> DataFrame:
-    """``txn_id, commits, rollbacks, posted, decided_at, reason``: what was decided of each transaction; two only if broken."""
+    """``txn_id, commits, rollbacks, posted, decided_at, reason``: what was decided of each transaction; two only if
+    broken."""
     return (
         op.where(f.col("decision").isin("commit", "rollback"))
         .groupBy(f.col("id").alias("txn_id"))
@@ -62,8 +66,8 @@ def states(half: DataFrame, decided: DataFrame, txn: DataFrame, period: Period) 
     """Each half with what became of its transaction.
 
     ``half_id, txn_id, address_id, posted_at, judged, state, decided_at, commits, rollbacks``; state is ``committed``,
-    ``rolled-back``, ``undecided``, or ``unknown``: neither decided nor listed as undecided, so that nobody will ever decide it.
-    A half posted outside a transaction is committed by being stored.
+    ``rolled-back``, ``undecided``, or ``unknown``: neither decided nor listed as undecided, so that nobody will ever
+    decide it. A half posted outside a transaction is committed by being stored.
     """
     known = txn.select(f.col("id").alias("txn_id"), f.lit(True).alias("listed"))
     return (
@@ -100,7 +104,9 @@ def receivers(address: DataFrame, consumer_group: DataFrame) -> DataFrame:
     return consumer_group.join(made, "address_id").select(
         "address_id",
         f.col("id").alias("group_id"),
-        f.when(f.col("created_at") <= f.col("address_created_at"), f.lit(None)).otherwise(settled).alias("receives_from"),
+        f.when(f.col("created_at") <= f.col("address_created_at"), f.lit(None))
+        .otherwise(settled)
+        .alias("receives_from"),
     )
 
 
@@ -150,9 +156,9 @@ def pairs(
 ) -> DataFrame:
     """One row a pair that is expected, has an entry, or has an op; with counts of each, and its half's state.
 
-    ``half_id, group_id, txn_id, address_id, state, judged, op_id, attempts`` and the counts: expected, ops, finals, accepted,
-    dead_lettered, expired, purged, failed_attempts, entries, ready, inflight, scheduled, failing. ``state`` is null when the half
-    is nowhere. One shuffle by half, whatever the number of groups.
+    ``half_id, group_id, txn_id, address_id, state, judged, op_id, attempts`` and the counts: expected, ops, finals,
+    accepted, dead_lettered, expired, purged, failed_attempts, entries, ready, inflight, scheduled, failing. ``state``
+    is null when the half is nowhere. One shuffle by half, whatever the number of groups.
     """
     expected = (
         stated.where(f.col("judged") & (f.col("state") == "committed"))
@@ -186,7 +192,9 @@ def pairs(
         (~failing & ~inflight & ~scheduled).cast("int").alias("ready"),
         f.col("attempts").cast("int").alias("attempts"),
     )
-    marks = reduce(lambda left, right: left.unionByName(right, allowMissingColumns=True), (expected, of_ops, of_entries))
+    marks = reduce(
+        lambda left, right: left.unionByName(right, allowMissingColumns=True), (expected, of_ops, of_entries)
+    )
     low, high = id_at(period.since), id_at(period.until)
     return (
         marks.repartition("half_id")
@@ -196,7 +204,11 @@ def pairs(
             f.max("op_id").alias("op_id"),
             f.max("attempts").alias("attempts"),
         )
-        .join(stated.select("half_id", "txn_id", "address_id", "state", f.col("judged").alias("half_judged")), "half_id", "left")
+        .join(
+            stated.select("half_id", "txn_id", "address_id", "state", f.col("judged").alias("half_judged")),
+            "half_id",
+            "left",
+        )
         .withColumn(
             "judged",
             f.coalesce("half_judged", (f.col("half_id") >= low) & (f.col("half_id") < high)),
@@ -250,8 +262,8 @@ def transactions(stated: DataFrame, decided: DataFrame, txn: DataFrame, period: 
 def balance(stated: DataFrame, paired: DataFrame) -> DataFrame:
     """R19's two sums per address and hour of posting.
 
-    ``address_id, hour, posted, committed, rolled_back, undecided, unknown`` count halves; ``expected, accepted, dead_lettered,
-    expired, purged, ready, inflight, scheduled, failing`` count expected pairs.
+    ``address_id, hour, posted, committed, rolled_back, undecided, unknown`` count halves; ``expected, accepted,
+    dead_lettered, expired, purged, ready, inflight, scheduled, failing`` count expected pairs.
     """
     of_halves = stated.where("judged").select(
         "half_id",
@@ -262,7 +274,17 @@ def balance(stated: DataFrame, paired: DataFrame) -> DataFrame:
         (f.col("state") == "undecided").cast("int").alias("undecided"),
         (f.col("state") == "unknown").cast("int").alias("unknown"),
     )
-    counted = ("expected", "accepted", "dead_lettered", "expired", "purged", "ready", "inflight", "scheduled", "failing")
+    counted = (
+        "expected",
+        "accepted",
+        "dead_lettered",
+        "expired",
+        "purged",
+        "ready",
+        "inflight",
+        "scheduled",
+        "failing",
+    )
     of_pairs = paired.where(f.col("judged") & (f.col("expected") > 0)).select("half_id", "address_id", *counted)
     sums = ("posted", "committed", "rolled_back", "undecided", "unknown", *counted)
     return (
@@ -273,9 +295,11 @@ def balance(stated: DataFrame, paired: DataFrame) -> DataFrame:
 
 
 def named(frame: DataFrame, address: DataFrame, consumer_group: DataFrame | None = None) -> DataFrame:
-    """``frame`` with ``address`` (name, by ``address_id``) and, where groups are given, ``consumer_group`` (by ``group_id``).
+    """``frame`` with ``address`` (name, by ``address_id``) and, where groups are given, ``consumer_group`` (by
+    ``group_id``).
 
-    An address that is gone is ``null``. A queue's default group has the empty name; the frame shows it as the store does.
+    An address that is gone is ``null``. A queue's default group has the empty name; the frame shows it as the store
+    does.
     """
     names = address.select(f.col("id").alias("address_id"), f.col("name").alias("address"))
     result = frame.join(f.broadcast(names), "address_id", "left")

@@ -1,7 +1,8 @@
 """What a stored message says: its id, its application properties, its body (AMQP 1.0, parts 1 and 3).
 
-The store keeps messages as they came, all sections. This decoder reads just what a book's key or compared pair may name, in
-Spark's Python workers, without the engine of the wire. Broken input raises :class:`MessageUnreadable`, never anything else.
+The store keeps messages as they came, all sections. This decoder reads just what a book's key or compared pair may
+name, in Spark's Python workers, without the engine of the wire. Broken input raises :class:`MessageUnreadable`, never
+anything else.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ class MessageUnreadable(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class Message:
-    """The parts of a message that a book may refer to; ``body`` is ``bytes`` for data sections, else the AMQP value(s)."""
+    """The parts of a message that a book may refer to; ``body`` is ``bytes`` for data sections, else the AMQP
+    value(s)."""
 
     message_id: object = None
     application_properties: dict[object, object] = field(default_factory=dict)
@@ -175,7 +177,7 @@ def decode(data: bytes) -> Message:
 
     :raises MessageUnreadable: what is broken, and where.
     """
-    reader = _Reader(data)
+    reader = _Reader(bytes(data))
     message_id: object = None
     properties: dict[object, object] = {}
     chunks: list[bytes] = []
@@ -230,7 +232,8 @@ _STEP: Final = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]")
 
 
 def selector(source: str) -> Selector:
-    """What ``source`` picks from a message: ``message-id``, ``property:NAME``, or ``body:PATH`` with a path like ``$.order.lines[0].sku``.
+    """What ``source`` picks from a message: ``message-id``, ``property:NAME``, or ``body:PATH`` with a path like
+    ``$.order.lines[0].sku``.
 
     The body is an AMQP value, or JSON in data sections or in a string. What is not there is ``None``.
 

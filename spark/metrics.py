@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
 from spark.ledger import half_moment
@@ -114,7 +114,8 @@ def measure(
     balance: DataFrame,
     seen_at: datetime,
 ) -> Metrics:
-    """Everything the report plots. ``stated`` has ``address``, ``pairs`` and ``deliveries`` have ``address`` and ``consumer_group``."""
+    """Everything the report plots. ``stated`` has ``address``, ``pairs`` and ``deliveries`` have ``address`` and
+    ``consumer_group``."""
     judged = stated.where("judged").withColumn("at", half_moment(f.col("half_id")))
     spans = judged.agg(_micros("min", "at"), _micros("max", "at")).unionByName(
         transactions.agg(_micros("min", "declared_at").alias("min_at"), _micros("max", "decided_at").alias("max_at"))
@@ -123,7 +124,7 @@ def measure(
     width = bucket_width(timedelta(microseconds=max(edges) - min(edges)) if edges else timedelta(0))
     seconds = int(width.total_seconds())
 
-    def bucket(column: str) -> f.Column:
+    def bucket(column: str) -> Column:
         return (f.floor(f.unix_seconds(column) / seconds) * seconds).cast("long").alias("bucket")
 
     outcomes = [
@@ -155,7 +156,10 @@ def measure(
     ).collect()[0]
     balances = [
         AddressBalance(address=row[0], counts={name: row[name] for name in _BALANCE})
-        for row in balance.groupBy("address").agg(*(f.sum(name).alias(name) for name in _BALANCE)).orderBy("address").collect()
+        for row in balance.groupBy("address")
+        .agg(*(f.sum(name).alias(name) for name in _BALANCE))
+        .orderBy("address")
+        .collect()
     ]
     unstored_rows = [
         (_at(row[0]), int(row[1]))
@@ -189,7 +193,7 @@ def measure(
     )
 
 
-def _micros(which: str, column: str) -> f.Column:
+def _micros(which: str, column: str) -> Column:
     return f.unix_micros(getattr(f, which)(column)).alias(f"{which}_at")
 
 
@@ -212,7 +216,9 @@ def _attempts(pairs: DataFrame) -> list[tuple[int, int, int, int]]:
     ended = f.least(f.col("failed_attempts") + 1, f.lit(MOST_ATTEMPTS))
     dead = f.least(f.greatest("failed_attempts", f.lit(1)), f.lit(MOST_ATTEMPTS))
     waiting = f.least(f.coalesce("attempts", f.lit(0)) + 1, f.lit(MOST_ATTEMPTS))
-    attempt = f.when(f.col("accepted") > 0, ended).when(f.col("dead_lettered") > 0, dead).when(f.col("entries") > 0, waiting)
+    attempt = (
+        f.when(f.col("accepted") > 0, ended).when(f.col("dead_lettered") > 0, dead).when(f.col("entries") > 0, waiting)
+    )
     rows = (
         pairs.where("judged")
         .groupBy(attempt.alias("attempt"))

@@ -38,8 +38,8 @@ def uuid_at(moment: datetime) -> str:
 class Period:
     """``since`` <= declared (or posted outside a transaction) < ``until``; both aware.
 
-    ``reach`` is how far before ``since`` messages are read although they are not judged: the longest *grace* of the books,
-    whose rows of the period may have had their message that much earlier.
+    ``reach`` is how far before ``since`` messages are read although they are not judged: the longest *grace* of the
+    books, whose rows of the period may have had their message that much earlier.
     """
 
     since: datetime = BEGINNING
@@ -76,8 +76,8 @@ class Period:
         """PostgreSQL: the rows of ``table`` that a run over the period needs; ``true`` where it needs all."""
         lowest = id_at(self._read_from)
         if table == "half":
-            # Ids of the period also serve to find ops whose half is nowhere, whatever transaction they were of. A book's
-            # messages may come before the period (reach) and after it, up to now.
+            # Ids of the period also serve to find ops whose half is nowhere, whatever transaction they were of. A
+            # book's messages may come before the period (reach) and after it, up to now.
             if self.reach or self.until == END:
                 return f"id >= {lowest}"
             return f"(id >= {lowest} and (id < {id_at(self.until)} or {self.declared('txn_id')}))"

@@ -1,4 +1,5 @@
-"""One run: read everything as of one snapshot, put it side by side, check, compare with the books, write what was found."""
+"""One run: read everything as of one snapshot, put it side by side, check, compare with the books, write what was
+found."""
 
 from __future__ import annotations
 
@@ -40,6 +41,11 @@ _COLUMNS: Final = {
 #: On disk: a run must not need memory for the store's size, and each table is read once.
 _KEPT: Final = StorageLevel.DISK_ONLY
 
+#: Rows that a task sorts and joins in a few dozen megabytes.
+_ROWS_PER_TASK: Final = 100_000
+#: From here on compiled plans are faster by more than they take to compile.
+_ROWS_TO_COMPILE_FOR: Final = 500_000
+
 #: Stages that a run without books tells of; each book adds two.
 STAGES: Final = len(_COLUMNS) + 5
 
@@ -76,7 +82,8 @@ def credentials_file(url: str) -> Iterator[Path]:
 
 @dataclass(frozen=True, kw_only=True)
 class Store:
-    """The store's tables as of one snapshot. ``credentials`` is the file for the tasks, or none where they have the variable."""
+    """The store's tables as of one snapshot. ``credentials`` is the file for the tasks, or none where they have the
+    variable."""
 
     spark: SparkSession
     snapshot: Snapshot
@@ -107,7 +114,8 @@ def reconcile(
     fail_on: str,
     steps: Steps,
 ) -> Run:
-    """Reconcile the store at ``url`` over ``period`` and write everything into ``out``, which is there and can be written.
+    """Reconcile the store at ``url`` over ``period`` and write everything into ``out``, which is there and can be
+    written.
 
     :raises spark.books.BookError: a book that cannot be used, before any other work.
     :raises spark.snapshot.StoreUnreadable: the store cannot be read.
@@ -128,6 +136,7 @@ def reconcile(
 
         steps.stage("matching halves and ops")
         total = sum(rows_read.values())
+        _fit(spark, total)
         decided = keep(ledger.decisions(tables["op"]))
         stated = keep(ledger.states(tables["half"], decided, tables["txn"], period))
         deliveries = ledger.delivery_ops(tables["op"])
@@ -189,6 +198,14 @@ def reconcile(
         return run
 
 
+def _fit(spark: SparkSession, rows: int) -> None:
+    """Plans that suit the number of rows: for a small store, the time goes into tasks and into compiling, not into
+    rows."""
+    partitions = max(spark.sparkContext.defaultParallelism, rows // _ROWS_PER_TASK)
+    spark.conf.set("spark.sql.shuffle.partitions", partitions)
+    spark.conf.set("spark.sql.codegen.wholeStage", rows >= _ROWS_TO_COMPILE_FOR)
+
+
 def _keep_book(book: Book, keep: Callable[[DataFrame], DataFrame], steps: Steps) -> Book:
     """The book's rows read whole, so that what cannot be read stops the run before any other work (R25)."""
     steps.stage(f"reading book {book.name}")
@@ -214,7 +231,7 @@ def _read(
     picked: list[DataFrame] = []
     rows: dict[str, int] = {}
     with ExitStack() as stack:
-        local = spark.sparkContext.master.startswith("local")
+        local = str(spark.sparkContext.master).startswith("local")
         # tasks on other machines cannot see a file of ours; they have the URL in their environment
         credentials = stack.enter_context(credentials_file(url)) if local else None
         snapshot = stack.enter_context(exported_snapshot(url))

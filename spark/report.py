@@ -1,14 +1,14 @@
 """The report: one HTML file that needs nothing else, for a person; and ``summary.json``, for a program (R30).
 
-Everything that comes from the wire or a book is escaped; pictures are embedded as images, so nothing in them runs. At most
-:data:`spark.results.SHOWN` findings of a kind are listed, with the file that has the others: the page stays readable at 100,000.
+Everything that comes from the wire or a book is escaped; pictures are embedded as images, so nothing in them runs. At
+most :data:`spark.results.SHOWN` findings of a kind are listed, with the file that has the others: the page stays
+readable at 100,000.
 """
 
 from __future__ import annotations
 
 import base64
 import json
-import os
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -33,37 +33,53 @@ class KindText:
 
 #: In the order of the report; R numbers are in docs/explanation/reconciliation.md.
 KINDS: Final = {
-    "double-decision": KindText(title="Decided twice", meaning="A transaction has two decisions; the first must be the only one."),
+    "double-decision": KindText(
+        title="Decided twice", meaning="A transaction has two decisions; the first must be the only one."
+    ),
     "phantom-delivery": KindText(
-        title="Delivered without a commit", meaning="A consumer has, or will get, a message whose transaction is not committed."
+        title="Delivered without a commit",
+        meaning="A consumer has, or will get, a message whose transaction is not committed.",
     ),
     "lost-delivery": KindText(
-        title="Committed, never delivered", meaning="A committed message that one of its consumer groups will never get."
+        title="Committed, never delivered",
+        meaning="A committed message that one of its consumer groups will never get.",
     ),
-    "double-delivery": KindText(title="Delivered twice", meaning="A message was finished with twice in one consumer group."),
-    "orphan-op": KindText(title="A decision without its message", meaning="An op names a message that the store does not have."),
+    "double-delivery": KindText(
+        title="Delivered twice", meaning="A message was finished with twice in one consumer group."
+    ),
+    "orphan-op": KindText(
+        title="A decision without its message", meaning="An op names a message that the store does not have."
+    ),
     "unbalanced": KindText(
-        title="The sums do not match", meaning="Posted and decided, or committed and delivered, do not add up for an address and hour."
+        title="The sums do not match",
+        meaning="Posted and decided, or committed and delivered, do not add up for an address and hour.",
     ),
     "overdue": KindText(
         title="Undecided, and nobody asks", meaning="A transaction that should have been checked or decided by now."
     ),
     "lost-message": KindText(
-        title="In the book, not sent", meaning="The application committed its own record, but the message was rolled back or never came."
+        title="In the book, not sent",
+        meaning="The application committed its own record, but the message was rolled back or never came.",
     ),
     "phantom-message": KindText(
-        title="Sent, not in the book", meaning="The message was committed, but the application's record is rolled back or not there."
+        title="Sent, not in the book",
+        meaning="The message was committed, but the application's record is rolled back or not there.",
     ),
     "undecided-but-known": KindText(
-        title="Undecided here, decided in the book", meaning="The application knows the outcome; the coordinator still waits for it."
+        title="Undecided here, decided in the book",
+        meaning="The application knows the outcome; the coordinator still waits for it.",
     ),
     "different-content": KindText(
         title="Book and message differ", meaning="Both are committed, but a value that must be equal is not."
     ),
-    "repeated-key": KindText(title="A key that occurs twice", meaning="Rows or messages that share a key and so cannot be told apart."),
+    "repeated-key": KindText(
+        title="A key that occurs twice", meaning="Rows or messages that share a key and so cannot be told apart."
+    ),
     "null-key": KindText(title="No key", meaning="Rows or messages without the key by which they are compared."),
     "unparsable-key": KindText(title="A key that cannot be read", meaning="Rows or messages whose key does not parse."),
-    "unclear-row": KindText(title="A row that says nothing clear", meaning="A row of a book without a time, or with two outcomes."),
+    "unclear-row": KindText(
+        title="A row that says nothing clear", meaning="A row of a book without a time, or with two outcomes."
+    ),
 }
 
 
@@ -138,7 +154,9 @@ def render(run: Run) -> str:
             period=_period(run.period),
             totals=run.metrics.totals,
             charts=charts(run.metrics),
-            kinds=[(kind, KINDS.get(kind, KindText(title=kind, meaning="")), _columns(found.shown[kind])) for kind in kinds],
+            kinds=[
+                (kind, KINDS.get(kind, KindText(title=kind, meaning="")), _columns(found.shown[kind])) for kind in kinds
+            ],
             findings=found,
             worst=worst,
         )
@@ -164,7 +182,12 @@ def summary(run: Run, fail_on: str) -> dict[str, object]:
         "rows_read": run.rows_read,
         "totals": run.metrics.totals,
         "books": [
-            {"name": book.name, "rows": book.rows, "messages": book.messages, "grace_seconds": book.grace.total_seconds()}
+            {
+                "name": book.name,
+                "rows": book.rows,
+                "messages": book.messages,
+                "grace_seconds": book.grace.total_seconds(),
+            }
             for book in run.books
         ],
         "findings": {
@@ -185,4 +208,4 @@ def write_report(run: Run, out: Path, fail_on: str) -> None:
     ):
         partial = out / f".{name}.partial"
         partial.write_text(content, encoding="utf-8")
-        os.replace(partial, out / name)
+        partial.replace(out / name)

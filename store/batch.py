@@ -13,16 +13,18 @@ tables.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import structlog
+from psycopg import pq
 
 from store import arrays
 from store.errors import Contended, StoreError
 from store.libpq import Connection
 from store.loop import Loop
+from store.old_backend import OldBackend
 from store.tables import SCHEMA
 
 log = structlog.get_logger(__name__)
@@ -58,20 +60,31 @@ PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "gone": (
         f"delete from {SCHEMA}.entry e using unnest({{0}}, {{1}}) u(g, i) "
-        "where e.group_id = u.g and e.id = u.i and e.lease = {me} returning 1",
+        "where e.group_id = u.g and e.id = u.i and e.lease in (0, {me}) returning 1",
         ("int4[]", "int8[]"),
     ),
     # Back to its place: another count, another lease, perhaps on its way to the dead letters.
     "back": (
         f"update {SCHEMA}.entry e set attempts = u.n, lease = u.l, failed = nullif(u.f, ''), "
         "annotations = nullif(u.m, '') from unnest({0}, {1}, {2}, {3}, {4}, {5}) u(g, i, n, l, f, m) "
-        "where e.group_id = u.g and e.id = u.i and e.lease = {me} returning 1",
+        "where e.group_id = u.g and e.id = u.i and e.lease in (0, {me}) returning 1",
         ("int4[]", "int8[]", "int2[]", "int4[]", "text[]", "bytea[]"),
     ),
     # Held but never sent: no count, no op, and no harm where the lease was lost already.
     "yielded": (
         f"update {SCHEMA}.entry e set lease = 0 from unnest({{0}}, {{1}}) u(g, i) "
         "where e.group_id = u.g and e.id = u.i and e.lease = {me}",
+        ("int4[]", "int8[]"),
+    ),
+    # Another instance came: groups held whole are held no more, and what we have of them is leased row by row.
+    "shared": (
+        f"update {SCHEMA}.consumer_group e set holder = 0, read_through = 0 from unnest({{0}}) u(g) "
+        "where e.id = u.g and e.holder = {me}",
+        ("int4[]",),
+    ),
+    "pinned": (
+        f"update {SCHEMA}.entry e set lease = {{me}} from unnest({{0}}, {{1}}) u(g, i) "
+        "where e.group_id = u.g and e.id = u.i and e.lease = 0",
         ("int4[]", "int8[]"),
     ),
     "commit": (
@@ -94,18 +107,14 @@ PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
 #: Session settings of the batch connection: durability is not negotiable, plans are for a table of any size.
 SETUP = (
     "set synchronous_commit = on; set plan_cache_mode = force_generic_plan; "
-    "set enable_seqscan = off; set enable_hashjoin = off; set enable_mergejoin = off; set jit = off; "
+    "set enable_seqscan = off; set enable_bitmapscan = off; set enable_hashjoin = off; set enable_mergejoin = off; "
+    "set jit = off; "
     "set idle_in_transaction_session_timeout = 0; set statement_timeout = 0; set lock_timeout = 0"
 )
 
-_TERMINATE = (
-    "select count(pg_terminate_backend(pid)) from pg_stat_activity "
-    "where pid = any($1::int4[]) and pid <> pg_backend_pid() and application_name = current_setting('application_name')"
-)
+PROBE_RETRY_SECONDS = 1.0
 _PROBE_OP = f"select exists (select from {SCHEMA}.op where id = any($1::uuid[]))"
 _PROBE_HALF = f"select exists (select from {SCHEMA}.half where id = any($1::int8[]))"
-
-TERMINATE_RETRY_SECONDS = 0.05
 
 
 def statement(parts: Sequence[str], instance_id: int) -> str:
@@ -120,7 +129,13 @@ def statement(parts: Sequence[str], instance_id: int) -> str:
         clauses.append(f"{part} as ({sql.format(*placeholders, me=instance_id)})")
         if part in ("gone", "back"):
             leased.append(f"(select count(*) from {part})")
-    wanted = f"select {SCHEMA}.require_leased({' + '.join(leased)}, ${number}::int8)" if leased else "select 1"
+    wanted = "select 1"
+    if leased:
+        clauses.append(
+            f"alive as (select 1 from {SCHEMA}.instance where id = {instance_id} and ended_at is null for share)"
+        )
+        alive = "(select count(*) from alive)"
+        wanted = f"select {SCHEMA}.require_held({' + '.join(leased)}, ${number}::int8, {alive})"
     if "wake" in parts:
         wanted += ", (select count(*) from wake)"
     return f"with {', '.join(clauses)} {wanted}"
@@ -183,6 +198,9 @@ class Batch:
         "op_posted",
         "op_reasons",
         "op_txns",
+        "pinned_groups",
+        "pinned_ids",
+        "shared_groups",
         "units",
         "wake",
         "yielded_groups",
@@ -214,6 +232,9 @@ class Batch:
         self.back_annotations: list[bytes] = []
         self.yielded_groups: list[int] = []
         self.yielded_ids: list[int] = []
+        self.shared_groups: list[int] = []
+        self.pinned_groups: list[int] = []
+        self.pinned_ids: list[int] = []
         self.commit_ids: list[bytes] = []
         self.commit_posted: list[int] = []
         self.op_ids: list[bytes] = []
@@ -253,20 +274,27 @@ class Batch:
         self.fan_expires.append(expires)
 
     def gone(self, group_id: int, entry_id: int) -> None:
-        """A leased entry that is done with; refused where it is not leased to this instance."""
+        """A held entry that is done with; refused where it is not this instance's."""
         self.gone_groups.append(group_id)
         self.gone_ids.append(entry_id)
 
     def back(
         self, group_id: int, entry_id: int, *, attempts: int, lease: int, failed: str = "", annotations: bytes = b""
     ) -> None:
-        """A leased entry that stays, with another count or lease; ``failed``: on its way to the dead letters."""
+        """A held entry that stays, with another count or lease; ``failed``: on its way to the dead letters."""
         self.back_groups.append(group_id)
         self.back_ids.append(entry_id)
         self.back_attempts.append(min(attempts, 32767))
         self.back_leases.append(lease)
         self.back_failed.append(failed.replace("\0", "").encode())
         self.back_annotations.append(annotations)
+
+    def share(self, group_id: int, held: Iterable[int]) -> None:
+        """A group that was held whole; ``held``: the ids of the entries that stay ours."""
+        self.shared_groups.append(group_id)
+        for entry_id in held:
+            self.pinned_groups.append(group_id)
+            self.pinned_ids.append(entry_id)
 
     def yield_entry(self, group_id: int, entry_id: int) -> None:
         self.yielded_groups.append(group_id)
@@ -345,6 +373,12 @@ class Batch:
         if self.yielded_ids:
             names.append("yielded")
             parameters += (arrays.int4(self.yielded_groups), arrays.int8(self.yielded_ids))
+        if self.shared_groups:
+            names.append("shared")
+            parameters.append(arrays.int4(self.shared_groups))
+        if self.pinned_ids:
+            names.append("pinned")
+            parameters += (arrays.int4(self.pinned_groups), arrays.int8(self.pinned_ids))
         if self.commit_ids:
             names.append("commit")
             parameters += (arrays.uuid(self.commit_ids), arrays.int4(self.commit_posted))
@@ -393,8 +427,10 @@ class GroupCommit:
         self._connection = Connection(loop, url, f"batch {instance_id}", SETUP, self)
         self._statements: dict[tuple[str, ...], tuple[bytes, str]] = {}
         self._under_way: Batch | None = None
-        self._in_doubt = False
-        self._old_backend = 0
+        self._backend = 0
+        self._old_backend = OldBackend(loop, self._connection)
+        self._answers: deque[tuple[list[Unit], StoreError | None]] = deque()
+        self._answering = False
         # Refused for one unit's fault: halves of the batch still to be tried, oldest first, before anything newer.
         self._salvage: deque[list[Unit]] = deque()
         self._waiting: deque[Unit] = deque()
@@ -455,7 +491,7 @@ class GroupCommit:
 
     def _send(self, batch: Batch) -> None:
         self._under_way = batch
-        self._old_backend = self._connection.backend_pid
+        self._backend = self._connection.backend_pid
         parts, parameters = batch.parts()
         if not parts:  # units with nothing to write
             self._under_way = None
@@ -483,16 +519,32 @@ class GroupCommit:
     def _finish(self, batch: Batch) -> None:
         self.batches += 1
         self.rows += batch.rows
-        self.kick()  # the next batch is on its way before we answer
-        for unit in batch.units:
-            unit.durable()
+        self._answer(batch.units, None)
+
+    def _answer(self, units: list[Unit], error: StoreError | None) -> None:
+        """Tell them, batch after batch in the order of the commits."""
+        answers = self._answers
+        answers.append((units, error))
+        self.kick()  # the next batch is on its way before we answer; one without rows comes back here at once
+        if self._answering:
+            return
+        self._answering = True
+        try:
+            while answers:
+                units, error = answers.popleft()
+                for unit in units:
+                    if error is None:
+                        unit.durable()
+                    else:
+                        unit.refused(error)
+        finally:
+            self._answering = False
 
     def _refused(self, batch: Batch, error: StoreError) -> None:
         units = batch.units
         if len(units) == 1:
             log.warning("unit refused by the store", unit=type(units[0]).__name__, error=str(error))
-            self.kick()
-            units[0].refused(error)
+            self._answer(units, error)
             return
         middle = len(units) // 2
         self._salvage.appendleft(units[middle:])
@@ -502,12 +554,11 @@ class GroupCommit:
     # -- the connection's owner
 
     def connected(self) -> None:
-        if self._under_way is not None:
-            self._in_doubt = True
-            self._end_old_backend()
-        else:
+        if self._under_way is None:
             self._told()
             self.kick()
+        else:
+            self._old_backend.end(self._backend, self._look_up)
 
     def lost(self) -> None:
         pass  # whatever was under way is looked up by ``connected``
@@ -517,39 +568,25 @@ class GroupCommit:
 
     # -- a batch whose reply was lost
 
-    def _end_old_backend(self) -> None:
-        """The old server process may still be at work on the batch: its answer counts only once it is gone."""
-        if self._connection.idle:
-            self._connection.execute(
-                b"terminate", _TERMINATE, [arrays.int4([self._old_backend])], self._old_backend_ended
-            )
-
-    def _old_backend_ended(self, answer: object) -> None:
+    def _look_up(self) -> None:
         batch = self._under_way
         assert batch is not None
-        if isinstance(answer, StoreError):
-            log.error("cannot look for the batch in doubt", error=str(answer))
-            self._loop.call_later(1.0, self._end_old_backend)
-            return
-        if _first_value(answer) != bytes(8):
-            self._loop.call_later(TERMINATE_RETRY_SECONDS, self._end_old_backend)
-            return
         probe = batch.probe()
         if probe is None:
-            self._probed(None)
-        else:
-            name, sql, parameter = probe
-            self._connection.execute(name, sql, [parameter], self._probed)
-
-    def _probed(self, answer: object) -> None:
-        batch = self._under_way
-        assert batch is not None
-        if isinstance(answer, StoreError):
-            log.error("cannot look for the batch in doubt", error=str(answer))
-            self._loop.call_later(1.0, self._end_old_backend)
+            self._looked_up(batch, committed=False)
             return
-        self._in_doubt = False
-        committed = answer is not None and _first_value(answer) == b"\x01"
+        name, sql, parameter = probe
+
+        def answered(answer: list[pq.abc.PGresult] | StoreError) -> None:
+            if isinstance(answer, StoreError):
+                log.error("cannot look for the batch in doubt", error=str(answer))
+                self._loop.call_later(PROBE_RETRY_SECONDS, self.connected)
+            else:
+                self._looked_up(batch, committed=answer[-1].get_value(0, 0) == b"\x01")
+
+        self._connection.execute(name, sql, [parameter], answered)
+
+    def _looked_up(self, batch: Batch, *, committed: bool) -> None:
         log.warning("batch in doubt looked up", committed=committed, units=len(batch.units))
         if committed:
             self._under_way = None
@@ -557,9 +594,3 @@ class GroupCommit:
         else:
             self._send(batch)
         self._told()
-
-
-def _first_value(answer: object) -> bytes | None:
-    results: list[object] = answer  # type: ignore[assignment]
-    value: bytes | None = results[-1].get_value(0, 0)  # type: ignore[attr-defined]
-    return value

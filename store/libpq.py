@@ -7,6 +7,7 @@ the results or that the connection was lost meanwhile, in which case nobody know
 from __future__ import annotations
 
 import select
+import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -19,7 +20,9 @@ from store.loop import Loop
 log = structlog.get_logger(__name__)
 
 FIRST_RETRY_SECONDS = 0.05
-LONGEST_RETRY_SECONDS = 5.0
+LONGEST_RETRY_SECONDS = 1.0
+# A connection that lived this long did not fail at once: the next may be tried without much delay.
+STEADY_SECONDS = 5.0
 CONNECT_SECONDS = 10.0
 
 _READ = select.EPOLLIN
@@ -71,7 +74,10 @@ class Connection:
         self._fd = -1
         self._events = 0
         self._step: Callable[[int], None] = self._poll
-        self._attempt = 0
+        #: failures in a row, and connections in all
+        self._failures = 0
+        self._number = 0
+        self._up_since = 0.0
         self._answer: Answer | None = None
         self._results: list[pq.abc.PGresult] = []
         self._failure: StoreError | None = None
@@ -84,8 +90,8 @@ class Connection:
     def start(self) -> None:
         if self._closed:
             return
-        self._attempt += 1
-        attempt = self._attempt
+        self._number += 1
+        number = self._number
         pg = pq.PGconn.connect_start(self._conninfo)
         self._pg = pg
         self._prepared.clear()
@@ -95,10 +101,10 @@ class Connection:
         pg.nonblocking = 1
         self._step = self._poll
         self._watch(pg.socket, _BOTH)
-        self._loop.call_later(CONNECT_SECONDS, lambda: self._too_slow(attempt))
+        self._loop.call_later(CONNECT_SECONDS, lambda: self._too_slow(number))
 
-    def _too_slow(self, attempt: int) -> None:
-        if not self.up and attempt == self._attempt and self._pg is not None:
+    def _too_slow(self, number: int) -> None:
+        if not self.up and number == self._number and self._pg is not None:
             self._gone(f"no connection within {CONNECT_SECONDS:g} s")
 
     def _watch(self, fd: int, events: int) -> None:
@@ -127,7 +133,11 @@ class Connection:
             self._watch(pg.socket, _READ)
             self._step = self._io
             self._answer = self._set_up
-            pg.send_query(self._setup)
+            try:
+                pg.send_query(self._setup)
+            except OperationalError as error:
+                self._gone(str(error))
+                return
             self._flush()
         elif status == pq.PollingStatus.FAILED:
             self._gone(pg.get_error_message())
@@ -140,9 +150,9 @@ class Connection:
         if isinstance(answer, StoreError):
             self._gone(str(answer))
             return
-        if self._attempt > 1:
-            log.info("database connected", connection=self._name, attempts=self._attempt)
-        self._attempt = 0
+        if self._number > 1:
+            log.info("database connected", connection=self._name, failures=self._failures)
+        self._up_since = time.monotonic()
         self.up = True
         self._owner.connected()
 
@@ -158,7 +168,10 @@ class Connection:
         self._answer = None
         if self._closed:
             return
-        delay = min(FIRST_RETRY_SECONDS * 2 ** min(self._attempt, 10), LONGEST_RETRY_SECONDS)
+        if was_up and time.monotonic() - self._up_since >= STEADY_SECONDS:
+            self._failures = 0
+        delay = min(FIRST_RETRY_SECONDS * 2 ** min(self._failures, 10), LONGEST_RETRY_SECONDS)
+        self._failures += 1
         log.warning("database away", connection=self._name, why=why.strip().splitlines()[:1], retry_seconds=delay)
         self._loop.call_later(delay, self.start)
         if was_up:

@@ -9,6 +9,7 @@ from sqlalchemy import Connection, delete, func, insert, select, tuple_
 
 from store.errors import boundary
 from store.ids import UuidV7
+from store.leases import held
 from store.tables import address, consumer_group, entry, op
 
 #: Entries of one SQL transaction: short locks, and an op of bounded size.
@@ -41,7 +42,7 @@ def purge(connection: Connection, name: str, *, chunk: int = CHUNK) -> Purged | 
     return Purged(purged=purged, held=int(held or 0))
 
 
-_free = (entry.c.lease == 0) & entry.c.failed.is_(None)
+_free = ~held & entry.c.failed.is_(None)
 
 
 def _purge_group(connection: Connection, group_id: int, ids: UuidV7, chunk: int) -> int:

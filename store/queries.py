@@ -16,6 +16,7 @@ from psycopg import pq
 from store.errors import StoreError, StoreUnavailable
 from store.libpq import Connection
 from store.loop import Loop
+from store.old_backend import OldBackend
 from store.tables import SCHEMA
 
 log = structlog.get_logger(__name__)
@@ -30,7 +31,8 @@ class Query:
 
     name: bytes
     sql: str
-    #: May be asked again when its connection was lost meanwhile; otherwise the asker hears StoreUnavailable.
+    #: May be asked again when its connection was lost meanwhile; otherwise the asker hears StoreUnavailable, once
+    #: nothing more can come of it.
     again: bool = True
 
 
@@ -76,25 +78,60 @@ REMOVE_SUBSCRIPTION = Query(
         delete from {SCHEMA}.entry e using gone where e.group_id = gone.id""",
 )
 
-#: group, id above which to look, most entries, most bytes, lease. The first entry is taken whatever its size.
+_DELIVERABLE = """lease = 0 and failed is null
+             and (available_at is null or available_at <= now())
+             and (expires_at is null or expires_at > now())"""
+
+#: group, id above which to look, most entries, most bytes, lease. The first entry is taken whatever its size; none is
+#: taken
+#: of a group that another instance holds whole.
 LEASE = Query(
     b"lease",
-    f"""with picked as (
+    f"""with free as (
+          select 1 from {SCHEMA}.consumer_group where id = $1::int4 and holder in (0, $5::int4) for share),
+        picked as (
           select id, half_id from {SCHEMA}.entry
-           where group_id = $1::int4 and id > $2::int8 and lease = 0 and failed is null
-             and (available_at is null or available_at <= now())
-             and (expires_at is null or expires_at > now())
+           where group_id = $1::int4 and id > $2::int8 and {_DELIVERABLE} and exists (select from free)
            order by id limit $3::int4 for update skip locked),
         sized as materialized (
-          select p.id, sum(octet_length(h.message)) over (order by p.id) - octet_length(h.message) as before
+          select p.id, h.message, sum(octet_length(h.message)) over (order by p.id) - octet_length(h.message) as before
             from picked p join {SCHEMA}.half h on h.id = p.half_id),
         leased as (
           update {SCHEMA}.entry e set lease = $5::int4 from sized s
            where e.group_id = $1::int4 and e.id = s.id and s.before < $4::int8
-          returning e.id, e.half_id, e.attempts, e.expires_at, e.annotations)
-        select l.id, l.half_id, l.attempts, l.expires_at, l.annotations, h.message, (select count(*) from picked)
-          from leased l join {SCHEMA}.half h on h.id = l.half_id order by l.id""",
+          returning e.id, e.half_id, e.attempts, e.expires_at, e.annotations, s.message)
+        select l.*, (select count(*) from picked) from leased l order by l.id""",
     again=False,
+)
+
+#: group, instance: the group is the instance's own, whole, where no other lives
+HOLD = Query(
+    b"hold",
+    f"""update {SCHEMA}.consumer_group
+           set holder = $2::int4, read_through = case when holder = 0 then 0 else read_through end
+         where id = $1::int4 and holder in (0, $2::int4)
+           and not exists (select from {SCHEMA}.instance where ended_at is null and id <> $2::int4)
+        returning id""",
+)
+
+#: as LEASE, by the holder of the group: one row says how far it has read, instead of a lease on each. Entries it has
+#: read before
+#: may come again.
+READ = Query(
+    b"read",
+    f"""with picked as (
+          select id, half_id, attempts, expires_at, annotations from {SCHEMA}.entry
+           where group_id = $1::int4 and id > $2::int8 and {_DELIVERABLE}
+           order by id limit $3::int4),
+        sized as materialized (
+          select p.*, h.message, sum(octet_length(h.message)) over (order by p.id) - octet_length(h.message) as before
+            from picked p join {SCHEMA}.half h on h.id = p.half_id),
+        held as (
+          update {SCHEMA}.consumer_group
+             set read_through = greatest(read_through, (select max(id) from sized where before < $4::int8))
+           where id = $1::int4 and holder = $5::int4 returning 1)
+        select s.id, s.half_id, s.attempts, s.expires_at, s.annotations, s.message, (select count(*) from picked)
+          from sized s where s.before < $4::int8 and exists (select from held) order by s.id""",
 )
 
 #: group, id above which to look, most entries, most bytes: as LEASE, but nothing is taken
@@ -163,7 +200,10 @@ EXPIRE = Query(
                    (select a.on_expiry from {SCHEMA}.consumer_group g join {SCHEMA}.address a on a.id = g.address_id
                      where g.id = e.group_id), 'drop') as policy
             from {SCHEMA}.entry e
-           where e.expires_at <= now() and e.lease = 0 and e.failed is null limit 500 for update of e skip locked),
+           where e.expires_at <= now() and e.lease = 0 and e.failed is null
+             and not exists (select from {SCHEMA}.consumer_group g
+                              where g.id = e.group_id and g.holder <> 0 and e.id <= g.read_through)
+           limit 500 for update of e skip locked),
         marked as (
           update {SCHEMA}.entry e set failed = 'expired' from picked p
            where p.policy = 'dead-letter' and e.group_id = p.group_id and e.id = p.id returning 1),
@@ -185,9 +225,12 @@ YIELD_FAILED = Query(
     b"yield_failed", f"update {SCHEMA}.entry set lease = 0 where failed is not null and lease = $1::int4"
 )
 
+#: A plan is made once a connection, perhaps for tables that were never analysed: whatever reads and sorts a whole group
+#: (a bitmap, a hash) looks cheap then, and would be kept.
 SETUP = (
-    "set plan_cache_mode = force_generic_plan; set enable_seqscan = off; set enable_hashjoin = off; "
-    "set enable_mergejoin = off; set jit = off; listen coordinator_ready; listen coordinator_address"
+    "set plan_cache_mode = force_generic_plan; set enable_seqscan = off; set enable_bitmapscan = off; "
+    "set enable_hashjoin = off; set enable_mergejoin = off; set jit = off; set work_mem = '32MB'; "
+    "listen coordinator_ready; listen coordinator_address"
 )
 
 
@@ -206,9 +249,13 @@ class Queries:
     ) -> None:
         self._waiting: deque[tuple[Query, Sequence[bytes | None], Callback]] = deque()
         self._busy = False
+        self._backend = 0
+        #: askers whose question was under way when the connection was lost
+        self._in_doubt: list[Callback] = []
         self._notified = notified
         self._told = connected
         self._connection = Connection(loop, url, f"queries {instance_id}", SETUP, self)
+        self._old_backend = OldBackend(loop, self._connection)
 
     def start(self) -> None:
         self._connection.start()
@@ -225,8 +272,9 @@ class Queries:
         self._kick()
 
     def _kick(self) -> None:
-        if self._waiting and not self._busy and self._connection.idle:
+        if self._waiting and not self._busy and not self._in_doubt and self._connection.idle:
             self._busy = True
+            self._backend = self._connection.backend_pid
             query, parameters, _ = self._waiting[0]
             self._connection.execute(query.name, query.sql, parameters, self._answered)
 
@@ -245,8 +293,17 @@ class Queries:
         callback(rows)
 
     def connected(self) -> None:
+        if self._in_doubt:
+            self._old_backend.end(self._backend, self._settled)
+        else:
+            self._settled()
+
+    def _settled(self) -> None:
+        in_doubt, self._in_doubt = self._in_doubt, []
         self._told()
         self._kick()
+        for callback in in_doubt:
+            callback(StoreUnavailable("the connection was lost while the question was under way"))
 
     def lost(self) -> None:
         if self._busy:
@@ -254,7 +311,7 @@ class Queries:
             query, _, callback = self._waiting[0]
             if not query.again:
                 self._waiting.popleft()
-                callback(StoreUnavailable("the connection was lost while the question was under way"))
+                self._in_doubt.append(callback)
 
     def notified(self, channel: str, payload: str) -> None:
         self._notified(channel, payload)

@@ -34,11 +34,13 @@ from store.tables import address, consumer_group, entry, half, instance, op, sto
 
 #: The reason of a rollback when the transaction's instance was lost.
 INSTANCE_LOST = "instance-lost"
-#: Others hear here that groups have messages; the payload is their ids, parted by commas.
+#: Others hear here that entries came back, anywhere in any group; with an empty payload.
 READY_CHANNEL = "coordinator_ready"
 
+#: An instance whose heartbeat is older is dead, wherever it ran.
+STALE_SECONDS = 10.0
+
 _LOCK = 0x636F6F72_72656376  # "coorrecv"
-_MOST_NOTIFIED = 500
 _LARGEST_COUNT = 32767
 _TERMINATE_MS = 5000
 
@@ -99,6 +101,11 @@ def end(connection: Connection, instance_id: int) -> GivenUp:
             .where(instance.c.id == instance_id, instance.c.ended_at.is_(None))
             .values(ended_at=func.now())
         )
+        # Its consumers are gone, and what they had came back: nothing that is left of its ranges was sent and not
+        # counted.
+        connection.execute(
+            update(consumer_group).where(consumer_group.c.holder == instance_id).values(holder=0, read_through=0)
+        )
         return _clear(connection, (instance_id,))
 
 
@@ -158,11 +165,19 @@ def _clear(connection: Connection, dead: tuple[int, ...]) -> GivenUp:
     in and out, and this happens when an instance dies.
     """
     live = select(instance.c.id).where(instance.c.ended_at.is_(None))
-    lost = entry.c.lease.not_in(live) & (entry.c.lease != 0)
+    held_whole = consumer_group.c.holder.not_in(live) & (consumer_group.c.holder != 0)
     limits = (
-        select(consumer_group.c.id, address.c.max_attempts, address.c.origin)
+        select(
+            consumer_group.c.id,
+            address.c.max_attempts,
+            address.c.origin,
+            case((held_whole, consumer_group.c.read_through), else_=0).label("read_through"),
+        )
         .join(address, address.c.id == consumer_group.c.address_id)
         .subquery()
+    )
+    lost = (entry.c.lease.not_in(live) & (entry.c.lease != 0)) | (
+        (entry.c.lease == 0) & (entry.c.id <= limits.c.read_through)
     )
     addresses, groups = _delete_owned(connection, live)
     # It may have been sent: one failed delivery more (D5). What is on its way to the dead letters was not.
@@ -181,6 +196,7 @@ def _clear(connection: Connection, dead: tuple[int, ...]) -> GivenUp:
         .values(lease=0, attempts=cast(attempts, SmallInteger), failed=failed)
         .returning(entry.c.group_id)
     ).all()
+    connection.execute(update(consumer_group).where(held_whole).values(holder=0, read_through=0))
     transactions = connection.execute(
         postgresql.insert(op)
         .from_select(
@@ -193,9 +209,8 @@ def _clear(connection: Connection, dead: tuple[int, ...]) -> GivenUp:
         .returning(op.c.id)
     ).all()
     connection.execute(delete(txn).where(txn.c.instance_id.not_in(live), txn.c.producer_group.is_(None)))
-    waiting = sorted({row.group_id for row in returned})[:_MOST_NOTIFIED]
-    if waiting:
-        connection.execute(select(func.pg_notify(READY_CHANNEL, ",".join(map(str, waiting)))))
+    if returned:
+        connection.execute(select(func.pg_notify(READY_CHANNEL, "")))
     connection.commit()
     return GivenUp(
         instances=dead, leases=len(returned), transactions=len(transactions), addresses=addresses, groups=groups

@@ -105,6 +105,10 @@ consumer_group = Table(
     # A volatile group is a subscription that ends with its link; the instance that holds the link owns it.
     Column("instance_id", Integer),
     Column("created_at", DateTime(timezone=True), nullable=False, server_default=_now),
+    # The only live instance takes entries by the range instead of leasing them one by one: all up to read_through are
+    # its own, whatever their lease says. 0: nobody holds the group.
+    Column("holder", Integer, nullable=False, server_default="0"),
+    Column("read_through", BigInteger, nullable=False, server_default="0"),
     UniqueConstraint("address_id", "name"),
 )
 
@@ -233,12 +237,17 @@ create trigger half_append_only before update or delete on {SCHEMA}.half
     f"""
 create trigger op_append_only before update or delete on {SCHEMA}.op
   for each row execute function {SCHEMA}.append_only()""",
-    # The batch retires and requeues only what its instance has leased; a single miss undoes the whole statement.
+    # The batch retires and requeues only what its instance holds; a single miss undoes the whole statement, and so
+    # does an
+    # instance that others gave up.
     f"""
-create function {SCHEMA}.require_leased(there bigint, wanted bigint) returns void language plpgsql as $$
+create function {SCHEMA}.require_held(there bigint, wanted bigint, alive bigint) returns void language plpgsql as $$
 begin
+  if alive <> 1 then
+    raise exception 'the instance was given up' using errcode = 'CO001';
+  end if;
   if there <> wanted then
-    raise exception 'of % leased entries % were found', wanted, there using errcode = 'CO001';
+    raise exception 'of % held entries % were found', wanted, there using errcode = 'CO001';
   end if;
 end $$""",
     # H15: what became of a transaction.

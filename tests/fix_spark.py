@@ -1,4 +1,5 @@
-"""One Spark for the whole test session, started by the first test that asks for it; and frames compared so that one can read it."""
+"""One Spark for the whole test session, started by the first test that asks for it; and frames compared so that one can
+read it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Rows of a store as the service would have left them, made in memory: healthy, and then broken on purpose.
 
-:class:`StoreRows` keeps the rows of each table as dictionaries; ``frames`` gives them to Spark, ``write`` puts them into a
-database with COPY. What it makes follows the batch: a plain transaction that rolls back leaves an op and no halves, a dead
-letter is a half of its own, and so on.
+:class:`StoreRows` keeps the rows of each table as dictionaries; ``frames`` gives them to Spark, ``write`` puts them
+into a database with COPY. What it makes follows the batch: a plain transaction that rolls back leaves an op and no
+halves, a dead letter is a half of its own, and so on.
 """
 
 from __future__ import annotations
@@ -47,8 +47,14 @@ def encode_message(
         pairs = b""
         for name, value in properties.items():
             pairs += _variable(0xA1, name.encode())
-            pairs += b"\x81" + value.to_bytes(8, "big", signed=True) if isinstance(value, int) else _variable(0xA1, value.encode())
-        encoded += b"\x00\x53\x74\xd1" + (len(pairs) + 4).to_bytes(4, "big") + (2 * len(properties)).to_bytes(4, "big") + pairs
+            pairs += (
+                b"\x81" + value.to_bytes(8, "big", signed=True)
+                if isinstance(value, int)
+                else _variable(0xA1, value.encode())
+            )
+        encoded += (
+            b"\x00\x53\x74\xd1" + (len(pairs) + 4).to_bytes(4, "big") + (2 * len(properties)).to_bytes(4, "big") + pairs
+        )
     return encoded + b"\x00\x53\x75" + _variable(0xA0, json.dumps(body).encode())
 
 
@@ -104,19 +110,31 @@ class StoreRows:
     ) -> int:
         number = self._next("consumer_group")
         self.rows["consumer_group"].append(
-            {"id": number, "address_id": address, "name": name, "instance_id": instance, "created_at": created_at}
+            {
+                "id": number,
+                "address_id": address,
+                "name": name,
+                "instance_id": instance,
+                "created_at": created_at,
+                "holder": 0,
+                "read_through": 0,
+            }
         )
         return number
 
     def groups_of(self, address: int, at: datetime) -> list[int]:
-        return [row["id"] for row in self.rows["consumer_group"] if row["address_id"] == address and row["created_at"] <= at]
+        return [
+            row["id"] for row in self.rows["consumer_group"] if row["address_id"] == address and row["created_at"] <= at
+        ]
 
     def uuid_v7(self, at: datetime) -> str:
         milliseconds = int(at.timestamp() * 1000)
         value = milliseconds << 80 | 7 << 76 | 2 << 62 | self.random.getrandbits(62)
         return str(uuid.UUID(int=value))
 
-    def half(self, address: int, at: datetime, txn_id: str | None = None, message: bytes = b"\x00\x53\x75\xa0\x02{}") -> int:
+    def half(
+        self, address: int, at: datetime, txn_id: str | None = None, message: bytes = b"\x00\x53\x75\xa0\x02{}"
+    ) -> int:
         number = id_at(at) + (1 << 12) + self._next("half") % 4096
         self.rows["half"].append(
             {"id": number, "txn_id": txn_id, "address_id": address, "message": message, "posted_at": at}
@@ -149,7 +167,13 @@ class StoreRows:
         return row
 
     def decide(
-        self, txn_id: str, decision: str, at: datetime, posted: int, covers: list[tuple[int, int]] | None = None, reason: str | None = None
+        self,
+        txn_id: str,
+        decision: str,
+        at: datetime,
+        posted: int,
+        covers: list[tuple[int, int]] | None = None,
+        reason: str | None = None,
     ) -> Row:
         return self.op(decision, at, op_id=txn_id, txn_id=txn_id, posted=posted, covers=covers, reason=reason)
 
@@ -300,7 +324,9 @@ class StoreRows:
                     continue
                 columns = list(rows[0])
                 statement = sql.SQL("copy {}.{} ({}) from stdin").format(
-                    sql.Identifier(tables.SCHEMA), sql.Identifier(name), sql.SQL(", ").join(map(sql.Identifier, columns))
+                    sql.Identifier(tables.SCHEMA),
+                    sql.Identifier(name),
+                    sql.SQL(", ").join(map(sql.Identifier, columns)),
                 )
                 with cursor.copy(statement) as copy:
                     for row in rows:
@@ -314,7 +340,10 @@ class StoreRows:
         for name, rows in self.rows.items():
             table = TABLES[name]
             result[name] = spark.createDataFrame(
-                [tuple(row.get(column, 0 if column == "written_xid" else None) for column in table.schema.names) for row in rows],
+                [
+                    tuple(row.get(column, 0 if column == "written_xid" else None) for column in table.schema.names)
+                    for row in rows
+                ],
                 table.schema,
             )
         return result

@@ -71,6 +71,8 @@ def upgrade() -> None:
         sa.Column("name", sa.Text, nullable=False, server_default=""),
         sa.Column("instance_id", sa.Integer),
         sa.Column("created_at", sa.DateTime(timezone=True), nullable=False, server_default=_now),
+        sa.Column("holder", sa.Integer, nullable=False, server_default="0"),
+        sa.Column("read_through", sa.BigInteger, nullable=False, server_default="0"),
         sa.PrimaryKeyConstraint("id", name="consumer_group_pkey"),
         sa.UniqueConstraint("address_id", "name", name="consumer_group_address_id_key"),
         sa.ForeignKeyConstraint(
@@ -197,10 +199,13 @@ create trigger op_append_only before update or delete on coordinator.op
     )
     op.execute(
         """
-create function coordinator.require_leased(there bigint, wanted bigint) returns void language plpgsql as $$
+create function coordinator.require_held(there bigint, wanted bigint, alive bigint) returns void language plpgsql as $$
 begin
+  if alive <> 1 then
+    raise exception 'the instance was given up' using errcode = 'CO001';
+  end if;
   if there <> wanted then
-    raise exception 'of % leased entries % were found', wanted, there using errcode = 'CO001';
+    raise exception 'of % held entries % were found', wanted, there using errcode = 'CO001';
   end if;
 end $$"""
     )
@@ -222,5 +227,5 @@ def downgrade() -> None:
     op.execute("drop view coordinator.outcome")
     for table in ("instance", "txn", "entry", "op", "half", "consumer_group", "address", "store_identity"):
         op.drop_table(table, schema=SCHEMA)
-    op.execute("drop function coordinator.require_leased(bigint, bigint)")
+    op.execute("drop function coordinator.require_held(bigint, bigint, bigint)")
     op.execute("drop function coordinator.append_only()")

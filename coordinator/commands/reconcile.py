@@ -64,7 +64,7 @@ def reconcile(
 
     # Spark is slow to import: after the cheap refusals
     from spark.books import BookError, describe
-    from spark.period import Period
+    from spark.period import BEGINNING, END, Period
     from spark.reconcile import OutputUnusable, prepare_output
 
     bounds: dict[str, datetime] = {}
@@ -77,7 +77,7 @@ def reconcile(
     if not re.fullmatch(r"[1-9]\d*[mg]", memory):
         fail(f"--memory: {memory!r}; expected a number and m or g, such as 2g", 2)
     try:
-        period = Period(**bounds)
+        period = Period(since=bounds.get("since", BEGINNING), until=bounds.get("until", END))
     except ValueError as error:
         fail(f"--since, --until: {error}", 2)
     try:

@@ -137,9 +137,18 @@ def _used(before: dict[int, float], after: dict[int, float]) -> float:
 def _tree(pid: int) -> list[int]:
     found = [pid]
     for parent in found:  # grows while it is walked
-        for tasks in Path(f"/proc/{parent}/task").glob("*/children"):
-            found += [int(child) for child in _text(tasks).split()]
+        for text in _tasks_texts(parent, "children"):
+            found += [int(child) for child in text.split()]
     return found
+
+
+def _tasks_texts(pid: int, name: str) -> list[str]:
+    """The contents of a file that each of the process's threads has; a thread or process may go meanwhile."""
+    try:
+        threads = list(Path(f"/proc/{pid}/task").iterdir())
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+    return [_text(thread / name) for thread in threads]
 
 
 def _text(path: Path) -> str:
@@ -160,8 +169,7 @@ def _is_backend(pid: int) -> bool:
 
 
 def _cpu_seconds(pid: int) -> float:
-    texts = [_text(path) for path in Path(f"/proc/{pid}/task").glob("*/schedstat")]
-    return sum(int(text.split()[0]) for text in texts if text) / 1e9
+    return sum(int(text.split()[0]) for text in _tasks_texts(pid, "schedstat") if text) / 1e9
 
 
 def _children_cpu_seconds(pid: int) -> float:

@@ -10,6 +10,7 @@ import json
 import os
 import platform
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -19,7 +20,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from types import FrameType
+from typing import Any, NoReturn
 
 from tests.benchmarks import cells, generator, processes, report
 from tests.benchmarks.cells import Cell
@@ -38,7 +40,7 @@ _FLUSHES = 32
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0: all was measured; 1: something failed, the report says what; 2: nothing could be done."""
+    """0: all was measured; 1: not all was, the report says what; 2: nothing could be done."""
     asked = _parser().parse_args(arguments)
     chosen = [cell for cell in cells.all_cells(asked.slots) if cells.matches(cell.name, asked.cells)]
     idle_chosen = cells.matches(cells.IDLE, asked.cells)
@@ -56,12 +58,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except GeneratorFailed as error:
         print(error, file=sys.stderr)
         return 2
+    signal.signal(signal.SIGTERM, _stop)
     # Straight in the folder for temporary files: PostgreSQL may run as another user and has to get there.
     data_dir = Path(tempfile.mkdtemp(prefix="coordinator-bench-", dir=asked.data_dir))
     contenders = _contenders(asked, data_dir)
     measured: list[Measured] = []
     idle: list[Idle] = []
     machine = _machine(asked)
+    stopped = False
     try:
         if idle_chosen:
             idle += [_hold_idle(contender, contenders) for contender in contenders]
@@ -74,6 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     _write(machine, measured, idle)
     except KeyboardInterrupt:
         print("interrupted: what was measured is in the report", file=sys.stderr)
+        stopped = True
     finally:
         for contender in contenders:
             contender.stop()
@@ -82,7 +87,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(report.markdown(machine, measured, idle), end="")
     print(f"\nwritten to {FOLDER.relative_to(REPOSITORY)}/report.md and report.json", file=sys.stderr)
     failed = any(one.failure for one in measured) or any(one.failure for one in idle)
-    return 1 if failed else 0
+    return 1 if failed or stopped else 0
+
+
+def _stop(number: int, frame: FrameType | None) -> NoReturn:
+    """A benchmark that is told to go takes its servers with it, as when it is interrupted."""
+    raise KeyboardInterrupt
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -78,7 +78,7 @@ class Server:
 def start_service(*, data_dir: Path, log: Path, arguments: list[str]) -> Server:
     """``coordinator serve`` of this repository with an embedded PostgreSQL in ``data_dir``, on a free port.
 
-    Its log says where it listens: ``{"event": "listening", "address": "amqp://127.0.0.1:..."}``.
+    Its log says where it listens: ``{"event": "listening", "listen": ["amqp://127.0.0.1:..."]}``.
     """
     command = [sys.executable, "-m", "coordinator", "serve", "--listen", "amqp://127.0.0.1:0"]
     server = Server("service", _start([*command, "--data-dir", str(data_dir), *arguments], log), log, None)
@@ -159,5 +159,5 @@ def _listening_port(log: Path) -> int:
         except ValueError:
             continue
         if isinstance(entry, dict) and entry.get("event") == "listening":
-            return urlsplit(str(entry["address"])).port or 0
+            return urlsplit(str(entry["listen"][0])).port or 0
     return 0

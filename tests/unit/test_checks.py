@@ -245,7 +245,11 @@ def test_an_address_that_is_gone_leaves_no_findings(spark: SparkSession) -> None
 def test_a_check_is_overdue_only_after_the_allowance(spark: SparkSession) -> None:
     rows = StoreRows()
     address = rows.address("orders")
-    for late, name in ((timedelta(seconds=-30), "soon"), (timedelta(seconds=60), "just"), (timedelta(minutes=3), "late")):
+    for late, name in (
+        (timedelta(seconds=-30), "soon"),
+        (timedelta(seconds=60), "just"),
+        (timedelta(minutes=3), "late"),
+    ):
         txn = rows.uuid_v7(AT)
         rows.half(address, AT, txn)
         rows.undecided(txn, AT, producer_group=name, checks=1, next_check_at=NOW - late)

@@ -17,7 +17,11 @@ from store.ids import id_at, moment_of
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-MOMENTS = st.datetimes(min_value=datetime(2024, 1, 2), max_value=datetime(2060, 1, 1)).map(lambda m: m.replace(tzinfo=UTC))
+MOMENTS = st.datetimes(
+    min_value=datetime(2024, 1, 2),  # noqa: DTZ001 - hypothesis adds the zone
+    max_value=datetime(2060, 1, 1),  # noqa: DTZ001
+    timezones=st.just(UTC),
+)
 
 
 @given(MOMENTS, st.integers(0, 2**74 - 1))

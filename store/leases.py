@@ -1,0 +1,18 @@
+"""Who holds an entry: leased to an instance by itself, or in the range that the holder of its group has read."""
+
+from __future__ import annotations
+
+from sqlalchemy import select
+
+from store.tables import consumer_group, entry
+
+#: The entry is in an instance's hands: in its window, or under way to a consumer.
+held = (entry.c.lease != 0) | (
+    select(consumer_group.c.id)
+    .where(
+        consumer_group.c.id == entry.c.group_id,
+        consumer_group.c.holder != 0,
+        entry.c.id <= consumer_group.c.read_through,
+    )
+    .exists()
+)

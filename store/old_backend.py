@@ -1,0 +1,58 @@
+"""A server process whose reply was lost may still be at work: what it did counts only once it is gone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import structlog
+from psycopg import pq
+
+from store import arrays
+from store.errors import StoreError
+from store.libpq import Connection
+from store.loop import Loop
+
+log = structlog.get_logger(__name__)
+
+_TERMINATE = (
+    "select count(pg_terminate_backend(pid)) from pg_stat_activity "
+    "where pid = any($1::int4[]) and pid <> pg_backend_pid() and application_name = current_setting('application_name')"
+)
+
+LOOK_AGAIN_SECONDS = 0.05
+_AFTER_ERROR_SECONDS = 1.0
+
+
+class OldBackend:
+    """Ends the process that served ``connection`` before, over the connection that was made anew."""
+
+    def __init__(self, loop: Loop, connection: Connection) -> None:
+        self._loop = loop
+        self._connection = connection
+        # A new connection lost in its turn begins again; what an earlier attempt left behind says nothing then.
+        self._attempt = 0
+
+    def end(self, pid: int, ended: Callable[[], None]) -> None:
+        """To be called when the new connection is idle; ``ended()`` once no process ``pid`` of ours is left.
+
+        Until then the connection is not to be used for anything else. Lost meanwhile, it calls for ``end`` again.
+        """
+        self._attempt += 1
+        self._look(self._attempt, pid, ended)
+
+    def _look(self, attempt: int, pid: int, ended: Callable[[], None]) -> None:
+        if attempt != self._attempt or not self._connection.idle:
+            return
+
+        def looked(answer: list[pq.abc.PGresult] | StoreError) -> None:
+            if isinstance(answer, StoreError):
+                log.error("cannot end the process of a lost connection", error=str(answer))
+                wait = _AFTER_ERROR_SECONDS
+            elif answer[-1].get_value(0, 0) == bytes(8):
+                ended()
+                return
+            else:
+                wait = LOOK_AGAIN_SECONDS
+            self._loop.call_later(wait, lambda: self._look(attempt, pid, ended))
+
+        self._connection.execute(b"terminate", _TERMINATE, [arrays.int4([pid])], looked)

@@ -1,0 +1,286 @@
+"""Clients that work in transactions while the service dies under them, a record of what they were told, and its check.
+
+In the manner of Jepsen: whatever was acknowledged must hold, whatever was rolled back must never have been seen, and an
+answer that was lost must resolve, through asking again (T11), to one truth that the store has too.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal
+
+import psycopg
+
+from store.tables import SCHEMA
+from tests.acceptance.engine_client import Answer, Client, Detached, Lost, Taken
+
+#: Where producers post, and where movers put what they have taken from there.
+WORK, MOVED = "work", "moved"
+
+Wish = Literal["commit", "rollback", "none"]
+
+
+@dataclass
+class Txn:
+    """A transaction as its client knows it."""
+
+    txn_id: bytes
+    client: str
+    wish: Wish = "none"
+    posted: list[str] = field(default_factory=list)
+    retired: list[str] = field(default_factory=list)
+    #: None: never heard
+    answer: Answer | None = None
+    #: the answer was lost, and this is what asking again brought
+    resolved: Answer | None = None
+    #: number in :class:`History` of the moment the answer came
+    acknowledged_at: tuple[int, int] = (0, 0)
+
+    @property
+    def known(self) -> Answer | None:
+        return self.answer or self.resolved
+
+    @property
+    def committed(self) -> bool:
+        return self.wish == "commit" and self.known is not None and self.known.accepted
+
+
+@dataclass
+class Seen:
+    body: str
+    client: str
+    delivery_count: int
+    #: (number of kills before its connection was made, number of the event)
+    at: tuple[int, int]
+
+
+class History:
+    """Everything that happened, in the order in which the clients saw it."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.txns: list[Txn] = []
+        self.seen: list[Seen] = []
+        self.kills = 0
+        self._events = 0
+        self.stopping = False
+        self.errors: list[str] = []
+        #: bodies that others posted to the same addresses
+        self.foreign: set[str] = set()
+
+    def moment(self, kills: int) -> tuple[int, int]:
+        with self.lock:
+            self._events += 1
+            return kills, self._events
+
+    # -- the check
+
+    def violations(self, left: list[str], decisions: dict[bytes, str]) -> list[str]:
+        """What is wrong. ``left``: bodies in the queues at the end; ``decisions``: the store's ops by txn-id."""
+        found = list(self.errors)
+        committed = [txn for txn in self.txns if txn.committed]
+        owner = {body: txn for txn in self.txns for body in txn.posted}
+        retirements: Counter[str] = Counter(body for txn in committed for body in txn.retired)
+        remaining = Counter(left)
+        for txn in self.txns:
+            decision = decisions.get(txn.txn_id)
+            if txn.wish == "none" and decision == "commit":
+                found.append(f"{txn}: committed, and nobody asked for it")
+            if txn.known is None:
+                if txn.wish != "none":
+                    found.append(f"{txn}: never resolved")
+                continue
+            if not (txn.posted or txn.retired):
+                continue  # nothing is stored of an empty one (T35)
+            if txn.committed != (decision == "commit"):
+                found.append(f"{txn}: answered {txn.known}, and the store says {decision}")
+        for body, txn in owner.items():
+            if txn.committed:
+                places = retirements[body] + remaining[body]
+                if places != 1:
+                    found.append(f"{body} of {txn}: retired {retirements[body]} times, left {remaining[body]} times")
+            elif remaining[body]:
+                found.append(f"{body}: left, and not committed: {txn}")
+        for seen in self.seen:
+            if seen.body not in self.foreign and not owner[seen.body].committed:
+                found.append(f"{seen}: seen, and not committed: {owner[seen.body]}")
+        gone = {body: txn.acknowledged_at for txn in committed if txn.answer for body in txn.retired}
+        found += [
+            f"{seen}: came back after its retirement was acknowledged at {gone[seen.body]}"
+            for seen in self.seen
+            if seen.body in gone and seen.at > gone[seen.body]
+        ]
+        return found
+
+    def summary(self) -> str:
+        wishes = Counter(txn.wish for txn in self.txns)
+        lost = [txn for txn in self.txns if txn.answer is None and txn.wish != "none"]
+        return (
+            f"{len(self.txns)} transactions ({dict(wishes)}), "
+            f"{sum(len(txn.posted) for txn in self.txns)} messages posted, "
+            f"{len(self.seen)} seen, {self.kills} kills, {len(lost)} answers lost, "
+            f"of which {sum(txn.committed for txn in lost)} were commits that had happened"
+        )
+
+
+class Gone(Lost):
+    """The client goes away by itself."""
+
+
+class Worker(threading.Thread):
+    """A client that works until it is told to stop, and connects again whenever its connection is lost."""
+
+    #: its connection is never to be lost, but by itself
+    steady = False
+
+    def __init__(self, history: History, port: Callable[[], int], name: str, seed: int) -> None:
+        super().__init__(name=name, daemon=True)
+        self.history = history
+        self._port = port
+        self.dice = random.Random(seed)
+        self._number = 0
+        self._kills = 0
+        self._unknown: list[Txn] = []
+
+    def run(self) -> None:
+        try:
+            while not self.history.stopping:
+                try:
+                    self._connected()
+                except Gone:
+                    pass
+                except Lost:
+                    assert not self.steady, "the connection was lost"
+        except Exception as error:  # noqa: BLE001 - a thread's exception is nobody's otherwise
+            self.history.errors.append(f"{self.name}: {type(error).__name__}: {error}")
+
+    def _connected(self) -> None:
+        with self.history.lock:
+            self._kills = self.history.kills
+        client = Client(self._port(), self.name)
+        try:
+            self.resolve(client)
+            self.work(client)
+        finally:
+            client.cut()
+
+    def resolve(self, client: Client) -> None:
+        """Ask again for each answer that was lost."""
+        while self._unknown:
+            txn = self._unknown[0]
+            txn.resolved = client.discharge(txn.txn_id, fail=txn.wish == "rollback")
+            self._unknown.pop(0)
+
+    def work(self, client: Client) -> None:
+        raise NotImplementedError
+
+    def begin(self, client: Client) -> Txn:
+        txn = Txn(client.declare(), self.name)
+        with self.history.lock:
+            self.history.txns.append(txn)
+        return txn
+
+    def end(self, client: Client, txn: Txn, wish: Wish) -> None:
+        txn.wish = wish
+        self._unknown.append(txn)
+        try:
+            answer = client.discharge(txn.txn_id, fail=wish == "rollback")
+        except Detached as error:
+            raise AssertionError(f"the control link was closed: {error}") from None
+        txn.acknowledged_at = self.history.moment(self._kills)
+        txn.answer = answer
+        self._unknown.pop()
+
+    def wish(self) -> Wish:
+        """One in four rolls back; one in twenty is never discharged."""
+        number = self.dice.random()
+        return "rollback" if number < 0.25 else "none" if number < 0.3 else "commit"
+
+    def new_body(self) -> str:
+        self._number += 1
+        return f"{self.name}/{self._number}"
+
+    def note(self, taken: Taken) -> None:
+        at = self.history.moment(self._kills)
+        self.history.seen.append(Seen(str(taken.body), self.name, taken.message.delivery_count, at))
+
+
+class Producer(Worker):
+    """Posts a few messages a transaction."""
+
+    def work(self, client: Client) -> None:
+        sender = client.sender(WORK)
+        while not self.history.stopping:
+            txn = self.begin(client)
+            for _ in range(self.dice.randrange(1, 6)):
+                body = self.new_body()
+                txn.posted.append(body)
+                client.post(sender, body, txn=txn.txn_id, settled=self.dice.random() < 0.5)
+            wish = self.wish()
+            if wish == "none":
+                if self.dice.random() < 0.2:
+                    raise Gone("the client goes, and leaves a transaction")
+                continue
+            self.end(client, txn, wish)
+
+
+class Consumer(Worker):
+    """Takes a few messages a transaction; a mover posts as many to another address in the same one."""
+
+    moves = False
+
+    def work(self, client: Client) -> None:
+        receiver = client.receiver(WORK, 20)
+        sender = client.sender(MOVED) if self.moves else None
+        most = self.dice.randrange(20, 60)
+        while not self.history.stopping:
+            waiting = client.arrived(receiver)
+            if not waiting:
+                client.turn(0.05)
+                continue
+            txn = self.begin(client)
+            taken = [waiting.popleft() for _ in range(min(len(waiting), self.dice.randrange(1, 6)))]
+            for each in taken:
+                self.note(each)
+                client.retire(each, txn.txn_id)
+                txn.retired.append(str(each.body))
+                if sender is not None:
+                    body = self.new_body()
+                    txn.posted.append(body)
+                    client.post(sender, body, txn=txn.txn_id, settled=True)
+            receiver.flow(len(taken))
+            wish = self.wish()
+            if wish == "none":
+                raise Gone("the client goes, and leaves a transaction")
+            self.end(client, txn, wish)
+            most -= 1
+            if not most:
+                raise Gone("the client goes, with messages in its hands")
+
+
+class Mover(Consumer):
+    moves = True
+
+
+def decisions(url: str) -> dict[bytes, str]:
+    """The store's word on each transaction."""
+    with psycopg.connect(url) as connection:
+        rows = connection.execute(
+            f"select id, decision from {SCHEMA}.op where decision in ('commit', 'rollback')".encode()
+        ).fetchall()
+    return {row[0].bytes: row[1] for row in rows}
+
+
+def left(client: Client, address: str) -> list[str]:
+    """Everything that is still at an address; it is taken."""
+    receiver = client.receiver(address, 0)
+    bodies: list[str] = []
+    while taken := client.drain(receiver, 1000):
+        for each in taken:
+            client.accept(each)
+            bodies.append(str(each.body))
+    return bodies

@@ -1,0 +1,239 @@
+package acceptance;
+
+import jakarta.jms.CompletionListener;
+import jakarta.jms.Connection;
+import jakarta.jms.JMSException;
+import jakarta.jms.Message;
+import jakarta.jms.MessageConsumer;
+import jakarta.jms.MessageProducer;
+import jakarta.jms.Session;
+import jakarta.jms.TemporaryQueue;
+import java.util.ArrayList;
+import java.util.Collections;
+import java.util.List;
+import java.util.Map;
+import java.util.TreeSet;
+import java.util.concurrent.BlockingQueue;
+import java.util.concurrent.LinkedBlockingQueue;
+import java.util.concurrent.TimeUnit;
+
+/** Sending and receiving without a transaction: acknowledgement, credit, who gets what, how long it lives. */
+final class DeliveryCases {
+    private DeliveryCases() {}
+
+    static Map<String, Driver.Case> all() {
+        return Map.of(
+                "acknowledgement", DeliveryCases::acknowledgement,
+                "client-acknowledge", DeliveryCases::clientAcknowledge,
+                "asynchronous-sends", DeliveryCases::asynchronousSends,
+                "competing-consumers", DeliveryCases::competingConsumers,
+                "temporary-queue", DeliveryCases::temporaryQueue,
+                "time-to-live", DeliveryCases::timeToLive,
+                "no-prefetch", DeliveryCases::noPrefetch,
+                "not-allowed", DeliveryCases::notAllowed);
+    }
+
+    private static void acknowledgement(Broker broker, Map<String, Object> seen) throws Exception {
+        for (Map.Entry<String, Integer> mode :
+                Map.of("auto", Session.AUTO_ACKNOWLEDGE, "dups_ok", Session.DUPS_OK_ACKNOWLEDGE).entrySet()) {
+            Connection connection = broker.connect();
+            Session session = connection.createSession(false, mode.getValue());
+            MessageProducer producer = session.createProducer(broker.queue(session, mode.getKey()));
+            Broker.send(session, producer, "m", 10);
+            MessageConsumer consumer = session.createConsumer(broker.queue(session, mode.getKey()));
+            seen.put(mode.getKey(), Broker.receive(consumer, 7));
+            consumer.close();
+            connection.close();
+            seen.put(mode.getKey() + "_left", broker.takeAll(mode.getKey()));
+        }
+    }
+
+    private static void clientAcknowledge(Broker broker, Map<String, Object> seen) throws Exception {
+        Connection connection = broker.connect();
+        Session session = connection.createSession(false, Session.CLIENT_ACKNOWLEDGE);
+        Broker.send(session, session.createProducer(broker.queue(session, "q")), "m", 6);
+        MessageConsumer consumer = session.createConsumer(broker.queue(session, "q"));
+        Broker.receive(consumer);
+        Broker.receive(consumer).acknowledge(); // both
+        Broker.receive(consumer, 2);
+        session.recover();
+        Message again = Broker.receive(consumer);
+        seen.put("after_recover", Broker.text(again));
+        seen.put("redelivered", again.getJMSRedelivered());
+        seen.put("delivery_count", again.getIntProperty("JMSXDeliveryCount"));
+        again.acknowledge();
+        Broker.receive(consumer); // never acknowledged
+        connection.close();
+        seen.put("left", broker.takeAll("q"));
+    }
+
+    private static void asynchronousSends(Broker broker, Map<String, Object> seen) throws Exception {
+        int count = 500;
+        Session session = Broker.automatic(broker.connect("jms.forceAsyncSend=true"));
+        MessageProducer producer = session.createProducer(broker.queue(session, "q"));
+        BlockingQueue<String> completed = new LinkedBlockingQueue<>();
+        CompletionListener listener =
+                new CompletionListener() {
+                    @Override
+                    public void onCompletion(Message message) {
+                        try {
+                            completed.add(Broker.text(message));
+                        } catch (JMSException error) {
+                            completed.add(error.toString());
+                        }
+                    }
+
+                    @Override
+                    public void onException(Message message, Exception error) {
+                        completed.add(error.toString());
+                    }
+                };
+        List<String> sent = new ArrayList<>();
+        for (int i = 0; i < count; i++) {
+            sent.add("m" + i);
+            producer.send(session.createTextMessage("m" + i), listener);
+        }
+        List<String> answered = new ArrayList<>();
+        for (int i = 0; i < count; i++) {
+            answered.add(String.valueOf(completed.poll(Broker.PATIENCE_MS, TimeUnit.MILLISECONDS)));
+        }
+        seen.put("completed_in_order", answered.equals(sent));
+        seen.put("received_in_order", broker.takeAll("q").equals(sent));
+    }
+
+    private static void competingConsumers(Broker broker, Map<String, Object> seen) throws Exception {
+        int count = 200;
+        Session writer = Broker.automatic(broker.connect());
+        Broker.send(writer, writer.createProducer(broker.queue(writer, "q")), "m", count);
+        List<MessageConsumer> consumers = new ArrayList<>();
+        for (int i = 0; i < 4; i++) {
+            Session session = Broker.automatic(broker.connect("jms.prefetchPolicy.all=1"));
+            consumers.add(session.createConsumer(broker.queue(session, "q")));
+        }
+        // with a credit of one each, none can take all: each has at least its first
+        BlockingQueue<String> heard = new LinkedBlockingQueue<>();
+        for (MessageConsumer consumer : consumers) {
+            heard.add(Broker.text(Broker.receive(consumer)));
+        }
+        for (MessageConsumer consumer : consumers) {
+            consumer.setMessageListener(
+                    message -> {
+                        try {
+                            heard.add(Broker.text(message));
+                        } catch (JMSException error) {
+                            heard.add(error.toString());
+                        }
+                    });
+        }
+        List<String> received = new ArrayList<>();
+        for (int i = 0; i < count; i++) {
+            received.add(String.valueOf(heard.poll(Broker.PATIENCE_MS, TimeUnit.MILLISECONDS)));
+        }
+        seen.put("received", received.size());
+        seen.put("distinct", new TreeSet<>(received).size());
+        for (MessageConsumer consumer : consumers) {
+            consumer.close();
+        }
+        seen.put("left", broker.takeAll("q"));
+    }
+
+    private static void temporaryQueue(Broker broker, Map<String, Object> seen) throws Exception {
+        Connection connection = broker.connect();
+        Session session = Broker.automatic(connection);
+        TemporaryQueue replies = session.createTemporaryQueue();
+        MessageConsumer replyConsumer = session.createConsumer(replies);
+        Message request = session.createTextMessage("question");
+        request.setJMSReplyTo(replies);
+        request.setJMSCorrelationID("42");
+        session.createProducer(broker.queue(session, "requests")).send(request);
+
+        Session server = Broker.transacted(broker.connect());
+        Message asked = Broker.receive(server.createConsumer(broker.queue(server, "requests")));
+        Message reply = server.createTextMessage("answer to " + Broker.text(asked));
+        reply.setJMSCorrelationID(asked.getJMSCorrelationID());
+        server.createProducer(asked.getJMSReplyTo()).send(reply);
+        server.commit();
+
+        Message answered = Broker.receive(replyConsumer);
+        seen.put("reply", Broker.text(answered));
+        seen.put("correlation_id", answered.getJMSCorrelationID());
+        String name = replies.getQueueName();
+        replyConsumer.close();
+        replies.delete();
+        seen.put("address", name);
+    }
+
+    private static void timeToLive(Broker broker, Map<String, Object> seen) throws Exception {
+        Connection connection = broker.connect("jms.localMessageExpiry=false");
+        Session session = Broker.automatic(connection);
+        MessageProducer producer = session.createProducer(broker.queue(session, "q"));
+        producer.send(session.createTextMessage("stays"));
+        producer.setTimeToLive(100);
+        Message mortal = session.createTextMessage("expires");
+        producer.send(mortal);
+        producer.setTimeToLive(3_600_000);
+        producer.send(session.createTextMessage("long"));
+        while (System.currentTimeMillis() <= mortal.getJMSExpiration() + 100) {
+            Thread.sleep(20);
+        }
+        seen.put("received", broker.takeAll("q"));
+    }
+
+    private static void noPrefetch(Broker broker, Map<String, Object> seen) throws Exception {
+        Connection connection = broker.connect("jms.prefetchPolicy.all=0");
+        Session session = Broker.automatic(connection);
+        MessageConsumer consumer = session.createConsumer(broker.queue(session, "q"));
+        seen.put("empty_no_wait", consumer.receiveNoWait() == null);
+        seen.put("empty_timeout", consumer.receive(200) == null);
+        Broker.send(session, session.createProducer(broker.queue(session, "q")), "m", 3);
+        List<String> texts = new ArrayList<>();
+        texts.add(Broker.text(consumer.receiveNoWait()));
+        texts.add(Broker.text(Broker.receive(consumer)));
+        seen.put("received", texts);
+        // nothing was fetched ahead: another consumer gets the third
+        Session other = Broker.automatic(broker.connect("jms.prefetchPolicy.all=0"));
+        seen.put("other", Broker.text(Broker.receive(other.createConsumer(broker.queue(other, "q")))));
+        seen.put("empty_again", consumer.receiveNoWait() == null);
+        connection.close();
+    }
+
+    /** Against a service that makes no addresses of itself. */
+    private static void notAllowed(Broker broker, Map<String, Object> seen) throws Exception {
+        Connection connection = broker.connect();
+        Session session = Broker.automatic(connection);
+        seen.put("producer", thrown(() -> session.createProducer(broker.queue(session, "nowhere"))));
+        seen.put("consumer", thrown(() -> session.createConsumer(broker.queue(session, "nowhere"))));
+        MessageProducer anywhere = session.createProducer(null);
+        seen.put(
+                "anonymous",
+                thrown(() -> anywhere.send(broker.queue(session, "nowhere"), session.createTextMessage("lost"))));
+        Session transacted = Broker.transacted(connection);
+        MessageProducer producer = transacted.createProducer(null);
+        seen.put(
+                "in_transaction",
+                thrown(
+                        () -> {
+                            producer.send(session.createQueue("known"), transacted.createTextMessage("rolled back"));
+                            producer.send(broker.queue(session, "nowhere"), transacted.createTextMessage("lost"));
+                            transacted.commit();
+                        }));
+        transacted.rollback();
+        // the connection lives on
+        anywhere.send(session.createQueue("known"), session.createTextMessage("arrives"));
+        MessageConsumer consumer = session.createConsumer(session.createQueue("known"));
+        seen.put("known", Broker.receiveUpTo(consumer, "arrives"));
+    }
+
+    private interface Action {
+        void run() throws JMSException;
+    }
+
+    private static List<String> thrown(Action action) {
+        try {
+            action.run();
+            return Collections.emptyList();
+        } catch (JMSException error) {
+            return List.of(error.getClass().getSimpleName(), String.valueOf(error.getMessage()));
+        }
+    }
+}

@@ -1,0 +1,140 @@
+package acceptance;
+
+import jakarta.jms.Connection;
+import jakarta.jms.JMSException;
+import jakarta.jms.MessageConsumer;
+import jakarta.jms.MessageProducer;
+import jakarta.jms.Session;
+import jakarta.jms.TransactionRolledBackException;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.CountDownLatch;
+
+/** The service is killed in the middle; what was acknowledged is there after, whole, and once. */
+final class FailureCases {
+    private FailureCases() {}
+
+    static Map<String, Driver.Case> all() {
+        return Map.of(
+                "reconnect", FailureCases::reconnect,
+                "transaction-over-a-kill", FailureCases::transactionOverAKill,
+                "commit-in-doubt", FailureCases::commitInDoubt);
+    }
+
+    private static void reconnect(Broker broker, Map<String, Object> seen) throws Exception {
+        Connection connection = broker.reconnecting();
+        Session session = Broker.automatic(connection);
+        MessageProducer producer = session.createProducer(broker.queue(session, "q"));
+        Broker.send(session, producer, "before", 50);
+        Driver.step("kill and restart");
+        Broker.send(session, producer, "after", 50);
+        MessageConsumer consumer = session.createConsumer(broker.queue(session, "q"));
+        seen.put("received", Broker.receive(consumer, 100));
+        connection.close();
+        seen.put("left", broker.takeAll("q"));
+    }
+
+    private static void transactionOverAKill(Broker broker, Map<String, Object> seen) throws Exception {
+        Connection connection = broker.reconnecting();
+        Session session = Broker.transacted(connection);
+        MessageProducer producer = session.createProducer(broker.queue(session, "q"));
+        Broker.send(session, producer, "committed", 2);
+        session.commit();
+        Broker.send(session, producer, "cut", 2);
+        Driver.step("kill and restart");
+        Broker.send(session, producer, "cut too", 1);
+        try {
+            session.commit();
+            seen.put("commit", "succeeded");
+        } catch (JMSException error) {
+            seen.put("commit", error.getClass().getSimpleName());
+        }
+        // until it is connected again, the client rolls back whatever it is given
+        boolean committed = false;
+        while (!committed) {
+            try {
+                Broker.send(session, producer, "later", 1);
+                session.commit();
+                committed = true;
+            } catch (TransactionRolledBackException stillAway) {
+                Thread.sleep(50);
+            }
+        }
+        connection.close();
+        seen.put("received", broker.takeAll("q"));
+    }
+
+    /** Commits without a pause while the test kills the service; each answer is remembered. */
+    private static void commitInDoubt(Broker broker, Map<String, Object> seen) throws Exception {
+        List<String> committed = new ArrayList<>();
+        List<String> unknown = new ArrayList<>();
+        int number = 0;
+        for (int round = 0; round < 5; round++) {
+            Connection connection = broker.connect();
+            CountDownLatch underWay = new CountDownLatch(1);
+            int first = number;
+            Committer committer = new Committer(broker, connection, first, committed, unknown, underWay);
+            Thread thread = new Thread(committer);
+            thread.start();
+            underWay.await();
+            Driver.step("kill");
+            thread.join();
+            number = committer.next;
+            Driver.step("restart");
+        }
+        seen.put("size", Committer.SIZE);
+        seen.put("committed", committed);
+        seen.put("unknown", unknown);
+        seen.put("received", broker.takeAll("q"));
+    }
+
+    /** Transactions of {@link #SIZE} messages until the connection breaks. */
+    private static final class Committer implements Runnable {
+        static final int SIZE = 5;
+
+        private final Broker broker;
+        private final Connection connection;
+        private final List<String> committed;
+        private final List<String> unknown;
+        private final CountDownLatch underWay;
+        private int next;
+
+        Committer(
+                Broker broker,
+                Connection connection,
+                int first,
+                List<String> committed,
+                List<String> unknown,
+                CountDownLatch underWay) {
+            this.broker = broker;
+            this.connection = connection;
+            this.next = first;
+            this.committed = committed;
+            this.unknown = unknown;
+            this.underWay = underWay;
+        }
+
+        @Override
+        public void run() {
+            int done = 0;
+            try {
+                Session session = Broker.transacted(connection);
+                MessageProducer producer = session.createProducer(broker.queue(session, "q"));
+                while (true) {
+                    String name = "t" + next++;
+                    unknown.add(name);
+                    Broker.send(session, producer, name + "/", SIZE);
+                    session.commit();
+                    unknown.remove(name);
+                    committed.add(name);
+                    if (++done == 20) {
+                        underWay.countDown();
+                    }
+                }
+            } catch (JMSException broken) {
+                underWay.countDown(); // what was under way is unknown; the next round goes on with the next number
+            }
+        }
+    }
+}

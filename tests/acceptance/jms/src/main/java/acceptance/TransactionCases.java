@@ -1,0 +1,250 @@
+package acceptance;
+
+import jakarta.jms.Connection;
+import jakarta.jms.Message;
+import jakarta.jms.MessageConsumer;
+import jakarta.jms.MessageProducer;
+import jakarta.jms.Session;
+import java.util.ArrayList;
+import java.util.Collections;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.BlockingQueue;
+import java.util.concurrent.LinkedBlockingQueue;
+import java.util.concurrent.TimeUnit;
+
+/** Transacted sessions: what is seen before and after a commit and a rollback. */
+final class TransactionCases {
+    private TransactionCases() {}
+
+    static Map<String, Driver.Case> all() {
+        return Map.of(
+                "commit-and-rollback", TransactionCases::commitAndRollback,
+                "rollback-with-prefetch", TransactionCases::rollbackWithPrefetch,
+                "consume", TransactionCases::consume,
+                "transfer", TransactionCases::transfer,
+                "many-addresses", TransactionCases::manyAddresses,
+                "anonymous-producer", TransactionCases::anonymousProducer,
+                "browser", TransactionCases::browser,
+                "listener", TransactionCases::listener,
+                "connection-lost", TransactionCases::connectionLost,
+                "ten-thousand", TransactionCases::tenThousand);
+    }
+
+    private static void commitAndRollback(Broker broker, Map<String, Object> seen) throws Exception {
+        Session session = Broker.transacted(broker.connect());
+        MessageProducer producer = session.createProducer(broker.queue(session, "q"));
+        Session reader = Broker.automatic(broker.connect());
+        MessageConsumer consumer = reader.createConsumer(broker.queue(reader, "q"));
+
+        Broker.send(session, producer, "committed", 3);
+        broker.mark("q", "before commit");
+        seen.put("before_commit", Broker.receiveUpTo(consumer, "before commit"));
+        session.commit();
+        seen.put("after_commit", Broker.receive(consumer, 3));
+
+        Broker.send(session, producer, "rolled back", 3);
+        session.rollback();
+        Broker.send(session, producer, "next", 1);
+        session.commit();
+        broker.mark("q", "end");
+        seen.put("after_rollback", Broker.receiveUpTo(consumer, "end"));
+    }
+
+    private static void rollbackWithPrefetch(Broker broker, Map<String, Object> seen) throws Exception {
+        Connection connection = broker.connect();
+        Session writer = Broker.automatic(connection);
+        Broker.send(writer, writer.createProducer(broker.queue(writer, "q")), "m", 10);
+
+        Session session = Broker.transacted(connection);
+        MessageConsumer consumer = session.createConsumer(broker.queue(session, "q"));
+        seen.put("first", Broker.receive(consumer, 4));
+        session.rollback();
+        List<String> texts = new ArrayList<>();
+        List<Integer> counts = new ArrayList<>();
+        List<Boolean> redelivered = new ArrayList<>();
+        for (int i = 0; i < 10; i++) {
+            Message message = Broker.receive(consumer);
+            texts.add(Broker.text(message));
+            counts.add(message.getIntProperty("JMSXDeliveryCount"));
+            redelivered.add(message.getJMSRedelivered());
+        }
+        session.commit();
+        seen.put("second", texts);
+        seen.put("delivery_counts", counts);
+        seen.put("redelivered", redelivered);
+        session.close();
+        seen.put("left", broker.takeAll("q"));
+    }
+
+    private static void consume(Broker broker, Map<String, Object> seen) throws Exception {
+        Connection connection = broker.connect();
+        Session writer = Broker.automatic(connection);
+        Broker.send(writer, writer.createProducer(broker.queue(writer, "q")), "m", 6);
+
+        Session session = Broker.transacted(connection);
+        MessageConsumer consumer = session.createConsumer(broker.queue(session, "q"));
+        seen.put("committed", Broker.receive(consumer, 3));
+        session.commit();
+        seen.put("rolled_back", Broker.receive(consumer, 2));
+        session.rollback();
+        // not committed when its session ends: rolled back
+        seen.put("abandoned", Broker.receive(consumer, 2));
+        connection.close();
+        seen.put("left", broker.takeAll("q"));
+    }
+
+    private static void transfer(Broker broker, Map<String, Object> seen) throws Exception {
+        Connection connection = broker.connect();
+        Session writer = Broker.automatic(connection);
+        Broker.send(writer, writer.createProducer(broker.queue(writer, "from")), "m", 4);
+
+        Session session = Broker.transacted(connection);
+        MessageConsumer from = session.createConsumer(broker.queue(session, "from"));
+        MessageProducer to = session.createProducer(broker.queue(session, "to"));
+        for (String text : Broker.receive(from, 2)) {
+            to.send(session.createTextMessage("rolled back " + text));
+        }
+        session.rollback();
+        for (String text : Broker.receive(from, 2)) {
+            to.send(session.createTextMessage("moved " + text));
+        }
+        session.commit();
+        connection.close();
+        seen.put("from", broker.takeAll("from"));
+        seen.put("to", broker.takeAll("to"));
+    }
+
+    private static void manyAddresses(Broker broker, Map<String, Object> seen) throws Exception {
+        Session session = Broker.transacted(broker.connect());
+        List<String> names = List.of("a", "b", "c", "d", "e");
+        for (String outcome : List.of("rolled back", "committed")) {
+            for (String name : names) {
+                try (MessageProducer producer = session.createProducer(broker.queue(session, name))) {
+                    producer.send(session.createTextMessage(outcome + " " + name));
+                }
+            }
+            if (outcome.equals("committed")) {
+                session.commit();
+            } else {
+                session.rollback();
+            }
+        }
+        for (String name : names) {
+            seen.put(name, broker.takeAll(name));
+        }
+    }
+
+    private static void anonymousProducer(Broker broker, Map<String, Object> seen) throws Exception {
+        Connection connection = broker.connect();
+        Session plain = Broker.automatic(connection);
+        MessageProducer anywhere = plain.createProducer(null);
+        anywhere.send(broker.queue(plain, "a"), plain.createTextMessage("plain a"));
+        anywhere.send(broker.queue(plain, "b"), plain.createTextMessage("plain b"));
+
+        Session session = Broker.transacted(connection);
+        MessageProducer producer = session.createProducer(null);
+        for (String outcome : List.of("rolled back", "committed")) {
+            for (String name : List.of("a", "b")) {
+                producer.send(broker.queue(session, name), session.createTextMessage(outcome + " " + name));
+            }
+            if (outcome.equals("committed")) {
+                session.commit();
+            } else {
+                session.rollback();
+            }
+        }
+        seen.put("a", broker.takeAll("a"));
+        seen.put("b", broker.takeAll("b"));
+    }
+
+    private static void browser(Broker broker, Map<String, Object> seen) throws Exception {
+        Session session = Broker.transacted(broker.connect());
+        MessageProducer producer = session.createProducer(broker.queue(session, "q"));
+        Broker.send(session, producer, "m", 3);
+        seen.put("before_commit", broker.browse("q"));
+        session.commit();
+        seen.put("after_commit", broker.browse("q"));
+        seen.put("again", broker.browse("q"));
+        seen.put("taken", broker.takeAll("q"));
+    }
+
+    private static void listener(Broker broker, Map<String, Object> seen) throws Exception {
+        Connection connection = broker.connect();
+        Session writer = Broker.automatic(connection);
+        Broker.send(writer, writer.createProducer(broker.queue(writer, "q")), "m", 6);
+
+        Session session = Broker.transacted(connection);
+        MessageConsumer consumer = session.createConsumer(broker.queue(session, "q"));
+        BlockingQueue<String> heard = new LinkedBlockingQueue<>();
+        consumer.setMessageListener(
+                message -> {
+                    try {
+                        String text = Broker.text(message);
+                        boolean first = message.getIntProperty("JMSXDeliveryCount") == 1;
+                        if (text.equals("m2") && first) {
+                            session.rollback();
+                            heard.add("rolled back " + text);
+                        } else {
+                            session.commit();
+                            heard.add("committed " + text);
+                        }
+                    } catch (Exception error) {
+                        heard.add(error.toString());
+                    }
+                });
+        List<String> all = new ArrayList<>();
+        for (int i = 0; i < 7; i++) {
+            all.add(String.valueOf(heard.poll(Broker.PATIENCE_MS, TimeUnit.MILLISECONDS)));
+        }
+        connection.close();
+        seen.put("heard", all);
+        seen.put("left", broker.takeAll("q"));
+    }
+
+    private static void connectionLost(Broker broker, Map<String, Object> seen) throws Exception {
+        Session writer = Broker.automatic(broker.connect());
+        Broker.send(writer, writer.createProducer(broker.queue(writer, "from")), "m", 3);
+
+        Connection connection = broker.connect();
+        Session session = Broker.transacted(connection);
+        MessageConsumer from = session.createConsumer(broker.queue(session, "from"));
+        MessageProducer to = session.createProducer(broker.queue(session, "to"));
+        seen.put("received", Broker.receive(from, 2));
+        Broker.send(session, to, "uncommitted", 2);
+        connection.close();
+        seen.put("from", broker.takeAll("from"));
+        seen.put("to", broker.takeAll("to"));
+    }
+
+    private static void tenThousand(Broker broker, Map<String, Object> seen) throws Exception {
+        int transactions = 100;
+        int size = 100;
+        Connection connection = broker.connect();
+        Session session = Broker.transacted(connection);
+        MessageProducer producer = session.createProducer(broker.queue(session, "q"));
+        Session reader = Broker.transacted(connection);
+        MessageConsumer consumer = reader.createConsumer(broker.queue(reader, "q"));
+        List<String> expected = new ArrayList<>();
+        for (int i = 0; i < transactions; i++) {
+            for (int j = 0; j < size; j++) {
+                String text = i + "/" + j;
+                producer.send(session.createTextMessage(text));
+                expected.add(text);
+            }
+            session.commit();
+        }
+        List<String> received = new ArrayList<>();
+        for (int i = 0; i < transactions; i++) {
+            received.addAll(Broker.receive(consumer, size));
+            reader.commit();
+        }
+        connection.close();
+        seen.put("received", received.size());
+        seen.put("in_order", received.equals(expected));
+        Collections.sort(received);
+        Collections.sort(expected);
+        seen.put("complete", received.equals(expected));
+        seen.put("left", broker.takeAll("q"));
+    }
+}

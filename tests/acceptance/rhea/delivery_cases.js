@@ -1,0 +1,244 @@
+// Sending and receiving without a transaction.
+'use strict';
+
+const { message, next } = require('./client.js');
+const { answer } = require('./transactions.js');
+
+function names(count) {
+    return Array.from({ length: count }, (_, i) => `m${i}`);
+}
+
+async function sendAndReceive(client) {
+    const connection = await client.connect();
+    const sender = await client.sender(connection, client.address('q'));
+    const sent = {
+        body: { list: [1, 'two', null, true], 'ключ': 2.5 },
+        message_id: 'id-1',
+        subject: 'a subject',
+        content_type: 'text/x-test',
+        durable: true,
+        application_properties: { number: 42, text: 'wörter' },
+        message_annotations: { 'x-opt-note': 'kept' },
+    };
+    const answered = await answer(sender.send(sent));
+    const inbox = await client.receiver(connection, client.address('q'));
+    const item = await inbox.credit(1).take();
+    item.delivery.accept();
+    const received = {};
+    for (const field of Object.keys(sent)) received[field] = item.message[field];
+    return {
+        answered: [answered.kind, answered.settled],
+        sent,
+        received,
+        tag: item.delivery.tag.toString(),
+        left: await client.takeAll('q'),
+    };
+}
+
+// P6: settled by the sender: no answer comes, the message does.
+async function settled(client) {
+    const connection = await client.connect();
+    const sender = connection.open_sender({ target: client.address('q'), snd_settle_mode: 1 });
+    await next(sender, 'sendable');
+    for (const body of names(5)) sender.send({ body });
+    const inbox = await client.receiver(await client.connect(), client.address('q'), { snd_settle_mode: 1 });
+    const items = await inbox.credit(5).takeMany(5);
+    return {
+        received: items.map((item) => item.body),
+        settled: items.map((item) => item.delivery.remote_settled),
+        left: await client.takeAll('q'),
+    };
+}
+
+// P5: all credit is used up or given back.
+async function drain(client) {
+    const connection = await client.connect();
+    const inbox = await client.receiver(connection, client.address('q'));
+    const empty = await inbox.credit(5).drain();
+    const creditAfterEmpty = inbox.receiver.credit;
+    await client.send('q', names(3));
+    const items = await inbox.credit(10).drain();
+    items.forEach((item) => item.delivery.accept());
+    const creditAfter = inbox.receiver.credit;
+    await client.send('q', ['later']);
+    const later = await inbox.credit(1).take();
+    later.delivery.accept();
+    return {
+        empty: empty.length,
+        credit_after_empty: creditAfterEmpty,
+        received: items.map((item) => item.body),
+        credit_after: creditAfter,
+        later: later.body,
+    };
+}
+
+// P5: one message for one credit.
+async function creditByOne(client) {
+    await client.send('q', names(20));
+    const inbox = await client.receiver(await client.connect(), client.address('q'));
+    const bodies = [];
+    for (let i = 0; i < 20; i++) {
+        const item = await inbox.credit(1).take();
+        item.delivery.accept();
+        bodies.push([item.body, inbox.came.length]);
+    }
+    return { received: bodies };
+}
+
+// P11, D6: who gets a message again, and with which count.
+async function outcomes(client) {
+    const connection = await client.connect();
+    const here = await client.receiver(connection, client.address('q'));
+    const seen = { released: [], failed: [] };
+
+    await client.send('q', ['released', 'behind']);
+    for (let i = 0; i < 3; i++) {
+        const item = await here.credit(1).take();
+        seen.released.push([item.body, item.message.delivery_count || 0]);
+        item.delivery.release();
+    }
+    let item = await here.credit(1).take();
+    seen.released.push([item.body, item.message.delivery_count || 0]); // in its place still: before the one behind
+    item.delivery.accept();
+    item = await here.credit(1).take();
+    seen.behind = item.body;
+    item.delivery.accept();
+
+    await client.send('q', ['failed']);
+    for (let i = 0; i < 3; i++) {
+        item = await here.credit(1).take();
+        const annotations = item.message.message_annotations || {};
+        seen.failed.push([item.message.delivery_count || 0, annotations['x-opt-last'] === undefined ? null : annotations['x-opt-last']]);
+        item.delivery.modified({ delivery_failed: true, message_annotations: { 'x-opt-last': i } });
+    }
+    (await here.credit(1).take()).delivery.accept();
+
+    await client.send('q', ['elsewhere', 'for anyone']);
+    item = await here.credit(1).take();
+    item.delivery.modified({ undeliverable_here: true });
+    item = await here.credit(1).take();
+    seen.here = item.body;
+    item.delivery.accept();
+    const there = await client.receiver(await client.connect(), client.address('q'));
+    item = await there.credit(1).take();
+    seen.there = item.body;
+    item.delivery.accept();
+    return seen;
+}
+
+// P11, D4: a rejected message goes to the dead letters; `seen.address` is where it came from.
+async function rejected(client) {
+    await client.send('q', ['bad', 'good']);
+    const inbox = await client.receiver(await client.connect(), client.address('q'));
+    const bad = await inbox.credit(2).take();
+    bad.delivery.reject({ condition: 'app:bad', description: 'cannot be read' });
+    const good = await inbox.take();
+    good.delivery.accept();
+    return { bad: bad.body, good: good.body, address: client.address('q'), left: await client.takeAll('q') };
+}
+
+// A receiver from an address that the service makes in its own time.
+async function appearing(client, connection, address) {
+    for (;;) {
+        try {
+            return await client.receiver(connection, address);
+        } catch (error) {
+            if (!error.message.includes('amqp:not-found')) throw error;
+            await new Promise((resolve) => setTimeout(resolve, 20));
+        }
+    }
+}
+
+// D4: the dead letters are an ordinary address.
+async function deadLetters(client) {
+    await client.send('q', ['bad']);
+    const connection = await client.connect();
+    const inbox = await client.receiver(connection, client.address('q'));
+    (await inbox.credit(1).take()).delivery.reject({ condition: 'app:bad', description: 'cannot be read' });
+    const dead = await appearing(client, connection, `%DLQ%${client.address('q')}`);
+    const item = await dead.credit(1).take();
+    item.delivery.accept();
+    return { body: item.body, annotations: item.message.message_annotations || {} };
+}
+
+// P8: an address made for a link, and gone with it.
+async function dynamic(client) {
+    const connection = await client.connect();
+    const inbox = await client.receiver(connection, { dynamic: true });
+    const address = inbox.receiver.source.address;
+    const elsewhere = await client.connect();
+    const sender = await client.sender(elsewhere, address);
+    const answered = await answer(sender.send({ body: 'hello' }));
+    const item = await inbox.credit(1).take();
+    item.delivery.accept();
+    await inbox.close();
+    const relay = await client.sender(elsewhere, {});
+    const after = await answer(relay.send({ to: address, body: 'too late' }));
+    return {
+        has_address: Boolean(address),
+        is_dynamic: inbox.receiver.source.dynamic,
+        answered: answered.kind,
+        received: item.body,
+        after: [after.kind, after.state && after.state.error ? String(after.state.error.condition) : null],
+    };
+}
+
+// P9: a sender without an address; each message says where it goes.
+async function relay(client) {
+    const connection = await client.connect();
+    const sender = await client.sender(connection, {});
+    const answers = await Promise.all(
+        ['a', 'b'].map((name) => answer(sender.send({ to: client.address(name), body: `to ${name}` }))),
+    );
+    const nowhere = await answer(sender.send({ body: 'without to' }));
+    return {
+        offers: [].concat(connection.offered_capabilities || []).map(String).sort(),
+        answers: answers.map((each) => each.kind),
+        nowhere: nowhere.kind,
+        a: await client.takeAll('a'),
+        b: await client.takeAll('b'),
+    };
+}
+
+// P8: a browser leaves everything where it is.
+async function browse(client) {
+    await client.send('q', names(4));
+    const source = { address: client.address('q'), distribution_mode: 'copy' };
+    const connection = await client.connect();
+    const browser = await client.receiver(connection, source);
+    const first = (await browser.credit(10).drain()).map((item) => {
+        item.delivery.accept();
+        return item.body;
+    });
+    const mode = String(browser.receiver.source.distribution_mode);
+    await browser.close();
+    const again = await client.receiver(connection, source);
+    const second = (await again.credit(10).drain()).map((item) => item.body);
+    return { mode, first, second, left: await client.takeAll('q') };
+}
+
+// P2: more than one frame, both ways, in small frames.
+async function large(client) {
+    const connection = await client.connect({ max_frame_size: 4096 });
+    const sender = await client.sender(connection, client.address('q'));
+    const body = message.data_section(Buffer.alloc(1_000_000, 'x'));
+    const answered = await answer(sender.send({ body }));
+    const inbox = await client.receiver(connection, client.address('q'));
+    const item = await inbox.credit(1).take();
+    item.delivery.accept();
+    return { answered: answered.kind, equal: item.body.content.equals(body.content) };
+}
+
+module.exports = {
+    send_and_receive: sendAndReceive,
+    settled,
+    drain,
+    credit_by_one: creditByOne,
+    outcomes,
+    rejected,
+    dead_letters: deadLetters,
+    dynamic,
+    relay,
+    browse,
+    large,
+};

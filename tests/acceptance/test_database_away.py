@@ -1,0 +1,181 @@
+"""PostgreSQL killed, frozen, or stopped under load: nothing is acknowledged meanwhile, links stay, nothing is lost."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from store import migrations
+from store.embedded import EmbeddedServer, running_url
+from tests.acceptance.engine_client import Client
+from tests.acceptance.history import MOVED, WORK, Consumer, History, Mover, Producer, Worker, decisions, left
+from tests.fix_service import PATIENCE, Service, running_service
+
+
+def _database_pid(service: Service, since: int = 0) -> int:
+    return int(service.wait_for(lambda line: line.get("event") == "database started", since=since)["pid"])
+
+
+def _family(pid: int) -> list[int]:
+    """A process and its children."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [pid, *map(int, children)]
+
+
+def _freeze(pid: int, number: signal.Signals) -> None:
+    for each in _family(pid):
+        os.kill(each, number)
+
+
+def _start(history: History, service: Service) -> list[Worker]:
+    kinds: list[type[Worker]] = [Producer, Producer, Consumer, Consumer, Mover]
+    load = [kind(history, lambda: service.port, f"{kind.__name__}-{n}", n) for n, kind in enumerate(kinds)]
+    for worker in load:
+        worker.steady = True
+        worker.start()
+    return load
+
+
+def _acknowledged(history: History) -> int:
+    return sum(txn.answer is not None for txn in history.txns)
+
+
+def _goes_on(history: History) -> None:
+    """Commits are answered again."""
+    before = _acknowledged(history)
+    deadline = time.monotonic() + PATIENCE
+    while _acknowledged(history) < before + 50:
+        assert time.monotonic() < deadline, "it did not go on"
+        assert not history.errors, history.errors
+        time.sleep(0.01)
+
+
+def _check(history: History, load: list[Worker], service: Service, url: str) -> None:
+    history.stopping = True
+    for thread in load:
+        thread.join(PATIENCE)
+        assert not thread.is_alive(), thread.name
+    client = Client(service.port, "end")
+    there = [body for address in (WORK, MOVED, f"%DLQ%{WORK}") for body in left(client, address)]
+    client.close()
+    assert not history.violations(there, decisions(url))
+    assert not [txn for txn in history.txns if txn.wish != "none" and txn.answer is None], "an answer was lost"
+    ended = [line for line in service.log_lines() if line.get("event") == "worker ended"]
+    assert not ended
+
+
+@pytest.fixture
+def own_service() -> Iterator[Service]:
+    with running_service() as service:
+        yield service
+
+
+@pytest.mark.rule("T8", "H4", "H13")
+def test_the_embedded_server_is_killed_again_and_again(own_service: Service) -> None:
+    service = own_service
+    dice = random.Random(3)
+    history = History()
+    load = _start(history, service)
+    pid = _database_pid(service)
+    for _ in range(10):
+        _goes_on(history)
+        time.sleep(dice.uniform(0, 0.2))
+        seen = len(service.log_lines())
+        os.kill(pid, signal.SIGKILL)
+        pid = _database_pid(service, seen)
+    _goes_on(history)
+    _check(history, load, service, running_url(service.data_dir))
+
+
+@pytest.mark.rule("T8", "T35")
+def test_the_server_is_frozen_for_a_while(own_service: Service) -> None:
+    service = own_service
+    history = History()
+    history.foreign.add("frozen")
+    load = _start(history, service)
+    _goes_on(history)
+    pid = _database_pid(service)
+    client = Client(service.port, "empty")
+    client.discharge(client.declare(), fail=False)
+    frozen = client.declare()
+    sender = client.sender(WORK)
+    _freeze(pid, signal.SIGSTOP)
+    try:
+        time.sleep(0.5)  # answers that were on their way
+        before = _acknowledged(history)
+        # the links are up: what needs no store is answered
+        assert client.discharge(client.declare(), fail=False).accepted
+        client.post(sender, "frozen", txn=frozen)
+        delivery = client.ask_discharge(frozen, fail=False)
+        for _ in range(20):
+            client.turn(0.1)
+        assert not delivery.remote_state
+        assert _acknowledged(history) - before <= sum(not (txn.posted or txn.retired) for txn in history.txns)
+    finally:
+        _freeze(pid, signal.SIGCONT)
+    assert client.answer_of(delivery).accepted
+    _goes_on(history)
+    client.close()
+    _check(history, load, service, running_url(service.data_dir))
+
+
+@pytest.fixture
+def given(open_folder: Path) -> Iterator[tuple[EmbeddedServer, str]]:
+    """A server that is not the service's own, migrated."""
+    server = EmbeddedServer(open_folder / "given")
+    url = server.start()
+    try:
+        migrations.upgrade(url)
+        yield server, url
+    finally:
+        server.stop()
+
+
+@pytest.mark.rule("T8", "H4", "H13")
+@pytest.mark.parametrize("stop", ["fast", "immediate"])
+def test_a_given_server_is_stopped_and_started(given: tuple[EmbeddedServer, str], stop: str) -> None:
+    server, url = given
+    ways: dict[str, Callable[[], None]] = {"fast": server.stop, "immediate": lambda: server.stop(grace_seconds=0)}
+    with running_service({"database_url": url}) as service:
+        history = History()
+        load = _start(history, service)
+        for _ in range(3):
+            _goes_on(history)
+            ways[stop]()
+            before = _acknowledged(history)
+            time.sleep(1.0)
+            # one answer each may have been on its way to its client
+            assert _acknowledged(history) - before <= len(load)
+            server.start()
+        _goes_on(history)
+        _check(history, load, service, url)
+
+
+def test_a_service_waits_for_addresses_too(own_service: Service) -> None:
+    """An attach to a new address while the database is away is answered when it is back."""
+    service = own_service
+    pid = _database_pid(service)
+    client = Client(service.port, "attach")
+    _freeze(pid, signal.SIGSTOP)
+    try:
+        name = client._name()
+        link = client._session.sender(name)
+        link.target.address = "later"
+        link.open()
+        for _ in range(10):
+            client.turn(0.1)
+        assert not link.remote_target.address
+    finally:
+        _freeze(pid, signal.SIGCONT)
+    client.until(lambda: link.remote_target.address == "later", link)
+    assert client.outcome(client.post(link, "first")) == 0x24
+    client.close()
+    with psycopg.connect(running_url(service.data_dir)) as connection:
+        assert connection.execute(b"select count(*) from coordinator.half").fetchone() == (1,)

@@ -1,0 +1,269 @@
+"""Apache Qpid JMS, unchanged, against the service: what a Java application sees."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.fix_service import PATIENCE, Service, running_service
+
+Seen = dict[str, Any]
+
+
+class Driver:
+    """One run of the Java program."""
+
+    def __init__(self, classpath: str, case: str, url: str) -> None:
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 (it lives as long as the process)
+        self._process = subprocess.Popen(
+            [
+                *("java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto", "-Xmx512m"),
+                "-Dorg.slf4j.simpleLogger.defaultLogLevel=error",
+                *("-cp", classpath, "acceptance.Driver", case, url),
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+        )
+
+    def line(self) -> Seen:
+        """The next line: a step it waits at, or what it saw. Fails with its errors when there is none."""
+        assert self._process.stdout is not None
+        text = self._process.stdout.readline()
+        if not text:
+            status = self._process.wait(timeout=PATIENCE)
+            self._errors.seek(0)
+            pytest.fail(f"the client ended with {status}:\n{self._errors.read()}")
+        line = json.loads(text)
+        assert isinstance(line, dict)
+        return line
+
+    def go_on(self) -> None:
+        """Let it leave the step."""
+        assert self._process.stdin is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+
+    def end(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+        self._errors.close()
+
+
+@pytest.fixture
+def start(jms_classpath: str) -> Iterator[Callable[[str, Service], Driver]]:
+    """Start a case; it is gone when the test ends, however that is."""
+    drivers: list[Driver] = []
+
+    def start(case: str, service: Service) -> Driver:
+        driver = Driver(jms_classpath, case, service.url)
+        drivers.append(driver)
+        return driver
+
+    yield start
+    for driver in drivers:
+        driver.end()
+
+
+Start = Callable[[str, Service], Driver]
+
+
+@pytest.mark.rule("T1", "T7", "T8", "T9", "T20")
+def test_commit_shows_and_rollback_hides(service: Service, start: Start) -> None:
+    seen = start("commit-and-rollback", service).line()
+    assert seen["before_commit"] == ["before commit"]
+    assert seen["after_commit"] == ["committed0", "committed1", "committed2"]
+    assert seen["after_rollback"] == ["next0", "end"]
+
+
+@pytest.mark.rule("T28", "T32", "P11", "D6")
+def test_rollback_keeps_order_and_counts_only_what_was_enlisted(service: Service, start: Start) -> None:
+    seen = start("rollback-with-prefetch", service).line()
+    assert seen["first"] == ["m0", "m1", "m2", "m3"]
+    assert seen["second"] == [f"m{i}" for i in range(10)]
+    assert seen["delivery_counts"] == [2] * 4 + [1] * 6
+    assert seen["redelivered"] == [True] * 4 + [False] * 6
+    assert seen["left"] == []
+
+
+@pytest.mark.rule("T26", "T28", "T13")
+def test_consuming_in_a_transaction(service: Service, start: Start) -> None:
+    seen = start("consume", service).line()
+    assert seen["committed"] == ["m0", "m1", "m2"]
+    assert seen["rolled_back"] == ["m3", "m4"]
+    assert seen["abandoned"] == ["m3", "m4"]
+    assert seen["left"] == ["m3", "m4", "m5"]
+
+
+@pytest.mark.rule("T31")
+def test_transfer_is_one(service: Service, start: Start) -> None:
+    seen = start("transfer", service).line()
+    assert seen["from"] == ["m2", "m3"]
+    assert seen["to"] == ["moved m0", "moved m1"]
+
+
+@pytest.mark.rule("T31")
+def test_many_addresses_in_one_transaction(service: Service, start: Start) -> None:
+    seen = start("many-addresses", service).line()
+    assert seen == {name: [f"committed {name}"] for name in "abcde"}
+
+
+@pytest.mark.rule("P9", "T31")
+def test_producer_without_an_address(service: Service, start: Start) -> None:
+    seen = start("anonymous-producer", service).line()
+    assert seen == {name: [f"plain {name}", f"committed {name}"] for name in "ab"}
+
+
+@pytest.mark.rule("P8", "T20")
+def test_browser_sees_what_is_committed_and_takes_nothing(service: Service, start: Start) -> None:
+    seen = start("browser", service).line()
+    assert seen["before_commit"] == []
+    assert seen["after_commit"] == seen["again"] == seen["taken"] == ["m0", "m1", "m2"]
+
+
+def test_listener_in_a_transacted_session(service: Service, start: Start) -> None:
+    seen = start("listener", service).line()
+    assert seen["heard"] == [
+        *("committed m0", "committed m1", "rolled back m2"),
+        *(f"committed m{i}" for i in range(2, 6)),
+    ]
+    assert seen["left"] == []
+
+
+@pytest.mark.rule("T13", "D5")
+def test_connection_closed_before_the_commit(service: Service, start: Start) -> None:
+    seen = start("connection-lost", service).line()
+    assert seen["received"] == ["m0", "m1"]
+    assert seen["from"] == ["m0", "m1", "m2"]
+    assert seen["to"] == []
+
+
+@pytest.mark.rule("T3", "T31")
+def test_ten_thousand_messages_in_transactions_of_a_hundred(service: Service, start: Start) -> None:
+    seen = start("ten-thousand", service).line()
+    assert seen == {"received": 10_000, "in_order": True, "complete": True, "left": []}
+
+
+@pytest.mark.rule("P6")
+def test_automatic_and_lazy_acknowledgement(service: Service, start: Start) -> None:
+    seen = start("acknowledgement", service).line()
+    for mode in ("auto", "dups_ok"):
+        assert seen[mode] == [f"m{i}" for i in range(7)]
+        assert seen[f"{mode}_left"] == ["m7", "m8", "m9"]
+
+
+@pytest.mark.rule("P11", "D6")
+def test_client_acknowledge_and_recover(service: Service, start: Start) -> None:
+    seen = start("client-acknowledge", service).line()
+    assert (seen["after_recover"], seen["redelivered"], seen["delivery_count"]) == ("m2", True, 2)
+    assert seen["left"] == ["m3", "m4", "m5"]
+
+
+def test_asynchronous_sends_are_answered_in_order(service: Service, start: Start) -> None:
+    seen = start("asynchronous-sends", service).line()
+    assert seen == {"completed_in_order": True, "received_in_order": True}
+
+
+def test_competing_consumers_share_without_doubles(service: Service, start: Start) -> None:
+    seen = start("competing-consumers", service).line()
+    assert seen == {"received": 200, "distinct": 200, "left": []}
+
+
+@pytest.mark.rule("P8", "P9")
+def test_request_and_reply_over_a_temporary_queue(service: Service, start: Start) -> None:
+    seen = start("temporary-queue", service).line()
+    assert seen["reply"] == "answer to question"
+    assert seen["correlation_id"] == "42"
+    assert seen["address"] not in service.cli("address", "list", "--json")
+
+
+@pytest.mark.rule("P12")
+def test_expired_messages_are_not_delivered(service: Service, start: Start) -> None:
+    assert start("time-to-live", service).line()["received"] == ["stays", "long"]
+
+
+@pytest.mark.rule("P5")
+def test_pulling_without_prefetch(service: Service, start: Start) -> None:
+    seen = start("no-prefetch", service).line()
+    assert seen["empty_no_wait"]
+    assert seen["empty_timeout"]
+    assert seen["empty_again"]
+    assert seen["received"] == ["m0", "m1"]
+    assert seen["other"] == "m2"
+
+
+@pytest.mark.rule("P10")
+def test_every_kind_of_message_comes_back_equal(service: Service, start: Start) -> None:
+    seen = start("bodies", service).line()
+    assert len(seen["sent"]) == 7
+    for sent, received in zip(seen["sent"], seen["received"], strict=True):
+        assert received == sent
+
+
+@pytest.mark.rule("P2")
+def test_five_megabytes_with_and_without_a_transaction(service: Service, start: Start) -> None:
+    seen = start("large", service).line()
+    assert seen["received"] == [seen["sent"]] * 2
+
+
+@pytest.mark.rule("P9", "T23")
+def test_addresses_that_are_not_allowed(start: Start) -> None:
+    with running_service({"addresses.create": "never"}) as strict:
+        strict.cli("address", "add", "known")
+        seen = start("not-allowed", strict).line()
+        for attempt in ("producer", "consumer", "anonymous"):
+            error, message = seen[attempt]
+            assert error == "InvalidDestinationException", attempt
+            assert "not-allowed.nowhere" in message
+        # the refused post made the transaction rollback-only: the commit says so, and nothing of it arrives
+        assert seen["in_transaction"], "the commit succeeded without a refused message"
+        assert seen["known"] == ["arrives"]
+
+
+@pytest.mark.rule("T8", "D6")
+def test_client_reconnects_after_a_kill(service: Service, start: Start) -> None:
+    driver = start("reconnect", service)
+    assert driver.line() == {"step": "kill and restart"}
+    service.kill()
+    service.restart()
+    driver.go_on()
+    seen = driver.line()
+    assert seen["received"] == [*(f"before{i}" for i in range(50)), *(f"after{i}" for i in range(50))]
+    assert seen["left"] == []
+
+
+@pytest.mark.rule("T13")
+def test_transaction_cut_by_a_kill_leaves_nothing(service: Service, start: Start) -> None:
+    driver = start("transaction-over-a-kill", service)
+    assert driver.line() == {"step": "kill and restart"}
+    service.kill()
+    service.restart()
+    driver.go_on()
+    seen = driver.line()
+    assert seen["commit"] == "TransactionRolledBackException"
+    assert seen["received"] == ["committed0", "committed1", "later0"]
+
+
+@pytest.mark.rule("T8", "T31")
+def test_commits_in_doubt_are_whole_or_nothing(service: Service, start: Start) -> None:
+    driver = start("commit-in-doubt", service)
+    while (seen := driver.line()).get("step"):
+        if seen["step"] == "kill":
+            service.kill()
+        else:
+            service.restart()
+        driver.go_on()
+    transactions: dict[str, list[int]] = {}
+    for text in seen["received"]:
+        name, number = text.split("/")
+        transactions.setdefault(name, []).append(int(number))
+    whole = list(range(seen["size"]))
+    assert all(numbers == whole for numbers in transactions.values()), transactions
+    assert transactions.keys() >= set(seen["committed"])
+    assert transactions.keys() <= set(seen["committed"]) | set(seen["unknown"])

@@ -1,0 +1,79 @@
+"""Kill -9 of the service, and of its worker alone, at random moments under transacted load."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from store.embedded import running_url
+from tests.acceptance.engine_client import Client
+from tests.acceptance.history import MOVED, WORK, Consumer, History, Mover, Producer, Worker, decisions, left
+from tests.fix_service import Service, running_service
+
+KILLS = 50
+
+
+@pytest.fixture
+def own_service() -> Iterator[Service]:
+    with running_service() as service:
+        yield service
+
+
+def _worker_pid(service: Service, since: int) -> int:
+    line = service.wait_for(lambda line: line.get("event") == "worker ready", since=since)
+    return int(line["pid"])
+
+
+def _start_load(history: History, service: Service) -> list[Worker]:
+    kinds: list[type[Worker]] = [Producer, Producer, Producer, Consumer, Consumer, Mover]
+    load = [kind(history, lambda: service.port, f"{kind.__name__}-{n}", n) for n, kind in enumerate(kinds)]
+    for worker in load:
+        worker.start()
+    return load
+
+
+@pytest.mark.rule("T7", "T8", "T11", "T13", "H4", "H5", "H13")
+def test_nothing_acknowledged_is_lost_and_nothing_rolled_back_is_seen(
+    own_service: Service, record_property: Callable[[str, object], None]
+) -> None:
+    service = own_service
+    dice = random.Random(50)
+    history = History()
+    worker = _worker_pid(service, 0)
+    load = _start_load(history, service)
+    for number in range(KILLS):
+        time.sleep(dice.uniform(0.02, 0.6))
+        seen = len(service.log_lines())
+        with history.lock:
+            history.kills += 1
+        if number % 2:
+            os.kill(worker, signal.SIGKILL)
+        else:
+            service.kill()
+            service.restart()
+        worker = _worker_pid(service, seen)
+    time.sleep(1.0)
+    history.stopping = True
+    for thread in load:
+        thread.join(60)
+        assert not thread.is_alive(), thread.name
+    client = Client(service.port, "end")
+    for thread in load:
+        thread.resolve(client)
+    # what was asked again gets the same answer as before
+    for txn in history.txns:
+        if txn.known is not None and (txn.posted or txn.retired):
+            again = client.discharge(txn.txn_id, fail=txn.wish == "rollback")
+            assert again.accepted == txn.known.accepted, txn
+    # after so many kills a message may have had all its attempts
+    there = [body for address in (WORK, MOVED, f"%DLQ%{WORK}") for body in left(client, address)]
+    client.close()
+    record_property("history", history.summary())
+    assert not history.violations(there, decisions(running_url(service.data_dir)))
+    assert len(history.seen) > 1000
+    assert any(txn.answer is None and txn.committed for txn in history.txns), "no commit's answer was ever lost"

@@ -1,0 +1,99 @@
+"""The client of python-qpid-proton, unchanged: its reactor with transactions, and its blocking connection."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.fix_service import PATIENCE, REPOSITORY, Service
+
+Run = Callable[[str], dict[str, Any]]
+
+
+@pytest.fixture
+def run(service: Service) -> Run:
+    """Run a case in a process of its own; what it saw."""
+
+    def run(case: str) -> dict[str, Any]:
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.acceptance.proton_client", case, str(service.port)],
+            cwd=REPOSITORY,
+            capture_output=True,
+            text=True,
+            timeout=2 * PATIENCE,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        seen = json.loads(done.stdout)
+        assert isinstance(seen, dict)
+        return seen
+
+    return run
+
+
+@pytest.mark.rule("T4", "T8", "T9", "T21")
+def test_posting_in_transactions_alternately_aborted(run: Run) -> None:
+    seen = run("tx_send")
+    assert seen["outcomes"] == ["committed", "aborted"] * 2
+    assert seen["accepted"] == [True] * 12
+    assert seen["left"] == [f"{batch}/{number}" for batch in (0, 2) for number in range(3)]
+
+
+@pytest.mark.rule("T26", "T27", "T34")
+def test_retiring_unsettled_released_after_an_abort(run: Run) -> None:
+    """Proton releases what an aborted transaction leaves with it, so the count does not grow."""
+    seen = run("tx_receive")
+    assert seen["seen"] == [
+        *(["m0", 0], ["m1", 0], "committed"),
+        *(["m2", 0], ["m3", 0], "aborted"),
+        *(["m2", 0], ["m3", 0], "committed"),
+    ]
+    assert seen["left"] == ["m4", "m5"]
+
+
+@pytest.mark.rule("T26", "T28")
+def test_retiring_settled_takes_the_default_outcome_after_an_abort(run: Run) -> None:
+    seen = run("tx_receive_settled")
+    assert seen["seen"] == [
+        *(["m0", 0], ["m1", 0], "committed"),
+        *(["m2", 0], ["m3", 0], "aborted"),
+        *(["m2", 1], ["m3", 1], "committed"),
+    ]
+    assert seen["left"] == ["m4", "m5"]
+
+
+@pytest.mark.rule("P11")
+def test_blocking_client_accepts_releases_and_rejects(run: Run) -> None:
+    seen = run("blocking")
+    # Proton writes the new credit before the outcome, so m2 may come before m1 comes again
+    assert sorted(seen["seen"]) == [["m0", 0, 0], ["m1", 0, 1], ["m1", 0, 1], ["m2", 0, 2], ["m3", 0, 3]]
+    assert seen["left"] == []
+
+
+@pytest.mark.rule("P8")
+def test_browsing_with_a_copy(run: Run) -> None:
+    seen = run("browse")
+    assert seen["seen"] == seen["left"] == ["m0", "m1", "m2"]
+
+
+@pytest.mark.rule("P8", "P9")
+def test_dynamic_address_goes_with_its_link(run: Run) -> None:
+    seen = run("dynamic")
+    assert seen["received"] == "hello"
+    assert seen["after"] == "rejected"
+
+
+@pytest.mark.rule("T2")
+def test_open_frame_without_a_sasl_layer(run: Run) -> None:
+    seen = run("without_sasl")
+    assert {"product", "version", "store-id"} <= seen["properties"].keys()
+    assert {
+        *("ANONYMOUS-RELAY", "amqp:local-transactions"),
+        *("amqp:multi-txns-per-ssn", "amqp:multi-ssns-per-txn"),
+    } <= set(seen["offered"])
+    assert seen["left"] == ["hello"]

@@ -1,0 +1,627 @@
+"""Work in transactions frame by frame: posting and retirement (part 4, section 4.4; rules T20 to T35)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.acceptance.test_control_link import condition, decided
+from tests.fix_wire import Ask, Begin
+from tests.wire.frames import (
+    Accepted,
+    Declare,
+    Discharge,
+    Modified,
+    Received,
+    Rejected,
+    Released,
+    Source,
+    State,
+    TransactionalState,
+    Transfer,
+    frame,
+)
+from tests.wire.messages import VALUE, data, section
+from tests.wire.peer import Receiver, Session
+from tests.wire.types import Described, Symbol, UInt, ULong
+
+BROKEN = b"\x00\x53\x75\xb0\x00\x00\x00\xff"
+NEVER = b"never-was-never-"
+
+
+def post(session: Session, address: str, *bodies: bytes) -> None:
+    """Outside transactions."""
+    sender = session.sender(address)
+    for body in bodies:
+        assert sender.outcome(data(body)) == Accepted()
+    sender.detach()
+
+
+def browse(session: Session, address: str) -> list[bytes]:
+    browser = session.receiver(Source(address=address, distribution_mode="copy"))
+    found = [delivery.body for delivery in browser.drain()]
+    browser.detach()
+    return found
+
+
+# -- posting
+
+
+@pytest.mark.rule("T20")
+def test_a_half_message_is_seen_by_nobody(begin: Begin, address: str, ask: Ask) -> None:
+    """Part 4, section 4.4.1: no consumer, browser or count sees it before the commit; then all do."""
+    session, other = begin(), begin()
+    control, sender = session.control(), session.sender(address)
+    consumer = other.receiver(address)
+    txn = control.declare()
+    for body in (b"1", b"2", b"3"):
+        sender.outcome(data(body), txn=txn)
+    count = """select count(*) from coordinator.entry e join coordinator.consumer_group g on g.id = e.group_id
+               join coordinator.address a on a.id = g.address_id where a.name = %s"""
+    assert consumer.drain() == []
+    assert browse(session, address) == browse(other, address) == []
+    assert ask(count, address) == [(0,)]
+    control.commit(txn)
+    assert ask(count, address) == [(3,)]
+    assert browse(other, address) == [b"1", b"2", b"3"]
+    assert consumer.bodies() == [b"1", b"2", b"3"]
+
+
+@pytest.mark.rule("T20")
+def test_a_waiting_consumer_gets_it_at_the_commit(begin: Begin, address: str) -> None:
+    """Part 4, section 4.4.1: with its credit given before."""
+    session, other = begin(), begin()
+    control, sender = session.control(), session.sender(address)
+    consumer = other.receiver(address, credit=10)
+    txn = control.declare()
+    sender.outcome(data(b"x"), txn=txn)
+    assert sender.outcome(data(b"outside")) == Accepted()
+    assert consumer.take().body == b"outside"
+    other.sync()
+    assert not consumer.arrived
+    control.commit(txn)
+    assert consumer.take().body == b"x"
+
+
+@pytest.mark.rule("T21")
+def test_an_unsettled_post_is_answered_before_the_discharge(begin: Begin, address: str) -> None:
+    """Part 4, section 4.4.1: transactional-state(txn-id, accepted)."""
+    session = begin()
+    control, sender = session.control(), session.sender(address)
+    txn = control.declare()
+    answer = sender.answer_to(sender.post(data(b"x"), txn=txn))
+    assert answer.state == TransactionalState(txn_id=txn, outcome=Accepted())
+    assert answer.settled is True
+    control.commit(txn)
+
+
+@pytest.mark.rule("T22")
+def test_a_settled_post_that_cannot_be_stored_spoils_the_transaction(begin: Begin, address: str) -> None:
+    """Part 4, section 4.4.4: the peer hears of it at the discharge, and nothing is committed."""
+    session = begin()
+    control, sender = session.control(), session.sender(address)
+    txn = control.declare()
+    sender.outcome(data(b"good"), txn=txn)
+    sender.post(BROKEN, txn=txn, settled=True)
+    state = control.discharge(txn)
+    assert condition(state) == "amqp:transaction:rollback"
+    assert "amqp:decode-error" in state.error.description
+    assert session.receiver(address).bodies() == []
+    assert sender.detached is None
+
+
+@pytest.mark.rule("T22")
+def test_a_settled_post_that_can(begin: Begin, address: str) -> None:
+    """Part 4, section 4.4.1: the right use; nothing is answered before the discharge."""
+    session = begin()
+    control, sender = session.control(), session.sender(address)
+    txn = control.declare()
+    number = sender.post(data(b"good"), txn=txn, settled=True)
+    control.commit(txn)
+    assert not session.answers[number]
+    assert session.receiver(address).bodies() == [b"good"]
+
+
+@pytest.mark.rule("T23", "P10")
+def test_an_unsettled_post_that_is_refused(begin: Begin, address: str) -> None:
+    """Part 4, section 4.4.4: transactional-state(txn-id, rejected(error)); the transaction can only roll back."""
+    session = begin()
+    control, sender = session.control(), session.sender(address)
+    txn = control.declare()
+    sender.outcome(data(b"good"), txn=txn)
+    state = sender.outcome(BROKEN, txn=txn)
+    assert isinstance(state, TransactionalState)
+    assert state.txn_id == txn
+    assert condition(state.outcome) == "amqp:decode-error"
+    assert isinstance(sender.outcome(data(b"later"), txn=txn), TransactionalState)
+    assert condition(control.discharge(txn)) == "amqp:transaction:rollback"
+    assert session.receiver(address).bodies() == []
+
+
+@pytest.mark.rule("T23")
+def test_a_refused_post_may_be_gone_on_from(begin: Begin, address: str) -> None:
+    """The link property coordinator:on-refused-post=continue: the peer looks at each outcome itself."""
+    session = begin()
+    control = session.control()
+    sender = session.sender(address, properties={Symbol("coordinator:on-refused-post"): "continue"})
+    txn = control.declare()
+    sender.outcome(data(b"good"), txn=txn)
+    assert condition(sender.outcome(BROKEN, txn=txn).outcome) == "amqp:decode-error"
+    control.commit(txn)
+    assert session.receiver(address).bodies() == [b"good"]
+    # a settled post has no outcome to look at: it spoils the transaction all the same (T22)
+    txn = control.declare()
+    sender.post(BROKEN, txn=txn, settled=True)
+    assert condition(control.discharge(txn)) == "amqp:transaction:rollback"
+
+
+@pytest.mark.rule("T24")
+@pytest.mark.parametrize("txn", [NEVER, b"", b"short", b"x" * 300])
+def test_a_post_in_an_unknown_transaction_is_rejected(begin: Begin, address: str, txn: bytes) -> None:
+    """Part 4, section 4.4: never stored; unsettled: rejected, and the link stays."""
+    session = begin()
+    sender = session.sender(address)
+    assert condition(sender.outcome(data(b"x"), txn=txn)) == "amqp:transaction:unknown-id"
+    assert sender.outcome(data(b"plain")) == Accepted()
+    assert session.receiver(address).bodies() == [b"plain"]
+
+
+@pytest.mark.rule("T24")
+def test_a_settled_post_in_an_unknown_transaction_detaches(begin: Begin, address: str) -> None:
+    """Part 4, section 4.4: there is no outcome to tell it by."""
+    session = begin()
+    sender = session.sender(address)
+    sender.post(data(b"x"), txn=NEVER, settled=True)
+    assert sender.error == "amqp:transaction:unknown-id"
+    assert session.receiver(address).bodies() == []
+
+
+@pytest.mark.rule("T24")
+@pytest.mark.parametrize("fail", [False, True])
+def test_a_post_in_a_decided_transaction_is_unknown(begin: Begin, address: str, fail: bool) -> None:
+    """Part 4, section 4.4: a transaction ends with its discharge."""
+    session = begin()
+    control, sender = session.control(), session.sender(address)
+    txn = control.declare()
+    sender.outcome(data(b"in time"), txn=txn)
+    # the late post is written right behind the discharge, whose decision is then still under way
+    discharge = control.request(Discharge(txn_id=txn, fail=fail))
+    late = sender.post(data(b"late"), txn=txn)
+    assert control.answer_to(discharge).state == Accepted()
+    assert condition(sender.answer_to(late).state) == "amqp:transaction:unknown-id"
+    assert condition(sender.outcome(data(b"later"), txn=txn)) == "amqp:transaction:unknown-id"
+    assert session.receiver(address).bodies() == ([] if fail else [b"in time"])
+
+
+@pytest.mark.rule("T24")
+@pytest.mark.parametrize(
+    "state",
+    [
+        pytest.param(Described(ULong(0x34), []), id="no txn-id"),
+        pytest.param(Described(ULong(0x34), [None]), id="null"),
+        pytest.param(Described(ULong(0x34), ["text"]), id="a string"),
+        pytest.param(Described(ULong(0x34), [UInt(7)]), id="a number"),
+    ],
+)
+def test_a_post_with_a_broken_transactional_state_is_refused(begin: Begin, address: str, state: Any) -> None:
+    """Part 4, section 4.5.8: the txn-id is mandatory and a binary; never taken for a post outside transactions."""
+    session = begin()
+    sender = session.sender(address)
+    assert condition(sender.outcome(data(b"x"), state=state)) == "amqp:decode-error"
+    assert session.receiver(address).bodies() == []
+
+
+@pytest.mark.rule("T25", "P6")
+@pytest.mark.parametrize("fail", [False, True])
+def test_after_the_decision_an_unsettled_post_has_its_plain_outcome(begin: Begin, address: str, fail: bool) -> None:
+    """Part 4, section 4.4.4; receiver settle mode second: settled when the transaction is decided, not before."""
+    session = begin()
+    control, sender = session.control(), session.sender(address, rcv_settle_mode=1)
+    assert sender.answer.rcv_settle_mode == 1
+    txn = control.declare()
+    number = sender.post(data(b"x"), txn=txn)
+    answer = sender.answer_to(number)
+    assert answer.state == TransactionalState(txn_id=txn, outcome=Accepted())
+    assert not answer.settled
+    assert control.discharge(txn, fail=fail) == Accepted()
+    answer = sender.answer_to(number)
+    assert answer.settled is True
+    assert answer.state == (Released() if fail else Accepted())
+
+
+# -- retirement
+
+
+@pytest.mark.rule("T26")
+@pytest.mark.parametrize("settled", [False, True])
+@pytest.mark.parametrize(
+    ("outcome", "back", "count"),
+    [
+        (Accepted(), False, 0),
+        (Rejected(), False, 0),
+        (Released(), True, 0),
+        (Modified(), True, 0),
+        (Modified(delivery_failed=True), True, 1),
+        (Modified(delivery_failed=True, undeliverable_here=True), True, 1),
+    ],
+)
+def test_an_outcome_is_applied_at_the_commit(
+    begin: Begin, address: str, outcome: State, back: bool, count: int, settled: bool
+) -> None:
+    """Part 4, section 4.4.2: each outcome, settled by the peer or not; nothing before the discharge."""
+    session, other = begin(), begin()
+    post(session, address, b"x")
+    control, consumer = session.control(), session.receiver(address)
+    delivery = consumer.take()
+    txn = control.declare()
+    delivery.retire(txn, outcome, settled=settled)
+    session.sync()
+    assert other.receiver(address, name="before").drain() == []
+    control.commit(txn)
+    if not settled:
+        settlement = delivery.settlement()
+        assert settlement.settled is True
+        assert type(settlement.state) is type(outcome)
+    consumer.detach()
+    found = other.receiver(address, name="after").drain()
+    assert [each.body for each in found] == ([b"x"] if back else [])
+    assert [each.count for each in found] == ([count] if back else [])
+
+
+@pytest.mark.rule("T26", "P11")
+def test_modified_in_a_transaction_with_all_its_fields(begin: Begin, address: str) -> None:
+    """Part 3, section 3.4.5: not to this link again, one more failed delivery, annotations merged."""
+    session = begin()
+    sender = session.sender(address)
+    sender.outcome(section(0x72, {Symbol("x-opt-old"): "old", Symbol("x-opt-both"): "old"}) + data(b"x"))
+    control, consumer = session.control(), session.receiver(address)
+    txn = control.declare()
+    annotations = {Symbol("x-opt-both"): "new", Symbol("x-opt-new"): UInt(7)}
+    modified = Modified(delivery_failed=True, undeliverable_here=True, message_annotations=annotations)
+    consumer.take().retire(txn, modified)
+    control.commit(txn)
+    assert consumer.drain() == []
+    found = session.receiver(address, name="another").take()
+    assert found.count == 1
+    assert found.message.annotations == {"x-opt-old": "old", "x-opt-both": "new", "x-opt-new": 7}
+
+
+@pytest.mark.rule("T26")
+def test_one_disposition_covers_a_range(begin: Begin, address: str) -> None:
+    """Part 2, section 2.7.6: first to last, in one transactional state."""
+    session = begin()
+    post(session, address, *(b"%d" % number for number in range(20)))
+    control, consumer = session.control(), session.receiver(address)
+    deliveries = consumer.take_many(20)
+    txn = control.declare()
+    deliveries[3].disposition(TransactionalState(txn_id=txn, outcome=Accepted()), last=deliveries[16])
+    control.commit(txn)
+    consumer.detach()
+    assert session.receiver(address).bodies() == [b"0", b"1", b"2", b"17", b"18", b"19"]
+
+
+@pytest.mark.rule("T26")
+def test_a_retirement_without_an_outcome(begin: Begin, address: str) -> None:
+    """Part 4, section 4.4.2: the outcome is not mandatory; settled without one, the default outcome holds."""
+    session = begin()
+    post(session, address, b"x")
+    control, consumer = session.control(), session.receiver(address)
+    txn = control.declare()
+    consumer.take().disposition(TransactionalState(txn_id=txn), settled=True)
+    control.commit(txn)
+    assert consumer.take().count == 1
+
+
+@pytest.mark.rule("T27")
+@pytest.mark.parametrize("outcome", [Accepted(), Rejected(), Released(), Modified(delivery_failed=True)])
+def test_rolled_back_and_not_settled_it_stays_with_the_link(begin: Begin, address: str, outcome: State) -> None:
+    """Part 4, section 4.4.4: acquired still, and not delivered again; it may be retired in another transaction."""
+    session, other = begin(), begin()
+    post(session, address, b"x")
+    control, consumer = session.control(), session.receiver(address)
+    delivery = consumer.take()
+    for _ in range(2):
+        txn = control.declare()
+        delivery.retire(txn, outcome, settled=False)
+        control.roll_back(txn)
+        assert consumer.drain() == other.receiver(address).drain() == []
+        assert not session.settlements[delivery.id]
+    txn = control.declare()
+    delivery.retire(txn, Accepted())
+    control.commit(txn)
+    consumer.detach()
+    assert begin().receiver(address).bodies() == []
+
+
+@pytest.mark.rule("T27")
+def test_rolled_back_and_not_settled_it_may_be_settled_outside(begin: Begin, address: str) -> None:
+    """Part 4, section 4.4.4: its state is what it was before the transaction."""
+    session = begin()
+    post(session, address, b"1", b"2")
+    control, consumer = session.control(), session.receiver(address)
+    first, second = consumer.take_many(2)
+    txn = control.declare()
+    first.retire(txn, settled=False)
+    second.retire(txn, settled=False)
+    control.roll_back(txn)
+    first.disposition(Accepted())
+    second.disposition(Released())
+    again = consumer.take()
+    assert (again.body, again.count) == (b"2", 0)
+    consumer.detach()
+    assert [(each.body, each.count) for each in session.receiver(address).drain()] == [(b"2", 1)]
+
+
+@pytest.mark.rule("T28")
+@pytest.mark.parametrize("outcome", [Accepted(), Rejected(), Released()])
+def test_rolled_back_and_settled_it_has_the_default_outcome(begin: Begin, address: str, outcome: State) -> None:
+    """Part 4, section 4.4.4: modified(delivery-failed), where the source gave no other."""
+    session = begin()
+    post(session, address, b"x")
+    control, consumer = session.control(), session.receiver(address)
+    delivery = consumer.take()
+    txn = control.declare()
+    delivery.retire(txn, outcome)
+    control.roll_back(txn)
+    again = consumer.take()
+    assert (again.body, again.count) == (b"x", 1)
+
+
+@pytest.mark.rule("T28")
+def test_a_default_outcome_of_the_source_is_not_granted(begin: Begin, address: str) -> None:
+    """Part 3, section 3.5.3: Proton 0.40 does not see default-outcome; the answer says none, and our own holds."""
+    session = begin()
+    post(session, address, b"x")
+    control = session.control()
+    consumer = session.receiver(Source(address=address, default_outcome=Released()))
+    assert isinstance(consumer.answer.source, Source)
+    assert consumer.answer.source.default_outcome is None
+    txn = control.declare()
+    consumer.take().retire(txn, Accepted())
+    control.roll_back(txn)
+    assert [each.count for each in consumer.drain()] == [1]
+
+
+@pytest.mark.rule("T29")
+def test_two_undecided_transactions_for_one_delivery(begin: Begin, address: str, ask: Ask) -> None:
+    """Part 4, section 4.4.2: the control link is detached with rollback; the delivery stays as it was."""
+    session = begin()
+    post(session, address, b"x")
+    control, consumer = session.control(), session.receiver(address)
+    delivery = consumer.take()
+    one, two = control.declare(), control.declare()
+    delivery.retire(one, settled=False)
+    delivery.retire(two, settled=False)
+    assert control.error == "amqp:transaction:rollback"
+    assert decided(ask, one)[0] == "rollback"
+    control = session.control()
+    txn = control.declare()
+    delivery.retire(txn)
+    control.commit(txn)
+    consumer.detach()
+    assert session.receiver(address).bodies() == []
+
+
+@pytest.mark.rule("T29")
+@pytest.mark.parametrize(("outcome", "bodies"), [(Released(), [b"x"]), (Accepted(), [])])
+def test_the_later_outcome_in_one_transaction_holds(
+    begin: Begin, address: str, outcome: State, bodies: list[bytes]
+) -> None:
+    """Part 4, section 4.4.2: under the same transaction the later replaces the earlier."""
+    session = begin()
+    post(session, address, b"x")
+    control, consumer = session.control(), session.receiver(address)
+    delivery = consumer.take()
+    txn = control.declare()
+    delivery.retire(txn, Released() if outcome == Accepted() else Accepted(), settled=False)
+    delivery.retire(txn, outcome)
+    control.commit(txn)
+    assert consumer.bodies() == bodies
+
+
+@pytest.mark.rule("T30")
+def test_a_settled_retirement_in_an_unknown_transaction(begin: Begin, address: str) -> None:
+    """Part 4, section 4.4: not applied; the link is detached with unknown-id, the default outcome holds."""
+    session = begin()
+    post(session, address, b"x")
+    consumer = session.receiver(address)
+    consumer.take().retire(NEVER)
+    assert consumer.error == "amqp:transaction:unknown-id"
+    again = session.receiver(address).take()
+    assert (again.body, again.count) == (b"x", 1)
+
+
+@pytest.mark.rule("T30")
+def test_an_unsettled_retirement_in_an_unknown_transaction(begin: Begin, address: str) -> None:
+    """Part 4, section 4.4: the outcome is not applied, and the link is told: detached with unknown-id."""
+    session = begin()
+    post(session, address, b"x")
+    consumer = session.receiver(address)
+    consumer.take().retire(NEVER, settled=False)
+    assert consumer.error == "amqp:transaction:unknown-id"
+    assert session.receiver(address).take().body == b"x"
+
+
+@pytest.mark.rule("T30")
+@pytest.mark.parametrize(
+    "state",
+    [
+        pytest.param(Described(ULong(0x34), []), id="no txn-id"),
+        pytest.param(Described(ULong(0x34), ["text", None]), id="a string"),
+        pytest.param(Described(ULong(0x34), [b"x" * 16, Described(ULong(0x99), [])]), id="no outcome of ours"),
+        pytest.param(Described(ULong(0x34), [b"x" * 16, "accepted"]), id="a string for an outcome"),
+        pytest.param(Described(ULong(0x34), {}), id="a map"),
+    ],
+)
+def test_a_broken_transactional_state_of_a_delivery(begin: Begin, address: str, state: Any) -> None:
+    """Part 4, section 4.5.8: never taken for an outcome; the link or the connection is told."""
+    session = begin()
+    post(session, address, b"x")
+    consumer = session.receiver(address)
+    consumer.take().disposition(state)
+    assert consumer.error == "amqp:decode-error"
+    assert session.receiver(address).take().body == b"x"
+
+
+@pytest.mark.rule("T31")
+@pytest.mark.parametrize("fail", [False, True])
+def test_many_links_and_sessions_are_one(begin: Begin, address: str, fail: bool) -> None:
+    """Part 4, section 4.1 (multi-ssns-per-txn): posts to many targets and retirements from many sources."""
+    session, other = begin(), begin()
+    names = [f"{address}-{number}" for number in range(3)]
+    for name in names:
+        post(session, name, b"old")
+    control = session.control()
+    txn, aside = control.declare(), control.declare()
+    held: list[Receiver] = []
+    for name in names:
+        working = session.peer.begin()
+        working.sender(name).outcome(data(b"new"), txn=txn)
+        held.append(working.receiver(name))
+        held[-1].take().retire(txn)
+    session.sender(names[0]).outcome(data(b"aside"), txn=aside)
+    assert control.discharge(txn, fail=fail) == Accepted()
+    for consumer in held:
+        consumer.detach()
+    for name in names:
+        assert other.receiver(name).bodies() == ([b"old"] if fail else [b"new"])
+    control.commit(aside)
+    assert other.receiver(names[0]).bodies() == [b"aside"]
+
+
+@pytest.mark.rule("T32")
+@pytest.mark.parametrize("settled", [False, True])
+def test_deliveries_not_enlisted_are_untouched(begin: Begin, address: str, settled: bool) -> None:
+    """Part 4, section 4.4.4: prefetched messages keep their order and their count through a rollback."""
+    session = begin()
+    post(session, address, *(b"%d" % number for number in range(6)))
+    control, consumer = session.control(), session.receiver(address)
+    deliveries = consumer.take_many(6)
+    txn = control.declare()
+    for delivery in deliveries[:2]:
+        delivery.retire(txn, settled=settled)
+    control.roll_back(txn)
+    again = consumer.drain()
+    assert [(each.body, each.count) for each in again] == ([(b"0", 1), (b"1", 1)] if settled else [])
+    for delivery in (again or deliveries[:2]) + deliveries[2:]:
+        txn = control.declare()
+        delivery.retire(txn)
+        control.commit(txn)
+    consumer.detach()
+    assert session.receiver(address).bodies() == []
+
+
+@pytest.mark.rule("T33")
+def test_a_flow_with_a_txn_id_acquires_outside_transactions(begin: Begin, address: str) -> None:
+    """Part 4, section 4.4.3: not offered; the credit is plain credit, and nothing is enlisted."""
+    session = begin()
+    post(session, address, b"x")
+    control, consumer = session.control(), session.receiver(address)
+    txn = control.declare()
+    consumer.credit(1, properties={Symbol("txn-id"): txn})
+    delivery = consumer.take()
+    control.roll_back(txn)
+    delivery.disposition(Accepted())
+    consumer.detach()
+    assert session.receiver(address).bodies() == []
+
+
+@pytest.mark.rule("T34")
+@pytest.mark.parametrize("fail", [False, True])
+def test_settling_after_the_discharge(begin: Begin, address: str, fail: bool) -> None:
+    """Part 4, section 4.4.2: deliveries of the transaction just decided are settled, nothing else, no error."""
+    session = begin()
+    post(session, address, b"1", b"2")
+    control, consumer = session.control(), session.receiver(address)
+    first, second = consumer.take_many(2)
+    txn = control.declare()
+    first.retire(txn, settled=False)
+    second.retire(txn, settled=False)
+    assert control.discharge(txn, fail=fail) == Accepted()
+    first.retire(txn, settled=True)
+    second.disposition(TransactionalState(txn_id=txn, outcome=Accepted()), settled=True)
+    session.sync()
+    assert consumer.detached is None
+    found = consumer.drain()
+    assert [(each.body, each.count) for each in found] == ([(b"1", 1), (b"2", 1)] if fail else [])
+
+
+@pytest.mark.rule("T34")
+def test_settling_right_behind_the_discharge(begin: Begin, address: str) -> None:
+    """Part 4, section 4.4.2: written in one go, while the commit is on its way to the store."""
+    session = begin()
+    post(session, address, b"x")
+    control, consumer = session.control(), session.receiver(address)
+    delivery = consumer.take()
+    txn = control.declare()
+    delivery.retire(txn, settled=False)
+    number = control.request(Discharge(txn_id=txn, fail=False))
+    delivery.retire(txn, settled=True)
+    assert control.answer_to(number).state == Accepted()
+    assert consumer.bodies() == []
+    assert consumer.detached is None
+
+
+@pytest.mark.rule("T34", "T30")
+def test_settling_with_another_decided_transaction(begin: Begin, address: str) -> None:
+    """Part 4, section 4.4: a delivery that was no part of it falls under the unknown id."""
+    session = begin()
+    post(session, address, b"x")
+    control, consumer = session.control(), session.receiver(address)
+    delivery = consumer.take()
+    txn = control.declare()
+    session.sender(address + "-other").outcome(data(b"y"), txn=txn)
+    control.commit(txn)
+    delivery.retire(txn)
+    assert consumer.error == "amqp:transaction:unknown-id"
+    assert session.receiver(address).take().body == b"x"
+
+
+@pytest.mark.rule("T35")
+def test_empty_transactions_cost_nothing_in_the_store(begin: Begin, ask: Ask) -> None:
+    """Declared and discharged with nothing in between: no row, either way."""
+    session = begin()
+    control = session.control()
+    before = ask("select count(*) from coordinator.op")
+    txns = [control.declare() for _ in range(20)]
+    for number, txn in enumerate(txns):
+        assert control.discharge(txn, fail=bool(number % 2)) == Accepted()
+    assert ask("select count(*) from coordinator.op") == before
+    assert ask("select count(*) from coordinator.txn where id = any(%s::text[]::uuid[])", [t.hex() for t in txns]) == [
+        (0,)
+    ]
+
+
+@pytest.mark.rule("T35")
+def test_a_declare_waits_for_no_flush(begin: Begin, address: str) -> None:
+    """The declare sent with a discharge is answered before it: Qpid JMS sends them together."""
+    session = begin()
+    control, sender = session.control(), session.sender(address)
+    txn = control.declare()
+    sender.outcome(data(b"x" * 100_000), txn=txn)
+    octets = b""
+    numbers = []
+    for body in (Discharge(txn_id=txn, fail=False), Declare()):
+        number = session.next_delivery_id()
+        numbers.append(number)
+        transfer = Transfer(handle=control.handle, delivery_id=number, delivery_tag=b"t%d" % number, message_format=0)
+        octets += frame(transfer, payload=section(VALUE, body.described()), channel=session.channel)
+    session.next_outgoing_id += 2
+    session.peer.send_octets(octets)
+    discharge, declare = numbers
+    assert control.answer_to(declare).state is not None
+    assert not session.answers[discharge], "the discharge was answered first"
+    assert control.answer_to(discharge).state == Accepted()
+
+
+def test_states_that_are_no_outcome_change_nothing(begin: Begin, address: str) -> None:
+    """Part 3, section 3.4.1: received is not terminal."""
+    session = begin()
+    post(session, address, b"x")
+    consumer = session.receiver(address)
+    delivery = consumer.take()
+    delivery.disposition(Received(section_number=0, section_offset=0), settled=False)
+    delivery.disposition(Accepted())
+    consumer.detach()
+    assert session.receiver(address).bodies() == []

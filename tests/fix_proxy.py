@@ -1,0 +1,139 @@
+"""A wire to PostgreSQL that can be held, cut, and cut on one side only."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from urllib.parse import parse_qs, urlencode, urlsplit, urlunsplit
+
+import pytest
+
+
+class _Wire:
+    def __init__(self, client: socket.socket, server: socket.socket) -> None:
+        self.client = client
+        self.server = server
+
+
+class Proxy:
+    """Listens on 127.0.0.1 and passes on to the server of ``url``; :attr:`url` leads through it."""
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        query = parse_qs(parts.query)
+        host = parts.hostname or query.pop("host", [""])[0]
+        port = parts.port or int(query.pop("port", ["5432"])[0])
+        self._upstream: str | tuple[str, int] = f"{host}/.s.PGSQL.{port}" if host.startswith("/") else (host, port)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        user = f"{parts.netloc.rpartition('@')[0]}@" if "@" in parts.netloc else ""
+        place = f"{user}127.0.0.1:{self._listener.getsockname()[1]}"
+        rest = urlencode({name: values[0] for name, values in query.items()} | {"sslmode": "disable"})
+        self.url = urlunsplit(parts._replace(netloc=place, query=rest))
+        self._wires: list[_Wire] = []
+        self._orphans: list[socket.socket] = []
+        self._lock = threading.Lock()
+        self._closed = False
+        self._passes = {"requests": threading.Event(), "replies": threading.Event(), "connections": threading.Event()}
+        for each in self._passes.values():
+            each.set()
+        #: of what came from the client, seen before it is passed on
+        self.on_request: Callable[[bytes], None] = lambda _: None
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    @property
+    def wires(self) -> int:
+        """Connections that go through."""
+        return len(self._wires)
+
+    @contextlib.contextmanager
+    def held(self, what: str) -> Iterator[None]:
+        """``requests``, ``replies`` or new ``connections`` get no further inside the block."""
+        self._passes[what].clear()
+        try:
+            yield
+        finally:
+            self._passes[what].set()
+
+    def cut(self) -> None:
+        """Every connection, on both sides; what is held on it is lost."""
+        with self._lock:
+            wires, self._wires = self._wires, []
+        for wire in wires:
+            _shut(wire.client)
+            _shut(wire.server)
+
+    def cut_client_side(self) -> None:
+        """The client is cut off, and the server hears nothing of it."""
+        with self._lock:
+            wires, self._wires = self._wires, []
+            self._orphans += [wire.server for wire in wires]
+        for wire in wires:
+            _shut(wire.client)
+
+    def close(self) -> None:
+        self._closed = True
+        for event in self._passes.values():
+            event.set()
+        self._listener.close()
+        self.cut()
+        for orphan in self._orphans:
+            orphan.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            self._passes["connections"].wait()
+            if self._closed:
+                client.close()
+                return
+            family = socket.AF_UNIX if isinstance(self._upstream, str) else socket.AF_INET
+            server = socket.socket(family)
+            try:
+                server.connect(self._upstream)
+            except OSError:
+                server.close()
+                client.close()
+                continue
+            wire = _Wire(client, server)
+            with self._lock:
+                self._wires.append(wire)
+            threading.Thread(target=self._pass, args=(wire, "requests"), daemon=True).start()
+            threading.Thread(target=self._pass, args=(wire, "replies"), daemon=True).start()
+
+    def _pass(self, wire: _Wire, what: str) -> None:
+        source, sink = (wire.client, wire.server) if what == "requests" else (wire.server, wire.client)
+        with contextlib.suppress(OSError, ValueError):
+            while octets := source.recv(1 << 16):
+                if what == "requests":
+                    self.on_request(octets)
+                self._passes[what].wait()
+                if wire not in self._wires:
+                    return
+                sink.sendall(octets)
+        with self._lock:
+            if wire not in self._wires:
+                return
+            self._wires.remove(wire)
+        _shut(wire.client)
+        _shut(wire.server)
+
+
+def _shut(each: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        each.shutdown(socket.SHUT_RDWR)
+    each.close()
+
+
+@pytest.fixture
+def proxy(database_url: str) -> Iterator[Proxy]:
+    """A wire to :func:`database_url`."""
+    proxy = Proxy(database_url)
+    try:
+        yield proxy
+    finally:
+        proxy.close()

@@ -1,0 +1,175 @@
+"""The service as its users have it: ``coordinator serve`` as a process on a port and a data folder of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+from urllib.parse import urlsplit
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+#: Seconds for what must happen: far above anything seen, so that a loaded machine fails nothing.
+PATIENCE = 120.0
+
+
+class Service:
+    """One service. It can be stopped, killed, and started again on the same data folder and the same port."""
+
+    def __init__(self, folder: Path, settings: Mapping[str, str]) -> None:
+        """``folder`` takes the data; ``settings`` are given by their dotted names, as ``addresses.create``."""
+        self.data_dir = folder / "data"
+        self.port = 0
+        self._settings = {f"COORDINATOR_{name.upper().replace('.', '__')}": value for name, value in settings.items()}
+        self._process: subprocess.Popen[str] | None = None
+        self._lines: list[dict[str, Any]] = []
+        self._news = threading.Condition()
+        self._ended = False
+
+    @property
+    def url(self) -> str:
+        """Where clients connect, without a user: ``amqp://127.0.0.1:PORT``."""
+        return f"amqp://127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        """The process that was started, which supervises the others."""
+        assert self._process is not None, "the service is not running"
+        return self._process.pid
+
+    def start(self) -> None:
+        """Start and wait until it listens. Raises ``AssertionError`` with its log when it ends before."""
+        assert self._process is None, "the service runs already"
+        self._ended = False
+        seen = len(self._lines)
+        process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "coordinator", "serve"),
+                *("--listen", self.url, "--data-dir", str(self.data_dir)),
+            ],
+            cwd=REPOSITORY,
+            env=self.environment(),
+            stdin=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self._process = process
+        assert process.stderr is not None
+        threading.Thread(target=self._read, args=(process.stderr,), daemon=True).start()
+        line = self.wait_for(lambda line: line.get("event") == "listening", since=seen)
+        (place,) = line["listen"]
+        port = urlsplit(place).port
+        assert port, line
+        self.port = port
+
+    def stop(self) -> int:
+        """Ask it to end (SIGTERM) and wait; the exit status."""
+        return self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Kill -9; what it started goes with it."""
+        self._end(signal.SIGKILL)
+
+    def restart(self) -> None:
+        """Start on the same data and port; to be used after :meth:`kill` or :meth:`stop`."""
+        self.start()
+
+    def log_lines(self) -> list[dict[str, Any]]:
+        """What it has logged so far, over all its starts."""
+        with self._news:
+            return list(self._lines)
+
+    def wait_for(self, wanted: Callable[[dict[str, Any]], bool], *, since: int = 0) -> dict[str, Any]:
+        """The first log line from number ``since`` on that is ``wanted``; waits for it."""
+        with self._news:
+
+            def found() -> bool:
+                return self._ended or any(wanted(line) for line in self._lines[since:])
+
+            self._news.wait_for(found, timeout=PATIENCE)
+            for line in self._lines[since:]:
+                if wanted(line):
+                    return line
+            log = "\n".join(map(str, self._lines[since:]))
+            raise AssertionError(f"the line did not come; the service {'ended' if self._ended else 'runs'}:\n{log}")
+
+    def cli(self, *arguments: str, status: int = 0) -> str:
+        """The standard output of ``coordinator`` with ``arguments`` on the same store; fails on another exit status."""
+        done = subprocess.run(
+            [sys.executable, "-m", "coordinator", *arguments],
+            cwd=REPOSITORY,
+            env={**self.environment(), "COORDINATOR_DATA_DIR": str(self.data_dir)},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=5 * PATIENCE,
+            check=False,
+        )
+        assert done.returncode == status, f"{arguments} ended with {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done.stdout
+
+    def environment(self) -> dict[str, str]:
+        """Of the processes started here: this repository's packages, the settings given, and none from outside."""
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("COORDINATOR_")}
+        return {**kept, "PYTHONPATH": str(REPOSITORY), "PYTHONWARNINGS": "error", **self._settings}
+
+    def _end(self, signal_number: signal.Signals) -> int:
+        process = self._process
+        assert process is not None, "the service is not running"
+        process.send_signal(signal_number)
+        status = process.wait(timeout=PATIENCE)
+        with self._news:  # its end of the pipe is closed when all that it started are gone
+            self._news.wait_for(lambda: self._ended, timeout=PATIENCE)
+        self._process = None
+        return status
+
+    def _read(self, stream: IO[str]) -> None:
+        with stream:
+            for text in stream:
+                try:
+                    line = json.loads(text)
+                except ValueError:
+                    line = {"text": text.rstrip("\n")}  # not of our log: a traceback, say
+                with self._news:
+                    self._lines.append(line if isinstance(line, dict) else {"text": text})
+                    self._news.notify_all()
+        with self._news:
+            self._ended = True
+            self._news.notify_all()
+
+    def discard(self) -> None:
+        """Make sure that nothing of it is left running."""
+        if self._process is not None:
+            self.kill()
+
+
+@contextmanager
+def running_service(settings: Mapping[str, str] | None = None) -> Iterator[Service]:
+    """A service with an empty store, gone with its data at the end; ``settings`` by their dotted names."""
+    folder = Path(tempfile.mkdtemp(prefix="coordinator-service-"))
+    folder.chmod(0o755)  # root's PostgreSQL runs as another user, who must pass through
+    service = Service(folder, settings or {})
+    try:
+        service.start()
+        yield service
+    finally:
+        service.discard()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[Service]:
+    """The service of a test module: its tests use addresses of their own."""
+    with running_service() as service:
+        yield service

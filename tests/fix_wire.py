@@ -1,0 +1,71 @@
+"""The test client of ``tests/wire`` against the service of the module, and what the store then holds."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from store.embedded import running_url
+from tests.fix_service import Service
+from tests.wire.peer import Peer, Session
+
+#: Gives a new connection: its socket alone, nothing said yet.
+Dial = Callable[[], Peer]
+#: Gives a session on a new connection.
+Begin = Callable[..., Session]
+#: Rows of the service's store.
+Ask = Callable[..., list[tuple[Any, ...]]]
+
+
+@pytest.fixture
+def dial(service: Service) -> Iterator[Dial]:
+    """Connections to the module's service; it must be the same process still when the test ends."""
+    peers: list[Peer] = []
+    since = len(service.log_lines())
+
+    def connect() -> Peer:
+        peers.append(Peer(service.port))
+        return peers[-1]
+
+    yield connect
+    for peer in peers:
+        peer.close_socket()
+    last = Peer(service.port)
+    last.open()
+    last.close()
+    lines = service.log_lines()[since:]
+    if any(line.get("event") in ("worker ended", "internal error") for line in lines):
+        raise AssertionError("the service failed in this test:\n" + "\n".join(map(str, lines)))
+
+
+@pytest.fixture
+def begin(dial: Dial) -> Begin:
+    """A session on a connection of its own; ``fields`` are those of the open frame."""
+
+    def session(**fields: Any) -> Session:
+        peer = dial()
+        peer.open(**fields)
+        return peer.begin()
+
+    return session
+
+
+@pytest.fixture
+def address(request: pytest.FixtureRequest) -> str:
+    """A name that no other test uses."""
+    return re.sub(r"\W+", "-", request.node.nodeid.rpartition("::")[2])[:200]
+
+
+@pytest.fixture
+def ask(service: Service) -> Ask:
+    """Put a question to the store, past the service."""
+
+    def rows(statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
+        with psycopg.connect(running_url(service.data_dir)) as connection:
+            return connection.execute(statement.encode(), parameters or None).fetchall()
+
+    return rows

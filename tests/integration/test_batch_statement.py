@@ -1,0 +1,269 @@
+"""The batch statement is text: held here against the tables, against a migrated database, and against its plans."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import pq
+from sqlalchemy import BigInteger, DateTime, Integer, LargeBinary, SmallInteger, Text, Uuid
+from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy.types import TypeEngine
+
+from store import arrays, batch, queries
+from store.queries import Query
+from store.tables import SCHEMA, metadata
+
+_NAMES: dict[type[Any], str] = {
+    BigInteger: "int8",
+    Integer: "int4",
+    SmallInteger: "int2",
+    Text: "text",
+    LargeBinary: "bytea",
+    Uuid: "uuid",
+    DateTime: "timestamptz",
+}
+_OIDS = {"int8": 20, "int2": 21, "int4": 23, "text": 25, "bytea": 17, "timestamptz": 1184, "uuid": 2950}
+_ARRAY_OIDS = {"int8": 1016, "int2": 1005, "int4": 1007, "text": 1009, "bytea": 1001, "timestamptz": 1185, "uuid": 2951}
+
+ROWS = 1_000_000
+
+
+def _type(kind: TypeEngine[Any]) -> str:
+    """PostgreSQL's short name of a column's type."""
+    if isinstance(kind, ARRAY):
+        return _type(kind.item_type) + "[]"
+    return _NAMES[type(kind)]
+
+
+def _split(text: str) -> list[str]:
+    """Parts between the commas that are in no parentheses or brackets."""
+    parts, depth, start = [], 0, 0
+    for at, character in enumerate(text):
+        depth += (character in "([") - (character in ")]")
+        if character == "," and not depth:
+            parts.append(text[start:at].strip())
+            start = at + 1
+    return [*parts, text[start:].strip()]
+
+
+def _aliases(sql: str, types: tuple[str, ...]) -> dict[str, str]:
+    """``unnest({0}, {1}) u(g, i)`` -> the types of g and i."""
+    found = re.search(r"unnest\((\{\d\}(?:, \{\d\})*)\) u\(([\w, ]+)\)", sql)
+    assert found, sql
+    names = _split(found[2])
+    numbers = [int(number) for number in re.findall(r"\d", found[1])]
+    assert len(names) == len(numbers)
+    return {name: types[number].removesuffix("[]") for name, number in zip(names, numbers, strict=True)}
+
+
+def _assigned(part: str) -> list[tuple[str, str, str]]:
+    """(table, column, type that is written into it or compared with it) of a part; type "" for a constant."""
+    sql, types = batch.PARTS[part]
+    aliases = _aliases(sql, types)
+    if insert := re.match(rf"insert into {SCHEMA}\.(\w+) \(([\w, ]+)\) select (.*?) from ", sql):
+        table = insert[1]
+        pairs = list(zip(_split(insert[2]), _split(insert[3]), strict=True))
+    else:
+        changed = re.match(rf"(?:delete from|update) {SCHEMA}\.(\w+) e ", sql)
+        assert changed, sql
+        table = changed[1]
+        assignments = re.search(r" set (.*?) from unnest", sql)
+        pairs = [tuple(each.split(" = ", 1)) for each in _split(assignments[1])] if assignments else []  # type: ignore[misc]
+        pairs += re.findall(r"e\.(\w+) = (u\.\w+)", sql)
+    result = []
+    for column, expression in pairs:
+        if flat := re.search(r"\(\{(\d)\}::(\w+\[\])\)\[lo:hi\]", expression):
+            assert types[int(flat[1])] == flat[2]
+            result.append((table, column, flat[2]))
+            continue
+        bare = re.sub(r"'[^']*'|\b(?:g|e)\.\w+", "", expression)
+        used = [word for word in re.findall(r"\b[a-z]+\b", bare) if word in aliases]
+        assert len(used) <= 1, expression
+        result.append((table, column, aliases[used[0]] if used else ""))
+    return result
+
+
+@pytest.mark.parametrize("part", [part for part in batch.PARTS if part != "wake"])
+def test_each_column_of_a_part_is_declared_with_its_type(part: str) -> None:
+    written = _assigned(part)
+    assert written
+    for table, column, kind in written:
+        declared = metadata.tables[f"{SCHEMA}.{table}"].c
+        assert column in declared, f"{part}: {table} has no column {column}"
+        if kind:
+            assert kind == _type(declared[column].type), f"{part}: {table}.{column}"
+
+
+@pytest.mark.parametrize("part", batch.PARTS)
+def test_a_part_inserts_what_the_table_needs(part: str) -> None:
+    sql, _ = batch.PARTS[part]
+    insert = re.match(rf"insert into {SCHEMA}\.(\w+) \(([\w, ]+)\)", sql)
+    if insert is None:
+        return
+    table = metadata.tables[f"{SCHEMA}.{insert[1]}"]
+    given = _split(insert[2])
+    for column in table.c:
+        assert column.name in given or column.nullable or column.server_default is not None, f"{part}: {column}"
+
+
+def _combinations() -> Iterator[tuple[str, ...]]:
+    """Each that :meth:`Batch.parts` can give, in its order."""
+    for half, entry, fan, gone, back, yielded, commit, op, wake in itertools.product(
+        ("", "half"), ("", "entry", "mortal"), ("", "fan"), ("", "gone"), ("", "back"), ("", "yielded"), ("", "commit"),
+        ("", "op"), ("", "wake"),
+    ):  # fmt: skip
+        parts = tuple(filter(None, (half, entry, fan, gone, back, yielded, commit, op, wake)))
+        if parts:
+            yield parts
+
+
+def test_each_combination_prepares_on_a_migrated_database(database_url: str) -> None:
+    count = 0
+    with psycopg.connect(database_url) as connection:
+        connection.execute(batch.SETUP.encode())
+        for parts in _combinations():
+            prepared = connection.pgconn.prepare(b"", batch.statement(parts, 7).encode())
+            assert prepared.status == pq.ExecStatus.COMMAND_OK, (parts, prepared.error_message)
+            described = connection.pgconn.describe_prepared(b"")
+            types = [kind for part in parts for kind in batch.PARTS[part][1]]
+            if "gone" in parts or "back" in parts:
+                types.append("int8")  # how many are wanted
+            expected = [_ARRAY_OIDS[kind[:-2]] if kind.endswith("[]") else _OIDS[kind] for kind in types]
+            assert [described.param_type(number) for number in range(described.nparams)] == expected, parts
+            count += 1
+    assert count == 767
+
+
+def test_arrays_say_the_types_that_the_statement_expects() -> None:
+    made = {
+        "int8": arrays.int8([1]),
+        "int4": arrays.int4([1]),
+        "int2": arrays.int2([1]),
+        "text": arrays.text([b"x"]),
+        "bytea": arrays.bytea([b"x"]),
+        "uuid": arrays.uuid([bytes(16)]),
+        "timestamptz": arrays.timestamptz([1]),
+    }
+    for name, octets in made.items():
+        assert int.from_bytes(octets[8:12], "big") == _OIDS[name]
+
+
+def _full_batch() -> batch.Batch:
+    whole = batch.Batch()
+    whole.half(1, batch.NO_TXN, 1, b"m")
+    whole.entry(1, 1, 7, arrays.INFINITY)
+    whole.fan(1, 1, arrays.INFINITY)
+    whole.gone(1, 2)
+    whole.back(1, 3, attempts=1, lease=0)
+    whole.yield_entry(1, 4)
+    whole.commit_ids.append(bytes(16))
+    whole.commit_posted.append(1)
+    whole.op(bytes(15) + b"\1", b"accept", covers=[(1, 1)])
+    whole.wake.add(1)
+    return whole
+
+
+def test_a_batch_gives_the_parameters_its_parts_take() -> None:
+    whole = _full_batch()
+    for mortal in (False, True):
+        whole.mortal = mortal
+        names, parameters = whole.parts()
+        types = [kind for name in names for kind in batch.PARTS[name][1]]
+        assert names == (
+            "half",
+            "mortal" if mortal else "entry",
+            "fan",
+            "gone",
+            "back",
+            "yielded",
+            "commit",
+            "op",
+            "wake",
+        )
+        assert len(parameters) == len(types) + 1
+        for kind, octets in zip(types, parameters, strict=False):
+            if kind.endswith("[]"):
+                assert int.from_bytes(octets[8:12], "big") == _OIDS[kind[:-2]]
+
+
+# -- plans
+
+
+def _nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield plan
+    for below in plan.get("Plans", ()):
+        yield from _nodes(below)
+
+
+def _scans(connection: psycopg.Connection[Any], setup: str, sql: str) -> list[tuple[str, str, str]]:
+    """(table, node type, index) of each scan of the store's large tables in the generic plan of ``sql``."""
+    connection.execute(setup.encode())
+    row = connection.execute(b"explain (generic_plan, format json) " + sql.encode()).fetchone()
+    assert row is not None
+    found = []
+    for node in _nodes(row[0][0]["Plan"]):
+        table = str(node.get("Relation Name", ""))
+        if re.match(r"entry|half|op(_|$)", table) and node["Node Type"] != "ModifyTable":
+            found.append((table, node["Node Type"], str(node.get("Index Name", ""))))
+    return found
+
+
+QUERIES = [query for query in vars(queries).values() if isinstance(query, Query)]
+
+
+def _each_scan_is_by_index(connection: psycopg.Connection[Any]) -> None:
+    for text in ("gone", "back", "yielded", "half entry gone back yielded op", "half fan gone"):
+        parts = text.split()
+        scans = _scans(connection, batch.SETUP, batch.statement(parts, 7))
+        wanted = sum(part in ("gone", "back", "yielded") for part in parts)
+        assert scans == [("entry", "Index Scan", "entry_pkey")] * wanted, parts
+    for sql in (batch._PROBE_OP, batch._PROBE_HALF):
+        for scan in _scans(connection, batch.SETUP, sql):
+            assert scan[1] in ("Index Scan", "Index Only Scan"), scan
+    for query in QUERIES:
+        for table, node, index in _scans(connection, queries.SETUP, query.sql):
+            assert node in ("Index Scan", "Index Only Scan"), (query.name, table, node)
+            if query is queries.LEASE and table == "entry":
+                assert (node, index) == ("Index Scan", "entry_pkey")
+
+
+def test_plans_of_a_store_that_was_never_analysed(database_url: str) -> None:
+    """A plan that is made on the first day is kept for the life of its connection."""
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        _each_scan_is_by_index(connection)
+
+
+@pytest.mark.parametrize("analysed", [False, True])
+def test_plans_with_a_million_entries(database_url: str, analysed: bool) -> None:
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        connection.execute(
+            f"insert into {SCHEMA}.half (id, address_id, message) "
+            f"select i, 1, 'x' from generate_series(1, {ROWS}) i".encode()
+        )
+        connection.execute(
+            f"insert into {SCHEMA}.entry (group_id, id, half_id) "
+            f"select 1 + i % 3, i, i from generate_series(1, {ROWS}) i".encode()
+        )
+        connection.execute(f"insert into {SCHEMA}.address (name) values ('a')".encode())
+        connection.execute(
+            f"insert into {SCHEMA}.consumer_group (address_id, name) "
+            f"select (select max(id) from {SCHEMA}.address), i::text from generate_series(1, 3) i".encode()
+        )
+        if analysed:
+            connection.execute(b"analyze")
+        _each_scan_is_by_index(connection)
+        # a load in the middle of the million reads what it takes, and no more
+        connection.execute(queries.SETUP.encode())
+        connection.execute(b"prepare lease (int4, int8, int4, int8, int4) as " + queries.LEASE.sql.encode())
+        plan = connection.execute(
+            f"explain (analyze, buffers, format json) execute lease (1, {ROWS // 2}, 100, 1000000, 7)".encode()
+        ).fetchone()
+        assert plan is not None
+        top = plan[0][0]["Plan"]
+        assert top["Actual Rows"] == 100
+        assert top["Shared Hit Blocks"] + top["Shared Read Blocks"] < 5000

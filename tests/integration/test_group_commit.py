@@ -1,0 +1,586 @@
+"""The group commit on a real PostgreSQL: order, bounds, refusals, and every way to lose the connection."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from store import arrays, libpq, migrations, queries
+from store.batch import Batch, GroupCommit, Limits
+from store.embedded import EmbeddedServer
+from store.errors import AlreadyDecided, Conflict, NotLeased, StoreError, StoreUnavailable
+from store.ids import HalfIds, UuidV7
+from store.queries import Queries, Row
+from store.tables import SCHEMA
+from tests.fix_loop import EpollLoop
+from tests.fix_proxy import Proxy
+
+ME = 7
+GROUP = 1
+
+
+class Post:
+    """Unit: a transaction with ``count`` messages; remembers what it heard."""
+
+    def __init__(self, store: Store, count: int = 1, *, txn_id: bytes | None = None, size: int = 10) -> None:
+        self.store = store
+        self.txn_id = txn_id or store.uuids.next()
+        self.ids = [store.ids.next() for _ in range(count)]
+        self.message = bytes(size)
+        self.heard: list[StoreError | None] = []
+        self.written = 0
+
+    def write(self, batch: Batch) -> None:
+        self.written += 1
+        for half_id in self.ids:
+            batch.half(half_id, self.txn_id, 1, self.message)
+            batch.entry(GROUP, half_id, ME, arrays.INFINITY)
+        batch.commit_ids.append(self.txn_id)
+        batch.commit_posted.append(len(self.ids))
+
+    def durable(self) -> None:
+        self.heard.append(None)
+        self.store.heard.append(self)
+
+    def refused(self, error: StoreError) -> None:
+        self.heard.append(error)
+        self.store.heard.append(self)
+
+
+class Retire(Post):
+    """Unit: retires an entry, with an op of its own."""
+
+    def __init__(self, store: Store, entry_id: int) -> None:
+        super().__init__(store)
+        self.ids = [entry_id]
+
+    def write(self, batch: Batch) -> None:
+        self.written += 1
+        batch.gone(GROUP, self.ids[0])
+        batch.op(self.txn_id, b"commit", txn_id=self.txn_id, posted=0, covers=[(self.ids[0], GROUP)])
+
+
+class Nothing(Post):
+    """Unit without rows."""
+
+    def write(self, batch: Batch) -> None:
+        self.written += 1
+
+
+class Store:
+    """A group commit in a loop of its own, and what its units heard."""
+
+    def __init__(self, url: str, limits: Limits | None = None) -> None:
+        self.loop = EpollLoop()
+        self.ids = HalfIds(ME)
+        self.uuids = UuidV7()
+        self.heard: list[Post] = []
+        self.sent: list[int] = []
+        self.commit = GroupCommit(self.loop, url, ME, limits or Limits(), lambda: None)
+        self.loop.end_turn = self._end_turn
+
+    def _end_turn(self) -> None:
+        self.ids.advance()
+        self.commit.kick()
+
+    def add(self, *units: Post) -> None:
+        for unit in units:
+            self.commit.add(unit)
+
+    def settle(self) -> None:
+        """Until every unit has heard."""
+        self.loop.run_until(lambda: self.commit.idle)
+
+
+@contextmanager
+def running(url: str, limits: Limits | None = None) -> Iterator[Store]:
+    store = Store(url, limits)
+    store.commit.start()
+    try:
+        yield store
+    finally:
+        store.commit.close()
+        store.loop.close()
+
+
+class Truth:
+    """What the store really has, seen past the wire under test."""
+
+    def __init__(self, url: str) -> None:
+        self._connection = psycopg.connect(url, autocommit=True)
+
+    def rows(self, sql: str, *values: object) -> list[Any]:
+        return self._connection.execute(sql.encode(), values).fetchall()
+
+    def run(self, sql: str) -> None:
+        self._connection.execute(sql.encode())
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def ops(self) -> set[bytes]:
+        return {row[0].bytes for row in self.rows(f"select id from {SCHEMA}.op")}
+
+    def halves(self) -> list[int]:
+        return [row[0] for row in self.rows(f"select id from {SCHEMA}.half order by id")]
+
+    def entries(self) -> list[int]:
+        return [row[0] for row in self.rows(f"select id from {SCHEMA}.entry order by id")]
+
+    def waiting_backends(self) -> int:
+        found = self.rows(
+            "select count(*) from pg_stat_activity where application_name = %s and wait_event_type = 'Lock'",
+            f"coordinator batch {ME}",
+        )
+        return int(found[0][0])
+
+    def kill_backends(self, name: str = f"coordinator batch {ME}") -> int:
+        found = self.rows(
+            "select count(pg_terminate_backend(pid)) from pg_stat_activity where application_name = %s", name
+        )
+        return int(found[0][0])
+
+
+@pytest.fixture
+def truth(database_url: str) -> Iterator[Truth]:
+    truth = Truth(database_url)
+    yield truth
+    truth.close()
+
+
+@pytest.fixture
+def store(database_url: str) -> Iterator[Store]:
+    with running(database_url) as store:
+        yield store
+
+
+@pytest.fixture
+def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many losses in a short time, and no growing pause after each."""
+    monkeypatch.setattr(libpq, "LONGEST_RETRY_SECONDS", 0.005)
+
+
+@pytest.fixture
+def cuttable(proxy: Proxy) -> Iterator[Store]:
+    """A store whose wire can be cut."""
+    with running(proxy.url) as store:
+        yield store
+
+
+# -- units
+
+
+@pytest.mark.rule("T8", "H4")
+def test_units_are_durable_in_their_order(store: Store, truth: Truth) -> None:
+    units = [Post(store, 1 + number % 3) for number in range(500)]
+    for number, unit in enumerate(units):
+        store.add(unit)
+        if number % 7 == 0:
+            store.loop.turn(0)
+    store.settle()
+    assert store.heard == units
+    assert all(unit.heard == [None] for unit in units)
+    assert truth.halves() == truth.entries() == sorted(id_ for unit in units for id_ in unit.ids)
+    assert truth.ops() == {unit.txn_id for unit in units}
+    assert store.commit.batches < len(units)
+
+
+@pytest.mark.rule("T8")
+def test_nothing_is_heard_before_it_is_there(store: Store, truth: Truth) -> None:
+    for _ in range(50):
+        unit = Post(store)
+        store.add(unit)
+        store.settle()
+        assert unit.heard == [None]
+        assert truth.rows(f"select 1 from {SCHEMA}.half where id = %s", unit.ids[0])
+
+
+def test_batches_are_bounded(database_url: str) -> None:
+    for limits, size, most in ((Limits(messages=10), 10, 10), (Limits(octets=5000), 1000, 5)):
+        with running(database_url, limits) as store:
+            sizes: list[int] = []
+            send = store.commit._send
+
+            def sending(batch: Batch, send: Any = send, sizes: list[int] = sizes) -> None:
+                sizes.append(batch.rows)
+                send(batch)
+
+            store.commit._send = sending  # type: ignore[method-assign]
+            units = [Post(store, size=size) for _ in range(95)]
+            store.add(*units)
+            store.settle()
+            assert store.heard == units
+            assert sum(sizes) == 95
+            assert max(sizes) == most
+
+
+@pytest.mark.rule("T8", "H5")
+def test_a_decision_that_is_there_fails_itself_only(store: Store, truth: Truth) -> None:
+    first = Post(store)
+    store.add(first)
+    store.settle()
+    units = [Post(store) for _ in range(100)]
+    again = Post(store, txn_id=first.txn_id)
+    units.insert(37, again)
+    store.add(*units)
+    store.settle()
+    assert store.heard[1:] == units
+    for unit in units:
+        if unit is again:
+            (error,) = unit.heard
+            assert isinstance(error, AlreadyDecided)
+        else:
+            assert unit.heard == [None]
+    assert not set(again.ids) & set(truth.halves())
+    # by halves: the culprit is written at most once for each halving of a hundred
+    assert again.written <= 9
+
+
+@pytest.mark.rule("H5", "T26")
+def test_an_entry_that_is_not_leased_fails_itself_only(store: Store, truth: Truth) -> None:
+    posts = [Post(store) for _ in range(20)]
+    store.add(*posts)
+    store.settle()
+    truth.run(f"update {SCHEMA}.entry set lease = 8 where id = {posts[3].ids[0]}")
+    truth.run(f"delete from {SCHEMA}.entry where id = {posts[11].ids[0]}")
+    retired = [Retire(store, post.ids[0]) for post in posts]
+    store.add(*retired)
+    store.settle()
+    assert store.heard[20:] == retired
+    for number, unit in enumerate(retired):
+        if number in (3, 11):
+            assert isinstance(unit.heard[0], NotLeased)
+            assert unit.txn_id not in truth.ops()
+        else:
+            assert unit.heard == [None]
+    assert truth.entries() == [posts[3].ids[0]]
+
+
+def test_another_constraint_fails_itself_only(store: Store) -> None:
+    units = [Post(store) for _ in range(5)]
+    double = Post(store)
+    double.ids = units[0].ids
+    store.add(*units, double)
+    store.settle()
+    assert [unit.heard for unit in units] == [[None]] * 5
+    assert isinstance(double.heard[0], Conflict)
+
+
+def test_units_without_rows_wait_for_those_before_them(store: Store) -> None:
+    """What a unit hears is true of every unit before it; also where one of these is refused."""
+    first = Post(store)
+    store.add(first)
+    store.settle()
+    units = [first]
+    for _ in range(30):
+        for unit in (Post(store), Post(store, txn_id=first.txn_id), Nothing(store), Post(store), Nothing(store)):
+            store.add(unit)
+            units.append(unit)
+            store.loop.turn(0)
+    store.settle()
+    assert store.heard == units
+    assert sum(isinstance(unit.heard[0], AlreadyDecided) for unit in units) == 30
+
+
+# -- the connection
+
+
+@pytest.mark.rule("T8", "H4")
+def test_a_batch_that_was_committed_and_its_reply_lost_is_not_written_again(
+    cuttable: Store, proxy: Proxy, truth: Truth
+) -> None:
+    store = cuttable
+    store.add(Post(store))
+    store.settle()
+    units = [Post(store, 2) for _ in range(10)]
+    with proxy.held("replies"):
+        store.add(*units)
+        store.loop.run_until(lambda: len(truth.ops()) == 11)
+        assert not any(unit.heard for unit in units)
+        proxy.cut()
+    later = Post(store)
+    store.add(later)
+    store.settle()
+    assert store.heard[1:] == [*units, later]
+    assert all(unit.heard == [None] and unit.written == 1 for unit in units)
+    assert truth.halves() == sorted(id_ for unit in store.heard for id_ in unit.ids)
+
+
+@pytest.mark.rule("T8", "H4")
+def test_a_batch_that_was_lost_on_its_way_is_written_once(cuttable: Store, proxy: Proxy, truth: Truth) -> None:
+    store = cuttable
+    store.add(Post(store))
+    store.settle()
+    units = [Post(store, 2) for _ in range(10)]
+    with proxy.held("requests"):
+        store.add(*units)
+        store.loop.run_for(0.2)
+        assert len(truth.ops()) == 1
+        proxy.cut()
+    store.settle()
+    assert store.heard[1:] == units
+    assert truth.halves() == sorted(id_ for unit in store.heard for id_ in unit.ids)
+
+
+@pytest.mark.rule("T8", "H4")
+def test_a_server_process_that_is_still_at_work_is_ended_before_the_look(
+    cuttable: Store, proxy: Proxy, truth: Truth, database_url: str
+) -> None:
+    """It could commit after we have looked: the answer would be "absent", and the batch be there twice."""
+    store = cuttable
+    store.add(Post(store))
+    store.settle()
+    units = [Post(store) for _ in range(10)]
+    with psycopg.connect(database_url) as blocker:
+        blocker.execute(f"lock table {SCHEMA}.op in exclusive mode".encode())
+        store.add(*units)
+        store.loop.run_until(lambda: truth.waiting_backends() == 1)
+        (old,) = truth.rows("select pid from pg_stat_activity where wait_event_type = 'Lock'")
+        proxy.cut_client_side()
+        store.loop.run_until(
+            lambda: (
+                truth.waiting_backends() == 1
+                and truth.rows("select pid from pg_stat_activity where wait_event_type = 'Lock'") != [old]
+            )
+        )
+        assert not any(unit.heard for unit in units)
+    store.settle()
+    assert store.heard[1:] == units
+    assert all(unit.heard == [None] for unit in units)
+    assert truth.halves() == sorted(id_ for unit in store.heard for id_ in unit.ids)
+
+
+@pytest.mark.usefixtures("quick_retries")
+def test_the_wire_is_lost_again_while_the_batch_is_looked_for(cuttable: Store, proxy: Proxy, truth: Truth) -> None:
+    store = cuttable
+    dice = random.Random(5)
+    units: list[Post] = []
+    cuts = 0
+
+    def cut_sometimes(_: bytes) -> None:
+        nonlocal cuts
+        if cuts < 60 and dice.random() < 0.3:
+            cuts += 1
+            proxy.cut()
+
+    store.add(Post(store))
+    store.settle()
+    proxy.on_request = cut_sometimes
+    for _ in range(40):
+        batch = [Post(store) for _ in range(5)]
+        units += batch
+        store.add(*batch)
+        store.settle()
+    assert store.heard[1:] == units
+    assert cuts == 60
+    assert truth.halves() == sorted(id_ for unit in store.heard for id_ in unit.ids)
+
+
+@pytest.mark.rule("T8", "H4", "H13")
+@pytest.mark.usefixtures("quick_retries")
+def test_server_processes_killed_at_random_moments(store: Store, truth: Truth) -> None:
+    dice = random.Random(11)
+    units: list[Post] = []
+    kills = 0
+    refused = 0
+    for _ in range(150):
+        batch: list[Post] = [Post(store, dice.randrange(1, 4)) for _ in range(dice.randrange(1, 30))]
+        if units:
+            double = Post(store, txn_id=units[0].txn_id)
+            batch.insert(dice.randrange(len(batch)), double)
+            refused += 1
+        units += batch
+        store.add(*batch)
+        for _ in range(dice.randrange(4)):
+            store.loop.turn(dice.random() * 0.001)
+        kills += truth.kill_backends()
+    store.settle()
+    assert kills > 20
+    good = [unit for unit in units if unit.heard == [None]]
+    assert len(units) - len(good) == refused
+    assert all(len(unit.heard) == 1 for unit in units)
+    assert truth.halves() == sorted(id_ for unit in good for id_ in unit.ids)
+    assert truth.ops() == {unit.txn_id for unit in good}
+
+
+@pytest.mark.rule("T8", "H13")
+def test_postgresql_stopped_and_started(open_folder: Path) -> None:
+    server = EmbeddedServer(open_folder / "stopped")
+    url = server.start()
+    try:
+        migrations.upgrade(url)
+        with running(url) as store:
+            units = []
+            for round_ in range(3):
+                batch = [Post(store) for _ in range(50)]
+                units += batch
+                store.add(*batch)
+                for _ in range(round_):
+                    store.loop.turn(0.001)
+                server.stop(grace_seconds=0)
+                more = [Post(store) for _ in range(50)]
+                units += more
+                store.add(*more)
+                heard = len(store.heard)
+                store.loop.run_for(0.3)
+                assert len(store.heard) - heard <= 50  # of the batch before, which may have been committed
+                assert not any(unit.heard for unit in more)
+                server.start()
+            store.settle()
+            assert store.heard == units
+            truth = Truth(url)
+            assert truth.halves() == sorted(id_ for unit in units for id_ in unit.ids)
+            truth.close()
+    finally:
+        server.stop()
+
+
+_FAILING = """
+create function public.fail_for_a_while() returns trigger language plpgsql as $$
+begin
+  if nextval('public.failures') <= {most} then
+    raise exception 'not now' using errcode = '{state}';
+  end if;
+  return new;
+end $$;
+create sequence public.failures;
+create trigger failing before insert on {schema}.half for each statement execute function public.fail_for_a_while()
+"""
+
+
+@pytest.mark.rule("T8")
+@pytest.mark.parametrize("state", ["53100", "53200", "58030", "40P01", "40001", "55P03"])
+def test_a_store_in_trouble_is_waited_for(store: Store, truth: Truth, state: str) -> None:
+    """A full disk, no memory, a broken file, a deadlock, a serialization failure, a lock not had: nobody's fault."""
+    truth.run(_FAILING.format(most=4, state=state, schema=SCHEMA))
+    units = [Post(store) for _ in range(10)]
+    store.add(*units)
+    store.settle()
+    assert store.heard == units
+    assert all(unit.heard == [None] and unit.written == 1 for unit in units)
+    assert truth.halves() == sorted(id_ for unit in units for id_ in unit.ids)
+
+
+# -- the other questions
+
+
+class Asking:
+    """Questions in a loop of their own."""
+
+    def __init__(self, url: str) -> None:
+        self.loop = EpollLoop()
+        self.notices: list[tuple[str, str]] = []
+        self.connections = 0
+        self.queries = Queries(self.loop, url, ME, lambda *notice: self.notices.append(notice), self._connected)
+        self.answers: list[list[Row] | StoreError] = []
+
+    def _connected(self) -> None:
+        self.connections += 1
+
+    def ask(self, query: queries.Query, *parameters: bytes) -> None:
+        self.queries.ask(query, parameters, self.answers.append)
+
+    def answered(self, count: int) -> Callable[[], bool]:
+        return lambda: len(self.answers) == count
+
+    def lease(self, most: int = 100) -> None:
+        numbers = (GROUP.to_bytes(4, "big"), bytes(8), most.to_bytes(4, "big"), (1 << 30).to_bytes(8, "big"))
+        self.ask(queries.LEASE, *numbers, ME.to_bytes(4, "big"))
+
+
+@pytest.fixture
+def asking(proxy: Proxy) -> Iterator[Asking]:
+    asking = Asking(proxy.url)
+    asking.queries.start()
+    yield asking
+    asking.queries.close()
+    asking.loop.close()
+
+
+def _fill(truth: Truth, count: int) -> None:
+    truth.run(
+        f"insert into {SCHEMA}.half (id, address_id, message) select i, 1, 'm' from generate_series(1, {count}) i"
+    )
+    truth.run(
+        f"insert into {SCHEMA}.entry (group_id, id, half_id) select {GROUP}, i, i from generate_series(1, {count}) i"
+    )
+
+
+def test_answers_come_in_the_order_of_the_questions(asking: Asking, truth: Truth) -> None:
+    _fill(truth, 10)
+    asking.lease(3)
+    asking.ask(queries.HELD, GROUP.to_bytes(4, "big"), ME.to_bytes(4, "big"))
+    asking.lease(100)
+    asking.loop.run_until(asking.answered(3))
+    first, held, rest = asking.answers
+    assert isinstance(first, list)
+    assert isinstance(held, list)
+    assert isinstance(rest, list)
+    assert [len(first), len(held), len(rest)] == [3, 3, 7]
+
+
+def test_a_question_that_harms_nobody_is_asked_again(asking: Asking, proxy: Proxy) -> None:
+    asking.ask(queries.OUTCOME, bytes(16))
+    asking.loop.run_until(asking.answered(1))
+    with proxy.held("replies"):
+        asking.ask(queries.OUTCOME, bytes(16))
+        asking.loop.run_for(0.1)
+        proxy.cut()
+    asking.loop.run_until(asking.answered(2))
+    assert asking.answers == [[], []]
+    assert asking.connections == 2
+
+
+@pytest.mark.parametrize("what", ["requests", "replies"])
+def test_a_load_whose_reply_was_lost_says_so(asking: Asking, proxy: Proxy, truth: Truth, what: str) -> None:
+    """The asker then looks what is held in its name: nothing where the question never came, all where only the answer
+    did not.
+    """
+    asking.lease()  # of nothing: prepared from now on
+    asking.loop.run_until(asking.answered(1))
+    _fill(truth, 10)
+    with proxy.held(what):
+        asking.lease()
+        asking.loop.run_for(0.2)
+        proxy.cut()
+    asking.loop.run_until(asking.answered(2))
+    assert isinstance(asking.answers[1], StoreUnavailable)
+    asking.ask(queries.HELD, GROUP.to_bytes(4, "big"), ME.to_bytes(4, "big"))
+    asking.loop.run_until(asking.answered(3))
+    held = asking.answers[2]
+    assert isinstance(held, list)
+    assert len(held) == (10 if what == "replies" else 0)
+
+
+def test_a_load_still_at_work_is_ended_before_it_is_given_up(
+    asking: Asking, proxy: Proxy, truth: Truth, database_url: str
+) -> None:
+    """Else it would lease entries after we have looked, and nobody would ever deliver them."""
+    asking.lease()  # of nothing: prepared from now on
+    asking.loop.run_until(asking.answered(1))
+    _fill(truth, 10)
+    with psycopg.connect(database_url) as blocker:
+        blocker.execute(f"lock table {SCHEMA}.entry in share mode".encode())  # an update waits, a look does not
+        asking.lease()
+        busy = "select count(*) from pg_stat_activity where wait_event_type = 'Lock'"
+        asking.loop.run_until(lambda: truth.rows(busy) == [(1,)])
+        proxy.cut_client_side()
+        asking.loop.run_until(asking.answered(2))
+        assert truth.rows(busy) == [(0,)]
+    assert isinstance(asking.answers[1], StoreUnavailable)
+    assert truth.rows(f"select count(*) from {SCHEMA}.entry where lease <> 0") == [(0,)]
+
+
+def test_notices_are_heard_after_a_lost_connection_too(asking: Asking, proxy: Proxy, truth: Truth) -> None:
+    asking.loop.run_until(lambda: asking.connections == 1)
+    proxy.cut()
+    asking.loop.run_until(lambda: asking.connections == 2)
+    truth.run("select pg_notify('coordinator_ready', '5')")
+    asking.loop.run_until(lambda: asking.notices)
+    assert asking.notices == [("coordinator_ready", "5")]

@@ -1,0 +1,296 @@
+"""``coordinator reconcile`` on real PostgreSQL: periods, a store under load, and the command as its users have it."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import subprocess
+import sys
+import threading
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psycopg
+import pyarrow.parquet as pq
+import pytest
+
+from spark.books import describe
+from spark.period import Period
+from spark.reconcile import STAGES, OutputUnusable, prepare_output, reconcile
+from spark.schemas import FINDING
+from store.ids import moment_of
+from store.tables import SCHEMA
+from tests.fix_store_rows import NOW, StoreRows, encode_message
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql import SparkSession
+
+    from spark.books import BookDescription
+    from spark.report import Run
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+class Told:
+    """What a run told of itself."""
+
+    def __init__(self) -> None:
+        self.stages: list[str] = []
+        self.counts: list[int] = []
+
+    def stage(self, name: str) -> None:
+        self.stages.append(name)
+
+    def rows(self, count: int) -> None:
+        self.counts.append(count)
+
+
+def run(
+    spark: SparkSession,
+    url: str,
+    out: Path,
+    period: Period | None = None,
+    books: Sequence[BookDescription] = (),
+    told: Told | None = None,
+) -> Run:
+    prepare_output(out)
+    return reconcile(
+        spark, url=url, period=period or Period(), books=books, out=out, fail_on="warning", steps=told or Told()
+    )
+
+
+@pytest.mark.rule("R10", "R11", "R12", "R13", "R14", "R15", "R19")
+def test_a_healthy_store_is_clean_over_any_period(spark: SparkSession, database_url: str, tmp_path: Path) -> None:
+    rows = StoreRows(seed=21).healthy(400)
+    rows.write(database_url)
+    whole = run(spark, database_url, tmp_path / "all")
+    assert whole.findings.by_kind == {}
+    # At the very edge of a transaction that posted, of one that retired, of a plain post; and somewhere.
+    transacted = next(row for row in rows.rows["half"][150:] if row["txn_id"])
+    edges = [
+        datetime.fromtimestamp(int(transacted["txn_id"].replace("-", "")[:12], 16) / 1000, UTC),
+        moment_of(next(row["id"] for row in rows.rows["half"][200:] if not row["txn_id"])),
+        NOW - timedelta(hours=2, minutes=7),
+    ]
+    for edge in edges:
+        before = run(spark, database_url, tmp_path / "before", Period(until=edge))
+        after = run(spark, database_url, tmp_path / "after", Period(since=edge))
+        assert before.findings.by_kind == after.findings.by_kind == {}
+        # neighbours judge everything once
+        for name in ("transactions", "transactions_committed", "posted", "committed", "expected", "accepted", "ready"):
+            assert before.metrics.totals[name] + after.metrics.totals[name] == whole.metrics.totals[name], name
+
+
+_WRITE = f"""
+with posted as (
+  insert into {SCHEMA}.half (id, txn_id, address_id, message)
+  select %(half)s + i, %(txn)s, 1, '\\x005375a0027b7d' from generate_series(1, 3) i),
+ decided as (
+  insert into {SCHEMA}.op (id, decision, txn_id, posted, half_ids, group_ids, instance_id)
+  select %(txn)s, 'commit', %(txn)s, 3, array_agg(taken.half_id), array_agg(1), 1 from (
+    select half_id from {SCHEMA}.entry where group_id = 1 order by id limit %(take)s for update skip locked) taken
+  returning half_ids),
+ gone as (
+  delete from {SCHEMA}.entry e using decided d where e.group_id = 1 and e.id = any(d.half_ids))
+insert into {SCHEMA}.entry (group_id, id, half_id, lease)
+  select 1, %(half)s + i, %(half)s + i, 1 from generate_series(1, 3) i
+"""
+
+
+class Writer:
+    """Posts three messages and retires as many in each SQL transaction, as fast as it can, in a thread of its own."""
+
+    def __init__(self, url: str, slot: int) -> None:
+        self._url = url
+        self._slot = slot
+        self._stop = threading.Event()
+        self.written = 0
+        self.error: Exception | None = None
+        self._thread = threading.Thread(target=self._work)
+
+    def __enter__(self) -> Writer:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        if self.error is not None:
+            raise self.error
+
+    def _work(self) -> None:
+        from store.ids import HalfIds, UuidV7
+
+        ids, uuids = HalfIds(self._slot), UuidV7()
+        try:
+            with psycopg.connect(self._url, autocommit=True) as connection:
+                while not self._stop.is_set():
+                    import uuid
+
+                    ids.advance()
+                    first = ids.next()
+                    for _ in range(8):
+                        ids.next()
+                    connection.execute(
+                        _WRITE.encode(),
+                        {"half": first, "txn": uuid.UUID(bytes=uuids.next()), "take": self.written % 5 + 1},
+                    )
+                    self.written += 1
+        except Exception as error:  # noqa: BLE001 - raised again where the writer is left
+            self.error = error
+
+
+@pytest.mark.rule("R1")
+def test_a_store_under_load_is_read_as_of_one_moment(spark: SparkSession, database_url: str, tmp_path: Path) -> None:
+    rows = StoreRows()
+    rows.address("orders")
+    rows.write(database_url)
+    with Writer(database_url, 2) as one, Writer(database_url, 3) as two:
+        while min(one.written, two.written) < 300:
+            threading.Event().wait(0.05)
+            assert one.error is None
+            assert two.error is None
+        started = one.written + two.written
+        result = run(spark, database_url, tmp_path / "out")
+        ended = one.written + two.written
+    assert ended > started, "nothing was written meanwhile: the test shows nothing"
+    assert result.findings.by_kind == {}
+    # All tables agree on how many transactions there were, and it was a moment within the run.
+    totals, read = result.metrics.totals, result.rows_read
+    assert started <= totals["transactions"] <= ended
+    assert read["half"] == 3 * read["op"] == 3 * totals["transactions"] == totals["committed"] == totals["expected"]
+    assert totals["accepted"] + read["entry"] == read["half"]
+
+
+@pytest.mark.rule("R20", "R21", "R22", "R30", "R31")
+def test_findings_are_written_in_every_form(spark: SparkSession, database_url: str, tmp_path: Path) -> None:
+    rows = StoreRows(seed=22)
+    orders = rows.address("orders")
+    at = NOW - timedelta(hours=1)
+    for key in ("A-1", "A-2"):
+        _, halves = rows.committed([orders], at, messages=[encode_message(properties={"order": key}, body={})])
+        rows.entry(1, halves[0])
+    _, lost = rows.committed([orders], at, messages=[encode_message(properties={"order": "A-3"}, body={})])
+    rows.write(database_url)
+    book = tmp_path / "book.toml"
+    book.write_text(
+        """
+        name = "shop"
+        format = "parquet"
+        addresses = ["orders", "elsewhere"]
+        key = "id"
+        message_key = "property:order"
+        time = "at"
+        committed_when = "true"
+        options.path = "shop.parquet"
+        """,
+        encoding="utf-8",
+    )
+    spark.createDataFrame(
+        [("A-1", at, Decimal(1)), ("A-3", at, Decimal(1)), ("A-4", at, Decimal(1))],
+        "id string, at timestamp, x decimal(5,0)",
+    ).write.parquet(str(tmp_path / "shop.parquet"))
+    told = Told()
+    out = tmp_path / "deep" / "out"
+    result = run(spark, database_url, out, books=[describe(book)], told=told)
+    expected = {"lost-delivery": 1, "lost-message": 1, "phantom-message": 1, "unbalanced": 1}
+    assert dict(result.findings.by_kind) == expected
+    assert sorted(path.name for path in out.iterdir()) == [
+        "findings.csv",
+        "findings.parquet",
+        "report.html",
+        "summary.json",
+    ]
+    table = pq.read_table(out / "findings.parquet")
+    assert table.column_names == FINDING.names
+    with (out / "findings.csv").open(encoding="utf-8", newline="") as file:
+        lines = list(csv.DictReader(file))
+    assert [line["kind"] for line in lines] == table.column("kind").to_pylist() == sorted(expected)
+    assert lines[0]["half_id"] == str(lost[0])
+    assert {line["address"] for line in lines if line["kind"] == "lost-delivery"} == {"orders"}
+    assert "key A-4" in next(line["detail"] for line in lines if line["kind"] == "lost-message")
+    assert "key A-2" in next(line["detail"] for line in lines if line["kind"] == "phantom-message")
+    summary = json.loads((out / "summary.json").read_text(encoding="utf-8"))
+    assert summary["findings"]["by_kind"] == expected
+    assert summary["books"] == [{"name": "shop", "rows": 3, "messages": 3, "grace_seconds": 300.0}]
+    assert len(told.stages) == STAGES + 2
+    assert told.counts == sorted(told.counts)
+
+
+def test_an_output_folder_that_cannot_be_is_said(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(OutputUnusable, match=r"output folder .*file: File exists"):
+        prepare_output(tmp_path / "file")
+    with pytest.raises(OutputUnusable, match="Not a directory"):
+        prepare_output(tmp_path / "file" / "out")
+
+
+def command(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("COORDINATOR_")}
+    return subprocess.run(
+        [sys.executable, "-m", "coordinator", "reconcile", *arguments],
+        env={**kept, **environment},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+@pytest.fixture
+def lossy_store(database_url: str) -> str:
+    rows = StoreRows(seed=23).healthy(30)
+    orders = rows.address("shop")
+    rows.committed([orders], NOW - timedelta(hours=1))
+    rows.write(database_url)
+    return database_url
+
+
+@pytest.mark.rule("R31")
+def test_the_exit_status_says_how_it_went(lossy_store: str, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    found = command("--out", str(out), COORDINATOR_DATABASE_URL=lossy_store)
+    assert found.returncode == 1, found.stderr
+    # quiet without a terminal
+    assert found.stderr == ""
+    assert found.stdout.splitlines() == [f"2 findings: 1 lost-delivery, 1 unbalanced; report: {out / 'report.html'}"]
+    clean = command("--out", str(out), "--until", "2h", "--since", "4h", "--database-url", lossy_store)
+    assert clean.returncode == 0, clean.stderr
+    assert json.loads((out / "summary.json").read_text(encoding="utf-8"))["clean"] is True
+
+
+@pytest.mark.rule("R31", "R25")
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--since", "soon"], "--since: 'soon' is no time; expected 2026-03-01"),
+        (["--since", "1h", "--until", "2h"], "--since, --until: since (.*) must be before until"),
+        (["--memory", "lots"], "--memory: 'lots'; expected"),
+        (["--book", "none.toml"], "book none.toml: No such file"),
+        (["--fail-on", "everything"], "--fail-on"),
+        (["--database-url", "mysql://x"], "database_url"),
+        (["--database-url", "postgresql://user:hunter2@127.0.0.1:1/x"], "127.0.0.1"),
+        (["--data-dir", "/nonexistent/folder"], "/nonexistent/folder"),
+    ],
+)
+def test_what_cannot_run_says_why(tmp_path: Path, arguments: list[str], says: str) -> None:
+    ran = command("--out", str(tmp_path / "out"), *arguments, COORDINATOR_DATABASE_URL="postgresql://127.0.0.1:1/none")
+    assert ran.returncode == 2, ran.stdout + ran.stderr
+    import re
+
+    assert re.search(says, ran.stderr), ran.stderr
+    assert "Traceback" not in ran.stderr
+    assert "hunter2" not in ran.stderr
+    assert not (tmp_path / "out" / "summary.json").exists()
+
+
+def test_a_database_without_a_store_is_said(empty_database_url: str, tmp_path: Path) -> None:
+    ran = command("--out", str(tmp_path / "out"), COORDINATOR_DATABASE_URL=empty_database_url)
+    assert ran.returncode == 2
+    assert "coordinator migrate" in ran.stderr

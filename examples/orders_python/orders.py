@@ -96,6 +96,7 @@ class OrderService(MessagingHandler, TransactionHandler):
         self._order: dict[str, Any] | None = None
         self._transaction: Transaction | None = None
         self._undecided = 0
+        self._finished = False
         self.placed = 0
         self.problem: str | None = None
 
@@ -164,9 +165,16 @@ class OrderService(MessagingHandler, TransactionHandler):
     def on_transaction_committed(self, event: Event) -> None:
         self.placed += 1
         self._undecided -= 1
+        self._close_when_done()
 
     def on_transaction_aborted(self, event: Event) -> None:
-        self._connection.close()
+        self._finished = True
+        self._close_when_done()
+
+    def _close_when_done(self) -> None:
+        # an empty transaction is answered at once, before the commits that wait for the disk
+        if self._finished and not self._undecided:
+            self._connection.close()
 
     def on_transaction_commit_failed(self, event: Event) -> None:
         delivery: Any = event.delivery

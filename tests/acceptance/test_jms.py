@@ -3,39 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.fix_service import PATIENCE, Service, running_service
 
-PROJECT = Path(__file__).parent / "jms"
-
 Seen = dict[str, Any]
-
-
-@pytest.fixture(scope="session")
-def classpath() -> str:
-    """The driver and its libraries, built by Maven when a source is newer than the last build."""
-    if shutil.which("mvn") is None:
-        pytest.fail("Apache Maven (mvn) and a JDK 17 are needed for the JMS acceptance tests")
-    target = PROJECT / "target"
-    stamp = target / "built"
-    sources = [PROJECT / "pom.xml", *PROJECT.glob("src/**/*.java")]
-    if not stamp.exists() or stamp.stat().st_mtime < max(source.stat().st_mtime for source in sources):
-        build = ["mvn", "--quiet", "--batch-mode", "clean", "process-classes"]
-        offline = subprocess.run([*build, "--offline"], cwd=PROJECT, capture_output=True, check=False)
-        if offline.returncode != 0:  # something is not in the local repository yet
-            online = subprocess.run(build, cwd=PROJECT, capture_output=True, text=True, check=False)
-            assert online.returncode == 0, online.stdout + online.stderr
-        stamp.touch()
-    return os.pathsep.join([str(target / "classes"), str(target / "lib" / "*")])
 
 
 class Driver:
@@ -80,12 +57,12 @@ class Driver:
 
 
 @pytest.fixture
-def start(classpath: str) -> Iterator[Callable[[str, Service], Driver]]:
+def start(jms_classpath: str) -> Iterator[Callable[[str, Service], Driver]]:
     """Start a case; it is gone when the test ends, however that is."""
     drivers: list[Driver] = []
 
     def start(case: str, service: Service) -> Driver:
-        driver = Driver(classpath, case, service.url)
+        driver = Driver(jms_classpath, case, service.url)
         drivers.append(driver)
         return driver
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -13,30 +12,17 @@ import pytest
 
 from tests.fix_service import PATIENCE, Service
 
-PROJECT = Path(__file__).parent / "rhea"
-
 Run = Callable[[str], dict[str, Any]]
 
 
-@pytest.fixture(scope="session")
-def modules() -> None:
-    """rhea as the lock file has it."""
-    if shutil.which("npm") is None:
-        pytest.fail("Node.js 18 or newer with npm is needed for the rhea acceptance tests")
-    installed = PROJECT / "node_modules" / ".package-lock.json"
-    if not installed.exists() or installed.stat().st_mtime < (PROJECT / "package-lock.json").stat().st_mtime:
-        done = subprocess.run(["npm", "ci", "--silent"], cwd=PROJECT, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
-
-
 @pytest.fixture
-def run(modules: None, service: Service) -> Run:
+def run(rhea_project: Path, service: Service) -> Run:
     """Run a case; what it saw."""
 
     def run(case: str) -> dict[str, Any]:
         done = subprocess.run(
             ["node", "driver.js", case, str(service.port)],
-            cwd=PROJECT,
+            cwd=rhea_project,
             capture_output=True,
             text=True,
             timeout=2 * PATIENCE,

@@ -113,9 +113,16 @@ class Client {
     async receiver(connection, source, options = {}) {
         const receiver = connection.open_receiver({ source, credit_window: 0, autoaccept: false, ...options });
         const inbox = new Inbox(receiver);
+        // a refused attach is answered without a source, and then detached
+        const closed = new Promise((resolve) => receiver.once('receiver_close', resolve));
+        receiver.on('receiver_error', () => {
+            if (receiver.source.address) throw Error(`link closed: ${receiver.error.condition}: ${receiver.error.description}`);
+        });
         await next(receiver, 'receiver_open');
-        // a refused attach is answered first and then detached: wait for what comes after the answer
-        if (receiver.remote.attach.source === null) await next(receiver, 'receiver_close');
+        if (!receiver.source.address) {
+            await closed;
+            throw Error(`attach refused: ${receiver.error.condition}: ${receiver.error.description}`);
+        }
         return inbox;
     }
 

@@ -1,0 +1,106 @@
+"""The examples do what their README says; the demonstration runs in a small size."""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.fix_service import PATIENCE, REPOSITORY, Service
+
+EXAMPLES = REPOSITORY / "examples"
+ORDERS_PYTHON = [sys.executable, str(EXAMPLES / "orders_python" / "orders.py")]
+
+
+def run(*command: str, cwd: Path) -> str:
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=10 * PATIENCE, check=False)
+    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@contextmanager
+def consumer(project: Path, service: Service, address: str, inbox: Path) -> Iterator[None]:
+    """The consumer in JavaScript; it ends by itself when it is asked to."""
+    process = subprocess.Popen(["node", "inbox.js", service.url, address, str(inbox)], cwd=project)
+    try:
+        yield
+        process.terminate()
+        assert process.wait(timeout=PATIENCE) == 0
+    finally:
+        process.kill()
+        process.wait()
+
+
+def orders_in(inbox: Path, count: int) -> list[int]:
+    """The orders in the inbox, once there are ``count`` lines."""
+    deadline = time.monotonic() + PATIENCE
+    while len(lines := inbox.read_text().split("\n")[:-1]) < count:
+        assert time.monotonic() < deadline, f"{len(lines)} of {count} orders came"
+        time.sleep(0.05)
+    return sorted(json.loads(line)["order"] for line in lines)
+
+
+@pytest.mark.rule("X1")
+def test_orders_in_python_into_an_inbox_over_a_kill(service: Service, consumer_project: Path, tmp_path: Path) -> None:
+    said = run(*ORDERS_PYTHON, "place", "--url", service.url, "--orders", "40", cwd=tmp_path)
+    assert said == "placed 40 orders\n"
+    inbox = tmp_path / "inbox.ndjson"
+    # as a consumer leaves it that crashed in the middle of its second line
+    inbox.write_text('{"id":"order-1","order":1}\n{"id":"ord')
+    with consumer(consumer_project, service, "orders", inbox):
+        assert orders_in(inbox, 40) == list(range(1, 41))
+        service.kill()
+        service.restart()
+        said = run(*ORDERS_PYTHON, "place", "--url", service.url, "--orders", "60", cwd=tmp_path)
+        assert said == "placed 20 orders\n"
+        assert orders_in(inbox, 60) == list(range(1, 61))
+    run(*ORDERS_PYTHON, "export", "orders.csv", cwd=tmp_path)
+    with (tmp_path / "orders.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [int(row["id"]) for row in rows] == list(range(1, 61))
+    assert service.cli("outcome", rows[0]["txn_id"])
+
+
+def test_orders_in_python_tell_that_the_service_is_away(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [*ORDERS_PYTHON, "place", "--url", "amqp://127.0.0.1:1"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "no connection to amqp://127.0.0.1:1" in done.stderr
+
+
+@pytest.mark.rule("X1")
+def test_orders_in_java(service: Service, orders_java_classpath: str, consumer_project: Path, tmp_path: Path) -> None:
+    program = ["java", "-XX:TieredStopAtLevel=1", "-cp", orders_java_classpath, "orders.OrderService"]
+    book = "jdbc:h2:./orders"
+    assert "placed 30 orders" in run(*program, "place", service.url, book, "30", cwd=tmp_path)
+    assert "placed 20 orders" in run(*program, "place", service.url, book, "50", cwd=tmp_path)
+    run(*program, "export", book, "orders.csv", cwd=tmp_path)
+    with (tmp_path / "orders.csv").open(newline="") as file:
+        amounts = {int(row["id"]): row["amount"] for row in csv.DictReader(file)}
+    assert sorted(amounts) == list(range(1, 51))
+    inbox = tmp_path / "inbox.ndjson"
+    inbox.touch()
+    with consumer(consumer_project, service, "orders-java", inbox):
+        assert orders_in(inbox, 50) == list(range(1, 51))
+    received = [json.loads(line) for line in inbox.read_text().splitlines()]
+    assert {order["order"]: order["amount"] for order in received} == amounts
+
+
+@pytest.mark.rule("R20", "X1")
+def test_the_report_finds_exactly_the_planted_crashes(consumer_project: Path, tmp_path: Path) -> None:
+    demo = [sys.executable, str(EXAMPLES / "demo.py"), "--orders", "200", "--crashes", "3"]
+    said = run(*demo, "--folder", str(tmp_path / "demo"), cwd=tmp_path)
+    assert "yes  the findings are exactly the crashes after the own commit" in said

@@ -1,0 +1,65 @@
+"""What the clients of other vendors are built with: Maven and npm, once a session, from what is pinned."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+def maven_classpath(project: Path) -> str:
+    """The classes of ``project`` and its libraries, built when a source is newer than the last build."""
+    if shutil.which("mvn") is None:
+        pytest.fail("Apache Maven (mvn) and a JDK 17 are needed for the tests with Java clients")
+    target = project / "target"
+    stamp = target / "built"
+    sources = [project / "pom.xml", *project.glob("src/**/*.java")]
+    if not stamp.exists() or stamp.stat().st_mtime < max(source.stat().st_mtime for source in sources):
+        build = ["mvn", "--quiet", "--batch-mode", "clean", "process-classes"]
+        offline = subprocess.run([*build, "--offline"], cwd=project, capture_output=True, check=False)
+        if offline.returncode != 0:  # something is not in the local repository yet
+            online = subprocess.run(build, cwd=project, capture_output=True, text=True, check=False)
+            assert online.returncode == 0, online.stdout + online.stderr
+        stamp.touch()
+    return os.pathsep.join([str(target / "classes"), str(target / "lib" / "*")])
+
+
+def npm_modules(project: Path) -> Path:
+    """``project`` with the modules of its lock file; installed when that is newer than the last time."""
+    if shutil.which("npm") is None:
+        pytest.fail("Node.js 18 or newer with npm is needed for the tests with JavaScript clients")
+    installed = project / "node_modules" / ".package-lock.json"
+    if not installed.exists() or installed.stat().st_mtime < (project / "package-lock.json").stat().st_mtime:
+        done = subprocess.run(["npm", "ci", "--silent"], cwd=project, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        installed.touch()
+    return project
+
+
+@pytest.fixture(scope="session")
+def jms_classpath() -> str:
+    """Of the acceptance cases with Qpid JMS."""
+    return maven_classpath(REPOSITORY / "tests" / "acceptance" / "jms")
+
+
+@pytest.fixture(scope="session")
+def orders_java_classpath() -> str:
+    """Of the order service in Java."""
+    return maven_classpath(REPOSITORY / "examples" / "orders_java")
+
+
+@pytest.fixture(scope="session")
+def rhea_project() -> Path:
+    """The acceptance cases with rhea."""
+    return npm_modules(REPOSITORY / "tests" / "acceptance" / "rhea")
+
+
+@pytest.fixture(scope="session")
+def consumer_project() -> Path:
+    """The consumer in JavaScript."""
+    return npm_modules(REPOSITORY / "examples" / "consumer_javascript")

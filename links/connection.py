@@ -24,6 +24,9 @@ log = structlog.get_logger(__name__)
 
 _numbers = count(1)
 
+#: a batch's flush may take as long: what is below, we may break ourselves
+SHORTEST_IDLE_MS = 100
+
 
 class Connection:
     __slots__ = (
@@ -132,6 +135,13 @@ class Connection:
             self.force_close(Condition.ILLEGAL_STATE, "a second open on one connection")
             return
         self.opened = True
+        idle = engine.transport_remote_idle_timeout(self.transport)
+        if 0 < idle < SHORTEST_IDLE_MS:  # part 2, section 2.4.5: closed with an error that says why
+            self.force_close(
+                Condition.NOT_ALLOWED,
+                f"an idle-time-out of {idle} ms cannot be kept; {SHORTEST_IDLE_MS} ms or more was expected",
+            )
+            return
         self.container = engine.remote_container(self.pointer)
         engine.describe_container(
             self.pointer,

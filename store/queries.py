@@ -121,7 +121,8 @@ READ = Query(
     b"read",
     f"""with picked as (
           select id, half_id, attempts, expires_at, annotations from {SCHEMA}.entry
-           where group_id = $1::int4 and id > $2::int8 and {_DELIVERABLE}
+           where group_id = $1::int4 and id > $2::int8 and lease = 0 and failed is null
+             and (available_at is null or available_at <= now())
            order by id limit $3::int4),
         sized as materialized (
           select p.*, h.message, sum(octet_length(h.message)) over (order by p.id) - octet_length(h.message) as before

@@ -13,7 +13,6 @@ import structlog
 from coordinator import addresses
 from coordinator.addresses import AddressInvalid, AddressPolicy, NewAddress
 from coordinator.dead_letters import PREFIX as DEAD_LETTERS
-from coordinator.dead_letters import number, text
 from coordinator.errors import Condition, Refusal
 from coordinator.queues import Queue
 from store import queries
@@ -133,7 +132,7 @@ class Directory:
         """A client may wait for the dead letters of what is there before there is any."""
 
         def answered(rows: list[Row] | StoreError) -> None:
-            if isinstance(rows, list) and rows[0][0] == b"\x01":
+            if isinstance(rows, list) and rows[0][0]:
                 self.resolve(name, lambda found: self._tell(name, "use", found), origin="dead-letter")
             else:
                 self._make(name, "use", topic=False)
@@ -169,31 +168,31 @@ class Directory:
 
     def _remember(self, name: str, row: Row) -> Address:
         address_id, routing, _, on_expiry, max_attempts, origin, group, groups = row
-        topic = text(routing) == "topic"
+        topic = routing == "topic"
         known = self._known.get(name)
-        if known is not None and known.id == number(address_id):
-            known.fans = topic or groups == b"\x01"
+        if known is not None and known.id == address_id:
+            known.fans = topic or groups
             return known
         queue = None
         if group is not None and not topic:
             queue = self._service.queue(
-                number(group),
-                number(address_id),
+                group,
+                address_id,
                 name,
-                max_attempts=number(max_attempts),
-                on_expiry=text(on_expiry),
+                max_attempts=max_attempts,
+                on_expiry=on_expiry,
                 dead_letters=name.startswith(DEAD_LETTERS),
             )
         address = Address(
-            number(address_id),
+            address_id,
             name,
             topic=topic,
-            dynamic=text(origin) == "dynamic",
+            dynamic=origin == "dynamic",
             queue=queue,
-            max_attempts=number(max_attempts),
-            on_expiry=text(on_expiry),
+            max_attempts=max_attempts,
+            on_expiry=on_expiry,
         )
-        address.fans = topic or groups == b"\x01"
+        address.fans = topic or groups
         self._known[name] = address
         if len(self._known) > MOST_KNOWN:
             self._known.popitem(last=False)

@@ -162,8 +162,9 @@ class Queue:
         self.sent_octets = 0
         #: entries on their way into the window: written in a batch that is not durable yet
         self.reserved = 0
-        #: units on their way to the store that bring entries back: a drain waits for them, or a client that closes one
-        #: consumer and drains another would be told that there is nothing
+        #: what is on its way to the store and brings entries back. A drain waits for it, or a client that closes a
+        #: consumer and drains another would be told that there is nothing; so does a load, or what is newer would go
+        #: first (D5)
         self.returning = 0
         #: the store may have entries nobody holds
         self.more = True
@@ -349,7 +350,7 @@ class Queue:
         wanted = 0
         for consumer in self.consumers:
             wanted += consumer.room
-        if self.more and wanted:
+        if self.more and wanted and not self.returning:
             have = len(self.ready) + len(self.returned) + self.reserved
             limits = self.service.limits
             most = min(limits.window_messages - have, max(2 * wanted, 100))

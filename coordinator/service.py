@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from coordinator import outcomes
-from coordinator.dead_letters import DeadLetters, number
+from coordinator.dead_letters import DeadLetters
 from coordinator.directory import Directory
 from coordinator.errors import Condition, Refusal
 from coordinator.queues import POSTGRES_EPOCH, Entry, Queue, now_micros
@@ -164,7 +164,7 @@ class Service:
                 joined(Refusal(Condition.INTERNAL_ERROR, "the store could not make the consumer group"))
                 return
             queue = self.queue(
-                number(rows[0][0]),
+                rows[0][0],
                 address.id,
                 group.name,
                 max_attempts=address.max_attempts,
@@ -183,7 +183,7 @@ class Service:
         """The topic that a lasting subscription is for; None where there is no such subscription."""
 
         def answered(rows: list[Row] | StoreError) -> None:
-            found(rows if isinstance(rows, StoreError) else (rows[0][0] or b"").decode() if rows else None)
+            found(rows if isinstance(rows, StoreError) else rows[0][0] if rows else None)
 
         self.queries.ask(queries.FIND_SUBSCRIPTION, [name.encode()], answered)
 
@@ -275,21 +275,21 @@ class Service:
             entries = [self.entry_of(queue, row) for row in rows]
             # nothing beyond what came; among others there may be some below the low-water mark, so that an empty answer
             # above it says little
-            complete = number(rows[0][6]) == len(rows) < most if rows else queue.holding or not low
+            complete = rows[0][6] == len(rows) < most if rows else queue.holding or not low
             queue.loaded(entries, complete, version)
 
         self.queries.ask(queries.READ if queue.holding else queries.LEASE, parameters, loaded)
 
     def entry_of(self, queue: Queue, row: Row) -> Entry:
-        expires = number(row[3])
+        entry_id, half_id, attempts, expires, annotations, message = row[:6]
         return Entry(
             queue,
-            number(row[0]),
-            number(row[1]),
-            row[5] or b"",
-            number(row[2]),
-            0 if expires == INFINITY else expires,
-            row[4] or b"",
+            entry_id,
+            half_id,
+            message,
+            attempts,
+            0 if expires is None else expires - POSTGRES_EPOCH * 1_000_000,
+            annotations or b"",
         )
 
     def _reclaim(self, queue: Queue) -> None:
@@ -300,7 +300,7 @@ class Service:
         """
 
         def listed(rows: list[Row] | StoreError) -> None:
-            unknown = [] if isinstance(rows, StoreError) else [number(row[0]) for row in rows]
+            unknown = [] if isinstance(rows, StoreError) else [row[0] for row in rows]
             self.commit.add(Reclaim(queue, [found for found in unknown if found not in queue.held]))
 
         self.queries.ask(queries.HELD, [queue.group_id.to_bytes(4, "big"), self.lease_octets], listed)
@@ -328,7 +328,7 @@ class Service:
     def _expire_stored(self) -> None:
         def expired(rows: list[Row] | StoreError) -> None:
             if not isinstance(rows, StoreError) and rows:
-                marked, dropped = number(rows[0][0]), number(rows[0][1])
+                marked, dropped = rows[0][0], rows[0][1]
                 if marked:
                     self.dead_letters.wake()
                 if marked + dropped >= 500:
@@ -376,7 +376,7 @@ class Service:
             elif not rows:
                 found(None)
             else:
-                found(((rows[0][0] or b"").decode(), (rows[0][1] or b"").decode()))
+                found((rows[0][0], rows[0][1] or ""))
 
         self.queries.ask(queries.OUTCOME, [txn_id], answered)
 
@@ -419,11 +419,11 @@ class Service:
     def _beat(self) -> None:
         def beaten(rows: list[Row] | StoreError) -> None:
             if not isinstance(rows, StoreError) and rows:
-                if not number(rows[0][0]):
+                if not rows[0][0]:
                     log.error("this instance was given up by another", instance=self.instance_id)
                     self._fenced()
                     return
-                self.peers = number(rows[0][1])
+                self.peers = rows[0][1]
                 if self.peers:
                     for queue in self.queues.values():
                         queue.share()

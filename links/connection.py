@@ -47,6 +47,7 @@ class Connection:
         "sessions",
         "socket",
         "starved",
+        "ticks",
         "transport",
         "writing",
     )
@@ -72,6 +73,8 @@ class Connection:
         self.open = True
         self.greeted = False
         self.opened = False
+        #: numbers the ticks of the engine's clock; only the last that was asked for is due
+        self.ticks = 0
         self.closing = False
         self.dirty = False
         self.writing = False
@@ -150,6 +153,7 @@ class Connection:
             container.properties(self.service.store_id),
         )
         engine.connection_open(self.pointer)
+        self.reactor.opened(self)
         log.debug("connection opened", peer=self.peer, container=self.container)
 
     def _on_attach(self, pointer: engine.Pointer) -> None:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from coordinator import groups
 from coordinator import message as messages
-from coordinator.dead_letters import number
 from coordinator.directory import Address
 from coordinator.encoding import DecodeError
 from coordinator.errors import Condition, Refusal
@@ -386,7 +385,7 @@ class Browsing(Outgoing):
             return
         self._exhausted = not rows
         for row in rows:
-            self._at = number(row[0])
+            self._at = row[0]
             held = self._queue.held.get(self._at)
             if held is not None and held.link is not None:
                 continue  # in a consumer's hands

@@ -1,4 +1,4 @@
-"""Limits, policies and idle times on a service whose settings make them small (part 2, section 2.7; part 3, section 3.2.1)."""
+"""Limits, policies and idle times of a service whose settings make them small (part 2, 2.7; part 3, 3.2.1)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from tests.fix_wire import Ask, Begin, Dial
 from tests.wire.frames import (
     AMQP_HEADER,
     Accepted,
-    Begin as BeginFrame,
     Close,
     End,
     Modified,
@@ -24,6 +23,9 @@ from tests.wire.frames import (
     Rejected,
     Released,
     TransactionalState,
+)
+from tests.wire.frames import (
+    Begin as BeginFrame,
 )
 from tests.wire.messages import Header, Properties, data
 from tests.wire.types import Timestamp
@@ -82,9 +84,7 @@ def test_the_limits_are_said(begin: Begin, address: str) -> None:
 @pytest.mark.rule("P2")
 @pytest.mark.parametrize("settled", [False, True])
 @pytest.mark.parametrize("transactional", [False, True])
-def test_a_message_that_is_too_large(
-    begin: Begin, address: str, ask: Ask, settled: bool, transactional: bool
-) -> None:
+def test_a_message_that_is_too_large(begin: Begin, address: str, ask: Ask, settled: bool, transactional: bool) -> None:
     """Part 2, section 2.8.17: the link is detached with amqp:link:message-size-exceeded, and nothing is stored."""
     session = begin()
     control, sender = session.control(), session.sender(address)
@@ -105,8 +105,7 @@ def test_a_frame_that_is_too_large(begin: Begin, address: str) -> None:
     session, other = begin(), begin()
     sender = session.sender(address)
     sender.post(data(b"x" * 10_000), frame_size=9_000)
-    closes = [found.performative for found in session.peer.rest() if isinstance(found.performative, Close)]
-    assert [close.error.condition for close in closes] == ["amqp:connection:framing-error"]
+    assert session.peer.closed().condition == "amqp:connection:framing-error"
     assert other.receiver(address).bodies() == []
 
 
@@ -188,9 +187,19 @@ def test_a_silent_peer_is_closed(begin: Begin, address: str, ask: Ask) -> None:
     control = session.control()
     txn = control.declare()
     session.sender(address).outcome(data(b"x"), txn=txn)
-    closes = [found.performative for found in session.peer.rest() if isinstance(found.performative, Close)]
-    assert [close.error.condition for close in closes] == ["amqp:resource-limit-exceeded"]
+    assert session.peer.closed().condition == "amqp:resource-limit-exceeded"
     assert decided(ask, txn) == ("rollback", "link-lost")
+
+
+@pytest.mark.rule("P4", "P14")
+@pytest.mark.parametrize("said", [b"", AMQP_HEADER, AMQP_HEADER + b"\x00\x00"])
+def test_a_peer_that_never_opens_is_closed(dial: Dial, said: bytes) -> None:
+    """Part 2, section 2.4.5: before an open too."""
+    peer = dial()
+    peer.send_octets(said)
+    if said:
+        assert peer.read_header() == AMQP_HEADER
+    peer.rest()
 
 
 @pytest.mark.rule("P4")
@@ -213,9 +222,9 @@ def test_an_impossible_idle_time_out_is_refused(dial: Dial, idle: int) -> None:
     peer.send_octets(AMQP_HEADER)
     assert peer.read_header() == AMQP_HEADER
     peer.send(Open(container_id="hasty", idle_time_out=idle))
-    closes = [found.performative for found in peer.rest() if isinstance(found.performative, Close)]
-    assert [close.error.condition for close in closes] == ["amqp:not-allowed"]
-    assert f"{idle} ms" in closes[0].error.description
+    error = peer.closed()
+    assert error.condition == "amqp:not-allowed"
+    assert f"{idle} ms" in (error.description or "")
 
 
 @pytest.mark.rule("T14")

@@ -432,5 +432,3 @@ def test_rejected_in_a_transaction_is_a_dead_letter_at_the_commit(begin: Begin, 
     letter = dead_letters(session, address).take()
     assert letter.body == b"bad"
     assert letter.message.annotations["x-opt-txn-id"] == uuid.UUID(bytes=posted)
-
-

@@ -19,7 +19,7 @@ from coordinator.transactions import Transaction
 from coordinator.transitions import TxnEvent
 from store import queries
 from store.arrays import INFINITY
-from store.batch import GroupCommit, Limits
+from store.batch import EVERY_GROUP, GroupCommit, Limits
 from store.errors import StoreError
 from store.ids import HalfIds, UuidV7
 from store.queries import Queries
@@ -90,6 +90,7 @@ class Service:
     def start(self) -> None:
         self.commit.start()
         self.queries.start()
+        self.queries.ask(queries.ANNOUNCE, [], lambda _: None)
         self._beat()
         self._sweep()
         self._expire_stored()
@@ -275,8 +276,8 @@ class Service:
     def _reclaim(self, queue: Queue) -> None:
         """A load may have leased entries that nobody here knows of: find them, and give them back to the store.
 
-        Entries born leased in a batch under way are not known either, until the batch is answered: what is listed now is
-        looked at again once every batch before is answered.
+        Entries born leased in a batch under way are not known either, until the batch is answered: what is listed now
+        is looked at again once every batch before is answered.
         """
 
         def listed(rows: list[Row] | StoreError) -> None:
@@ -397,17 +398,25 @@ class Service:
     # -- the store and the other instances
 
     def _beat(self) -> None:
+        self._look_around(lambda: self.loop.call_later(HEARTBEAT_SECONDS, self._beat))
+
+    def _look_around(self, then: Callable[[], None]) -> None:
+        """Say that this instance lives, and see whether others do."""
+
         def beaten(rows: list[Row] | StoreError) -> None:
             if not isinstance(rows, StoreError) and rows:
                 if not number(rows[0][0]):
                     log.error("this instance was given up by another", instance=self.instance_id)
                     self._fenced()
                     return
-                self.peers = number(rows[0][1])
+                alone, self.peers = not self.peers, number(rows[0][1])
+                if alone and self.peers:
+                    self.commit.add(Company())
                 if self.peers:
                     for queue in self.queues.values():
                         queue.share()
-            self.loop.call_later(HEARTBEAT_SECONDS, self._beat)
+                        queue.touch()
+            then()
 
         self.queries.ask(queries.HEARTBEAT, [self.lease_octets], beaten)
 
@@ -424,8 +433,11 @@ class Service:
         if channel == "coordinator_address":
             self.directory.forget(payload)
             return
+        if payload == queries.NEWCOMER:
+            self._look_around(lambda: None)
+            return
         for token in payload.split(","):
-            if not token:  # the leases of an instance that died
+            if not token:  # the leases of an instance that died, or too many groups for a notice
                 for queue in self.queues.values():
                     queue.in_store(0)
             elif token.startswith("-"):
@@ -440,6 +452,19 @@ class Service:
 
 def timed_out(limit: float) -> Refusal:
     return Refusal(Condition.TXN_TIMEOUT, f"the transaction was rolled back: it was open longer than {limit:g} s")
+
+
+class Company:
+    """Unit: this instance was alone and woke nobody; what it left in the store until now others may want."""
+
+    def write(self, batch: Batch) -> None:
+        batch.wake.add(EVERY_GROUP)
+
+    def durable(self) -> None:
+        pass
+
+    def refused(self, error: StoreError) -> None:
+        log.error("others were not told of what waits in the store", error=str(error))
 
 
 class Reclaim:

@@ -183,6 +183,10 @@ REGISTER_TXN = Query(
 
 FORGET_TXN = Query(b"forget_txn", f"delete from {SCHEMA}.txn where id = $1::uuid")
 
+#: On the channel coordinator_ready, in place of groups: an instance came.
+NEWCOMER = "newcomer"
+ANNOUNCE = Query(b"announce", f"select pg_notify('coordinator_ready', '{NEWCOMER}')")
+
 #: instance: whether it is still taken for alive, and how many others are
 HEARTBEAT = Query(
     b"heartbeat",

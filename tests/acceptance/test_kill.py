@@ -74,6 +74,7 @@ def test_nothing_acknowledged_is_lost_and_nothing_rolled_back_is_seen(
     there = left(client, url)
     client.close()
     record_property("history", history.summary())
-    assert not history.violations(there, decisions(url))
+    found = history.violations(there, decisions(url))
+    assert not found, "\n".join(found)
     assert len(history.seen) > 1000
     assert any(txn.answer is None and txn.committed for txn in history.txns), "no commit's answer was ever lost"

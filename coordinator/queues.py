@@ -462,17 +462,24 @@ class Browser(Protocol):
 class Share:
     """Unit: the group is held whole no more; what we have of it is leased row by row."""
 
-    __slots__ = ("_queue",)
+    __slots__ = ("_pinned", "_queue")
 
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
+        self._pinned: list[int] = []
 
     def write(self, batch: Batch) -> None:
-        batch.share(self._queue.group_id, self._queue.held)
+        self._pinned = list(self._queue.held)
+        batch.share(self._queue.group_id, self._pinned)
         batch.wake.add(self._queue.group_id)
 
     def durable(self) -> None:
-        self._queue.shared()
+        queue = self._queue
+        # what left our hands in the same batch or the one before, and was free in the store already, was leased again
+        let_go = [each for each in self._pinned if each not in queue.held]
+        if let_go:
+            queue.yield_ids(let_go)
+        queue.shared()
 
     def refused(self, error: StoreError) -> None:
         self._queue.shared()

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from coordinator.addresses import AddressPolicy
     from coordinator.directory import Address, Found
+    from coordinator.groups import Group
     from coordinator.message import Facts
     from coordinator.outcomes import Outcome
     from coordinator.settings import Settings
@@ -156,31 +157,50 @@ class Service:
         """A temporary queue or topic, owned by this instance."""
         self.directory.resolve(f"$dynamic/{self.uuids.next().hex()}", found, origin="dynamic", topic=topic)
 
-    def subscribe(self, address: Address, name: str, subscribed: Callable[[Queue | Refusal], None]) -> None:
-        """A volatile group on a topic, for one link."""
+    def join(self, address: Address, group: Group, joined: Callable[[Queue | Refusal], None]) -> None:
+        """Find or make a consumer group beside the default one."""
 
         def made(rows: list[Row] | StoreError) -> None:
             if isinstance(rows, StoreError):
-                subscribed(Refusal(Condition.INTERNAL_ERROR, "the store could not make the subscription"))
+                joined(Refusal(Condition.INTERNAL_ERROR, "the store could not make the consumer group"))
                 return
             queue = self.queue(
-                number(rows[0][0]), address.id, name, max_attempts=16, on_expiry="drop", dead_letters=False
+                number(rows[0][0]),
+                address.id,
+                group.name,
+                max_attempts=address.max_attempts,
+                on_expiry=address.on_expiry,
+                dead_letters=False,
             )
-            address.subscriptions.append(queue)
-            subscribed(queue)
+            if queue not in address.subscriptions:
+                address.subscriptions.append(queue)
+            address.fans = True
+            joined(queue)
 
-        parameters = [address.id.to_bytes(4, "big"), name.encode(), self.lease_octets]
-        self.queries.ask(queries.MAKE_SUBSCRIPTION, parameters, made)
+        owner = bytes(4) if group.lasting else self.lease_octets
+        self.queries.ask(queries.MAKE_GROUP, [address.id.to_bytes(4, "big"), group.name.encode(), owner], made)
 
-    def unsubscribe(self, address: Address, queue: Queue) -> None:
-        """The group goes with its link, but not before transactions that retire its deliveries are decided."""
+    def subscription(self, name: str, found: Callable[[str | StoreError | None], None]) -> None:
+        """The topic that a lasting subscription is for; None where there is no such subscription."""
+
+        def answered(rows: list[Row] | StoreError) -> None:
+            found(rows if isinstance(rows, StoreError) else (rows[0][0] or b"").decode() if rows else None)
+
+        self.queries.ask(queries.FIND_SUBSCRIPTION, [name.encode()], answered)
+
+    def remove_group(self, address: Address, queue: Queue) -> None:
+        """The group goes, with what it was to get; but not before transactions that retire its deliveries are
+        decided.
+        """
+        if queue.consumers:
+            return  # others share it still
         if any(entry.txn is not None for entry in queue.held.values()):
-            self.loop.call_later(0.5, lambda: self.unsubscribe(address, queue))
+            self.loop.call_later(0.5, lambda: self.remove_group(address, queue))
             return
         if queue in address.subscriptions:
             address.subscriptions.remove(queue)
         self.queues.pop(queue.group_id, None)
-        self.queries.ask(queries.REMOVE_SUBSCRIPTION, [queue.group_id.to_bytes(4, "big")], lambda _: None)
+        self.queries.ask(queries.REMOVE_GROUP, [queue.group_id.to_bytes(4, "big")], lambda _: None)
 
     # -- posts
 
@@ -196,7 +216,7 @@ class Service:
     def write_entry(self, batch: Batch, address: Address, half_id: int, message: bytes, expires: int) -> Entry | None:
         """The rows that make a half deliverable; the entry where it is born leased to us."""
         queue = address.queue
-        if queue is None:
+        if queue is None or address.fans:
             batch.fan(address.id, half_id, expires)
             if self.peers:
                 batch.wake.add(-address.id)
@@ -213,11 +233,11 @@ class Service:
         """The rows of :meth:`write_entry` are durable."""
         if entry is not None:
             entry.queue.arrived(entry)
-        elif address.queue is not None:
+            return
+        if address.queue is not None:
             address.queue.in_store()
-        else:
-            for queue in address.subscriptions:
-                queue.in_store()
+        for queue in address.subscriptions:
+            queue.in_store()
 
     def unposted(self, address: Address, entry: Entry | None, size: int) -> None:
         if entry is not None:
@@ -425,13 +445,13 @@ class Service:
 
     def _queries_back(self) -> None:
         """Notices may have been missed while the connection was away."""
-        self.directory.forget_all()
+        self.directory.all_changed()
         for queue in self.queues.values():
             queue.in_store(0)
 
     def _notified(self, channel: str, payload: str) -> None:
         if channel == "coordinator_address":
-            self.directory.forget(payload)
+            self.directory.changed(payload)
             return
         if payload == queries.NEWCOMER:
             self._look_around(lambda: None)

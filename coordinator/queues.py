@@ -405,8 +405,10 @@ class Queue:
         self._loading = False
         last = self.ready[-1].id if self.ready else 0
         for entry in entries:
-            if entry.id in self.held or entry.id in self._gone:
-                continue  # read before, and still in our hands or just out of them
+            # what a range brings may have been read before, and be in our hands still, or just out of them; what was
+            # leased just now is ours, whatever we know of it
+            if self.holding and (entry.id in self.held or entry.id in self._gone):
+                continue
             self.held[entry.id] = entry
             self.ready_octets += entry.size
             if entry.id > last:

@@ -5,6 +5,7 @@ other.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import structlog
@@ -19,14 +20,12 @@ from coordinator.transactions import Transaction
 from coordinator.transitions import TxnEvent
 from store import queries
 from store.arrays import INFINITY
-from store.batch import GroupCommit, Limits
+from store.batch import EVERY_GROUP, GroupCommit, Limits
 from store.errors import StoreError
 from store.ids import HalfIds, UuidV7
 from store.queries import Queries
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from coordinator.addresses import AddressPolicy
     from coordinator.directory import Address, Found
     from coordinator.groups import Group
@@ -43,10 +42,15 @@ log = structlog.get_logger(__name__)
 HEARTBEAT_SECONDS = 2.0
 SWEEP_SECONDS = 0.25
 EXPIRY_SECONDS = 2.0
+SILENT_RETRY_SECONDS = 0.05
 #: how far below the last entry taken a load looks again: for commits of other instances that were slower than ours
 LOW_WATER_SLACK = 60_000 << 22
 #: decided transactions whose time ran out, remembered for the error their late work gets
 MOST_TIMED_OUT = 10_000
+
+
+#: hears of a decision and its reason
+Outcomes = Callable[[tuple[str, str] | StoreError | None], None]
 
 
 class Service:
@@ -91,6 +95,7 @@ class Service:
     def start(self) -> None:
         self.commit.start()
         self.queries.start()
+        self.queries.ask(queries.CALL, [], lambda _: None)
         self._beat()
         self._sweep()
         self._expire_stored()
@@ -367,9 +372,40 @@ class Service:
         if txn.registered:
             self.queries.ask(queries.FORGET_TXN, [txn.id], lambda _: None)
 
-    def outcome(self, txn_id: bytes, found: Callable[[tuple[str, str] | StoreError | None], None]) -> None:
-        """The decision and reason the store remembers (T11), None where it knows no such transaction."""
+    def outcome(self, txn_id: bytes, found: Outcomes) -> None:
+        """The decision and reason the store remembers (T11), None where it knows no such transaction.
 
+        None is said only when no decision can come any more: an instance that was killed may have sent its batch,
+        which PostgreSQL commits in its own time. So all the others first show that they live, or are given up, and
+        then nothing of theirs is under way.
+        """
+
+        def first(outcome: tuple[str, str] | StoreError | None) -> None:
+            if outcome is None:
+                self.queries.ask(queries.CALL, [], called)
+            else:
+                found(outcome)
+
+        def called(rows: list[Row] | StoreError) -> None:
+            if isinstance(rows, StoreError):
+                found(rows)
+            else:
+                listen(rows[0][0])
+
+        def listen(since: bytes | None) -> None:
+            self.queries.ask(queries.SILENT, [self.lease_octets, since], lambda rows: heard(rows, since))
+
+        def heard(rows: list[Row] | StoreError, since: bytes | None) -> None:
+            if isinstance(rows, StoreError):
+                found(rows)
+            elif number(rows[0][0]):
+                self.loop.call_later(SILENT_RETRY_SECONDS, lambda: listen(since))
+            else:
+                self._outcome(txn_id, found)
+
+        self._outcome(txn_id, first)
+
+    def _outcome(self, txn_id: bytes, found: Outcomes) -> None:
         def answered(rows: list[Row] | StoreError) -> None:
             if isinstance(rows, StoreError):
                 found(rows)
@@ -417,17 +453,25 @@ class Service:
     # -- the store and the other instances
 
     def _beat(self) -> None:
+        self._look_around(lambda: self.loop.call_later(HEARTBEAT_SECONDS, self._beat))
+
+    def _look_around(self, then: Callable[[], None]) -> None:
+        """Say that this instance lives, and see whether others do."""
+
         def beaten(rows: list[Row] | StoreError) -> None:
             if not isinstance(rows, StoreError) and rows:
                 if not rows[0][0]:
                     log.error("this instance was given up by another", instance=self.instance_id)
                     self._fenced()
                     return
-                self.peers = rows[0][1]
+                alone, self.peers = not self.peers, rows[0][1]
+                if alone and self.peers:
+                    self.commit.add(Company())
                 if self.peers:
                     for queue in self.queues.values():
                         queue.share()
-            self.loop.call_later(HEARTBEAT_SECONDS, self._beat)
+                        queue.touch()
+            then()
 
         self.queries.ask(queries.HEARTBEAT, [self.lease_octets], beaten)
 
@@ -444,8 +488,11 @@ class Service:
         if channel == "coordinator_address":
             self.directory.changed(payload)
             return
+        if payload == queries.WHO_LIVES:
+            self._look_around(lambda: None)
+            return
         for token in payload.split(","):
-            if not token:  # the leases of an instance that died
+            if not token:  # the leases of an instance that died, or too many groups for a notice
                 for queue in self.queues.values():
                     queue.in_store(0)
             elif token.startswith("-"):
@@ -460,6 +507,19 @@ class Service:
 
 def timed_out(limit: float) -> Refusal:
     return Refusal(Condition.TXN_TIMEOUT, f"the transaction was rolled back: it was open longer than {limit:g} s")
+
+
+class Company:
+    """Unit: this instance was alone and woke nobody; what it left in the store until now others may want."""
+
+    def write(self, batch: Batch) -> None:
+        batch.wake.add(EVERY_GROUP)
+
+    def durable(self) -> None:
+        pass
+
+    def refused(self, error: StoreError) -> None:
+        log.error("others were not told of what waits in the store", error=str(error))
 
 
 class Reclaim:

@@ -398,7 +398,7 @@ class Service:
         def heard(rows: list[Row] | StoreError, since: bytes | None) -> None:
             if isinstance(rows, StoreError):
                 found(rows)
-            elif number(rows[0][0]):
+            elif rows[0][0]:
                 self.loop.call_later(SILENT_RETRY_SECONDS, lambda: listen(since))
             else:
                 self._outcome(txn_id, found)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from coordinator.addresses import AddressPolicy
     from coordinator.directory import Address, Found
+    from coordinator.groups import Group
     from coordinator.message import Facts
     from coordinator.outcomes import Outcome
     from coordinator.settings import Settings
@@ -155,31 +156,50 @@ class Service:
         """A temporary queue or topic, owned by this instance."""
         self.directory.resolve(f"$dynamic/{self.uuids.next().hex()}", found, origin="dynamic", topic=topic)
 
-    def subscribe(self, address: Address, name: str, subscribed: Callable[[Queue | Refusal], None]) -> None:
-        """A volatile group on a topic, for one link."""
+    def join(self, address: Address, group: Group, joined: Callable[[Queue | Refusal], None]) -> None:
+        """Find or make a consumer group beside the default one."""
 
         def made(rows: list[Row] | StoreError) -> None:
             if isinstance(rows, StoreError):
-                subscribed(Refusal(Condition.INTERNAL_ERROR, "the store could not make the subscription"))
+                joined(Refusal(Condition.INTERNAL_ERROR, "the store could not make the consumer group"))
                 return
             queue = self.queue(
-                number(rows[0][0]), address.id, name, max_attempts=16, on_expiry="drop", dead_letters=False
+                number(rows[0][0]),
+                address.id,
+                group.name,
+                max_attempts=address.max_attempts,
+                on_expiry=address.on_expiry,
+                dead_letters=False,
             )
-            address.subscriptions.append(queue)
-            subscribed(queue)
+            if queue not in address.subscriptions:
+                address.subscriptions.append(queue)
+            address.fans = True
+            joined(queue)
 
-        parameters = [address.id.to_bytes(4, "big"), name.encode(), self.lease_octets]
-        self.queries.ask(queries.MAKE_SUBSCRIPTION, parameters, made)
+        owner = bytes(4) if group.lasting else self.lease_octets
+        self.queries.ask(queries.MAKE_GROUP, [address.id.to_bytes(4, "big"), group.name.encode(), owner], made)
 
-    def unsubscribe(self, address: Address, queue: Queue) -> None:
-        """The group goes with its link, but not before transactions that retire its deliveries are decided."""
+    def subscription(self, name: str, found: Callable[[str | StoreError | None], None]) -> None:
+        """The topic that a lasting subscription is for; None where there is no such subscription."""
+
+        def answered(rows: list[Row] | StoreError) -> None:
+            found(rows if isinstance(rows, StoreError) else (rows[0][0] or b"").decode() if rows else None)
+
+        self.queries.ask(queries.FIND_SUBSCRIPTION, [name.encode()], answered)
+
+    def remove_group(self, address: Address, queue: Queue) -> None:
+        """The group goes, with what it was to get; but not before transactions that retire its deliveries are
+        decided.
+        """
+        if queue.consumers:
+            return  # others share it still
         if any(entry.txn is not None for entry in queue.held.values()):
-            self.loop.call_later(0.5, lambda: self.unsubscribe(address, queue))
+            self.loop.call_later(0.5, lambda: self.remove_group(address, queue))
             return
         if queue in address.subscriptions:
             address.subscriptions.remove(queue)
         self.queues.pop(queue.group_id, None)
-        self.queries.ask(queries.REMOVE_SUBSCRIPTION, [queue.group_id.to_bytes(4, "big")], lambda _: None)
+        self.queries.ask(queries.REMOVE_GROUP, [queue.group_id.to_bytes(4, "big")], lambda _: None)
 
     # -- posts
 
@@ -195,7 +215,7 @@ class Service:
     def write_entry(self, batch: Batch, address: Address, half_id: int, message: bytes, expires: int) -> Entry | None:
         """The rows that make a half deliverable; the entry where it is born leased to us."""
         queue = address.queue
-        if queue is None:
+        if queue is None or address.fans:
             batch.fan(address.id, half_id, expires)
             if self.peers:
                 batch.wake.add(-address.id)
@@ -212,11 +232,11 @@ class Service:
         """The rows of :meth:`write_entry` are durable."""
         if entry is not None:
             entry.queue.arrived(entry)
-        elif address.queue is not None:
+            return
+        if address.queue is not None:
             address.queue.in_store()
-        else:
-            for queue in address.subscriptions:
-                queue.in_store()
+        for queue in address.subscriptions:
+            queue.in_store()
 
     def unposted(self, address: Address, entry: Entry | None, size: int) -> None:
         if entry is not None:
@@ -247,11 +267,10 @@ class Service:
             octets.to_bytes(8, "big"),
             self.lease_octets,
         ]
-        ceiling = self.ids.last
 
         def loaded(rows: list[Row] | StoreError) -> None:
             if isinstance(rows, StoreError):
-                self._reclaim(queue, ceiling)
+                self._reclaim(queue)
                 return
             entries = [self.entry_of(queue, row) for row in rows]
             # nothing beyond what came; among others there may be some below the low-water mark, so that an empty answer
@@ -273,17 +292,16 @@ class Service:
             row[4] or b"",
         )
 
-    def _reclaim(self, queue: Queue, ceiling: int) -> None:
+    def _reclaim(self, queue: Queue) -> None:
         """A load may have leased entries that nobody here knows of: find them, and give them back to the store.
 
-        Entries born leased in a batch under way are not known either, until the batch is answered: look twice, with
-        everything the batches held answered in between.
+        Entries born leased in a batch under way are not known either, until the batch is answered: what is listed now
+        is looked at again once every batch before is answered.
         """
 
         def listed(rows: list[Row] | StoreError) -> None:
             unknown = [] if isinstance(rows, StoreError) else [number(row[0]) for row in rows]
-            unknown = [found for found in unknown if found <= ceiling and found not in queue.held]
-            self.commit.add(Reclaim(queue, unknown))
+            self.commit.add(Reclaim(queue, [found for found in unknown if found not in queue.held]))
 
         self.queries.ask(queries.HELD, [queue.group_id.to_bytes(4, "big"), self.lease_octets], listed)
 
@@ -418,13 +436,13 @@ class Service:
 
     def _queries_back(self) -> None:
         """Notices may have been missed while the connection was away."""
-        self.directory.forget_all()
+        self.directory.all_changed()
         for queue in self.queues.values():
             queue.in_store(0)
 
     def _notified(self, channel: str, payload: str) -> None:
         if channel == "coordinator_address":
-            self.directory.forget(payload)
+            self.directory.changed(payload)
             return
         for token in payload.split(","):
             if not token:  # the leases of an instance that died

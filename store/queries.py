@@ -39,7 +39,8 @@ class Query:
 ADDRESS = Query(
     b"address",
     f"""select a.id, a.routing, a.kind, a.on_expiry, a.max_attempts, a.origin,
-               (select g.id from {SCHEMA}.consumer_group g where g.address_id = a.id and g.name = '')
+               (select g.id from {SCHEMA}.consumer_group g where g.address_id = a.id and g.name = ''),
+               exists (select from {SCHEMA}.consumer_group g where g.address_id = a.id and g.name <> '')
           from {SCHEMA}.address a where a.name = $1::text""",
 )
 
@@ -64,17 +65,37 @@ REMOVE_ADDRESS = Query(
         select pg_notify('coordinator_address', name) from gone""",
 )
 
-#: address id, name, instance: a volatile group, for a subscription that ends with its link
-MAKE_SUBSCRIPTION = Query(
-    b"make_subscription",
-    f"""insert into {SCHEMA}.consumer_group (address_id, name, instance_id)
-        values ($1::int4, $2::text, $3::int4)
-        on conflict (address_id, name) do update set instance_id = excluded.instance_id returning id""",
+#: address id, name, instance: a group, found or made; of an instance (not 0) where it ends with its link
+MAKE_GROUP = Query(
+    b"make_group",
+    f"""with made as (
+          insert into {SCHEMA}.consumer_group (address_id, name, instance_id)
+          values ($1::int4, $2::text, nullif($3::int4, 0)) on conflict (address_id, name) do nothing
+          returning id, address_id),
+        told as (
+          select pg_notify('coordinator_address', a.name) from made join {SCHEMA}.address a on a.id = made.address_id)
+        select id, (select count(*) from told) from made
+        union all
+        select id, 0 from {SCHEMA}.consumer_group where address_id = $1::int4 and name = $2::text""",
 )
 
-REMOVE_SUBSCRIPTION = Query(
-    b"remove_subscription",
-    f"""with gone as (delete from {SCHEMA}.consumer_group where id = $1::int4 and instance_id is not null returning id)
+#: name: the group of a lasting subscription, and its address
+FIND_SUBSCRIPTION = Query(
+    b"find_subscription",
+    f"""select a.name from {SCHEMA}.consumer_group g join {SCHEMA}.address a on a.id = g.address_id
+         where g.name = $1::text and a.routing = 'topic' and g.instance_id is null order by g.id limit 1""",
+)
+
+#: name: whether an address or a group is called so, and may have dead letters
+HAS_CONSUMERS = Query(
+    b"has_consumers",
+    f"""select exists (select from {SCHEMA}.address where name = $1::text)
+            or exists (select from {SCHEMA}.consumer_group where name = $1::text)""",
+)
+
+REMOVE_GROUP = Query(
+    b"remove_group",
+    f"""with gone as (delete from {SCHEMA}.consumer_group where id = $1::int4 and name <> '' returning id)
         delete from {SCHEMA}.entry e using gone where e.group_id = gone.id""",
 )
 
@@ -217,8 +238,11 @@ EXPIRE = Query(
         select (select count(*) from marked), (select count(*) from dropped)""",
 )
 
-#: group, lease: the ids of the entries it holds in the store
-HELD = Query(b"held", f"select id from {SCHEMA}.entry where group_id = $1::int4 and lease = $2::int4")
+#: group, lease: the ids of the entries it holds in the store for its consumers
+HELD = Query(
+    b"held",
+    f"select id from {SCHEMA}.entry where group_id = $1::int4 and lease = $2::int4 and failed is null",
+)
 
 #: lease: letters whose lease nobody remembers
 YIELD_FAILED = Query(

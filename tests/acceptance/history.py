@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from typing import Literal
 import psycopg
 
 from store.tables import SCHEMA
-from tests.acceptance.engine_client import Answer, Client, Detached, Lost, Taken
+from tests.acceptance.engine_client import PATIENCE, Answer, Client, Detached, Lost, Taken
 
 #: Where producers post, and where movers put what they have taken from there.
 WORK, MOVED = "work", "moved"
@@ -275,12 +276,32 @@ def decisions(url: str) -> dict[bytes, str]:
     return {row[0].bytes: row[1] for row in rows}
 
 
-def left(client: Client, address: str) -> list[str]:
-    """Everything that is still at an address; it is taken."""
-    receiver = client.receiver(address, 0)
+def left(client: Client, url: str) -> list[str]:
+    """Everything that is still at the addresses; it is taken. What others held a moment ago may take its time."""
+    bodies: list[str] = []
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        for address in (WORK, MOVED, f"%DLQ%{WORK}"):
+            bodies += _taken(client, address)
+        with psycopg.connect(url) as connection:
+            stuck = connection.execute(f"select * from {SCHEMA}.entry limit 20".encode()).fetchall()
+        if not stuck:
+            return bodies
+        assert time.monotonic() < deadline, f"entries that nobody gets: {stuck}"
+        time.sleep(0.05)
+
+
+def _taken(client: Client, address: str) -> list[str]:
+    """What is at an address, which need not be there."""
+    try:
+        receiver = client.receiver(address, 0)
+    except Detached as error:
+        assert str(error) == "amqp:not-found"
+        return []
     bodies: list[str] = []
     while taken := client.drain(receiver, 1000):
         for each in taken:
             client.accept(each)
             bodies.append(str(each.body))
+    receiver.close()
     return bodies

@@ -117,14 +117,13 @@ class Directory:
 
     def _looked_up(self, name: str, origin: str, topic: bool, rows: list[Row] | StoreError, *, made: bool) -> None:
         if not isinstance(rows, list):
-            self._tell(name, origin, Refusal(Condition.INTERNAL_ERROR, "the store cannot say whether the address
-            exists"))
+            refusal = Refusal(Condition.INTERNAL_ERROR, "the store cannot say whether the address exists")
+            self._tell(name, origin, refusal)
         elif rows:
             self._tell(name, origin, self._remember(name, rows[0]))
         elif made:
-            self._tell(
-                name, origin, Refusal(Condition.NOT_FOUND, f"the address {name!r} was removed while it was made")
-            )
+            refusal = Refusal(Condition.NOT_FOUND, f"the address {name!r} was removed while it was made")
+            self._tell(name, origin, refusal)
         elif origin == "use" and name.startswith(DEAD_LETTERS):
             self._make_dead_letters(name)
         else:

@@ -1,9 +1,11 @@
-"""The type system of the rules (``coordinator/encoding.py``) held against the test client's, which was written apart."""
+"""The type system of the rules held against the test client's, which was written apart."""
 
 from __future__ import annotations
 
 import struct
 import uuid
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -107,13 +109,10 @@ def test_what_is_no_value_is_a_decode_error_and_nothing_else(
     for at, replacement in edits:
         octets[at % len(octets)] = replacement
     mutated = bytes(octets[: draw.draw(st.integers(0, len(octets)))])
-    for read in (lambda: decode(mutated)[1], lambda: skip(mutated, 0)):
-        try:
-            end = read()
-        except DecodeError as error:
-            assert str(error)
-        else:
-            assert 0 < end <= len(mutated)
+    reads: tuple[Callable[[], int], ...] = (lambda: decode(mutated)[1], lambda: skip(mutated, 0))
+    for read in reads:
+        with suppress(DecodeError):
+            assert 0 < read() <= len(mutated)
 
 
 @given(st.binary(max_size=60))
@@ -125,10 +124,8 @@ def test_what_is_no_value_is_a_decode_error_and_nothing_else(
 def test_any_octets_at_all(octets: bytes) -> None:
     """As above, from nothing."""
     for read in (lambda: decode(octets), lambda: pairs(octets, 0)):
-        try:
+        with suppress(DecodeError):
             read()
-        except DecodeError:
-            pass
 
 
 @given(st.dictionaries(_KEYS, VALUES, max_size=6), st.booleans())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -111,13 +112,10 @@ def test_mutated_messages_are_read_or_refused(octets: bytes, edits: list[tuple[i
     message = bytes(mutated[: draw.draw(st.integers(0, len(mutated)))])
     try:
         examine(message)
-    except DecodeError as error:
-        assert str(error)
+    except DecodeError:
         return
     made = outgoing(message, 1, 5, types.encode({Symbol("x-opt"): "y"}))
     kept = b"".join(message[each.start : each.end] for each in sections(message) if each.code >= Properties.CODE)
     assert made.endswith(kept)
-    try:
+    with suppress(DecodeError):
         to_of(message)
-    except DecodeError:
-        pass

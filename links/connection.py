@@ -171,17 +171,35 @@ class Connection:
             refuse_attach(self, pointer, refusal)
 
     def attached(self, link: Link) -> None:
+        if self.container:
+            self._steal(link)
         self.links[link.pointer] = link
         self.reactor.links[link.pointer] = link
         self.mark()
 
+    def _steal(self, link: Link) -> None:
+        """P13: a client that comes again on another connection takes its link with it."""
+        named = self.reactor.named
+        before = named.get(link.identity)
+        if before is not None and before.connection is not self:
+            before.refuse(Refusal(Condition.STOLEN, f"the link was attached again, from {self.peer}"))
+        named[link.identity] = link
+
     def _on_detach(self, pointer: engine.Pointer, *, closed: bool) -> None:
         link = self._drop(pointer)
+        lasts = False
         if link is not None:
             link.lost()
-        # a detached link of ours has nothing to resume (T3; ordinary links keep their messages in the store), so both
-        # forms are answered with a close
-        engine.link_close(pointer)
+            if isinstance(link, Consuming) and link.subscription:
+                lasts = not closed
+                if closed:
+                    link.end_subscription()
+        # a detached link of ours has nothing to resume (T3; messages are in the store), so that it is answered with a
+        # close; all but a subscription's, which waits for it
+        if lasts:
+            engine.link_detach(pointer)
+        else:
+            engine.link_close(pointer)
         engine.link_free(pointer)
         self._forget_dynamic(pointer)
         self.mark()
@@ -202,6 +220,8 @@ class Connection:
         link = self.links.pop(pointer, None)
         if link is not None:
             link.open = False
+            if self.reactor.named.get(link.identity) is link:
+                del self.reactor.named[link.identity]
         return link
 
     def _on_end(self, session: engine.Pointer) -> None:

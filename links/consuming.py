@@ -5,11 +5,12 @@ from __future__ import annotations
 from itertools import count
 from typing import TYPE_CHECKING
 
+from coordinator import groups
 from coordinator import message as messages
-from coordinator.dead_letters import number
 from coordinator.directory import Address
 from coordinator.encoding import DecodeError
 from coordinator.errors import Condition, Refusal
+from coordinator.groups import Group
 from coordinator.outcomes import ACCEPTED, FAILED, RELEASED, Outcome
 from coordinator.queues import Entry, Queue, now_micros
 from links import container, engine, states
@@ -37,7 +38,8 @@ def attach_source(connection: Connection, pointer: engine.Pointer) -> None:
     topic = not _TOPICS.isdisjoint(engine.symbols_of(engine.terminus_capabilities(source)))
     browse = engine.terminus_distribution_mode(source) == engine.DIST_MODE_COPY
     dynamic = bool(engine.terminus_is_dynamic(source))
-    name = engine.address_of(source)
+    source_name = engine.address_of(source)
+    name, group_name = (None, None) if source_name is None else groups.part(source_name)
     attaching = Attaching(connection, pointer)
 
     def found(address: Address | Refusal) -> None:
@@ -49,30 +51,60 @@ def attach_source(connection: Connection, pointer: engine.Pointer) -> None:
         else:
             if dynamic:
                 connection.dynamic[pointer] = address
-            if address.queue is not None:
-                attach(address, address.queue)
+            if group_name is not None:
+                join(address, Group(name=group_name, lasting=True))
+            elif address.queue is not None:
+                attach(address, address.queue, None)
+            elif lasting:
+                join(address, Group(name=subscription, lasting=True, ends_with_close=True))
             else:
-                subscription = f"{connection.container}/{engine.link_name(pointer)}/{service.uuids.next().hex()}"
-                service.subscribe(address, subscription[-1024:], lambda queue: subscribed(address, queue))
+                join(address, Group(name=f"{subscription}/{service.uuids.next().hex()}"[-1024:], lasting=False))
 
-    def subscribed(address: Address, queue: Queue | Refusal) -> None:
+    def join(address: Address, group: Group) -> None:
+        service.join(address, group, lambda queue: joined(address, group, queue))
+
+    def joined(address: Address, group: Group, queue: Queue | Refusal) -> None:
         if isinstance(queue, Refusal):
             if attaching.open:
                 connection.refuse_attach(attaching, queue)
         elif not attaching.open:
-            service.unsubscribe(address, queue)
+            if not group.lasting:
+                service.remove_group(address, queue)
         else:
-            attach(address, queue)
+            attach(address, queue, group)
 
-    def attach(address: Address, queue: Queue) -> None:
-        kind = Browsing if browse and not address.topic else Consuming
-        connection.attached(kind(connection, pointer, address, queue))
+    def attach(address: Address, queue: Queue, group: Group | None) -> None:
+        if browse and not address.topic:
+            connection.attached(Browsing(connection, pointer, address, queue))
+        else:
+            connection.attached(Consuming(connection, pointer, address, queue, group))
+
+    def looked_up(topic_name: str | StoreError | None) -> None:
+        """A null source asks for a subscription that is there already: a client that wants to end it."""
+        if not attaching.open:
+            return
+        if isinstance(topic_name, str):
+            service.resolve(topic_name, found)
+            return
+        connection.refuse_attach(
+            attaching, Refusal(Condition.NOT_FOUND, f"there is no lasting subscription {subscription!r}")
+        )
+
+    capabilities = engine.symbols_of(engine.terminus_capabilities(source))
+    lasting = name is None or engine.terminus_expiry_policy(source) == engine.EXPIRE_NEVER
+    subscription = groups.subscription(
+        connection.container,
+        engine.link_name(pointer),
+        shared="shared" in capabilities,
+        globally="global" in capabilities,
+    )
 
     if dynamic:
         connection.attached(attaching)
         service.make_dynamic(found, topic=topic)
     elif name is None:
-        raise Refusal(Condition.INVALID_FIELD, "the source has neither an address nor dynamic=true")
+        connection.attached(attaching)
+        service.subscription(subscription, looked_up)
     else:
         connection.attached(attaching)
         service.resolve(name, found, topic=topic)
@@ -94,7 +126,10 @@ class Outgoing(Link):
         self.default_outcome: Outcome | None = None
         source = engine.link_source(pointer)
         engine.terminus_copy(source, engine.link_remote_source(pointer))
-        engine.set_address(source, address.name)
+        if engine.terminus_get_type(source) != engine.SOURCE:  # it asked for a subscription by the link's name alone
+            engine.terminus_set_type(source, engine.SOURCE)
+            engine.terminus_set_expiry_policy(source, engine.EXPIRE_NEVER)
+        engine.set_address(source, engine.address_of(engine.link_remote_source(pointer)) or address.name)
         # P8: filters that are not known are left out of the answer
         engine.put(None, engine.terminus_filter(source))
         engine.put(container.symbols(container.OUTCOMES), engine.terminus_outcomes(source))
@@ -137,10 +172,19 @@ class Outgoing(Link):
 class Consuming(Outgoing):
     """Implements :class:`coordinator.queues.Consumer`."""
 
-    __slots__ = ("_backlog", "_most_unsettled", "_starved", "_unsettled")
+    __slots__ = ("_backlog", "_group", "_most_unsettled", "_starved", "_unsettled")
 
-    def __init__(self, connection: Connection, pointer: engine.Pointer, address: Address, queue: Queue) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        pointer: engine.Pointer,
+        address: Address,
+        queue: Queue,
+        group: Group | None,
+    ) -> None:
+        """``group``: None for the default group."""
         super().__init__(connection, pointer, address, queue)
+        self._group = group
         self._unsettled: dict[engine.Pointer, Entry] = {}
         self._most_unsettled = connection.service.limits.unsettled_per_link
         self._backlog = 0
@@ -275,6 +319,7 @@ class Consuming(Outgoing):
         """
         self._queue.remove(self)
         service = self.connection.service
+        volatile = self._group is not None and not self._group.lasting
         unsettled = self._unsettled
         self._unsettled = {}
         for entry in unsettled.values():
@@ -282,13 +327,21 @@ class Consuming(Outgoing):
             entry.delivery = None
             if entry.txn is not None or entry.outcome is not None:
                 continue
-            if self._address.topic:  # nobody is left to have it
+            if volatile:  # nobody is left to have it
                 self._queue.done_with(entry)
             else:
                 entry.outcome = FAILED
                 service.settle_later(entry, FAILED)
-        if self._address.topic:
-            service.unsubscribe(self._address, self._queue)
+        if volatile:
+            service.remove_group(self._address, self._queue)
+
+    @property
+    def subscription(self) -> bool:
+        """Whether the link is of a lasting subscription, which ends when it is closed and not merely detached (D1)."""
+        return self._group is not None and self._group.ends_with_close
+
+    def end_subscription(self) -> None:
+        self.connection.service.remove_group(self._address, self._queue)
 
 
 class Browsing(Outgoing):
@@ -332,7 +385,7 @@ class Browsing(Outgoing):
             return
         self._exhausted = not rows
         for row in rows:
-            self._at = number(row[0])
+            self._at = row[0]
             held = self._queue.held.get(self._at)
             if held is not None and held.link is not None:
                 continue  # in a consumer's hands

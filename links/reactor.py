@@ -54,6 +54,8 @@ class Reactor:
         self.events = engine.collector()
         #: every open link by its pointer in the engine
         self.links: dict[engine.Pointer, Link] = {}
+        #: and by container, direction and name, where the container says who it is (P13)
+        self.named: dict[tuple[str, bool, str], Link] = {}
         self.by_transport: dict[engine.Pointer, Connection] = {}
         #: connections that may have something to write
         self.dirty: list[Connection] = []

@@ -30,6 +30,9 @@ from store.tables import SCHEMA
 log = structlog.get_logger(__name__)
 
 NO_TXN = bytes(16)
+#: In :attr:`Batch.wake`: whatever the group. A notice has room for :data:`MOST_WOKEN` of them by name.
+EVERY_GROUP = 0
+MOST_WOKEN = 500
 _NO_UUID = "'00000000-0000-0000-0000-000000000000'"
 
 #: Part -> (its common table expression, the types of its parameters). ``{0}``, ``{1}``… are its own parameters,
@@ -397,7 +400,8 @@ class Batch:
             )
         if self.wake:
             names.append("wake")
-            parameters.append(",".join(map(str, sorted(self.wake)[:500])).encode())
+            few = EVERY_GROUP not in self.wake and len(self.wake) <= MOST_WOKEN
+            parameters.append(",".join(map(str, sorted(self.wake))).encode() if few else b"")
         if self.gone_ids or self.back_ids:
             parameters.append((len(self.gone_ids) + len(self.back_ids)).to_bytes(8, "big"))
         return tuple(names), parameters

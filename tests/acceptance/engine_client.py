@@ -187,7 +187,8 @@ class Client:
     def sender(self, address: str) -> Sender:
         sender: Sender = self._session.sender(self._name())
         sender.target.address = address
-        return self._attached(sender)
+        self._attached(sender)
+        return sender
 
     def receiver(self, address: str, credit: int) -> Receiver:
         receiver: Receiver = self._session.receiver(self._name())
@@ -198,10 +199,9 @@ class Client:
             receiver.flow(credit)
         return receiver
 
-    def _attached(self, link: Any) -> Any:
+    def _attached(self, link: Any) -> None:
         link.open()
         self.until(lambda: link.state & Endpoint.REMOTE_ACTIVE, link)
-        return link
 
     @property
     def control(self) -> Any:

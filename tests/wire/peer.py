@@ -13,6 +13,7 @@ import os
 import socket
 import time
 from collections import defaultdict, deque
+from itertools import count
 from typing import Any, NamedTuple
 
 from tests.wire import frames
@@ -55,6 +56,9 @@ PATIENCE = float(os.environ.get("COORDINATOR_TEST_PATIENCE", "60"))
 
 _WIDE_WINDOW = 1 << 30
 _OUTCOMES = ("amqp:accepted:list", "amqp:rejected:list", "amqp:released:list", "amqp:modified:list")
+
+
+_containers = count(1)
 
 
 class Ended(AssertionError):
@@ -161,8 +165,8 @@ class Peer:
 
     # -- conversation
 
-    def open(self, *, sasl: bool = False, container_id: str = "tests", **fields: Any) -> Open:
-        """Headers and opens both ways."""
+    def open(self, *, sasl: bool = False, container_id: str | None = None, **fields: Any) -> Open:
+        """Headers and opens both ways; a container of its own, where no other is asked for."""
         if sasl:
             self.send_octets(SASL_HEADER)
             assert self.read_header() == SASL_HEADER
@@ -175,7 +179,7 @@ class Peer:
             assert outcome.code == 0
         self.send_octets(AMQP_HEADER)
         assert self.read_header() == AMQP_HEADER
-        self.send(Open(container_id=container_id, **fields))
+        self.send(Open(container_id=container_id or f"tests-{next(_containers)}", **fields))
         self.remote_open = self.wait(Open)
         return self.remote_open
 

@@ -1,9 +1,10 @@
 """Performatives, states and termini as records (parts 2 to 5), and the frames they travel in.
 
-A record that comes in is held against its definition: its fields are of their types, those that are mandatory are there,
-and there are no others (rule P20, on every frame that any test reads). A record that goes out may be as wrong as a test
-wants it.
+A record that comes in is held against its definition: its fields are of their types, those that are mandatory are
+there, and there are no others (rule P20, on every frame that any test reads). A record that goes out may be as wrong as
+a test wants it.
 """
+
 # ruff: noqa: RUF009 - a field's wire type is said where a default would stand
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """A small AMQP 1.0 client over a blocking socket, for tests only: it does what it is told, right or wrong.
 
-Frames are sorted as they are read: transfers to the receiver that they are for, dispositions to the deliveries they speak
-of, flows to their link; everything else waits in :attr:`Peer.heard`, in its order. :meth:`Peer.read` gives the next frame
-unsorted, for tests that want the exact sequence. Whatever must happen is waited for up to :data:`PATIENCE`; what must not
-happen is asked for by a question whose answer comes after it (a drain, an attach), never by waiting.
+Frames are sorted as they are read: transfers to the receiver that they are for, dispositions to the deliveries they
+speak of, flows to their link; everything else waits in :attr:`Peer.heard`, in its order. :meth:`Peer.read` gives the
+next frame unsorted, for tests that want the exact sequence. Whatever must happen is waited for up to :data:`PATIENCE`;
+what must not happen is asked for by a question whose answer comes after it (a drain, an attach), never by waiting.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ def everything(peer: Peer, address: str) -> None:
         delivery.settlement()
     session.receiver(Source(address=address, distribution_mode="copy")).drain()
     session.receiver(Source(dynamic=True)).detach()
-    refused = session.attach(RECEIVER, source=Source(address="a::b"), target=Target())
+    refused = session.attach(RECEIVER, source=Source(address="$no-such-node"), target=Target())
     assert refused.source is None
     control.request(Discharge(txn_id=NEVER, fail=False), settled=True)
     assert control.error == "amqp:illegal-state"

@@ -215,7 +215,12 @@ FORGET_TXN = Query(b"forget_txn", f"delete from {SCHEMA}.txn where id = $1::uuid
 #: On the channel coordinator_ready, in place of groups: every instance says at once that it lives, and looks around.
 WHO_LIVES = "who-lives"
 #: The time of the call, by the database's clock.
-CALL = Query(b"call", f"select now(), pg_notify('coordinator_ready', '{WHO_LIVES}')")
+#: In microseconds since 2000, as a parameter is given.
+CALL = Query(
+    b"call",
+    "select (extract(epoch from now()) * 1000000)::int8 - 946684800000000,"
+    f" pg_notify('coordinator_ready', '{WHO_LIVES}')",
+)
 
 #: instance, time of the call: how many others have neither answered nor ended
 SILENT = Query(

@@ -28,7 +28,7 @@ from tests.wire.frames import (
     Begin as BeginFrame,
 )
 from tests.wire.messages import Header, Properties, data
-from tests.wire.types import Timestamp
+from tests.wire.types import Symbol, Timestamp, UInt
 
 LARGEST = 100_000
 
@@ -184,7 +184,7 @@ def test_what_does_not_fit_the_window_keeps_its_order(begin: Begin, address: str
 def test_a_silent_peer_is_closed(begin: Begin, address: str, ask: Ask) -> None:
     """Part 2, section 2.4.5: silent for longer than our idle-time-out; its transactions roll back (T13)."""
     session = begin()
-    control = session.control()
+    control = session.control(properties={Symbol("coordinator:timeout-ms"): UInt(60_000)})
     txn = control.declare()
     session.sender(address).outcome(data(b"x"), txn=txn)
     assert session.peer.closed().condition == "amqp:resource-limit-exceeded"

@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -124,7 +125,7 @@ def test_a_store_that_stands_still_stops_the_credit(own_service: Service) -> Non
     memory = Memory(own_service)
     for each in family:
         os.kill(each, signal.SIGSTOP)
-    sent = []
+    sent: list[tuple[Client, Any]] = []
     try:
         for client, sender in zip(clients, senders, strict=True):
             while sender.credit and len(sent) < 8 * 2000:

@@ -81,7 +81,7 @@ class Connection:
         self.links: dict[engine.Pointer, Link] = {}
         self.sessions: set[engine.Pointer] = set()
         #: consumers that stopped because the connection had enough to write
-        self.starved: list[Consuming] = []
+        self.starved: list[Consuming | Browsing] = []
         #: dynamic addresses that live as long as this connection (the link that made them is known by its pointer)
         self.dynamic: dict[engine.Pointer, Address] = {}
 
@@ -101,6 +101,8 @@ class Connection:
 
     def feed(self) -> None:
         """Written out: consumers that waited for room go on."""
+        if self.writing:
+            return  # the socket takes no more for now
         starved = self.starved
         self.starved = []
         for link in starved:

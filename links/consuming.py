@@ -201,7 +201,8 @@ class Consuming(Outgoing):
         if room <= 0 or self._starved:
             return 0
         self._backlog = engine.session_outgoing_bytes(self.session)
-        if self._backlog > _MOST_BACKLOG:
+        # what the engine has made frames of is no longer the session's, and waits for the socket
+        if self._backlog > _MOST_BACKLOG or self.connection.writing:
             self._starve()
             return 0
         return room
@@ -364,10 +365,18 @@ class Browsing(Outgoing):
     def arrived(self) -> None:
         self._exhausted = False
 
+    def fed(self) -> None:
+        """Written out: look on."""
+        if self.open:
+            self._queue.touch()
+
     def advance(self) -> None:
         if self._loading or not self.open:
             return
-        if not self._exhausted and self.credit > 0:
+        if self.connection.writing:
+            if self not in self.connection.starved:
+                self.connection.starved.append(self)
+        elif not self._exhausted and self.credit > 0:
             self._loading = True
             parameters = [
                 self._queue.group_id.to_bytes(4, "big"),

@@ -163,6 +163,7 @@ class Connection:
             self.force_close(Condition.DECODE_ERROR, "an attach without a name (part 2, section 2.7.3)")
             return
         try:
+            self._within_handles(pointer)
             if not engine.link_is_receiver(pointer):
                 attach_source(self, pointer)
             elif engine.terminus_get_type(engine.link_remote_target(pointer)) == engine.COORDINATOR:
@@ -171,6 +172,13 @@ class Connection:
                 attach_target(self, pointer)
         except Refusal as refusal:
             refuse_attach(self, pointer, refusal)
+
+    def _within_handles(self, pointer: engine.Pointer) -> None:
+        """Proton 0.40 cannot say a ``handle-max`` in the begin, so that links beyond it are refused one by one."""
+        most = self.service.limits.handle_max + 1
+        session = engine.link_session(pointer)
+        if sum(link.session == session for link in self.links.values()) >= most:
+            raise Refusal(Condition.RESOURCE_LIMIT_EXCEEDED, f"a session has at most {most} links (limits.handle_max)")
 
     def attached(self, link: Link) -> None:
         if self.container:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.acceptance.test_control_link import condition, decided
 from tests.acceptance.test_messaging import dead_letters
-from tests.acceptance.test_transactional_work import browse, post
+from tests.acceptance.test_transactional_work import post
 from tests.fix_service import Service, running_service
 from tests.fix_wire import Ask, Begin, Dial
 from tests.wire.frames import (

@@ -10,7 +10,6 @@ import pytest
 from tests.fix_service import Service
 from tests.fix_wire import Ask, Begin, Dial
 from tests.wire.frames import (
-
     Accepted,
     Coordinator,
     Declare,
@@ -76,7 +75,7 @@ def test_capabilities_are_no_echo_of_what_is_desired(begin: Begin, desired: tupl
 def test_open_says_what_is_offered(dial: Dial, ask: Ask) -> None:
     """Part 2, section 2.7.1: offered capabilities, and properties that name product, version and the store."""
     answer = dial().open()
-    assert set(answer.offered_capabilities or ()) == {*CAPABILITIES, "ANONYMOUS-RELAY"}
+    assert set(answer.offered_capabilities or ()) == {*CAPABILITIES, "ANONYMOUS-RELAY", "SHARED-SUBS"}
     properties = answer.properties or {}
     ((store_id,),) = ask("select id from coordinator.store_identity")
     assert properties["product"] == "amqp-transaction-coordinator"
@@ -501,5 +500,3 @@ def test_raw_kit_sends_what_no_encoder_would(begin: Begin) -> None:
     control = begin().control()
     body = encode(Described(Raw(b"\x80" + (0x31).to_bytes(8, "big")), []))
     assert isinstance(control.reply(b"\x00\x80" + (0x77).to_bytes(8, "big") + body), Declared)
-
-

@@ -3,8 +3,9 @@
 * ``orders``: of a queue the default group, which all its consumers share; of a topic a group of the link's own.
 * ``orders::billing``: the group ``billing``, of a queue or a topic, made on first use and kept.
 * A topic with ``expiry-policy`` ``never``: a group named after container and link, kept until the link is closed (not
-merely detached). With the capability ``shared`` links of one subscription share it; with ``global`` whatever their
-container.
+merely detached).
+* With the capability ``shared`` links of one subscription share its group, lasting or not; with ``global`` whatever
+their container. One that does not last goes with the last of its links.
 """
 
 from __future__ import annotations
@@ -45,3 +46,13 @@ def subscription(container: str, link: str, *, shared: bool, globally: bool) -> 
     """
     name = link.partition("|")[0] if shared else link
     return f"{name}@" if globally else f"{name}@{container}"
+
+
+def anyones(link: str) -> str | None:
+    """The group of the subscription that is shared by all containers, where ``link`` asks for one by its name alone.
+
+    A JMS client without an id puts ``|global`` behind the name when it ends a subscription. (It says so by the link's
+    desired capabilities too, which Proton 0.40 does not hand on.)
+    """
+    name, separator, scope = link.rpartition("|")
+    return f"{name}@" if separator and scope == "global" else None

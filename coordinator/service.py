@@ -5,6 +5,7 @@ other.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -81,6 +82,8 @@ class Service:
         self.uuids = UuidV7()
         self.peers = 0
         self.queues: dict[int, Queue] = {}
+        #: groups (address, name) that links are about to join
+        self._joining: Counter[tuple[int, str]] = Counter()
         self.dirty_queues: list[Queue] = []
         self.txns: dict[bytes, Transaction] = {}
         self._timed_out: dict[bytes, float] = {}
@@ -164,7 +167,13 @@ class Service:
     def join(self, address: Address, group: Group, joined: Callable[[Queue | Refusal], None]) -> None:
         """Find or make a consumer group beside the default one."""
 
+        key = (address.id, group.name)
+        self._joining[key] += 1
+
         def made(rows: list[Row] | StoreError) -> None:
+            self._joining[key] -= 1
+            if not self._joining[key]:
+                del self._joining[key]
             if isinstance(rows, StoreError):
                 joined(Refusal(Condition.INTERNAL_ERROR, "the store could not make the consumer group"))
                 return
@@ -196,8 +205,8 @@ class Service:
         """The group goes, with what it was to get; but not before transactions that retire its deliveries are
         decided.
         """
-        if queue.consumers:
-            return  # others share it still
+        if queue.consumers or (address.id, queue.name) in self._joining:
+            return  # others share it still, or are about to
         if any(entry.txn is not None for entry in queue.held.values()):
             self.loop.call_later(0.5, lambda: self.remove_group(address, queue))
             return

@@ -35,12 +35,18 @@ def attach_source(connection: Connection, pointer: engine.Pointer) -> None:
     """A client wants to consume or browse: find the address (or make it), then answer."""
     source = engine.link_remote_source(pointer)
     service = connection.service
-    topic = not _TOPICS.isdisjoint(engine.symbols_of(engine.terminus_capabilities(source)))
+    capabilities = engine.symbols_of(engine.terminus_capabilities(source))
+    topic = not _TOPICS.isdisjoint(capabilities)
     browse = engine.terminus_distribution_mode(source) == engine.DIST_MODE_COPY
     dynamic = bool(engine.terminus_is_dynamic(source))
     source_name = engine.address_of(source)
     name, group_name = (None, None) if source_name is None else groups.part(source_name)
     attaching = Attaching(connection, pointer)
+    lasting = name is None or engine.terminus_expiry_policy(source) == engine.EXPIRE_NEVER
+    shared, globally = "shared" in capabilities, "global" in capabilities
+    subscription = groups.subscription(
+        connection.container, engine.link_name(pointer), shared=shared, globally=globally
+    )
 
     def found(address: Address | Refusal) -> None:
         if not attaching.open:
@@ -58,7 +64,8 @@ def attach_source(connection: Connection, pointer: engine.Pointer) -> None:
             elif lasting:
                 join(address, Group(name=subscription, lasting=True, ends_with_close=True))
             else:
-                join(address, Group(name=f"{subscription}/{service.uuids.next().hex()}"[-1024:], lasting=False))
+                own = f"shared/{service.instance_id}" if shared else service.uuids.next().hex()
+                join(address, Group(name=f"{subscription}/{own}"[-1024:], lasting=False))
 
     def join(address: Address, group: Group) -> None:
         service.join(address, group, lambda queue: joined(address, group, queue))
@@ -81,23 +88,27 @@ def attach_source(connection: Connection, pointer: engine.Pointer) -> None:
 
     def looked_up(topic_name: str | StoreError | None) -> None:
         """A null source asks for a subscription that is there already: a client that wants to end it."""
+        nonlocal subscription
         if not attaching.open:
             return
         if isinstance(topic_name, str):
             service.resolve(topic_name, found)
             return
+        anyones = groups.anyones(engine.link_name(pointer))
+        if anyones is not None and anyones != subscription:
+            subscription = anyones
+            service.subscription(subscription, looked_up)
+            return
         connection.refuse_attach(
             attaching, Refusal(Condition.NOT_FOUND, f"there is no lasting subscription {subscription!r}")
         )
 
-    capabilities = engine.symbols_of(engine.terminus_capabilities(source))
-    lasting = name is None or engine.terminus_expiry_policy(source) == engine.EXPIRE_NEVER
-    subscription = groups.subscription(
-        connection.container,
-        engine.link_name(pointer),
-        shared="shared" in capabilities,
-        globally="global" in capabilities,
-    )
+    if topic and shared and globally and not lasting and service.peers:
+        # its links may be at any instance, and none knows which of them is the last
+        raise Refusal(
+            Condition.NOT_IMPLEMENTED,
+            "a shared subscription that does not last needs a client's id where several instances share the store",
+        )
 
     if dynamic:
         connection.attached(attaching)
@@ -320,7 +331,7 @@ class Consuming(Outgoing):
         """
         self._queue.remove(self)
         service = self.connection.service
-        volatile = self._group is not None and not self._group.lasting
+        volatile = self._group is not None and not self._group.lasting and not self._queue.consumers
         unsettled = self._unsettled
         self._unsettled = {}
         for entry in unsettled.values():

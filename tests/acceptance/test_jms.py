@@ -136,6 +136,14 @@ def test_listener_in_a_transacted_session(service: Service, start: Start) -> Non
     assert seen["left"] == []
 
 
+@pytest.mark.rule("T27", "T32", "D6")
+def test_listeners_of_many_sessions_roll_back_and_commit(service: Service, start: Start) -> None:
+    seen = start("listeners", service).line()
+    assert seen["rolled_back"] == 20
+    assert sorted(seen["committed"], key=int) == [str(i) for i in range(100)]
+    assert seen["left"] == []
+
+
 @pytest.mark.rule("T13", "D5")
 def test_connection_closed_before_the_commit(service: Service, start: Start) -> None:
     seen = start("connection-lost", service).line()
@@ -148,6 +156,17 @@ def test_connection_closed_before_the_commit(service: Service, start: Start) -> 
 def test_ten_thousand_messages_in_transactions_of_a_hundred(service: Service, start: Start) -> None:
     seen = start("ten-thousand", service).line()
     assert seen == {"received": 10_000, "in_order": True, "complete": True, "left": []}
+
+
+@pytest.mark.rule("T26", "T28", "T31", "D6")
+def test_five_thousand_messages_in_one_transaction(service: Service, start: Start) -> None:
+    seen = start("large-transaction", service).line()
+    assert seen == {"rolled_back": True, "committed": True, "redelivered": 5000, "left": []}
+
+
+@pytest.mark.rule("T13", "T31", "P2")
+def test_two_hundred_sessions_on_one_connection(service: Service, start: Start) -> None:
+    assert start("many-sessions", service).line() == {"moved": True, "left": True, "count": 100}
 
 
 @pytest.mark.rule("P6")
@@ -163,6 +182,14 @@ def test_client_acknowledge_and_recover(service: Service, start: Start) -> None:
     seen = start("client-acknowledge", service).line()
     assert (seen["after_recover"], seen["redelivered"], seen["delivery_count"]) == ("m2", True, 2)
     assert seen["left"] == ["m3", "m4", "m5"]
+
+
+@pytest.mark.rule("P11", "D6")
+def test_recover_gives_back_what_was_received_in_order(service: Service, start: Start) -> None:
+    seen = start("recover", service).line()
+    assert seen["received"] == [f"m{i}" for i in range(6)]
+    assert seen["delivery_counts"] == [3] * 3 + [1] * 3
+    assert seen["left"] == []
 
 
 def test_asynchronous_sends_are_answered_in_order(service: Service, start: Start) -> None:
@@ -181,6 +208,72 @@ def test_request_and_reply_over_a_temporary_queue(service: Service, start: Start
     assert seen["reply"] == "answer to question"
     assert seen["correlation_id"] == "42"
     assert seen["address"] not in service.cli("address", "list", "--json")
+
+
+@pytest.mark.rule("D1")
+def test_a_topic_gives_every_subscriber_what_comes_after_it(service: Service, start: Start) -> None:
+    seen = start("topic", service).line()
+    assert seen["received"] == [["m0", "m1", "m2"]] * 3
+    assert seen["later"] == [["later0"]] * 2
+
+
+@pytest.mark.rule("D1", "T20")
+def test_a_topic_shows_what_is_committed(service: Service, start: Start) -> None:
+    seen = start("topic-in-a-transaction", service).line()
+    assert seen["received"] == [["before the commit0", "committed0", "committed1", "end0"]] * 2
+
+
+@pytest.mark.rule("D1")
+def test_a_durable_subscription_lasts_until_it_is_unsubscribed(service: Service, start: Start) -> None:
+    seen = start("durable-subscription", service).line()
+    assert seen["first"] == ["first0", "first1"]
+    assert seen["while_closed"] == ["closed0", "closed1"]
+    assert seen["while_away"] == ["away0", "away1"]
+    assert seen["after_unsubscribe"] == ["end0"]
+    assert seen["stranger"] == ["dropped0", "end0"]
+    assert seen["unsubscribed_twice"] == "InvalidDestinationException"
+
+
+@pytest.mark.rule("D1", "T13", "T26", "T28")
+def test_a_durable_subscription_in_transactions(service: Service, start: Start) -> None:
+    seen = start("durable-in-a-transaction", service).line()
+    assert seen["committed"] == ["m0", "m1"]
+    assert seen["rolled_back"] == ["m2"]
+    assert seen["abandoned"] == ["m2", "m3"]
+    assert seen["left"] == ["m2", "m3", "end0"]
+
+
+@pytest.mark.rule("D1")
+def test_shared_consumers_share_one_subscription(service: Service, start: Start) -> None:
+    seen = start("shared-consumers", service).line()
+    for who in ("shop", "anyone"):
+        assert seen[f"{who}_alone"] == seen[who] == ["m0", "m1"], who
+        assert seen[f"{who}_rest"] == ["rest0", "rest1"], who
+        assert seen[f"{who}_again"] == ["end0"], who
+
+
+@pytest.mark.rule("D1")
+def test_shared_durable_consumers_share_what_came_while_they_were_away(service: Service, start: Start) -> None:
+    seen = start("shared-durable-consumers", service).line()
+    assert seen["first"] == ["first0", "first1"]
+    assert seen["away"] == ["away0", "away1"]
+    assert seen["after_unsubscribe"] == ["end0"]
+
+
+@pytest.mark.rule("D1", "P8", "P9")
+def test_a_temporary_topic_has_many_listeners(service: Service, start: Start) -> None:
+    seen = start("temporary-topic", service).line()
+    assert seen["first"] == seen["second"] == ["answer0", "answer1"]
+    assert seen["address"] not in service.cli("address", "list", "--json")
+
+
+@pytest.mark.rule("D1", "T20", "T28")
+def test_consumer_groups_of_a_queue(service: Service, start: Start) -> None:
+    seen = start("consumer-groups", service).line()
+    assert seen["rolled_back"] == seen["billing"] == ["m0", "m1"]
+    assert seen["shipping"] == ["m0", "m1"]
+    assert seen["later"] == ["later0"]
+    assert seen["default_group"] == ["m0", "m1", "later0"]
 
 
 @pytest.mark.rule("P12")

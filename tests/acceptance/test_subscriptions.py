@@ -144,6 +144,46 @@ def test_shared_and_global_subscriptions(begin: Begin, address: str) -> None:
         assert sorted(member.take().body for member in members) == [b"1", b"2"]
 
 
+@pytest.mark.rule("D1")
+def test_a_null_source_finds_a_subscription_shared_by_all(begin: Begin, address: str) -> None:
+    """By ``|global`` behind its name, as a JMS client without an id ends one."""
+    name = f"all-{address}"
+    lasting(begin(container_id=f"a-{address}"), address, name, "shared", "global").detach(closed=False)
+    session = begin(container_id=f"b-{address}")
+    assert by_name(session, name).error == "amqp:not-found"
+    found = by_name(session, f"{name}|global")
+    assert found.answer.source is not None
+    assert found.answer.source.address == address
+    found.detach()
+    session.sync()
+    assert by_name(session, f"{name}|global").error == "amqp:not-found"
+
+
+@pytest.mark.rule("D1", "D5")
+def test_a_shared_subscription_that_does_not_last_goes_with_the_last_of_its_links(
+    begin: Begin, address: str, ask: Ask
+) -> None:
+    """What one of them held goes to the others; when all are gone, so is the group."""
+    poster, session = topic_sender(begin(), address), begin(container_id=f"c-{address}")
+    source = Source(address=address, capabilities=(*TOPIC, Symbol("shared")))
+    first, second = (session.receiver(source, credit=1, name=f"prices|volatile{number}") for number in (1, 2))
+    for body in (b"1", b"2"):
+        assert poster.outcome(data(body)) == Accepted()
+    held, other = first.take(), second.take()
+    assert {held.body, other.body} == {b"1", b"2"}
+    first.detach()
+    accept(other)
+    second.credit(1)
+    again = second.take()
+    assert (again.body, again.count) == (held.body, 1)
+    second.detach()
+    groups = "select g.name from coordinator.consumer_group g join coordinator.address a on a.id = g.address_id "
+    while ask(groups + "where a.name = %s", address):
+        time.sleep(0.05)
+    assert poster.outcome(data(b"lost")) == Accepted()
+    assert session.receiver(source, credit=1, name="prices|volatile1").drain() == []
+
+
 @pytest.mark.rule("P13")
 def test_a_link_attached_again_from_a_new_connection_is_stolen(begin: Begin, address: str) -> None:
     """Part 2, section 2.6.1. What the old link held comes back, to the new one; another container's is left alone."""

@@ -38,6 +38,13 @@ final class Broker implements AutoCloseable {
         return connectTo(url + (options.length == 0 ? "" : "?" + String.join("&", options)));
     }
 
+    /** As {@link #connect}, with a client id of this case's own, which durable subscriptions belong to. */
+    Connection connectAs(String client, String... options) throws JMSException {
+        List<String> all = new ArrayList<>(List.of(options));
+        all.add("jms.clientID=" + prefix + "-" + client.replace(' ', '-'));
+        return connect(all.toArray(String[]::new));
+    }
+
     /** A started connection that finds its way back when the service is gone for a while. */
     Connection reconnecting() throws JMSException {
         return connectTo(

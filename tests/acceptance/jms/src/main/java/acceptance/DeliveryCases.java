@@ -25,6 +25,7 @@ final class DeliveryCases {
         return Map.of(
                 "acknowledgement", DeliveryCases::acknowledgement,
                 "client-acknowledge", DeliveryCases::clientAcknowledge,
+                "recover", DeliveryCases::recover,
                 "asynchronous-sends", DeliveryCases::asynchronousSends,
                 "competing-consumers", DeliveryCases::competingConsumers,
                 "temporary-queue", DeliveryCases::temporaryQueue,
@@ -64,6 +65,31 @@ final class DeliveryCases {
         again.acknowledge();
         Broker.receive(consumer); // never acknowledged
         connection.close();
+        seen.put("left", broker.takeAll("q"));
+    }
+
+    /** Three received of six and recovered, twice; then all acknowledged by the last. */
+    private static void recover(Broker broker, Map<String, Object> seen) throws Exception {
+        Connection connection = broker.connect();
+        Session session = connection.createSession(false, Session.CLIENT_ACKNOWLEDGE);
+        Broker.send(session, session.createProducer(broker.queue(session, "q")), "m", 6);
+        MessageConsumer consumer = session.createConsumer(broker.queue(session, "q"));
+        for (int round = 0; round < 2; round++) {
+            Broker.receive(consumer, 3);
+            session.recover();
+        }
+        List<String> texts = new ArrayList<>();
+        List<Integer> counts = new ArrayList<>();
+        Message message = null;
+        for (int i = 0; i < 6; i++) {
+            message = Broker.receive(consumer);
+            texts.add(Broker.text(message));
+            counts.add(message.getIntProperty("JMSXDeliveryCount"));
+        }
+        message.acknowledge();
+        connection.close();
+        seen.put("received", texts);
+        seen.put("delivery_counts", counts);
         seen.put("left", broker.takeAll("q"));
     }
 

@@ -38,6 +38,7 @@ public final class Driver {
         cases.putAll(TransactionCases.all());
         cases.putAll(DeliveryCases.all());
         cases.putAll(MessageCases.all());
+        cases.putAll(SubscriptionCases.all());
         cases.putAll(FailureCases.all());
         if (args.length != 2 || !cases.containsKey(args[0])) {
             System.err.println("usage: Driver CASE URL, with CASE one of " + cases.keySet());

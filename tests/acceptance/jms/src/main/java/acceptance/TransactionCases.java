@@ -18,17 +18,20 @@ final class TransactionCases {
     private TransactionCases() {}
 
     static Map<String, Driver.Case> all() {
-        return Map.of(
-                "commit-and-rollback", TransactionCases::commitAndRollback,
-                "rollback-with-prefetch", TransactionCases::rollbackWithPrefetch,
-                "consume", TransactionCases::consume,
-                "transfer", TransactionCases::transfer,
-                "many-addresses", TransactionCases::manyAddresses,
-                "anonymous-producer", TransactionCases::anonymousProducer,
-                "browser", TransactionCases::browser,
-                "listener", TransactionCases::listener,
-                "connection-lost", TransactionCases::connectionLost,
-                "ten-thousand", TransactionCases::tenThousand);
+        return Map.ofEntries(
+                Map.entry("commit-and-rollback", TransactionCases::commitAndRollback),
+                Map.entry("rollback-with-prefetch", TransactionCases::rollbackWithPrefetch),
+                Map.entry("consume", TransactionCases::consume),
+                Map.entry("transfer", TransactionCases::transfer),
+                Map.entry("many-addresses", TransactionCases::manyAddresses),
+                Map.entry("anonymous-producer", TransactionCases::anonymousProducer),
+                Map.entry("browser", TransactionCases::browser),
+                Map.entry("listener", TransactionCases::listener),
+                Map.entry("listeners", TransactionCases::listeners),
+                Map.entry("connection-lost", TransactionCases::connectionLost),
+                Map.entry("ten-thousand", TransactionCases::tenThousand),
+                Map.entry("large-transaction", TransactionCases::largeTransaction),
+                Map.entry("many-sessions", TransactionCases::manySessions));
     }
 
     private static void commitAndRollback(Broker broker, Map<String, Object> seen) throws Exception {
@@ -246,5 +249,111 @@ final class TransactionCases {
         Collections.sort(expected);
         seen.put("complete", received.equals(expected));
         seen.put("left", broker.takeAll("q"));
+    }
+
+    /** Sessions of one connection that listen to one queue; each message whose number 5 divides is rolled back once. */
+    private static void listeners(Broker broker, Map<String, Object> seen) throws Exception {
+        int count = 100;
+        Connection connection = broker.connect("jms.prefetchPolicy.all=10");
+        Session writer = Broker.automatic(connection);
+        Broker.send(writer, writer.createProducer(broker.queue(writer, "q")), "", count);
+        BlockingQueue<String> heard = new LinkedBlockingQueue<>();
+        for (int i = 0; i < 4; i++) {
+            Session session = Broker.transacted(connection);
+            session.createConsumer(broker.queue(session, "q"))
+                    .setMessageListener(
+                            message -> {
+                                try {
+                                    String text = Broker.text(message);
+                                    boolean first = message.getIntProperty("JMSXDeliveryCount") == 1;
+                                    if (first && Integer.parseInt(text) % 5 == 0) {
+                                        session.rollback();
+                                        heard.add("rolled back");
+                                    } else {
+                                        session.commit();
+                                        heard.add(text);
+                                    }
+                                } catch (Exception error) {
+                                    heard.add(error.toString());
+                                }
+                            });
+        }
+        int rolledBack = 0;
+        List<String> committed = new ArrayList<>();
+        for (int i = 0; i < count + count / 5; i++) {
+            String text = String.valueOf(heard.poll(Broker.PATIENCE_MS, TimeUnit.MILLISECONDS));
+            if (text.equals("rolled back")) {
+                rolledBack++;
+            } else {
+                committed.add(text);
+            }
+        }
+        connection.close();
+        seen.put("rolled_back", rolledBack);
+        seen.put("committed", committed);
+        seen.put("left", broker.takeAll("q"));
+    }
+
+    /** 5,000 messages posted in one transaction, retired in one that rolls back, and in one that commits. */
+    private static void largeTransaction(Broker broker, Map<String, Object> seen) throws Exception {
+        int count = 5000;
+        List<String> expected = new ArrayList<>();
+        for (int i = 0; i < count; i++) {
+            expected.add("m" + i);
+        }
+        Connection connection = broker.connect();
+        Session writer = Broker.transacted(connection);
+        MessageProducer producer = writer.createProducer(broker.queue(writer, "q"));
+        Broker.send(writer, producer, "rolled back", count);
+        writer.rollback();
+        Broker.send(writer, producer, "m", count);
+        writer.commit();
+
+        Session session = Broker.transacted(connection);
+        MessageConsumer consumer = session.createConsumer(broker.queue(session, "q"));
+        seen.put("rolled_back", Broker.receive(consumer, count).equals(expected));
+        session.rollback();
+        List<String> again = new ArrayList<>();
+        int redelivered = 0;
+        for (int i = 0; i < count; i++) {
+            Message message = Broker.receive(consumer);
+            again.add(Broker.text(message));
+            redelivered += message.getIntProperty("JMSXDeliveryCount") == 2 ? 1 : 0;
+        }
+        session.commit();
+        connection.close();
+        seen.put("committed", again.equals(expected));
+        seen.put("redelivered", redelivered);
+        seen.put("left", broker.takeAll("q"));
+    }
+
+    /** A transaction in each of many sessions of one connection, all open at once; every other one commits. */
+    private static void manySessions(Broker broker, Map<String, Object> seen) throws Exception {
+        int count = 200;
+        Session writer = Broker.automatic(broker.connect());
+        Broker.send(writer, writer.createProducer(broker.queue(writer, "from")), "m", count);
+        Connection connection = broker.connect("jms.prefetchPolicy.all=0");
+        List<Session> sessions = new ArrayList<>();
+        List<String> moved = new ArrayList<>();
+        List<String> left = new ArrayList<>();
+        for (int i = 0; i < count; i++) {
+            Session session = Broker.transacted(connection);
+            sessions.add(session);
+            String text = Broker.text(Broker.receive(session.createConsumer(broker.queue(session, "from"))));
+            session.createProducer(broker.queue(session, "to")).send(session.createTextMessage(text));
+            (i % 2 == 0 ? moved : left).add(text);
+        }
+        for (int i = 0; i < count; i++) {
+            if (i % 2 == 0) {
+                sessions.get(i).commit();
+            }
+        }
+        connection.close(); // the others roll back
+        seen.put("moved", broker.takeAll("to").equals(moved));
+        List<String> from = new ArrayList<>(broker.takeAll("from"));
+        Collections.sort(from);
+        Collections.sort(left);
+        seen.put("left", from.equals(left));
+        seen.put("count", from.size());
     }
 }

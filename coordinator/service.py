@@ -392,10 +392,11 @@ class Service:
             else:
                 listen(rows[0][0])
 
-        def listen(since: bytes | None) -> None:
-            self.queries.ask(queries.SILENT, [self.lease_octets, since], lambda rows: heard(rows, since))
+        def listen(since: int) -> None:
+            parameters = [self.lease_octets, since.to_bytes(8, "big")]
+            self.queries.ask(queries.SILENT, parameters, lambda rows: heard(rows, since))
 
-        def heard(rows: list[Row] | StoreError, since: bytes | None) -> None:
+        def heard(rows: list[Row] | StoreError, since: int) -> None:
             if isinstance(rows, StoreError):
                 found(rows)
             elif rows[0][0]:

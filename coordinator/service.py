@@ -392,11 +392,10 @@ class Service:
             else:
                 listen(rows[0][0])
 
-        def listen(since: int) -> None:
-            parameters = [self.lease_octets, since.to_bytes(8, "big")]
-            self.queries.ask(queries.SILENT, parameters, lambda rows: heard(rows, since))
+        def listen(since: str) -> None:
+            self.queries.ask(queries.SILENT, [self.lease_octets, since.encode()], lambda rows: heard(rows, since))
 
-        def heard(rows: list[Row] | StoreError, since: int) -> None:
+        def heard(rows: list[Row] | StoreError, since: str) -> None:
             if isinstance(rows, StoreError):
                 found(rows)
             elif rows[0][0]:

@@ -51,7 +51,7 @@ PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "mortal": (
         f"insert into {SCHEMA}.entry (group_id, id, half_id, lease, expires_at) "
-        "select g, i, i, l, x from unnest({0}, {1}, {2}, {3}) u(g, i, l, x)",
+        "select g, i, i, l, nullif(x, 'infinity') from unnest({0}, {1}, {2}, {3}) u(g, i, l, x)",
         ("int4[]", "int8[]", "int4[]", "timestamptz[]"),
     ),
     # A topic: one entry for each group that exists now.

@@ -214,16 +214,14 @@ FORGET_TXN = Query(b"forget_txn", f"delete from {SCHEMA}.txn where id = $1::uuid
 
 #: On the channel coordinator_ready, in place of groups: every instance says at once that it lives, and looks around.
 WHO_LIVES = "who-lives"
-#: The time of the call, by the database's clock: microseconds since 1970.
-CALL = Query(
-    b"call", f"select (extract(epoch from now()) * 1000000)::int8, pg_notify('coordinator_ready', '{WHO_LIVES}')"
-)
+#: The time of the call, by the database's clock.
+CALL = Query(b"call", f"select now()::text, pg_notify('coordinator_ready', '{WHO_LIVES}')")
 
 #: instance, time of the call: how many others have neither answered nor ended
 SILENT = Query(
     b"silent",
     f"""select count(*) from {SCHEMA}.instance
-         where ended_at is null and id <> $1::int4 and extract(epoch from heartbeat_at) * 1000000 <= $2::int8""",
+         where ended_at is null and id <> $1::int4 and heartbeat_at <= $2::text::timestamptz""",
 )
 
 #: instance: whether it is still taken for alive, and how many others are

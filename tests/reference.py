@@ -1,4 +1,4 @@
-"""Writes ``docs/reference/settings.md`` and ``command-line.md`` from the program: ``python -m tests.reference``."""
+"""Writes the pages of ``docs/`` that say what the program says, from the program: ``python -m tests.reference``."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pydantic import BaseModel, ByteSize
 
 from coordinator.__main__ import app
 from coordinator.settings import CONFIG_VARIABLE, PREFIX, AddressPattern, Settings
+from coordinator.transitions import TRANSACTION, TxnState
 
 _DOCS = Path(__file__).resolve().parent.parent / "docs" / "reference"
 _WRITTEN = "<!-- Written by python -m tests.reference; a test compares. -->"
@@ -118,9 +119,42 @@ def _commands(command: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, 
             yield (*path, name), each
 
 
+def states_page() -> str:
+    lines = [
+        "# The life of a transaction",
+        "",
+        _WRITTEN,
+        "",
+        "From `coordinator/transitions.py`; an event that a state does not name is refused there.",
+        "",
+        "```mermaid",
+        "stateDiagram-v2",
+        "    [*] --> active: declare",
+    ]
+    together: dict[tuple[TxnState, TxnState], list[str]] = {}
+    for (state, event), target in TRANSACTION.items():
+        together.setdefault((state, target), []).append(event.value)
+    lines += [
+        f"    {state.value.replace('-', '_')} --> {target.value.replace('-', '_')}: {', '.join(events)}"
+        for (state, target), events in together.items()
+        if state is not target
+    ]
+    lines += [
+        "    committed --> [*]",
+        "    rolled_back --> [*]",
+        "```",
+        "",
+        "| state | event | becomes |",
+        "|---|---|---|",
+        *(f"| {state.value} | {event.value} | {target.value} |" for (state, event), target in TRANSACTION.items()),
+    ]
+    return "\n".join(lines) + "\n"
+
+
 PAGES: dict[str, tuple[Path, Callable[[], str]]] = {
     "settings": (_DOCS / "settings.md", settings_page),
     "command-line": (_DOCS / "command-line.md", command_line_page),
+    "states": (_DOCS.parent / "explanation" / "states.md", states_page),
 }
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ from tests.wire.frames import (
     Begin as BeginFrame,
 )
 from tests.wire.messages import Header, Properties, data
-from tests.wire.types import Timestamp
+from tests.wire.types import Symbol, Timestamp, UInt
 
 LARGEST = 100_000
 
@@ -39,7 +39,7 @@ def service() -> Iterator[Service]:
     settings = {
         "limits.max_message_size_bytes": str(LARGEST),
         "limits.max_frame_size_bytes": "4096",
-        "limits.idle_timeout_seconds": "1",
+        "limits.idle_timeout_seconds": "4",
         "limits.channel_max": "3",
         "limits.link_credit": "10",
         "limits.unsettled_per_link": "20",
@@ -77,7 +77,7 @@ def test_the_limits_are_said(begin: Begin, address: str) -> None:
     assert answer is not None
     assert (answer.max_frame_size, answer.channel_max) == (4096, 3)
     assert answer.idle_time_out is not None
-    assert 0 < answer.idle_time_out <= 1000
+    assert 0 < answer.idle_time_out <= 4000
     assert session.sender(address).answer.max_message_size == LARGEST
 
 
@@ -184,7 +184,7 @@ def test_what_does_not_fit_the_window_keeps_its_order(begin: Begin, address: str
 def test_a_silent_peer_is_closed(begin: Begin, address: str, ask: Ask) -> None:
     """Part 2, section 2.4.5: silent for longer than our idle-time-out; its transactions roll back (T13)."""
     session = begin()
-    control = session.control()
+    control = session.control(properties={Symbol("coordinator:timeout-ms"): UInt(60_000)})
     txn = control.declare()
     session.sender(address).outcome(data(b"x"), txn=txn)
     assert session.peer.closed().condition == "amqp:resource-limit-exceeded"
@@ -192,14 +192,15 @@ def test_a_silent_peer_is_closed(begin: Begin, address: str, ask: Ask) -> None:
 
 
 @pytest.mark.rule("P4", "P14")
-@pytest.mark.parametrize("said", [b"", AMQP_HEADER, AMQP_HEADER + b"\x00\x00"])
-def test_a_peer_that_never_opens_is_closed(dial: Dial, said: bytes) -> None:
-    """Part 2, section 2.4.5: before an open too."""
-    peer = dial()
-    peer.send_octets(said)
-    if said:
-        assert peer.read_header() == AMQP_HEADER
-    peer.rest()
+def test_peers_that_never_open_are_closed(dial: Dial) -> None:
+    """Part 2, section 2.4.5: before an open too, whatever part of one they said."""
+    peers = {said: dial() for said in (b"", AMQP_HEADER, AMQP_HEADER + b"\x00\x00")}
+    for said, peer in peers.items():
+        peer.send_octets(said)
+    for said, peer in peers.items():
+        if said:
+            assert peer.read_header() == AMQP_HEADER
+        peer.rest()
 
 
 @pytest.mark.rule("P4")
@@ -207,7 +208,7 @@ def test_empty_frames_keep_a_connection(begin: Begin) -> None:
     """Part 2, section 2.4.5: an empty frame is a sign of life; and ours come as the peer asks for."""
     session = begin(idle_time_out=400)
     peer = session.peer
-    for _ in range(12):  # 200 ms and more between them: longer, together, than our own second
+    for _ in range(25):  # some 200 ms between them: longer, together, than our own four seconds
         frame = peer.read()
         assert frame.performative is None
         peer.send(None)

@@ -479,7 +479,7 @@ def test_an_attach_that_is_wrong_ends_its_link_only(begin: Begin, address: str) 
 
 @pytest.mark.rule("P14")
 @pytest.mark.parametrize("role", [SENDER, RECEIVER])
-@pytest.mark.parametrize("name", ["", "x" * 2000, "bell\x07", "a::b", "$management", "line\nbreak"])
+@pytest.mark.parametrize("name", ["", "x" * 2000, "bell\x07", "$management", "line\nbreak"])
 def test_an_impossible_address_is_refused(begin: Begin, role: bool, name: str) -> None:
     """Part 2, section 2.6.3: the answer's terminus is null, then detached with the error."""
     session = begin()

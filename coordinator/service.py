@@ -192,11 +192,17 @@ class Service:
             ends = min(ends, facts.absolute_expiry_ms * 1000 - POSTGRES_EPOCH * 1_000_000)
         return ends
 
-    def write_entry(self, batch: Batch, address: Address, half_id: int, message: bytes, expires: int) -> Entry | None:
-        """The rows that make a half deliverable; the entry where it is born leased to us."""
+    def write_entry(
+        self, batch: Batch, address: Address, half_id: int, message: bytes, expires: int, poster: object = None
+    ) -> Entry | None:
+        """The rows that make a half deliverable; the entry where it is born leased to us.
+
+        ``poster``: the connection it came on, for subscriptions that want nothing of their own (no-local).
+        """
         queue = address.queue
         if queue is None:
-            batch.fan(address.id, half_id, expires)
+            without = [queue.group_id for queue in address.subscriptions if queue.not_from is poster is not None]
+            batch.fan(address.id, half_id, expires, without)
             if self.peers:
                 batch.wake.add(-address.id)
             return None
@@ -251,7 +257,7 @@ class Service:
 
         def loaded(rows: list[Row] | StoreError) -> None:
             if isinstance(rows, StoreError):
-                self._reclaim(queue, ceiling)
+                self.reclaim(queue, ceiling)
                 return
             entries = [self.entry_of(queue, row) for row in rows]
             # nothing beyond what came; among others there may be some below the low-water mark, so that an empty answer
@@ -273,7 +279,7 @@ class Service:
             row[4] or b"",
         )
 
-    def _reclaim(self, queue: Queue, ceiling: int) -> None:
+    def reclaim(self, queue: Queue, ceiling: int) -> None:
         """A load may have leased entries that nobody here knows of: find them, and give them back to the store.
 
         Entries born leased in a batch under way are not known either, until the batch is answered: look twice, with

@@ -1,4 +1,4 @@
-"""Links on which messages go out: consumers that take, browsers that look (rules T26 to T34, P5 to P8, P11)."""
+"""Links on which messages go out: consumers that take, browsers that look (rules T26 to T34, P5 to P8, P11, P16)."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from coordinator.dead_letters import number
 from coordinator.directory import Address
 from coordinator.encoding import DecodeError
 from coordinator.errors import Condition, Refusal
-from coordinator.outcomes import ACCEPTED, FAILED, RELEASED, Outcome
+from coordinator.outcomes import ACCEPTED, FAILED, RELEASED, Kind, Outcome
 from coordinator.queues import Entry, Queue, now_micros
-from links import container, engine, states
+from coordinator.search import Search
+from links import container, engine, filters, states
+from links.filters import Filters
 from links.link import Attaching, Link
 from store import queries
 
@@ -38,6 +40,7 @@ def attach_source(connection: Connection, pointer: engine.Pointer) -> None:
     browse = engine.terminus_distribution_mode(source) == engine.DIST_MODE_COPY
     dynamic = bool(engine.terminus_is_dynamic(source))
     name = engine.address_of(source)
+    asked = filters.asked(engine.value_of(engine.terminus_filter(source)))
     attaching = Attaching(connection, pointer)
 
     def found(address: Address | Refusal) -> None:
@@ -65,8 +68,16 @@ def attach_source(connection: Connection, pointer: engine.Pointer) -> None:
             attach(address, queue)
 
     def attach(address: Address, queue: Queue) -> None:
-        kind = Browsing if browse and not address.topic else Consuming
-        connection.attached(kind(connection, pointer, address, queue))
+        link: Link
+        if browse and not address.topic:
+            link = Browsing(connection, pointer, address, queue, asked.without_no_local())
+        elif address.topic:
+            link = Subscribing(connection, pointer, address, queue, asked)
+        elif asked.selector is not None:
+            link = Choosing(connection, pointer, address, queue, asked.without_no_local())
+        else:
+            link = Consuming(connection, pointer, address, queue, asked.without_no_local())
+        connection.attached(link)
 
     if dynamic:
         connection.attached(attaching)
@@ -83,7 +94,9 @@ class Outgoing(Link):
 
     __slots__ = ("_address", "_queue", "_store_prefix", "credit", "default_outcome", "draining", "key", "presettled")
 
-    def __init__(self, connection: Connection, pointer: engine.Pointer, address: Address, queue: Queue) -> None:
+    def __init__(
+        self, connection: Connection, pointer: engine.Pointer, address: Address, queue: Queue, honoured: Filters
+    ) -> None:
         super().__init__(connection, pointer)
         self.key = next(_keys)
         self._address = address
@@ -96,7 +109,7 @@ class Outgoing(Link):
         engine.terminus_copy(source, engine.link_remote_source(pointer))
         engine.set_address(source, address.name)
         # P8: filters that are not known are left out of the answer
-        engine.put(None, engine.terminus_filter(source))
+        engine.put(honoured.answer(), engine.terminus_filter(source))
         engine.put(container.symbols(container.OUTCOMES), engine.terminus_outcomes(source))
         engine.terminus_copy(engine.link_target(pointer), engine.link_remote_target(pointer))
         engine.link_set_snd_settle_mode(pointer, engine.link_remote_snd_settle_mode(pointer))
@@ -139,13 +152,18 @@ class Consuming(Outgoing):
 
     __slots__ = ("_backlog", "_most_unsettled", "_starved", "_unsettled")
 
-    def __init__(self, connection: Connection, pointer: engine.Pointer, address: Address, queue: Queue) -> None:
-        super().__init__(connection, pointer, address, queue)
+    def __init__(
+        self, connection: Connection, pointer: engine.Pointer, address: Address, queue: Queue, honoured: Filters
+    ) -> None:
+        super().__init__(connection, pointer, address, queue, honoured)
         self._unsettled: dict[engine.Pointer, Entry] = {}
         self._most_unsettled = connection.service.limits.unsettled_per_link
         self._backlog = 0
         self._starved = False
-        queue.add(self)
+        self._join()
+
+    def _join(self) -> None:
+        self._queue.add(self)
 
     # -- deliveries
 
@@ -291,13 +309,64 @@ class Consuming(Outgoing):
             service.unsubscribe(self._address, self._queue)
 
 
+class Choosing(Consuming):
+    """A consumer of a queue with a selector: it looks for its messages itself (P16)."""
+
+    __slots__ = ("_search", "_selector")
+
+    def __init__(
+        self, connection: Connection, pointer: engine.Pointer, address: Address, queue: Queue, honoured: Filters
+    ) -> None:
+        assert honoured.selector is not None
+        self._selector = honoured.selector
+        super().__init__(connection, pointer, address, queue, honoured)
+
+    def _join(self) -> None:
+        self._search = Search(self._queue, self, self._selector)
+        self._queue.searches.append(self._search)
+        self._queue.touch()
+
+    def retired(self, entry: Entry, outcome: Outcome) -> None:
+        if outcome.undeliverable_here or outcome.kind is Kind.REJECTED:
+            self._search.refused(entry.id)
+        super().retired(entry, outcome)
+
+    def lost(self) -> None:
+        self._queue.searches.remove(self._search)
+        super().lost()
+
+
+class Subscribing(Consuming):
+    """The one consumer of a subscription to a topic: what it does not select is nobody's, and done with (P16)."""
+
+    __slots__ = ("_selector",)
+
+    def __init__(
+        self, connection: Connection, pointer: engine.Pointer, address: Address, queue: Queue, honoured: Filters
+    ) -> None:
+        self._selector = honoured.selector
+        if honoured.no_local:
+            queue.not_from = connection
+        super().__init__(connection, pointer, address, queue, honoured)
+
+    def send(self, entry: Entry) -> bool:
+        selector = self._selector
+        if selector is None or entry.message is None or selector.matches(entry.message, entry.attempts):
+            return super().send(entry)
+        self.connection.service.settle_later(entry, ACCEPTED)
+        return True
+
+
 class Browsing(Outgoing):
     """Looks at what is committed and in nobody's hands, in order, and takes nothing (P8)."""
 
-    __slots__ = ("_at", "_exhausted", "_loading")
+    __slots__ = ("_at", "_exhausted", "_loading", "_selector")
 
-    def __init__(self, connection: Connection, pointer: engine.Pointer, address: Address, queue: Queue) -> None:
-        super().__init__(connection, pointer, address, queue)
+    def __init__(
+        self, connection: Connection, pointer: engine.Pointer, address: Address, queue: Queue, honoured: Filters
+    ) -> None:
+        super().__init__(connection, pointer, address, queue, honoured)
+        self._selector = honoured.selector
         self._at = 0
         self._loading = False
         self._exhausted = False
@@ -319,7 +388,7 @@ class Browsing(Outgoing):
             parameters = [
                 self._queue.group_id.to_bytes(4, "big"),
                 self._at.to_bytes(8, "big"),
-                min(self.credit, _BROWSED_AT_ONCE).to_bytes(4, "big"),
+                (_BROWSED_AT_ONCE if self._selector else min(self.credit, _BROWSED_AT_ONCE)).to_bytes(4, "big"),
                 _MOST_BACKLOG.to_bytes(8, "big"),
             ]
             self.connection.service.queries.ask(queries.BROWSE, parameters, self._loaded)
@@ -332,11 +401,16 @@ class Browsing(Outgoing):
             return
         self._exhausted = not rows
         for row in rows:
+            if self.credit <= 0:
+                break  # it looks at more than it may send
             self._at = number(row[0])
             held = self._queue.held.get(self._at)
             if held is not None and held.link is not None:
                 continue  # in a consumer's hands
-            delivery = self._deliver(self.connection.service.entry_of(self._queue, row))
+            entry = self.connection.service.entry_of(self._queue, row)
+            if self._selector is not None and not self._selector.matches(entry.message or b"", entry.attempts):
+                continue
+            delivery = self._deliver(entry)
             if self.presettled:
                 engine.delivery_settle(delivery)
         self._queue.touch()

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from tests.fix_service import Service, running_service
 from tests.fix_wire import Ask, Begin
 from tests.wire.frames import Accepted, Modified, Released, Source
 from tests.wire.messages import APPLICATION_PROPERTIES, VALUE, Header, section
-from tests.wire.peer import Delivery, Receiver, Sender, Session
+from tests.wire.peer import Delivery, Peer, Receiver, Sender, Session
 from tests.wire.types import Described, Int, Symbol, ULong
 
 pytestmark = pytest.mark.rule("P16")
@@ -192,6 +194,42 @@ def test_headers_can_be_selected_by(begin: Begin, address: str) -> None:
         message = section(Header.CODE, Header(priority=priority).described().value) + section(VALUE, Int(priority))
         assert sender.outcome(message) == Accepted()
     assert select(session, address, "JMSPriority > 4").bodies() == [5, 9]
+
+
+@pytest.fixture(scope="module")
+def two_workers() -> Iterator[Service]:
+    with running_service({"workers": "2"}) as service:
+        yield service
+
+
+def test_choosing_among_instances(two_workers: Service) -> None:
+    """Whichever worker a connection is with: what one posts or gives back, consumers of the other find."""
+    peers = [Peer(two_workers.port) for _ in range(8)]
+    for peer in peers:
+        peer.open()
+    sessions = [peer.begin() for peer in peers]
+    for number, session in enumerate(sessions):
+        post(session.sender("q"), range(1000 * number, 1000 * number + 20))
+    links = [
+        select(
+            session,
+            "q",
+            f"n >= {1000 * number} AND n < {1000 * number + 10}",
+        )
+        for number, session in enumerate(sessions)
+    ]
+    for number, link in enumerate(reversed(links)):
+        first = 1000 * (len(links) - 1 - number)
+        taken = link.take_many(10)
+        assert sorted(delivery.body for delivery in taken) == [f"m{n}" for n in range(first, first + 10)]
+    for link in links:
+        link.detach()
+    again = select(sessions[0], "q", "n BETWEEN 3000 AND 3009 AND JMSXDeliveryCount > 1 OR n = 99999")
+    assert len(again.take_many(10)) == 10
+    post(sessions[5].sender("q"), range(99_999, 100_000))
+    assert again.take().body == "m99999"
+    for peer in peers:
+        peer.close_socket()
 
 
 TOPIC = (Symbol("topic"),)

@@ -13,7 +13,6 @@ import structlog
 from coordinator import addresses
 from coordinator.addresses import AddressInvalid, AddressPolicy, NewAddress
 from coordinator.dead_letters import PREFIX as DEAD_LETTERS
-from coordinator.dead_letters import number, text
 from coordinator.errors import Condition, Refusal
 from coordinator.queues import Queue
 from store import queries
@@ -32,9 +31,13 @@ MOST_KNOWN = 100_000
 
 
 class Address:
-    """A node of this store. ``queue``: the default group of a queue; None for a topic."""
+    """A node of this store. ``queue``: the default group of a queue; None for a topic.
 
-    __slots__ = ("dynamic", "id", "name", "queue", "subscriptions", "topic")
+    ``fans``: each message has an entry in several groups: a topic's, or a queue's with groups beside the default one
+    (D1).
+    """
+
+    __slots__ = ("dynamic", "fans", "id", "max_attempts", "name", "on_expiry", "queue", "subscriptions", "topic")
 
     def __init__(
         self,
@@ -44,15 +47,19 @@ class Address:
         topic: bool,
         dynamic: bool,
         queue: Queue | None,
-        subscriptions: list[Queue],
+        max_attempts: int,
+        on_expiry: str,
     ) -> None:
         self.id = address_id
         self.name = name
         self.topic = topic
         self.dynamic = dynamic
         self.queue = queue
-        #: groups of a topic that have a consumer here
-        self.subscriptions = subscriptions
+        self.fans = topic
+        self.max_attempts = max_attempts
+        self.on_expiry = on_expiry
+        #: groups, beside the default one, that have a consumer here
+        self.subscriptions: list[Queue] = []
 
 
 class Directory:
@@ -60,19 +67,28 @@ class Directory:
         self._service = service
         self._policy = policy
         self._known: OrderedDict[str, Address] = OrderedDict()
-        self._waiting: dict[str, list[Found]] = {}
-        #: of topics, by address id: links keep an Address that was forgotten, and post to the same subscriptions still
-        self._subscriptions: dict[int, list[Queue]] = {}
+        #: by name and origin: what a client's use is refused, the service may make for itself
+        self._waiting: dict[tuple[str, str], list[Found]] = {}
 
     def known(self, name: str) -> Address | None:
         return self._known.get(name)
 
-    def forget(self, name: str) -> None:
-        """It was changed or removed elsewhere. Links that use it go on; the next one asks the store."""
-        self._known.pop(name, None)
+    def changed(self, name: str) -> None:
+        """It was changed or removed, here or elsewhere: ask the store. Links that use it keep the same object."""
+        if name in self._known:
+            self._service.queries.ask(queries.ADDRESS, [name.encode()], lambda rows: self._refreshed(name, rows))
 
-    def forget_all(self) -> None:
-        self._known.clear()
+    def all_changed(self) -> None:
+        for name in list(self._known):
+            self.changed(name)
+
+    def _refreshed(self, name: str, rows: list[Row] | StoreError) -> None:
+        if not isinstance(rows, list):
+            return
+        if rows:
+            self._remember(name, rows[0])
+        else:
+            self._known.pop(name, None)
 
     def resolve(self, name: str, found: Found, *, origin: str = "use", topic: bool = False) -> None:
         """Find the address, or make it where the settings allow; ``found`` hears of it now or later.
@@ -89,30 +105,45 @@ class Directory:
             except AddressInvalid as invalid:
                 found(Refusal(Condition.INVALID_FIELD, str(invalid)))
                 return
-        waiting = self._waiting.get(name)
+        waiting = self._waiting.get((name, origin))
         if waiting is not None:
             waiting.append(found)
             return
-        self._waiting[name] = [found]
+        self._waiting[name, origin] = [found]
         self._service.queries.ask(
             queries.ADDRESS, [name.encode()], lambda rows: self._looked_up(name, origin, topic, rows, made=False)
         )
 
     def _looked_up(self, name: str, origin: str, topic: bool, rows: list[Row] | StoreError, *, made: bool) -> None:
         if not isinstance(rows, list):
-            self._tell(name, Refusal(Condition.INTERNAL_ERROR, "the store cannot say whether the address exists"))
+            refusal = Refusal(Condition.INTERNAL_ERROR, "the store cannot say whether the address exists")
+            self._tell(name, origin, refusal)
         elif rows:
-            self._tell(name, self._remember(name, rows[0]))
+            self._tell(name, origin, self._remember(name, rows[0]))
         elif made:
-            self._tell(name, Refusal(Condition.NOT_FOUND, f"the address {name!r} was removed while it was made"))
+            refusal = Refusal(Condition.NOT_FOUND, f"the address {name!r} was removed while it was made")
+            self._tell(name, origin, refusal)
+        elif origin == "use" and name.startswith(DEAD_LETTERS):
+            self._make_dead_letters(name)
         else:
             self._make(name, origin, topic)
+
+    def _make_dead_letters(self, name: str) -> None:
+        """A client may wait for the dead letters of what is there before there is any."""
+
+        def answered(rows: list[Row] | StoreError) -> None:
+            if isinstance(rows, list) and rows[0][0]:
+                self.resolve(name, lambda found: self._tell(name, "use", found), origin="dead-letter")
+            else:
+                self._make(name, "use", topic=False)
+
+        self._service.queries.ask(queries.HAS_CONSUMERS, [name.removeprefix(DEAD_LETTERS).encode()], answered)
 
     def _make(self, name: str, origin: str, topic: bool) -> None:
         new = self._policy.decide(name, topic=topic) if origin == "use" else _own(name, topic)
         if isinstance(new, addresses.Refusal):
             condition = Condition.INVALID_FIELD if new.condition == "invalid" else Condition.NOT_FOUND
-            self._tell(name, Refusal(condition, new.message))
+            self._tell(name, origin, Refusal(condition, new.message))
             return
         owner = self._service.instance_id if origin == "dynamic" else 0
         parameters = [
@@ -127,7 +158,7 @@ class Directory:
 
         def made(rows: list[Row] | StoreError) -> None:
             if isinstance(rows, StoreError):
-                self._tell(name, Refusal(Condition.INTERNAL_ERROR, "the store could not make the address"))
+                self._tell(name, origin, Refusal(Condition.INTERNAL_ERROR, "the store could not make the address"))
                 return
             self._service.queries.ask(
                 queries.ADDRESS, [name.encode()], lambda rows: self._looked_up(name, origin, topic, rows, made=True)
@@ -136,39 +167,44 @@ class Directory:
         self._service.queries.ask(queries.MAKE_ADDRESS, parameters, made)
 
     def _remember(self, name: str, row: Row) -> Address:
-        address_id, routing, _, on_expiry, max_attempts, origin, group = row
-        topic = text(routing) == "topic"
+        address_id, routing, _, on_expiry, max_attempts, origin, group, groups = row
+        topic = routing == "topic"
+        known = self._known.get(name)
+        if known is not None and known.id == address_id:
+            known.fans = topic or groups
+            return known
         queue = None
         if group is not None and not topic:
             queue = self._service.queue(
-                number(group),
-                number(address_id),
+                group,
+                address_id,
                 name,
-                max_attempts=number(max_attempts),
-                on_expiry=text(on_expiry),
+                max_attempts=max_attempts,
+                on_expiry=on_expiry,
                 dead_letters=name.startswith(DEAD_LETTERS),
             )
         address = Address(
-            number(address_id),
+            address_id,
             name,
             topic=topic,
-            dynamic=text(origin) == "dynamic",
+            dynamic=origin == "dynamic",
             queue=queue,
-            subscriptions=self._subscriptions.setdefault(number(address_id), []) if topic else [],
+            max_attempts=max_attempts,
+            on_expiry=on_expiry,
         )
+        address.fans = topic or groups
         self._known[name] = address
         if len(self._known) > MOST_KNOWN:
             self._known.popitem(last=False)
         return address
 
-    def _tell(self, name: str, found: Address | Refusal) -> None:
-        for callback in self._waiting.pop(name, ()):
+    def _tell(self, name: str, origin: str, found: Address | Refusal) -> None:
+        for callback in self._waiting.pop((name, origin), ()):
             callback(found)
 
     def remove_dynamic(self, address: Address) -> None:
         """The link (or connection) that it lived with is gone; so are its messages."""
-        self.forget(address.name)
-        self._subscriptions.pop(address.id, None)
+        self._known.pop(address.name, None)
         if address.queue is not None:
             self._service.queues.pop(address.queue.group_id, None)
         self._service.queries.ask(queries.REMOVE_ADDRESS, [address.name.encode()], lambda _: None)

@@ -29,6 +29,7 @@ class Condition(StrEnum):
     CONNECTION_FORCED = "amqp:connection:forced"
     FRAMING_ERROR = "amqp:connection:framing-error"
     MESSAGE_SIZE_EXCEEDED = "amqp:link:message-size-exceeded"
+    STOLEN = "amqp:link:stolen"
     DETACH_FORCED = "amqp:link:detach-forced"
     TXN_UNKNOWN_ID = "amqp:transaction:unknown-id"
     TXN_ROLLBACK = "amqp:transaction:rollback"

@@ -51,6 +51,11 @@ class Consumer(Protocol):
         """The store does not take the outcome (rule D10)."""
 
 
+_HIGHEST = 1 << 63
+#: how long a message waits in one instance's window for a consumer's credit while other instances live
+SURPLUS_SECONDS = 0.1
+
+
 class Entry:
     """A committed message in one group, leased to this instance; on a link it is the delivery itself."""
 
@@ -112,8 +117,11 @@ class Queue:
     """``lease``: this instance's id."""
 
     __slots__ = (
+        "_gone",
         "_loading",
         "_low",
+        "_lowered",
+        "_surplus",
         "_version",
         "address_id",
         "browsers",
@@ -172,8 +180,9 @@ class Queue:
         self.sent_octets = 0
         #: entries on their way into the window: written in a batch that is not durable yet
         self.reserved = 0
-        #: units on their way to the store that bring entries back: a drain waits for them, or a client that closes one
-        #: consumer and drains another would be told that there is nothing
+        #: what is on its way to the store and brings entries back. A drain waits for it, or a client that closes a
+        #: consumer and drains another would be told that there is nothing; so does a load, or what is newer would go
+        #: first (D5)
         self.returning = 0
         #: the store may have entries nobody holds
         self.more = True
@@ -181,6 +190,11 @@ class Queue:
         self._loading = False
         self._version = 0
         self._low = 0
+        #: while a load is on its way: what left our hands (the load may have seen it before), and the lowest id that
+        #: came back
+        self._gone: set[int] = set()
+        self._lowered = _HIGHEST
+        self._surplus = False
         #: the group is ours whole: entries are taken by the range, not leased one by one
         self.holding = False
 
@@ -193,11 +207,11 @@ class Queue:
         if not self.consumers or self.more or self._loading:
             return False
         limits = self.service.limits
-        if (
-            len(self.ready) + len(self.returned) + self.reserved >= limits.window_messages
-            or self.ready_octets + size > limits.window_bytes
-        ):
+        have = len(self.ready) + len(self.returned) + self.reserved
+        if have >= limits.window_messages or self.ready_octets + size > limits.window_bytes:
             return False
+        if self.service.peers and have >= self._wanted():
+            return False  # another instance may have a consumer that takes it now
         self.reserved += 1
         self.ready_octets += size
         return True
@@ -222,6 +236,7 @@ class Queue:
         self.more = True
         if lowest is not None:
             self._low = max(0, min(self._low, lowest - 1))
+            self._lowered = min(self._lowered, self._low)
         self._version += 1
         for search in self.searches:
             search.came(lowest)
@@ -250,7 +265,7 @@ class Queue:
                 search.came(entry.id)
             self.touch()
             return
-        self.held.pop(entry.id, None)
+        self._forget(entry)
         if leased:
             self._yield([entry])
         else:
@@ -259,9 +274,14 @@ class Queue:
     def done_with(self, entry: Entry) -> None:
         """It is no longer held: accepted, dead, or left to the store."""
         self._unsent(entry)
+        self._forget(entry)
+        entry.link = entry.delivery = entry.txn = None
+
+    def _forget(self, entry: Entry) -> None:
         if self.held.get(entry.id) is entry:  # else it was lost to the store, and came again
             del self.held[entry.id]
-        entry.link = entry.delivery = entry.txn = None
+        if self._loading:
+            self._gone.add(entry.id)
 
     def _unsent(self, entry: Entry) -> None:
         if entry.message is not None:
@@ -293,13 +313,13 @@ class Queue:
             self._let_go()
 
     def _let_go(self) -> None:
-        """Nobody here wants what the window holds: others may."""
+        """Nobody here takes what the window holds: others may."""
         entries = [*self.returned, *self.ready]
         self.returned.clear()
         self.ready.clear()
         for entry in entries:
             self.ready_octets -= entry.size
-            self.held.pop(entry.id, None)
+            self._forget(entry)
         for start in range(0, len(entries), 1000):
             self._yield(entries[start : start + 1000])
 
@@ -324,8 +344,20 @@ class Queue:
         self._refill()
         for search in self.searches:
             search.advance()
+        if self.service.peers and (self.ready or self.returned) and not self._surplus:
+            self._surplus = True
+            self.service.loop.call_later(SURPLUS_SECONDS, self._give_surplus)
         for browser in self.browsers:
             browser.advance()
+
+    def _give_surplus(self) -> None:
+        """What nobody here has had room for goes to the store: consumers of other instances may wait for it."""
+        self._surplus = False
+        if not self._wanted():
+            self._let_go()
+
+    def _wanted(self) -> int:
+        return sum(consumer.room for consumer in self.consumers)
 
     def _give(self, consumer: Consumer, most: int) -> int:
         ready, returned = self.ready, self.returned
@@ -380,17 +412,17 @@ class Queue:
     def _refill(self) -> None:
         if self._loading:
             return
-        wanted = 0
-        for consumer in self.consumers:
-            wanted += consumer.room
-        if self.more and wanted:
+        wanted = self._wanted()
+        if self.more and wanted and not self.returning:
             have = len(self.ready) + len(self.returned) + self.reserved
             limits = self.service.limits
-            most = min(limits.window_messages - have, max(2 * wanted, 100))
+            # one instance alone reads ahead
+            most = min(limits.window_messages - have, wanted - have if self.service.peers else max(2 * wanted, 100))
             octets = limits.window_bytes - self.ready_octets
             # what is still here nobody with room may have (undeliverable-here)
             if self.reserved < wanted and most > 0 and octets > 0:
                 self._loading = True
+                self._lowered = _HIGHEST
                 self.service.load(self, self._low, most, octets, self._version)
                 return
         if (not self.more or not wanted) and not self.returning:
@@ -408,8 +440,10 @@ class Queue:
         self._loading = False
         last = self.ready[-1].id if self.ready else 0
         for entry in entries:
-            if entry.id in self.held:
-                continue  # read before, and still in our hands
+            # what a range brings may have been read before, and be in our hands still, or just out of them; what was
+            # leased just now is ours, whatever we know of it
+            if self.holding and (entry.id in self.held or entry.id in self._gone):
+                continue
             self.held[entry.id] = entry
             self.ready_octets += entry.size
             if entry.id > last:
@@ -428,10 +462,17 @@ class Queue:
         else:
             # rows already consumed at the head cost nothing; a little slack, for commits that were slower than ours
             self._low = max(0, entries[-1].id - self.service.low_water_slack)
+        self._low = min(self._low, self._lowered)
+        self._forget_load()
         self.touch()
 
     def load_failed(self) -> None:
         self._loading = False
+        self._forget_load()
+
+    def _forget_load(self) -> None:
+        self._lowered = _HIGHEST
+        self._gone.clear()
 
     def share(self) -> None:
         """Another instance came: hold the group no longer whole."""
@@ -445,6 +486,7 @@ class Queue:
 
     def shared(self) -> None:
         self.holding = self._loading = False
+        self._forget_load()
         self.in_store(0)
 
 
@@ -457,17 +499,24 @@ class Browser(Protocol):
 class Share:
     """Unit: the group is held whole no more; what we have of it is leased row by row."""
 
-    __slots__ = ("_queue",)
+    __slots__ = ("_pinned", "_queue")
 
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
+        self._pinned: list[int] = []
 
     def write(self, batch: Batch) -> None:
-        batch.share(self._queue.group_id, self._queue.held)
+        self._pinned = list(self._queue.held)
+        batch.share(self._queue.group_id, self._pinned)
         batch.wake.add(self._queue.group_id)
 
     def durable(self) -> None:
-        self._queue.shared()
+        queue = self._queue
+        # what left our hands in the same batch or the one before, and was free in the store already, was leased again
+        let_go = [each for each in self._pinned if each not in queue.held]
+        if let_go:
+            queue.yield_ids(let_go)
+        queue.shared()
 
     def refused(self, error: StoreError) -> None:
         self._queue.shared()

@@ -25,7 +25,6 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from coordinator.dead_letters import number
 from coordinator.queues import now_micros
 from store import arrays, queries
 from store.errors import StoreError
@@ -150,7 +149,7 @@ class Search:
         given = 0
         now = now_micros()
         for row in rows:
-            entry_id = number(row[0])
+            entry_id = row[0]
             held = queue.held.get(entry_id)
             entry = queue.service.entry_of(queue, row) if held is None else held
             if self._wants(entry, now):
@@ -194,16 +193,15 @@ class Search:
         queue = self._queue
         self._waiting = True
         service = queue.service
-        ceiling = service.ids.last
 
         def taken(rows: list[Row] | StoreError) -> None:
             self._waiting = False
             if isinstance(rows, StoreError):
                 self._go_back(chosen[0].id - 1)
                 self._stale = True
-                service.reclaim(queue, ceiling)
+                service.reclaim(queue)
                 return
-            got = {number(row[0]) for row in rows}
+            got = {entry_id: (attempts, annotations) for entry_id, attempts, annotations in rows}
             back: list[int] = []
             consumer = self._consumer
             alive = self._open
@@ -214,6 +212,9 @@ class Search:
                     self._go_back(entry.id - 1)
                     self._stale = True
                 elif alive and consumer.room > 0:
+                    # it may have been elsewhere between the look and the taking
+                    attempts, annotations = got[entry.id]
+                    entry.attempts, entry.annotations = attempts, annotations or b""
                     queue.held[entry.id] = entry
                     queue.hand(consumer, entry)
                 else:

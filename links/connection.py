@@ -24,6 +24,9 @@ log = structlog.get_logger(__name__)
 
 _numbers = count(1)
 
+#: a batch's flush may take as long: what is below, we may break ourselves
+SHORTEST_IDLE_MS = 100
+
 
 class Connection:
     __slots__ = (
@@ -44,6 +47,7 @@ class Connection:
         "sessions",
         "socket",
         "starved",
+        "ticks",
         "transport",
         "writing",
     )
@@ -69,13 +73,15 @@ class Connection:
         self.open = True
         self.greeted = False
         self.opened = False
+        #: numbers the ticks of the engine's clock; only the last that was asked for is due
+        self.ticks = 0
         self.closing = False
         self.dirty = False
         self.writing = False
         self.links: dict[engine.Pointer, Link] = {}
         self.sessions: set[engine.Pointer] = set()
         #: consumers that stopped because the connection had enough to write
-        self.starved: list[Consuming] = []
+        self.starved: list[Consuming | Browsing] = []
         #: dynamic addresses that live as long as this connection (the link that made them is known by its pointer)
         self.dynamic: dict[engine.Pointer, Address] = {}
 
@@ -95,6 +101,8 @@ class Connection:
 
     def feed(self) -> None:
         """Written out: consumers that waited for room go on."""
+        if self.writing:
+            return  # the socket takes no more for now
         starved = self.starved
         self.starved = []
         for link in starved:
@@ -132,6 +140,13 @@ class Connection:
             self.force_close(Condition.ILLEGAL_STATE, "a second open on one connection")
             return
         self.opened = True
+        idle = engine.transport_remote_idle_timeout(self.transport)
+        if 0 < idle < SHORTEST_IDLE_MS:  # part 2, section 2.4.5: closed with an error that says why
+            self.force_close(
+                Condition.NOT_ALLOWED,
+                f"an idle-time-out of {idle} ms cannot be kept; {SHORTEST_IDLE_MS} ms or more was expected",
+            )
+            return
         self.container = engine.remote_container(self.pointer)
         engine.describe_container(
             self.pointer,
@@ -140,6 +155,7 @@ class Connection:
             container.properties(self.service.store_id),
         )
         engine.connection_open(self.pointer)
+        self.reactor.opened(self)
         log.debug("connection opened", peer=self.peer, container=self.container)
 
     def _on_attach(self, pointer: engine.Pointer) -> None:
@@ -157,17 +173,35 @@ class Connection:
             refuse_attach(self, pointer, refusal)
 
     def attached(self, link: Link) -> None:
+        if self.container:
+            self._steal(link)
         self.links[link.pointer] = link
         self.reactor.links[link.pointer] = link
         self.mark()
 
+    def _steal(self, link: Link) -> None:
+        """P13: a client that comes again on another connection takes its link with it."""
+        named = self.reactor.named
+        before = named.get(link.identity)
+        if before is not None and before.connection is not self:
+            before.refuse(Refusal(Condition.STOLEN, f"the link was attached again, from {self.peer}"))
+        named[link.identity] = link
+
     def _on_detach(self, pointer: engine.Pointer, *, closed: bool) -> None:
         link = self._drop(pointer)
+        lasts = False
         if link is not None:
             link.lost()
-        # a detached link of ours has nothing to resume (T3; ordinary links keep their messages in the store), so both
-        # forms are answered with a close
-        engine.link_close(pointer)
+            if isinstance(link, Consuming) and link.subscription:
+                lasts = not closed
+                if closed:
+                    link.end_subscription()
+        # a detached link of ours has nothing to resume (T3; messages are in the store), so that it is answered with a
+        # close; all but a subscription's, which waits for it
+        if lasts:
+            engine.link_detach(pointer)
+        else:
+            engine.link_close(pointer)
         engine.link_free(pointer)
         self._forget_dynamic(pointer)
         self.mark()
@@ -188,6 +222,8 @@ class Connection:
         link = self.links.pop(pointer, None)
         if link is not None:
             link.open = False
+            if self.reactor.named.get(link.identity) is link:
+                del self.reactor.named[link.identity]
         return link
 
     def _on_end(self, session: engine.Pointer) -> None:

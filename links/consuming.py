@@ -5,11 +5,12 @@ from __future__ import annotations
 from itertools import count
 from typing import TYPE_CHECKING
 
+from coordinator import groups
 from coordinator import message as messages
-from coordinator.dead_letters import number
 from coordinator.directory import Address
 from coordinator.encoding import DecodeError
 from coordinator.errors import Condition, Refusal
+from coordinator.groups import Group
 from coordinator.outcomes import ACCEPTED, FAILED, RELEASED, Kind, Outcome
 from coordinator.queues import Entry, Queue, now_micros
 from coordinator.search import Search
@@ -39,7 +40,8 @@ def attach_source(connection: Connection, pointer: engine.Pointer) -> None:
     topic = not _TOPICS.isdisjoint(engine.symbols_of(engine.terminus_capabilities(source)))
     browse = engine.terminus_distribution_mode(source) == engine.DIST_MODE_COPY
     dynamic = bool(engine.terminus_is_dynamic(source))
-    name = engine.address_of(source)
+    source_name = engine.address_of(source)
+    name, group_name = (None, None) if source_name is None else groups.part(source_name)
     asked = filters.asked(engine.value_of(engine.terminus_filter(source)))
     attaching = Attaching(connection, pointer)
 
@@ -52,38 +54,66 @@ def attach_source(connection: Connection, pointer: engine.Pointer) -> None:
         else:
             if dynamic:
                 connection.dynamic[pointer] = address
-            if address.queue is not None:
-                attach(address, address.queue)
+            if group_name is not None:
+                join(address, Group(name=group_name, lasting=True))
+            elif address.queue is not None:
+                attach(address, address.queue, None)
+            elif lasting:
+                join(address, Group(name=subscription, lasting=True, ends_with_close=True))
             else:
-                subscription = f"{connection.container}/{engine.link_name(pointer)}/{service.uuids.next().hex()}"
-                service.subscribe(address, subscription[-1024:], lambda queue: subscribed(address, queue))
+                join(address, Group(name=f"{subscription}/{service.uuids.next().hex()}"[-1024:], lasting=False))
 
-    def subscribed(address: Address, queue: Queue | Refusal) -> None:
+    def join(address: Address, group: Group) -> None:
+        service.join(address, group, lambda queue: joined(address, group, queue))
+
+    def joined(address: Address, group: Group, queue: Queue | Refusal) -> None:
         if isinstance(queue, Refusal):
             if attaching.open:
                 connection.refuse_attach(attaching, queue)
         elif not attaching.open:
-            service.unsubscribe(address, queue)
+            if not group.lasting:
+                service.remove_group(address, queue)
         else:
-            attach(address, queue)
+            attach(address, queue, group)
 
-    def attach(address: Address, queue: Queue) -> None:
-        link: Link
+    def attach(address: Address, queue: Queue, group: Group | None) -> None:
         if browse and not address.topic:
-            link = Browsing(connection, pointer, address, queue, asked.without_no_local())
-        elif address.topic:
-            link = Subscribing(connection, pointer, address, queue, asked)
-        elif asked.selector is not None:
-            link = Choosing(connection, pointer, address, queue, asked.without_no_local())
+            connection.attached(Browsing(connection, pointer, address, queue, asked.without_no_local()))
+        elif group is not None and address.topic and group_name is None:
+            known = asked if not shared else asked.without_no_local()
+            if any(isinstance(other, Subscribing) and other.selects != known.text for other in queue.consumers):
+                refusal = Refusal(Condition.NOT_ALLOWED, "the subscription is shared with another selector")
+                connection.refuse_attach(attaching, refusal)
+                return
+            connection.attached(Subscribing(connection, pointer, address, queue, group, known))
         else:
-            link = Consuming(connection, pointer, address, queue, asked.without_no_local())
-        connection.attached(link)
+            kind = Consuming if asked.selector is None else Choosing
+            connection.attached(kind(connection, pointer, address, queue, group, asked.without_no_local()))
+
+    def looked_up(topic_name: str | StoreError | None) -> None:
+        """A null source asks for a subscription that is there already: a client that wants to end it."""
+        if not attaching.open:
+            return
+        if isinstance(topic_name, str):
+            service.resolve(topic_name, found)
+            return
+        connection.refuse_attach(
+            attaching, Refusal(Condition.NOT_FOUND, f"there is no lasting subscription {subscription!r}")
+        )
+
+    capabilities = engine.symbols_of(engine.terminus_capabilities(source))
+    shared = "shared" in capabilities
+    lasting = name is None or engine.terminus_expiry_policy(source) == engine.EXPIRE_NEVER
+    subscription = groups.subscription(
+        connection.container, engine.link_name(pointer), shared=shared, globally="global" in capabilities
+    )
 
     if dynamic:
         connection.attached(attaching)
         service.make_dynamic(found, topic=topic)
     elif name is None:
-        raise Refusal(Condition.INVALID_FIELD, "the source has neither an address nor dynamic=true")
+        connection.attached(attaching)
+        service.subscription(subscription, looked_up)
     else:
         connection.attached(attaching)
         service.resolve(name, found, topic=topic)
@@ -107,7 +137,10 @@ class Outgoing(Link):
         self.default_outcome: Outcome | None = None
         source = engine.link_source(pointer)
         engine.terminus_copy(source, engine.link_remote_source(pointer))
-        engine.set_address(source, address.name)
+        if engine.terminus_get_type(source) != engine.SOURCE:  # it asked for a subscription by the link's name alone
+            engine.terminus_set_type(source, engine.SOURCE)
+            engine.terminus_set_expiry_policy(source, engine.EXPIRE_NEVER)
+        engine.set_address(source, engine.address_of(engine.link_remote_source(pointer)) or address.name)
         # P8: filters that are not known are left out of the answer
         engine.put(honoured.answer(), engine.terminus_filter(source))
         engine.put(container.symbols(container.OUTCOMES), engine.terminus_outcomes(source))
@@ -150,12 +183,20 @@ class Outgoing(Link):
 class Consuming(Outgoing):
     """Implements :class:`coordinator.queues.Consumer`."""
 
-    __slots__ = ("_backlog", "_most_unsettled", "_starved", "_unsettled")
+    __slots__ = ("_backlog", "_group", "_most_unsettled", "_starved", "_unsettled")
 
     def __init__(
-        self, connection: Connection, pointer: engine.Pointer, address: Address, queue: Queue, honoured: Filters
+        self,
+        connection: Connection,
+        pointer: engine.Pointer,
+        address: Address,
+        queue: Queue,
+        group: Group | None,
+        honoured: Filters,
     ) -> None:
+        """``group``: None for the default group."""
         super().__init__(connection, pointer, address, queue, honoured)
+        self._group = group
         self._unsettled: dict[engine.Pointer, Entry] = {}
         self._most_unsettled = connection.service.limits.unsettled_per_link
         self._backlog = 0
@@ -175,7 +216,8 @@ class Consuming(Outgoing):
         if room <= 0 or self._starved:
             return 0
         self._backlog = engine.session_outgoing_bytes(self.session)
-        if self._backlog > _MOST_BACKLOG:
+        # what the engine has made frames of is no longer the session's, and waits for the socket
+        if self._backlog > _MOST_BACKLOG or self.connection.writing:
             self._starve()
             return 0
         return room
@@ -293,6 +335,7 @@ class Consuming(Outgoing):
         """
         self._queue.remove(self)
         service = self.connection.service
+        volatile = self._group is not None and not self._group.lasting
         unsettled = self._unsettled
         self._unsettled = {}
         for entry in unsettled.values():
@@ -300,13 +343,21 @@ class Consuming(Outgoing):
             entry.delivery = None
             if entry.txn is not None or entry.outcome is not None:
                 continue
-            if self._address.topic:  # nobody is left to have it
+            if volatile:  # nobody is left to have it
                 self._queue.done_with(entry)
             else:
                 entry.outcome = FAILED
                 service.settle_later(entry, FAILED)
-        if self._address.topic:
-            service.unsubscribe(self._address, self._queue)
+        if volatile:
+            service.remove_group(self._address, self._queue)
+
+    @property
+    def subscription(self) -> bool:
+        """Whether the link is of a lasting subscription, which ends when it is closed and not merely detached (D1)."""
+        return self._group is not None and self._group.ends_with_close
+
+    def end_subscription(self) -> None:
+        self.connection.service.remove_group(self._address, self._queue)
 
 
 class Choosing(Consuming):
@@ -315,11 +366,17 @@ class Choosing(Consuming):
     __slots__ = ("_search", "_selector")
 
     def __init__(
-        self, connection: Connection, pointer: engine.Pointer, address: Address, queue: Queue, honoured: Filters
+        self,
+        connection: Connection,
+        pointer: engine.Pointer,
+        address: Address,
+        queue: Queue,
+        group: Group | None,
+        honoured: Filters,
     ) -> None:
         assert honoured.selector is not None
         self._selector = honoured.selector
-        super().__init__(connection, pointer, address, queue, honoured)
+        super().__init__(connection, pointer, address, queue, group, honoured)
 
     def _join(self) -> None:
         self._search = Search(self._queue, self, self._selector)
@@ -337,17 +394,24 @@ class Choosing(Consuming):
 
 
 class Subscribing(Consuming):
-    """The one consumer of a subscription to a topic: what it does not select is nobody's, and done with (P16)."""
+    """A consumer of a subscription to a topic: what does not match is nobody's, and done with (P16)."""
 
-    __slots__ = ("_selector",)
+    __slots__ = ("_selector", "selects")
 
     def __init__(
-        self, connection: Connection, pointer: engine.Pointer, address: Address, queue: Queue, honoured: Filters
+        self,
+        connection: Connection,
+        pointer: engine.Pointer,
+        address: Address,
+        queue: Queue,
+        group: Group,
+        honoured: Filters,
     ) -> None:
         self._selector = honoured.selector
-        if honoured.no_local:
-            queue.not_from = connection
-        super().__init__(connection, pointer, address, queue, honoured)
+        #: those that share a subscription have one selector
+        self.selects = honoured.text
+        queue.not_from = connection if honoured.no_local else None
+        super().__init__(connection, pointer, address, queue, group, honoured)
 
     def send(self, entry: Entry) -> bool:
         selector = self._selector
@@ -355,6 +419,10 @@ class Subscribing(Consuming):
             return super().send(entry)
         self.connection.service.settle_later(entry, ACCEPTED)
         return True
+
+    def lost(self) -> None:
+        self._queue.not_from = None
+        super().lost()
 
 
 class Browsing(Outgoing):
@@ -380,10 +448,18 @@ class Browsing(Outgoing):
     def arrived(self) -> None:
         self._exhausted = False
 
+    def fed(self) -> None:
+        """Written out: look on."""
+        if self.open:
+            self._queue.touch()
+
     def advance(self) -> None:
         if self._loading or not self.open:
             return
-        if not self._exhausted and self.credit > 0:
+        if self.connection.writing:
+            if self not in self.connection.starved:
+                self.connection.starved.append(self)
+        elif not self._exhausted and self.credit > 0:
             self._loading = True
             parameters = [
                 self._queue.group_id.to_bytes(4, "big"),
@@ -403,7 +479,7 @@ class Browsing(Outgoing):
         for row in rows:
             if self.credit <= 0:
                 break  # it looks at more than it may send
-            self._at = number(row[0])
+            self._at = row[0]
             held = self._queue.held.get(self._at)
             if held is not None and held.link is not None:
                 continue  # in a consumer's hands

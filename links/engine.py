@@ -43,6 +43,8 @@ DIST_MODE_COPY = lib.PN_DIST_MODE_COPY
 SND_SETTLED = lib.PN_SND_SETTLED
 RCV_SECOND = lib.PN_RCV_SECOND
 
+EXPIRE_NEVER = lib.PN_EXPIRE_NEVER
+
 EOS = lib.PN_EOS
 
 # the collector
@@ -116,6 +118,8 @@ terminus_is_dynamic = lib.pn_terminus_is_dynamic
 terminus_set_dynamic = lib.pn_terminus_set_dynamic
 terminus_capabilities = lib.pn_terminus_capabilities
 terminus_outcomes = lib.pn_terminus_outcomes
+terminus_expiry_policy = lib.pn_terminus_get_expiry_policy
+terminus_set_expiry_policy = lib.pn_terminus_set_expiry_policy
 terminus_filter = lib.pn_terminus_filter
 terminus_distribution_mode = lib.pn_terminus_get_distribution_mode
 

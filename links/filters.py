@@ -26,6 +26,11 @@ class Filters:
     _selectors: tuple[tuple[symbol, Described], ...] = ()
     _no_locals: tuple[tuple[symbol, Described], ...] = ()
 
+    @property
+    def text(self) -> str:
+        """Of the selector; empty where everything matches."""
+        return "" if self.selector is None else self.selector.text
+
     def without_no_local(self) -> Filters:
         """Where it cannot be honoured: the answer leaves it out, so that the client knows (section 3.5.3)."""
         return replace(self, no_local=False, _no_locals=())

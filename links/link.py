@@ -18,13 +18,15 @@ log = structlog.get_logger(__name__)
 class Link:
     """``open`` is looked at before ``pointer`` is used by anything that waited for the store."""
 
-    __slots__ = ("connection", "name", "open", "pointer", "session")
+    __slots__ = ("connection", "identity", "name", "open", "pointer", "session")
 
     def __init__(self, connection: Connection, pointer: engine.Pointer) -> None:
         self.connection = connection
         self.pointer = pointer
         self.session = engine.link_session(pointer)
         self.name = engine.link_name(pointer)
+        #: what makes it the same link on another connection (part 2, section 2.6.1)
+        self.identity = (connection.container, bool(engine.link_is_receiver(pointer)), self.name)
         self.open = True
 
     def on_delivery(self, delivery: engine.Pointer) -> None:

@@ -137,6 +137,11 @@ class Posting(Incoming):
                 txn.partials += 1
                 self._partial_txn = txn
 
+    def partial_refused(self, refusal: Refusal) -> None:
+        """T22, T23: the link ends, but its transaction must not be committed without the message."""
+        if self._partial_txn is not None and self._partial_txn.open:
+            self._partial_txn.refuse(refusal)
+
     def partial_ended(self) -> None:
         if self._partial_txn is not None:
             self._partial_txn.partials -= 1

@@ -27,8 +27,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import adbc_driver_postgresql.dbapi
-from adbc_driver_postgresql import StatementOptions
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -65,8 +63,9 @@ DATABASE_VARIABLE: Final = "COORDINATOR_DATABASE_URL"
 BYTES_PER_PARTITION: Final = 64 * 1024 * 1024
 #: What one Arrow batch may take in a task, about.
 BATCH_BYTES: Final = 4 * 1024 * 1024
-#: Pages looked at to split a table evenly; 8 KiB each, so this is 32 MiB of reading at most.
-SAMPLE_PAGES: Final = 4096
+#: Pages of 8 KiB looked at to split a table evenly: for each partition wanted, and at most.
+SAMPLE_PAGES: Final = 128
+MOST_SAMPLE_PAGES: Final = 4096
 _PAGE: Final = 8192
 
 _OPTIONS: Final = frozenset(
@@ -206,20 +205,17 @@ class HalfOpReader(DataSourceReader):
 
     def partitions(self) -> list[KeyRange]:
         table = self._options.table
-        with _connection(self._options) as connection, connection.cursor() as cursor:
-            pages = _pages(cursor, table.name)
+        with _Session(self._options) as session:
+            pages = _pages(session, table.name)
             wanted = self._options.partitions or max(1, -(-pages * _PAGE // BYTES_PER_PARTITION))
-            bounds = _quantiles(cursor, table, " and ".join(self._conditions), pages, wanted)
+            bounds = _quantiles(session, table, " and ".join(self._conditions), pages, wanted)
         edges: list[tuple[str, ...] | None] = [None, *bounds, None]
         return [KeyRange(low, high) for low, high in pairwise(edges)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, KeyRange)
-        sql = self._select(partition)
-        with _connection(self._options) as connection, connection.cursor() as cursor:
-            cursor.adbc_statement.set_options(**{StatementOptions.BATCH_SIZE_HINT_BYTES.value: str(BATCH_BYTES)})
-            cursor.execute(sql)
-            yield from cursor.fetch_record_batch()
+        with _Session(self._options) as session:
+            yield from session.batches(self._select(partition))
 
     def _select(self, partition: KeyRange) -> str:
         table = self._options.table
@@ -232,41 +228,87 @@ class HalfOpReader(DataSourceReader):
         return f"select {columns} from {tables.SCHEMA}.{table.name} where {' and '.join(conditions)}"
 
 
-def _connection(read: ReadOptions) -> Any:
-    """An ADBC connection (untyped in its package) in the run's snapshot, read-only; closed by its ``with`` block."""
-    connection = adbc_driver_postgresql.dbapi.connect(database_url(read.credentials), autocommit=False)
-    try:
-        with connection.cursor() as cursor:
-            cursor.execute("set transaction isolation level repeatable read read only")
+class _Session:
+    """A connection in the run's snapshot, read-only.
+
+    It uses ADBC's lower layer: the upper one (DBAPI) imports much into every task that none needs.
+    """
+
+    def __init__(self, read: ReadOptions) -> None:
+        # Imported where it is needed: Spark loads this module in a new process for each plan, too.
+        import adbc_driver_manager
+        import adbc_driver_postgresql
+
+        self._manager = adbc_driver_manager
+        self._batch_size = adbc_driver_postgresql.StatementOptions.BATCH_SIZE_HINT_BYTES.value
+        self._database = adbc_driver_postgresql.connect(database_url(read.credentials))
+        try:
+            self._connection = adbc_driver_manager.AdbcConnection(self._database)
+        except BaseException:
+            self._database.close()
+            raise
+        try:
+            self._connection.set_autocommit(False)
+            self._do("set transaction isolation level repeatable read read only")
             if read.snapshot is not None:
-                cursor.execute(f"set transaction snapshot {literal(read.snapshot)}")
+                self._do(f"set transaction snapshot {literal(read.snapshot)}")
             # One COPY a task: parallel workers of PostgreSQL would only compete with the other tasks.
-            cursor.execute("set local max_parallel_workers_per_gather = 0")
-    except BaseException:
-        connection.close()
-        raise
-    return connection
+            self._do("set local max_parallel_workers_per_gather = 0")
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> _Session:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._connection.close()
+        self._database.close()
+
+    def _do(self, sql: str) -> None:
+        with self._manager.AdbcStatement(self._connection) as statement:
+            statement.set_sql_query(sql)
+            statement.execute_update()
+
+    def batches(self, sql: str) -> Iterator[pa.RecordBatch]:
+        """What ``sql`` gives, as it arrives."""
+        import pyarrow as pa
+
+        with self._manager.AdbcStatement(self._connection) as statement:
+            statement.set_options(**{self._batch_size: str(BATCH_BYTES)})
+            statement.set_sql_query(sql)
+            stream, _ = statement.execute_query()
+            with pa.RecordBatchReader._import_from_c(stream.address) as reader:
+                yield from reader
+
+    def rows(self, sql: str) -> list[tuple[Any, ...]]:
+        """All that ``sql`` gives, which is little."""
+        return [tuple(row.values()) for batch in self.batches(sql) for row in batch.to_pylist()]
 
 
-def _pages(cursor: Any, table: str) -> int:
-    cursor.execute(
-        f"select coalesce(sum(pg_relation_size(relid)), 0)::bigint / {_PAGE}"
+def _pages(session: _Session, table: str) -> int:
+    found = session.rows(
+        f"select coalesce(sum(pg_relation_size(relid)), 0)::bigint / {_PAGE} as pages"
         f" from pg_partition_tree('{tables.SCHEMA}.{table}') where isleaf"
     )
-    return int(cursor.fetchone()[0])
+    return int(found[0][0])
 
 
-def _quantiles(cursor: Any, table: SourceTable, condition: str, pages: int, wanted: int) -> list[tuple[str, ...]]:
+def _quantiles(session: _Session, table: SourceTable, condition: str, pages: int, wanted: int) -> list[tuple[str, ...]]:
     """``wanted`` - 1 keys that split the rows under ``condition`` evenly, by the real data (R3): a sample of its
     pages."""
     if wanted <= 1:
         return []
-    share = 100.0 if pages <= SAMPLE_PAGES else 100.0 * SAMPLE_PAGES / pages
+    looked_at = min(SAMPLE_PAGES * wanted, MOST_SAMPLE_PAGES)
+    share = 100.0 if pages <= looked_at else 100.0 * looked_at / pages
     while True:
         sample = "" if share >= 100 else f" tablesample system ({share:.6f})"
         key = ", ".join(table.key)
         # the last of each of ``wanted`` groups but one begins the next
-        cursor.execute(
+        rows = session.rows(
             f"""
             with sampled as (
               select {key}, row_number() over (order by {key}) as place, count(*) over () as total
@@ -274,7 +316,6 @@ def _quantiles(cursor: Any, table: SourceTable, condition: str, pages: int, want
             select total, {", ".join(f"{part}::text" for part in table.key)} from sampled
              where place > 1 and (place - 1) * {wanted} / total <> (place - 2) * {wanted} / total order by place"""
         )
-        rows = cursor.fetchall()
         # a narrow condition can leave too few rows of the sample to split by: then all of them are looked at, once
         if share >= 100 or (rows and int(rows[0][0]) >= 100 * wanted):
             return [tuple(literal(str(value)) for value in row[1:]) for row in rows]

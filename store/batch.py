@@ -30,6 +30,9 @@ from store.tables import SCHEMA
 log = structlog.get_logger(__name__)
 
 NO_TXN = bytes(16)
+#: In :attr:`Batch.wake`: whatever the group. A notice has room for :data:`MOST_WOKEN` of them by name.
+EVERY_GROUP = 0
+MOST_WOKEN = 500
 _NO_UUID = "'00000000-0000-0000-0000-000000000000'"
 
 #: Part -> (its common table expression, the types of its parameters). ``{0}``, ``{1}``… are its own parameters,
@@ -48,7 +51,7 @@ PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "mortal": (
         f"insert into {SCHEMA}.entry (group_id, id, half_id, lease, expires_at) "
-        "select g, i, i, l, x from unnest({0}, {1}, {2}, {3}) u(g, i, l, x)",
+        "select g, i, i, l, nullif(x, 'infinity') from unnest({0}, {1}, {2}, {3}) u(g, i, l, x)",
         ("int4[]", "int8[]", "int4[]", "timestamptz[]"),
     ),
     # A topic: one entry for each group that exists now.
@@ -414,7 +417,8 @@ class Batch:
             )
         if self.wake:
             names.append("wake")
-            parameters.append(",".join(map(str, sorted(self.wake)[:500])).encode())
+            few = EVERY_GROUP not in self.wake and len(self.wake) <= MOST_WOKEN
+            parameters.append(",".join(map(str, sorted(self.wake))).encode() if few else b"")
         if self.gone_ids or self.back_ids:
             parameters.append((len(self.gone_ids) + len(self.back_ids)).to_bytes(8, "big"))
         return tuple(names), parameters

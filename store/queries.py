@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import structlog
 from psycopg import pq
+from psycopg.adapt import Transformer
 
 from store.errors import StoreError, StoreUnavailable
 from store.libpq import Connection
@@ -21,7 +23,8 @@ from store.tables import SCHEMA
 
 log = structlog.get_logger(__name__)
 
-Row = Sequence[bytes | None]
+#: Values as psycopg loads them: int, str, bool, bytes, None. Queries cast what would become anything else.
+Row = tuple[Any, ...]
 Callback = Callable[[list[Row] | StoreError], None]
 
 
@@ -39,7 +42,8 @@ class Query:
 ADDRESS = Query(
     b"address",
     f"""select a.id, a.routing, a.kind, a.on_expiry, a.max_attempts, a.origin,
-               (select g.id from {SCHEMA}.consumer_group g where g.address_id = a.id and g.name = '')
+               (select g.id from {SCHEMA}.consumer_group g where g.address_id = a.id and g.name = ''),
+               exists (select from {SCHEMA}.consumer_group g where g.address_id = a.id and g.name <> '')
           from {SCHEMA}.address a where a.name = $1::text""",
 )
 
@@ -64,19 +68,42 @@ REMOVE_ADDRESS = Query(
         select pg_notify('coordinator_address', name) from gone""",
 )
 
-#: address id, name, instance: a volatile group, for a subscription that ends with its link
-MAKE_SUBSCRIPTION = Query(
-    b"make_subscription",
-    f"""insert into {SCHEMA}.consumer_group (address_id, name, instance_id)
-        values ($1::int4, $2::text, $3::int4)
-        on conflict (address_id, name) do update set instance_id = excluded.instance_id returning id""",
+#: address id, name, instance: a group, found or made; of an instance (not 0) where it ends with its link
+MAKE_GROUP = Query(
+    b"make_group",
+    f"""with made as (
+          insert into {SCHEMA}.consumer_group (address_id, name, instance_id)
+          values ($1::int4, $2::text, nullif($3::int4, 0)) on conflict (address_id, name) do nothing
+          returning id, address_id),
+        told as (
+          select pg_notify('coordinator_address', a.name) from made join {SCHEMA}.address a on a.id = made.address_id)
+        select id, (select count(*) from told) from made
+        union all
+        select id, 0 from {SCHEMA}.consumer_group where address_id = $1::int4 and name = $2::text""",
 )
 
-REMOVE_SUBSCRIPTION = Query(
-    b"remove_subscription",
-    f"""with gone as (delete from {SCHEMA}.consumer_group where id = $1::int4 and instance_id is not null returning id)
+#: name: the group of a lasting subscription, and its address
+FIND_SUBSCRIPTION = Query(
+    b"find_subscription",
+    f"""select a.name from {SCHEMA}.consumer_group g join {SCHEMA}.address a on a.id = g.address_id
+         where g.name = $1::text and a.routing = 'topic' and g.instance_id is null order by g.id limit 1""",
+)
+
+#: name: whether an address or a group is called so, and may have dead letters
+HAS_CONSUMERS = Query(
+    b"has_consumers",
+    f"""select exists (select from {SCHEMA}.address where name = $1::text)
+            or exists (select from {SCHEMA}.consumer_group where name = $1::text)""",
+)
+
+REMOVE_GROUP = Query(
+    b"remove_group",
+    f"""with gone as (delete from {SCHEMA}.consumer_group where id = $1::int4 and name <> '' returning id)
         delete from {SCHEMA}.entry e using gone where e.group_id = gone.id""",
 )
+
+#: microseconds since 1970, null for never
+_EXPIRES = "(extract(epoch from expires_at) * 1000000)::int8"
 
 _DELIVERABLE = """lease = 0 and failed is null
              and (available_at is null or available_at <= now())
@@ -100,7 +127,8 @@ LEASE = Query(
           update {SCHEMA}.entry e set lease = $5::int4 from sized s
            where e.group_id = $1::int4 and e.id = s.id and s.before < $4::int8
           returning e.id, e.half_id, e.attempts, e.expires_at, e.annotations, s.message)
-        select l.*, (select count(*) from picked) from leased l order by l.id""",
+        select l.id, l.half_id, l.attempts, {_EXPIRES}, l.annotations, l.message, (select count(*) from picked)
+          from leased l order by l.id""",
     again=False,
 )
 
@@ -121,7 +149,8 @@ READ = Query(
     b"read",
     f"""with picked as (
           select id, half_id, attempts, expires_at, annotations from {SCHEMA}.entry
-           where group_id = $1::int4 and id > $2::int8 and {_DELIVERABLE}
+           where group_id = $1::int4 and id > $2::int8 and lease = 0 and failed is null
+             and (available_at is null or available_at <= now())
            order by id limit $3::int4),
         sized as materialized (
           select p.*, h.message, sum(octet_length(h.message)) over (order by p.id) - octet_length(h.message) as before
@@ -130,7 +159,7 @@ READ = Query(
           update {SCHEMA}.consumer_group
              set read_through = greatest(read_through, (select max(id) from sized where before < $4::int8))
            where id = $1::int4 and holder = $5::int4 returning 1)
-        select s.id, s.half_id, s.attempts, s.expires_at, s.annotations, s.message, (select count(*) from picked)
+        select s.id, s.half_id, s.attempts, {_EXPIRES}, s.annotations, s.message, (select count(*) from picked)
           from sized s where s.before < $4::int8 and exists (select from held) order by s.id""",
 )
 
@@ -146,7 +175,7 @@ BROWSE = Query(
         sized as materialized (
           select p.*, sum(octet_length(h.message)) over (order by p.id) - octet_length(h.message) as before
             from picked p join {SCHEMA}.half h on h.id = p.half_id)
-        select s.id, s.half_id, s.attempts, s.expires_at, s.annotations, h.message
+        select s.id, s.half_id, s.attempts, {_EXPIRES}, s.annotations, h.message
           from sized s join {SCHEMA}.half h on h.id = s.half_id where s.before < $4::int8 order by s.id""",
 )
 
@@ -160,7 +189,7 @@ TAKE = Query(
            where group_id = $1::int4 and id = any($2::int8[]) and {_DELIVERABLE} and exists (select from free)
            order by id for update skip locked)
         update {SCHEMA}.entry e set lease = $3::int4 from picked p
-         where e.group_id = $1::int4 and e.id = p.id returning e.id""",
+         where e.group_id = $1::int4 and e.id = p.id returning e.id, e.attempts, e.annotations""",
     again=False,
 )
 
@@ -177,7 +206,7 @@ LEASE_FAILED = Query(
           update {SCHEMA}.entry e set lease = $1::int4 from sized s
            where e.group_id = s.group_id and e.id = s.id and s.before < 4194304
           returning e.group_id, e.id, e.half_id, e.attempts, e.failed, e.annotations)
-        select l.group_id, l.id, l.half_id, l.attempts, l.failed, l.annotations, h.message, h.txn_id,
+        select l.group_id, l.id, l.half_id, l.attempts, l.failed, l.annotations, h.message, uuid_send(h.txn_id),
                coalesce(a.name, ''), coalesce(g.name, '')
           from leased l join {SCHEMA}.half h on h.id = l.half_id
           left join {SCHEMA}.consumer_group g on g.id = l.group_id left join {SCHEMA}.address a on a.id = g.address_id
@@ -196,6 +225,18 @@ REGISTER_TXN = Query(
 )
 
 FORGET_TXN = Query(b"forget_txn", f"delete from {SCHEMA}.txn where id = $1::uuid")
+
+#: On the channel coordinator_ready, in place of groups: every instance says at once that it lives, and looks around.
+WHO_LIVES = "who-lives"
+#: The time of the call, by the database's clock.
+CALL = Query(b"call", f"select now()::text, pg_notify('coordinator_ready', '{WHO_LIVES}')")
+
+#: instance, time of the call: how many others have neither answered nor ended
+SILENT = Query(
+    b"silent",
+    f"""select count(*) from {SCHEMA}.instance
+         where ended_at is null and id <> $1::int4 and heartbeat_at <= $2::text::timestamptz""",
+)
 
 #: instance: whether it is still taken for alive, and how many others are
 HEARTBEAT = Query(
@@ -231,8 +272,11 @@ EXPIRE = Query(
         select (select count(*) from marked), (select count(*) from dropped)""",
 )
 
-#: group, lease: the ids of the entries it holds in the store
-HELD = Query(b"held", f"select id from {SCHEMA}.entry where group_id = $1::int4 and lease = $2::int4")
+#: group, lease: the ids of the entries it holds in the store for its consumers
+HELD = Query(
+    b"held",
+    f"select id from {SCHEMA}.entry where group_id = $1::int4 and lease = $2::int4 and failed is null",
+)
 
 #: lease: letters whose lease nobody remembers
 YIELD_FAILED = Query(
@@ -301,8 +345,9 @@ class Queries:
             callback(answer)
             return
         result = answer[-1]
-        columns = range(result.nfields)
-        rows: list[Row] = [[result.get_value(row, column) for column in columns] for row in range(result.ntuples)]
+        loader = Transformer()
+        loader.set_pgresult(result)
+        rows: list[Row] = loader.load_rows(0, result.ntuples, tuple)
         self._kick()
         callback(rows)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from typing import Literal
 import psycopg
 
 from store.tables import SCHEMA
-from tests.acceptance.engine_client import Answer, Client, Detached, Lost, Taken
+from tests.acceptance.engine_client import PATIENCE, Answer, Client, Detached, Lost, Taken
 
 #: Where producers post, and where movers put what they have taken from there.
 WORK, MOVED = "work", "moved"
@@ -38,7 +39,7 @@ class Txn:
     #: the answer was lost, and this is what asking again brought
     resolved: Answer | None = None
     #: number in :class:`History` of the moment the answer came
-    acknowledged_at: tuple[int, int] = (0, 0)
+    acknowledged_at: int = 0
 
     @property
     def known(self) -> Answer | None:
@@ -54,8 +55,8 @@ class Seen:
     body: str
     client: str
     delivery_count: int
-    #: (number of kills before its connection was made, number of the event)
-    at: tuple[int, int]
+    #: number in :class:`History` of the moment
+    at: int
 
 
 class History:
@@ -66,16 +67,16 @@ class History:
         self.txns: list[Txn] = []
         self.seen: list[Seen] = []
         self.kills = 0
-        self._events = 0
+        self._moments = 0
         self.stopping = False
         self.errors: list[str] = []
         #: bodies that others posted to the same addresses
         self.foreign: set[str] = set()
 
-    def moment(self, kills: int) -> tuple[int, int]:
+    def moment(self) -> int:
         with self.lock:
-            self._events += 1
-            return kills, self._events
+            self._moments += 1
+            return self._moments
 
     # -- the check
 
@@ -143,7 +144,6 @@ class Worker(threading.Thread):
         self._port = port
         self.dice = random.Random(seed)
         self._number = 0
-        self._kills = 0
         self._unknown: list[Txn] = []
 
     def run(self) -> None:
@@ -159,8 +159,6 @@ class Worker(threading.Thread):
             self.history.errors.append(f"{self.name}: {type(error).__name__}: {error}")
 
     def _connected(self) -> None:
-        with self.history.lock:
-            self._kills = self.history.kills
         client = Client(self._port(), self.name)
         try:
             self.resolve(client)
@@ -191,7 +189,7 @@ class Worker(threading.Thread):
             answer = client.discharge(txn.txn_id, fail=wish == "rollback")
         except Detached as error:
             raise AssertionError(f"the control link was closed: {error}") from None
-        txn.acknowledged_at = self.history.moment(self._kills)
+        txn.acknowledged_at = self.history.moment()
         txn.answer = answer
         self._unknown.pop()
 
@@ -205,7 +203,8 @@ class Worker(threading.Thread):
         return f"{self.name}/{self._number}"
 
     def note(self, taken: Taken) -> None:
-        at = self.history.moment(self._kills)
+        """To be called right after an answer: what a dead connection left to be read was not seen now."""
+        at = self.history.moment()
         self.history.seen.append(Seen(str(taken.body), self.name, taken.message.delivery_count, at))
 
 
@@ -275,12 +274,33 @@ def decisions(url: str) -> dict[bytes, str]:
     return {row[0].bytes: row[1] for row in rows}
 
 
-def left(client: Client, address: str) -> list[str]:
-    """Everything that is still at an address; it is taken."""
-    receiver = client.receiver(address, 0)
+def left(client: Client, url: str) -> list[str]:
+    """Everything that is still at the addresses; it is taken. What others held a moment ago may take its time."""
+    bodies: list[str] = []
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        for address in (WORK, MOVED, f"%DLQ%{WORK}"):
+            bodies += _taken(client, address)
+        with psycopg.connect(url) as connection:
+            stuck = connection.execute(f"select * from {SCHEMA}.entry limit 20".encode()).fetchall()
+        if not stuck:
+            return bodies
+        assert time.monotonic() < deadline, f"entries that nobody gets: {stuck}"
+        time.sleep(0.05)
+
+
+def _taken(client: Client, address: str) -> list[str]:
+    """What is at an address, which need not be there."""
+    try:
+        receiver = client.receiver(address, 0)
+    except Detached as error:
+        if str(error) != "amqp:not-found":
+            raise
+        return []
     bodies: list[str] = []
     while taken := client.drain(receiver, 1000):
         for each in taken:
             client.accept(each)
             bodies.append(str(each.body))
+    receiver.close()
     return bodies

@@ -10,7 +10,6 @@ import pytest
 from tests.fix_service import Service
 from tests.fix_wire import Ask, Begin, Dial
 from tests.wire.frames import (
-
     Accepted,
     Coordinator,
     Declare,
@@ -501,5 +500,3 @@ def test_raw_kit_sends_what_no_encoder_would(begin: Begin) -> None:
     control = begin().control()
     body = encode(Described(Raw(b"\x80" + (0x31).to_bytes(8, "big")), []))
     assert isinstance(control.reply(b"\x00\x80" + (0x77).to_bytes(8, "big") + body), Declared)
-
-

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -63,11 +64,13 @@ class Reader:
 
     def _at_our_place(self, text: str) -> str:
         """The same on the test's port, with the Python of the test."""
-        return (
-            text.replace("amqp://127.0.0.1:5672", self._service.url)
-            .replace(".venv/bin/coordinator", f"{shlex.quote(sys.executable)} -m coordinator")
-            .replace(".venv/bin/python", shlex.quote(sys.executable))
-        )
+        python = shlex.quote(sys.executable)
+        here = {
+            "amqp://127.0.0.1:5672": self._service.url,
+            ".venv/bin/coordinator": f"{python} -m coordinator",
+            ".venv/bin/python": python,
+        }
+        return re.sub("|".join(map(re.escape, here)), lambda found: here[found[0]], text)
 
 
 @pytest.mark.rule("T8", "T9", "T11", "T20", "H15")

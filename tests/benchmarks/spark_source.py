@@ -1,8 +1,7 @@
-"""``python -m tests.benchmarks.spark_source``: the data source ``halfop`` beside Spark's own JDBC reader (R2), in one
-run.
+"""``python -m tests.benchmarks.spark_source``: the data source ``halfop`` beside Spark's own JDBC reader (R2).
 
-Both scan the whole of ``half`` of one store, messages included, in the same session with the same ranges of the key, in
-turns; the middle of the rounds counts. PostgreSQL's JDBC driver is fetched by Maven, for this and nothing else.
+Both scan the whole of ``half``, messages included, in one session with the same ranges of the key, in turns;
+the middle of the rounds counts. PostgreSQL's JDBC driver is fetched by Maven, for this and nothing else.
 """
 
 from __future__ import annotations
@@ -55,7 +54,8 @@ def fill(url: str, rows: int) -> None:
             f"insert into {SCHEMA}.half (id, txn_id, address_id, message)"
             f" select {id_at(NOW)} + i::bigint * 4096, gen_random_uuid(), 1 + i % 4,"
             f" decode('005375b0', 'hex') || int4send({BODY_BYTES})"
-            f" || convert_to(repeat(md5(i::text), {BODY_BYTES // 32}), 'UTF8') from generate_series(1, {rows}) i".encode()
+            f" || convert_to(repeat(md5(i::text), {BODY_BYTES // 32}), 'UTF8')"
+            f" from generate_series(1, {rows}) i".encode()
         )
         connection.execute(f"vacuum analyze {SCHEMA}.half".encode())
 

@@ -1,4 +1,5 @@
-"""Messages of the test client (part 3, section 3.2): made from their sections, and taken apart again with the octets kept."""
+"""Messages of the test client (part 3, section 3.2): made of their sections, and taken apart with the octets kept."""
+# ruff: noqa: RUF009 - as in frames.py
 
 from __future__ import annotations
 
@@ -48,6 +49,13 @@ def data(body: bytes) -> bytes:
     return section(DATA, body)
 
 
+_SYMBOLS = {
+    "amqp:header:list": 0x70, "amqp:delivery-annotations:map": 0x71, "amqp:message-annotations:map": 0x72,
+    "amqp:properties:list": 0x73, "amqp:application-properties:map": 0x74, "amqp:data:binary": 0x75,
+    "amqp:amqp-sequence:list": 0x76, "amqp:amqp-value:*": 0x77, "amqp:footer:map": 0x78,
+}  # fmt: skip
+
+
 class Section(NamedTuple):
     code: int
     value: Any
@@ -63,8 +71,8 @@ class Message:
         at = 0
         while at < len(octets):
             value, end = types.decode(octets, at)
-            found = record(value)
-            code = found.CODE if isinstance(found, Record) else int(value.descriptor)
+            code = _SYMBOLS.get(value.descriptor, value.descriptor)
+            found = record(Described(ULong(code), value.value))
             content = found if isinstance(found, Record) else found.value
             self.sections.append(Section(code, content, octets[at:end]))
             at = end

@@ -1,9 +1,9 @@
-"""A small AMQP 1.0 client over a blocking socket, for tests only: it does what it is told, right or wrong, and keeps what it hears.
+"""A small AMQP 1.0 client over a blocking socket, for tests only: it does what it is told, right or wrong.
 
-Frames are sorted as they are read: transfers to the receiver that they are for, dispositions to the deliveries they speak of, flows
-to their link; everything else waits in :attr:`Peer.heard`, in its order. :meth:`Peer.read` gives the next frame unsorted, for tests that
-want the exact sequence. Whatever must happen is waited for up to :data:`PATIENCE`; what must not happen is asked for by a
-question whose answer comes after it (a drain, an attach), never by waiting.
+Frames are sorted as they are read: transfers to the receiver that they are for, dispositions to the deliveries they
+speak of, flows to their link; everything else waits in :attr:`Peer.heard`, in its order. :meth:`Peer.read` gives the
+next frame unsorted, for tests that want the exact sequence. Whatever must happen is waited for up to :data:`PATIENCE`;
+what must not happen is asked for by a question whose answer comes after it (a drain, an attach), never by waiting.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import os
 import socket
 import time
 from collections import defaultdict, deque
+from itertools import count
 from typing import Any, NamedTuple
 
 from tests.wire import frames
@@ -34,6 +35,7 @@ from tests.wire.frames import (
     Discharge,
     Disposition,
     End,
+    Error,
     Flow,
     Frame,
     Open,
@@ -44,8 +46,8 @@ from tests.wire.frames import (
     Source,
     State,
     Target,
-    Transfer,
     TransactionalState,
+    Transfer,
 )
 from tests.wire.messages import VALUE, Message, section
 
@@ -54,6 +56,9 @@ PATIENCE = float(os.environ.get("COORDINATOR_TEST_PATIENCE", "60"))
 
 _WIDE_WINDOW = 1 << 30
 _OUTCOMES = ("amqp:accepted:list", "amqp:rejected:list", "amqp:released:list", "amqp:modified:list")
+
+
+_containers = count(1)
 
 
 class Ended(AssertionError):
@@ -127,6 +132,13 @@ class Peer:
         except Ended:
             return found
 
+    def closed(self) -> Error:
+        """The error of the service's close, which must come, and then the end of the stream."""
+        closes = [frame.performative for frame in self.rest() if isinstance(frame.performative, Close)]
+        assert len(closes) == 1, closes
+        assert closes[0].error is not None
+        return closes[0].error
+
     def close_socket(self) -> None:
         self.socket.close()
 
@@ -153,8 +165,8 @@ class Peer:
 
     # -- conversation
 
-    def open(self, *, sasl: bool = False, container_id: str = "tests", **fields: Any) -> Open:
-        """Headers and opens both ways."""
+    def open(self, *, sasl: bool = False, container_id: str | None = None, **fields: Any) -> Open:
+        """Headers and opens both ways; a container of its own, where no other is asked for."""
         if sasl:
             self.send_octets(SASL_HEADER)
             assert self.read_header() == SASL_HEADER
@@ -167,7 +179,7 @@ class Peer:
             assert outcome.code == 0
         self.send_octets(AMQP_HEADER)
         assert self.read_header() == AMQP_HEADER
-        self.send(Open(container_id=container_id, **fields))
+        self.send(Open(container_id=container_id or f"tests-{next(_containers)}", **fields))
         self.remote_open = self.wait(Open)
         return self.remote_open
 
@@ -240,7 +252,7 @@ class Session:
             link.on_transfer(found, frame.payload)
             return True
         if isinstance(found, Detach) and found.handle in self.links:
-            self.links[found.handle].detached = found
+            self.links.pop(found.handle).detached = found  # the handle may be another link's from now on
             return True
         return False
 
@@ -257,7 +269,7 @@ class Session:
     def sync(self) -> None:
         """A question and its answer: everything that the service had to say before is heard then.
 
-        Not a flow with ``echo`` (section 2.7.4), which Proton 0.40 does not see, but a link that is attached and closed.
+        Not a flow with ``echo`` (section 2.7.4), which Proton 0.40 does not see, but a link that comes and goes.
         """
         self.control().detach()
 
@@ -402,7 +414,7 @@ class Sender(Link):
         frame_size: int | None = None,
         **fields: Any,
     ) -> int:
-        """Post a message, in the transaction ``txn`` or in none, in frames of ``frame_size`` octets of it; its delivery id."""
+        """Post a message, in ``txn`` or in no transaction, ``frame_size`` octets of it a frame; its delivery id."""
         self.wait_for_credit()
         number = self.session.next_delivery_id()
         self._tags += 1
@@ -590,9 +602,7 @@ class Receiver(Link):
             self.session.peer.step()
         found = list(self.arrived)
         self.arrived.clear()
-        self.session.flow(
-            handle=self.handle, delivery_count=self.delivery_count, link_credit=0, drain=False
-        )
+        self.session.flow(handle=self.handle, delivery_count=self.delivery_count, link_credit=0, drain=False)
         return found
 
     def bodies(self) -> list[Any]:

@@ -1,0 +1,173 @@
+"""Consumer groups of queues, subscriptions to topics, and links that come again (rules D1 and P13)."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tests.fix_wire import Ask, Begin
+from tests.wire.frames import Accepted, Rejected, Source, Target
+from tests.wire.messages import data
+from tests.wire.peer import Receiver, Sender, Session
+from tests.wire.types import Symbol
+
+TOPIC = (Symbol("topic"),)
+
+
+def topic_sender(session: Session, address: str) -> Sender:
+    return session.sender(Target(address=address, capabilities=TOPIC))
+
+
+def lasting(session: Session, address: str, name: str, *capabilities: str, credit: int = 10) -> Receiver:
+    source = Source(
+        address=address,
+        durable=2,
+        expiry_policy=Symbol("never"),
+        capabilities=(*TOPIC, *(Symbol(each) for each in capabilities)),
+    )
+    return session.receiver(source, credit=credit, name=name)
+
+
+def by_name(session: Session, name: str) -> Receiver:
+    """Attached without a source."""
+    handle = session._handles
+    return Receiver(session, handle, session.attach(True, name=name, target=Target(address="x")))
+
+
+def accept(*deliveries: object) -> None:
+    for delivery in deliveries:
+        delivery.disposition(Accepted())  # type: ignore[attr-defined]
+
+
+@pytest.mark.rule("D1")
+def test_a_group_gets_every_message_once_and_its_members_share(begin: Begin, address: str) -> None:
+    """``orders::billing`` beside the default group: each message once for each of the two."""
+    session = begin()
+    first, second = session.receiver(f"{address}::billing", credit=2), session.receiver(f"{address}::billing", credit=2)
+    default = session.receiver(address, credit=10)
+    sender = session.sender(address)
+    for body in (b"1", b"2", b"3", b"4"):
+        assert sender.outcome(data(body)) == Accepted()
+    assert [delivery.body for delivery in default.take_many(4)] == [b"1", b"2", b"3", b"4"]
+    shared = first.take_many(2) + second.take_many(2)
+    assert sorted(delivery.body for delivery in shared) == [b"1", b"2", b"3", b"4"]
+
+
+@pytest.mark.rule("D1", "T20")
+def test_a_group_sees_a_transaction_when_it_commits(begin: Begin, address: str) -> None:
+    session = begin()
+    consumer = session.receiver(f"{address}::billing", credit=10)
+    control, sender = session.control(), session.sender(address)
+    undone, done = control.declare(), control.declare()
+    sender.outcome(data(b"never"), txn=undone)
+    sender.outcome(data(b"seen"), txn=done)
+    control.roll_back(undone)
+    control.commit(done)
+    delivery = consumer.take()
+    assert delivery.body == b"seen"
+    accept(delivery)
+    session.sync()
+    assert consumer.drain() == []
+
+
+@pytest.mark.rule("D1")
+@pytest.mark.parametrize("group", ["", "x" * 1025, "a\tb", "a::b"])
+def test_a_group_without_a_proper_name_is_refused(begin: Begin, address: str, group: str) -> None:
+    session = begin()
+    assert session.receiver(f"{address}::{group}").error == "amqp:invalid-field"
+
+
+@pytest.mark.rule("D1")
+def test_a_topic_gives_each_subscriber_what_comes_after_it(begin: Begin, address: str, ask: Ask) -> None:
+    session = begin()
+    sender = topic_sender(session, address)
+    assert sender.outcome(data(b"before")) == Accepted()
+    receivers = [session.receiver(Source(address=address, capabilities=TOPIC), credit=10) for _ in range(2)]
+    assert sender.outcome(data(b"after")) == Accepted()
+    for receiver in receivers:
+        delivery = receiver.take()
+        assert delivery.body == b"after"
+        accept(delivery)
+        receiver.detach()
+    groups = "select g.name from coordinator.consumer_group g join coordinator.address a on a.id = g.address_id "
+    while ask(groups + "where a.name = %s", address):  # they go with their links
+        time.sleep(0.05)
+
+
+@pytest.mark.rule("D1")
+def test_a_lasting_subscription_outlives_its_link_until_it_is_closed(begin: Begin, address: str) -> None:
+    """``expiry-policy`` never: detached and attached again it has what came meanwhile; closed, it is gone."""
+    poster = topic_sender(begin(), address)
+    session = begin(container_id=f"shop-{address}")
+    receiver = lasting(session, address, "prices")
+    receiver.detach(closed=False)
+    for body in (b"1", b"2"):
+        assert poster.outcome(data(body)) == Accepted()
+    again = begin(container_id=f"shop-{address}")
+    receiver = lasting(again, address, "prices")
+    deliveries = receiver.take_many(2)
+    assert [delivery.body for delivery in deliveries] == [b"1", b"2"]
+    accept(*deliveries)
+    receiver.detach()
+    assert poster.outcome(data(b"3")) == Accepted()
+    receiver = lasting(again, address, "prices")
+    assert receiver.drain() == []
+
+
+@pytest.mark.rule("D1")
+def test_a_null_source_finds_a_lasting_subscription_by_its_name(begin: Begin, address: str) -> None:
+    """How a JMS client ends one: attach by name alone, then close; where there is none, not-found."""
+    session = begin(container_id=f"shop-{address}")
+    lasting(session, address, "prices").detach(closed=False)
+    found = by_name(session, "prices")
+    assert found.answer.source is not None
+    assert found.answer.source.address == address
+    found.detach()
+    session.sync()
+    assert by_name(session, "prices").error == "amqp:not-found"
+
+
+@pytest.mark.rule("D1")
+def test_shared_and_global_subscriptions(begin: Begin, address: str) -> None:
+    """The JMS mapping: ``shared`` links of one container are one subscription, ``global`` ones of any."""
+    poster = topic_sender(begin(), address)
+    mine, other = begin(container_id=f"a-{address}"), begin(container_id=f"b-{address}")
+    pair = [lasting(mine, address, f"own|{number}", "shared", credit=1) for number in (1, 2)]
+    world = [
+        lasting(each, address, f"all-{address}|{at}", "shared", "global", credit=1)
+        for at, each in ((1, mine), (2, other))
+    ]
+    for body in (b"1", b"2"):
+        assert poster.outcome(data(body)) == Accepted()
+    for members in (pair, world):
+        assert sorted(member.take().body for member in members) == [b"1", b"2"]
+
+
+@pytest.mark.rule("P13")
+def test_a_link_attached_again_from_a_new_connection_is_stolen(begin: Begin, address: str) -> None:
+    """Part 2, section 2.6.1. What the old link held comes back, to the new one; another container's is left alone."""
+    old = begin(container_id=f"c-{address}")
+    receiver = old.receiver(address, credit=10, name="mine")
+    assert old.sender(address).outcome(data(b"1")) == Accepted()
+    assert receiver.take().body == b"1"
+    stranger = begin(container_id=f"d-{address}").receiver(address, name="mine")
+    new = begin(container_id=f"c-{address}")
+    taken = new.receiver(address, credit=10, name="mine")
+    assert receiver.error == "amqp:link:stolen"
+    delivery = taken.take()
+    assert (delivery.body, delivery.count) == (b"1", 1)
+    stranger.session.sync()
+    assert stranger.answer is not None
+
+
+@pytest.mark.rule("D4")
+def test_dead_letters_can_be_waited_for(begin: Begin, address: str) -> None:
+    """A monitor attaches before the first letter; of an address that is not there it gets not-found."""
+    session = begin()
+    assert session.receiver(f"%DLQ%{address}").error == "amqp:not-found"
+    consumer, sender = session.receiver(address, credit=1), session.sender(address)
+    letters = session.receiver(f"%DLQ%{address}", credit=1)
+    assert sender.outcome(data(b"1")) == Accepted()
+    consumer.take().disposition(Rejected())
+    assert letters.take().body == b"1"

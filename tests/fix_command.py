@@ -1,0 +1,137 @@
+"""The command line as a process: commands that end, and a service that is read, killed and stopped."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coordinator.settings import endpoint
+
+ROOT = Path(__file__).resolve().parent.parent
+#: No event takes this long; who waits longer has found a fault, and the test fails instead of hanging.
+PATIENCE_SECONDS = 60
+
+Command = Callable[..., subprocess.CompletedProcess[str]]
+Serve = Callable[..., "Serving"]
+
+
+def environment(**more: str) -> dict[str, str]:
+    """Ours, without settings."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("COORDINATOR_")}
+    return {**kept, "PYTHONPATH": str(ROOT), **more}
+
+
+def alive(pid: int) -> bool:
+    """Whether there is such a process that has not ended."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state not in ("Z", "X")
+
+
+class Serving:
+    """A service under way; its log is read as it comes."""
+
+    def __init__(self, arguments: Sequence[str], more: Mapping[str, str]) -> None:
+        self.lines: list[dict[str, Any]] = []
+        self._queue: queue.Queue[dict[str, Any] | None] = queue.Queue()
+        self.process = subprocess.Popen(
+            [sys.executable, *arguments], cwd=ROOT, env=environment(**more), stderr=subprocess.PIPE, text=True
+        )
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            try:
+                parsed = json.loads(line)
+            except ValueError:
+                parsed = {"event": line.rstrip()}
+            self._queue.put(parsed)
+        self._queue.put(None)
+
+    def until(self, event: str, **wanted: object) -> dict[str, Any]:
+        """The next line of the log with this event and these values."""
+        while True:
+            line = self._queue.get(timeout=PATIENCE_SECONDS)
+            assert line is not None, f"ended without {event!r}: {self.lines}"
+            self.lines.append(line)
+            if line["event"] == event and all(line.get(name) == value for name, value in wanted.items()):
+                return line
+
+    def listening(self) -> tuple[str, int]:
+        """Where it listens, once it does."""
+        place = endpoint(self.until("listening")["listen"][0])
+        return place.host, place.port
+
+    def end(self, number: signal.Signals | None = signal.SIGTERM) -> int:
+        """Send a signal (None: it ends by itself), wait for the end; the exit status. The rest of the log is read."""
+        if number is not None:
+            self.process.send_signal(number)
+        status = self.process.wait(PATIENCE_SECONDS)
+        # A worker that outlived it would keep the log open.
+        self._reader.join(PATIENCE_SECONDS)
+        assert not self._reader.is_alive(), "somebody holds the log"
+        while (line := self._queue.get()) is not None:
+            self.lines.append(line)
+        assert self.process.stderr is not None
+        self.process.stderr.close()
+        return status
+
+    def values(self, event: str, name: str) -> list[Any]:
+        """What lines of ``event`` that were read say under ``name``."""
+        return [line[name] for line in self.lines if line["event"] == event]
+
+
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    """Starts ``coordinator serve`` with these flags, on any free port; killed at the end of the test."""
+    started = []
+
+    def start(*arguments: str, script: Sequence[str] = ("-m", "coordinator", "serve"), **more: str) -> Serving:
+        listen = [] if "--listen" in arguments else ["--listen", "amqp://127.0.0.1:0"]
+        started.append(Serving([*script, *listen, *arguments], more))
+        return started[-1]
+
+    yield start
+    for serving in started:
+        if serving.process.poll() is None:
+            serving.end(signal.SIGKILL)
+
+
+@pytest.fixture
+def command() -> Command:
+    """Runs ``coordinator`` with these arguments to its end."""
+
+    def run(*arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "coordinator", *arguments],
+            cwd=ROOT,
+            env=environment(**more),
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_SECONDS,
+            check=False,
+        )
+
+    return run
+
+
+def answers(place: tuple[str, int]) -> bytes:
+    """What the service says to the header of AMQP 1.0 (part 2, 2.2)."""
+    with socket.create_connection(place, timeout=PATIENCE_SECONDS) as connection:
+        connection.sendall(b"AMQP\x00\x01\x00\x00")
+        return connection.recv(8)

@@ -1,0 +1,202 @@
+"""The service as processes: it starts whole or says why not, keeps its children alive, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+from pathlib import Path
+
+import psycopg
+import pytest
+from sqlalchemy import Connection, text
+
+from store.embedded import running_url
+from tests.fix_command import Command, Serve, Serving, alive, answers
+
+HEADER = b"AMQP\x00\x01\x00\x00"
+
+
+@pytest.fixture
+def folder(open_folder: Path, request: pytest.FixtureRequest) -> Path:
+    return open_folder / f"s-{str(request.node.name)[5:40]}"
+
+
+def _gone(*pids: int) -> None:
+    while any(alive(pid) for pid in pids):
+        time.sleep(0.01)
+
+
+def _refused(serving: Serving) -> str:
+    """The reason, in the log, of a service that did not start."""
+    assert serving.end(None) == 2
+    (reason,) = serving.values("cannot start", "reason")
+    assert serving.values("listening", "listen") == []
+    return str(reason)
+
+
+def test_it_starts_serves_and_stops(serve: Serve, folder: Path) -> None:
+    service = serve("--data-dir", str(folder), "--workers", "2")
+    place = service.listening()
+    assert answers(place) == HEADER
+    children = service.values("worker ready", "pid") + service.values("database started", "pid")
+    assert len(children) == 3
+    url = running_url(folder)
+    assert service.end() == 0
+    assert not any(alive(pid) for pid in children)
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(place)
+    # Again, on what is there.
+    service = serve("--data-dir", str(folder))
+    service.listening()
+    assert running_url(folder) == url
+
+
+@pytest.mark.rule("F5")
+def test_ctrl_c_stops_it_too(serve: Serve, folder: Path) -> None:
+    service = serve("--data-dir", str(folder))
+    service.listening()
+    assert service.end(signal.SIGINT) == 0
+
+
+def test_kill_9_leaves_no_process_and_the_next_start_works(serve: Serve, folder: Path) -> None:
+    service = serve("--data-dir", str(folder), "--workers", "2")
+    place = service.listening()
+    children = service.values("worker ready", "pid") + service.values("database started", "pid")
+    service.end(signal.SIGKILL)
+    # At once, on the same port.
+    again = serve("--data-dir", str(folder), "--listen", f"amqp://127.0.0.1:{place[1]}")
+    assert again.listening() == place
+    _gone(*children)
+    assert answers(place) == HEADER
+
+
+def test_a_worker_that_dies_is_started_again_and_clients_wait(serve: Serve, folder: Path) -> None:
+    service = serve("--data-dir", str(folder))
+    place = service.listening()
+    (pid,) = service.values("worker ready", "pid")
+    os.kill(pid, signal.SIGKILL)
+    assert service.until("worker ended")["status"] == -signal.SIGKILL
+    # Nobody accepts now: the connection waits in the socket's queue.
+    assert answers(place) == HEADER
+    assert service.until("worker ready")["pid"] != pid
+
+
+def test_the_database_that_dies_is_started_again(serve: Serve, folder: Path) -> None:
+    service = serve("--data-dir", str(folder))
+    service.listening()
+    (pid,) = service.values("database started", "pid")
+    os.kill(pid, signal.SIGKILL)
+    service.until("database ended", status=-signal.SIGKILL)
+    assert service.until("database started")["pid"] != pid
+    with psycopg.connect(running_url(folder)) as connection:
+        assert connection.execute("select count(*) from coordinator.store_identity").fetchone() == (1,)
+
+
+@pytest.mark.rule("S8")
+def test_a_given_database_and_its_password(serve: Serve, database_url: str) -> None:
+    separator = "&" if "?" in database_url else "?"
+    url = f"{database_url}{separator}password=hunter2"
+    service = serve("--log-level", "debug", COORDINATOR_DATABASE_URL=url)
+    assert answers(service.listening()) == HEADER
+    for pid in (service.process.pid, *service.values("worker ready", "pid")):
+        assert b"hunter2" not in Path(f"/proc/{pid}/cmdline").read_bytes()
+    assert service.end() == 0
+    assert "hunter2" not in str(service.lines)
+
+
+def test_a_port_in_use(serve: Serve, folder: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        url = f"amqp://127.0.0.1:{other.getsockname()[1]}"
+        reason = _refused(serve("--data-dir", str(folder), "--listen", url))
+    assert reason == f"cannot listen on {url}: address in use by another process"
+
+
+def test_the_port_of_another_coordinator(serve: Serve, folder: Path, database_url: str) -> None:
+    first = serve("--data-dir", str(folder))
+    place = first.listening()
+    url = f"amqp://127.0.0.1:{place[1]}"
+    reason = _refused(serve("--database-url", database_url, "--listen", url))
+    assert reason == f"cannot listen on {url}: address in use by another process"
+    assert answers(place) == HEADER
+
+
+def test_a_host_that_is_none_of_ours(serve: Serve, folder: Path) -> None:
+    # 192.0.2.0/24 is for documentation (RFC 5737).
+    reason = _refused(serve("--data-dir", str(folder), "--listen", "amqp://192.0.2.1:0"))
+    assert reason.startswith("cannot listen on amqp://192.0.2.1:0: ")
+
+
+def test_a_data_folder_in_use(serve: Serve, folder: Path) -> None:
+    first = serve("--data-dir", str(folder))
+    place = first.listening()
+    reason = _refused(serve("--data-dir", str(folder)))
+    assert reason.startswith(f"data folder {folder} is in use by another coordinator (process {first.process.pid})")
+    assert answers(place) == HEADER
+
+
+def test_a_data_folder_that_is_none(serve: Serve, folder: Path) -> None:
+    folder.write_text("a file")
+    assert _refused(serve("--data-dir", str(folder))).startswith(f"data folder {folder} cannot be written: ")
+
+
+def test_a_database_that_is_away(serve: Serve) -> None:
+    reason = _refused(serve("--database-url", "postgresql://u:hunter2@127.0.0.1:1/shop"))
+    assert reason == "database at 127.0.0.1:1/shop: Connection refused"
+
+
+def test_a_database_without_a_store_is_migrated_by_command_only(
+    serve: Serve, command: Command, empty_database_url: str
+) -> None:
+    assert "run: coordinator migrate" in _refused(serve("--database-url", empty_database_url))
+    migrated = command("migrate", COORDINATOR_DATABASE_URL=empty_database_url)
+    assert (migrated.returncode, migrated.stderr) == (0, "")
+    serve("--database-url", empty_database_url).listening()
+
+
+@pytest.mark.rule("F6")
+def test_a_database_of_a_newer_version(serve: Serve, database_url: str, database: Connection) -> None:
+    database.execute(text("update coordinator.alembic_version set version_num = '9999'"))
+    database.commit()
+    assert "schema is at 9999, newer than this version knows" in _refused(serve("--database-url", database_url))
+
+
+_OTHER_WORKER = """
+import sys
+from coordinator import logs, supervisor
+from coordinator.settings import load
+supervisor._GRACE_SECONDS = 0.2
+settings = load({"listen": ["amqp://127.0.0.1:0"], "database_url": sys.argv[1]})
+logs.configure(settings.log)
+sys.exit(supervisor.Supervisor(settings, worker=["-c", sys.argv[2]]).run())
+"""
+
+
+def test_a_worker_that_cannot_work_ends_the_service(database_url: str) -> None:
+    service = Serving(["-c", _OTHER_WORKER, database_url, "import sys; sys.exit(2)"], {})
+    service.until("stopping: a worker cannot work like this", worker=0)
+    assert service.end(None) == 2
+
+
+def test_a_worker_that_dies_at_its_start_is_started_ever_more_slowly(database_url: str) -> None:
+    service = Serving(["-c", _OTHER_WORKER, database_url, "import sys; sys.exit(1)"], {})
+    pauses = [service.until("worker ended", status=1)["again_in_seconds"] for _ in range(4)]
+    assert pauses == [0.1, 0.2, 0.4, 0.8]
+    assert service.end() == 0
+
+
+def test_a_worker_that_does_not_stop_is_killed(database_url: str) -> None:
+    stubborn = """
+import json, os, signal, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+os.lseek(int(sys.argv[1]), 0, 0)
+os.write(json.loads(os.read(int(sys.argv[1]), 1 << 20))["ready"], b"x")
+time.sleep(600)
+"""
+    service = Serving(["-c", _OTHER_WORKER, database_url, stubborn], {})
+    service.listening()
+    (pid,) = service.values("worker ready", "pid")
+    assert service.end() == 0
+    assert service.values("worker killed: still there after the grace time", "pid") == [pid]
+    assert not alive(pid)

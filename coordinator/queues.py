@@ -3,17 +3,21 @@
 What does not fit the window stays in PostgreSQL. Entries go out in order of commit; what comes back goes before what
 is newer (rule D5). The window is bounded in messages and octets, and so are the bodies kept for deliveries under way:
 an entry whose body was let go returns through the store.
+
+The window is for consumers that take anything. Those with a selector (rule P16) would leave it full of what nobody
+wants: each has a :class:`coordinator.search.Search` of its own instead, which says how.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from coordinator.outcomes import Outcome
+    from coordinator.search import Search
     from coordinator.service import Service
     from coordinator.transactions import Transaction
     from store.batch import Batch
@@ -131,12 +135,14 @@ class Queue:
         "max_attempts",
         "more",
         "name",
+        "not_from",
         "on_expiry",
         "ready",
         "ready_octets",
         "reserved",
         "returned",
         "returning",
+        "searches",
         "sent_octets",
         "service",
     )
@@ -163,6 +169,10 @@ class Queue:
         self.lease = service.instance_id
         self.consumers: deque[Consumer] = deque()
         self.browsers: list[Browser] = []
+        #: of the consumers that choose
+        self.searches: list[Search] = []
+        #: a subscription that gets nothing posted on this connection (no-local)
+        self.not_from: object = None
         self.held: dict[int, Entry] = {}
         self.ready: deque[Entry] = deque()
         self.returned: list[Entry] = []
@@ -215,6 +225,8 @@ class Queue:
         self.reserved -= 1
         self.held[entry.id] = entry
         self.ready.append(entry)
+        for search in self.searches:
+            search.came(entry.id)
         self.touch()
 
     def in_store(self, lowest: int | None = None) -> None:
@@ -226,11 +238,13 @@ class Queue:
             self._low = max(0, min(self._low, lowest - 1))
             self._lowered = min(self._lowered, self._low)
         self._version += 1
+        for search in self.searches:
+            search.came(lowest)
         self.touch()
 
     def touch(self) -> None:
         """Pump at the end of this turn."""
-        if not self.dirty and (self.consumers or self.browsers or self.ready or self.returned):
+        if not self.dirty and (self.consumers or self.searches or self.browsers or self.ready or self.returned):
             self.dirty = True
             self.service.dirty_queues.append(self)
 
@@ -247,6 +261,8 @@ class Queue:
         if leased and self.can_keep(entry):
             self.ready_octets += entry.size
             heappush(self.returned, entry)
+            for search in self.searches:
+                search.came(entry.id)
             self.touch()
             return
         self._forget(entry)
@@ -326,6 +342,8 @@ class Queue:
                     progress = True
             self.consumers.rotate(-1)
         self._refill()
+        for search in self.searches:
+            search.advance()
         if self.service.peers and (self.ready or self.returned) and not self._surplus:
             self._surplus = True
             self.service.loop.call_later(SURPLUS_SECONDS, self._give_surplus)
@@ -345,7 +363,6 @@ class Queue:
         ready, returned = self.ready, self.returned
         given = 0
         aside: list[Entry] = []
-        keep_octets = self.service.limits.window_bytes
         while given < most:
             if returned and (not ready or returned[0].id < ready[0].id):
                 entry = heappop(returned)
@@ -356,24 +373,41 @@ class Queue:
             if entry.refused_by and consumer.key in entry.refused_by:
                 aside.append(entry)
                 continue
-            size = entry.size
-            self.ready_octets -= size
+            self.ready_octets -= entry.size
             if entry.expires and entry.expires <= now_micros():
-                self.sent_octets += size  # as if it were under way: done_with() takes it off again
+                self.sent_octets += entry.size  # as if it were under way: done_with() takes it off again
                 self.service.expire(entry)
                 continue
-            more = consumer.send(entry)
-            if entry.message is not None:
-                self.sent_octets += size
-                if self.sent_octets > keep_octets:
-                    entry.message = None
-                    self.sent_octets -= size
+            more = self.hand(consumer, entry)
             given += 1
             if not more:
                 break
         for entry in aside:
             heappush(returned, entry)
         return given
+
+    def hand(self, consumer: Consumer, entry: Entry) -> bool:
+        """Send a held entry that is in the window no more; whether the consumer takes another right away."""
+        more = consumer.send(entry)
+        if entry.message is not None:
+            size = entry.size
+            self.sent_octets += size
+            if self.sent_octets > self.service.limits.window_bytes:
+                entry.message = None
+                self.sent_octets -= size
+        return more
+
+    def withdraw(self, entry: Entry) -> bool:
+        """Take a held entry out of the window; whether it was there, and not in a consumer's hands."""
+        try:
+            self.ready.remove(entry)
+        except ValueError:
+            if entry not in self.returned:
+                return False
+            self.returned.remove(entry)
+            heapify(self.returned)
+        self.ready_octets -= entry.size
+        return True
 
     def _refill(self) -> None:
         if self._loading:

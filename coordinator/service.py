@@ -205,7 +205,7 @@ class Service:
         """The group goes, with what it was to get; but not before transactions that retire its deliveries are
         decided.
         """
-        if queue.consumers or (address.id, queue.name) in self._joining:
+        if queue.consumers or queue.searches or (address.id, queue.name) in self._joining:
             return  # others share it still, or are about to
         if any(entry.txn is not None for entry in queue.held.values()):
             self.loop.call_later(0.5, lambda: self.remove_group(address, queue))
@@ -226,11 +226,17 @@ class Service:
             ends = min(ends, facts.absolute_expiry_ms * 1000 - POSTGRES_EPOCH * 1_000_000)
         return ends
 
-    def write_entry(self, batch: Batch, address: Address, half_id: int, message: bytes, expires: int) -> Entry | None:
-        """The rows that make a half deliverable; the entry where it is born leased to us."""
+    def write_entry(
+        self, batch: Batch, address: Address, half_id: int, message: bytes, expires: int, poster: object = None
+    ) -> Entry | None:
+        """The rows that make a half deliverable; the entry where it is born leased to us.
+
+        ``poster``: the connection it came on, for subscriptions that want nothing of their own (no-local).
+        """
         queue = address.queue
         if queue is None or address.fans:
-            batch.fan(address.id, half_id, expires)
+            without = [queue.group_id for queue in address.subscriptions if queue.not_from is poster is not None]
+            batch.fan(address.id, half_id, expires, without)
             if self.peers:
                 batch.wake.add(-address.id)
             return None
@@ -284,7 +290,7 @@ class Service:
 
         def loaded(rows: list[Row] | StoreError) -> None:
             if isinstance(rows, StoreError):
-                self._reclaim(queue)
+                self.reclaim(queue)
                 return
             entries = [self.entry_of(queue, row) for row in rows]
             # nothing beyond what came; among others there may be some below the low-water mark, so that an empty answer
@@ -306,7 +312,7 @@ class Service:
             annotations or b"",
         )
 
-    def _reclaim(self, queue: Queue) -> None:
+    def reclaim(self, queue: Queue) -> None:
         """A load may have leased entries that nobody here knows of: find them, and give them back to the store.
 
         Entries born leased in a batch under way are not known either, until the batch is answered: what is listed now

@@ -179,6 +179,20 @@ BROWSE = Query(
           from sized s join {SCHEMA}.half h on h.id = s.half_id where s.before < $4::int8 order by s.id""",
 )
 
+#: group, ids, lease: those of them that are free, for a consumer that chose them (BROWSE showed them)
+TAKE = Query(
+    b"take",
+    f"""with free as (
+          select 1 from {SCHEMA}.consumer_group where id = $1::int4 and holder in (0, $3::int4) for share),
+        picked as (
+          select id from {SCHEMA}.entry
+           where group_id = $1::int4 and id = any($2::int8[]) and {_DELIVERABLE} and exists (select from free)
+           order by id for update skip locked)
+        update {SCHEMA}.entry e set lease = $3::int4 from picked p
+         where e.group_id = $1::int4 and e.id = p.id returning e.id, e.attempts, e.annotations""",
+    again=False,
+)
+
 #: lease: entries on their way to the dead letters, of any group, with what their letter must say
 LEASE_FAILED = Query(
     b"lease_failed",

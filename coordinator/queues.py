@@ -539,8 +539,11 @@ class Yield:
             batch.wake.add(self._queue.group_id)
 
     def durable(self) -> None:
-        self._queue.returning -= 1
-        self._queue.in_store(min(self._ids, default=None))
+        queue = self._queue
+        queue.returning -= 1
+        queue.in_store(min(self._ids, default=None))
+        if queue.holding and not queue.held and not queue.consumers:
+            queue.service.unread(queue)
 
     def refused(self, error: StoreError) -> None:
         self.durable()

@@ -300,6 +300,10 @@ class Service:
 
         self.queries.ask(queries.READ if queue.holding else queries.LEASE, parameters, loaded)
 
+    def unread(self, queue: Queue) -> None:
+        """Nothing of a group held whole is in our hands any more: should we die, nothing of it was perhaps sent."""
+        self.queries.ask(queries.UNREAD, [queue.group_id.to_bytes(4, "big"), self.lease_octets], lambda _: None)
+
     def entry_of(self, queue: Queue, row: Row) -> Entry:
         entry_id, half_id, attempts, expires, annotations, message = row[:6]
         return Entry(

@@ -142,6 +142,11 @@ HOLD = Query(
         returning id""",
 )
 
+#: group, instance: of what its holder has read it has nothing left
+UNREAD = Query(
+    b"unread", f"update {SCHEMA}.consumer_group set read_through = 0 where id = $1::int4 and holder = $2::int4"
+)
+
 #: as LEASE, by the holder of the group: one row says how far it has read, instead of a lease on each. Entries it has
 #: read before
 #: may come again.

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from sqlalchemy import (
-    ColumnElement,
     Connection,
+    Integer,
     Row,
     Select,
     SmallInteger,
@@ -180,20 +180,21 @@ def _clear(connection: Connection, dead: tuple[int, ...]) -> GivenUp:
         (entry.c.lease == 0) & (entry.c.id <= limits.c.read_through)
     )
     addresses, groups = _delete_owned(connection, live)
-    # It may have been sent: one failed delivery more (D5). What is on its way to the dead letters was not.
-    attempts = func.least(entry.c.attempts + case((entry.c.failed.is_(None), 1), else_=0), _LARGEST_COUNT)
-    used_up = (
-        entry.c.failed.is_(None) & (limits.c.origin != "dead-letter") & (entry.c.attempts + 1 >= limits.c.max_attempts)
-    )
-    failed: ColumnElement[str | None] = case(
-        (used_up, func.concat("attempts used up: ", attempts, " of ", limits.c.max_attempts)),
-        else_=entry.c.failed,
+    # It may have been sent: one failed delivery more (D5). What is on its way to the dead letters was not. As nobody
+    # knows, this alone uses up no one's attempts: a backlog must survive any number of crashes.
+    most = case((limits.c.origin == "dead-letter", _LARGEST_COUNT), else_=limits.c.max_attempts - 1)
+    attempts = case(
+        (
+            entry.c.failed.is_(None),
+            func.greatest(entry.c.attempts, func.least(cast(entry.c.attempts, Integer) + 1, most)),
+        ),
+        else_=entry.c.attempts,
     )
     # Entries of a group that is gone have no limits and stay as they are.
     returned = connection.execute(
         update(entry)
         .where(lost, entry.c.group_id == limits.c.id)
-        .values(lease=0, attempts=cast(attempts, SmallInteger), failed=failed)
+        .values(lease=0, attempts=cast(attempts, SmallInteger))
         .returning(entry.c.group_id)
     ).all()
     connection.execute(update(consumer_group).where(held_whole).values(holder=0, read_through=0))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from typing import Annotated
 
 import typer
@@ -10,6 +9,7 @@ import typer
 from coordinator.commands.address import app as address
 from coordinator.commands.migrate import migrate
 from coordinator.commands.purge import purge
+from coordinator.commands.reconcile import reconcile
 from coordinator.commands.serve import serve
 from coordinator.commands.transactions import outcome, resolve, transactions
 
@@ -48,8 +48,7 @@ app.command()(transactions)
 app.command()(outcome)
 app.command()(resolve)
 app.command()(purge)
-if importlib.util.find_spec("coordinator.commands.reconcile") is not None:
-    app.command()(importlib.import_module("coordinator.commands.reconcile").reconcile)
+app.command()(reconcile)
 
 
 def main() -> None:

@@ -63,8 +63,8 @@ class DeadLetters:
             self.wake()
 
     def _take_up(self, row: Row) -> None:
-        address = text(row[8]) or f"group-{number(row[0])}"
-        name = PREFIX + (text(row[9]) or address)
+        address = row[8] or f"group-{row[0]}"
+        name = PREFIX + (row[9] or address)
         self._service.resolve_dead_letters(name, lambda found: self._move(row, address, found))
 
     def _move(self, row: Row, origin: str, address: Address | Refusal) -> None:
@@ -79,14 +79,6 @@ class DeadLetters:
         if not self._moving:
             self._again = False
             self.wake()  # until none is left
-
-
-def number(octets: bytes | None) -> int:
-    return int.from_bytes(octets or b"", "big", signed=True)
-
-
-def text(octets: bytes | None) -> str:
-    return (octets or b"").decode()
 
 
 class Burial:
@@ -107,9 +99,9 @@ class Burial:
         _, _, half_id, attempts, failed, annotations, message, txn_id, _, _ = self._row
         story = [
             encode_symbol("x-opt-original-address") + encode_string(self._origin),
-            encode_symbol("x-opt-original-id") + encode_long(number(half_id)),
-            encode_symbol("x-opt-delivery-count") + encode_uint(number(attempts)),
-            encode_symbol("x-opt-last-error") + encode_string(text(failed)),
+            encode_symbol("x-opt-original-id") + encode_long(half_id),
+            encode_symbol("x-opt-delivery-count") + encode_uint(attempts),
+            encode_symbol("x-opt-last-error") + encode_string(failed),
         ]
         if txn_id is not None:
             story.append(encode_symbol("x-opt-txn-id") + encode_uuid(txn_id))
@@ -121,12 +113,12 @@ class Burial:
         service.unposted(self._address, self._entry, self._size)  # written before, in a batch refused for another unit
         message = self._letter()
         self._size = len(message)
-        batch.gone(number(group), number(entry_id))
+        batch.gone(group, entry_id)
         new_id = service.ids.next()
         batch.half(new_id, bytes(16), self._address.id, message)
         self._entry = service.write_entry(batch, self._address, new_id, message, INFINITY)
-        covers: Sequence[tuple[int, int]] = ((number(half_id), number(group)),)
-        batch.op(service.uuids.next(), b"dead-letter", reason=text(failed), covers=covers)
+        covers: Sequence[tuple[int, int]] = ((half_id, group),)
+        batch.op(service.uuids.next(), b"dead-letter", reason=failed, covers=covers)
 
     def durable(self) -> None:
         self._service.posted(self._address, self._entry, self._size)

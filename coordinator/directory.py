@@ -13,7 +13,6 @@ import structlog
 from coordinator import addresses
 from coordinator.addresses import AddressInvalid, AddressPolicy, NewAddress
 from coordinator.dead_letters import PREFIX as DEAD_LETTERS
-from coordinator.dead_letters import number, text
 from coordinator.errors import Condition, Refusal
 from coordinator.queues import Queue
 from store import queries
@@ -68,7 +67,8 @@ class Directory:
         self._service = service
         self._policy = policy
         self._known: OrderedDict[str, Address] = OrderedDict()
-        self._waiting: dict[str, list[Found]] = {}
+        #: by name and origin: what a client's use is refused, the service may make for itself
+        self._waiting: dict[tuple[str, str], list[Found]] = {}
 
     def known(self, name: str) -> Address | None:
         return self._known.get(name)
@@ -105,22 +105,24 @@ class Directory:
             except AddressInvalid as invalid:
                 found(Refusal(Condition.INVALID_FIELD, str(invalid)))
                 return
-        waiting = self._waiting.get(name)
+        waiting = self._waiting.get((name, origin))
         if waiting is not None:
             waiting.append(found)
             return
-        self._waiting[name] = [found]
+        self._waiting[name, origin] = [found]
         self._service.queries.ask(
             queries.ADDRESS, [name.encode()], lambda rows: self._looked_up(name, origin, topic, rows, made=False)
         )
 
     def _looked_up(self, name: str, origin: str, topic: bool, rows: list[Row] | StoreError, *, made: bool) -> None:
         if not isinstance(rows, list):
-            self._tell(name, Refusal(Condition.INTERNAL_ERROR, "the store cannot say whether the address exists"))
+            refusal = Refusal(Condition.INTERNAL_ERROR, "the store cannot say whether the address exists")
+            self._tell(name, origin, refusal)
         elif rows:
-            self._tell(name, self._remember(name, rows[0]))
+            self._tell(name, origin, self._remember(name, rows[0]))
         elif made:
-            self._tell(name, Refusal(Condition.NOT_FOUND, f"the address {name!r} was removed while it was made"))
+            refusal = Refusal(Condition.NOT_FOUND, f"the address {name!r} was removed while it was made")
+            self._tell(name, origin, refusal)
         elif origin == "use" and name.startswith(DEAD_LETTERS):
             self._make_dead_letters(name)
         else:
@@ -130,8 +132,10 @@ class Directory:
         """A client may wait for the dead letters of what is there before there is any."""
 
         def answered(rows: list[Row] | StoreError) -> None:
-            there = isinstance(rows, list) and rows[0][0] == b"\x01"
-            self._make(name, "dead-letter" if there else "use", topic=False)
+            if isinstance(rows, list) and rows[0][0]:
+                self.resolve(name, lambda found: self._tell(name, "use", found), origin="dead-letter")
+            else:
+                self._make(name, "use", topic=False)
 
         self._service.queries.ask(queries.HAS_CONSUMERS, [name.removeprefix(DEAD_LETTERS).encode()], answered)
 
@@ -139,7 +143,7 @@ class Directory:
         new = self._policy.decide(name, topic=topic) if origin == "use" else _own(name, topic)
         if isinstance(new, addresses.Refusal):
             condition = Condition.INVALID_FIELD if new.condition == "invalid" else Condition.NOT_FOUND
-            self._tell(name, Refusal(condition, new.message))
+            self._tell(name, origin, Refusal(condition, new.message))
             return
         owner = self._service.instance_id if origin == "dynamic" else 0
         parameters = [
@@ -154,7 +158,7 @@ class Directory:
 
         def made(rows: list[Row] | StoreError) -> None:
             if isinstance(rows, StoreError):
-                self._tell(name, Refusal(Condition.INTERNAL_ERROR, "the store could not make the address"))
+                self._tell(name, origin, Refusal(Condition.INTERNAL_ERROR, "the store could not make the address"))
                 return
             self._service.queries.ask(
                 queries.ADDRESS, [name.encode()], lambda rows: self._looked_up(name, origin, topic, rows, made=True)
@@ -164,38 +168,38 @@ class Directory:
 
     def _remember(self, name: str, row: Row) -> Address:
         address_id, routing, _, on_expiry, max_attempts, origin, group, groups = row
-        topic = text(routing) == "topic"
+        topic = routing == "topic"
         known = self._known.get(name)
-        if known is not None and known.id == number(address_id):
-            known.fans = topic or groups == b"\x01"
+        if known is not None and known.id == address_id:
+            known.fans = topic or groups
             return known
         queue = None
         if group is not None and not topic:
             queue = self._service.queue(
-                number(group),
-                number(address_id),
+                group,
+                address_id,
                 name,
-                max_attempts=number(max_attempts),
-                on_expiry=text(on_expiry),
+                max_attempts=max_attempts,
+                on_expiry=on_expiry,
                 dead_letters=name.startswith(DEAD_LETTERS),
             )
         address = Address(
-            number(address_id),
+            address_id,
             name,
             topic=topic,
-            dynamic=text(origin) == "dynamic",
+            dynamic=origin == "dynamic",
             queue=queue,
-            max_attempts=number(max_attempts),
-            on_expiry=text(on_expiry),
+            max_attempts=max_attempts,
+            on_expiry=on_expiry,
         )
-        address.fans = topic or groups == b"\x01"
+        address.fans = topic or groups
         self._known[name] = address
         if len(self._known) > MOST_KNOWN:
             self._known.popitem(last=False)
         return address
 
-    def _tell(self, name: str, found: Address | Refusal) -> None:
-        for callback in self._waiting.pop(name, ()):
+    def _tell(self, name: str, origin: str, found: Address | Refusal) -> None:
+        for callback in self._waiting.pop((name, origin), ()):
             callback(found)
 
     def remove_dynamic(self, address: Address) -> None:

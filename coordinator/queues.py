@@ -3,17 +3,21 @@
 What does not fit the window stays in PostgreSQL. Entries go out in order of commit; what comes back goes before what
 is newer (rule D5). The window is bounded in messages and octets, and so are the bodies kept for deliveries under way:
 an entry whose body was let go returns through the store.
+
+The window is for consumers that take anything. Those with a selector (rule P16) would leave it full of what nobody
+wants: each has a :class:`coordinator.search.Search` of its own instead, which says how.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from coordinator.outcomes import Outcome
+    from coordinator.search import Search
     from coordinator.service import Service
     from coordinator.transactions import Transaction
     from store.batch import Batch
@@ -45,6 +49,11 @@ class Consumer(Protocol):
 
     def unretired(self, entry: Entry, description: str) -> None:
         """The store does not take the outcome (rule D10)."""
+
+
+_HIGHEST = 1 << 63
+#: how long a message waits in one instance's window for a consumer's credit while other instances live
+SURPLUS_SECONDS = 0.1
 
 
 class Entry:
@@ -108,8 +117,11 @@ class Queue:
     """``lease``: this instance's id."""
 
     __slots__ = (
+        "_gone",
         "_loading",
         "_low",
+        "_lowered",
+        "_surplus",
         "_version",
         "address_id",
         "browsers",
@@ -123,12 +135,14 @@ class Queue:
         "max_attempts",
         "more",
         "name",
+        "not_from",
         "on_expiry",
         "ready",
         "ready_octets",
         "reserved",
         "returned",
         "returning",
+        "searches",
         "sent_octets",
         "service",
     )
@@ -155,6 +169,10 @@ class Queue:
         self.lease = service.instance_id
         self.consumers: deque[Consumer] = deque()
         self.browsers: list[Browser] = []
+        #: of the consumers that choose
+        self.searches: list[Search] = []
+        #: a subscription that gets nothing posted on this connection (no-local)
+        self.not_from: object = None
         self.held: dict[int, Entry] = {}
         self.ready: deque[Entry] = deque()
         self.returned: list[Entry] = []
@@ -162,8 +180,9 @@ class Queue:
         self.sent_octets = 0
         #: entries on their way into the window: written in a batch that is not durable yet
         self.reserved = 0
-        #: units on their way to the store that bring entries back: a drain waits for them, or a client that closes one
-        #: consumer and drains another would be told that there is nothing
+        #: what is on its way to the store and brings entries back. A drain waits for it, or a client that closes a
+        #: consumer and drains another would be told that there is nothing; so does a load, or what is newer would go
+        #: first (D5)
         self.returning = 0
         #: the store may have entries nobody holds
         self.more = True
@@ -171,6 +190,11 @@ class Queue:
         self._loading = False
         self._version = 0
         self._low = 0
+        #: while a load is on its way: what left our hands (the load may have seen it before), and the lowest id that
+        #: came back
+        self._gone: set[int] = set()
+        self._lowered = _HIGHEST
+        self._surplus = False
         #: the group is ours whole: entries are taken by the range, not leased one by one
         self.holding = False
 
@@ -183,11 +207,11 @@ class Queue:
         if not self.consumers or self.more or self._loading:
             return False
         limits = self.service.limits
-        if (
-            len(self.ready) + len(self.returned) + self.reserved >= limits.window_messages
-            or self.ready_octets + size > limits.window_bytes
-        ):
+        have = len(self.ready) + len(self.returned) + self.reserved
+        if have >= limits.window_messages or self.ready_octets + size > limits.window_bytes:
             return False
+        if self.service.peers and have >= self._wanted():
+            return False  # another instance may have a consumer that takes it now
         self.reserved += 1
         self.ready_octets += size
         return True
@@ -201,6 +225,8 @@ class Queue:
         self.reserved -= 1
         self.held[entry.id] = entry
         self.ready.append(entry)
+        for search in self.searches:
+            search.came(entry.id)
         self.touch()
 
     def in_store(self, lowest: int | None = None) -> None:
@@ -210,12 +236,15 @@ class Queue:
         self.more = True
         if lowest is not None:
             self._low = max(0, min(self._low, lowest - 1))
+            self._lowered = min(self._lowered, self._low)
         self._version += 1
+        for search in self.searches:
+            search.came(lowest)
         self.touch()
 
     def touch(self) -> None:
         """Pump at the end of this turn."""
-        if not self.dirty and (self.consumers or self.browsers or self.ready or self.returned):
+        if not self.dirty and (self.consumers or self.searches or self.browsers or self.ready or self.returned):
             self.dirty = True
             self.service.dirty_queues.append(self)
 
@@ -232,9 +261,11 @@ class Queue:
         if leased and self.can_keep(entry):
             self.ready_octets += entry.size
             heappush(self.returned, entry)
+            for search in self.searches:
+                search.came(entry.id)
             self.touch()
             return
-        self.held.pop(entry.id, None)
+        self._forget(entry)
         if leased:
             self._yield([entry])
         else:
@@ -243,9 +274,14 @@ class Queue:
     def done_with(self, entry: Entry) -> None:
         """It is no longer held: accepted, dead, or left to the store."""
         self._unsent(entry)
+        self._forget(entry)
+        entry.link = entry.delivery = entry.txn = None
+
+    def _forget(self, entry: Entry) -> None:
         if self.held.get(entry.id) is entry:  # else it was lost to the store, and came again
             del self.held[entry.id]
-        entry.link = entry.delivery = entry.txn = None
+        if self._loading:
+            self._gone.add(entry.id)
 
     def _unsent(self, entry: Entry) -> None:
         if entry.message is not None:
@@ -277,13 +313,13 @@ class Queue:
             self._let_go()
 
     def _let_go(self) -> None:
-        """Nobody here wants what the window holds: others may."""
+        """Nobody here takes what the window holds: others may."""
         entries = [*self.returned, *self.ready]
         self.returned.clear()
         self.ready.clear()
         for entry in entries:
             self.ready_octets -= entry.size
-            self.held.pop(entry.id, None)
+            self._forget(entry)
         for start in range(0, len(entries), 1000):
             self._yield(entries[start : start + 1000])
 
@@ -306,14 +342,27 @@ class Queue:
                     progress = True
             self.consumers.rotate(-1)
         self._refill()
+        for search in self.searches:
+            search.advance()
+        if self.service.peers and (self.ready or self.returned) and not self._surplus:
+            self._surplus = True
+            self.service.loop.call_later(SURPLUS_SECONDS, self._give_surplus)
         for browser in self.browsers:
             browser.advance()
+
+    def _give_surplus(self) -> None:
+        """What nobody here has had room for goes to the store: consumers of other instances may wait for it."""
+        self._surplus = False
+        if not self._wanted():
+            self._let_go()
+
+    def _wanted(self) -> int:
+        return sum(consumer.room for consumer in self.consumers)
 
     def _give(self, consumer: Consumer, most: int) -> int:
         ready, returned = self.ready, self.returned
         given = 0
         aside: list[Entry] = []
-        keep_octets = self.service.limits.window_bytes
         while given < most:
             if returned and (not ready or returned[0].id < ready[0].id):
                 entry = heappop(returned)
@@ -324,18 +373,12 @@ class Queue:
             if entry.refused_by and consumer.key in entry.refused_by:
                 aside.append(entry)
                 continue
-            size = entry.size
-            self.ready_octets -= size
+            self.ready_octets -= entry.size
             if entry.expires and entry.expires <= now_micros():
-                self.sent_octets += size  # as if it were under way: done_with() takes it off again
+                self.sent_octets += entry.size  # as if it were under way: done_with() takes it off again
                 self.service.expire(entry)
                 continue
-            more = consumer.send(entry)
-            if entry.message is not None:
-                self.sent_octets += size
-                if self.sent_octets > keep_octets:
-                    entry.message = None
-                    self.sent_octets -= size
+            more = self.hand(consumer, entry)
             given += 1
             if not more:
                 break
@@ -343,20 +386,43 @@ class Queue:
             heappush(returned, entry)
         return given
 
+    def hand(self, consumer: Consumer, entry: Entry) -> bool:
+        """Send a held entry that is in the window no more; whether the consumer takes another right away."""
+        more = consumer.send(entry)
+        if entry.message is not None:
+            size = entry.size
+            self.sent_octets += size
+            if self.sent_octets > self.service.limits.window_bytes:
+                entry.message = None
+                self.sent_octets -= size
+        return more
+
+    def withdraw(self, entry: Entry) -> bool:
+        """Take a held entry out of the window; whether it was there, and not in a consumer's hands."""
+        try:
+            self.ready.remove(entry)
+        except ValueError:
+            if entry not in self.returned:
+                return False
+            self.returned.remove(entry)
+            heapify(self.returned)
+        self.ready_octets -= entry.size
+        return True
+
     def _refill(self) -> None:
         if self._loading:
             return
-        wanted = 0
-        for consumer in self.consumers:
-            wanted += consumer.room
-        if self.more and wanted:
+        wanted = self._wanted()
+        if self.more and wanted and not self.returning:
             have = len(self.ready) + len(self.returned) + self.reserved
             limits = self.service.limits
-            most = min(limits.window_messages - have, max(2 * wanted, 100))
+            # one instance alone reads ahead
+            most = min(limits.window_messages - have, wanted - have if self.service.peers else max(2 * wanted, 100))
             octets = limits.window_bytes - self.ready_octets
             # what is still here nobody with room may have (undeliverable-here)
             if self.reserved < wanted and most > 0 and octets > 0:
                 self._loading = True
+                self._lowered = _HIGHEST
                 self.service.load(self, self._low, most, octets, self._version)
                 return
         if (not self.more or not wanted) and not self.returning:
@@ -374,8 +440,10 @@ class Queue:
         self._loading = False
         last = self.ready[-1].id if self.ready else 0
         for entry in entries:
-            if entry.id in self.held:
-                continue  # read before, and still in our hands
+            # what a range brings may have been read before, and be in our hands still, or just out of them; what was
+            # leased just now is ours, whatever we know of it
+            if self.holding and (entry.id in self.held or entry.id in self._gone):
+                continue
             self.held[entry.id] = entry
             self.ready_octets += entry.size
             if entry.id > last:
@@ -394,10 +462,17 @@ class Queue:
         else:
             # rows already consumed at the head cost nothing; a little slack, for commits that were slower than ours
             self._low = max(0, entries[-1].id - self.service.low_water_slack)
+        self._low = min(self._low, self._lowered)
+        self._forget_load()
         self.touch()
 
     def load_failed(self) -> None:
         self._loading = False
+        self._forget_load()
+
+    def _forget_load(self) -> None:
+        self._lowered = _HIGHEST
+        self._gone.clear()
 
     def share(self) -> None:
         """Another instance came: hold the group no longer whole."""
@@ -411,6 +486,7 @@ class Queue:
 
     def shared(self) -> None:
         self.holding = self._loading = False
+        self._forget_load()
         self.in_store(0)
 
 
@@ -423,17 +499,24 @@ class Browser(Protocol):
 class Share:
     """Unit: the group is held whole no more; what we have of it is leased row by row."""
 
-    __slots__ = ("_queue",)
+    __slots__ = ("_pinned", "_queue")
 
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
+        self._pinned: list[int] = []
 
     def write(self, batch: Batch) -> None:
-        batch.share(self._queue.group_id, self._queue.held)
+        self._pinned = list(self._queue.held)
+        batch.share(self._queue.group_id, self._pinned)
         batch.wake.add(self._queue.group_id)
 
     def durable(self) -> None:
-        self._queue.shared()
+        queue = self._queue
+        # what left our hands in the same batch or the one before, and was free in the store already, was leased again
+        let_go = [each for each in self._pinned if each not in queue.held]
+        if let_go:
+            queue.yield_ids(let_go)
+        queue.shared()
 
     def refused(self, error: StoreError) -> None:
         self._queue.shared()

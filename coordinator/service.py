@@ -6,12 +6,13 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import structlog
 
 from coordinator import outcomes
-from coordinator.dead_letters import DeadLetters, number
+from coordinator.dead_letters import DeadLetters
 from coordinator.directory import Directory
 from coordinator.errors import Condition, Refusal
 from coordinator.queues import POSTGRES_EPOCH, Entry, Queue, now_micros
@@ -20,14 +21,12 @@ from coordinator.transactions import Transaction
 from coordinator.transitions import TxnEvent
 from store import queries
 from store.arrays import INFINITY
-from store.batch import GroupCommit, Limits
+from store.batch import EVERY_GROUP, GroupCommit, Limits
 from store.errors import StoreError
 from store.ids import HalfIds, UuidV7
 from store.queries import Queries
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from coordinator.addresses import AddressPolicy
     from coordinator.directory import Address, Found
     from coordinator.groups import Group
@@ -44,10 +43,15 @@ log = structlog.get_logger(__name__)
 HEARTBEAT_SECONDS = 2.0
 SWEEP_SECONDS = 0.25
 EXPIRY_SECONDS = 2.0
+SILENT_RETRY_SECONDS = 0.05
 #: how far below the last entry taken a load looks again: for commits of other instances that were slower than ours
 LOW_WATER_SLACK = 60_000 << 22
 #: decided transactions whose time ran out, remembered for the error their late work gets
 MOST_TIMED_OUT = 10_000
+
+
+#: hears of a decision and its reason
+Outcomes = Callable[[tuple[str, str] | StoreError | None], None]
 
 
 class Service:
@@ -94,6 +98,7 @@ class Service:
     def start(self) -> None:
         self.commit.start()
         self.queries.start()
+        self.queries.ask(queries.CALL, [], lambda _: None)
         self._beat()
         self._sweep()
         self._expire_stored()
@@ -173,7 +178,7 @@ class Service:
                 joined(Refusal(Condition.INTERNAL_ERROR, "the store could not make the consumer group"))
                 return
             queue = self.queue(
-                number(rows[0][0]),
+                rows[0][0],
                 address.id,
                 group.name,
                 max_attempts=address.max_attempts,
@@ -192,7 +197,7 @@ class Service:
         """The topic that a lasting subscription is for; None where there is no such subscription."""
 
         def answered(rows: list[Row] | StoreError) -> None:
-            found(rows if isinstance(rows, StoreError) else (rows[0][0] or b"").decode() if rows else None)
+            found(rows if isinstance(rows, StoreError) else rows[0][0] if rows else None)
 
         self.queries.ask(queries.FIND_SUBSCRIPTION, [name.encode()], answered)
 
@@ -200,7 +205,7 @@ class Service:
         """The group goes, with what it was to get; but not before transactions that retire its deliveries are
         decided.
         """
-        if queue.consumers or (address.id, queue.name) in self._joining:
+        if queue.consumers or queue.searches or (address.id, queue.name) in self._joining:
             return  # others share it still, or are about to
         if any(entry.txn is not None for entry in queue.held.values()):
             self.loop.call_later(0.5, lambda: self.remove_group(address, queue))
@@ -221,11 +226,17 @@ class Service:
             ends = min(ends, facts.absolute_expiry_ms * 1000 - POSTGRES_EPOCH * 1_000_000)
         return ends
 
-    def write_entry(self, batch: Batch, address: Address, half_id: int, message: bytes, expires: int) -> Entry | None:
-        """The rows that make a half deliverable; the entry where it is born leased to us."""
+    def write_entry(
+        self, batch: Batch, address: Address, half_id: int, message: bytes, expires: int, poster: object = None
+    ) -> Entry | None:
+        """The rows that make a half deliverable; the entry where it is born leased to us.
+
+        ``poster``: the connection it came on, for subscriptions that want nothing of their own (no-local).
+        """
         queue = address.queue
         if queue is None or address.fans:
-            batch.fan(address.id, half_id, expires)
+            without = [queue.group_id for queue in address.subscriptions if queue.not_from is poster is not None]
+            batch.fan(address.id, half_id, expires, without)
             if self.peers:
                 batch.wake.add(-address.id)
             return None
@@ -279,29 +290,29 @@ class Service:
 
         def loaded(rows: list[Row] | StoreError) -> None:
             if isinstance(rows, StoreError):
-                self._reclaim(queue)
+                self.reclaim(queue)
                 return
             entries = [self.entry_of(queue, row) for row in rows]
             # nothing beyond what came; among others there may be some below the low-water mark, so that an empty answer
             # above it says little
-            complete = number(rows[0][6]) == len(rows) < most if rows else queue.holding or not low
+            complete = rows[0][6] == len(rows) < most if rows else queue.holding or not low
             queue.loaded(entries, complete, version)
 
         self.queries.ask(queries.READ if queue.holding else queries.LEASE, parameters, loaded)
 
     def entry_of(self, queue: Queue, row: Row) -> Entry:
-        expires = number(row[3])
+        entry_id, half_id, attempts, expires, annotations, message = row[:6]
         return Entry(
             queue,
-            number(row[0]),
-            number(row[1]),
-            row[5] or b"",
-            number(row[2]),
-            0 if expires == INFINITY else expires,
-            row[4] or b"",
+            entry_id,
+            half_id,
+            message,
+            attempts,
+            0 if expires is None else expires - POSTGRES_EPOCH * 1_000_000,
+            annotations or b"",
         )
 
-    def _reclaim(self, queue: Queue) -> None:
+    def reclaim(self, queue: Queue) -> None:
         """A load may have leased entries that nobody here knows of: find them, and give them back to the store.
 
         Entries born leased in a batch under way are not known either, until the batch is answered: what is listed now
@@ -309,7 +320,7 @@ class Service:
         """
 
         def listed(rows: list[Row] | StoreError) -> None:
-            unknown = [] if isinstance(rows, StoreError) else [number(row[0]) for row in rows]
+            unknown = [] if isinstance(rows, StoreError) else [row[0] for row in rows]
             self.commit.add(Reclaim(queue, [found for found in unknown if found not in queue.held]))
 
         self.queries.ask(queries.HELD, [queue.group_id.to_bytes(4, "big"), self.lease_octets], listed)
@@ -337,7 +348,7 @@ class Service:
     def _expire_stored(self) -> None:
         def expired(rows: list[Row] | StoreError) -> None:
             if not isinstance(rows, StoreError) and rows:
-                marked, dropped = number(rows[0][0]), number(rows[0][1])
+                marked, dropped = rows[0][0], rows[0][1]
                 if marked:
                     self.dead_letters.wake()
                 if marked + dropped >= 500:
@@ -376,16 +387,47 @@ class Service:
         if txn.registered:
             self.queries.ask(queries.FORGET_TXN, [txn.id], lambda _: None)
 
-    def outcome(self, txn_id: bytes, found: Callable[[tuple[str, str] | StoreError | None], None]) -> None:
-        """The decision and reason the store remembers (T11), None where it knows no such transaction."""
+    def outcome(self, txn_id: bytes, found: Outcomes) -> None:
+        """The decision and reason the store remembers (T11), None where it knows no such transaction.
 
+        None is said only when no decision can come any more: an instance that was killed may have sent its batch,
+        which PostgreSQL commits in its own time. So all the others first show that they live, or are given up, and
+        then nothing of theirs is under way.
+        """
+
+        def first(outcome: tuple[str, str] | StoreError | None) -> None:
+            if outcome is None:
+                self.queries.ask(queries.CALL, [], called)
+            else:
+                found(outcome)
+
+        def called(rows: list[Row] | StoreError) -> None:
+            if isinstance(rows, StoreError):
+                found(rows)
+            else:
+                listen(rows[0][0])
+
+        def listen(since: str) -> None:
+            self.queries.ask(queries.SILENT, [self.lease_octets, since.encode()], lambda rows: heard(rows, since))
+
+        def heard(rows: list[Row] | StoreError, since: str) -> None:
+            if isinstance(rows, StoreError):
+                found(rows)
+            elif rows[0][0]:
+                self.loop.call_later(SILENT_RETRY_SECONDS, lambda: listen(since))
+            else:
+                self._outcome(txn_id, found)
+
+        self._outcome(txn_id, first)
+
+    def _outcome(self, txn_id: bytes, found: Outcomes) -> None:
         def answered(rows: list[Row] | StoreError) -> None:
             if isinstance(rows, StoreError):
                 found(rows)
             elif not rows:
                 found(None)
             else:
-                found(((rows[0][0] or b"").decode(), (rows[0][1] or b"").decode()))
+                found((rows[0][0], rows[0][1] or ""))
 
         self.queries.ask(queries.OUTCOME, [txn_id], answered)
 
@@ -426,17 +468,25 @@ class Service:
     # -- the store and the other instances
 
     def _beat(self) -> None:
+        self._look_around(lambda: self.loop.call_later(HEARTBEAT_SECONDS, self._beat))
+
+    def _look_around(self, then: Callable[[], None]) -> None:
+        """Say that this instance lives, and see whether others do."""
+
         def beaten(rows: list[Row] | StoreError) -> None:
             if not isinstance(rows, StoreError) and rows:
-                if not number(rows[0][0]):
+                if not rows[0][0]:
                     log.error("this instance was given up by another", instance=self.instance_id)
                     self._fenced()
                     return
-                self.peers = number(rows[0][1])
+                alone, self.peers = not self.peers, rows[0][1]
+                if alone and self.peers:
+                    self.commit.add(Company())
                 if self.peers:
                     for queue in self.queues.values():
                         queue.share()
-            self.loop.call_later(HEARTBEAT_SECONDS, self._beat)
+                        queue.touch()
+            then()
 
         self.queries.ask(queries.HEARTBEAT, [self.lease_octets], beaten)
 
@@ -453,8 +503,11 @@ class Service:
         if channel == "coordinator_address":
             self.directory.changed(payload)
             return
+        if payload == queries.WHO_LIVES:
+            self._look_around(lambda: None)
+            return
         for token in payload.split(","):
-            if not token:  # the leases of an instance that died
+            if not token:  # the leases of an instance that died, or too many groups for a notice
                 for queue in self.queues.values():
                     queue.in_store(0)
             elif token.startswith("-"):
@@ -469,6 +522,19 @@ class Service:
 
 def timed_out(limit: float) -> Refusal:
     return Refusal(Condition.TXN_TIMEOUT, f"the transaction was rolled back: it was open longer than {limit:g} s")
+
+
+class Company:
+    """Unit: this instance was alone and woke nobody; what it left in the store until now others may want."""
+
+    def write(self, batch: Batch) -> None:
+        batch.wake.add(EVERY_GROUP)
+
+    def durable(self) -> None:
+        pass
+
+    def refused(self, error: StoreError) -> None:
+        log.error("others were not told of what waits in the store", error=str(error))
 
 
 class Reclaim:

@@ -129,7 +129,9 @@ class LimitSettings(_Section):
         float, Field(gt=0, description="a connection silent for longer is closed (part 2, 2.4.5)")
     ] = 60
     channel_max: Annotated[int, Field(ge=0, le=65535, description="the highest channel: sessions less one")] = 1023
-    handle_max: Annotated[int, Field(ge=0, le=2**32 - 1, description="the highest handle: links less one")] = 1023
+    handle_max: Annotated[
+        int, Field(ge=0, le=2**32 - 1, description="the highest handle: links of a session less one")
+    ] = 1023
     link_credit: Annotated[int, Field(ge=1, description="credit given to a sender")] = 1000
     unsettled_per_link: Annotated[int, Field(ge=1, description="unsettled deliveries of one consumer")] = 10_000
     window_messages: Annotated[int, Field(ge=1, description="messages a queue holds in memory")] = 2000

@@ -216,7 +216,7 @@ class Transaction:
         ids = self.half_ids = self.half_ids or [next_id() for _ in self.posts]
         for (address, message, expires), half_id in zip(self.posts, ids, strict=True):
             batch.half(half_id, txn_id, address.id, message)
-            entries.append(service.write_entry(batch, address, half_id, message, expires))
+            entries.append(service.write_entry(batch, address, half_id, message, expires, self.owner))
         if self.retired:
             accepted: list[tuple[int, int]] = []
             for entry in self.retired:

@@ -24,6 +24,9 @@ log = structlog.get_logger(__name__)
 
 _numbers = count(1)
 
+#: a batch's flush may take as long: what is below, we may break ourselves
+SHORTEST_IDLE_MS = 100
+
 
 class Connection:
     __slots__ = (
@@ -44,6 +47,7 @@ class Connection:
         "sessions",
         "socket",
         "starved",
+        "ticks",
         "transport",
         "writing",
     )
@@ -69,13 +73,15 @@ class Connection:
         self.open = True
         self.greeted = False
         self.opened = False
+        #: numbers the ticks of the engine's clock; only the last that was asked for is due
+        self.ticks = 0
         self.closing = False
         self.dirty = False
         self.writing = False
         self.links: dict[engine.Pointer, Link] = {}
         self.sessions: set[engine.Pointer] = set()
         #: consumers that stopped because the connection had enough to write
-        self.starved: list[Consuming] = []
+        self.starved: list[Consuming | Browsing] = []
         #: dynamic addresses that live as long as this connection (the link that made them is known by its pointer)
         self.dynamic: dict[engine.Pointer, Address] = {}
 
@@ -95,6 +101,8 @@ class Connection:
 
     def feed(self) -> None:
         """Written out: consumers that waited for room go on."""
+        if self.writing:
+            return  # the socket takes no more for now
         starved = self.starved
         self.starved = []
         for link in starved:
@@ -132,6 +140,13 @@ class Connection:
             self.force_close(Condition.ILLEGAL_STATE, "a second open on one connection")
             return
         self.opened = True
+        idle = engine.transport_remote_idle_timeout(self.transport)
+        if 0 < idle < SHORTEST_IDLE_MS:  # part 2, section 2.4.5: closed with an error that says why
+            self.force_close(
+                Condition.NOT_ALLOWED,
+                f"an idle-time-out of {idle} ms cannot be kept; {SHORTEST_IDLE_MS} ms or more was expected",
+            )
+            return
         self.container = engine.remote_container(self.pointer)
         engine.describe_container(
             self.pointer,
@@ -140,6 +155,7 @@ class Connection:
             container.properties(self.service.store_id),
         )
         engine.connection_open(self.pointer)
+        self.reactor.opened(self)
         log.debug("connection opened", peer=self.peer, container=self.container)
 
     def _on_attach(self, pointer: engine.Pointer) -> None:
@@ -147,6 +163,7 @@ class Connection:
             self.force_close(Condition.DECODE_ERROR, "an attach without a name (part 2, section 2.7.3)")
             return
         try:
+            self._within_handles(pointer)
             if not engine.link_is_receiver(pointer):
                 attach_source(self, pointer)
             elif engine.terminus_get_type(engine.link_remote_target(pointer)) == engine.COORDINATOR:
@@ -155,6 +172,13 @@ class Connection:
                 attach_target(self, pointer)
         except Refusal as refusal:
             refuse_attach(self, pointer, refusal)
+
+    def _within_handles(self, pointer: engine.Pointer) -> None:
+        """Proton 0.40 cannot say a ``handle-max`` in the begin, so that links beyond it are refused one by one."""
+        most = self.service.limits.handle_max + 1
+        session = engine.link_session(pointer)
+        if sum(link.session == session for link in self.links.values()) >= most:
+            raise Refusal(Condition.RESOURCE_LIMIT_EXCEEDED, f"a session has at most {most} links (limits.handle_max)")
 
     def attached(self, link: Link) -> None:
         if self.container:

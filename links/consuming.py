@@ -1,4 +1,4 @@
-"""Links on which messages go out: consumers that take, browsers that look (rules T26 to T34, P5 to P8, P11)."""
+"""Links on which messages go out: consumers that take, browsers that look (rules T26 to T34, P5 to P8, P11, P16)."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING
 
 from coordinator import groups
 from coordinator import message as messages
-from coordinator.dead_letters import number
 from coordinator.directory import Address
 from coordinator.encoding import DecodeError
 from coordinator.errors import Condition, Refusal
 from coordinator.groups import Group
-from coordinator.outcomes import ACCEPTED, FAILED, RELEASED, Outcome
+from coordinator.outcomes import ACCEPTED, FAILED, RELEASED, Kind, Outcome
 from coordinator.queues import Entry, Queue, now_micros
-from links import container, engine, states
+from coordinator.search import Search
+from links import container, engine, filters, states
+from links.filters import Filters
 from links.link import Attaching, Link
 from store import queries
 
@@ -42,6 +43,7 @@ def attach_source(connection: Connection, pointer: engine.Pointer) -> None:
     dynamic = bool(engine.terminus_is_dynamic(source))
     source_name = engine.address_of(source)
     name, group_name = (None, None) if source_name is None else groups.part(source_name)
+    asked = filters.asked(engine.value_of(engine.terminus_filter(source)))
     attaching = Attaching(connection, pointer)
     lasting = name is None or engine.terminus_expiry_policy(source) == engine.EXPIRE_NEVER
     shared, globally = "shared" in capabilities, "global" in capabilities
@@ -83,9 +85,17 @@ def attach_source(connection: Connection, pointer: engine.Pointer) -> None:
 
     def attach(address: Address, queue: Queue, group: Group | None) -> None:
         if browse and not address.topic:
-            connection.attached(Browsing(connection, pointer, address, queue))
+            connection.attached(Browsing(connection, pointer, address, queue, asked.without_no_local()))
+        elif group is not None and address.topic and group_name is None:
+            known = asked if not shared else asked.without_no_local()
+            if any(isinstance(other, Subscribing) and other.selects != known.text for other in queue.consumers):
+                refusal = Refusal(Condition.NOT_ALLOWED, "the subscription is shared with another selector")
+                connection.refuse_attach(attaching, refusal)
+                return
+            connection.attached(Subscribing(connection, pointer, address, queue, group, known))
         else:
-            connection.attached(Consuming(connection, pointer, address, queue, group))
+            kind = Consuming if asked.selector is None else Choosing
+            connection.attached(kind(connection, pointer, address, queue, group, asked.without_no_local()))
 
     def looked_up(topic_name: str | StoreError | None) -> None:
         """A null source asks for a subscription that is there already: a client that wants to end it."""
@@ -127,7 +137,9 @@ class Outgoing(Link):
 
     __slots__ = ("_address", "_queue", "_store_prefix", "credit", "default_outcome", "draining", "key", "presettled")
 
-    def __init__(self, connection: Connection, pointer: engine.Pointer, address: Address, queue: Queue) -> None:
+    def __init__(
+        self, connection: Connection, pointer: engine.Pointer, address: Address, queue: Queue, honoured: Filters
+    ) -> None:
         super().__init__(connection, pointer)
         self.key = next(_keys)
         self._address = address
@@ -143,7 +155,7 @@ class Outgoing(Link):
             engine.terminus_set_expiry_policy(source, engine.EXPIRE_NEVER)
         engine.set_address(source, engine.address_of(engine.link_remote_source(pointer)) or address.name)
         # P8: filters that are not known are left out of the answer
-        engine.put(None, engine.terminus_filter(source))
+        engine.put(honoured.answer(), engine.terminus_filter(source))
         engine.put(container.symbols(container.OUTCOMES), engine.terminus_outcomes(source))
         engine.terminus_copy(engine.link_target(pointer), engine.link_remote_target(pointer))
         engine.link_set_snd_settle_mode(pointer, engine.link_remote_snd_settle_mode(pointer))
@@ -193,15 +205,19 @@ class Consuming(Outgoing):
         address: Address,
         queue: Queue,
         group: Group | None,
+        honoured: Filters,
     ) -> None:
         """``group``: None for the default group."""
-        super().__init__(connection, pointer, address, queue)
+        super().__init__(connection, pointer, address, queue, honoured)
         self._group = group
         self._unsettled: dict[engine.Pointer, Entry] = {}
         self._most_unsettled = connection.service.limits.unsettled_per_link
         self._backlog = 0
         self._starved = False
-        queue.add(self)
+        self._join()
+
+    def _join(self) -> None:
+        self._queue.add(self)
 
     # -- deliveries
 
@@ -213,7 +229,8 @@ class Consuming(Outgoing):
         if room <= 0 or self._starved:
             return 0
         self._backlog = engine.session_outgoing_bytes(self.session)
-        if self._backlog > _MOST_BACKLOG:
+        # what the engine has made frames of is no longer the session's, and waits for the socket
+        if self._backlog > _MOST_BACKLOG or self.connection.writing:
             self._starve()
             return 0
         return room
@@ -356,13 +373,81 @@ class Consuming(Outgoing):
         self.connection.service.remove_group(self._address, self._queue)
 
 
+class Choosing(Consuming):
+    """A consumer of a queue with a selector: it looks for its messages itself (P16)."""
+
+    __slots__ = ("_search", "_selector")
+
+    def __init__(
+        self,
+        connection: Connection,
+        pointer: engine.Pointer,
+        address: Address,
+        queue: Queue,
+        group: Group | None,
+        honoured: Filters,
+    ) -> None:
+        assert honoured.selector is not None
+        self._selector = honoured.selector
+        super().__init__(connection, pointer, address, queue, group, honoured)
+
+    def _join(self) -> None:
+        self._search = Search(self._queue, self, self._selector)
+        self._queue.searches.append(self._search)
+        self._queue.touch()
+
+    def retired(self, entry: Entry, outcome: Outcome) -> None:
+        if outcome.undeliverable_here or outcome.kind is Kind.REJECTED:
+            self._search.refused(entry.id)
+        super().retired(entry, outcome)
+
+    def lost(self) -> None:
+        self._queue.searches.remove(self._search)
+        super().lost()
+
+
+class Subscribing(Consuming):
+    """A consumer of a subscription to a topic: what does not match is nobody's, and done with (P16)."""
+
+    __slots__ = ("_selector", "selects")
+
+    def __init__(
+        self,
+        connection: Connection,
+        pointer: engine.Pointer,
+        address: Address,
+        queue: Queue,
+        group: Group,
+        honoured: Filters,
+    ) -> None:
+        self._selector = honoured.selector
+        #: those that share a subscription have one selector
+        self.selects = honoured.text
+        queue.not_from = connection if honoured.no_local else None
+        super().__init__(connection, pointer, address, queue, group, honoured)
+
+    def send(self, entry: Entry) -> bool:
+        selector = self._selector
+        if selector is None or entry.message is None or selector.matches(entry.message, entry.attempts):
+            return super().send(entry)
+        self.connection.service.settle_later(entry, ACCEPTED)
+        return True
+
+    def lost(self) -> None:
+        self._queue.not_from = None
+        super().lost()
+
+
 class Browsing(Outgoing):
     """Looks at what is committed and in nobody's hands, in order, and takes nothing (P8)."""
 
-    __slots__ = ("_at", "_exhausted", "_loading")
+    __slots__ = ("_at", "_exhausted", "_loading", "_selector")
 
-    def __init__(self, connection: Connection, pointer: engine.Pointer, address: Address, queue: Queue) -> None:
-        super().__init__(connection, pointer, address, queue)
+    def __init__(
+        self, connection: Connection, pointer: engine.Pointer, address: Address, queue: Queue, honoured: Filters
+    ) -> None:
+        super().__init__(connection, pointer, address, queue, honoured)
+        self._selector = honoured.selector
         self._at = 0
         self._loading = False
         self._exhausted = False
@@ -376,15 +461,23 @@ class Browsing(Outgoing):
     def arrived(self) -> None:
         self._exhausted = False
 
+    def fed(self) -> None:
+        """Written out: look on."""
+        if self.open:
+            self._queue.touch()
+
     def advance(self) -> None:
         if self._loading or not self.open:
             return
-        if not self._exhausted and self.credit > 0:
+        if self.connection.writing:
+            if self not in self.connection.starved:
+                self.connection.starved.append(self)
+        elif not self._exhausted and self.credit > 0:
             self._loading = True
             parameters = [
                 self._queue.group_id.to_bytes(4, "big"),
                 self._at.to_bytes(8, "big"),
-                min(self.credit, _BROWSED_AT_ONCE).to_bytes(4, "big"),
+                (_BROWSED_AT_ONCE if self._selector else min(self.credit, _BROWSED_AT_ONCE)).to_bytes(4, "big"),
                 _MOST_BACKLOG.to_bytes(8, "big"),
             ]
             self.connection.service.queries.ask(queries.BROWSE, parameters, self._loaded)
@@ -397,11 +490,16 @@ class Browsing(Outgoing):
             return
         self._exhausted = not rows
         for row in rows:
-            self._at = number(row[0])
+            if self.credit <= 0:
+                break  # it looks at more than it may send
+            self._at = row[0]
             held = self._queue.held.get(self._at)
             if held is not None and held.link is not None:
                 continue  # in a consumer's hands
-            delivery = self._deliver(self.connection.service.entry_of(self._queue, row))
+            entry = self.connection.service.entry_of(self._queue, row)
+            if self._selector is not None and not self._selector.matches(entry.message or b"", entry.attempts):
+                continue
+            delivery = self._deliver(entry)
             if self.presettled:
                 engine.delivery_settle(delivery)
         self._queue.touch()

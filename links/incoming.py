@@ -42,6 +42,9 @@ class Incoming(Link):
         if not self._parts and not engine.delivery_partial(delivery):
             size = engine.link_recv(self.pointer, engine.message_buffer, _ROOM)
             if size < _ROOM:
+                if size > self._most_octets:
+                    self._too_large(delivery)
+                    return
                 if size < 0 and (size != engine.EOS or engine.delivery_aborted(delivery)):
                     self._aborted(delivery)
                     return
@@ -67,13 +70,7 @@ class Incoming(Link):
             if size > 0:
                 self._keep(size)
                 if self._parts_octets > self._most_octets:
-                    self._forget_parts()
-                    self.refuse(
-                        Refusal(
-                            Condition.MESSAGE_SIZE_EXCEEDED,
-                            f"a message is larger than {self._most_octets} bytes (limits.max_message_size_bytes)",
-                        )
-                    )
+                    self._too_large(delivery)
                     return
             elif size == 0:
                 return
@@ -87,6 +84,16 @@ class Incoming(Link):
         message = b"".join(self._parts)
         self._forget_parts()
         self._complete(delivery, message)
+
+    def _too_large(self, delivery: engine.Pointer) -> None:
+        refusal = Refusal(
+            Condition.MESSAGE_SIZE_EXCEEDED,
+            f"a message is larger than {self._most_octets} bytes (limits.max_message_size_bytes)",
+        )
+        self.partial(delivery)
+        self.partial_refused(refusal)
+        self._forget_parts()
+        self.refuse(refusal)
 
     def _forget_parts(self) -> None:
         self._parts = []
@@ -136,6 +143,9 @@ class Incoming(Link):
 
     def partial(self, delivery: engine.Pointer) -> None:
         """A delivery has begun and is not complete; may be called for each of its frames."""
+
+    def partial_refused(self, refusal: Refusal) -> None:
+        """What has begun will not be taken."""
 
     def partial_ended(self) -> None:
         """It is complete, aborted, or refused."""

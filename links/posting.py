@@ -75,12 +75,13 @@ class PlainPost:
         self._id = 0
 
     def write(self, batch: Batch) -> None:
-        service = self._link.connection.service
+        connection = self._link.connection
+        service = connection.service
         if self._id:  # written before, in a batch that was refused for another unit
             service.unposted(self._address, self._entry, len(self._message))
         half_id = self._id = self._id or service.ids.next()
         batch.half(half_id, bytes(16), self._address.id, self._message)
-        self._entry = service.write_entry(batch, self._address, half_id, self._message, self._expires)
+        self._entry = service.write_entry(batch, self._address, half_id, self._message, self._expires, connection)
 
     def durable(self) -> None:
         link = self._link
@@ -135,6 +136,11 @@ class Posting(Incoming):
             if txn is not None:
                 txn.partials += 1
                 self._partial_txn = txn
+
+    def partial_refused(self, refusal: Refusal) -> None:
+        """T22, T23: the link ends, but its transaction must not be committed without the message."""
+        if self._partial_txn is not None and self._partial_txn.open:
+            self._partial_txn.refuse(refusal)
 
     def partial_ended(self) -> None:
         if self._partial_txn is not None:

@@ -113,6 +113,8 @@ class Reactor:
         self.by_transport[connection.transport] = connection
         self._epoll.register(connection.fd, _IN)
         self._tick(connection)
+        idle = connection.service.limits.idle_timeout_seconds
+        self.call_later(idle, partial(self._end_unopened, connection.fd, connection.number))
         self.drain_events()
         connection.mark()
 
@@ -124,13 +126,30 @@ class Reactor:
         self.drain_events()
         connection.mark()
         wait = max(deadline / 1000 - now, 0.01) if deadline else _TICK_SECONDS
-        self.call_later(min(wait, _TICK_SECONDS), partial(self._tick_again, connection.fd, connection.number))
+        self._tick_in(min(wait, _TICK_SECONDS), connection)
 
-    def _tick_again(self, fd: int, number: int) -> None:
-        """By number: the descriptor may be another's by now, and a closed connection is not kept for its tick."""
+    def _tick_in(self, seconds: float, connection: Connection) -> None:
+        """One tick is due at a time. By number: the descriptor may be another's by then, and a closed connection is
+        not kept for its tick.
+        """
+        connection.ticks += 1
+        self.call_later(seconds, partial(self._tick_again, connection.fd, connection.number, connection.ticks))
+
+    def _tick_again(self, fd: int, number: int, ticks: int) -> None:
         connection = self._connections.get(fd)
-        if connection is not None and connection.number == number:
+        if connection is not None and connection.number == number and connection.ticks == ticks:
             self._tick(connection)
+
+    def opened(self, connection: Connection) -> None:
+        """The idle times of both sides are known from here on (P4); until now the engine asked for no tick."""
+        self._tick_in(0, connection)
+
+    def _end_unopened(self, fd: int, number: int) -> None:
+        """A peer that connects and says nothing holds no place for ever (P4)."""
+        connection = self._connections.get(fd)
+        if connection is not None and connection.number == number and not connection.opened:
+            log.info("connection closed: it was not opened in time", peer=connection.peer)
+            self.close(connection)
 
     def close(self, connection: Connection) -> None:
         """The socket is done with, for whatever reason. The descriptor may be another connection's right after."""

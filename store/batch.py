@@ -30,6 +30,9 @@ from store.tables import SCHEMA
 log = structlog.get_logger(__name__)
 
 NO_TXN = bytes(16)
+#: In :attr:`Batch.wake`: whatever the group. A notice has room for :data:`MOST_WOKEN` of them by name.
+EVERY_GROUP = 0
+MOST_WOKEN = 500
 _NO_UUID = "'00000000-0000-0000-0000-000000000000'"
 
 #: Part -> (its common table expression, the types of its parameters). ``{0}``, ``{1}``… are its own parameters,
@@ -48,7 +51,7 @@ PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "mortal": (
         f"insert into {SCHEMA}.entry (group_id, id, half_id, lease, expires_at) "
-        "select g, i, i, l, x from unnest({0}, {1}, {2}, {3}) u(g, i, l, x)",
+        "select g, i, i, l, nullif(x, 'infinity') from unnest({0}, {1}, {2}, {3}) u(g, i, l, x)",
         ("int4[]", "int8[]", "int4[]", "timestamptz[]"),
     ),
     # A topic: one entry for each group that exists now.
@@ -57,6 +60,14 @@ PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
         f"select g.id, i, i, nullif(x, 'infinity') from unnest({{0}}, {{1}}, {{2}}) u(a, i, x) "
         f"join {SCHEMA}.consumer_group g on g.address_id = a",
         ("int4[]", "int8[]", "timestamptz[]"),
+    ),
+    # As fan, but each half leaves out the groups it is paired with: of consumers that want nothing of its poster.
+    "fan_others": (
+        f"insert into {SCHEMA}.entry (group_id, id, half_id, expires_at) "
+        f"select g.id, i, i, nullif(x, 'infinity') from unnest({{0}}, {{1}}, {{2}}) u(a, i, x) "
+        f"join {SCHEMA}.consumer_group g on g.address_id = a "
+        "where not exists (select from unnest({3}, {4}) n(h, p) where n.h = u.i and n.p = g.id)",
+        ("int4[]", "int8[]", "timestamptz[]", "int8[]", "int4[]"),
     ),
     "gone": (
         f"delete from {SCHEMA}.entry e using unnest({{0}}, {{1}}) u(g, i) "
@@ -189,6 +200,8 @@ class Batch:
         "half_ids",
         "half_messages",
         "half_txns",
+        "left_out_groups",
+        "left_out_ids",
         "mortal",
         "octets",
         "op_decisions",
@@ -222,6 +235,8 @@ class Batch:
         self.fan_addresses: list[int] = []
         self.fan_ids: list[int] = []
         self.fan_expires: list[int] = []
+        self.left_out_ids: list[int] = []
+        self.left_out_groups: list[int] = []
         self.gone_groups: list[int] = []
         self.gone_ids: list[int] = []
         self.back_groups: list[int] = []
@@ -267,8 +282,11 @@ class Batch:
         if expires != arrays.INFINITY:
             self.mortal = True
 
-    def fan(self, address_id: int, entry_id: int, expires: int) -> None:
-        """An entry for each group of a topic."""
+    def fan(self, address_id: int, entry_id: int, expires: int, without: Iterable[int] = ()) -> None:
+        """An entry for each group of a topic, but for those ``without``."""
+        for group_id in without:
+            self.left_out_ids.append(entry_id)
+            self.left_out_groups.append(group_id)
         self.fan_addresses.append(address_id)
         self.fan_ids.append(entry_id)
         self.fan_expires.append(expires)
@@ -351,12 +369,14 @@ class Batch:
             if self.mortal:
                 parameters.append(arrays.timestamptz(self.entry_expires))
         if self.fan_ids:
-            names.append("fan")
+            names.append("fan_others" if self.left_out_ids else "fan")
             parameters += (
                 arrays.int4(self.fan_addresses),
                 arrays.int8(self.fan_ids),
                 arrays.timestamptz(self.fan_expires),
             )
+            if self.left_out_ids:
+                parameters += (arrays.int8(self.left_out_ids), arrays.int4(self.left_out_groups))
         if self.gone_ids:
             names.append("gone")
             parameters += (arrays.int4(self.gone_groups), arrays.int8(self.gone_ids))
@@ -397,7 +417,8 @@ class Batch:
             )
         if self.wake:
             names.append("wake")
-            parameters.append(",".join(map(str, sorted(self.wake)[:500])).encode())
+            few = EVERY_GROUP not in self.wake and len(self.wake) <= MOST_WOKEN
+            parameters.append(",".join(map(str, sorted(self.wake))).encode() if few else b"")
         if self.gone_ids or self.back_ids:
             parameters.append((len(self.gone_ids) + len(self.back_ids)).to_bytes(8, "big"))
         return tuple(names), parameters

@@ -28,7 +28,8 @@ def purge(connection: Connection, name: str, *, chunk: int = CHUNK) -> Purged | 
     """Remove the waiting entries of all groups of an address, those of delayed messages too; each chunk commits.
 
     The halves stay until retention drops them, with an op ``purge`` that covers them. What comes in meanwhile is not
-    touched. None: there is no such address.
+    touched. What an instance reads at that very moment may still be delivered; retiring it is then refused (D10).
+    None: there is no such address.
     """
     with boundary():
         address_id = connection.scalar(select(address.c.id).where(address.c.name == name))

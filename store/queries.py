@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import structlog
 from psycopg import pq
+from psycopg.adapt import Transformer
 
 from store.errors import StoreError, StoreUnavailable
 from store.libpq import Connection
@@ -21,7 +23,8 @@ from store.tables import SCHEMA
 
 log = structlog.get_logger(__name__)
 
-Row = Sequence[bytes | None]
+#: Values as psycopg loads them: int, str, bool, bytes, None. Queries cast what would become anything else.
+Row = tuple[Any, ...]
 Callback = Callable[[list[Row] | StoreError], None]
 
 
@@ -99,6 +102,9 @@ REMOVE_GROUP = Query(
         delete from {SCHEMA}.entry e using gone where e.group_id = gone.id""",
 )
 
+#: microseconds since 1970, null for never
+_EXPIRES = "(extract(epoch from expires_at) * 1000000)::int8"
+
 _DELIVERABLE = """lease = 0 and failed is null
              and (available_at is null or available_at <= now())
              and (expires_at is null or expires_at > now())"""
@@ -121,7 +127,8 @@ LEASE = Query(
           update {SCHEMA}.entry e set lease = $5::int4 from sized s
            where e.group_id = $1::int4 and e.id = s.id and s.before < $4::int8
           returning e.id, e.half_id, e.attempts, e.expires_at, e.annotations, s.message)
-        select l.*, (select count(*) from picked) from leased l order by l.id""",
+        select l.id, l.half_id, l.attempts, {_EXPIRES}, l.annotations, l.message, (select count(*) from picked)
+          from leased l order by l.id""",
     again=False,
 )
 
@@ -142,7 +149,8 @@ READ = Query(
     b"read",
     f"""with picked as (
           select id, half_id, attempts, expires_at, annotations from {SCHEMA}.entry
-           where group_id = $1::int4 and id > $2::int8 and {_DELIVERABLE}
+           where group_id = $1::int4 and id > $2::int8 and lease = 0 and failed is null
+             and (available_at is null or available_at <= now())
            order by id limit $3::int4),
         sized as materialized (
           select p.*, h.message, sum(octet_length(h.message)) over (order by p.id) - octet_length(h.message) as before
@@ -151,7 +159,7 @@ READ = Query(
           update {SCHEMA}.consumer_group
              set read_through = greatest(read_through, (select max(id) from sized where before < $4::int8))
            where id = $1::int4 and holder = $5::int4 returning 1)
-        select s.id, s.half_id, s.attempts, s.expires_at, s.annotations, s.message, (select count(*) from picked)
+        select s.id, s.half_id, s.attempts, {_EXPIRES}, s.annotations, s.message, (select count(*) from picked)
           from sized s where s.before < $4::int8 and exists (select from held) order by s.id""",
 )
 
@@ -167,8 +175,22 @@ BROWSE = Query(
         sized as materialized (
           select p.*, sum(octet_length(h.message)) over (order by p.id) - octet_length(h.message) as before
             from picked p join {SCHEMA}.half h on h.id = p.half_id)
-        select s.id, s.half_id, s.attempts, s.expires_at, s.annotations, h.message
+        select s.id, s.half_id, s.attempts, {_EXPIRES}, s.annotations, h.message
           from sized s join {SCHEMA}.half h on h.id = s.half_id where s.before < $4::int8 order by s.id""",
+)
+
+#: group, ids, lease: those of them that are free, for a consumer that chose them (BROWSE showed them)
+TAKE = Query(
+    b"take",
+    f"""with free as (
+          select 1 from {SCHEMA}.consumer_group where id = $1::int4 and holder in (0, $3::int4) for share),
+        picked as (
+          select id from {SCHEMA}.entry
+           where group_id = $1::int4 and id = any($2::int8[]) and {_DELIVERABLE} and exists (select from free)
+           order by id for update skip locked)
+        update {SCHEMA}.entry e set lease = $3::int4 from picked p
+         where e.group_id = $1::int4 and e.id = p.id returning e.id, e.attempts, e.annotations""",
+    again=False,
 )
 
 #: lease: entries on their way to the dead letters, of any group, with what their letter must say
@@ -184,7 +206,7 @@ LEASE_FAILED = Query(
           update {SCHEMA}.entry e set lease = $1::int4 from sized s
            where e.group_id = s.group_id and e.id = s.id and s.before < 4194304
           returning e.group_id, e.id, e.half_id, e.attempts, e.failed, e.annotations)
-        select l.group_id, l.id, l.half_id, l.attempts, l.failed, l.annotations, h.message, h.txn_id,
+        select l.group_id, l.id, l.half_id, l.attempts, l.failed, l.annotations, h.message, uuid_send(h.txn_id),
                coalesce(a.name, ''), coalesce(g.name, '')
           from leased l join {SCHEMA}.half h on h.id = l.half_id
           left join {SCHEMA}.consumer_group g on g.id = l.group_id left join {SCHEMA}.address a on a.id = g.address_id
@@ -203,6 +225,18 @@ REGISTER_TXN = Query(
 )
 
 FORGET_TXN = Query(b"forget_txn", f"delete from {SCHEMA}.txn where id = $1::uuid")
+
+#: On the channel coordinator_ready, in place of groups: every instance says at once that it lives, and looks around.
+WHO_LIVES = "who-lives"
+#: The time of the call, by the database's clock.
+CALL = Query(b"call", f"select now()::text, pg_notify('coordinator_ready', '{WHO_LIVES}')")
+
+#: instance, time of the call: how many others have neither answered nor ended
+SILENT = Query(
+    b"silent",
+    f"""select count(*) from {SCHEMA}.instance
+         where ended_at is null and id <> $1::int4 and heartbeat_at <= $2::text::timestamptz""",
+)
 
 #: instance: whether it is still taken for alive, and how many others are
 HEARTBEAT = Query(
@@ -311,8 +345,9 @@ class Queries:
             callback(answer)
             return
         result = answer[-1]
-        columns = range(result.nfields)
-        rows: list[Row] = [[result.get_value(row, column) for column in columns] for row in range(result.ntuples)]
+        loader = Transformer()
+        loader.set_pgresult(result)
+        rows: list[Row] = loader.load_rows(0, result.ntuples, tuple)
         self._kick()
         callback(rows)
 

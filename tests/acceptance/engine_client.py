@@ -96,6 +96,7 @@ class Client:
         self._session.open()
         self._inboxes: dict[str, Inbox] = {}
         self._control: Any = None
+        self._asked: list[Any] = []
         self._tags = 0
         self._names = 0
         self.lost = False
@@ -111,6 +112,19 @@ class Client:
             except OSError as error:
                 self._gone(str(error))
             self._transport.pop(sent)
+
+    @property
+    def backlog(self) -> int:
+        """Octets that are still to be written."""
+        return int(self._transport.pending())
+
+    def writable(self, longest: float) -> bool:
+        """Write what there is; whether the peer took some of it."""
+        before = self.backlog
+        deadline = time.monotonic() + longest
+        while self.backlog >= before and time.monotonic() < deadline:
+            self.turn(0.05)
+        return self.backlog < before
 
     def _gone(self, why: str) -> None:
         self.lost = True
@@ -187,7 +201,8 @@ class Client:
     def sender(self, address: str) -> Sender:
         sender: Sender = self._session.sender(self._name())
         sender.target.address = address
-        return self._attached(sender)
+        self._attached(sender)
+        return sender
 
     def receiver(self, address: str, credit: int) -> Receiver:
         receiver: Receiver = self._session.receiver(self._name())
@@ -198,10 +213,9 @@ class Client:
             receiver.flow(credit)
         return receiver
 
-    def _attached(self, link: Any) -> Any:
+    def _attached(self, link: Any) -> None:
         link.open()
         self.until(lambda: link.state & Endpoint.REMOTE_ACTIVE, link)
-        return link
 
     @property
     def control(self) -> Any:
@@ -250,12 +264,33 @@ class Client:
         delivery.settle()
         return bytes(txn_id)
 
+    def declare_many(self, count: int) -> list[bytes]:
+        """``count`` transactions, asked for all at once."""
+        octets = Message(body=Described(symbol("amqp:declare:list"), [None])).encode()
+        deliveries = [self.send(self.control, octets) for _ in range(count)]
+        self.until(lambda: all(delivery.remote_state for delivery in deliveries), self.control)
+        ids = [bytes(delivery.remote.data[0]) for delivery in deliveries]
+        for delivery in deliveries:
+            delivery.settle()
+        return ids
+
+    def settle_all(self) -> None:
+        """Until every discharge asked is answered; all must be accepted."""
+        asked, self._asked = self._asked, []
+        self.until(lambda: all(delivery.remote_state for delivery in asked), self.control)
+        for delivery in asked:
+            assert delivery.remote_state == Disposition.ACCEPTED
+            delivery.settle()
+
     def ask_discharge(self, txn: bytes, *, fail: bool) -> Any:
         """Sent with the next turn; the answer is :meth:`answer_of`."""
         body = Described(symbol("amqp:discharge:list"), [txn, fail])
-        return self.send(self.control, Message(body=body).encode())
+        delivery = self.send(self.control, Message(body=body).encode())
+        self._asked.append(delivery)
+        return delivery
 
     def answer_of(self, delivery: Any) -> Answer:
+        self._asked = [each for each in self._asked if each is not delivery]
         self.until(lambda: delivery.remote_state, self.control)
         state = delivery.remote_state
         condition = delivery.remote.condition

@@ -65,7 +65,8 @@ def _check(history: History, load: list[Worker], service: Service, url: str) -> 
     client = Client(service.port, "end")
     there = left(client, url)
     client.close()
-    assert not history.violations(there, decisions(url))
+    found = history.violations(there, decisions(url))
+    assert not found, "\n".join(found)
     assert not [txn for txn in history.txns if txn.wish != "none" and txn.answer is None], "an answer was lost"
     ended = [line for line in service.log_lines() if line.get("event") == "worker ended"]
     assert not ended

@@ -331,6 +331,40 @@ def test_client_reconnects_after_a_kill(service: Service, start: Start) -> None:
     assert seen["left"] == []
 
 
+@pytest.mark.rule("P16")
+def test_selectors_choose_and_leave_the_rest(service: Service, start: Start) -> None:
+    seen = start("selectors", service).line()
+    assert seen["JMSPriority > 7 AND large"] == ["m8", "m9"]
+    assert seen["kind LIKE 'e%n' AND n BETWEEN 2 AND 4"] == ["m2", "m4"]
+    assert seen["JMSType IN ('type 1', 'type 3') AND nothing IS NULL"] == ["m1", "m3"]
+    assert seen["NOT large AND half = 2.5 OR half = 3"] == ["m6"]
+    assert seen["left"] == ["m0", "m5", "m7"]
+
+
+@pytest.mark.rule("P16")
+def test_each_finds_its_reply_in_a_shared_queue(service: Service, start: Start) -> None:
+    seen = start("request-reply", service).line()
+    assert seen["answers"] == [f"answer to question {i}" for i in range(20)]
+
+
+@pytest.mark.rule("P8", "P16")
+def test_browser_with_a_selector(service: Service, start: Start) -> None:
+    assert start("selecting-browser", service).line() == {"browsed": ["m5", "m7", "m9"], "left": 10}
+
+
+@pytest.mark.rule("P16")
+def test_subscription_with_a_selector_and_one_without_its_own(service: Service, start: Start) -> None:
+    seen = start("subscription-selectors", service).line()
+    assert seen == {"odd": ["m1", "m3", "m5", "m7", "m9"], "not_own": "of another"}
+
+
+@pytest.mark.rule("P16")
+def test_bad_selector_says_where(service: Service, start: Start) -> None:
+    error = start("bad-selector", service).line()["error"]
+    assert "line 1, column 10" in error
+    assert "amqp:invalid-field" in error
+
+
 @pytest.mark.rule("T13")
 def test_transaction_cut_by_a_kill_leaves_nothing(service: Service, start: Start) -> None:
     driver = start("transaction-over-a-kill", service)

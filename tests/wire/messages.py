@@ -1,4 +1,5 @@
-"""Messages of the test client (part 3, section 3.2): made from their sections, and taken apart again with the octets kept."""
+"""Messages of the test client (part 3, section 3.2): made of their sections, and taken apart with the octets kept."""
+# ruff: noqa: RUF009 - as in frames.py
 
 from __future__ import annotations
 

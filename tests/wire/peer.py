@@ -1,9 +1,9 @@
-"""A small AMQP 1.0 client over a blocking socket, for tests only: it does what it is told, right or wrong, and keeps what it hears.
+"""A small AMQP 1.0 client over a blocking socket, for tests only: it does what it is told, right or wrong.
 
-Frames are sorted as they are read: transfers to the receiver that they are for, dispositions to the deliveries they speak of, flows
-to their link; everything else waits in :attr:`Peer.heard`, in its order. :meth:`Peer.read` gives the next frame unsorted, for tests that
-want the exact sequence. Whatever must happen is waited for up to :data:`PATIENCE`; what must not happen is asked for by a
-question whose answer comes after it (a drain, an attach), never by waiting.
+Frames are sorted as they are read: transfers to the receiver that they are for, dispositions to the deliveries they
+speak of, flows to their link; everything else waits in :attr:`Peer.heard`, in its order. :meth:`Peer.read` gives the
+next frame unsorted, for tests that want the exact sequence. Whatever must happen is waited for up to :data:`PATIENCE`;
+what must not happen is asked for by a question whose answer comes after it (a drain, an attach), never by waiting.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from tests.wire.frames import (
     Discharge,
     Disposition,
     End,
+    Error,
     Flow,
     Frame,
     Open,
@@ -45,8 +46,8 @@ from tests.wire.frames import (
     Source,
     State,
     Target,
-    Transfer,
     TransactionalState,
+    Transfer,
 )
 from tests.wire.messages import VALUE, Message, section
 
@@ -130,6 +131,13 @@ class Peer:
                 found.append(self.read())
         except Ended:
             return found
+
+    def closed(self) -> Error:
+        """The error of the service's close, which must come, and then the end of the stream."""
+        closes = [frame.performative for frame in self.rest() if isinstance(frame.performative, Close)]
+        assert len(closes) == 1, closes
+        assert closes[0].error is not None
+        return closes[0].error
 
     def close_socket(self) -> None:
         self.socket.close()
@@ -261,7 +269,7 @@ class Session:
     def sync(self) -> None:
         """A question and its answer: everything that the service had to say before is heard then.
 
-        Not a flow with ``echo`` (section 2.7.4), which Proton 0.40 does not see, but a link that is attached and closed.
+        Not a flow with ``echo`` (section 2.7.4), which Proton 0.40 does not see, but a link that comes and goes.
         """
         self.control().detach()
 
@@ -406,7 +414,7 @@ class Sender(Link):
         frame_size: int | None = None,
         **fields: Any,
     ) -> int:
-        """Post a message, in the transaction ``txn`` or in none, in frames of ``frame_size`` octets of it; its delivery id."""
+        """Post a message, in ``txn`` or in no transaction, ``frame_size`` octets of it a frame; its delivery id."""
         self.wait_for_credit()
         number = self.session.next_delivery_id()
         self._tags += 1

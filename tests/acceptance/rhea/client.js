@@ -4,7 +4,7 @@
 const rhea = require('rhea');
 const { answer } = require('./transactions.js');
 
-const { message } = rhea;
+const { filter, message } = rhea;
 
 // The next `event` of `emitter`; its context. An error event of a link or the connection comes as an exception.
 function next(emitter, event) {
@@ -159,4 +159,4 @@ class Client {
     }
 }
 
-module.exports = { Client, Inbox, message, next };
+module.exports = { Client, Inbox, filter, message, next };

@@ -1,7 +1,7 @@
 // Sending and receiving without a transaction.
 'use strict';
 
-const { message, next } = require('./client.js');
+const { filter, message, next } = require('./client.js');
 const { answer } = require('./transactions.js');
 
 function names(count) {
@@ -217,6 +217,22 @@ async function browse(client) {
     return { mode, first, second, left: await client.takeAll('q') };
 }
 
+// P16: rhea's own helper for selectors.
+async function select(client) {
+    const connection = await client.connect();
+    const sender = await client.sender(connection, client.address('q'));
+    for (const [i, body] of names(6).entries()) {
+        await answer(sender.send({ body, application_properties: { n: i }, subject: i % 2 ? 'odd' : 'even' }));
+    }
+    const source = { address: client.address('q'), filter: filter.selector("n > 1 AND JMSType = 'odd'") };
+    const inbox = await client.receiver(connection, source);
+    const items = await inbox.credit(10).drain();
+    items.forEach((item) => item.delivery.accept());
+    const honoured = Object.keys(inbox.receiver.source.filter);
+    await inbox.close();
+    return { honoured, received: items.map((item) => item.body), left: await client.takeAll('q') };
+}
+
 // P2: more than one frame, both ways, in small frames.
 async function large(client) {
     const connection = await client.connect({ max_frame_size: 4096 });
@@ -240,5 +256,6 @@ module.exports = {
     dynamic,
     relay,
     browse,
+    select,
     large,
 };

@@ -40,6 +40,7 @@ public final class Driver {
         cases.putAll(MessageCases.all());
         cases.putAll(SubscriptionCases.all());
         cases.putAll(FailureCases.all());
+        cases.putAll(SelectorCases.all());
         if (args.length != 2 || !cases.containsKey(args[0])) {
             System.err.println("usage: Driver CASE URL, with CASE one of " + cases.keySet());
             System.exit(2);

@@ -1,0 +1,232 @@
+"""A consumer with a selector looks for its messages itself (rule P16), in the store and past the window of its queue.
+
+**Decision.** The window of a queue is for consumers that take anything. Were consumers that choose to feed from it,
+messages that nobody here wants (or whose takers have no credit) would fill it, and what lies behind them would never be
+seen; and to lease thousands of entries only to give them back costs two writes each. So each such consumer has a cursor
+over the entries of its group, reads on from it page by page without taking anything, evaluates its selector, and takes
+what matches by id (``store.queries.TAKE``). What does not match is neither leased nor kept: memory is one page, others
+(here or on other instances) see no difference, and the cursor never passes what it might still want:
+
+* It stops where the consumer's room ends, and goes on from there.
+* An entry that lies in this instance's own window is taken out of it; one that is in a consumer's hands is passed, and
+  when any comes back, or arrives, the cursor goes back to before it.
+* This works alike when the instance holds the group whole and when it leases row by row: a row taken so carries its
+  lease either way, and the holder's reading leaves leased rows out.
+* Alone, ids only grow. Among other instances commits may overtake each other, and what another gives back is not
+  told by id: then the last second is looked at again a moment after each piece of news, and everything from the
+  beginning every few seconds as long as there is news, the more seldom the longer that takes.
+
+What the consumer refused (``undeliverable-here``) it remembers by id, up to a bound; beyond it the oldest may come
+again.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from coordinator.queues import now_micros
+from store import arrays, queries
+from store.errors import StoreError
+
+if TYPE_CHECKING:
+    from coordinator.queues import Consumer, Entry, Queue
+    from coordinator.selectors import Selector
+    from store.queries import Row
+
+_FEWEST, _MOST = 20, 1000
+_PAGE_OCTETS = 1 << 20
+#: of the ids a consumer refused
+_MOST_REFUSED = 10_000
+
+_AGAIN_SECONDS = 0.25
+#: ids carry milliseconds above their lowest 22 bits
+_AGAIN_BACK = 1000 << 22
+_WHOLE_SECONDS = 5.0
+#: of its time a look at everything may take a twentieth
+_WHOLE_SHARE = 20
+
+
+class Search:
+    """One consumer's; lives in ``queue.searches`` as long as its link."""
+
+    __slots__ = (
+        "_again", "_at", "_back_to", "_consumer", "_page", "_queue", "_refused", "_selector", "_stale", "_waiting",
+        "_whole", "_whole_began", "_whole_took",
+    )  # fmt: skip
+
+    def __init__(self, queue: Queue, consumer: Consumer, selector: Selector) -> None:
+        self._queue = queue
+        self._consumer = consumer
+        self._selector = selector
+        #: everything up to here was looked at
+        self._at = 0
+        #: what came while a question was under way may lie below what the answer covers
+        self._back_to: int | None = None
+        #: there may be something beyond the cursor
+        self._stale = True
+        self._waiting = False
+        self._page = _FEWEST
+        self._refused: dict[int, None] = {}
+        self._again = self._whole = False
+        self._whole_began: float | None = None
+        self._whole_took = 0.0
+
+    # -- news
+
+    def came(self, lowest: int | None) -> None:
+        """Entries may be there that were not: from ``lowest`` on; None: new ones."""
+        self._stale = True
+        if lowest is not None:
+            self._go_back(max(0, lowest - 1))
+        service = self._queue.service
+        if service.peers:
+            if not self._again:
+                self._again = True
+                service.loop.call_later(_AGAIN_SECONDS, self._look_again)
+            if not self._whole:
+                self._whole = True
+                service.loop.call_later(max(_WHOLE_SECONDS, _WHOLE_SHARE * self._whole_took), self._look_at_all)
+
+    def _go_back(self, to: int) -> None:
+        self._at = min(self._at, to)
+        if self._waiting:
+            self._back_to = to if self._back_to is None else min(self._back_to, to)
+
+    def _look_again(self) -> None:
+        self._again = False
+        self._reread(max(0, self._at - _AGAIN_BACK))
+
+    def _look_at_all(self) -> None:
+        self._whole = False
+        self._whole_began = time.monotonic()
+        self._reread(0)
+
+    def _reread(self, at: int) -> None:
+        self._stale = True
+        self._go_back(at)
+        self._queue.touch()
+
+    def refused(self, entry_id: int) -> None:
+        """The consumer does not want it again."""
+        self._refused[entry_id] = None
+        if len(self._refused) > _MOST_REFUSED:
+            del self._refused[next(iter(self._refused))]
+
+    # -- looking
+
+    @property
+    def _open(self) -> bool:
+        return self in self._queue.searches
+
+    def advance(self) -> None:
+        """Look on, where the consumer has room; tell it when there is nothing."""
+        if self._waiting:
+            return
+        queue = self._queue
+        consumer = self._consumer
+        if self._stale and consumer.room > 0:
+            self._waiting = True
+            self._stale = False
+            parameters = [
+                queue.group_id.to_bytes(4, "big"),
+                self._at.to_bytes(8, "big"),
+                self._page.to_bytes(4, "big"),
+                _PAGE_OCTETS.to_bytes(8, "big"),
+            ]
+            queue.service.queries.ask(queries.BROWSE, parameters, self._seen)
+        elif consumer.draining and not queue.returning:
+            consumer.drained()
+
+    def _seen(self, rows: list[Row] | StoreError) -> None:
+        self._waiting = False
+        if not self._open or isinstance(rows, StoreError):
+            return  # when the store is back, everything is news
+        queue = self._queue
+        at = self._at
+        room = self._consumer.room
+        chosen: list[Entry] = []
+        given = 0
+        now = now_micros()
+        for row in rows:
+            entry_id = row[0]
+            held = queue.held.get(entry_id)
+            entry = queue.service.entry_of(queue, row) if held is None else held
+            if self._wants(entry, now):
+                if given + len(chosen) >= room:
+                    break
+                if held is None and not given:
+                    chosen.append(entry)
+                elif held is None or chosen:
+                    break  # those must be asked for, these not: one kind at a time keeps the order
+                elif queue.withdraw(held):
+                    queue.hand(self._consumer, held)
+                    given += 1
+            at = entry_id
+        self._stale = self._stale or bool(rows)
+        self._page = min(max(2 * room, _FEWEST), _MOST) if chosen or given else min(2 * self._page, _MOST)
+        if not rows and self._whole_began is not None:
+            self._whole_took = time.monotonic() - self._whole_began
+            self._whole_began = None
+        self._move(at)
+        if chosen:
+            self._take(chosen)
+        else:
+            queue.touch()
+
+    def _wants(self, entry: Entry, now: int) -> bool:
+        """Whether it may have the entry, as far as is known here; not where a consumer has it already."""
+        if entry.message is None or entry.link is not None or entry.outcome is not None:
+            return False
+        if (entry.expires and entry.expires <= now) or entry.id in self._refused:
+            return False
+        return self._selector.matches(entry.message, entry.attempts)
+
+    def _move(self, at: int) -> None:
+        self._at = at
+        if self._back_to is not None:
+            self._at = min(at, self._back_to)
+            self._stale = True
+            self._back_to = None
+
+    def _take(self, chosen: list[Entry]) -> None:
+        queue = self._queue
+        self._waiting = True
+        service = queue.service
+
+        def taken(rows: list[Row] | StoreError) -> None:
+            self._waiting = False
+            if isinstance(rows, StoreError):
+                self._go_back(chosen[0].id - 1)
+                self._stale = True
+                service.reclaim(queue)
+                return
+            got = {entry_id: (attempts, annotations) for entry_id, attempts, annotations in rows}
+            back: list[int] = []
+            consumer = self._consumer
+            alive = self._open
+            for entry in chosen:
+                if entry.id not in got:
+                    continue  # another was faster
+                if entry.id in queue.held:  # read into the window meanwhile
+                    self._go_back(entry.id - 1)
+                    self._stale = True
+                elif alive and consumer.room > 0:
+                    # it may have been elsewhere between the look and the taking
+                    attempts, annotations = got[entry.id]
+                    entry.attempts, entry.annotations = attempts, annotations or b""
+                    queue.held[entry.id] = entry
+                    queue.hand(consumer, entry)
+                else:
+                    back.append(entry.id)
+            if back:
+                queue.yield_ids(back)
+            self._move(self._at)
+            queue.touch()
+
+        parameters = [
+            queue.group_id.to_bytes(4, "big"),
+            arrays.int8([entry.id for entry in chosen]),
+            service.lease_octets,
+        ]
+        service.queries.ask(queries.TAKE, parameters, taken)

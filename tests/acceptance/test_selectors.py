@@ -1,0 +1,271 @@
+"""Selectors and no-local frame by frame (rule P16; part 3, section 3.5.8; Jakarta Messaging 3.1, section 3.8)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.fix_service import Service, running_service
+from tests.fix_wire import Ask, Begin
+from tests.wire.frames import Accepted, Modified, Released, Source
+from tests.wire.messages import APPLICATION_PROPERTIES, VALUE, Header, section
+from tests.wire.peer import Delivery, Peer, Receiver, Sender, Session
+from tests.wire.types import Described, Int, Symbol, ULong
+
+pytestmark = pytest.mark.rule("P16")
+
+SELECTOR, NO_LOCAL = ULong(0x468C_0000_0004), ULong(0x468C_0000_0003)
+
+
+def numbered(number: int, **properties: Any) -> bytes:
+    application = section(APPLICATION_PROPERTIES, {"n": Int(number), **properties})
+    return application + section(VALUE, f"m{number}")
+
+
+def post(sender: Sender, numbers: range) -> None:
+    """Post all, then see that all were taken."""
+    for delivery in [sender.post(numbered(number)) for number in numbers]:
+        assert sender.answer_to(delivery).state == Accepted()
+
+
+def filtered(address: str, filters: dict[Any, Any], **fields: Any) -> Source:
+    return Source(address=address, filter={Symbol(key): value for key, value in filters.items()}, **fields)
+
+
+def select(session: Session, address: str, selector: str, **fields: Any) -> Receiver:
+    source = filtered(address, {"jms-selector": Described(SELECTOR, selector)}, **fields)
+    return session.receiver(source)
+
+
+def bodies(deliveries: list[Delivery]) -> list[Any]:
+    return [delivery.body for delivery in deliveries]
+
+
+@pytest.mark.parametrize("descriptor", [SELECTOR, Symbol("apache.org:selector-filter:string")], ids=str)
+def test_the_answer_holds_the_filters_that_are_honoured(begin: Begin, address: str, descriptor: Any) -> None:
+    """A queue cannot leave out what its own connection posts, and nobody knows the third: they are not in it."""
+    selector = Described(descriptor, "n > 1")
+    asked = {"s": selector, "l": Described(NO_LOCAL, []), "x": Described(Symbol("example:unknown"), "y")}
+    link = begin().receiver(filtered(address, asked))
+    assert link.answer.source is not None
+    assert link.answer.source.filter == {"s": selector}
+
+
+def test_only_what_matches_is_delivered_and_the_rest_stays(begin: Begin, address: str) -> None:
+    session = begin()
+    post(session.sender(address), range(10))
+    even = select(session, address, "n IN ('x') OR n = 2 OR n BETWEEN 4 AND 6")
+    assert even.bodies() == ["m2", "m4", "m5", "m6"]
+    session.sync()
+    assert session.receiver(address).bodies() == ["m0", "m1", "m3", "m7", "m8", "m9"]
+
+
+def test_messages_come_as_they_are_posted(begin: Begin, address: str) -> None:
+    session = begin()
+    link = select(session, address, "n >= 5")
+    link.credit(10)
+    sender = session.sender(address)
+    post(sender, range(10))
+    assert bodies(link.take_many(5)) == [f"m{n}" for n in range(5, 10)]
+
+
+def test_a_bad_one_is_refused_with_its_place(begin: Begin, address: str) -> None:
+    link = select(begin(), address, "n = 1 AND\n n ! 2")
+    assert link.answer.source is None
+    error = link.wait_detached().error
+    assert error is not None
+    assert error.condition == "amqp:invalid-field"
+    assert "line 2, column 4" in (error.description or "")
+
+
+@pytest.mark.parametrize("value", [Int(5), Symbol("n = 1")], ids=repr)
+def test_a_selector_is_a_string(begin: Begin, address: str, value: Any) -> None:
+    link = begin().receiver(filtered(address, {"s": Described(SELECTOR, value)}))
+    assert link.error == "amqp:invalid-field"
+
+
+def test_an_empty_one_selects_everything(begin: Begin, address: str) -> None:
+    session = begin()
+    post(session.sender(address), range(3))
+    assert select(session, address, " ").bodies() == ["m0", "m1", "m2"]
+
+
+def test_a_match_is_found_behind_ten_thousand_others(begin: Begin, address: str, ask: Ask) -> None:
+    """Five windows of messages that nobody here wants lie before it; none of them is leased, then or later."""
+    session = begin()
+    control, sender = session.control(), session.sender(address)
+    for start in range(0, 10_000, 1000):
+        txn = control.declare()
+        for number in range(start, start + 1000):
+            sender.post(numbered(number), txn=txn, settled=True)
+        control.commit(txn)
+    post(sender, range(10_000, 10_003))
+    link = select(session, address, "n >= 10001")
+    assert bodies(link.take_many(2)) == ["m10001", "m10002"]
+    assert ask("select count(*) from coordinator.entry where lease <> 0") == [(2,)]
+    post(sender, range(20_000, 20_001))
+    assert link.take().body == "m20000"
+
+
+def test_a_consumer_without_credit_hides_nothing(begin: Begin, address: str) -> None:
+    """What its instance has loaded for the first, and the first does not take, the second may have."""
+    session = begin()
+    post(session.sender(address), range(50))
+    plain = session.receiver(address, credit=1)
+    assert plain.take().body == "m0"
+    chosen = select(session, address, "n = 7 OR n = 30")
+    assert chosen.bodies() == ["m7", "m30"]
+    post(session.sender(address), range(100, 102))
+    assert select(session, address, "n = 101").bodies() == ["m101"]
+    assert bodies(plain.take_many(3)) == ["m1", "m2", "m3"]
+
+
+def test_consumers_that_choose_alike_share(begin: Begin, address: str) -> None:
+    sessions = [begin() for _ in range(3)]
+    post(sessions[0].sender(address), range(60))
+    links = [select(session, address, "n < 30") for session in sessions]
+    for link in links:
+        link.credit(10)
+    seen = [link.take().body for link in links for _ in range(10)]
+    assert sorted(seen) == sorted(f"m{n}" for n in range(30))
+
+
+def test_what_comes_back_is_found_again(begin: Begin, address: str) -> None:
+    """Released: at its place. Modified: with another count, which can be selected by. Undeliverable here: to others."""
+    session = begin()
+    post(session.sender(address), range(6))
+    link = select(session, address, "n < 5")
+    first = link.take_many(3)
+    first[1].disposition(Released())
+    assert link.take().body == "m1"
+    first[0].disposition(Modified(delivery_failed=True))
+    again = link.take()
+    assert (again.body, again.count) == ("m0", 1)
+    again.disposition(Modified(undeliverable_here=True))
+    first[2].disposition(Modified(delivery_failed=True))
+    failed = select(session, address, "JMSXDeliveryCount = 2")
+    assert sorted(delivery.body for delivery in failed.take_many(2)) == ["m0", "m2"]
+    assert bodies(link.drain()) == ["m3", "m4"]
+
+
+def test_a_transaction_retires_what_was_chosen(begin: Begin, address: str) -> None:
+    session = begin()
+    post(session.sender(address), range(4))
+    link = select(session, address, "n = 1 OR n = 2")
+    control = session.control()
+    one, two = link.take_many(2)
+    txn = control.declare()
+    one.retire(txn)
+    control.commit(txn)
+    txn = control.declare()
+    two.retire(txn)
+    control.roll_back(txn)
+    assert link.take().body == "m2"
+    link.detach()
+    assert session.receiver(address).bodies() == ["m0", "m2", "m3"]
+
+
+def test_a_lost_consumer_gives_back(begin: Begin, address: str) -> None:
+    session, other = begin(), begin()
+    post(session.sender(address), range(4))
+    assert bodies(select(other, address, "n > 1").take_many(2)) == ["m2", "m3"]
+    other.peer.close_socket()
+    again = select(session, address, "n > 1").take_many(2)
+    assert [(delivery.body, delivery.count) for delivery in again] == [("m2", 1), ("m3", 1)]
+
+
+def test_a_browser_sees_what_matches(begin: Begin, address: str) -> None:
+    session = begin()
+    post(session.sender(address), range(500))
+    link = select(session, address, "n >= 100 AND n < 110 OR n = 480", distribution_mode="copy")
+    assert link.answer.source is not None
+    assert link.answer.source.filter
+    assert bodies(link.take_many(3)) == ["m100", "m101", "m102"]
+    assert bodies(link.drain()) == [f"m{n}" for n in range(103, 110)] + ["m480"]
+    assert len(session.receiver(address).bodies()) == 500
+
+
+def test_headers_can_be_selected_by(begin: Begin, address: str) -> None:
+    session = begin()
+    sender = session.sender(address)
+    for priority in (1, 5, 9):
+        message = section(Header.CODE, Header(priority=priority).described().value) + section(VALUE, Int(priority))
+        assert sender.outcome(message) == Accepted()
+    assert select(session, address, "JMSPriority > 4").bodies() == [5, 9]
+
+
+@pytest.fixture(scope="module")
+def two_workers() -> Iterator[Service]:
+    with running_service({"workers": "2"}) as service:
+        yield service
+
+
+def test_choosing_among_instances(two_workers: Service) -> None:
+    """Whichever worker a connection is with: what one posts or gives back, consumers of the other find."""
+    peers = [Peer(two_workers.port) for _ in range(8)]
+    for peer in peers:
+        peer.open()
+    sessions = [peer.begin() for peer in peers]
+    for number, session in enumerate(sessions):
+        post(session.sender("q"), range(1000 * number, 1000 * number + 20))
+    links = [
+        select(
+            session,
+            "q",
+            f"n >= {1000 * number} AND n < {1000 * number + 10}",
+        )
+        for number, session in enumerate(sessions)
+    ]
+    for number, link in enumerate(reversed(links)):
+        first = 1000 * (len(links) - 1 - number)
+        taken = link.take_many(10)
+        assert sorted(delivery.body for delivery in taken) == [f"m{n}" for n in range(first, first + 10)]
+    for link in links:
+        link.detach()
+    again = select(sessions[0], "q", "n BETWEEN 3000 AND 3009 AND JMSXDeliveryCount > 1 OR n = 99999")
+    assert len(again.take_many(10)) == 10
+    post(sessions[5].sender("q"), range(99_999, 100_000))
+    assert again.take().body == "m99999"
+    for peer in peers:
+        peer.close_socket()
+
+
+TOPIC = (Symbol("topic"),)
+
+
+def test_a_subscription_gets_what_it_selects_and_keeps_nothing_else(begin: Begin, address: str, ask: Ask) -> None:
+    session = begin()
+    chosen = select(session, address, "n = 3 OR n = 5000", capabilities=TOPIC)
+    every = session.receiver(Source(address=address, capabilities=TOPIC))
+    post(session.sender(address), range(100))
+    chosen.credit(1)
+    assert chosen.take().body == "m3"
+    assert len(every.bodies()) == 100
+    assert chosen.drain() == []
+    post(session.sender(address), range(5000, 5001))
+    assert chosen.take().body == "m5000"
+    left = (
+        "select count(*) from coordinator.entry e join coordinator.consumer_group g on g.id = e.group_id "
+        "join coordinator.address a on a.id = g.address_id where a.name = %s"
+    )
+    assert ask(left, address) == [(3,)]  # the two that the one has not accepted yet, and what the other has not taken
+
+
+def test_no_local_leaves_out_what_its_own_connection_posts(begin: Begin, address: str) -> None:
+    """In a transaction and outside; another subscription of the connection has it all."""
+    session, other = begin(), begin()
+    quiet = session.receiver(filtered(address, {"no-local": Described(NO_LOCAL, [])}, capabilities=TOPIC))
+    assert quiet.answer.source is not None
+    assert list(quiet.answer.source.filter or ()) == ["no-local"]
+    every = session.receiver(Source(address=address, capabilities=TOPIC))
+    control = session.control()
+    sender = session.sender(address)
+    post(sender, range(2))
+    txn = control.declare()
+    sender.post(numbered(2), txn=txn, settled=True)
+    control.commit(txn)
+    post(other.sender(address), range(3, 5))
+    assert quiet.bodies() == ["m3", "m4"]
+    assert every.bodies() == [f"m{n}" for n in range(5)]

@@ -1,0 +1,214 @@
+"""Two workers on one port and one store."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from store.embedded import running_url
+from store.tables import SCHEMA
+from tests.acceptance.engine_client import Client, Lost
+from tests.acceptance.history import Consumer, History, Mover, Producer, Worker, decisions, left
+from tests.fix_service import PATIENCE, Service, running_service
+
+
+@pytest.fixture
+def two() -> Iterator[Service]:
+    with running_service({"workers": "2"}) as service:
+        yield service
+
+
+def _pids(service: Service, since: int = 0, count: int = 2) -> dict[int, int]:
+    """The pid of each worker by its number, as last said."""
+    found: dict[int, int] = {}
+    deadline = time.monotonic() + PATIENCE
+    while len(found) < count:
+        assert time.monotonic() < deadline
+        for line in service.log_lines()[since:]:
+            if line.get("event") == "worker ready":
+                found[line["worker"]] = line["pid"]
+        time.sleep(0.01)
+    return found
+
+
+def _worker_of(client: Client, pids: dict[int, int]) -> int:
+    """The number of the worker that has the other end of the client's connection."""
+    port = client.socket.getsockname()[1]
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    inodes = {fields[9] for fields in rows if int(fields[2].split(":")[1], 16) == port}
+    for number, pid in pids.items():
+        for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(OSError):
+                if str(descriptor.readlink()).removeprefix("socket:[").rstrip("]") in inodes:
+                    return number
+    raise AssertionError("no worker has the connection")
+
+
+def _one_each(service: Service, pids: dict[int, int]) -> dict[int, Client]:
+    """A client at each worker: the kernel deals connections out."""
+    clients: dict[int, Client] = {}
+    for attempt in range(200):
+        client = Client(service.port, f"client-{attempt}")
+        client.control  # noqa: B018 - the worker has accepted the connection when it answers
+        number = _worker_of(client, pids)
+        if number in clients:
+            client.close()
+        else:
+            clients[number] = client
+        if len(clients) == 2:
+            return clients
+    raise AssertionError("all connections went to one worker")
+
+
+def test_what_is_posted_at_one_is_delivered_at_the_other(two: Service) -> None:
+    clients = _one_each(two, _pids(two))
+    receiver = clients[1].receiver("orders", 10)
+    sender = clients[0].sender("orders")
+    # each only after the one before was taken: it is the notice that brings it, and no look at the store by chance
+    for number in range(20):
+        txn = clients[0].declare()
+        clients[0].post(sender, f"m{number}", txn=txn)
+        assert clients[0].discharge(txn, fail=False).accepted
+        taken = clients[1].receive(receiver)
+        assert taken.body == f"m{number}"
+        clients[1].accept(taken)
+        receiver.flow(1)
+    for client in clients.values():
+        client.close()
+
+
+@pytest.mark.rule("T11")
+def test_the_outcome_is_known_at_the_other(two: Service) -> None:
+    clients = _one_each(two, _pids(two))
+    sender = clients[0].sender("orders")
+    txn = clients[0].declare()
+    clients[0].post(sender, "m", txn=txn)
+    # undecided, it is unknown to all but its own connection (T12)
+    assert clients[1].discharge(txn, fail=False).condition == "amqp:transaction:unknown-id"
+    assert clients[0].discharge(txn, fail=False).accepted
+    assert clients[1].discharge(txn, fail=False).accepted
+    assert clients[1].discharge(txn, fail=True).condition == "amqp:illegal-state"
+    for client in clients.values():
+        client.close()
+
+
+@pytest.mark.rule("D5", "H13")
+def test_a_killed_worker_gives_back_what_it_held_and_the_other_goes_on(two: Service) -> None:
+    pids = _pids(two)
+    clients = _one_each(two, pids)
+    dying, living = clients[0], clients[1]
+    sender = living.sender("orders")
+    for number in range(20):
+        assert living.outcome(living.post(sender, f"m{number}")) == 0x24
+    held = dying.receiver("orders", 10)
+    taken = [dying.receive(held) for _ in range(10)]
+    assert [each.body for each in taken] == [f"m{number}" for number in range(10)]
+    txn = dying.declare()
+    dying.retire(taken[0], txn)
+    receiver = living.receiver("orders", 100)
+    assert [living.receive(receiver).body for _ in range(10)] == [f"m{number}" for number in range(10, 20)]
+    seen = len(two.log_lines())
+    os.kill(pids[0], signal.SIGKILL)
+    with pytest.raises(Lost):
+        dying.until(lambda: False)
+    # the other goes on meanwhile
+    again = living.declare()
+    living.post(sender, "after", txn=again)
+    assert living.discharge(again, fail=False).accepted
+    back = [living.receive(receiver) for _ in range(11)]
+    assert sorted(str(each.body) for each in back) == sorted(["after", *(f"m{number}" for number in range(10))])
+    counts = {each.body: each.message.delivery_count for each in back}
+    assert counts.pop("after") == 0
+    assert set(counts.values()) == {1}
+    assert _pids(two, seen, 1).keys() == {0}
+    living.close()
+
+
+@pytest.mark.rule("D5")
+def test_competing_consumers_at_both_get_each_message_once(two: Service) -> None:
+    count = 2000
+    clients = _one_each(two, _pids(two))
+    senders = {number: client.sender("orders") for number, client in clients.items()}
+    got: Counter[str] = Counter()
+    by: Counter[int] = Counter()
+    lock = threading.Lock()
+
+    def consume(number: int, client: Client) -> None:
+        receiver = client.receiver("orders", 50)
+        while True:
+            taken = client.receive(receiver)
+            with lock:
+                if taken.body == "end":
+                    client.accept(taken)
+                    client.close()
+                    return
+                got[str(taken.body)] += 1
+                by[number] += 1
+            client.accept(taken)
+            receiver.flow(1)
+
+    consumers = [
+        threading.Thread(target=consume, args=(number, Client(two.port, f"consumer-{number}")), daemon=True)
+        for number in range(6)
+    ]
+    for thread in consumers:
+        thread.start()
+    for number in range(count):
+        clients[number % 2].post(senders[number % 2], f"m{number}", settled=True)
+    deadline = time.monotonic() + PATIENCE
+    while len(got) < count:
+        assert time.monotonic() < deadline, f"{len(got)} of {count}"
+        for client in clients.values():
+            client.turn(0.01)
+    for _ in consumers:
+        clients[0].post(senders[0], "end")
+    clients[0].turn(0)
+    for thread in consumers:
+        thread.join(PATIENCE)
+        assert not thread.is_alive()
+    assert set(got.values()) == {1}
+    assert len(by) > 1
+    for client in clients.values():
+        client.close()
+
+
+@pytest.mark.rule("T8", "T11", "H4", "H5", "H13")
+def test_workers_killed_in_turn_under_load(two: Service) -> None:
+    history = History()
+    kinds: list[type[Worker]] = [Producer, Producer, Producer, Consumer, Consumer, Mover]
+    load = [kind(history, lambda: two.port, f"{kind.__name__}-{n}", n) for n, kind in enumerate(kinds)]
+    for worker in load:
+        worker.start()
+    for kill in range(8):
+        time.sleep(0.5)
+        pids = _pids(two)
+        seen = len(two.log_lines())
+        history.kills += 1
+        ended = [line for line in two.log_lines() if line.get("event") == "worker ended" and line["status"] != -9]
+        assert not ended, "\n".join(map(str, two.log_lines()))
+        os.kill(pids[kill % 2], signal.SIGKILL)
+        _pids(two, seen, 1)
+    time.sleep(0.5)
+    history.stopping = True
+    for thread in load:
+        thread.join(PATIENCE)
+        assert not thread.is_alive(), thread.name
+    client = Client(two.port, "end")
+    for thread in load:
+        thread.resolve(client)
+    url = running_url(two.data_dir)
+    there = left(client, url)
+    client.close()
+    found = history.violations(there, decisions(url))
+    assert not found, "\n".join(found)
+    with psycopg.connect(url) as connection:
+        assert connection.execute(f"select count(*) from {SCHEMA}.txn".encode()).fetchone() == (0,)

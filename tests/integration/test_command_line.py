@@ -1,0 +1,184 @@
+"""The command line, run as people run it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.fix_command import Command, Serve, environment
+from tests.fix_store import Rows
+
+
+@pytest.fixture
+def run(command: Command, database_url: str) -> Command:
+    """Commands on the test's own store."""
+
+    def on_store(*arguments: str) -> object:
+        return command(*arguments, COORDINATOR_DATABASE_URL=database_url)
+
+    return on_store  # type: ignore[return-value]
+
+
+def test_addresses(run: Command) -> None:
+    made = run("address", "add", "orders", "--max-attempts", "3")
+    assert (made.returncode, made.stdout, made.stderr) == (0, "made the queue 'orders'\n", "")
+    assert run("address", "add", "news", "--topic", "--on-expiry", "dead-letter").returncode == 0
+    listed = json.loads(run("address", "list", "--json").stdout)
+    assert [(line["name"], line["routing"], line["ready"]) for line in listed] == [
+        ("news", "topic", 0),
+        ("orders", "queue", 0),
+    ]
+    assert [line.split()[:2] for line in run("address", "list").stdout.splitlines()] == [
+        ["name", "routing"],
+        ["news", "topic"],
+        ["orders", "queue"],
+    ]
+    shown = json.loads(run("address", "show", "orders", "--json").stdout)
+    assert (shown["max_attempts"], [group["name"] for group in shown["groups"]]) == (3, [""])
+    assert "max-attempts: 3" in run("address", "show", "orders").stdout
+
+
+@pytest.mark.rule("S7")
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [
+        (("address", "add", "x" * 10_240), 2, "(10240 characters) is too long"),
+        (("address", "add", "a\nerror: forged"), 2, r"'a\nerror: forged' has U+000A at character 2"),
+        (("address", "add", ""), 2, "the address is empty"),
+        (("address", "add", "a", "--on-expiry", "burn"), 2, "--on-expiry: expected drop or dead-letter, not 'burn'"),
+        (("address", "show", "none"), 1, "there is no address 'none'"),
+        (("purge", "none"), 1, "there is no address 'none'"),
+        (("outcome", "xyz"), 2, "TXN-ID: expected 32 hexadecimal digits, not 'xyz'"),
+        (("outcome", "0" * 32), 1, "is not known"),
+        (("resolve", "0" * 32, "--rollback", "--reason", "x"), 1, "no undecided transaction"),
+        (("resolve", "0" * 32, "--rollback"), 2, "--reason: expected"),
+        (("resolve", "0" * 32, "--reason", "x"), 2, "give one of --commit and --rollback"),
+        (("resolve", "0" * 32, "--commit", "--rollback", "--reason", "x"), 2, "give one of"),
+        (("address", "list", "--config", "/none.toml"), 2, "settings file /none.toml: No such file"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line(run: Command, arguments: tuple[str, ...], status: int, said: str) -> None:
+    done = run(*arguments)
+    assert (done.returncode, done.stdout) == (status, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("error: ")
+    assert said in line
+    assert len(line) < 400
+
+
+def test_an_address_is_there_once(run: Command) -> None:
+    run("address", "add", "orders")
+    again = run("address", "add", "orders")
+    assert (again.returncode, again.stderr) == (1, "error: there is an address 'orders' already\n")
+
+
+@pytest.mark.rule("H15", "S7")
+def test_undecided_transactions_are_listed_and_resolved(run: Command, rows: Rows) -> None:
+    txn_id = str(rows.txn(3, owner="shop\n\x1b[2J", posted=7))
+    (line,) = json.loads(run("transactions", "--json").stdout)
+    assert (line["txn_id"], line["owner"], line["posted"]) == (txn_id, "shop\n\x1b[2J", 7)
+    table = run("transactions").stdout
+    assert len(table.splitlines()) == 2
+    assert r"shop\n\x1b[2J" in table
+    assert json.loads(run("outcome", txn_id.replace("-", ""), "--json").stdout)["outcome"] == "undecided"
+    refused = run("resolve", txn_id, "--commit", "--reason", "x")
+    assert refused.returncode == 1
+    assert "its messages are not in the store before its client commits" in refused.stderr
+    done = run("resolve", txn_id, "--rollback", "--reason", "the client is gone")
+    assert (done.returncode, done.stdout) == (0, f"transaction {txn_id} is rolled back\n")
+    outcome = json.loads(run("outcome", txn_id, "--json").stdout)
+    assert (outcome["outcome"], outcome["reason"]) == ("rollback", "the client is gone")
+    assert "outcome:      rollback" in run("outcome", txn_id).stdout
+    again = run("resolve", txn_id, "--rollback", "--reason", "y")
+    assert again.returncode == 1
+    assert "decided already: rollback (the client is gone) at " in again.stderr
+    assert json.loads(run("transactions", "--json").stdout) == []
+
+
+def test_purge(run: Command, rows: Rows) -> None:
+    group = rows.queue("orders")
+    rows.entry(group)
+    rows.entry(group, lease=2)
+    assert run("purge", "orders").stdout.startswith("purged 1, left 1 ")
+
+
+def test_migrate_says_what_it_did(command: Command, empty_database_url: str) -> None:
+    assert (
+        command("migrate", "--database-url", empty_database_url).stdout
+        == "database schema is at 0001 now, was at none\n"
+    )
+    assert command("migrate", "--database-url", empty_database_url).stdout == "database schema is at 0001 already\n"
+
+
+def test_the_store_of_a_running_service_is_found_by_its_folder(
+    command: Command, serve: Serve, open_folder: Path, database_url: str
+) -> None:
+    folder = open_folder / "found"
+    stopped = command("address", "list", "--data-dir", str(folder))
+    assert stopped.returncode == 1
+    assert (
+        stopped.stderr
+        == f"error: no coordinator runs with the data folder {folder}; start one, or give --database-url\n"
+    )
+    serve("--data-dir", str(folder)).listening()
+    # The folder of the flag is meant, not the URL of the environment.
+    made = command("address", "add", "orders", "--data-dir", str(folder), COORDINATOR_DATABASE_URL=database_url)
+    assert made.returncode == 0
+    assert command("address", "list", "--json", COORDINATOR_DATABASE_URL=database_url).stdout == "[]\n"
+    assert "orders" in command("address", "list", COORDINATOR_DATA_DIR=str(folder)).stdout
+
+
+@pytest.mark.rule("S8")
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("postgresql://u:hunter2@127.0.0.1:1/shop", "database at 127.0.0.1:1/shop: Connection refused"),
+        ("mysql://u:hunter2@h/shop", "flag --database-url: database_url: expected postgresql://"),
+        ("postgresql://u:hunter2%zz@h/shop", "the database URL cannot be read"),
+    ],
+)
+def test_a_database_that_cannot_be_used_is_named_without_its_password(command: Command, url: str, said: str) -> None:
+    done = command("address", "list", "--database-url", url)
+    assert done.returncode in (1, 2)
+    assert said in done.stderr
+    assert "hunter2" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [(("serve", "--prot", "1"), "No such option: --prot"), (("serv",), "No such command 'serv'")],
+)
+def test_unknown_flags_and_commands(command: Command, arguments: tuple[str, ...], said: str) -> None:
+    done = command(*arguments)
+    assert done.returncode == 2
+    assert said in done.stderr
+
+
+def test_an_unknown_setting(command: Command, tmp_path: Path) -> None:
+    done = command("serve", COORDINATOR_WORKER="2")
+    assert done.returncode == 2
+    assert done.stderr == "error: environment variable COORDINATOR_WORKER: there is no such setting\n"
+
+
+def test_version(command: Command) -> None:
+    assert command("--version").stdout.startswith("coordinator ")
+
+
+def test_administration_does_not_wait_for_what_it_does_not_use(tmp_path: Path) -> None:
+    """Spark and Proton take seconds; a person who asks for an outcome has none of them loaded."""
+    code = """
+import sys
+from coordinator.__main__ import main
+sys.argv = ["coordinator", "outcome", "0" * 32, "--data-dir", sys.argv[1]]
+try:
+    main()
+except SystemExit:
+    print(sorted({"pyspark", "pandas", "pyarrow", "proton", "links", "spark", "alembic"} & set(sys.modules)))
+"""
+    arguments = [sys.executable, "-c", code, str(tmp_path)]
+    done = subprocess.run(arguments, capture_output=True, text=True, env=environment(), check=True)
+    assert done.stdout == "[]\n"

@@ -1,0 +1,162 @@
+"""Writes the pages of ``docs/`` that say what the program says, from the program: ``python -m tests.reference``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import typer.main
+from pydantic import BaseModel, ByteSize
+
+from coordinator.__main__ import app
+from coordinator.settings import CONFIG_VARIABLE, PREFIX, AddressPattern, Settings
+from coordinator.transitions import TRANSACTION, TxnState
+
+_DOCS = Path(__file__).resolve().parent.parent / "docs" / "reference"
+_WRITTEN = "<!-- Written by python -m tests.reference; a test compares. -->"
+
+
+def settings_page() -> str:
+    lines = [
+        "# Settings",
+        "",
+        _WRITTEN,
+        "",
+        "A setting is taken from the command line, else from the environment, else from one TOML file",
+        f"(`--config FILE` or `{CONFIG_VARIABLE}`), else it has its default. An unknown or wrong setting is an error",
+        "that names it and where it came from; the service does not start. Sizes are bytes, or text with a unit:",
+        '`"64 MiB"`. In TOML, the part of a name before the dot is a table.',
+        "",
+        "| setting | variable | default | meaning |",
+        "|---|---|---|---|",
+        *_settings(Settings, ""),
+        "",
+        "A variable with a list: `listen` is parted by commas, `addresses.patterns` is JSON.",
+        "",
+        "## addresses.patterns",
+        "",
+        "A list of tables; the first whose `match` fits the name of an address counts.",
+        "",
+        "| key | default | meaning |",
+        "|---|---|---|",
+    ]
+    for name, field in AddressPattern.model_fields.items():
+        default = "required" if field.is_required() else _default(field.default)
+        lines.append(f"| `{name}` | {default} | {field.description} |")
+    lines += [
+        "",
+        "```toml",
+        'listen = ["amqp://127.0.0.1:5672"]',
+        "workers = 2",
+        "",
+        "[addresses]",
+        'create = "matching"',
+        "",
+        "[[addresses.patterns]]",
+        'match = "orders.*"',
+        'on_expiry = "dead-letter"',
+        "max_attempts = 5",
+        "",
+        "[[addresses.patterns]]",
+        'match = "news.*"',
+        'routing = "topic"',
+        "```",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _settings(section: type[BaseModel], prefix: str) -> Iterator[str]:
+    for name, field in section.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield from _settings(field.annotation, f"{prefix}{name}.")
+            continue
+        path = f"{prefix}{name}"
+        variable = PREFIX + path.upper().replace(".", "__")
+        yield f"| `{path}` | `{variable}` | {_default(field.default)} | {field.description} |"
+
+
+def _default(value: object) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, ByteSize):
+        return "`" + value.human_readable(separator=" ").replace(".0 ", " ") + "`"
+    if isinstance(value, tuple):
+        return ", ".join(f"`{each}`" for each in value) or "none"
+    return f"`{value}`"
+
+
+def command_line_page() -> str:
+    lines = ["# Command line", "", _WRITTEN, ""]
+    lines += [
+        "Exit status: 0 done; 1 it could not be done (the error says why); 2 the command or a setting is wrong.",
+        "",
+    ]
+    # Of the version of click that typer comes with; it has no types of its own.
+    root: Any = typer.main.get_command(app)
+    for path, command in _commands(root, ()):
+        arguments = [each for each in command.params if each.param_type_name == "argument"]
+        options = [each for each in command.params if each.param_type_name == "option" and each.name != "help"]
+        usage = " ".join(["coordinator", *path, *(_metavar(each) for each in arguments)])
+        lines += [f"## {usage}", "", *(command.help or "").strip().splitlines(), ""]
+        for each in options:
+            value = "" if each.is_flag else f" {_metavar(each)}"
+            lines.append(f"- `{each.opts[0]}{value}`: {each.help}")
+        if options:
+            lines.append("")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _metavar(parameter: Any) -> str:
+    return str(parameter.metavar or parameter.name.upper().replace("_", "-"))
+
+
+def _commands(command: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    for name, each in getattr(command, "commands", {}).items():
+        if getattr(each, "commands", None):
+            yield from _commands(each, (*path, name))
+        else:
+            yield (*path, name), each
+
+
+def states_page() -> str:
+    lines = [
+        "# The life of a transaction",
+        "",
+        _WRITTEN,
+        "",
+        "From `coordinator/transitions.py`; an event that a state does not name is refused there.",
+        "",
+        "```mermaid",
+        "stateDiagram-v2",
+        "    [*] --> active: declare",
+    ]
+    together: dict[tuple[TxnState, TxnState], list[str]] = {}
+    for (state, event), target in TRANSACTION.items():
+        together.setdefault((state, target), []).append(event.value)
+    lines += [
+        f"    {state.value.replace('-', '_')} --> {target.value.replace('-', '_')}: {', '.join(events)}"
+        for (state, target), events in together.items()
+        if state is not target
+    ]
+    lines += [
+        "    committed --> [*]",
+        "    rolled_back --> [*]",
+        "```",
+        "",
+        "| state | event | becomes |",
+        "|---|---|---|",
+        *(f"| {state.value} | {event.value} | {target.value} |" for (state, event), target in TRANSACTION.items()),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+PAGES: dict[str, tuple[Path, Callable[[], str]]] = {
+    "settings": (_DOCS / "settings.md", settings_page),
+    "command-line": (_DOCS / "command-line.md", command_line_page),
+    "states": (_DOCS.parent / "explanation" / "states.md", states_page),
+}
+
+if __name__ == "__main__":
+    for target, page in PAGES.values():
+        target.write_text(page(), encoding="utf-8")

@@ -1,0 +1,121 @@
+"""Sections of messages (``coordinator/message.py``): the bare message stays as it is (rule P10)."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from coordinator.encoding import DecodeError
+from coordinator.message import examine, outgoing, sections, to_of
+from tests.unit.test_encoding import VALUES
+from tests.wire import types
+from tests.wire.frames import Record
+from tests.wire.messages import DATA, SEQUENCE, VALUE, Header, Message, Properties, section
+from tests.wire.types import Symbol, Timestamp, UInt
+
+_OPTIONAL_UINT = st.one_of(st.none(), st.integers(0, (1 << 32) - 1).map(UInt))
+_NAMES = st.text("abc-", min_size=1, max_size=8).map(Symbol)
+_HEADERS = st.builds(
+    Header,
+    durable=st.sampled_from((None, True, False)),
+    priority=st.one_of(st.none(), st.integers(0, 255)),
+    ttl=_OPTIONAL_UINT,
+    first_acquirer=st.sampled_from((None, True, False)),
+    delivery_count=_OPTIONAL_UINT,
+)
+_PROPERTIES = st.builds(
+    Properties,
+    message_id=st.one_of(st.none(), st.text(max_size=9), st.uuids()),
+    to=st.one_of(st.none(), st.text(max_size=9)),
+    absolute_expiry_time=st.one_of(st.none(), st.integers(0, 1 << 45).map(Timestamp)),
+    group_sequence=_OPTIONAL_UINT,
+)
+_ANNOTATIONS = st.dictionaries(_NAMES, VALUES, max_size=3)
+_BODIES = st.one_of(
+    st.lists(st.binary(max_size=30), max_size=3).map(lambda parts: [(DATA, part) for part in parts]),
+    st.lists(st.lists(VALUES, max_size=2), max_size=2).map(lambda parts: [(SEQUENCE, part) for part in parts]),
+    VALUES.map(lambda value: [(VALUE, value)]),
+)
+
+
+@st.composite
+def messages(draw: st.DrawFn) -> bytes:
+    """Any well-formed message; sections in either form of descriptor, small or large."""
+    large, symbolic = draw(st.booleans()), draw(st.booleans())
+    parts: list[bytes] = []
+
+    def add(found: Any, code: int = 0) -> None:
+        if isinstance(found, Record):
+            parts.append(found.encoded(large=large, symbolic=symbolic))
+        elif found is not None:
+            parts.append(section(code, found, large=large))
+
+    add(draw(st.none() | _HEADERS))
+    add(draw(st.none() | _ANNOTATIONS), 0x71)
+    add(draw(st.none() | _ANNOTATIONS), 0x72)
+    add(draw(st.none() | _PROPERTIES))
+    add(draw(st.none() | st.dictionaries(st.text(max_size=5), st.integers(0, 9).map(UInt), max_size=3)), 0x74)
+    for code, value in draw(_BODIES):
+        add(value, code) if value is not None else parts.append(section(code, None))
+    add(draw(st.none() | _ANNOTATIONS), 0x78)
+    return b"".join(parts)
+
+
+@pytest.mark.rule("P10")
+@given(messages(), st.integers(0, 5), st.one_of(st.none(), st.integers(1, 1 << 33)), _ANNOTATIONS)
+def test_a_delivery_differs_in_its_header_and_annotations_only(
+    octets: bytes, attempts: int, left: int | None, added: dict[Any, Any]
+) -> None:
+    """Part 3, section 3.2: durable and priority stay, the count and the time left are ours; the rest is as it was."""
+    before = Message(octets)
+    after = Message(outgoing(octets, attempts, left, types.encode(added, large=True) if added else b""))
+    assert after.bare == before.bare
+    assert after.annotations == {**before.annotations, **added}
+    assert not any(found.code == 0x71 for found in after.sections), "delivery annotations are for one hop"
+    assert bool(after.header.durable) == bool(before.header.durable)
+    assert after.header.priority == before.header.priority
+    assert after.header.delivery_count == attempts
+    expected = None if before.header.ttl is None or left is None else min(left, 0xFFFFFFFF)
+    assert after.header.ttl == expected
+    if attempts:
+        assert not after.header.first_acquirer
+
+
+@pytest.mark.rule("P10", "P12")
+@given(messages())
+def test_what_a_message_says_of_itself(octets: bytes) -> None:
+    """Part 3, sections 3.2.1 and 3.2.4: ttl, absolute-expiry-time, to."""
+    message = Message(octets)
+    properties = next((found.value for found in message.sections if found.code == Properties.CODE), Properties())
+    facts = examine(octets)
+    assert facts.ttl_ms == message.header.ttl
+    assert facts.absolute_expiry_ms == properties.absolute_expiry_time
+    assert to_of(octets) == properties.to
+    found = sections(octets)
+    assert [each.code for each in found] == [each.code for each in message.sections]
+    assert b"".join(octets[each.start : each.end] for each in found) == octets
+
+
+@pytest.mark.rule("P10")
+@settings(max_examples=400)
+@given(messages(), st.lists(st.tuples(st.integers(0, 1 << 16), st.integers(0, 255)), max_size=4), st.data())
+def test_mutated_messages_are_read_or_refused(octets: bytes, edits: list[tuple[int, int]], draw: st.DataObject) -> None:
+    """Whatever was taken in can be given out; nothing but a DecodeError is ever raised."""
+    mutated = bytearray(octets)
+    for at, value in edits:
+        if mutated:
+            mutated[at % len(mutated)] = value
+    message = bytes(mutated[: draw.draw(st.integers(0, len(mutated)))])
+    try:
+        examine(message)
+    except DecodeError:
+        return
+    made = outgoing(message, 1, 5, types.encode({Symbol("x-opt"): "y"}))
+    kept = b"".join(message[each.start : each.end] for each in sections(message) if each.code >= Properties.CODE)
+    assert made.endswith(kept)
+    with suppress(DecodeError):
+        to_of(message)

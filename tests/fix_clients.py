@@ -1,8 +1,13 @@
-"""What the clients of other vendors are built with: Maven and npm, once a session, from what is pinned."""
+"""What the clients of other vendors are built with: Maven, npm, Cargo and Go, once a session, from what is pinned.
+
+Maven and npm must be there. Not every system has a Cargo or a Go that is new enough; without them, their tests are
+skipped.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -39,6 +44,43 @@ def npm_modules(project: Path) -> Path:
         assert done.returncode == 0, done.stdout + done.stderr
         installed.touch()
     return project
+
+
+def need(tool: str, question: str, oldest: tuple[int, int]) -> None:
+    """Skip when ``tool`` is missing, or answers ``question`` with a version below ``oldest``."""
+    wanted = f"{tool} {oldest[0]}.{oldest[1]} or newer is needed for these tests"
+    if shutil.which(tool) is None:
+        pytest.skip(f"{wanted}, and there is none")
+    answer = subprocess.run([tool, question], capture_output=True, text=True, check=False).stdout.strip()
+    found = re.search(r"(\d+)\.(\d+)", answer)
+    if found is None or (int(found[1]), int(found[2])) < oldest:
+        pytest.skip(f"{wanted}, found {answer or 'nothing'}")
+
+
+def built(project: Path, program: str, command: list[str], **environment: str) -> Path:
+    """``program`` of ``project``, made by ``command``, which does nothing when it is up to date."""
+    done = subprocess.run(
+        command, cwd=project, env={**os.environ, **environment}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return project / "target" / program
+
+
+@pytest.fixture(scope="session")
+def fe2o3_program() -> Path:
+    """The acceptance cases with fe2o3-amqp."""
+    need("cargo", "--version", (1, 85))
+    project = REPOSITORY / "tests" / "acceptance" / "rust"
+    build = ["cargo", "build", "--locked", "--quiet", "--target-dir", "target"]
+    return built(project, "debug/acceptance-rust", build)
+
+
+@pytest.fixture(scope="session")
+def go_program() -> Path:
+    """The acceptance cases with go-amqp."""
+    need("go", "version", (1, 18))
+    build = ["go", "build", "-buildvcs=false", "-o", "target/acceptance", "."]
+    return built(REPOSITORY / "tests" / "acceptance" / "go", "acceptance", build, GOTOOLCHAIN="local", GOFLAGS="")
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,247 @@
+//! What each case does. Every case has addresses of its own.
+
+use std::error::Error;
+
+use fe2o3_amqp::connection::ConnectionHandle;
+use fe2o3_amqp::session::SessionHandle;
+use fe2o3_amqp::transaction::{
+    Controller, OwnedTransaction, Transaction, TransactionDischarge, TransactionPosting, TransactionRetirement,
+};
+use fe2o3_amqp::types::messaging::{Modified, Outcome};
+use fe2o3_amqp::{Connection, Receiver, Sender, Session};
+use serde_json::{json, Value};
+
+type Failure = Box<dyn Error + Send + Sync>;
+
+/// What `case` saw; none where there is no such case.
+pub async fn run(case: &str, url: &str) -> Result<Option<Value>, Failure> {
+    let mut client = Client::open(case, url).await?;
+    let seen = match case {
+        "send-and-receive" => send_and_receive(&mut client).await?,
+        "outcomes" => outcomes(&mut client).await?,
+        "commit-and-rollback" => commit_and_rollback(&mut client).await?,
+        "retire" => retire(&mut client).await?,
+        "transfer" => transfer(&mut client).await?,
+        "dropped" => dropped(&mut client).await?,
+        _ => return Ok(None),
+    };
+    client.close().await?;
+    Ok(Some(seen))
+}
+
+/// A connection with one session, and the addresses of one case.
+struct Client {
+    case: String,
+    links: u32,
+    connection: ConnectionHandle<()>,
+    session: SessionHandle<()>,
+}
+
+impl Client {
+    async fn open(case: &str, url: &str) -> Result<Self, Failure> {
+        let mut connection = Connection::open(format!("fe2o3-{case}"), url).await?;
+        let session = Session::begin(&mut connection).await?;
+        Ok(Self { case: case.to_owned(), links: 0, connection, session })
+    }
+
+    async fn close(mut self) -> Result<(), Failure> {
+        self.session.end().await?;
+        self.connection.close().await?;
+        Ok(())
+    }
+
+    fn address(&self, name: &str) -> String {
+        format!("fe2o3.{}.{name}", self.case)
+    }
+
+    /// Links of one connection have names of their own.
+    fn link(&mut self) -> String {
+        self.links += 1;
+        format!("link-{}", self.links)
+    }
+
+    async fn sender(&mut self, name: &str) -> Result<Sender, Failure> {
+        let (link, address) = (self.link(), self.address(name));
+        Ok(Sender::attach(&mut self.session, link, address).await?)
+    }
+
+    async fn receiver(&mut self, name: &str) -> Result<Receiver, Failure> {
+        let (link, address) = (self.link(), self.address(name));
+        Ok(Receiver::attach(&mut self.session, link, address).await?)
+    }
+
+    async fn controller(&mut self) -> Result<Controller, Failure> {
+        let link = self.link();
+        Ok(Controller::attach(&mut self.session, link).await?)
+    }
+
+    /// Sends texts outside any transaction.
+    async fn send(&mut self, name: &str, texts: &[&str]) -> Result<(), Failure> {
+        let mut sender = self.sender(name).await?;
+        for text in texts {
+            accepted(sender.send(text.to_string()).await?)?;
+        }
+        sender.close().await?;
+        Ok(())
+    }
+
+    /// Everything left in a queue: a mark is sent behind it and all before the mark is taken.
+    async fn take_all(&mut self, name: &str) -> Result<Vec<String>, Failure> {
+        self.send(name, &["end"]).await?;
+        let mut receiver = self.receiver(name).await?;
+        let mut texts = take_until(&mut receiver, "end").await?;
+        receiver.close().await?;
+        texts.pop();
+        Ok(texts)
+    }
+}
+
+fn accepted(outcome: Outcome) -> Result<(), Failure> {
+    match outcome {
+        Outcome::Accepted(_) => Ok(()),
+        other => Err(format!("expected accepted, got {other:?}").into()),
+    }
+}
+
+/// Accepts up to and with the text `last`.
+async fn take_until(receiver: &mut Receiver, last: &str) -> Result<Vec<String>, Failure> {
+    let mut texts = Vec::new();
+    while texts.last().is_none_or(|text| text != last) {
+        let delivery = receiver.recv::<String>().await?;
+        receiver.accept(&delivery).await?;
+        texts.push(delivery.into_body());
+    }
+    Ok(texts)
+}
+
+/// The text of a delivery and how often it came before.
+fn counted(delivery: &fe2o3_amqp::link::delivery::Delivery<String>) -> Value {
+    let count = delivery.message().header.as_ref().map_or(0, |header| header.delivery_count);
+    json!([delivery.body(), count])
+}
+
+async fn send_and_receive(client: &mut Client) -> Result<Value, Failure> {
+    let large = "x".repeat(1_000_000);
+    client.send("q", &["m0", "m1", &large]).await?;
+    let mut receiver = client.receiver("q").await?;
+    let texts = take_until(&mut receiver, &large).await?;
+    receiver.close().await?;
+    Ok(json!({"received": texts[..2], "large": texts[2].len(), "left": client.take_all("q").await?}))
+}
+
+async fn outcomes(client: &mut Client) -> Result<Value, Failure> {
+    client.send("q", &["released", "modified", "rejected"]).await?;
+    let mut receiver = client.receiver("q").await?;
+    let first = receiver.recv::<String>().await?;
+    receiver.release(&first).await?;
+    let again = receiver.recv::<String>().await?; // it may come after what was on its way already
+    let mut seen = vec![counted(&first)];
+    let mut delivery = again;
+    let mut rounds = 0;
+    while seen.len() < 5 {
+        rounds += 1;
+        if rounds > 10 {
+            return Err(format!("unexpected deliveries: {seen:?}").into());
+        }
+        seen.push(counted(&delivery));
+        match delivery.body().as_str() {
+            "modified" if seen.iter().filter(|each| each[0] == "modified").count() == 1 => {
+                let modified = Modified { delivery_failed: Some(true), undeliverable_here: None, message_annotations: None };
+                receiver.modify(&delivery, modified).await?;
+            }
+            "rejected" => receiver.reject(&delivery, None).await?,
+            _ => receiver.accept(&delivery).await?,
+        }
+        if seen.len() < 5 {
+            delivery = receiver.recv::<String>().await?;
+        }
+    }
+    receiver.close().await?;
+    Ok(json!({"seen": seen, "left": client.take_all("q").await?}))
+}
+
+async fn commit_and_rollback(client: &mut Client) -> Result<Value, Failure> {
+    let controller = client.controller().await?;
+    let mut sender = client.sender("q").await?;
+    let mut receiver = client.receiver("q").await?;
+
+    let committed = Transaction::declare(&controller, None).await?;
+    let rolled_back = Transaction::declare(&controller, None).await?;
+    for i in 0..3 {
+        accepted(committed.post(&mut sender, format!("committed{i}")).await?)?;
+        accepted(rolled_back.post(&mut sender, format!("rolled back{i}")).await?)?;
+    }
+    client.send("q", &["before the commit"]).await?;
+    let before = take_until(&mut receiver, "before the commit").await?;
+    rolled_back.rollback().await?;
+    committed.commit().await?;
+    client.send("q", &["end"]).await?;
+    let after = take_until(&mut receiver, "end").await?;
+    sender.close().await?;
+    receiver.close().await?;
+    controller.close().await?;
+    Ok(json!({"before": before, "after": after}))
+}
+
+async fn retire(client: &mut Client) -> Result<Value, Failure> {
+    client.send("q", &["m0", "m1", "m2"]).await?;
+    let controller = client.controller().await?;
+    let mut receiver = client.receiver("q").await?;
+    let mut seen = Vec::new();
+    for commit in [false, true] {
+        let transaction = Transaction::declare(&controller, None).await?;
+        let mut deliveries = Vec::new();
+        for _ in 0..3 {
+            deliveries.push(receiver.recv::<String>().await?);
+        }
+        seen.push(deliveries.iter().map(counted).collect::<Vec<_>>());
+        transaction.accept(&mut receiver, &deliveries[0]).await?;
+        transaction.accept(&mut receiver, &deliveries[1]).await?;
+        transaction.release(&mut receiver, &deliveries[2]).await?;
+        if commit {
+            transaction.commit().await?;
+        } else {
+            transaction.rollback().await?;
+        }
+    }
+    receiver.close().await?;
+    controller.close().await?;
+    Ok(json!({"seen": seen, "left": client.take_all("q").await?}))
+}
+
+async fn transfer(client: &mut Client) -> Result<Value, Failure> {
+    client.send("from", &["m0", "m1"]).await?;
+    let mut receiver = client.receiver("from").await?;
+    let mut sender = client.sender("to").await?;
+    for _ in 0..2 {
+        // each with a control link of its own
+        let link = client.link();
+        let transaction = OwnedTransaction::declare(&mut client.session, link, None).await?;
+        let delivery = receiver.recv::<String>().await?;
+        accepted(transaction.post(&mut sender, format!("moved {}", delivery.body())).await?)?;
+        transaction.accept(&mut receiver, &delivery).await?;
+        transaction.commit().await?;
+    }
+    receiver.close().await?;
+    sender.close().await?;
+    Ok(json!({"from": client.take_all("from").await?, "to": client.take_all("to").await?}))
+}
+
+/// A transaction that goes out of scope is rolled back by the client.
+async fn dropped(client: &mut Client) -> Result<Value, Failure> {
+    let controller = client.controller().await?;
+    let mut sender = client.sender("q").await?;
+    {
+        let transaction = Transaction::declare(&controller, None).await?;
+        accepted(transaction.post(&mut sender, "dropped".to_string()).await?)?;
+    }
+    // not on the same control link: the client gives its next delivery the tag of the discharge it sent on the way out
+    controller.close().await?;
+    let controller = client.controller().await?;
+    let transaction = Transaction::declare(&controller, None).await?;
+    accepted(transaction.post(&mut sender, "committed".to_string()).await?)?;
+    transaction.commit().await?;
+    sender.close().await?;
+    controller.close().await?;
+    Ok(json!({"left": client.take_all("q").await?}))
+}

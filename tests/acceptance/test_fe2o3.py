@@ -1,0 +1,70 @@
+"""fe2o3-amqp, a client in Rust, unchanged, with its transactions."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fix_service import PATIENCE, Service
+
+Run = Callable[[str], dict[str, Any]]
+
+
+@pytest.fixture
+def run(fe2o3_program: Path, service: Service) -> Run:
+    """Run a case; what it saw."""
+
+    def run(case: str) -> dict[str, Any]:
+        done = subprocess.run(
+            [fe2o3_program, case, service.url], capture_output=True, text=True, timeout=2 * PATIENCE, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        seen = json.loads(done.stdout)
+        assert isinstance(seen, dict)
+        return seen
+
+    return run
+
+
+@pytest.mark.rule("P2", "P6")
+def test_send_and_receive(run: Run) -> None:
+    assert run("send-and-receive") == {"received": ["m0", "m1"], "large": 1_000_000, "left": []}
+
+
+@pytest.mark.rule("P11", "D6")
+def test_outcomes_and_their_counts(run: Run) -> None:
+    seen = run("outcomes")
+    assert sorted(seen["seen"]) == [["modified", 0], ["modified", 1], ["rejected", 0], ["released", 0], ["released", 0]]
+    assert seen["left"] == []
+
+
+@pytest.mark.rule("T1", "T7", "T8", "T9", "T20", "T21")
+def test_two_transactions_at_once_one_commits(run: Run) -> None:
+    seen = run("commit-and-rollback")
+    assert seen["before"] == ["before the commit"]
+    assert seen["after"] == ["committed0", "committed1", "committed2", "end"]
+
+
+@pytest.mark.rule("T26", "T28", "D6")
+def test_retirements_rolled_back_and_committed(run: Run) -> None:
+    """The client settles with its disposition, so that a rollback fails the deliveries."""
+    seen = run("retire")
+    first, second = seen["seen"]
+    assert first == [["m0", 0], ["m1", 0], ["m2", 0]]
+    assert second == [["m0", 1], ["m1", 1], ["m2", 1]]
+    assert seen["left"] == ["m2"]  # released in the transaction that committed
+
+
+@pytest.mark.rule("T31", "T3")
+def test_posts_and_retirements_as_one(run: Run) -> None:
+    assert run("transfer") == {"from": [], "to": ["moved m0", "moved m1"]}
+
+
+@pytest.mark.rule("T9", "T13")
+def test_a_transaction_out_of_scope_is_rolled_back(run: Run) -> None:
+    assert run("dropped")["left"] == ["committed"]

@@ -1,0 +1,76 @@
+"""go-amqp, Azure's client in Go, unchanged; it has no transactions."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fix_service import PATIENCE, Service
+
+Run = Callable[[str], dict[str, Any]]
+
+
+@pytest.fixture
+def run(go_program: Path, service: Service) -> Run:
+    """Run a case; what it saw."""
+
+    def run(case: str) -> dict[str, Any]:
+        done = subprocess.run(
+            [go_program, case, service.url], capture_output=True, text=True, timeout=2 * PATIENCE, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        seen = json.loads(done.stdout)
+        assert isinstance(seen, dict)
+        return seen
+
+    return run
+
+
+@pytest.mark.rule("P2", "P10")
+def test_a_message_goes_through_unchanged(run: Run) -> None:
+    seen = run("send-and-receive")
+    assert seen == {
+        "body": True,
+        "durable": True,
+        "id": "an id",
+        "subject": "a subject",
+        "number": 7,
+        "text": "seven",
+        "left": [],
+    }
+
+
+@pytest.mark.rule("P11", "D6")
+def test_outcomes_and_their_counts(run: Run) -> None:
+    seen = run("outcomes")
+    assert sorted(seen["came"]) == [["failed", 0], ["failed", 1], ["rejected", 0], ["released", 0], ["released", 0]]
+    assert seen["left"] == []
+
+
+def test_five_hundred_sends_under_way(run: Run) -> None:
+    assert run("receipts") == {"accepted": 500, "received": 500, "in_order": True}
+
+
+@pytest.mark.rule("P5")
+def test_credit_by_hand(run: Run) -> None:
+    assert run("credit") == {"received": ["m0", "m1"], "left": ["m2"], "prefetched": False}
+
+
+@pytest.mark.rule("P6")
+def test_settled_sends_and_settled_receipts(run: Run) -> None:
+    assert run("settled") == {"received": ["m0", "m1", "m2"], "left": []}
+
+
+@pytest.mark.rule("P8", "P9")
+def test_a_dynamic_address_lives_as_long_as_its_link(run: Run) -> None:
+    assert run("dynamic") == {"received": ["reply"], "after": "amqp:not-found"}
+
+
+@pytest.mark.rule("D1")
+def test_a_lasting_subscription(run: Run) -> None:
+    assert run("subscription") == {"first": ["first"], "away": ["away"]}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -11,7 +12,6 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 from urllib.parse import urlsplit
@@ -119,6 +119,15 @@ class Service:
         assert done.returncode == status, f"{arguments} ended with {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done.stdout
 
+    def signal_database(self, number: signal.Signals) -> None:
+        """The embedded PostgreSQL with all its processes; one that ends meanwhile is passed over."""
+        started = [line for line in self.log_lines() if line.get("event") == "database started"]
+        pid = int(started[-1]["pid"])
+        os.kill(pid, number)  # stopped first, it starts no other
+        for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(child), number)
+
     def environment(self) -> dict[str, str]:
         """Of the processes started here: this repository's packages, the settings given, and none from outside."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith("COORDINATOR_")}
@@ -154,7 +163,7 @@ class Service:
             self.kill()
 
 
-@contextmanager
+@contextlib.contextmanager
 def running_service(settings: Mapping[str, str] | None = None) -> Iterator[Service]:
     """A service with an empty store, gone with its data at the end; ``settings`` by their dotted names."""
     folder = Path(tempfile.mkdtemp(prefix="coordinator-service-"))

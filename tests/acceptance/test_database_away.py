@@ -23,17 +23,6 @@ def _database_pid(service: Service, since: int = 0) -> int:
     return int(service.wait_for(lambda line: line.get("event") == "database started", since=since)["pid"])
 
 
-def _family(pid: int) -> list[int]:
-    """A process and its children."""
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return [pid, *map(int, children)]
-
-
-def _freeze(pid: int, number: signal.Signals) -> None:
-    for each in _family(pid):
-        os.kill(each, number)
-
-
 def _start(history: History, service: Service) -> list[Worker]:
     kinds: list[type[Worker]] = [Producer, Producer, Consumer, Consumer, Mover]
     load = [kind(history, lambda: service.port, f"{kind.__name__}-{n}", n) for n, kind in enumerate(kinds)]
@@ -102,12 +91,11 @@ def test_the_server_is_frozen_for_a_while(own_service: Service) -> None:
     history.foreign.add("frozen")
     load = _start(history, service)
     _goes_on(history)
-    pid = _database_pid(service)
     client = Client(service.port, "empty")
     client.discharge(client.declare(), fail=False)
     frozen = client.declare()
     sender = client.sender(WORK)
-    _freeze(pid, signal.SIGSTOP)
+    service.signal_database(signal.SIGSTOP)
     try:
         time.sleep(0.5)  # answers that were on their way
         before = _acknowledged(history)
@@ -120,7 +108,7 @@ def test_the_server_is_frozen_for_a_while(own_service: Service) -> None:
         assert not delivery.remote_state
         assert _acknowledged(history) - before <= sum(not (txn.posted or txn.retired) for txn in history.txns)
     finally:
-        _freeze(pid, signal.SIGCONT)
+        service.signal_database(signal.SIGCONT)
     assert client.answer_of(delivery).accepted
     _goes_on(history)
     client.close()
@@ -162,9 +150,8 @@ def test_a_given_server_is_stopped_and_started(given: tuple[EmbeddedServer, str]
 def test_a_service_waits_for_addresses_too(own_service: Service) -> None:
     """An attach to a new address while the database is away is answered when it is back."""
     service = own_service
-    pid = _database_pid(service)
     client = Client(service.port, "attach")
-    _freeze(pid, signal.SIGSTOP)
+    service.signal_database(signal.SIGSTOP)
     try:
         name = client._name()
         link = client._session.sender(name)
@@ -174,7 +161,7 @@ def test_a_service_waits_for_addresses_too(own_service: Service) -> None:
             client.turn(0.1)
         assert not link.remote_target.address
     finally:
-        _freeze(pid, signal.SIGCONT)
+        service.signal_database(signal.SIGCONT)
     client.until(lambda: link.remote_target.address == "later", link)
     assert client.outcome(client.post(link, "first")) == 0x24
     client.close()

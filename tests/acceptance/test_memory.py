@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -116,15 +115,11 @@ def test_a_control_link_goes_on_for_ever(own_service: Service) -> None:
 @pytest.mark.rule("P5")
 def test_a_store_that_stands_still_stops_the_credit(own_service: Service) -> None:
     """Posts wait in memory up to a bound; then peers get no more credit, and nothing is lost."""
-    line = own_service.wait_for(lambda line: line.get("event") == "database started")
-    pid = int(line["pid"])
-    family = [pid, *map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]
     clients = [Client(own_service.port, f"poster-{number}") for number in range(8)]
     senders = [client.sender("waiting") for client in clients]
     assert clients[0].outcome(clients[0].post(senders[0], "first")) == 0x24
     memory = Memory(own_service)
-    for each in family:
-        os.kill(each, signal.SIGSTOP)
+    own_service.signal_database(signal.SIGSTOP)
     sent: list[tuple[Client, Any]] = []
     try:
         for client, sender in zip(clients, senders, strict=True):
@@ -134,8 +129,7 @@ def test_a_store_that_stands_still_stops_the_credit(own_service: Service) -> Non
                     break  # the service reads no more
         grown = memory.grown
     finally:
-        for each in family:
-            os.kill(each, signal.SIGCONT)
+        own_service.signal_database(signal.SIGCONT)
     for client, delivery in sent:
         assert client.outcome(delivery) == 0x24
     assert grown < 256 * MIB

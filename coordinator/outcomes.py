@@ -43,11 +43,14 @@ def write(
 ) -> None:
     """Add the rows that apply ``outcome`` to a held entry; accepted ones are collected for one op over all of them."""
     queue = entry.queue
+    if outcome is ACCEPTED:
+        group_id = queue.group_id
+        batch.gone_groups.append(group_id)
+        batch.gone_ids.append(entry.id)
+        accepted.append((entry.half_id, group_id))
+        return
     kind = outcome.kind
-    if kind is Kind.ACCEPTED:
-        batch.gone(queue.group_id, entry.id)
-        accepted.append((entry.half_id, queue.group_id))
-    elif kind is Kind.REJECTED and not queue.dead_letters:
+    if kind is Kind.REJECTED and not queue.dead_letters:
         batch.back(
             queue.group_id,
             entry.id,
@@ -90,10 +93,11 @@ def merged(entry: Entry, outcome: Outcome) -> bytes:
 def settle(entry: Entry, outcome: Outcome) -> None:
     """The rows of :func:`write` are durable: bring memory in line."""
     queue = entry.queue
-    kind = outcome.kind
-    if kind is Kind.ACCEPTED:
+    if outcome is ACCEPTED:
         queue.done_with(entry)
-    elif kind is Kind.REJECTED and not queue.dead_letters:
+        return
+    kind = outcome.kind
+    if kind is Kind.REJECTED and not queue.dead_letters:
         queue.done_with(entry)
         queue.failed()
     elif kind is Kind.RELEASED:

@@ -273,8 +273,13 @@ class Queue:
 
     def done_with(self, entry: Entry) -> None:
         """It is no longer held: accepted, dead, or left to the store."""
-        self._unsent(entry)
-        self._forget(entry)
+        # on the path of every message: _unsent() and _forget() written out
+        if entry.message is not None:
+            self.sent_octets -= entry.size
+        if self.held.get(entry.id) is entry:
+            del self.held[entry.id]
+        if self._loading:
+            self._gone.add(entry.id)
         entry.link = entry.delivery = entry.txn = None
 
     def _forget(self, entry: Entry) -> None:

@@ -18,7 +18,7 @@ from coordinator.errors import Condition, Refusal
 from coordinator.queues import POSTGRES_EPOCH, Entry, Queue, now_micros
 from coordinator.settlements import Expiry, Settlement
 from coordinator.transactions import Transaction
-from coordinator.transitions import TxnEvent
+from coordinator.transitions import TxnEvent, TxnState
 from store import queries
 from store.arrays import INFINITY
 from store.batch import EVERY_GROUP, GroupCommit, Limits
@@ -372,9 +372,9 @@ class Service:
     def find(self, txn_id: bytes, owner: object) -> Transaction | None:
         """The undecided transaction, where the connection that asks declared it (T12)."""
         txn = self.txns.get(txn_id)
-        if txn is None or txn.owner is not owner or not txn.open:
-            return None
-        return txn
+        if txn is not None and txn.owner is owner and (txn.state is TxnState.ACTIVE or txn.open):
+            return txn
+        return None
 
     def unknown(self, txn_id: bytes) -> Refusal:
         """What work in a transaction that is not there gets: its time ran out (T14), or nobody knows it."""

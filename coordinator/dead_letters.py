@@ -84,7 +84,7 @@ class DeadLetters:
 class Burial:
     """Unit: the entry goes, its letter is posted, the op says why."""
 
-    __slots__ = ("_address", "_entry", "_origin", "_row", "_service", "_size")
+    __slots__ = ("_address", "_entry", "_origin", "_row", "_service")
 
     def __init__(self, service: Service, row: Row, origin: str, address: Address) -> None:
         self._service = service
@@ -92,7 +92,6 @@ class Burial:
         self._origin = origin
         self._address = address
         self._entry: Entry | None = None
-        self._size = 0
 
     def _letter(self) -> bytes:
         """The message with message annotations that tell its story; the bare message as it was."""
@@ -110,9 +109,8 @@ class Burial:
     def write(self, batch: Batch) -> None:
         group, entry_id, half_id, _, failed, _, _, _, _, _ = self._row
         service = self._service
-        service.unposted(self._address, self._entry, self._size)  # written before, in a batch refused for another unit
+        service.unposted(self._entry)  # written before, in a batch refused for another unit
         message = self._letter()
-        self._size = len(message)
         batch.gone(group, entry_id)
         new_id = service.ids.next()
         batch.half(new_id, bytes(16), self._address.id, message)
@@ -121,12 +119,12 @@ class Burial:
         batch.op(service.uuids.next(), b"dead-letter", reason=failed, covers=covers)
 
     def durable(self) -> None:
-        self._service.posted(self._address, self._entry, self._size)
+        self._service.posted(self._address, self._entry)
         self._service.dead_letters.moved()
 
     def refused(self, error: StoreError) -> None:
         log.error("a dead letter was refused", origin=self._origin, error=str(error))
-        self._service.unposted(self._address, self._entry, self._size)
+        self._service.unposted(self._entry)
         self._service.dead_letters.moved()
 
 

@@ -90,7 +90,7 @@ class Service:
         self._settling: list[tuple[Entry, Outcome]] = []
         self._congestion_ends: list[Callable[[], None]] = []
         limits = Limits(messages=settings.limits.batch_messages, octets=settings.limits.batch_bytes)
-        self.commit = GroupCommit(loop, url, instance_id, limits, self._store_back)
+        self.commit = GroupCommit(loop, url, instance_id, limits)
         self.queries = Queries(loop, url, instance_id, self._notified, self._queries_back)
         self.directory = Directory(self, policy)
         self.dead_letters = DeadLetters(self)
@@ -248,7 +248,7 @@ class Service:
             batch.wake.add(queue.group_id)
         return None
 
-    def posted(self, address: Address, entry: Entry | None, size: int) -> None:
+    def posted(self, address: Address, entry: Entry | None) -> None:
         """The rows of :meth:`write_entry` are durable."""
         if entry is not None:
             entry.queue.arrived(entry)
@@ -258,9 +258,10 @@ class Service:
         for queue in address.subscriptions:
             queue.in_store()
 
-    def unposted(self, address: Address, entry: Entry | None, size: int) -> None:
+    def unposted(self, entry: Entry | None) -> None:
+        """The rows of :meth:`write_entry` were not taken, or are written again."""
         if entry is not None:
-            entry.queue.unreserve(size)
+            entry.queue.unreserve(entry.size)
 
     # -- deliveries
 
@@ -493,9 +494,6 @@ class Service:
             then()
 
         self.queries.ask(queries.HEARTBEAT, [self.lease_octets], beaten)
-
-    def _store_back(self) -> None:
-        """The batch can be written again."""
 
     def _queries_back(self) -> None:
         """Notices may have been missed while the connection was away."""

@@ -207,10 +207,8 @@ class Transaction:
     def _write_commit(self, batch: Batch) -> None:
         service = self.service
         txn_id = self.id
-        for (address, message, _), entry in zip(self.posts, self.entries, strict=False):
-            service.unposted(
-                address, entry, len(message)
-            )  # written before, in a batch that was refused for another unit
+        for entry in self.entries:  # written before, in a batch that was refused for another unit
+            service.unposted(entry)
         entries = self.entries = []
         next_id = service.ids.next
         ids = self.half_ids = self.half_ids or [next_id() for _ in self.posts]
@@ -284,8 +282,8 @@ class Transaction:
 
     def _committed(self) -> None:
         service = self.service
-        for (address, message, _), entry in zip(self.posts, self.entries, strict=True):
-            service.posted(address, entry, len(message))
+        for (address, _, _), entry in zip(self.posts, self.entries, strict=True):
+            service.posted(address, entry)
         for retired in self.retired:
             outcome = retired.outcome
             assert outcome is not None
@@ -312,8 +310,8 @@ class Transaction:
 
     def refused(self, error: StoreError) -> None:
         """The store does not take the decision."""
-        for (address, message, _), entry in zip(self.posts, self.entries, strict=False):
-            self.service.unposted(address, entry, len(message))
+        for entry in self.entries:
+            self.service.unposted(entry)
         self.entries = []
         had_retired = bool(self.retired)
         for retired in self.retired:

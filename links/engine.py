@@ -30,7 +30,7 @@ TRANSPORT = lib.PN_TRANSPORT
 TRANSPORT_ERROR = lib.PN_TRANSPORT_ERROR
 
 # delivery states (part 3, section 3.4; part 4, section 4.5)
-RECEIVED, ACCEPTED, REJECTED, RELEASED, MODIFIED = 0x23, 0x24, 0x25, 0x26, 0x27
+ACCEPTED, REJECTED, RELEASED, MODIFIED = 0x24, 0x25, 0x26, 0x27
 DECLARED, TRANSACTIONAL = 0x33, 0x34
 
 # endpoints
@@ -38,7 +38,7 @@ REMOTE_ACTIVE, REMOTE_CLOSED = lib.PN_REMOTE_ACTIVE, lib.PN_REMOTE_CLOSED
 
 # termini
 COORDINATOR = lib.PN_COORDINATOR
-SOURCE, TARGET, UNSPECIFIED = lib.PN_SOURCE, lib.PN_TARGET, lib.PN_UNSPECIFIED
+SOURCE, UNSPECIFIED = lib.PN_SOURCE, lib.PN_UNSPECIFIED
 DIST_MODE_COPY = lib.PN_DIST_MODE_COPY
 SND_SETTLED = lib.PN_SND_SETTLED
 RCV_SECOND = lib.PN_RCV_SECOND
@@ -52,7 +52,6 @@ collector = lib.pn_collector
 collector_peek = lib.pn_collector_peek
 collector_pop = lib.pn_collector_pop
 event_type = lib.pn_event_type
-event_connection = lib.pn_event_connection
 event_session = lib.pn_event_session
 event_link = lib.pn_event_link
 event_delivery = lib.pn_event_delivery
@@ -65,7 +64,6 @@ transport_pending = lib.pn_transport_pending
 transport_peek = lib.pn_transport_peek
 transport_pop = lib.pn_transport_pop
 transport_tick = lib.pn_transport_tick
-transport_closed = lib.pn_transport_closed
 transport_condition = lib.pn_transport_condition
 transport_close_tail = lib.pn_transport_close_tail
 transport_close_head = lib.pn_transport_close_head
@@ -115,7 +113,6 @@ terminus_get_type = lib.pn_terminus_get_type
 terminus_set_type = lib.pn_terminus_set_type
 terminus_copy = lib.pn_terminus_copy
 terminus_is_dynamic = lib.pn_terminus_is_dynamic
-terminus_set_dynamic = lib.pn_terminus_set_dynamic
 terminus_capabilities = lib.pn_terminus_capabilities
 terminus_outcomes = lib.pn_terminus_outcomes
 terminus_expiry_policy = lib.pn_terminus_get_expiry_policy
@@ -281,10 +278,6 @@ def new_connection(
 
 def remote_container(connection: Pointer) -> str:
     return _text(lib.pn_connection_remote_container(connection))
-
-
-def remote_hostname(connection: Pointer) -> str:
-    return _text(lib.pn_connection_remote_hostname(connection))
 
 
 def describe_container(connection: Pointer, container: str, offered: object, properties: object) -> None:

@@ -78,14 +78,14 @@ class PlainPost:
         connection = self._link.connection
         service = connection.service
         if self._id:  # written before, in a batch that was refused for another unit
-            service.unposted(self._address, self._entry, len(self._message))
+            service.unposted(self._entry)
         half_id = self._id = self._id or service.ids.next()
         batch.half(half_id, bytes(16), self._address.id, self._message)
         self._entry = service.write_entry(batch, self._address, half_id, self._message, self._expires, connection)
 
     def durable(self) -> None:
         link = self._link
-        link.connection.service.posted(self._address, self._entry, len(self._message))
+        link.connection.service.posted(self._address, self._entry)
         if self._delivery is not None and link.open:
             engine.delivery_update(self._delivery, engine.ACCEPTED)
             engine.delivery_settle(self._delivery)
@@ -93,7 +93,7 @@ class PlainPost:
 
     def refused(self, error: StoreError) -> None:
         link = self._link
-        link.connection.service.unposted(self._address, self._entry, len(self._message))
+        link.connection.service.unposted(self._entry)
         refusal = Refusal(Condition.INTERNAL_ERROR, "the store could not take the message")
         if self._delivery is not None and link.open:
             link.reject(self._delivery, refusal)

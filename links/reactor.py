@@ -59,7 +59,6 @@ class Reactor:
         self.by_transport: dict[engine.Pointer, Connection] = {}
         #: connections that may have something to write
         self.dirty: list[Connection] = []
-        self.turns = 0
 
     # -- the loop that the store sees
 
@@ -343,7 +342,6 @@ class Reactor:
                 callback = self._callbacks.get(fd)
                 if callback is not None:
                     callback(events)
-            self.turns += 1
             self.end_turn()
             self._flush()
             while self.end_turn():  # writing made room for more deliveries

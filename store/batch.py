@@ -13,7 +13,7 @@ tables.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -435,16 +435,12 @@ class Batch:
 
 
 class GroupCommit:
-    """Takes units, commits them in batches, answers each.
+    """Takes units, commits them in batches, answers each."""
 
-    ``connected`` is called whenever the store can be written again.
-    """
-
-    def __init__(self, loop: Loop, url: str, instance_id: int, limits: Limits, connected: Callable[[], None]) -> None:
+    def __init__(self, loop: Loop, url: str, instance_id: int, limits: Limits) -> None:
         self._loop = loop
         self._instance_id = instance_id
         self._limits = limits
-        self._told = connected
         self._connection = Connection(loop, url, f"batch {instance_id}", SETUP, self)
         self._statements: dict[tuple[str, ...], tuple[bytes, str]] = {}
         self._under_way: Batch | None = None
@@ -576,7 +572,6 @@ class GroupCommit:
 
     def connected(self) -> None:
         if self._under_way is None:
-            self._told()
             self.kick()
         else:
             self._old_backend.end(self._backend, self._look_up)
@@ -614,4 +609,3 @@ class GroupCommit:
             self._finish(batch)
         else:
             self._send(batch)
-        self._told()

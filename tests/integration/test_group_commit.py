@@ -82,7 +82,7 @@ class Store:
         self.uuids = UuidV7()
         self.heard: list[Post] = []
         self.sent: list[int] = []
-        self.commit = GroupCommit(self.loop, url, ME, limits or Limits(), lambda: None)
+        self.commit = GroupCommit(self.loop, url, ME, limits or Limits())
         self.loop.end_turn = self._end_turn
 
     def _end_turn(self) -> None:

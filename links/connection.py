@@ -10,10 +10,12 @@ import structlog
 
 from coordinator.errors import Condition, Refusal
 from links import container, engine
-from links.consuming import Browsing, Consuming, attach_source
+from links.browsing import Browsing
+from links.consuming import Consuming
 from links.control_link import ControlLink
 from links.link import Attaching, Link, refuse_attach
 from links.posting import attach_target
+from links.source import attach_source
 
 if TYPE_CHECKING:
     from coordinator.directory import Address

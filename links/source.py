@@ -1,0 +1,120 @@
+"""What a client wants to consume or browse: its source, resolved to a queue or a subscription (rules D1, P8, P16)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from coordinator import groups
+from coordinator.directory import Address
+from coordinator.errors import Condition, Refusal
+from coordinator.groups import Group
+from coordinator.queues import Queue
+from links import engine, filters
+from links.browsing import Browsing
+from links.consuming import Choosing, Consuming, Subscribing
+from links.link import Attaching
+
+if TYPE_CHECKING:
+    from links.connection import Connection
+    from store.errors import StoreError
+
+_TOPICS = frozenset(("topic", "temporary-topic"))
+
+
+def attach_source(connection: Connection, pointer: engine.Pointer) -> None:
+    """A client wants to consume or browse: find the address (or make it), then answer."""
+    source = engine.link_remote_source(pointer)
+    service = connection.service
+    capabilities = engine.symbols_of(engine.terminus_capabilities(source))
+    topic = not _TOPICS.isdisjoint(capabilities)
+    browse = engine.terminus_distribution_mode(source) == engine.DIST_MODE_COPY
+    dynamic = bool(engine.terminus_is_dynamic(source))
+    source_name = engine.address_of(source)
+    name, group_name = (None, None) if source_name is None else groups.part(source_name)
+    asked = filters.asked(engine.value_of(engine.terminus_filter(source)))
+    attaching = Attaching(connection, pointer)
+    lasting = name is None or engine.terminus_expiry_policy(source) == engine.EXPIRE_NEVER
+    shared, globally = "shared" in capabilities, "global" in capabilities
+    subscription = groups.subscription(
+        connection.container, engine.link_name(pointer), shared=shared, globally=globally
+    )
+
+    def found(address: Address | Refusal) -> None:
+        if not attaching.open:
+            if dynamic and isinstance(address, Address):
+                service.directory.remove_dynamic(address)
+        elif isinstance(address, Refusal):
+            connection.refuse_attach(attaching, address)
+        else:
+            if dynamic:
+                connection.dynamic[pointer] = address
+            if group_name is not None:
+                join(address, Group(name=group_name, lasting=True))
+            elif address.queue is not None:
+                attach(address, address.queue, None)
+            elif lasting:
+                join(address, Group(name=subscription, lasting=True, ends_with_close=True))
+            else:
+                own = f"shared/{service.instance_id}" if shared else service.uuids.next().hex()
+                join(address, Group(name=f"{subscription}/{own}"[-1024:], lasting=False))
+
+    def join(address: Address, group: Group) -> None:
+        service.join(address, group, lambda queue: joined(address, group, queue))
+
+    def joined(address: Address, group: Group, queue: Queue | Refusal) -> None:
+        if isinstance(queue, Refusal):
+            if attaching.open:
+                connection.refuse_attach(attaching, queue)
+        elif not attaching.open:
+            if not group.lasting:
+                service.remove_group(address, queue)
+        else:
+            attach(address, queue, group)
+
+    def attach(address: Address, queue: Queue, group: Group | None) -> None:
+        if browse and not address.topic:
+            connection.attached(Browsing(connection, pointer, address, queue, asked.without_no_local()))
+        elif group is not None and address.topic and group_name is None:
+            known = asked if not shared else asked.without_no_local()
+            if any(isinstance(other, Subscribing) and other.selects != known.text for other in queue.consumers):
+                refusal = Refusal(Condition.NOT_ALLOWED, "the subscription is shared with another selector")
+                connection.refuse_attach(attaching, refusal)
+                return
+            connection.attached(Subscribing(connection, pointer, address, queue, group, known))
+        else:
+            kind = Consuming if asked.selector is None else Choosing
+            connection.attached(kind(connection, pointer, address, queue, group, asked.without_no_local()))
+
+    def looked_up(topic_name: str | StoreError | None) -> None:
+        """A null source asks for a subscription that is there already: a client that wants to end it."""
+        nonlocal subscription
+        if not attaching.open:
+            return
+        if isinstance(topic_name, str):
+            service.resolve(topic_name, found)
+            return
+        anyones = groups.anyones(engine.link_name(pointer))
+        if anyones is not None and anyones != subscription:
+            subscription = anyones
+            service.subscription(subscription, looked_up)
+            return
+        connection.refuse_attach(
+            attaching, Refusal(Condition.NOT_FOUND, f"there is no lasting subscription {subscription!r}")
+        )
+
+    if topic and shared and globally and not lasting and service.peers:
+        # its links may be at any instance, and none knows which of them is the last
+        raise Refusal(
+            Condition.NOT_IMPLEMENTED,
+            "a shared subscription that does not last needs a client's id where several instances share the store",
+        )
+
+    if dynamic:
+        connection.attached(attaching)
+        service.make_dynamic(found, topic=topic)
+    elif name is None:
+        connection.attached(attaching)
+        service.subscription(subscription, looked_up)
+    else:
+        connection.attached(attaching)
+        service.resolve(name, found, topic=topic)

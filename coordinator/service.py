@@ -20,7 +20,7 @@ from coordinator.settlements import Expiry, Settlement
 from coordinator.transactions import Transaction
 from coordinator.transitions import TxnEvent, TxnState
 from store import queries
-from store.arrays import INFINITY
+from store.arrays import INFINITY, LATEST
 from store.batch import EVERY_GROUP, GroupCommit, Limits
 from store.errors import StoreError
 from store.ids import HalfIds, UuidV7
@@ -224,7 +224,7 @@ class Service:
             ends = now_micros() + facts.ttl_ms * 1000
         if facts.absolute_expiry_ms:
             ends = min(ends, facts.absolute_expiry_ms * 1000 - POSTGRES_EPOCH * 1_000_000)
-        return ends
+        return ends if ends < LATEST else INFINITY
 
     def write_entry(
         self, batch: Batch, address: Address, half_id: int, message: bytes, expires: int, poster: object = None

@@ -13,6 +13,8 @@ BYTEA, INT8, INT2, INT4, TEXT, TIMESTAMPTZ, UUID = 17, 20, 21, 23, 25, 1184, 295
 
 #: microseconds since 2000-01-01 that PostgreSQL reads as 'infinity'
 INFINITY = (1 << 63) - 1
+#: where PostgreSQL's timestamps end: the year 294277
+LATEST = 9_223_371_331_200_000_000
 
 _HEADER = struct.Struct(">iiiii").pack
 _EMPTY = {oid: struct.pack(">iii", 0, 0, oid) for oid in (BYTEA, INT8, INT2, INT4, TEXT, TIMESTAMPTZ, UUID)}

@@ -149,7 +149,7 @@ class Decoders:
         random = self._random
         annotations = encoding.encode_map([encoding.encode_symbol("x-opt-a") + encoding.encode_uint(1)])
         for attempts, left, added in ((0, None, b""), (random.randrange(1, 40_000), 5, annotations)):
-            message.sections(message.outgoing(octets, attempts, left, added))
+            message.sections(message.outgoing(octets, attempts, left, added, acquired=random.random() < 0.5))
         message.sections(annotated(octets, annotations))
         with suppress(DecodeError):
             message.to_of(octets)

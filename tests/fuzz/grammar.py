@@ -323,7 +323,11 @@ class Grammar:
         if random.random() < 0.3:
             found.append(self._section(messages.DELIVERY_ANNOTATIONS, self.map(2)))
         if random.random() < 0.4:
-            found.append(self._section(messages.MESSAGE_ANNOTATIONS, self.map(2)))
+            annotations = self.map(2)
+            if random.random() < 0.1:
+                later = Symbol(random.choice(("x-opt-delivery-time", "x-opt-delivery-delay")))
+                annotations[later] = random.choice((Long(random.choice(_LONGS)), ULong(1), self.any(1)))
+            found.append(self._section(messages.MESSAGE_ANNOTATIONS, annotations))
         if random.random() < 0.6:
             properties = self.record(messages.Properties, to=self.address())
             found.append(self._encoded(properties))

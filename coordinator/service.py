@@ -17,6 +17,7 @@ from coordinator.directory import Directory
 from coordinator.errors import Condition, Refusal
 from coordinator.queues import POSTGRES_EPOCH, Entry, Queue, now_micros
 from coordinator.settlements import Expiry, Settlement
+from coordinator.sole import SoleConnections
 from coordinator.transactions import Transaction
 from coordinator.transitions import TxnEvent, TxnState
 from store import queries
@@ -94,6 +95,7 @@ class Service:
         self.queries = Queries(loop, url, instance_id, self._notified, self._queries_back)
         self.directory = Directory(self, policy)
         self.dead_letters = DeadLetters(self)
+        self.sole_connections = SoleConnections(self)
 
     def start(self) -> None:
         self.commit.start()
@@ -504,6 +506,9 @@ class Service:
     def _notified(self, channel: str, payload: str) -> None:
         if channel == "coordinator_address":
             self.directory.changed(payload)
+            return
+        if channel == queries.SOLE_CHANNEL:
+            self.sole_connections.called(payload)
             return
         if payload == queries.WHO_LIVES:
             self._look_around(lambda: None)

@@ -18,6 +18,11 @@ TXN_CAPABILITIES = ("amqp:local-transactions", "amqp:multi-txns-per-ssn", "amqp:
 #: T2; and of the JMS mapping, that a topic's subscription can be shared (D1)
 OFFERED = (*TXN_CAPABILITIES, "ANONYMOUS-RELAY", "SHARED-SUBS")
 
+#: P15; offered to those that desire it
+SOLE_CONNECTION = "sole-connection-for-container"
+#: in our open: a close with the reason follows
+ESTABLISHMENT_FAILED = "amqp:connection-establishment-failed"
+
 OUTCOMES = ("amqp:accepted:list", "amqp:rejected:list", "amqp:released:list", "amqp:modified:list")
 
 #: Link properties of ours.

@@ -77,6 +77,8 @@ connection_close = lib.pn_connection_close
 connection_release = lib.pn_connection_release
 connection_condition = lib.pn_connection_condition
 connection_state = lib.pn_connection_state
+connection_remote_desired_capabilities = lib.pn_connection_remote_desired_capabilities
+connection_remote_properties = lib.pn_connection_remote_properties
 session_open = lib.pn_session_open
 session_close = lib.pn_session_close
 session_free = lib.pn_session_free
@@ -198,6 +200,11 @@ def set_rejected(pointer: Pointer, condition: str, description: str) -> None:
 def set_condition(pointer: Pointer, name: str, description: str) -> None:
     lib.pn_condition_set_name(pointer, name.encode())
     lib.pn_condition_set_description(pointer, description.replace("\0", "").encode())
+
+
+def set_condition_info(pointer: Pointer, info: dict[object, object]) -> None:
+    """What the error says beside its description; keys are symbols."""
+    put(info, lib.pn_condition_info(pointer))
 
 
 def is_set(pointer: Pointer) -> bool:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
@@ -10,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.acceptance.test_workers import pids_of_workers
 from tests.fix_service import PATIENCE, Service, running_service
 
 Seen = dict[str, Any]
@@ -329,6 +332,31 @@ def test_client_reconnects_after_a_kill(service: Service, start: Start) -> None:
     seen = driver.line()
     assert seen["received"] == [*(f"before{i}" for i in range(50)), *(f"after{i}" for i in range(50))]
     assert seen["left"] == []
+
+
+@pytest.mark.rule("P15")
+def test_a_client_id_has_one_connection(service: Service, start: Start) -> None:
+    assert start("client-id-twice", service).line() == {
+        "second": "InvalidClientIDException",
+        "first": "m0",
+        "after_close": "m0",
+    }
+
+
+@pytest.mark.rule("P15", "T8")
+def test_a_client_id_comes_back_after_its_worker_is_killed(start: Start) -> None:
+    with running_service({"workers": "2"}) as two:
+        driver = start("client-id-over-kills", two)
+        for number in range(2):  # one of them has the connection, and then perhaps the other
+            assert driver.line() == {"step": f"kill {number}"}
+            seen = len(two.log_lines())
+            os.kill(pids_of_workers(two)[number], signal.SIGKILL)
+            pids_of_workers(two, seen, 1)
+            driver.go_on()
+        assert driver.line() == {
+            "second": "InvalidClientIDException",
+            "received": ["round0/0", "round0/1", "round1/0", "round1/1"],
+        }
 
 
 @pytest.mark.rule("P16")

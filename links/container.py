@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError, version
 
-from proton import UNDESCRIBED, Array, Data, symbol
+from proton import UNDESCRIBED, Array, Data, Described, symbol, ulong
 
 try:
     VERSION = version("amqp-transaction-coordinator")
@@ -24,6 +24,10 @@ SOLE_CONNECTION = "sole-connection-for-container"
 ESTABLISHMENT_FAILED = "amqp:connection-establishment-failed"
 
 OUTCOMES = ("amqp:accepted:list", "amqp:rejected:list", "amqp:released:list", "amqp:modified:list")
+
+#: of a dynamic node (part 3, section 3.5.10): it goes with the link that made it
+LIFETIME_POLICY = symbol("lifetime-policy")
+DELETE_ON_CLOSE = Described(ulong(0x2B), [])
 
 #: Link properties of ours.
 TIMEOUT_MS = "coordinator:timeout-ms"

@@ -43,7 +43,8 @@ DIST_MODE_COPY = lib.PN_DIST_MODE_COPY
 SND_SETTLED = lib.PN_SND_SETTLED
 RCV_SECOND = lib.PN_RCV_SECOND
 
-EXPIRE_NEVER = lib.PN_EXPIRE_NEVER
+EXPIRE_WITH_LINK, EXPIRE_NEVER = lib.PN_EXPIRE_WITH_LINK, lib.PN_EXPIRE_NEVER
+NOT_DURABLE, DURABLE_CONFIGURATION = lib.PN_NONDURABLE, lib.PN_CONFIGURATION
 
 EOS = lib.PN_EOS
 
@@ -117,6 +118,9 @@ terminus_copy = lib.pn_terminus_copy
 terminus_is_dynamic = lib.pn_terminus_is_dynamic
 terminus_capabilities = lib.pn_terminus_capabilities
 terminus_outcomes = lib.pn_terminus_outcomes
+terminus_set_durability = lib.pn_terminus_set_durability
+terminus_set_timeout = lib.pn_terminus_set_timeout
+terminus_properties = lib.pn_terminus_properties
 terminus_expiry_policy = lib.pn_terminus_get_expiry_policy
 terminus_set_expiry_policy = lib.pn_terminus_set_expiry_policy
 terminus_filter = lib.pn_terminus_filter

@@ -14,7 +14,7 @@ from coordinator.message import examine, to_of
 from coordinator.transactions import Transaction
 from links import container, engine, states
 from links.incoming import Incoming
-from links.link import Attaching
+from links.link import Attaching, answer_terminus
 
 if TYPE_CHECKING:
     from coordinator.queues import Entry
@@ -117,7 +117,7 @@ class Posting(Incoming):
         self._continues = isinstance(properties, dict) and properties.get(container.ON_REFUSED_POST) == "continue"
         engine.terminus_copy(engine.link_source(pointer), engine.link_remote_source(pointer))
         target = engine.link_target(pointer)
-        engine.terminus_copy(target, engine.link_remote_target(pointer))
+        answer_terminus(target, engine.link_remote_target(pointer))
         if address is not None:
             engine.set_address(target, address.name)
         engine.link_set_snd_settle_mode(pointer, engine.link_remote_snd_settle_mode(pointer))

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -403,6 +404,37 @@ def test_transaction_cut_by_a_kill_leaves_nothing(service: Service, start: Start
     seen = driver.line()
     assert seen["commit"] == "TransactionRolledBackException"
     assert seen["received"] == ["committed0", "committed1", "later0"]
+
+
+@pytest.mark.rule("P11", "D4")
+def test_rejected_goes_to_the_dead_letters(service: Service, start: Start) -> None:
+    assert start("dead-letters", service).line() == {"letter": "bad0", "left": []}
+
+
+@pytest.mark.rule("T8", "T13", "T31", "H13")
+def test_failover_between_two_services_on_one_store(
+    jms_classpath: str, database_url: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    services = [Service(tmp_path_factory.mktemp("service"), {"database_url": database_url}) for _ in range(2)]
+    driver = None
+    try:
+        for each in services:
+            each.start()
+        driver = Driver(jms_classpath, "failover", ",".join(each.url for each in services))
+        assert driver.line() == {"step": "kill the first"}
+        services[0].kill()
+        driver.go_on()
+        seen = driver.line()
+    finally:
+        if driver is not None:
+            driver.end()
+        for each in services:
+            each.discard()
+    received = Counter(text.partition("/")[0] for text in seen["received"])
+    assert len(seen["received"]) == len(set(seen["received"]))
+    assert set(received.values()) == {seen["size"]}
+    assert received.keys() >= set(seen["committed"])
+    assert received.keys() <= set(seen["committed"]) | set(seen["cut"])
 
 
 @pytest.mark.rule("T8", "T31")

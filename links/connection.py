@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket as sockets
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ from links.browsing import Browsing
 from links.consuming import Consuming
 from links.control_link import ControlLink
 from links.link import Attaching, Link, refuse_attach
-from links.posting import attach_target
+from links.posting import Posting, attach_target
 from links.sole import Sole, policy
 from links.source import attach_source
 
@@ -253,20 +254,21 @@ class Connection:
         named[link.identity] = link
 
     def _on_detach(self, pointer: engine.Pointer, *, closed: bool) -> None:
+        leaving = self.links.get(pointer)
+        if isinstance(leaving, Posting) and leaving.busy:
+            leaving.when_answered(partial(self._on_detach, pointer, closed=closed))
+            return
         link = self._drop(pointer)
-        lasts = False
         if link is not None:
             link.lost()
-            if isinstance(link, Consuming) and link.subscription:
-                lasts = not closed
-                if closed:
-                    link.end_subscription()
-        # a detached link of ours has nothing to resume (T3; messages are in the store), so that it is answered with a
-        # close; all but a subscription's, which waits for it
-        if lasts:
-            engine.link_detach(pointer)
-        else:
+            if closed and isinstance(link, Consuming) and link.subscription:
+                link.end_subscription()
+        # In kind: a close in answer to a mere detach would oblige the peer to attach again and close (part 2, section
+        # 2.6.6). But a control link is over, and cannot be resumed (T3).
+        if closed or isinstance(link, ControlLink):
             engine.link_close(pointer)
+        else:
+            engine.link_detach(pointer)
         engine.link_free(pointer)
         self._forget_dynamic(pointer)
         self.mark()

@@ -14,7 +14,7 @@ import pytest
 from tests.acceptance.test_transactional_work import post
 from tests.fix_wire import Begin
 from tests.wire.frames import RECEIVER, Accepted, Attach, Received, Source, Target
-from tests.wire.messages import data
+from tests.wire.messages import Properties, data
 from tests.wire.peer import Receiver, Session
 from tests.wire.types import Described, Symbol, UInt, ULong
 
@@ -55,6 +55,53 @@ def test_a_terminus_of_a_queue_goes_with_its_link(begin: Begin, address: str, as
     assert_goes_with_its_link(session.sender(Target(address=address, **asked)).answer)
     assert_goes_with_its_link(session.receiver(Source(address=address, **asked)).answer)
     assert_goes_with_its_link(session.receiver(Source(address=address, distribution_mode="copy", **asked)).answer)
+
+
+@pytest.mark.rule("P8", "P9")
+@pytest.mark.parametrize("closed", [True, False])
+def test_a_detach_is_answered_in_kind(begin: Begin, address: str, closed: bool) -> None:
+    """Part 2, section 2.6.6: a close in answer to a mere detach obliges the peer to attach again, and to close."""
+    session = begin()
+    for _ in range(2):
+        for link in (
+            session.sender(address, name="a"),
+            session.receiver(address, name="b"),
+            session.sender(None, name="c"),
+        ):
+            assert bool(link.detach(closed=closed).closed) is closed
+
+
+def answers_to(session: Session, numbers: list[int]) -> list[Any]:
+    """The states our deliveries were settled with."""
+    while any(not session.answers[number] for number in numbers):
+        session.peer.step()
+    return [session.answers[number][0].state for number in numbers]
+
+
+@pytest.mark.rule("P19", "D9")
+@pytest.mark.parametrize("relay", [False, True])
+def test_what_was_posted_before_a_detach_is_answered_before_it_is_answered(
+    begin: Begin, address: str, relay: bool
+) -> None:
+    """A settled answer without an outcome would say nothing of a message that may not be stored yet."""
+    session = begin()
+    sender = session.sender(None if relay else address)
+    message = Properties(to=address).encoded() + data(b"x") if relay else data(b"x")
+    numbers = [sender.post(message) for _ in range(50)]
+    assert sender.detach(closed=False).error is None
+    assert answers_to(session, numbers) == [Accepted()] * 50
+    assert len(session.receiver(address).bodies()) == 50
+
+
+@pytest.mark.rule("P19", "D9", "T24")
+def test_what_was_posted_before_the_link_was_refused_is_answered(begin: Begin, address: str) -> None:
+    session = begin()
+    sender = session.sender(address)
+    numbers = [sender.post(data(b"x")) for _ in range(50)]
+    sender.post(data(b"never"), txn=bytes(16), settled=True)
+    assert sender.error == "amqp:transaction:unknown-id"
+    assert answers_to(session, numbers) == [Accepted()] * 50
+    assert len(session.receiver(address).bodies()) == 50
 
 
 @pytest.mark.rule("P8")

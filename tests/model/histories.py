@@ -14,6 +14,7 @@ from tests.model.steps import (
     Outcome,
     Post,
     Retire,
+    Settle,
     Step,
     Take,
 )
@@ -58,6 +59,26 @@ HISTORIES: dict[str, list[Step]] = {
         Detach(2),
         AttachReceiver(3, 0, 0),
         Take(3, 2),
+    ],
+    # P11: among other instances it was taken for what the consumer waits for
+    "what a consumer has refused does not keep the next one from it": [
+        *_LINKS,
+        Post(1, 1),
+        Post(1, 2),
+        Take(2, 1),
+        Retire(2, 0, 0, Outcome.ELSEWHERE),
+        Take(2, 1),
+    ],
+    # P11: time passes, and among other instances what nobody wants goes back to the store
+    "what a consumer has refused does not come to it by way of the store": [
+        *_LINKS,
+        AttachControl(3, 0, hasty=True),
+        Post(1, 1),
+        Take(2, 1),
+        Retire(2, 0, 0, Outcome.ELSEWHERE),
+        Settle(),
+        Declare(3, 0),
+        Take(2, 1),
     ],
     # of the test itself: an outcome under way when the instance dies may be there or not
     "a mark that was on its way when the instance died": [

@@ -8,7 +8,10 @@ anything), described :class:`Described`.
 from __future__ import annotations
 
 import struct
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from store.spool import Octets
 
 _U32 = struct.Struct(">I")
 _FIXED = {
@@ -45,7 +48,7 @@ class Described(NamedTuple):
     value: object
 
 
-def skip(data: bytes, at: int, deep: int = 0) -> int:
+def skip(data: Octets, at: int, deep: int = 0) -> int:
     """The offset behind the value at ``at``."""
     try:
         code = data[at]
@@ -71,12 +74,12 @@ def skip(data: bytes, at: int, deep: int = 0) -> int:
     return end
 
 
-def decode(data: bytes, at: int = 0) -> tuple[object, int]:
+def decode(data: Octets, at: int = 0) -> tuple[object, int]:
     """The value at ``at`` and the offset behind it."""
     return _decode(data, at, 0)
 
 
-def _decode(data: bytes, at: int, deep: int) -> tuple[object, int]:
+def _decode(data: Octets, at: int, deep: int) -> tuple[object, int]:
     if deep > _DEEPEST:
         raise DecodeError(f"values nested deeper than {_DEEPEST} at octet {at}")
     end = skip(data, at)
@@ -88,7 +91,7 @@ def _decode(data: bytes, at: int, deep: int) -> tuple[object, int]:
     return _plain(data, code, at + 1, end, deep), end
 
 
-def _plain(data: bytes, code: int, at: int, end: int, deep: int) -> object:
+def _plain(data: Octets, code: int, at: int, end: int, deep: int) -> object:
     """The value whose constructor is ``code`` and whose octets are ``data[at:end]``."""
     if code in _CONSTANT:
         return _CONSTANT[code]
@@ -129,7 +132,7 @@ def _plain(data: bytes, code: int, at: int, end: int, deep: int) -> object:
     return Map(zip(values[::2], values[1::2], strict=True))
 
 
-def _array(data: bytes, at: int, end: int, count: int, deep: int) -> list[object]:
+def _array(data: Octets, at: int, end: int, count: int, deep: int) -> list[object]:
     """Elements share one constructor (section 1.6.24)."""
     if at >= end:
         raise DecodeError(f"the array at octet {at} has no constructor")
@@ -157,7 +160,7 @@ def _array(data: bytes, at: int, end: int, count: int, deep: int) -> list[object
     return values
 
 
-def pairs(data: bytes, at: int) -> list[tuple[object, bytes]]:
+def pairs(data: Octets, at: int) -> list[tuple[object, bytes]]:
     """The map at ``at`` as (decoded key, the octets of key and value as they are)."""
     end = skip(data, at)
     code = data[at]

@@ -6,7 +6,7 @@ A message is kept as it came. :func:`examine` walks its sections once on the way
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from coordinator.encoding import (
     DecodeError,
@@ -17,6 +17,9 @@ from coordinator.encoding import (
     pairs,
     skip,
 )
+
+if TYPE_CHECKING:
+    from store.spool import Octets
 
 HEADER, DELIVERY_ANNOTATIONS, MESSAGE_ANNOTATIONS = 0x70, 0x71, 0x72
 PROPERTIES, APPLICATION_PROPERTIES = 0x73, 0x74
@@ -62,7 +65,7 @@ class Facts(NamedTuple):
 NO_FACTS = Facts()
 
 
-def sections(message: bytes) -> list[Section]:
+def sections(message: Octets) -> list[Section]:
     """All sections in their order; DecodeError where the message is malformed (rule P10)."""
     found: list[Section] = []
     at = 0
@@ -92,7 +95,7 @@ def sections(message: bytes) -> list[Section]:
     return found
 
 
-def examine(message: bytes) -> Facts:
+def examine(message: Octets) -> Facts:
     """Check the sections and read what the service acts on. DecodeError where the message is malformed."""
     if message[:4] == b"\x00\x53\x75\xb0" and len(message) == 8 + int.from_bytes(message[4:8], "big"):
         return NO_FACTS  # one data section and nothing else
@@ -114,7 +117,7 @@ def examine(message: bytes) -> Facts:
     return Facts(ttl, expiry)
 
 
-def fields_of(message: bytes, value: int, name: str) -> list[object]:
+def fields_of(message: Octets, value: int, name: str) -> list[object]:
     fields, _ = decode(message, value)
     if not isinstance(fields, list):
         raise DecodeError(f"the section {name} is not a list")
@@ -130,7 +133,7 @@ def unsigned(fields: list[object], index: int, name: str) -> int | None:
     return found
 
 
-def to_of(message: bytes) -> str | None:
+def to_of(message: Octets) -> str | None:
     """The property ``to``: where the anonymous relay sends the message."""
     for code, _, value, _ in sections(message):
         if code == PROPERTIES:

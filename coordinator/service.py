@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from store.batch import Batch
     from store.loop import Loop
     from store.queries import Row
+    from store.spool import Octets
 
 log = structlog.get_logger(__name__)
 
@@ -89,7 +90,13 @@ class Service:
         self._timed_out: dict[bytes, float] = {}
         self._settling: list[tuple[Entry, Outcome]] = []
         self._congestion_ends: list[Callable[[], None]] = []
-        limits = Limits(messages=settings.limits.batch_messages, octets=settings.limits.batch_bytes)
+        #: in memory, of deliveries that are not complete
+        self.unfinished_octets = 0
+        limits = Limits(
+            messages=settings.limits.batch_messages,
+            octets=settings.limits.batch_bytes,
+            waiting_octets=settings.limits.waiting_bytes,
+        )
         self.commit = GroupCommit(loop, url, instance_id, limits)
         self.queries = Queries(loop, url, instance_id, self._notified, self._queries_back)
         self.directory = Directory(self, policy)
@@ -227,7 +234,7 @@ class Service:
         return ends
 
     def write_entry(
-        self, batch: Batch, address: Address, half_id: int, message: bytes, expires: int, poster: object = None
+        self, batch: Batch, address: Address, half_id: int, message: Octets, expires: int, poster: object = None
     ) -> Entry | None:
         """The rows that make a half deliverable; the entry where it is born leased to us.
 
@@ -240,7 +247,7 @@ class Service:
             if self.peers:
                 batch.wake.add(-address.id)
             return None
-        if queue.reserve(len(message)):
+        if isinstance(message, bytes) and queue.reserve(len(message)):
             batch.entry(queue.group_id, half_id, self.instance_id, expires)
             return Entry(queue, half_id, half_id, message, 0, 0 if expires == INFINITY else expires, b"")
         batch.entry(queue.group_id, half_id, 0, expires)

@@ -38,12 +38,15 @@ class Connection:
         "dynamic",
         "fd",
         "greeted",
+        "idle_timeout_ms",
         "links",
         "number",
         "open",
         "opened",
+        "paused",
         "peer",
         "pointer",
+        "posting",
         "reactor",
         "service",
         "sessions",
@@ -66,13 +69,16 @@ class Connection:
         self.peer = _peer(sock)
         self.container = ""
         limits = service.limits
+        self.idle_timeout_ms = int(limits.idle_timeout_seconds * 1000)
         self.transport, self.pointer = engine.new_connection(
             reactor.events,
             max_frame=limits.max_frame_size_bytes,
             channel_max=limits.channel_max,
-            idle_timeout_ms=int(limits.idle_timeout_seconds * 1000),
+            idle_timeout_ms=self.idle_timeout_ms,
         )
         self.open = True
+        #: links on which the peer posts
+        self.posting = 0
         self.greeted = False
         self.opened = False
         #: numbers the ticks of the engine's clock; only the last that was asked for is due
@@ -80,6 +86,8 @@ class Connection:
         self.closing = False
         self.dirty = False
         self.writing = False
+        #: nothing is read from it for now
+        self.paused = False
         self.links: dict[engine.Pointer, Link] = {}
         self.sessions: set[engine.Pointer] = set()
         #: consumers that stopped because the connection had enough to write

@@ -68,6 +68,7 @@ transport_condition = lib.pn_transport_condition
 transport_close_tail = lib.pn_transport_close_tail
 transport_close_head = lib.pn_transport_close_head
 transport_unbind = lib.pn_transport_unbind
+transport_set_idle_timeout = lib.pn_transport_set_idle_timeout
 transport_remote_idle_timeout = lib.pn_transport_get_remote_idle_timeout
 decref = lib.pn_decref
 

@@ -116,7 +116,7 @@ class Client:
     @property
     def backlog(self) -> int:
         """Octets that are still to be written."""
-        return int(self._transport.pending())
+        return int(self._transport.pending()) + int(self._session.outgoing_bytes)
 
     def writable(self, longest: float) -> bool:
         """Write what there is; whether the peer took some of it."""

@@ -89,7 +89,7 @@ class Connection:
         #: nothing is read from it for now
         self.paused = False
         self.links: dict[engine.Pointer, Link] = {}
-        self.sessions: set[engine.Pointer] = set()
+        self.sessions: dict[engine.Pointer, dict[engine.Pointer, Link]] = {}
         #: consumers that stopped because the connection had enough to write
         self.starved: list[Consuming | Browsing] = []
         #: dynamic addresses that live as long as this connection (the link that made them is known by its pointer)
@@ -125,7 +125,7 @@ class Connection:
             self._on_open()
         elif kind == engine.SESSION_REMOTE_OPEN:
             session = engine.event_session(event)
-            self.sessions.add(session)
+            self.sessions[session] = {}
             engine.session_open(session)
         elif kind == engine.LINK_REMOTE_OPEN:
             self._on_attach(engine.event_link(event))
@@ -186,14 +186,14 @@ class Connection:
     def _within_handles(self, pointer: engine.Pointer) -> None:
         """Proton 0.40 cannot say a ``handle-max`` in the begin, so that links beyond it are refused one by one."""
         most = self.service.limits.handle_max + 1
-        session = engine.link_session(pointer)
-        if sum(link.session == session for link in self.links.values()) >= most:
+        if len(self.sessions[engine.link_session(pointer)]) >= most:
             raise Refusal(Condition.RESOURCE_LIMIT_EXCEEDED, f"a session has at most {most} links (limits.handle_max)")
 
     def attached(self, link: Link) -> None:
         if self.container:
             self._steal(link)
         self.links[link.pointer] = link
+        self.sessions[link.session][link.pointer] = link
         self.reactor.links[link.pointer] = link
         self.mark()
 
@@ -240,16 +240,17 @@ class Connection:
         link = self.links.pop(pointer, None)
         if link is not None:
             link.open = False
+            self.sessions[link.session].pop(pointer)
             if self.reactor.named.get(link.identity) is link:
                 del self.reactor.named[link.identity]
         return link
 
     def _on_end(self, session: engine.Pointer) -> None:
-        for link in [link for link in self.links.values() if link.session == session]:
+        for link in list(self.sessions[session].values()):
             self._drop(link.pointer)
             link.lost()
             self._forget_dynamic(link.pointer)
-        self.sessions.discard(session)
+        del self.sessions[session]
         engine.session_close(session)
         engine.session_free(session)
         self.mark()

@@ -540,18 +540,13 @@ class GroupCommit:
 
     def add(self, unit: Unit, octets: int = 0) -> None:
         """``octets``: of the messages that the unit holds until it is written."""
-        if self._waiting or self._next_is_full:
+        batch = self._next
+        if self._waiting or batch.octets >= self._limits.octets or batch.rows >= self._limits.messages:
             self._waiting.append((unit, octets))
             self._waiting_octets += octets
         else:
-            batch = self._next
             batch.units.append(unit)
             unit.write(batch)
-
-    @property
-    def _next_is_full(self) -> bool:
-        batch = self._next
-        return batch.octets >= self._limits.octets or batch.rows >= self._limits.messages
 
     def kick(self) -> None:
         """End of a turn: if nothing is under way, send what waits."""
@@ -567,12 +562,14 @@ class GroupCommit:
         else:
             batch = self._next
             self._next = Batch()
+            next_batch = self._next
             waiting = self._waiting
-            while waiting and not self._next_is_full:
+            limits = self._limits
+            while waiting and next_batch.octets < limits.octets and next_batch.rows < limits.messages:
                 unit, octets = waiting.popleft()
                 self._waiting_octets -= octets
-                self._next.units.append(unit)
-                unit.write(self._next)
+                next_batch.units.append(unit)
+                unit.write(next_batch)
         self._send(batch)
 
     def _send(self, batch: Batch) -> None:

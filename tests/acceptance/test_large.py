@@ -210,6 +210,29 @@ def test_killed_while_large_ones_are_written(service: Service, address: str) -> 
         assert found == messages or (found == [] and not acknowledged), (acknowledged, [len(each) for each in found])
 
 
+@pytest.mark.rule("P2", "P14")
+@pytest.mark.parametrize("sessions", [1, 10])
+def test_a_thousand_links_on_a_connection(begin: Begin, address: str, worker: Worker, sessions: int) -> None:
+    """Half of them send and half receive; what they took is there for the next thousand."""
+    all_sessions = [begin()]
+    all_sessions += [all_sessions[0].peer.begin() for _ in range(sessions - 1)]
+    taken_before = 0
+    for _ in range(3):
+        each = list(itertools.islice(itertools.cycle(all_sessions), 500))
+        senders = [session.sender(address) for session in each]
+        receivers = [session.receiver(address, credit=1) for session in each]
+        numbers = [sender.post(data(b"x")) for sender in senders]
+        for sender, number in zip(senders, numbers, strict=True):
+            accepted(sender, number)
+        for receiver in receivers:
+            receiver.take().disposition(Accepted())
+        for link in (*senders, *receivers):
+            link.detach()
+        assert worker.peak < 16 * MIB
+        assert not taken_before or worker.peak - taken_before < MIB
+        taken_before = worker.peak
+
+
 @contextmanager
 def _session(service: Service) -> Iterator[Session]:
     peer = Peer(service.port)

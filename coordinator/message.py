@@ -65,8 +65,8 @@ class Facts(NamedTuple):
 NO_FACTS = Facts()
 
 
-def sections(message: Octets) -> list[Section]:
-    """All sections in their order; DecodeError where the message is malformed (rule P10)."""
+def sections(message: Octets, last_code: int = FOOTER) -> list[Section]:
+    """All sections up to ``last_code`` in their order; DecodeError where the message is malformed (rule P10)."""
     found: list[Section] = []
     at = 0
     size = len(message)
@@ -82,6 +82,8 @@ def sections(message: Octets) -> list[Section]:
             code = descriptor if type(descriptor) is int else _SYMBOLS.get(str(descriptor), 0)
         if code not in _NAMES:
             raise DecodeError(f"the section at octet {at} is none of a message's")
+        if code > last_code:
+            break
         # in the order of their codes; data and sequence may repeat, and a body is of one kind
         if code < last or (code == last and code not in (DATA, SEQUENCE)) or (DATA <= last < code < FOOTER):
             raise DecodeError(f"the section {_NAMES[code]} at octet {at} is out of its place")
@@ -160,7 +162,7 @@ def _header(fields: list[object], attempts: int, first_acquirer: bool, ttl_ms: i
 
 
 def outgoing(message: bytes, attempts: int, ttl_left_ms: int | None, annotations: bytes) -> bytes:
-    """The octets of one delivery.
+    """The octets of one delivery. Of a message that is cut off behind its annotations, all that is there.
 
     ``attempts`` failed deliveries before this one; ``ttl_left_ms`` replaces the ttl of a message that has one;
     ``annotations``: an encoded map merged into the message annotations, or nothing. Delivery annotations are for one
@@ -169,10 +171,7 @@ def outgoing(message: bytes, attempts: int, ttl_left_ms: int | None, annotations
     header: list[object] = []
     message_annotations = b""
     rest = 0
-    for code, start, value, end in sections(message):
-        if code > MESSAGE_ANNOTATIONS:
-            rest = start
-            break
+    for code, start, value, end in sections(message, MESSAGE_ANNOTATIONS):
         rest = end
         if code == HEADER:
             header = fields_of(message, value, "header")

@@ -76,6 +76,7 @@ class Entry:
         "refused_by",
         "size",
         "txn",
+        "whole",
     )
 
     def __init__(
@@ -87,6 +88,8 @@ class Entry:
         self.half_id = half_id
         self.message: bytes | None = message
         self.size = len(message)
+        #: octets of a large message, of which ``message`` is the beginning; 0 for all others
+        self.whole = 0
         self.attempts = attempts
         self.expires = expires
         self.annotations = annotations

@@ -129,9 +129,7 @@ class View:
         self._header = header
         message = self._message
         try:
-            for code, _, value, _ in sections(message):
-                if code > APPLICATION_PROPERTIES:
-                    break
+            for code, _, value, _ in sections(message, APPLICATION_PROPERTIES):
                 if code in (HEADER, PROPERTIES, APPLICATION_PROPERTIES):
                     found, _ = decode(message, value)
                     if code == HEADER and type(found) is list:

@@ -303,7 +303,7 @@ class Service:
             entries = [self.entry_of(queue, row) for row in rows]
             # nothing beyond what came; among others there may be some below the low-water mark, so that an empty answer
             # above it says little
-            complete = rows[0][6] == len(rows) < most if rows else queue.holding or not low
+            complete = rows[0][7] == len(rows) < most if rows else queue.holding or not low
             queue.loaded(entries, complete, version)
 
         self.queries.ask(queries.READ if queue.holding else queries.LEASE, parameters, loaded)
@@ -313,8 +313,8 @@ class Service:
         self.queries.ask(queries.UNREAD, [queue.group_id.to_bytes(4, "big"), self.lease_octets], lambda _: None)
 
     def entry_of(self, queue: Queue, row: Row) -> Entry:
-        entry_id, half_id, attempts, expires, annotations, message = row[:6]
-        return Entry(
+        entry_id, half_id, attempts, expires, annotations, message, whole = row[:7]
+        entry = Entry(
             queue,
             entry_id,
             half_id,
@@ -323,6 +323,8 @@ class Service:
             0 if expires is None else expires - POSTGRES_EPOCH * 1_000_000,
             annotations or b"",
         )
+        entry.whole = whole
+        return entry
 
     def reclaim(self, queue: Queue) -> None:
         """A load may have leased entries that nobody here knows of: find them, and give them back to the store.

@@ -10,10 +10,10 @@ import structlog
 
 from coordinator.errors import Condition, Refusal
 from links import container, engine
-from links.browsing import Browsing
 from links.consuming import Consuming
 from links.control_link import ControlLink
 from links.link import Attaching, Link, refuse_attach
+from links.outgoing import Outgoing
 from links.posting import attach_target
 from links.source import attach_source
 
@@ -32,6 +32,7 @@ SHORTEST_IDLE_MS = 100
 
 class Connection:
     __slots__ = (
+        "asking",
         "closing",
         "container",
         "dirty",
@@ -91,7 +92,9 @@ class Connection:
         self.links: dict[engine.Pointer, Link] = {}
         self.sessions: dict[engine.Pointer, dict[engine.Pointer, Link]] = {}
         #: consumers that stopped because the connection had enough to write
-        self.starved: list[Consuming | Browsing] = []
+        self.starved: list[Outgoing] = []
+        #: a piece of a large message is being read for it
+        self.asking = False
         #: dynamic addresses that live as long as this connection (the link that made them is known by its pointer)
         self.dynamic: dict[engine.Pointer, Address] = {}
 
@@ -267,7 +270,7 @@ class Connection:
         links = list(self.links.values())
         for link in links:
             self._drop(link.pointer)
-        links.sort(key=lambda link: not isinstance(link, Consuming | Browsing))
+        links.sort(key=lambda link: not isinstance(link, Outgoing))
         for link in links:
             link.lost()
         for address in self.dynamic.values():

@@ -128,6 +128,7 @@ delivery_partial = lib.pn_delivery_partial
 delivery_aborted = lib.pn_delivery_aborted
 delivery_settled = lib.pn_delivery_settled
 delivery_settle = lib.pn_delivery_settle
+delivery_abort = lib.pn_delivery_abort
 delivery_update = lib.pn_delivery_update
 delivery_local = lib.pn_delivery_local
 delivery_remote = lib.pn_delivery_remote

@@ -19,6 +19,7 @@ from store.errors import StoreError, StoreUnavailable
 from store.libpq import Connection
 from store.loop import Loop
 from store.old_backend import OldBackend
+from store.spool import HEAD, LARGE
 from store.tables import SCHEMA
 
 log = structlog.get_logger(__name__)
@@ -109,6 +110,13 @@ _DELIVERABLE = """lease = 0 and failed is null
              and (available_at is null or available_at <= now())
              and (expires_at is null or expires_at > now())"""
 
+#: what of a message (of half h) comes with its entry, and how long it is, where that is not all
+_MESSAGE = (
+    f"case when octet_length(h.message) > {LARGE} then substring(h.message from 1 for {HEAD}) else h.message end, "
+    f"case when octet_length(h.message) > {LARGE} then octet_length(h.message) else 0 end"
+)
+_SIZE = f"case when octet_length(h.message) > {LARGE} then {HEAD} else octet_length(h.message) end"
+
 #: group, id above which to look, most entries, most bytes, lease. The first entry is taken whatever its size; none is
 #: taken
 #: of a group that another instance holds whole.
@@ -121,14 +129,14 @@ LEASE = Query(
            where group_id = $1::int4 and id > $2::int8 and {_DELIVERABLE} and exists (select from free)
            order by id limit $3::int4 for update skip locked),
         sized as materialized (
-          select p.id, h.message, sum(octet_length(h.message)) over (order by p.id) - octet_length(h.message) as before
+          select p.id, h.message, sum({_SIZE}) over (order by p.id) - {_SIZE} as before
             from picked p join {SCHEMA}.half h on h.id = p.half_id),
         leased as (
           update {SCHEMA}.entry e set lease = $5::int4 from sized s
            where e.group_id = $1::int4 and e.id = s.id and s.before < $4::int8
           returning e.id, e.half_id, e.attempts, e.expires_at, e.annotations, s.message)
-        select l.id, l.half_id, l.attempts, {_EXPIRES}, l.annotations, l.message, (select count(*) from picked)
-          from leased l order by l.id""",
+        select h.id, h.half_id, h.attempts, {_EXPIRES}, h.annotations, {_MESSAGE}, (select count(*) from picked)
+          from leased h order by h.id""",
     again=False,
 )
 
@@ -158,14 +166,14 @@ READ = Query(
              and (available_at is null or available_at <= now())
            order by id limit $3::int4),
         sized as materialized (
-          select p.*, h.message, sum(octet_length(h.message)) over (order by p.id) - octet_length(h.message) as before
+          select p.*, h.message, sum({_SIZE}) over (order by p.id) - {_SIZE} as before
             from picked p join {SCHEMA}.half h on h.id = p.half_id),
         held as (
           update {SCHEMA}.consumer_group
              set read_through = greatest(read_through, (select max(id) from sized where before < $4::int8))
            where id = $1::int4 and holder = $5::int4 returning 1)
-        select s.id, s.half_id, s.attempts, {_EXPIRES}, s.annotations, s.message, (select count(*) from picked)
-          from sized s where s.before < $4::int8 and exists (select from held) order by s.id""",
+        select h.id, h.half_id, h.attempts, {_EXPIRES}, h.annotations, {_MESSAGE}, (select count(*) from picked)
+          from sized h where h.before < $4::int8 and exists (select from held) order by h.id""",
 )
 
 #: group, id above which to look, most entries, most bytes: as LEASE, but nothing is taken
@@ -178,10 +186,15 @@ BROWSE = Query(
              and (expires_at is null or expires_at > now())
            order by id limit $3::int4),
         sized as materialized (
-          select p.*, sum(octet_length(h.message)) over (order by p.id) - octet_length(h.message) as before
+          select p.*, sum({_SIZE}) over (order by p.id) - {_SIZE} as before
             from picked p join {SCHEMA}.half h on h.id = p.half_id)
-        select s.id, s.half_id, s.attempts, {_EXPIRES}, s.annotations, h.message
+        select s.id, s.half_id, s.attempts, {_EXPIRES}, s.annotations, {_MESSAGE}
           from sized s join {SCHEMA}.half h on h.id = s.half_id where s.before < $4::int8 order by s.id""",
+)
+
+#: half, offset, octets: a piece of a large message
+PIECE = Query(
+    b"piece", f"select substring(message from $2::int4 + 1 for $3::int4) from {SCHEMA}.half where id = $1::int8"
 )
 
 #: group, ids, lease: those of them that are free, for a consumer that chose them (BROWSE showed them)

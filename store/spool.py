@@ -14,8 +14,10 @@ from mmap import ACCESS_READ, MADV_DONTNEED, mmap
 #: A message: in memory, or in a file (its octets are read as they are looked at, and not kept).
 Octets = bytes | mmap
 
-#: Larger messages are written to the store piece by piece.
+#: Larger messages are written to the store, and read from it, piece by piece.
 LARGE = PIECE = 1 << 20
+#: Of a large message, what comes with its entry.
+HEAD = 1 << 16
 
 
 def pieces(message: Octets) -> Iterator[bytes]:

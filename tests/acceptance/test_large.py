@@ -14,11 +14,23 @@ from typing import Any
 
 import pytest
 
+from tests.acceptance.test_selectors import select
 from tests.fix_service import Service
 from tests.fix_wire import Begin
-from tests.wire.frames import Accepted, Discharge, TransactionalState
-from tests.wire.messages import data
-from tests.wire.peer import Ended, Peer, Sender, Session
+from tests.wire.frames import (
+    RECEIVER,
+    Accepted,
+    Discharge,
+    Disposition,
+    Modified,
+    Released,
+    Source,
+    State,
+    TransactionalState,
+)
+from tests.wire.messages import APPLICATION_PROPERTIES, MESSAGE_ANNOTATIONS, Header, data, section
+from tests.wire.peer import Ended, Peer, Receiver, Sender, Session
+from tests.wire.types import Symbol, UInt
 
 MIB = 1 << 20
 #: octets of a message that one frame carries
@@ -105,6 +117,7 @@ def test_a_hundred_megabytes_both_ways(begin: Begin, address: str, worker: Worke
     assert worker.peak < 16 * MIB
     assert taken(session, address) == [message]
     assert worker.files == 0
+    assert worker.peak < 16 * MIB
 
 
 @pytest.mark.rule("P2", "P5")
@@ -208,6 +221,144 @@ def test_killed_while_large_ones_are_written(service: Service, address: str) -> 
         with _session(service) as session:
             found = taken(session, name)
         assert found == messages or (found == [] and not acknowledged), (acknowledged, [len(each) for each in found])
+
+
+# -- going out
+
+
+def posted(session: Session, address: str, *messages: bytes) -> None:
+    sender = session.sender(address)
+    for message in messages:
+        *_, number = frames(sender, message)
+        accepted(sender, number)
+    sender.detach()
+
+
+def begun(session: Session, receiver: Receiver, count: int) -> None:
+    """So many frames of a delivery have come."""
+    while receiver._coming is None or len(receiver._coming.frames) < count:
+        session.peer.step()
+
+
+@pytest.mark.rule("P2", "P5")
+def test_many_consumers_of_large_ones(begin: Begin, address: str, worker: Worker) -> None:
+    """Eight connections take 20 MB each at once; each costs a piece."""
+    messages = [octets(20 * MIB, seed) for seed in range(8)]
+    posted(begin(), address, *messages)
+    sessions = [begin(max_frame_size=65_536) for _ in messages]
+    receivers = [session.receiver(address, credit=1) for session in sessions]
+    for session, receiver in zip(sessions, receivers, strict=True):
+        begun(session, receiver, 1)
+    found = [receiver.take() for receiver in receivers]
+    assert sorted(each.octets for each in found) == sorted(messages)
+    assert worker.peak < 32 * MIB
+
+
+@pytest.mark.rule("P19", "D5")
+@pytest.mark.parametrize("how", ["detach", "end", "socket"])
+@pytest.mark.parametrize("snd_settle_mode", [0, 1])
+def test_a_large_one_cut_off_comes_whole_to_the_next(
+    begin: Begin, address: str, how: str, snd_settle_mode: int
+) -> None:
+    """Half of it was sent, the window closed: it counts as a failed delivery, settled or not."""
+    session = begin()
+    posted(session, address, octets(2 * MIB), data(b"next"))
+    other = begin(max_frame_size=65_536)
+    narrow = other.peer.begin(incoming_window=10)
+    consumer = narrow.receiver(address, credit=2, snd_settle_mode=snd_settle_mode)
+    begun(other, consumer, 10)
+    assert other.control().declare()  # another session goes on
+    if how == "detach":
+        consumer.detach()
+    elif how == "end":
+        narrow.end()
+    else:
+        other.peer.close_socket()
+    found = session.receiver(address, credit=2).take_many(2)
+    assert [delivery.count for delivery in found] == [1, 0]
+    assert found[0].octets.endswith(octets(2 * MIB))
+    assert found[1].body == b"next"
+
+
+@pytest.mark.rule("P11", "P19")
+@pytest.mark.parametrize("outcome", [Accepted(), Released(), Modified(delivery_failed=True)])
+def test_a_large_one_decided_before_it_is_complete(begin: Begin, address: str, outcome: State) -> None:
+    """The rest is not sent; the outcome holds, and the link goes on (part 2, section 2.6.14)."""
+    session = begin(max_frame_size=65_536)
+    posted(session, address, octets(2 * MIB))
+    narrow = session.peer.begin(incoming_window=10)
+    consumer = narrow.receiver(address, credit=1)
+    begun(session, consumer, 10)
+    assert consumer._coming is not None
+    assert consumer._coming.first.delivery_id is not None
+    narrow.send(Disposition(role=RECEIVER, first=consumer._coming.first.delivery_id, settled=True, state=outcome))
+    narrow.incoming_window = 1000
+    narrow.flow()
+    narrow.control().detach()  # what was on its way has come
+    assert consumer._coming is None
+    assert not consumer.arrived  # aborted
+    if outcome != Accepted():
+        again = consumer.take()
+        assert again.octets.endswith(octets(2 * MIB))
+        assert again.count == (1 if isinstance(outcome, Modified) else 0)
+        again.disposition(Accepted())
+    assert session.sender(address).outcome(data(b"next")) == Accepted()
+    assert consumer.take().body == b"next"
+
+
+@pytest.mark.rule("P10", "P11", "D6")
+def test_what_a_large_one_says_of_itself(begin: Begin, address: str) -> None:
+    """Counts and annotations are put in; sections larger than what is read of a message at first too."""
+    session = begin(max_frame_size=65_536)
+    annotations = Symbol("x-opt-large")
+    front = Header(ttl=600_000).encoded() + section(MESSAGE_ANNOTATIONS, {annotations: "a" * 300_000})
+    bare = octets(2 * MIB)
+    posted(session, address, front + bare)
+    consumer = session.receiver(address)
+    for count in range(3):
+        delivery = consumer.take()
+        assert delivery.count == count
+        assert delivery.octets.endswith(bare)
+        assert 0 < (delivery.message.header.ttl or 0) <= 600_000
+        found = delivery.message.annotations
+        assert found[annotations] == "a" * 300_000
+        assert found.get("x-opt-count") == (count or None)
+        delivery.disposition(
+            Modified(delivery_failed=True, message_annotations={Symbol("x-opt-count"): UInt(count + 1)})
+        )
+
+
+@pytest.mark.rule("P16", "P8")
+def test_large_ones_are_chosen_and_looked_at(begin: Begin, address: str) -> None:
+    session = begin(max_frame_size=65_536)
+    messages = [section(APPLICATION_PROPERTIES, {"n": UInt(n)}) + octets(2 * MIB, n) for n in range(3)]
+    posted(session, address, *messages)
+    browser = session.receiver(Source(address=address, distribution_mode="copy"))
+    assert [each.octets for each in browser.drain()] == messages
+    consumer = select(session, address, "n = 1")
+    found = consumer.drain()
+    assert [each.octets for each in found] == messages[1:2]
+    found[0].disposition(Accepted())
+    assert taken(session, address) == [messages[0], messages[2]]
+
+
+@pytest.mark.rule("P17", "P5")
+def test_large_ones_keep_their_place(begin: Begin, address: str) -> None:
+    """Small ones that may go out at once do not overtake a large one that is read from the store."""
+    session = begin(max_frame_size=65_536)
+    consumer = session.receiver(address, credit=100)
+    control, sender = session.control(), session.sender(address)
+    messages = [data(b"1"), octets(2 * MIB), data(b"2"), octets(3 * MIB), data(b"3")]
+    for _ in range(2):
+        txn = control.declare()
+        for message in messages:
+            *_, number = frames(sender, message, txn=txn)
+            sender.answer_to(number)
+        control.commit(txn)
+    assert [consumer.take().octets for _ in range(10)] == messages * 2
+
+
+# -- many links
 
 
 @pytest.mark.rule("P2", "P14")

@@ -14,16 +14,17 @@ import structlog
 
 from coordinator import message as messages
 from coordinator.encoding import DecodeError
+from coordinator.entries import now_micros
 from coordinator.errors import Condition, Refusal
-from coordinator.queues import now_micros
 from links import container, engine
 from links.link import Link
 from store import queries
 
 if TYPE_CHECKING:
     from coordinator.directory import Address
+    from coordinator.entries import Entry
     from coordinator.outcomes import Outcome
-    from coordinator.queues import Entry, Queue
+    from coordinator.queues import Queue
     from links.connection import Connection
     from links.filters import Filters
     from store.errors import StoreError
@@ -110,7 +111,7 @@ class Outgoing(Link):
             self.draining = False
             self._send_head(self._large, octets)
             return delivery
-        if entry.attempts or entry.expires or entry.annotations:
+        if entry.attempts or entry.expires or entry.acquired or entry.annotations:
             octets = _marked(entry, octets)
         engine.link_send(pointer, octets, len(octets))
         engine.link_advance(pointer)
@@ -124,7 +125,7 @@ class Outgoing(Link):
         """``head``: of the stored message, as much as may be enough for the sections that are ours to change."""
         entry = large.entry
         octets = head
-        if entry.attempts or entry.expires or entry.annotations:
+        if entry.attempts or entry.expires or entry.acquired or entry.annotations:
             try:
                 octets = _marked(entry, head)
             except DecodeError:
@@ -204,4 +205,4 @@ class Outgoing(Link):
 def _marked(entry: Entry, octets: bytes) -> bytes:
     """With its counts, what is left of its time, and annotations."""
     left = max(1, (entry.expires - now_micros()) // 1000) if entry.expires else None
-    return messages.outgoing(octets, entry.attempts, left, entry.annotations)
+    return messages.outgoing(octets, entry.attempts, left, entry.annotations, acquired=entry.acquired)

@@ -234,9 +234,16 @@ def posted(session: Session, address: str, *messages: bytes) -> None:
     sender.detach()
 
 
-def begun(session: Session, receiver: Receiver, count: int) -> None:
-    """So many frames of a delivery have come."""
+def begun(session: Session, receiver: Receiver, count: int) -> int:
+    """So many frames of a delivery have come; its number."""
     while receiver._coming is None or len(receiver._coming.frames) < count:
+        session.peer.step()
+    return receiver._coming.id
+
+
+def ended(session: Session, receiver: Receiver) -> None:
+    """Nothing more comes of what has begun."""
+    while receiver._coming is not None:
         session.peer.step()
 
 
@@ -288,15 +295,15 @@ def test_a_large_one_decided_before_it_is_complete(begin: Begin, address: str, o
     posted(session, address, octets(2 * MIB))
     narrow = session.peer.begin(incoming_window=10)
     consumer = narrow.receiver(address, credit=1)
-    begun(session, consumer, 10)
-    assert consumer._coming is not None
-    assert consumer._coming.first.delivery_id is not None
-    narrow.send(Disposition(role=RECEIVER, first=consumer._coming.first.delivery_id, settled=True, state=outcome))
+    number = begun(session, consumer, 10)
+    narrow.send(Disposition(role=RECEIVER, first=number, settled=True, state=outcome))
+    narrow.control().detach()  # it was heard
+    posted(session, f"{address}-other", data(b"x"))  # and is durable
     narrow.incoming_window = 1000
     narrow.flow()
-    narrow.control().detach()  # what was on its way has come
-    assert consumer._coming is None
+    ended(session, consumer)
     assert not consumer.arrived  # aborted
+    assert not consumer.detached
     if outcome != Accepted():
         again = consumer.take()
         assert again.octets.endswith(octets(2 * MIB))
@@ -323,9 +330,8 @@ def test_what_a_large_one_says_of_itself(begin: Begin, address: str) -> None:
         found = delivery.message.annotations
         assert found[annotations] == "a" * 300_000
         assert found.get("x-opt-count") == (count or None)
-        delivery.disposition(
-            Modified(delivery_failed=True, message_annotations={Symbol("x-opt-count"): UInt(count + 1)})
-        )
+        added = {Symbol("x-opt-count"): UInt(count + 1)}
+        delivery.disposition(Modified(delivery_failed=True, message_annotations=added))
 
 
 @pytest.mark.rule("P16", "P8")

@@ -266,13 +266,13 @@ class Service:
             if self.peers and terms.available == BEFORE:
                 batch.wake.add(-address.id)
             return None
-        priority = terms.priority
-        if isinstance(message, bytes) and terms.available == BEFORE and queue.reserve(len(message), priority):
+        now = terms is PLAIN or terms.available == BEFORE
+        if now and queue.consumers and isinstance(message, bytes) and queue.reserve(len(message), terms.priority):
             batch.entry(queue.group_id, half_id, self.instance_id, terms)
             expires = 0 if terms.expires == INFINITY else terms.expires
-            return Entry(queue, half_id, half_id, message, 0, expires, b"", False, priority)
+            return Entry(queue, half_id, half_id, message, 0, expires, b"", False, terms.priority)
         batch.entry(queue.group_id, half_id, 0, terms)
-        if self.peers and terms.available == BEFORE:
+        if self.peers and now:
             batch.wake.add(queue.group_id)
         return None
 

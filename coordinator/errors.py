@@ -23,6 +23,7 @@ class Condition(StrEnum):
     NOT_IMPLEMENTED = "amqp:not-implemented"
     PRECONDITION_FAILED = "amqp:precondition-failed"
     ILLEGAL_STATE = "amqp:illegal-state"
+    FRAME_SIZE_TOO_SMALL = "amqp:frame-size-too-small"
     CONNECTION_FORCED = "amqp:connection:forced"
     MESSAGE_SIZE_EXCEEDED = "amqp:link:message-size-exceeded"
     STOLEN = "amqp:link:stolen"

@@ -12,7 +12,7 @@ from coordinator.errors import Condition, Refusal
 from links import container, engine
 from links.consuming import Consuming
 from links.control_link import ControlLink
-from links.link import Attaching, Link, refuse_attach
+from links.link import Attaching, Link, Refused, refuse_attach
 from links.outgoing import Outgoing
 from links.posting import attach_target
 from links.source import attach_source
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 _numbers = count(1)
+
+#: octets of an attach that is refused
+MOST_FRAME_BESIDES_NAME = 100
 
 #: a batch's flush may take as long: what is below, we may break ourselves
 SHORTEST_IDLE_MS = 100
@@ -175,8 +178,19 @@ class Connection:
         if not engine.link_is_named(pointer):
             self.force_close(Condition.DECODE_ERROR, "an attach without a name (part 2, section 2.7.3)")
             return
+        most = engine.transport_remote_max_frame(self.transport)
+        if len(engine.link_name(pointer).encode()) > most - MOST_FRAME_BESIDES_NAME > 0:
+            self.force_close(
+                Condition.FRAME_SIZE_TOO_SMALL, f"a link's name is too long to be answered in a frame of {most} bytes"
+            )
+            return
         try:
-            self._within_handles(pointer)
+            if 0 < most < engine.attach_size(pointer):
+                raise Refusal(
+                    Condition.FRAME_SIZE_TOO_SMALL, f"the attach cannot be answered in a frame of {most} bytes"
+                )
+            if not self._within_handles(pointer):
+                return
             if not engine.link_is_receiver(pointer):
                 attach_source(self, pointer)
             elif engine.terminus_get_type(engine.link_remote_target(pointer)) == engine.COORDINATOR:
@@ -186,11 +200,16 @@ class Connection:
         except Refusal as refusal:
             refuse_attach(self, pointer, refusal)
 
-    def _within_handles(self, pointer: engine.Pointer) -> None:
+    def _within_handles(self, pointer: engine.Pointer) -> bool:
         """Proton 0.40 cannot say a ``handle-max`` in the begin, so that links beyond it are refused one by one."""
         most = self.service.limits.handle_max + 1
-        if len(self.sessions[engine.link_session(pointer)]) >= most:
+        links = len(self.sessions[engine.link_session(pointer)])
+        if links >= 2 * most:
+            self.force_close(Condition.RESOURCE_LIMIT_EXCEEDED, "too many links that were refused are not detached")
+            return False
+        if links >= most:
             raise Refusal(Condition.RESOURCE_LIMIT_EXCEEDED, f"a session has at most {most} links (limits.handle_max)")
+        return True
 
     def attached(self, link: Link) -> None:
         if self.container:
@@ -232,6 +251,12 @@ class Connection:
         if self._drop(link.pointer) is not None:
             link.lost()
         engine.link_close(link.pointer)
+        self.refused(link.pointer)
+
+    def refused(self, pointer: engine.Pointer) -> None:
+        """We have closed a link; it keeps its handle until the peer has closed it."""
+        link = Refused(self, pointer)
+        self.links[pointer] = self.reactor.links[pointer] = self.sessions[link.session][pointer] = link
         self.mark()
 
     def refuse_attach(self, attaching: Attaching, refusal: Refusal) -> None:

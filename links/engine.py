@@ -69,6 +69,7 @@ transport_close_tail = lib.pn_transport_close_tail
 transport_close_head = lib.pn_transport_close_head
 transport_unbind = lib.pn_transport_unbind
 transport_set_idle_timeout = lib.pn_transport_set_idle_timeout
+transport_remote_max_frame = lib.pn_transport_get_remote_max_frame
 transport_remote_idle_timeout = lib.pn_transport_get_remote_idle_timeout
 decref = lib.pn_decref
 
@@ -197,9 +198,22 @@ def set_rejected(pointer: Pointer, condition: str, description: str) -> None:
     delivery_update(pointer, REJECTED)
 
 
+#: Octets of a description on the wire. Proton does not look at the peer's max-frame-size where it writes other frames
+#: than transfers; so long a description fits the smallest (part 2, section 2.8.19), in whatever frame it is.
+_LONGEST_DESCRIPTION = 300
+
+
+def description_of(text: str) -> str:
+    """What fits a frame of it; the log has it whole."""
+    octets = text.replace("\0", "").encode()
+    if len(octets) <= _LONGEST_DESCRIPTION:
+        return octets.decode()
+    return octets[: _LONGEST_DESCRIPTION - 3].decode(errors="ignore") + "\N{HORIZONTAL ELLIPSIS}"
+
+
 def set_condition(pointer: Pointer, name: str, description: str) -> None:
     lib.pn_condition_set_name(pointer, name.encode())
-    lib.pn_condition_set_description(pointer, description.replace("\0", "").encode())
+    lib.pn_condition_set_description(pointer, description_of(description).encode())
 
 
 def is_set(pointer: Pointer) -> bool:
@@ -256,8 +270,23 @@ def link_is_named(pointer: Pointer) -> bool:
     return bool(lib.pn_link_name(pointer) != NULL)
 
 
+#: what an attach has besides names, addresses and what clients put into it
+_ATTACH_ROOM = 210
+
+
 def link_name(pointer: Pointer) -> str:
     return _text(lib.pn_link_name(pointer))
+
+
+def attach_size(pointer: Pointer) -> int:
+    """About the octets of an answer to the peer's attach, at most."""
+    size = _ATTACH_ROOM + len(ffi.string(lib.pn_link_name(pointer)))
+    for terminus in (lib.pn_link_remote_source(pointer), lib.pn_link_remote_target(pointer)):
+        address = lib.pn_terminus_get_address(terminus)
+        size += 0 if address == NULL else len(ffi.string(address))
+        for data in (terminus_filter(terminus), terminus_capabilities(terminus), lib.pn_terminus_properties(terminus)):
+            size += max(0, lib.pn_data_encoded_size(data))
+    return size
 
 
 def new_connection(

@@ -26,6 +26,7 @@ class Condition(StrEnum):
     FRAME_SIZE_TOO_SMALL = "amqp:frame-size-too-small"
     CONNECTION_FORCED = "amqp:connection:forced"
     MESSAGE_SIZE_EXCEEDED = "amqp:link:message-size-exceeded"
+    TRANSFER_LIMIT_EXCEEDED = "amqp:link:transfer-limit-exceeded"
     STOLEN = "amqp:link:stolen"
     TXN_UNKNOWN_ID = "amqp:transaction:unknown-id"
     TXN_ROLLBACK = "amqp:transaction:rollback"

@@ -97,6 +97,7 @@ link_remote_source = lib.pn_link_remote_source
 link_remote_target = lib.pn_link_remote_target
 link_condition = lib.pn_link_condition
 link_credit = lib.pn_link_credit
+link_queued = lib.pn_link_queued
 link_drained = lib.pn_link_drained
 link_get_drain = lib.pn_link_get_drain
 link_flow = lib.pn_link_flow

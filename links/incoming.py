@@ -175,6 +175,9 @@ class Incoming(Link):
     def _give_credit(self) -> None:
         if not self.open:
             return
+        if engine.link_credit(self.pointer) < engine.link_queued(self.pointer):  # the engine does not look
+            self.refuse(Refusal(Condition.TRANSFER_LIMIT_EXCEEDED, "more was sent than credit was given for"))
+            return
         service = self.connection.service
         if service.commit.congested and self.waits_for_store:
             if not self._congested:

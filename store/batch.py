@@ -145,6 +145,9 @@ SETUP = (
     "set idle_in_transaction_session_timeout = 0; set statement_timeout = 0; set lock_timeout = 0"
 )
 
+#: what a unit that waits takes in memory besides its messages
+_UNIT_OCTETS = 512
+
 PROBE_RETRY_SECONDS = 1.0
 _PROBE_OP = f"select exists (select from {SCHEMA}.op where id = any($1::uuid[]))"
 _PROBE_HALF = f"select exists (select from {SCHEMA}.half where id = any($1::int8[]))"
@@ -544,7 +547,7 @@ class GroupCommit:
         # Refused for one unit's fault: halves of the batch still to be tried, oldest first, before anything newer.
         self._salvage: deque[list[Unit]] = deque()
         self._waiting: deque[tuple[Unit, int]] = deque()
-        #: of the messages that wait
+        #: of the units that wait, with their messages
         self._waiting_octets = 0
         self._next = Batch()
         #: what is left of a batch that is several statements
@@ -582,7 +585,7 @@ class GroupCommit:
         batch = self._next
         if self._waiting or batch.octets >= self._limits.octets or batch.rows >= self._limits.messages:
             self._waiting.append((unit, octets))
-            self._waiting_octets += octets
+            self._waiting_octets += octets + _UNIT_OCTETS
         else:
             batch.units.append(unit)
             unit.write(batch)
@@ -606,7 +609,7 @@ class GroupCommit:
             limits = self._limits
             while waiting and next_batch.octets < limits.octets and next_batch.rows < limits.messages:
                 unit, octets = waiting.popleft()
-                self._waiting_octets -= octets
+                self._waiting_octets -= octets + _UNIT_OCTETS
                 next_batch.units.append(unit)
                 unit.write(next_batch)
         self._send(batch)

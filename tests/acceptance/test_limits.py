@@ -28,6 +28,8 @@ from tests.wire.frames import (
     Released,
     Source,
     TransactionalState,
+    Transfer,
+    frame,
 )
 from tests.wire.frames import (
     Begin as BeginFrame,
@@ -163,6 +165,17 @@ def test_refused_links_that_are_never_detached(begin: Begin, address: str) -> No
         for handle in range(100):
             session.send(Attach(name=f"{handle}", handle=handle, role=RECEIVER, source=Source(address="$no")))
     assert session.peer.closed().condition == "amqp:resource-limit-exceeded"
+    assert other.sender(address).outcome(data(b"x")) == Accepted()
+
+
+@pytest.mark.rule("P5", "P14")
+def test_more_transfers_than_credit(begin: Begin, address: str) -> None:
+    """Part 2, section 2.6.7: 40 in one go for a credit of 10: the link ends, nobody else notices."""
+    session, other = begin(), begin()
+    sender = session.sender(address)
+    transfers = [Transfer(handle=0, delivery_id=n, delivery_tag=b"%d" % n, message_format=0) for n in range(40)]
+    session.peer.send_octets(b"".join(frame(transfer, payload=data(b"x")) for transfer in transfers))
+    assert sender.error == "amqp:link:transfer-limit-exceeded"
     assert other.sender(address).outcome(data(b"x")) == Accepted()
 
 

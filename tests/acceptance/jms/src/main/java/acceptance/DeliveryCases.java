@@ -12,6 +12,7 @@ import java.util.ArrayList;
 import java.util.Collections;
 import java.util.List;
 import java.util.Map;
+import java.util.TreeMap;
 import java.util.TreeSet;
 import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.LinkedBlockingQueue;
@@ -22,7 +23,7 @@ final class DeliveryCases {
     private DeliveryCases() {}
 
     static Map<String, Driver.Case> all() {
-        return Map.of(
+        Map<String, Driver.Case> cases = new TreeMap<>(Map.of(
                 "acknowledgement", DeliveryCases::acknowledgement,
                 "client-acknowledge", DeliveryCases::clientAcknowledge,
                 "recover", DeliveryCases::recover,
@@ -32,8 +33,9 @@ final class DeliveryCases {
                 "time-to-live", DeliveryCases::timeToLive,
                 "later", DeliveryCases::later,
                 "no-prefetch", DeliveryCases::noPrefetch,
-                "not-allowed", DeliveryCases::notAllowed,
-                "dead-letters", DeliveryCases::deadLetters);
+                "not-allowed", DeliveryCases::notAllowed));
+        cases.put("dead-letters", DeliveryCases::deadLetters);
+        return cases;
     }
 
     /** Qpid JMS says by a property which outcome an acknowledgement is. */

@@ -26,6 +26,7 @@ class Condition(StrEnum):
     RESOURCE_LOCKED = "amqp:resource-locked"
     CONNECTION_FORCED = "amqp:connection:forced"
     MESSAGE_SIZE_EXCEEDED = "amqp:link:message-size-exceeded"
+    TRANSFER_LIMIT_EXCEEDED = "amqp:link:transfer-limit-exceeded"
     STOLEN = "amqp:link:stolen"
     TXN_UNKNOWN_ID = "amqp:transaction:unknown-id"
     TXN_ROLLBACK = "amqp:transaction:rollback"

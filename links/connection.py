@@ -15,6 +15,7 @@ from links import container, engine
 from links.browsing import Browsing
 from links.consuming import Consuming
 from links.control_link import ControlLink
+from links.greeting import Greeting
 from links.link import Attaching, Link, refuse_attach
 from links.posting import Posting, attach_target
 from links.sole import Sole, policy
@@ -45,7 +46,7 @@ class Connection:
         "dirty",
         "dynamic",
         "fd",
-        "greeted",
+        "greeting",
         "links",
         "number",
         "open",
@@ -81,7 +82,8 @@ class Connection:
             idle_timeout_ms=int(limits.idle_timeout_seconds * 1000),
         )
         self.open = True
-        self.greeted = False
+        #: until the first octets have said what follows
+        self.greeting: Greeting | None = Greeting()
         self.opened = False
         #: numbers the ticks of the engine's clock; only the last that was asked for is due
         self.ticks = 0

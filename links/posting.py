@@ -37,7 +37,12 @@ def attach_target(connection: Connection, pointer: engine.Pointer) -> None:
     capabilities = values.symbols(engine.terminus_capabilities(target), "the capabilities of the target")
     topic = not _TOPICS.isdisjoint(capabilities)
     # T23: a refused post does not spoil its transaction
-    continues = values.properties(pointer).get(container.ON_REFUSED_POST) == "continue"
+    continues = (
+        values.properties(engine.link_remote_properties(pointer), "the properties of the attach").get(
+            container.ON_REFUSED_POST
+        )
+        == "continue"
+    )
     name = engine.address_of(target)
 
     dynamic = bool(engine.terminus_is_dynamic(target))

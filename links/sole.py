@@ -18,7 +18,7 @@ import structlog
 from proton import symbol, uint
 
 from coordinator.errors import Condition, Refusal
-from links import container, engine
+from links import container, engine, values
 
 if TYPE_CHECKING:
     from links.connection import Connection
@@ -46,19 +46,21 @@ def policy(connection: engine.Pointer) -> int | None:
 
     :raises Refusal: where it is none of the extension's.
     """
-    desired = engine.symbols_of(engine.connection_remote_desired_capabilities(connection))
+    desired = values.symbols(
+        engine.connection_remote_desired_capabilities(connection), "the desired capabilities of the open"
+    )
     if container.SOLE_CONNECTION not in desired:
         return None
-    properties = engine.value_of(engine.connection_remote_properties(connection))
-    asked = properties.get(_ENFORCEMENT_POLICY) if isinstance(properties, dict) else None
+    properties = values.properties(engine.connection_remote_properties(connection), "the properties of the open")
+    asked = properties.get(_ENFORCEMENT_POLICY)
     if asked is None:
         return _REFUSE_CONNECTION
-    if type(asked) is not uint or asked not in (_REFUSE_CONNECTION, _CLOSE_EXISTING):
+    if type(asked) is not int or asked not in (_REFUSE_CONNECTION, _CLOSE_EXISTING):
         raise Refusal(
             Condition.INVALID_FIELD,
-            f"{_ENFORCEMENT_POLICY} {asked!r}: 0 (refuse-connection) or 1 (close-existing) as uint was expected",
+            f"{_ENFORCEMENT_POLICY} {asked!r}: 0 (refuse-connection) or 1 (close-existing) was expected",
         )
-    return int(asked)
+    return asked
 
 
 class Sole:

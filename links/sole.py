@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import structlog
 from proton import symbol, uint
 
+from coordinator.encoding import DecodeError, decode, pairs, skip
 from coordinator.errors import Condition, Refusal
 from links import container, engine, values
 
@@ -27,6 +28,8 @@ log = structlog.get_logger(__name__)
 
 _REFUSE_CONNECTION, _CLOSE_EXISTING = 0, 1
 _WEAK = 1
+#: the constructors of a uint (part 1, section 1.6.4)
+_UINT = (0x43, 0x52, 0x70)
 _ENFORCEMENT_POLICY = symbol("sole-connection-enforcement-policy")
 _DETECTION_POLICY = symbol("sole-connection-detection-policy")
 
@@ -51,16 +54,21 @@ def policy(connection: engine.Pointer) -> int | None:
     )
     if container.SOLE_CONNECTION not in desired:
         return None
-    properties = values.properties(engine.connection_remote_properties(connection), "the properties of the open")
-    asked = properties.get(_ENFORCEMENT_POLICY)
+    properties = engine.encoded(engine.connection_remote_properties(connection))
+    try:
+        asked = dict(pairs(properties, 0)).get(_ENFORCEMENT_POLICY) if properties else None
+    except DecodeError as error:
+        raise Refusal(Condition.DECODE_ERROR, f"the properties of the open: {error}") from None
     if asked is None:
         return _REFUSE_CONNECTION
-    if type(asked) is not int or asked not in (_REFUSE_CONNECTION, _CLOSE_EXISTING):
+    at = skip(asked, 0)
+    found, _ = decode(asked, at)
+    if asked[at] not in _UINT or found not in (_REFUSE_CONNECTION, _CLOSE_EXISTING):
         raise Refusal(
             Condition.INVALID_FIELD,
-            f"{_ENFORCEMENT_POLICY} {asked!r}: 0 (refuse-connection) or 1 (close-existing) was expected",
+            f"{_ENFORCEMENT_POLICY} {found!r}: 0 (refuse-connection) or 1 (close-existing) as uint was expected",
         )
-    return asked
+    return _CLOSE_EXISTING if found else _REFUSE_CONNECTION
 
 
 class Sole:

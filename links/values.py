@@ -29,7 +29,7 @@ def symbols(data: engine.Pointer, name: str) -> list[str]:
 
 
 def properties(data: engine.Pointer, name: str) -> dict[str, object]:
-    """Of a link or a connection, as its peer gave them."""
+    """Of a connection or a link, as its peer gave them."""
     found = value(data, name)
     if not isinstance(found, Map):
         return {}

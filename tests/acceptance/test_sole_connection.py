@@ -30,7 +30,7 @@ from tests.wire.frames import (
     frame,
 )
 from tests.wire.peer import Peer
-from tests.wire.types import Symbol, UInt
+from tests.wire.types import Symbol, UInt, ULong
 
 CAPABILITY = "sole-connection-for-container"
 POLICY = "sole-connection-enforcement-policy"
@@ -218,7 +218,7 @@ def test_what_comes_with_the_open_waits_for_the_answer(dial_to: DialTo, address:
 
 
 @pytest.mark.rule("P15", "P14")
-@pytest.mark.parametrize("policy", [UInt(2), True, "close-existing"])
+@pytest.mark.parametrize("policy", [UInt(2), ULong(1), "close-existing"])
 def test_a_policy_that_there_is_not(dial_to: DialTo, address: str, policy: Any) -> None:
     peer = dial_to(0)
     answer = opened(peer, address, **alone(policy))

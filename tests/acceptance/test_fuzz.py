@@ -248,10 +248,8 @@ def test_the_engine_writes_no_lines_of_its_own(dial: Dial, service: Service) -> 
 
 @pytest.mark.rule("S6", "T4")
 def test_a_large_body_on_the_control_link_is_refused_unread(begin: Begin) -> None:
-    """Part 2, section 2.7.3: the answer to the attach says the largest that the link takes."""
     session = begin()
     control = session.control()
-    assert control.answer.max_message_size == 1 << 16
     control.request(b"\x00\x53\x77\xb0\x00\x10\x00\x00" + bytes(1 << 20))
     assert control.error == "amqp:link:message-size-exceeded"
     assert session.control().declare()

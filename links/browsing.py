@@ -91,11 +91,10 @@ class Browsing(Outgoing):
             return
         if rows:
             behind = self._show(rows)
-        elif self._stale.get(rank) == asked:
+            if behind is not None:
+                self._stale[rank] = behind
+        elif self._stale.get(rank) == asked:  # else there is news meanwhile
             del self._stale[rank]
-            behind = None
-        if behind is not None:
-            self._stale[rank] = behind
         self._queue.touch()
 
     def _show(self, rows: list[Row]) -> tuple[int, int] | None:

@@ -44,7 +44,7 @@ _CONSTRUCTORS = {
 DELIVERY_TIME, DELIVERY_DELAY = "x-opt-delivery-time", "x-opt-delivery-delay"
 
 #: offset in the properties list (section 3.2.4)
-_TO, _ABSOLUTE_EXPIRY = 2, 8
+_TO, _ABSOLUTE_EXPIRY, _GROUP_ID = 2, 8, 10
 
 
 class Section(NamedTuple):
@@ -64,6 +64,7 @@ class Facts(NamedTuple):
     #: Unix time from which it may be delivered, and how long from now
     delivery_time_ms: int | None = None
     delivery_delay_ms: int | None = None
+    group_id: str | None = None
 
 
 NO_FACTS = Facts()
@@ -104,6 +105,7 @@ def examine(message: bytes) -> Facts:
     if message[:4] == b"\x00\x53\x75\xb0" and len(message) == 8 + int.from_bytes(message[4:8], "big"):
         return NO_FACTS  # one data section and nothing else
     ttl = expiry = priority = time = delay = None
+    group: str | None = None
     for code, _, value, _ in sections(message):
         if code == HEADER:
             # durable and priority only, as most clients send it, says nothing that matters here
@@ -117,6 +119,8 @@ def examine(message: bytes) -> Facts:
             fields = fields_of(message, value, "properties")
             if len(fields) > _ABSOLUTE_EXPIRY:
                 expiry = unsigned(fields, _ABSOLUTE_EXPIRY, "absolute-expiry-time")
+            if len(fields) > _GROUP_ID:
+                group = _text(fields[_GROUP_ID], "group-id")
         elif code == MESSAGE_ANNOTATIONS:
             for key, octets in pairs(message, value):
                 if key == DELIVERY_TIME:
@@ -125,7 +129,7 @@ def examine(message: bytes) -> Facts:
                     delay = _annotated(octets, DELIVERY_DELAY)
         elif code in (DELIVERY_ANNOTATIONS, APPLICATION_PROPERTIES):
             pairs(message, value)
-    facts = Facts(ttl, expiry, priority, time, delay)
+    facts = Facts(ttl, expiry, priority, time, delay, group)
     return NO_FACTS if facts == NO_FACTS else facts
 
 
@@ -151,15 +155,18 @@ def unsigned(fields: list[object], index: int, name: str) -> int | None:
     return found
 
 
+def _text(field: object, name: str) -> str | None:
+    if field is not None and not isinstance(field, str):
+        raise DecodeError(f"the property {name} is not a string")
+    return field
+
+
 def to_of(message: bytes) -> str | None:
     """The property ``to``: where the anonymous relay sends the message."""
     for code, _, value, _ in sections(message):
         if code == PROPERTIES:
             fields = fields_of(message, value, "properties")
-            to = fields[_TO] if len(fields) > _TO else None
-            if to is not None and not isinstance(to, str):
-                raise DecodeError("the property to is not a string")
-            return to
+            return _text(fields[_TO], "to") if len(fields) > _TO else None
     return None
 
 

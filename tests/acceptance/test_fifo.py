@@ -144,7 +144,7 @@ def test_what_lies_behind_a_group_that_waits(begin: Begin, address: str, stuck: 
         settle(Accepted(), *taken)
     elif stuck == "from the beginning":
         settle(Released(), *reversed(taken))
-    found = []
+    found: list[int] = []
     while len(found) < count * len(ones):
         batch = waits.drain(most=WINDOW)
         found += numbers(batch)
@@ -307,7 +307,7 @@ def test_presettled(begin: Begin, address: str) -> None:
 
 def test_each_subscription_of_a_topic_keeps_the_order(begin: Begin, address: str) -> None:
     session = begin()
-    topic = Target(address=address, capabilities=Symbol("topic"))
+    topic = Target(address=address, capabilities=("topic",))
     subscriptions = [session.receiver(f"{address}::{name}") for name in ("one", "two")]
     sender = session.sender(topic)
     post(sender, "aab-a")

@@ -103,15 +103,15 @@ class Queue:
         self.holding = False
 
     def window(self, priority: int) -> Window:
-        return self.normal if priority == priorities.DEFAULT else self.windows[rank_of(priority)]
+        return self.windows[rank_of(priority)]
 
     # -- entries arriving
 
     def reserve(self, size: int, priority: int) -> bool:
-        """Whether a message posted now is born leased to us: someone here wants it, and nothing older waits in the
+        """Whether a message posted now is born leased to us, where someone here wants it: nothing older waits in the
         store.
         """
-        return bool(self.consumers) and self.window(priority).reserve(size)
+        return (self.normal if priority == priorities.DEFAULT else self.window(priority)).reserve(size)
 
     def unreserve(self, entry: Entry) -> None:
         self.window(entry.priority).unreserve(entry.size)
@@ -119,7 +119,8 @@ class Queue:
     def arrived(self, entry: Entry) -> None:
         """A reserved entry is durable."""
         self.held[entry.id] = entry
-        self.window(entry.priority).arrived(entry)
+        priority = entry.priority
+        (self.normal if priority == priorities.DEFAULT else self.window(priority)).arrived(entry)
         for search in self.searches:
             search.came(entry.id, entry.priority)
         for browser in self.browsers:
@@ -130,7 +131,9 @@ class Queue:
         """The store has (or may have) entries that nobody holds; ``lowest``: an id among them, where it may be an old
         one; ``priority``: theirs, where it is known.
         """
-        if priority is not None:
+        if priority == priorities.DEFAULT:
+            self.normal.in_store(lowest, priority)
+        elif priority is not None:
             self.window(priority).in_store(lowest, priority)
         else:
             for window in self.windows:
@@ -143,7 +146,7 @@ class Queue:
 
     def touch(self) -> None:
         """Pump at the end of this turn."""
-        if not self.dirty and (self.consumers or self.searches or self.browsers or any(map(len, self.windows))):
+        if not self.dirty and (self.consumers or self.held or self.searches or self.browsers):
             self.dirty = True
             self.service.dirty_queues.append(self)
 

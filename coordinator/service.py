@@ -21,6 +21,7 @@ from coordinator.message import NO_FACTS
 from coordinator.queues import Queue
 from coordinator.schedule import Schedule
 from coordinator.settlements import Expiry, Settlement
+from coordinator.sole import SoleConnections
 from coordinator.transactions import Transaction
 from coordinator.transitions import TxnEvent, TxnState
 from store import priorities, queries
@@ -102,6 +103,7 @@ class Service:
         self.queries = Queries(loop, url, instance_id, self._notified, self._queries_back)
         self.directory = Directory(self, policy)
         self.dead_letters = DeadLetters(self)
+        self.sole_connections = SoleConnections(self)
         self.schedule = Schedule(self)
 
     def start(self) -> None:
@@ -273,13 +275,13 @@ class Service:
             if self.peers and terms.available == BEFORE:
                 self._wake(batch, -address.id, half_id, terms)
             return None
-        priority = terms.priority
-        if terms.available == BEFORE and queue.reserve(len(message), priority):
+        now = terms is PLAIN or terms.available == BEFORE
+        if now and queue.consumers and queue.reserve(len(message), terms.priority):
             batch.entry(queue.group_id, half_id, self.instance_id, terms)
             expires = 0 if terms.expires == INFINITY else terms.expires
-            return Entry(queue, half_id, half_id, message, 0, expires, b"", False, priority)
+            return Entry(queue, half_id, half_id, message, 0, expires, b"", False, terms.priority)
         batch.entry(queue.group_id, half_id, 0, terms)
-        if self.peers and terms.available == BEFORE:
+        if self.peers and now:
             self._wake(batch, queue.group_id, half_id, terms)
         return None
 
@@ -554,6 +556,9 @@ class Service:
     def _notified(self, channel: str, payload: str) -> None:
         if channel == "coordinator_address":
             self.directory.changed(payload)
+            return
+        if channel == queries.SOLE_CHANNEL:
+            self.sole_connections.called(payload)
             return
         if payload == queries.WHO_LIVES:
             self._look_around(lambda: None)

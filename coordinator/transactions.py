@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 from coordinator import outcomes
 from coordinator.errors import Condition, Refusal
 from coordinator.transitions import TxnEvent, TxnState, after
+from store.batch import PLAIN
 from store.errors import AlreadyDecided, NotLeased
 
 if TYPE_CHECKING:
@@ -281,7 +282,12 @@ class Transaction:
 
     def _committed(self) -> None:
         service = self.service
+        told: Address | None = None
         for (address, _, terms), half_id, entry in zip(self.posts, self.half_ids, self.entries, strict=True):
+            if entry is None and terms is PLAIN:
+                if address is told:
+                    continue  # it heard of the first, whose id is the lowest
+                told = address
             service.posted(address, entry, half_id, terms)
         for retired in self.retired:
             outcome = retired.outcome

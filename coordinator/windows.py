@@ -131,14 +131,17 @@ class Window:
         an old one; ``priority``: the highest they have, where that is known.
         """
         self.more = True
+        self._version += 1
         if self.rank is not Rank.NORMAL:
             before = _BEFORE_ALL if lowest is None or priority is None else (-priority, lowest - 1)
             self.bound = before if self.bound is None else min(self.bound, before)
             self._news = before if self._news is None else min(self._news, before)
         elif lowest is not None:
-            self._low = max(0, min(self._low, lowest - 1))
-            self._lowered = min(self._lowered, self._low)
-        self._version += 1
+            below = max(0, lowest - 1)
+            if below < self._low:
+                self._low = below
+            if below < self._lowered:
+                self._lowered = below
 
     # -- entries going
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError, version
 
-from proton import UNDESCRIBED, Array, Data, symbol
+from proton import UNDESCRIBED, Array, Data, Described, symbol, ulong
 
 try:
     VERSION = version("amqp-transaction-coordinator")
@@ -15,10 +15,20 @@ PRODUCT = "amqp-transaction-coordinator"
 
 #: T1: what the coordinator really has; never an echo of what a peer desires.
 TXN_CAPABILITIES = ("amqp:local-transactions", "amqp:multi-txns-per-ssn", "amqp:multi-ssns-per-txn")
-#: T2; and of the JMS mapping, that a topic's subscription can be shared (D1)
-OFFERED = (*TXN_CAPABILITIES, "ANONYMOUS-RELAY", "SHARED-SUBS")
+#: T2; and of the JMS mapping, that a topic's subscription can be shared (D1), and that a message can be delivered later
+#: (D7)
+OFFERED = (*TXN_CAPABILITIES, "ANONYMOUS-RELAY", "SHARED-SUBS", "DELAYED_DELIVERY")
+
+#: P15; offered to those that desire it
+SOLE_CONNECTION = "sole-connection-for-container"
+#: in our open: a close with the reason follows
+ESTABLISHMENT_FAILED = "amqp:connection-establishment-failed"
 
 OUTCOMES = ("amqp:accepted:list", "amqp:rejected:list", "amqp:released:list", "amqp:modified:list")
+
+#: of a dynamic node (part 3, section 3.5.10): it goes with the link that made it
+LIFETIME_POLICY = symbol("lifetime-policy")
+DELETE_ON_CLOSE = Described(ulong(0x2B), [])
 
 #: Link properties of ours.
 TIMEOUT_MS = "coordinator:timeout-ms"

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from coordinator import message as messages
 from coordinator.entries import now_micros
+from coordinator.errors import Condition
 from links import container, engine
-from links.link import Link
+from links.link import Link, answer_terminus
 
 if TYPE_CHECKING:
     from coordinator.directory import Address
@@ -30,8 +31,16 @@ class Outgoing(Link):
     __slots__ = ("_address", "_queue", "_store_prefix", "credit", "default_outcome", "draining", "key", "presettled")
 
     def __init__(
-        self, connection: Connection, pointer: engine.Pointer, address: Address, queue: Queue, honoured: Filters
+        self,
+        connection: Connection,
+        pointer: engine.Pointer,
+        address: Address,
+        queue: Queue,
+        honoured: Filters,
+        *,
+        lasts: bool = False,
     ) -> None:
+        """``lasts``: the source stays when the link is detached."""
         super().__init__(connection, pointer)
         self.key = next(_keys)
         self._address = address
@@ -41,13 +50,11 @@ class Outgoing(Link):
         #: Proton 0.40 drops the source's default-outcome, so that T28's own default holds
         self.default_outcome: Outcome | None = None
         source = engine.link_source(pointer)
-        engine.terminus_copy(source, engine.link_remote_source(pointer))
-        if engine.terminus_get_type(source) != engine.SOURCE:  # it asked for a subscription by the link's name alone
-            engine.terminus_set_type(source, engine.SOURCE)
-            engine.terminus_set_expiry_policy(source, engine.EXPIRE_NEVER)
+        answer_terminus(source, engine.link_remote_source(pointer), lasts=lasts)
+        engine.terminus_set_type(source, engine.SOURCE)  # none where a subscription is asked for by the link's name
         engine.set_address(source, engine.address_of(engine.link_remote_source(pointer)) or address.name)
         # P8: filters that are not known are left out of the answer
-        engine.put(honoured.answer(), engine.terminus_filter(source))
+        engine.put_octets(honoured.answer(), engine.terminus_filter(source))
         engine.put(container.symbols(container.OUTCOMES), engine.terminus_outcomes(source))
         engine.terminus_copy(engine.link_target(pointer), engine.link_remote_target(pointer))
         engine.link_set_snd_settle_mode(pointer, engine.link_remote_snd_settle_mode(pointer))
@@ -63,6 +70,13 @@ class Outgoing(Link):
         self.draining = bool(engine.link_get_drain(self.pointer))
         self._queue.touch()
         self.connection.mark()
+
+    def refuse_transfer(self) -> bool:
+        """Whether the peer has sent a transfer on this link, of which it is the receiver; it ends the connection."""
+        if engine.link_current(self.pointer) == engine.NULL:  # ours are complete as soon as they are made
+            return False
+        self.connection.force_close(Condition.NOT_ALLOWED, f"a transfer from the receiver of the link {self.name!r}")
+        return True
 
     def drained(self) -> None:
         engine.link_drained(self.pointer)

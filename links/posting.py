@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
@@ -12,11 +13,13 @@ from coordinator.encoding import DecodeError
 from coordinator.errors import Condition, Refusal
 from coordinator.message import examine, to_of
 from coordinator.transactions import Transaction
-from links import container, engine, states
+from links import container, engine, states, values
 from links.incoming import Incoming
-from links.link import Attaching
+from links.link import Attaching, answer_terminus
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from coordinator.entries import Entry
     from links.connection import Connection
     from store.batch import Batch, Terms
@@ -31,7 +34,11 @@ def attach_target(connection: Connection, pointer: engine.Pointer) -> None:
     """A client wants to post: find the address (or make it), then answer. No credit is given before."""
     target = engine.link_remote_target(pointer)
     service = connection.service
-    topic = not _TOPICS.isdisjoint(engine.symbols_of(engine.terminus_capabilities(target)))
+    capabilities = values.symbols(engine.terminus_capabilities(target), "the capabilities of the target")
+    topic = not _TOPICS.isdisjoint(capabilities)
+    # T23: a refused post does not spoil its transaction
+    properties = values.properties(engine.link_remote_properties(pointer), "the properties of the attach")
+    continues = properties.get(container.ON_REFUSED_POST) == "continue"
     name = engine.address_of(target)
 
     dynamic = bool(engine.terminus_is_dynamic(target))
@@ -47,12 +54,12 @@ def attach_target(connection: Connection, pointer: engine.Pointer) -> None:
         else:
             if dynamic:
                 connection.dynamic[pointer] = address
-            connection.attached(Posting(connection, pointer, address))
+            connection.attached(Posting(connection, pointer, address, continues))
 
     if dynamic:
         service.make_dynamic(found, topic=topic)
     elif name is None:
-        connection.attached(Posting(connection, pointer, None))
+        connection.attached(Posting(connection, pointer, None, continues))
     else:
         service.resolve(name, found, topic=topic)
 
@@ -67,6 +74,8 @@ class PlainPost:
     ) -> None:
         """``delivery``: None where the peer settled it."""
         self._link = link
+        if delivery is not None:
+            link.unanswered += 1
         self._delivery = delivery
         self._address = address
         self._message = message
@@ -86,10 +95,12 @@ class PlainPost:
     def durable(self) -> None:
         link = self._link
         link.connection.service.posted(self._address, self._entry, self._id, self._terms)
-        if self._delivery is not None and link.open:
-            engine.delivery_update(self._delivery, engine.ACCEPTED)
-            engine.delivery_settle(self._delivery)
-            link.connection.mark()
+        if self._delivery is not None:
+            if link.open:
+                engine.delivery_update(self._delivery, engine.ACCEPTED)
+                engine.delivery_settle(self._delivery)
+                link.connection.mark()
+            link.answered()
 
     def refused(self, error: StoreError) -> None:
         link = self._link
@@ -98,26 +109,44 @@ class PlainPost:
         if self._delivery is not None and link.open:
             link.reject(self._delivery, refusal)
         link.refuse(refusal)
+        if self._delivery is not None:
+            link.answered()
 
 
 class Posting(Incoming):
-    """``address``: None on the anonymous relay, where each message says ``to`` (P9)."""
+    """``address``: None on the anonymous relay, where each message says ``to`` (P9). ``continues``: a refused post does
+    not spoil its transaction (T23).
+    """
 
-    __slots__ = ("_address", "_continues", "_partial_txn", "_second", "_waiting")
+    __slots__ = (
+        "_address",
+        "_continues",
+        "_leave",
+        "_partial_txn",
+        "_refusal",
+        "_second",
+        "_waiting",
+        "unanswered",
+    )
 
-    def __init__(self, connection: Connection, pointer: engine.Pointer, address: Address | None) -> None:
+    def __init__(
+        self, connection: Connection, pointer: engine.Pointer, address: Address | None, continues: bool
+    ) -> None:
         super().__init__(connection, pointer, connection.service.limits.link_credit)
         self._address = address
         self._partial_txn: Transaction | None = None
+        #: posts outside transactions that the store has not taken yet, and that the peer waits for
+        self.unanswered = 0
+        #: what ends the link once they are answered, and what is said to posts until then
+        self._leave: Callable[[], None] | None = None
+        self._refusal: Refusal | None = None
         #: deliveries of the relay whose address is being looked up, and those behind them
         self._waiting: deque[tuple[engine.Pointer, bytes, bool, Transaction | None]] = deque()
         self._second = engine.link_remote_rcv_settle_mode(pointer) == engine.RCV_SECOND
-        properties = engine.value_of(engine.link_remote_properties(pointer))
-        #: T23: a refused post does not spoil its transaction
-        self._continues = isinstance(properties, dict) and properties.get(container.ON_REFUSED_POST) == "continue"
+        self._continues = continues
         engine.terminus_copy(engine.link_source(pointer), engine.link_remote_source(pointer))
         target = engine.link_target(pointer)
-        engine.terminus_copy(target, engine.link_remote_target(pointer))
+        answer_terminus(target, engine.link_remote_target(pointer))
         if address is not None:
             engine.set_address(target, address.name)
         engine.link_set_snd_settle_mode(pointer, engine.link_remote_snd_settle_mode(pointer))
@@ -162,7 +191,9 @@ class Posting(Incoming):
             if txn is None or txn.wanted is not None:
                 self._refuse_unknown(delivery, settled, service.unknown(txn_id))
                 return
-        if self._waiting:
+        if self._refusal is not None:
+            self._refuse_post(delivery, settled, txn, self._refusal)
+        elif self._waiting:
             self._park(delivery, message, settled, txn)
         else:
             self._post(delivery, message, settled, txn)
@@ -270,9 +301,43 @@ class Posting(Incoming):
             self._post(delivery, message, settled, txn)
             if txn is not None:
                 txn.unpark()
+        self._left()
         self.connection.mark()
 
     # -- the end
+
+    @property
+    def busy(self) -> bool:
+        """Something that was posted is not answered yet. The engine settles what is not when a link ends, without an
+        outcome: that would say nothing of a message that may not be stored.
+        """
+        return bool(self.unanswered or self._waiting)
+
+    def when_answered(self, leave: Callable[[], None]) -> None:
+        """End the link by ``leave`` when it is no longer busy; until then it takes nothing more."""
+        self._leave = leave
+
+    def answered(self) -> None:
+        self.unanswered -= 1
+        self._left()
+
+    def _left(self) -> None:
+        if self._leave is not None and not self.busy:
+            leave, self._leave = self._leave, None
+            leave()
+            self.connection.mark()
+
+    def refuse(self, refusal: Refusal) -> None:
+        if self.open and self.busy:
+            self._refusal = self._refusal or refusal
+            if self._leave is None:
+                self._leave = partial(super().refuse, refusal)
+        else:
+            super().refuse(refusal)
+
+    def _give_credit(self) -> None:
+        if self._leave is None:
+            super()._give_credit()
 
     def decided(self, delivery: object, committed: bool) -> None:
         """T25."""
@@ -282,6 +347,7 @@ class Posting(Incoming):
             self.connection.mark()
 
     def lost(self) -> None:
+        self._leave = None
         self._forget_parts()
         while self._waiting:
             _, _, _, txn = self._waiting.popleft()

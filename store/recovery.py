@@ -31,7 +31,18 @@ from store import priorities
 from store.addresses import ADDRESS_CHANNEL
 from store.errors import boundary
 from store.processes import machine, start_ticks
-from store.tables import address, consumer_group, entry, half, instance, message_group, op, store_identity, txn
+from store.tables import (
+    address,
+    consumer_group,
+    entry,
+    half,
+    instance,
+    message_group,
+    op,
+    sole_connection,
+    store_identity,
+    txn,
+)
 
 #: The reason of a rollback when the transaction's instance was lost.
 INSTANCE_LOST = "instance-lost"
@@ -215,6 +226,7 @@ def _clear(connection: Connection, dead: tuple[int, ...]) -> GivenUp:
         .returning(op.c.id)
     ).all()
     connection.execute(delete(txn).where(txn.c.instance_id.not_in(live), txn.c.producer_group.is_(None)))
+    connection.execute(delete(sole_connection).where(sole_connection.c.instance_id.not_in(live)))
     if returned:
         connection.execute(select(func.pg_notify(READY_CHANNEL, "")))
     connection.commit()

@@ -242,6 +242,9 @@ LEASE_FAILED = Query(
 )
 
 _IN_GROUP = f"group_id = $1::int4 and message_group = k and {_DELIVERABLE}"
+#: A value, not "exists", of which a join would be made, over all entries of the consumer group.
+_FIRST = f"(select id from {SCHEMA}.entry where {_IN_GROUP} order by id limit 1)"
+_CLAIMED = f"(select c.key from {SCHEMA}.message_group c where c.group_id = $1::int4 and c.key = k)"
 
 #: group, key behind which to look, most keys to look at, most to claim, instance: message groups of a fifo address
 #: that have something to deliver and are nobody's, claimed. (0, the key to go on behind, whether there is any); then
@@ -256,12 +259,9 @@ SCAN_GROUPS = Query(
                    order by e.message_group limit 1), n + 1
             from keys where k is not null and n < $3::int4),
         unclaimed as materialized (
-          select k from keys
-           where k is not null and not exists (
-             select from {SCHEMA}.message_group c where c.group_id = $1::int4 and c.key = k)),
+          select k from keys where k is not null and {_CLAIMED} is null),
         free as materialized (
-          select k from unclaimed where exists (select from {SCHEMA}.entry where {_IN_GROUP})
-           order by k limit $4::int4),
+          select k from unclaimed where {_FIRST} is not null order by k limit $4::int4),
         claimed as (
           insert into {SCHEMA}.message_group (group_id, key, instance_id)
           select $1::int4, k, $5::int4 from free where k < 0 on conflict do nothing returning key)
@@ -276,7 +276,7 @@ SCAN_GROUPS = Query(
 CLAIM_GROUPS = Query(
     b"claim_groups",
     f"""with wanted as materialized (
-          select k from unnest($2::int8[]) u(k) where exists (select from {SCHEMA}.entry where {_IN_GROUP}))
+          select k from unnest($2::int8[]) u(k) where {_FIRST} is not null)
         insert into {SCHEMA}.message_group (group_id, key, instance_id)
         select $1::int4, k, $3::int4 from wanted on conflict do nothing returning key""",
     again=False,
@@ -286,8 +286,8 @@ CLAIM_GROUPS = Query(
 RELEASE_GROUPS = Query(
     b"release_groups",
     f"""with gone as (
-          delete from {SCHEMA}.message_group c using unnest($2::int8[]) u(k)
-           where c.group_id = $1::int4 and c.key = u.k and c.instance_id = $3::int4 returning 1)
+          delete from {SCHEMA}.message_group
+           where group_id = $1::int4 and key = any($2::int8[]) and instance_id = $3::int4 returning 1)
         select count(*), case when $4::text <> '' then pg_notify('coordinator_ready', $4::text) end from gone""",
 )
 
@@ -305,14 +305,15 @@ LEASE_GROUPS = Query(
     b"lease_groups",
     f"""with picked as materialized (
           select e.* from unnest($2::int8[]) u(k) cross join lateral (
-            select id, half_id, message_group from {SCHEMA}.entry where {_IN_GROUP} order by id limit $3::int4) e),
+            select group_id, id, half_id, message_group from {SCHEMA}.entry
+             where {_IN_GROUP} order by id limit $3::int4) e),
         sized as materialized (
-          select id, message,
+          select group_id, id, message,
                  sum(octet_length(message)) over (order by message_group, id) - octet_length(message) as before
             from picked join {_MESSAGES}),
         leased as (
           update {SCHEMA}.entry e set lease = $5::int4 from sized s
-           where e.group_id = $1::int4 and e.id = s.id and e.lease = 0 and s.before < $4::int8
+           where e.group_id = s.group_id and e.id = s.id and e.lease = 0 and s.before < $4::int8
           returning e.id, e.half_id, e.attempts, e.expires_at, e.annotations, s.message, e.acquired, e.priority,
                     e.message_group)
         select {_ENTRY}, message_group from leased

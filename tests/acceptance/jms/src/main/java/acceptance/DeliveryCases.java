@@ -22,18 +22,18 @@ final class DeliveryCases {
     private DeliveryCases() {}
 
     static Map<String, Driver.Case> all() {
-        return Map.of(
-                "acknowledgement", DeliveryCases::acknowledgement,
-                "client-acknowledge", DeliveryCases::clientAcknowledge,
-                "recover", DeliveryCases::recover,
-                "asynchronous-sends", DeliveryCases::asynchronousSends,
-                "competing-consumers", DeliveryCases::competingConsumers,
-                "temporary-queue", DeliveryCases::temporaryQueue,
-                "time-to-live", DeliveryCases::timeToLive,
-                "later", DeliveryCases::later,
-                "no-prefetch", DeliveryCases::noPrefetch,
-                "not-allowed", DeliveryCases::notAllowed,
-                "dead-letters", DeliveryCases::deadLetters);
+        return Map.ofEntries(
+                Map.entry("acknowledgement", (Driver.Case) DeliveryCases::acknowledgement),
+                Map.entry("client-acknowledge", (Driver.Case) DeliveryCases::clientAcknowledge),
+                Map.entry("recover", (Driver.Case) DeliveryCases::recover),
+                Map.entry("asynchronous-sends", (Driver.Case) DeliveryCases::asynchronousSends),
+                Map.entry("competing-consumers", (Driver.Case) DeliveryCases::competingConsumers),
+                Map.entry("temporary-queue", (Driver.Case) DeliveryCases::temporaryQueue),
+                Map.entry("time-to-live", (Driver.Case) DeliveryCases::timeToLive),
+                Map.entry("later", (Driver.Case) DeliveryCases::later),
+                Map.entry("no-prefetch", (Driver.Case) DeliveryCases::noPrefetch),
+                Map.entry("not-allowed", (Driver.Case) DeliveryCases::notAllowed),
+                Map.entry("dead-letters", (Driver.Case) DeliveryCases::deadLetters));
     }
 
     /** Qpid JMS says by a property which outcome an acknowledgement is. */

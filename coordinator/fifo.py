@@ -271,7 +271,7 @@ class FifoQueue(Queue):
 
     def give_back(self, entry: Entry, *, leased: bool = True) -> None:
         self._unsent(entry)
-        entry.link = entry.delivery = entry.txn = entry.outcome = None
+        entry.link = entry.delivery = entry.txn = entry.last_txn = entry.outcome = None
         entry.peer_settled = False
         entry.acquired = True
         group = self._decided(entry)
@@ -364,6 +364,8 @@ class FifoQueue(Queue):
     def remove(self, consumer: Consumer) -> None:
         if self._lanes.pop(consumer.key, None) is not None:
             self.consumers.remove(consumer)
+        if not self.consumers:
+            self.refused.clear()
         self.touch()
 
     def _let_go(self) -> None:
@@ -528,6 +530,7 @@ class FifoQueue(Queue):
             entry = self.service.entry_of(self, row)
             assert isinstance(entry, GroupedEntry)
             entry.group, entry.out, entry.coming = group, False, False
+            entry.refused_by = self.refused.pop(entry.id, ())
             self.held[entry.id] = entry
             self._keep(entry)
             came[group.key] += 1

@@ -311,7 +311,8 @@ def test_message_groups_behind_a_long_one(database_url: str) -> None:
         )
         connection.execute(
             f"insert into {SCHEMA}.entry (group_id, id, half_id, message_group) "
-            f"select 1, i, i, case when i > {count - 10} then -i else -1 end from generate_series(1, {count}) i".encode()
+            f"select 1, i, i, case when i > {count - 10} then -i else -1 end "
+            f"from generate_series(1, {count}) i".encode()
         )
         connection.execute(queries.SETUP.encode())
         for name, parameters, query, rows in (

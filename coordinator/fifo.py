@@ -521,7 +521,7 @@ class FifoQueue(Queue):
         came = dict.fromkeys(of, 0)
         last = dict.fromkeys(of, 0)
         for row in rows:
-            group = of[row[8]]
+            group = of[row[9]]
             if row[0] is None:  # the last of it
                 if row[1] == each or row[1] > came[group.key]:
                     group.more = True

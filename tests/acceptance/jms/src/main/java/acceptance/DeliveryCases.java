@@ -23,17 +23,17 @@ final class DeliveryCases {
 
     static Map<String, Driver.Case> all() {
         return Map.ofEntries(
-                Map.entry("acknowledgement", (Driver.Case) DeliveryCases::acknowledgement),
-                Map.entry("client-acknowledge", (Driver.Case) DeliveryCases::clientAcknowledge),
-                Map.entry("recover", (Driver.Case) DeliveryCases::recover),
-                Map.entry("asynchronous-sends", (Driver.Case) DeliveryCases::asynchronousSends),
-                Map.entry("competing-consumers", (Driver.Case) DeliveryCases::competingConsumers),
-                Map.entry("temporary-queue", (Driver.Case) DeliveryCases::temporaryQueue),
-                Map.entry("time-to-live", (Driver.Case) DeliveryCases::timeToLive),
-                Map.entry("later", (Driver.Case) DeliveryCases::later),
-                Map.entry("no-prefetch", (Driver.Case) DeliveryCases::noPrefetch),
-                Map.entry("not-allowed", (Driver.Case) DeliveryCases::notAllowed),
-                Map.entry("dead-letters", (Driver.Case) DeliveryCases::deadLetters));
+                Map.entry("acknowledgement", DeliveryCases::acknowledgement),
+                Map.entry("client-acknowledge", DeliveryCases::clientAcknowledge),
+                Map.entry("recover", DeliveryCases::recover),
+                Map.entry("asynchronous-sends", DeliveryCases::asynchronousSends),
+                Map.entry("competing-consumers", DeliveryCases::competingConsumers),
+                Map.entry("temporary-queue", DeliveryCases::temporaryQueue),
+                Map.entry("time-to-live", DeliveryCases::timeToLive),
+                Map.entry("later", DeliveryCases::later),
+                Map.entry("no-prefetch", DeliveryCases::noPrefetch),
+                Map.entry("not-allowed", DeliveryCases::notAllowed),
+                Map.entry("dead-letters", DeliveryCases::deadLetters));
     }
 
     /** Qpid JMS says by a property which outcome an acknowledgement is. */

@@ -329,7 +329,8 @@ LEASE_GROUPS = Query(
                     e.message_group)
         select {_ENTRY}, message_group from leased
         union all
-        select null, count(*), null, null, null, null, null, null, null, message_group from picked group by message_group
+        select null, count(*), null, null, null, null, null, null, null, message_group
+          from picked group by message_group
          order by id""",
     again=False,
 )

@@ -28,8 +28,6 @@ _DISCHARGE = (0x32, "amqp:discharge:list")
 _PLAIN_DECLARES = (b"\x00\x53\x77\x00\x53\x31\x45", b"\x00\x53\x77\x00\x53\x31\xc0\x01\x00")
 _PLAIN_DISCHARGE = b"\x00\x53\x77\x00\x53\x32\xc0"
 
-#: octets of a message with a declare or a discharge; theirs are some dozens
-_LARGEST = 64 * 1024
 _LONGEST_TIMEOUT_MS = 24 * 3600 * 1000
 _CREDIT = 1000
 #: octets of a declare or a discharge, with whatever sections it has besides
@@ -97,8 +95,6 @@ class ControlLink(Incoming):
 
     def _decode(self, delivery: engine.Pointer, message: Octets) -> None:
         try:
-            if len(message) > _LARGEST:
-                raise Refusal(Condition.NOT_IMPLEMENTED, f"a declare or discharge of {len(message)} bytes")
             body = _body(message)
             if body is None:
                 raise Refusal(

@@ -100,7 +100,8 @@ class Refused(Link):
                 pass
             if not engine.delivery_partial(delivery):
                 engine.link_advance(pointer)
-                engine.delivery_settle(delivery)
+                engine.discard(delivery)
+                self.connection.mark()
 
     def on_flow(self) -> None:
         pass

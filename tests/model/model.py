@@ -134,7 +134,7 @@ class Message:
     delivery: Delivery | None = None
     #: receivers that it is not to come to again
     refused_by: set[int] = field(default_factory=set)
-    #: before what is not known to be durable yet, and whether it was in a consumer's hands; the transaction that changed it
+    #: before what is not known to be durable yet, and whether a consumer had it then; the transaction that changed it
     before: tuple[Stored, bool] | None = None
     changed_by: Txn | None = None
 
@@ -516,6 +516,9 @@ class Model:
         each.settled = each.closed = each.settled or step.settled
         txn = self._find(step.txn, each.receiver.connection)
         if each.done:  # T34
+            due = self.due.get(("settled", each.number))
+            if due is not None and step.settled:  # then the service need not
+                self.due["settled", each.number] = Due(due.allowed | {None}, due.link)
             return
         if txn is None:
             part_of = each.txn or each.last_txn

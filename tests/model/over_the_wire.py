@@ -1,4 +1,4 @@
-"""Level two: a history through the wire, against a service that runs; its worker is killed where the history says so."""
+"""Level two: a history through the wire, against a service that runs; its worker is killed where the history says."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from store.embedded import running_url
 from tests.fix_service import Service
 from tests.model import truth
 from tests.model.driver import Driver
-from tests.model.model import MAX_ATTEMPTS, MOST_POSTS, TIMEOUT, Label, Sender, in_txn, rejected
+from tests.model.model import MAX_ATTEMPTS, MOST_POSTS, TIMEOUT, Label, in_txn, rejected
 from tests.model.steps import (
     NEVER_DECLARED,
     AttachControl,
@@ -111,6 +111,8 @@ class OverTheWire(Driver):
         self.deliveries: dict[int, list[peer.Delivery]] = {}
         #: posts, declares and discharges: their sender and delivery id
         self._asked: dict[Label, tuple[peer.Sender, int]] = {}
+        #: those of them that have their first answer
+        self._answered: set[Label] = set()
         self._last = -1
         self._named: set[int] = set()
 
@@ -324,46 +326,41 @@ class OverTheWire(Driver):
             if sender.detached is not None:
                 return
             sender.session.peer.step()
-        self.say(label, answer_of(answers.popleft().state))
+        self._first_or_second(label, answers.popleft())
+
+    def _first_or_second(self, label: Label, answer: Disposition) -> None:
+        self.say(("decided", label[1]) if label in self._answered else label, answer_of(answer.state))
+        self._answered.add(label)
 
     def _collect(self) -> None:
         """What has come beside."""
         for label, (sender, number) in list(self._asked.items()):
+            link = self.model.links[next(each for each, found in self.links.items() if found is sender)]
             answers = sender.session.answers[number]
             while answers:
                 answer = answers.popleft()
-                if answer.state is None and sender.detached is not None:
-                    continue  # the engine lets go of what a link that went has left open
-                self.say(("decided", label[1]) if label in self.heard else label, answer_of(answer.state))
-                assert answer.settled or isinstance(answer.state, TransactionalState), answer
-            link = self._number_of_link(sender)
-            if link is None or not self._stays_open(link, label):
+                # the engine lets go of what a link that went has left open, and says nothing of it
+                if answer.state is not None or link.open:
+                    self._first_or_second(label, answer)
+            another = any((link, label[1]) in txn.unsettled for txn in self.model.txns.values())  # T25
+            if not link.open or not another:
                 del self._asked[label]
-        for number, link in self.links.items():
-            if isinstance(link, peer.Receiver):
-                self._settlements(number, link)
-            wanted = self.model.links[number]
-            if link.detached is not None and link.detached.error is not None and number not in self.detached:
-                self.detached[number] = str(link.detached.error.condition)
-                assert wanted.condition is not None, f"link {number} was detached: {link.detached.error}"
-                link.session.send(frames.Detach(handle=link.handle, closed=True))
+        for number, end in self.links.items():
+            if isinstance(end, peer.Receiver):
+                self._settlements(number, end)
+            error = None if end.detached is None else end.detached.error
+            if error is not None and number not in self.detached:
+                self.detached[number] = str(error.condition)
+                if end.session in self.sessions.values():
+                    end.session.send(frames.Detach(handle=end.handle, closed=True))
 
-    def _number_of_link(self, sender: peer.Sender) -> int | None:
-        return next((number for number, link in self.links.items() if link is sender), None)
-
-    def _stays_open(self, link: int, label: Label) -> bool:
-        """Whether another answer is to come: in receiver settle mode second, after the decision."""
-        found = self.model.links[link]
-        return (
-            isinstance(found, Sender)
-            and found.open
-            and any((found, label[1]) in txn.unsettled for txn in self.model.txns.values())
-        )
-
-    def _settlements(self, number: int, link: peer.Receiver) -> None:
+    def _settlements(self, number: int, receiver: peer.Receiver) -> None:
+        wanted = self.model.links[number]
         for place, delivery in enumerate(self.deliveries[number]):
-            found = link.session.settlements[delivery.id]
+            found = receiver.session.settlements[delivery.id]
             while found:
                 disposition = found.popleft()
+                if disposition.state is None and not wanted.open:
+                    continue
                 assert disposition.settled, disposition
                 self.say(("settled", self.number_of(number, place)), answer_of(disposition.state))

@@ -181,26 +181,25 @@ def restarting(model: Model) -> Steps:
     return st.just(Restart()) if model.links else None
 
 
-#: By kind, with how often it comes.
+#: By kind, with how often it comes: what the wire can show.
 KINDS: dict[Callable[[Model], Steps], int] = {
     opening: 3,
     closing: 1,
     ending: 1,
-    attaching: 6,
-    detaching: 2,
-    declaring: 6,
+    attaching: 4,
+    detaching: 1,
+    declaring: 5,
     posting: 10,
-    taking: 6,
-    retiring: 12,
-    discharging: 8,
+    taking: 7,
+    retiring: 16,
+    discharging: 7,
     deciding: 1,
-    settling: 1,
-    crashing: 1,
+    settling: 2,
 }
 
 
-#: The clock can be moved, too, and the service stopped in order.
-ALL_KINDS: dict[Callable[[Model], Steps], int] = {**KINDS, overdue: 1, restarting: 1}
+#: In one process an instance is gone in no time, and the clock can be moved.
+ALL_KINDS: dict[Callable[[Model], Steps], int] = {**KINDS, crashing: 1, overdue: 1, restarting: 1}
 
 
 def beginning(second: bool) -> list[Step]:
@@ -210,20 +209,28 @@ def beginning(second: bool) -> list[Step]:
         AttachControl(0, 0),
         AttachSender(1, 0, 0, second=second),
         AttachReceiver(2, 0, 0, session=1),
+        Declare(0, 0),
+        Post(1, 1),
+        Post(1, 2),
+        Take(2, 1),
     ]
 
 
 @st.composite
-def histories(draw: st.DrawFn, most: int = 40) -> list[Step]:
-    """What the wire can show: clocks are not moved, and the service is not stopped in order."""
+def histories(
+    draw: st.DrawFn, *, most: int = 40, kinds: dict[Callable[[Model], Steps], int] = KINDS, crash: bool = False
+) -> list[Step]:
+    """``most``: steps; ``crash``: one comes somewhere among them."""
     model = Model()
     steps: list[Step] = []
     for step in beginning(draw(st.booleans())):
         steps.append(step)
-        model.apply(step)
-    kinds = [kind for kind, weight in KINDS.items() for _ in range(weight)]
-    for _ in range(draw(st.integers(5, most))):
-        there = draw(st.sampled_from(kinds))(model)
+        imagine(model, step)
+    bag = [kind for kind, weight in kinds.items() for _ in range(weight)]
+    count = draw(st.integers(5, most))
+    crash_at = draw(st.integers(5, count)) if crash else None
+    for number in range(1, count + 1):
+        there = crashing(model) if number == crash_at else draw(st.sampled_from(bag))(model)
         if there is None:
             continue
         step = draw(there)

@@ -78,6 +78,8 @@ class Peer:
 
     def __init__(self, port: int) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE)
+        # what is sent in two pieces does not wait for an acknowledgement
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.record: list[Octets] = []
         self.heard: deque[Frame] = deque()
         self.sessions: dict[int, Session] = {}

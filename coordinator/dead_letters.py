@@ -14,14 +14,14 @@ import structlog
 from coordinator.encoding import encode_long, encode_map, encode_string, encode_symbol, encode_uint, encode_uuid
 from coordinator.message import MESSAGE_ANNOTATIONS, annotate, merge_maps, sections
 from store import queries
-from store.arrays import INFINITY
+from store.batch import PLAIN
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from coordinator.directory import Address
+    from coordinator.entries import Entry
     from coordinator.errors import Refusal
-    from coordinator.queues import Entry
     from coordinator.service import Service
     from store.batch import Batch
     from store.errors import StoreError
@@ -84,7 +84,7 @@ class DeadLetters:
 class Burial:
     """Unit: the entry goes, its letter is posted, the op says why."""
 
-    __slots__ = ("_address", "_entry", "_origin", "_row", "_service")
+    __slots__ = ("_address", "_entry", "_id", "_origin", "_row", "_service")
 
     def __init__(self, service: Service, row: Row, origin: str, address: Address) -> None:
         self._service = service
@@ -92,6 +92,7 @@ class Burial:
         self._origin = origin
         self._address = address
         self._entry: Entry | None = None
+        self._id = 0
 
     def _letter(self) -> bytes:
         """The message with message annotations that tell its story; the bare message as it was."""
@@ -112,14 +113,14 @@ class Burial:
         service.unposted(self._entry)  # written before, in a batch refused for another unit
         message = self._letter()
         batch.gone(group, entry_id)
-        new_id = service.ids.next()
+        new_id = self._id = service.ids.next()
         batch.half(new_id, bytes(16), self._address.id, message)
-        self._entry = service.write_entry(batch, self._address, new_id, message, INFINITY)
+        self._entry = service.write_entry(batch, self._address, new_id, message, PLAIN)
         covers: Sequence[tuple[int, int]] = ((half_id, group),)
         batch.op(service.uuids.next(), b"dead-letter", reason=failed, covers=covers)
 
     def durable(self) -> None:
-        self._service.posted(self._address, self._entry)
+        self._service.posted(self._address, self._entry, self._id, PLAIN)
         self._service.dead_letters.moved()
 
     def refused(self, error: StoreError) -> None:

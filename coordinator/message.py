@@ -40,6 +40,9 @@ _CONSTRUCTORS = {
     APPLICATION_PROPERTIES: _MAPS, DATA: frozenset((0xA0, 0xB0)), SEQUENCE: _LISTS, FOOTER: _MAPS,
 }  # fmt: skip
 
+#: message annotations of a message that is to be delivered later (rule D7); the JMS mapping has them
+DELIVERY_TIME, DELIVERY_DELAY = "x-opt-delivery-time", "x-opt-delivery-delay"
+
 #: offset in the properties list (section 3.2.4)
 _TO, _ABSOLUTE_EXPIRY = 2, 8
 
@@ -57,6 +60,10 @@ class Facts(NamedTuple):
 
     ttl_ms: int | None = None
     absolute_expiry_ms: int | None = None
+    priority: int | None = None
+    #: Unix time from which it may be delivered, and how long from now
+    delivery_time_ms: int | None = None
+    delivery_delay_ms: int | None = None
 
 
 NO_FACTS = Facts()
@@ -96,22 +103,36 @@ def examine(message: bytes) -> Facts:
     """Check the sections and read what the service acts on. DecodeError where the message is malformed."""
     if message[:4] == b"\x00\x53\x75\xb0" and len(message) == 8 + int.from_bytes(message[4:8], "big"):
         return NO_FACTS  # one data section and nothing else
-    ttl = expiry = None
+    ttl = expiry = priority = time = delay = None
     for code, _, value, _ in sections(message):
         if code == HEADER:
             # durable and priority only, as most clients send it, says nothing that matters here
             fields = fields_of(message, value, "header")
+            priority = unsigned(fields, 1, "priority")
+            if priority is not None and priority > 255:
+                raise DecodeError(f"priority is {priority}, an unsigned octet was expected")
             ttl = unsigned(fields, 2, "ttl")
             unsigned(fields, 4, "delivery-count")
         elif code == PROPERTIES:
             fields = fields_of(message, value, "properties")
             if len(fields) > _ABSOLUTE_EXPIRY:
                 expiry = unsigned(fields, _ABSOLUTE_EXPIRY, "absolute-expiry-time")
-        elif code <= MESSAGE_ANNOTATIONS or code == APPLICATION_PROPERTIES:
+        elif code == MESSAGE_ANNOTATIONS:
+            for key, octets in pairs(message, value):
+                if key == DELIVERY_TIME:
+                    time = _annotated(octets, DELIVERY_TIME)
+                elif key == DELIVERY_DELAY:
+                    delay = _annotated(octets, DELIVERY_DELAY)
+        elif code in (DELIVERY_ANNOTATIONS, APPLICATION_PROPERTIES):
             pairs(message, value)
-    if ttl is None and expiry is None:
-        return NO_FACTS
-    return Facts(ttl, expiry)
+    facts = Facts(ttl, expiry, priority, time, delay)
+    return NO_FACTS if facts == NO_FACTS else facts
+
+
+def _annotated(octets: bytes, name: str) -> int | None:
+    """The value of a pair as :func:`pairs` gives it: milliseconds."""
+    _, at = decode(octets)
+    return unsigned([decode(octets, at)[0]], 0, name)
 
 
 def fields_of(message: bytes, value: int, name: str) -> list[object]:
@@ -156,8 +177,8 @@ def _header(fields: list[object], attempts: int, first_acquirer: bool, ttl_ms: i
     )
 
 
-def outgoing(message: bytes, attempts: int, ttl_left_ms: int | None, annotations: bytes) -> bytes:
-    """The octets of one delivery.
+def outgoing(message: bytes, attempts: int, ttl_left_ms: int | None, annotations: bytes, *, acquired: bool) -> bytes:
+    """The octets of one delivery; ``acquired``: a link had it before.
 
     ``attempts`` failed deliveries before this one; ``ttl_left_ms`` replaces the ttl of a message that has one;
     ``annotations``: an encoded map merged into the message annotations, or nothing. Delivery annotations are for one
@@ -179,7 +200,7 @@ def outgoing(message: bytes, attempts: int, ttl_left_ms: int | None, annotations
         message_annotations = annotate(message_annotations, annotations)
     has_ttl = len(header) > 2 and header[2] is not None
     incoming_count = unsigned(header, 4, "delivery-count") or 0
-    first = attempts == 0 and (len(header) <= 3 or header[3] is not False or incoming_count == 0)
+    first = not acquired and attempts == 0 and (len(header) <= 3 or header[3] is not False or incoming_count == 0)
     return b"".join(
         (_header(header, attempts, first, ttl_left_ms if has_ttl else None), message_annotations, message[rest:])
     )

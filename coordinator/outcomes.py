@@ -9,7 +9,7 @@ from coordinator.encoding import DecodeError
 from coordinator.message import merge_maps
 
 if TYPE_CHECKING:
-    from coordinator.queues import Entry
+    from coordinator.entries import Entry
     from store.batch import Batch
     from store.ids import UuidV7
 

@@ -16,6 +16,8 @@ what matches by id (``store.queries.TAKE``). What does not match is neither leas
   told by id: then the last second is looked at again a moment after each piece of news, and everything from the
   beginning every few seconds as long as there is news, the more seldom the longer that takes.
 
+Each rank of priorities has a cursor of its own, and those above are read to their end first (P17).
+
 What the consumer refused (``undeliverable-here``) it remembers by id, up to a bound; beyond it the oldest may come
 again.
 """
@@ -25,12 +27,14 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from coordinator.queues import now_micros
-from store import arrays, queries
+from coordinator.entries import now_micros
+from store import arrays, priorities, queries
 from store.errors import StoreError
+from store.priorities import Rank, rank_of
 
 if TYPE_CHECKING:
-    from coordinator.queues import Consumer, Entry, Queue
+    from coordinator.entries import Consumer, Entry
+    from coordinator.queues import Queue
     from coordinator.selectors import Selector
     from store.queries import Row
 
@@ -47,24 +51,51 @@ _WHOLE_SECONDS = 5.0
 _WHOLE_SHARE = 20
 
 
+class Cursor:
+    """How far the entries of one rank were looked at, in their order: (priority, negated; id)."""
+
+    __slots__ = ("_back_to", "_beginning", "at", "rank", "stale")
+
+    def __init__(self, rank: Rank) -> None:
+        self.rank = rank
+        self._beginning = (-priorities.DEFAULT, 0) if rank is Rank.NORMAL else (-(1 << 15) + 1, 0)
+        #: everything up to here was looked at
+        self.at = self._beginning
+        #: what came while a question was under way may lie below what the answer covers
+        self._back_to: tuple[int, int] | None = None
+        #: there may be something beyond
+        self.stale = True
+
+    def go_back(self, to: tuple[int, int] | None) -> None:
+        """Look again at all that is behind ``to``; None: at everything."""
+        to = self._beginning if to is None else to
+        self.stale = True
+        self.at = min(self.at, to)
+        self._back_to = to if self._back_to is None else min(self._back_to, to)
+
+    def move(self, at: tuple[int, int]) -> None:
+        """A question was answered, and looked at up to ``at``."""
+        self.at = at if self._back_to is None else min(at, self._back_to)
+        self._back_to = None
+
+    def asked(self) -> None:
+        self.stale = False
+        self._back_to = None
+
+
 class Search:
     """One consumer's; lives in ``queue.searches`` as long as its link."""
 
     __slots__ = (
-        "_again", "_at", "_back_to", "_consumer", "_page", "_queue", "_refused", "_selector", "_stale", "_waiting",
-        "_whole", "_whole_began", "_whole_took",
+        "_again", "_consumer", "_cursors", "_page", "_queue", "_refused", "_selector", "_waiting", "_whole",
+        "_whole_began", "_whole_took",
     )  # fmt: skip
 
     def __init__(self, queue: Queue, consumer: Consumer, selector: Selector) -> None:
         self._queue = queue
         self._consumer = consumer
         self._selector = selector
-        #: everything up to here was looked at
-        self._at = 0
-        #: what came while a question was under way may lie below what the answer covers
-        self._back_to: int | None = None
-        #: there may be something beyond the cursor
-        self._stale = True
+        self._cursors = tuple(Cursor(rank) for rank in Rank)
         self._waiting = False
         self._page = _FEWEST
         self._refused: dict[int, None] = {}
@@ -74,11 +105,17 @@ class Search:
 
     # -- news
 
-    def came(self, lowest: int | None) -> None:
-        """Entries may be there that were not: from ``lowest`` on; None: new ones."""
-        self._stale = True
-        if lowest is not None:
-            self._go_back(max(0, lowest - 1))
+    def came(self, lowest: int | None, priority: int | None) -> None:
+        """Entries may be there that were not: from the id ``lowest`` on, None for new ones; of ``priority``, None for
+        any.
+        """
+        for cursor in self._cursors if priority is None else (self._cursors[rank_of(priority)],):
+            if cursor.rank is Rank.NORMAL:
+                cursor.stale = True
+                if lowest is not None:
+                    cursor.go_back((-priorities.DEFAULT, max(0, lowest - 1)))
+            else:
+                cursor.go_back(None if priority is None or lowest is None else (-priority, lowest - 1))
         service = self._queue.service
         if service.peers:
             if not self._again:
@@ -88,23 +125,20 @@ class Search:
                 self._whole = True
                 service.loop.call_later(max(_WHOLE_SECONDS, _WHOLE_SHARE * self._whole_took), self._look_at_all)
 
-    def _go_back(self, to: int) -> None:
-        self._at = min(self._at, to)
-        if self._waiting:
-            self._back_to = to if self._back_to is None else min(self._back_to, to)
-
     def _look_again(self) -> None:
         self._again = False
-        self._reread(max(0, self._at - _AGAIN_BACK))
+        for cursor in self._cursors:
+            back = None
+            if cursor.rank is Rank.NORMAL:
+                back = (-priorities.DEFAULT, max(0, cursor.at[1] - _AGAIN_BACK))
+            cursor.go_back(back)
+        self._queue.touch()
 
     def _look_at_all(self) -> None:
         self._whole = False
         self._whole_began = time.monotonic()
-        self._reread(0)
-
-    def _reread(self, at: int) -> None:
-        self._stale = True
-        self._go_back(at)
+        for cursor in self._cursors:
+            cursor.go_back(None)
         self._queue.touch()
 
     def refused(self, entry_id: int) -> None:
@@ -125,32 +159,34 @@ class Search:
             return
         queue = self._queue
         consumer = self._consumer
-        if self._stale and consumer.room > 0:
+        cursor = next((cursor for cursor in self._cursors if cursor.stale), None)
+        if cursor is not None and consumer.room > 0:
             self._waiting = True
-            self._stale = False
+            cursor.asked()
+            priority, entry_id = -cursor.at[0], cursor.at[1]
             parameters = [
                 queue.group_id.to_bytes(4, "big"),
-                self._at.to_bytes(8, "big"),
+                entry_id.to_bytes(8, "big"),
                 self._page.to_bytes(4, "big"),
                 _PAGE_OCTETS.to_bytes(8, "big"),
+                priority.to_bytes(2, "big"),
             ]
-            queue.service.queries.ask(queries.BROWSE, parameters, self._seen)
+            queue.service.queries.ask(queries.BROWSE[cursor.rank], parameters, lambda rows: self._seen(cursor, rows))
         elif consumer.draining and not queue.returning:
             consumer.drained()
 
-    def _seen(self, rows: list[Row] | StoreError) -> None:
+    def _seen(self, cursor: Cursor, rows: list[Row] | StoreError) -> None:
         self._waiting = False
         if not self._open or isinstance(rows, StoreError):
             return  # when the store is back, everything is news
         queue = self._queue
-        at = self._at
+        at = cursor.at
         room = self._consumer.room
         chosen: list[Entry] = []
         given = 0
         now = now_micros()
         for row in rows:
-            entry_id = row[0]
-            held = queue.held.get(entry_id)
+            held = queue.held.get(row[0])
             entry = queue.service.entry_of(queue, row) if held is None else held
             if self._wants(entry, now):
                 if given + len(chosen) >= room:
@@ -162,15 +198,15 @@ class Search:
                 elif queue.withdraw(held):
                     queue.hand(self._consumer, held)
                     given += 1
-            at = entry_id
-        self._stale = self._stale or bool(rows)
+            at = entry.order
+        cursor.stale = cursor.stale or bool(rows)
         self._page = min(max(2 * room, _FEWEST), _MOST) if chosen or given else min(2 * self._page, _MOST)
-        if not rows and self._whole_began is not None:
+        if not rows and self._whole_began is not None and cursor.rank is Rank.NORMAL:
             self._whole_took = time.monotonic() - self._whole_began
             self._whole_began = None
-        self._move(at)
+        cursor.move(at)
         if chosen:
-            self._take(chosen)
+            self._take(cursor, chosen)
         else:
             queue.touch()
 
@@ -182,14 +218,7 @@ class Search:
             return False
         return self._selector.matches(entry.message, entry.attempts)
 
-    def _move(self, at: int) -> None:
-        self._at = at
-        if self._back_to is not None:
-            self._at = min(at, self._back_to)
-            self._stale = True
-            self._back_to = None
-
-    def _take(self, chosen: list[Entry]) -> None:
+    def _take(self, cursor: Cursor, chosen: list[Entry]) -> None:
         queue = self._queue
         self._waiting = True
         service = queue.service
@@ -197,11 +226,10 @@ class Search:
         def taken(rows: list[Row] | StoreError) -> None:
             self._waiting = False
             if isinstance(rows, StoreError):
-                self._go_back(chosen[0].id - 1)
-                self._stale = True
-                service.reclaim(queue)
+                cursor.go_back((-chosen[0].priority, chosen[0].id - 1))
+                service.reclaim(queue, None)
                 return
-            got = {entry_id: (attempts, annotations) for entry_id, attempts, annotations in rows}
+            got = {row[0]: row[1:] for row in rows}
             back: list[int] = []
             consumer = self._consumer
             alive = self._open
@@ -209,19 +237,16 @@ class Search:
                 if entry.id not in got:
                     continue  # another was faster
                 if entry.id in queue.held:  # read into the window meanwhile
-                    self._go_back(entry.id - 1)
-                    self._stale = True
+                    cursor.go_back((-entry.priority, entry.id - 1))
                 elif alive and consumer.room > 0:
                     # it may have been elsewhere between the look and the taking
-                    attempts, annotations = got[entry.id]
-                    entry.attempts, entry.annotations = attempts, annotations or b""
+                    entry.attempts, annotations, entry.acquired = got[entry.id]
+                    entry.annotations = annotations or b""
                     queue.held[entry.id] = entry
                     queue.hand(consumer, entry)
                 else:
                     back.append(entry.id)
-            if back:
-                queue.yield_ids(back)
-            self._move(self._at)
+            queue.yield_ids(back)
             queue.touch()
 
         parameters = [

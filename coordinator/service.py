@@ -14,14 +14,17 @@ import structlog
 from coordinator import outcomes
 from coordinator.dead_letters import DeadLetters
 from coordinator.directory import Directory
+from coordinator.entries import POSTGRES_EPOCH, Entry, now_micros
 from coordinator.errors import Condition, Refusal
-from coordinator.queues import POSTGRES_EPOCH, Entry, Queue, now_micros
+from coordinator.message import NO_FACTS
+from coordinator.queues import Queue
+from coordinator.schedule import Schedule
 from coordinator.settlements import Expiry, Settlement
 from coordinator.transactions import Transaction
 from coordinator.transitions import TxnEvent, TxnState
-from store import queries
-from store.arrays import INFINITY
-from store.batch import EVERY_GROUP, GroupCommit, Limits
+from store import priorities, queries
+from store.arrays import BEFORE, INFINITY
+from store.batch import EVERY_GROUP, PLAIN, GroupCommit, Limits, Terms
 from store.errors import StoreError
 from store.ids import HalfIds, UuidV7
 from store.queries import Queries
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
     from coordinator.outcomes import Outcome
     from coordinator.settings import Settings
     from coordinator.transactions import Control
+    from coordinator.windows import Window
     from store.batch import Batch
     from store.loop import Loop
     from store.queries import Row
@@ -49,6 +53,9 @@ LOW_WATER_SLACK = 60_000 << 22
 #: decided transactions whose time ran out, remembered for the error their late work gets
 MOST_TIMED_OUT = 10_000
 
+
+#: the latest time PostgreSQL has, some 290,000 years from now
+_LATEST = (1 << 63) - (1 << 56)
 
 #: hears of a decision and its reason
 Outcomes = Callable[[tuple[str, str] | StoreError | None], None]
@@ -94,6 +101,7 @@ class Service:
         self.queries = Queries(loop, url, instance_id, self._notified, self._queries_back)
         self.directory = Directory(self, policy)
         self.dead_letters = DeadLetters(self)
+        self.schedule = Schedule(self)
 
     def start(self) -> None:
         self.commit.start()
@@ -103,6 +111,7 @@ class Service:
         self._sweep()
         self._expire_stored()
         self.dead_letters.wake()
+        self.schedule.start()
 
     def close(self) -> None:
         self.commit.close()
@@ -217,17 +226,27 @@ class Service:
 
     # -- posts
 
-    def expires(self, facts: Facts) -> int:
-        """When a message posted now expires: microseconds since 2000, or INFINITY (rule P12)."""
-        ends = INFINITY
+    def terms(self, facts: Facts) -> Terms:
+        """Of a message posted now: when it expires (rule P12), when it may be delivered (D7), its priority (P17)."""
+        if facts is NO_FACTS:
+            return PLAIN
+        ends, begins = INFINITY, BEFORE
         if facts.ttl_ms:
             ends = now_micros() + facts.ttl_ms * 1000
         if facts.absolute_expiry_ms:
-            ends = min(ends, facts.absolute_expiry_ms * 1000 - POSTGRES_EPOCH * 1_000_000)
-        return ends
+            ends = min(ends, _micros(facts.absolute_expiry_ms))
+        if facts.delivery_time_ms is not None:
+            begins = _micros(facts.delivery_time_ms)
+        if facts.delivery_delay_ms:
+            begins = max(begins, now_micros() + facts.delivery_delay_ms * 1000)
+        if begins <= now_micros():
+            begins = BEFORE
+        priority = priorities.DEFAULT if facts.priority is None else facts.priority
+        terms = Terms(INFINITY if ends > _LATEST else ends, min(begins, _LATEST), priority)
+        return PLAIN if terms == PLAIN else terms
 
     def write_entry(
-        self, batch: Batch, address: Address, half_id: int, message: bytes, expires: int, poster: object = None
+        self, batch: Batch, address: Address, half_id: int, message: bytes, terms: Terms, poster: object = None
     ) -> Entry | None:
         """The rows that make a half deliverable; the entry where it is born leased to us.
 
@@ -236,51 +255,58 @@ class Service:
         queue = address.queue
         if queue is None or address.fans:
             without = [queue.group_id for queue in address.subscriptions if queue.not_from is poster is not None]
-            batch.fan(address.id, half_id, expires, without)
-            if self.peers:
+            batch.fan(address.id, half_id, terms, without)
+            if self.peers and terms.available == BEFORE:
                 batch.wake.add(-address.id)
             return None
-        if queue.reserve(len(message)):
-            batch.entry(queue.group_id, half_id, self.instance_id, expires)
-            return Entry(queue, half_id, half_id, message, 0, 0 if expires == INFINITY else expires, b"")
-        batch.entry(queue.group_id, half_id, 0, expires)
-        if self.peers:
+        now = terms is PLAIN or terms.available == BEFORE
+        if now and queue.consumers and queue.reserve(len(message), terms.priority):
+            batch.entry(queue.group_id, half_id, self.instance_id, terms)
+            expires = 0 if terms.expires == INFINITY else terms.expires
+            return Entry(queue, half_id, half_id, message, 0, expires, b"", False, terms.priority)
+        batch.entry(queue.group_id, half_id, 0, terms)
+        if self.peers and now:
             batch.wake.add(queue.group_id)
         return None
 
-    def posted(self, address: Address, entry: Entry | None) -> None:
+    def posted(self, address: Address, entry: Entry | None, half_id: int, terms: Terms) -> None:
         """The rows of :meth:`write_entry` are durable."""
         if entry is not None:
             entry.queue.arrived(entry)
             return
+        if terms.available != BEFORE:
+            self.schedule.due(terms.available)
+            return
         if address.queue is not None:
-            address.queue.in_store()
+            address.queue.in_store(half_id, terms.priority)
         for queue in address.subscriptions:
-            queue.in_store()
+            queue.in_store(half_id, terms.priority)
 
     def unposted(self, entry: Entry | None) -> None:
         """The rows of :meth:`write_entry` were not taken, or are written again."""
         if entry is not None:
-            entry.queue.unreserve(entry.size)
+            entry.queue.unreserve(entry)
 
     # -- deliveries
 
-    def load(self, queue: Queue, low: int, most: int, octets: int, version: int) -> None:
-        """Take entries from the store into the queue's window; ``queue.loaded`` hears of it.
+    def load(self, window: Window, most: int, octets: int) -> None:
+        """Take entries from the store into the window; ``window.loaded`` hears of it.
 
         Alone, this instance holds the whole group and reads on from where it was; among others it leases each entry.
         """
+        queue = window.queue
         if queue.holding or self.peers:
-            self._load(queue, low, most, octets, version)
+            self._load(window, most, octets)
             return
 
         def asked(rows: list[Row] | StoreError) -> None:
             queue.holding = isinstance(rows, list) and bool(rows)
-            self._load(queue, low, most, octets, version)
+            self._load(window, most, octets)
 
         self.queries.ask(queries.HOLD, [queue.group_id.to_bytes(4, "big"), self.lease_octets], asked)
 
-    def _load(self, queue: Queue, low: int, most: int, octets: int, version: int) -> None:
+    def _load(self, window: Window, most: int, octets: int) -> None:
+        queue, low, version = window.queue, window.low, window.version
         parameters = [
             queue.group_id.to_bytes(4, "big"),
             low.to_bytes(8, "big"),
@@ -291,22 +317,23 @@ class Service:
 
         def loaded(rows: list[Row] | StoreError) -> None:
             if isinstance(rows, StoreError):
-                self.reclaim(queue)
+                self.reclaim(queue, window)
                 return
             entries = [self.entry_of(queue, row) for row in rows]
             # nothing beyond what came; among others there may be some below the low-water mark, so that an empty answer
             # above it says little
-            complete = rows[0][6] == len(rows) < most if rows else queue.holding or not low
-            queue.loaded(entries, complete, version)
+            complete = rows[0][-1] == len(rows) < most if rows else queue.holding or not low
+            window.loaded(entries, complete, version)
+            queue.touch()
 
-        self.queries.ask(queries.READ if queue.holding else queries.LEASE, parameters, loaded)
+        self.queries.ask(queries.READ if window.by_range else queries.LEASE[window.rank], parameters, loaded)
 
     def unread(self, queue: Queue) -> None:
         """Nothing of a group held whole is in our hands any more: should we die, nothing of it was perhaps sent."""
         self.queries.ask(queries.UNREAD, [queue.group_id.to_bytes(4, "big"), self.lease_octets], lambda _: None)
 
     def entry_of(self, queue: Queue, row: Row) -> Entry:
-        entry_id, half_id, attempts, expires, annotations, message = row[:6]
+        entry_id, half_id, attempts, expires, annotations, message, acquired, priority = row[:8]
         return Entry(
             queue,
             entry_id,
@@ -315,10 +342,13 @@ class Service:
             attempts,
             0 if expires is None else expires - POSTGRES_EPOCH * 1_000_000,
             annotations or b"",
+            acquired,
+            priority,
         )
 
-    def reclaim(self, queue: Queue) -> None:
+    def reclaim(self, queue: Queue, window: Window | None) -> None:
         """A load may have leased entries that nobody here knows of: find them, and give them back to the store.
+        ``window``: whose load it was.
 
         Entries born leased in a batch under way are not known either, until the batch is answered: what is listed now
         is looked at again once every batch before is answered.
@@ -326,7 +356,7 @@ class Service:
 
         def listed(rows: list[Row] | StoreError) -> None:
             unknown = [] if isinstance(rows, StoreError) else [row[0] for row in rows]
-            self.commit.add(Reclaim(queue, [found for found in unknown if found not in queue.held]))
+            self.commit.add(Reclaim(queue, window, [found for found in unknown if found not in queue.held]))
 
         self.queries.ask(queries.HELD, [queue.group_id.to_bytes(4, "big"), self.lease_octets], listed)
 
@@ -522,6 +552,11 @@ class Service:
                     found.in_store()
 
 
+def _micros(unix_ms: int) -> int:
+    """As PostgreSQL counts: microseconds since 2000."""
+    return unix_ms * 1000 - POSTGRES_EPOCH * 1_000_000
+
+
 def timed_out(limit: float) -> Refusal:
     return Refusal(Condition.TXN_TIMEOUT, f"the transaction was rolled back: it was open longer than {limit:g} s")
 
@@ -542,10 +577,11 @@ class Company:
 class Reclaim:
     """Unit without rows of its own at first: once it is answered, so is every batch before it."""
 
-    __slots__ = ("_queue", "_unknown")
+    __slots__ = ("_queue", "_unknown", "_window")
 
-    def __init__(self, queue: Queue, unknown: list[int]) -> None:
+    def __init__(self, queue: Queue, window: Window | None, unknown: list[int]) -> None:
         self._queue = queue
+        self._window = window
         self._unknown = unknown
 
     def write(self, batch: Batch) -> None:
@@ -554,7 +590,8 @@ class Reclaim:
     def durable(self) -> None:
         queue = self._queue
         lost = [found for found in self._unknown if found not in queue.held]
-        queue.load_failed()
+        if self._window is not None:
+            self._window.load_ended()
         if lost:
             log.warning("entries of a lost load given back", queue=queue.name, entries=len(lost))
             queue.yield_ids(lost)

@@ -8,8 +8,8 @@ from coordinator import outcomes
 from store.errors import NotLeased
 
 if TYPE_CHECKING:
+    from coordinator.entries import Entry
     from coordinator.outcomes import Outcome
-    from coordinator.queues import Entry
     from coordinator.service import Service
     from store.batch import Batch
     from store.errors import StoreError
@@ -56,7 +56,7 @@ class Settlement:
         if entry.link is not None:
             entry.link.unretired(entry, text)
         entry.queue.done_with(entry)
-        entry.queue.in_store(entry.id)
+        entry.queue.in_store(entry.id, entry.priority)
 
 
 class Expiry:

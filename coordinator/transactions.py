@@ -13,16 +13,17 @@ from typing import TYPE_CHECKING, Protocol
 from coordinator import outcomes
 from coordinator.errors import Condition, Refusal
 from coordinator.transitions import TxnEvent, TxnState, after
+from store.batch import PLAIN
 from store.errors import AlreadyDecided, NotLeased
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from coordinator.directory import Address
+    from coordinator.entries import Entry
     from coordinator.outcomes import Outcome
-    from coordinator.queues import Entry
     from coordinator.service import Service
-    from store.batch import Batch
+    from store.batch import Batch, Terms
     from store.errors import StoreError
 
 
@@ -78,8 +79,7 @@ class Transaction:
         self.declared = time.monotonic()
         self.timeout = timeout
         self.state = TxnState.ACTIVE
-        #: (address, message, expires)
-        self.posts: list[tuple[Address, bytes, int]] = []
+        self.posts: list[tuple[Address, bytes, Terms]] = []
         self.octets = 0
         self.retired: list[Entry] = []
         self.error: Refusal | None = None
@@ -119,7 +119,7 @@ class Transaction:
 
     # -- work
 
-    def post(self, address: Address, message: bytes, expires: int) -> None:
+    def post(self, address: Address, message: bytes, terms: Terms) -> None:
         """A half message; invisible until the commit (T20). Refusal where it cannot be taken; then rollback-only
         (T23).
         """
@@ -135,7 +135,7 @@ class Transaction:
                 f"a transaction holds at most {limits.max_bytes} bytes of messages (transaction.max_bytes)",
             )
         self.octets += len(message)
-        self.posts.append((address, message, expires))
+        self.posts.append((address, message, terms))
 
     def refuse(self, refusal: Refusal) -> None:
         """Part of the work was refused: it can only roll back now (T22, T23)."""
@@ -212,9 +212,9 @@ class Transaction:
         entries = self.entries = []
         next_id = service.ids.next
         ids = self.half_ids = self.half_ids or [next_id() for _ in self.posts]
-        for (address, message, expires), half_id in zip(self.posts, ids, strict=True):
+        for (address, message, terms), half_id in zip(self.posts, ids, strict=True):
             batch.half(half_id, txn_id, address.id, message)
-            entries.append(service.write_entry(batch, address, half_id, message, expires, self.owner))
+            entries.append(service.write_entry(batch, address, half_id, message, terms, self.owner))
         if self.retired:
             accepted: list[tuple[int, int]] = []
             for entry in self.retired:
@@ -282,8 +282,13 @@ class Transaction:
 
     def _committed(self) -> None:
         service = self.service
-        for (address, _, _), entry in zip(self.posts, self.entries, strict=True):
-            service.posted(address, entry)
+        told: Address | None = None
+        for (address, _, terms), half_id, entry in zip(self.posts, self.half_ids, self.entries, strict=True):
+            if entry is None and terms is PLAIN:
+                if address is told:
+                    continue  # it heard of the first, whose id is the lowest
+                told = address
+            service.posted(address, entry, half_id, terms)
         for retired in self.retired:
             outcome = retired.outcome
             assert outcome is not None

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from links import engine
 from links.outgoing import MOST_BACKLOG, Outgoing
-from store import queries
+from store import priorities, queries
+from store.priorities import Rank
 
 if TYPE_CHECKING:
     from coordinator.directory import Address
@@ -17,30 +18,43 @@ if TYPE_CHECKING:
     from store.queries import Row
 
 _BROWSED_AT_ONCE = 200
+#: more than any priority
+_ABOVE_ALL = 1 << 14
 
 
 class Browsing(Outgoing):
-    """Looks at what is committed and in nobody's hands, in order, and takes nothing (P8)."""
+    """Looks at what is committed and in nobody's hands, in the order of delivery, and takes nothing (P8).
 
-    __slots__ = ("_at", "_exhausted", "_loading", "_selector")
+    It goes on with what is committed later, as long as it has credit.
+    """
+
+    __slots__ = ("_at", "_loading", "_selector", "_stale")
 
     def __init__(
         self, connection: Connection, pointer: engine.Pointer, address: Address, queue: Queue, honoured: Filters
     ) -> None:
         super().__init__(connection, pointer, address, queue, honoured)
         self._selector = honoured.selector
-        self._at = 0
+        #: the last id seen, by priority
+        self._at: dict[int, int] = {}
+        #: the ranks that may have something it has not seen, and behind which priority and id it looks next
+        self._stale: dict[Rank, tuple[int, int]] = {}
         self._loading = False
-        self._exhausted = False
         queue.browsers.append(self)
+        self.came()
         queue.touch()
 
-    def on_flow(self) -> None:
-        self._exhausted = False  # a drain wants to know what is there now
-        super().on_flow()
+    def came(self) -> None:
+        for rank in Rank:
+            if rank is Rank.NORMAL:
+                self._stale[rank] = (priorities.DEFAULT, self._at.get(priorities.DEFAULT, 0))
+            else:
+                self._stale[rank] = (_ABOVE_ALL, 0)
 
-    def arrived(self) -> None:
-        self._exhausted = False
+    def on_flow(self) -> None:
+        if engine.link_get_drain(self.pointer):  # it wants to know what is there now
+            self.came()
+        super().on_flow()
 
     def fed(self) -> None:
         """Written out: look on."""
@@ -53,37 +67,59 @@ class Browsing(Outgoing):
         if self.connection.writing:
             if self not in self.connection.starved:
                 self.connection.starved.append(self)
-        elif not self._exhausted and self.credit > 0:
+        elif self._stale and self.credit > 0:
+            rank = min(self._stale)
+            priority, behind = self._stale[rank]
             self._loading = True
             parameters = [
                 self._queue.group_id.to_bytes(4, "big"),
-                self._at.to_bytes(8, "big"),
+                behind.to_bytes(8, "big"),
                 (_BROWSED_AT_ONCE if self._selector else min(self.credit, _BROWSED_AT_ONCE)).to_bytes(4, "big"),
                 MOST_BACKLOG.to_bytes(8, "big"),
+                priority.to_bytes(2, "big"),
             ]
-            self.connection.service.queries.ask(queries.BROWSE, parameters, self._loaded)
+            asked = self._stale[rank]
+            self.connection.service.queries.ask(
+                queries.BROWSE[rank], parameters, lambda rows: self._loaded(rank, asked, rows)
+            )
         elif self.draining:
             self.drained()
 
-    def _loaded(self, rows: list[Row] | StoreError) -> None:
+    def _loaded(self, rank: Rank, asked: tuple[int, int], rows: list[Row] | StoreError) -> None:
         self._loading = False
         if not self.open or not isinstance(rows, list):
             return
-        self._exhausted = not rows
+        if rows:
+            behind = self._show(rows)
+        elif self._stale.get(rank) == asked:
+            del self._stale[rank]
+            behind = None
+        if behind is not None:
+            self._stale[rank] = behind
+        self._queue.touch()
+
+    def _show(self, rows: list[Row]) -> tuple[int, int] | None:
+        """Send what it has not seen; where to look on."""
+        at = self._at
+        behind = None
         for row in rows:
+            entry = self.connection.service.entry_of(self._queue, row)
+            seen = at.get(entry.priority, 0)
+            if entry.id <= seen:
+                return entry.priority, seen
             if self.credit <= 0:
                 break  # it looks at more than it may send
-            self._at = row[0]
-            held = self._queue.held.get(self._at)
+            at[entry.priority] = entry.id
+            behind = (entry.priority, entry.id)
+            held = self._queue.held.get(entry.id)
             if held is not None and held.link is not None:
                 continue  # in a consumer's hands
-            entry = self.connection.service.entry_of(self._queue, row)
             if self._selector is not None and not self._selector.matches(entry.message or b"", entry.attempts):
                 continue
             delivery = self._deliver(entry)
             if self.presettled:
                 engine.delivery_settle(delivery)
-        self._queue.touch()
+        return behind
 
     def on_delivery(self, delivery: engine.Pointer) -> None:
         """Outcomes mean nothing here; the delivery is settled when the peer says anything of it."""

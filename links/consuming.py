@@ -14,8 +14,9 @@ from links.outgoing import MOST_BACKLOG, Outgoing
 
 if TYPE_CHECKING:
     from coordinator.directory import Address
+    from coordinator.entries import Entry
     from coordinator.groups import Group
-    from coordinator.queues import Entry, Queue
+    from coordinator.queues import Queue
     from links.connection import Connection
     from links.filters import Filters
 

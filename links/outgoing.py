@@ -6,14 +6,15 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from coordinator import message as messages
-from coordinator.queues import now_micros
+from coordinator.entries import now_micros
 from links import container, engine
 from links.link import Link
 
 if TYPE_CHECKING:
     from coordinator.directory import Address
+    from coordinator.entries import Entry
     from coordinator.outcomes import Outcome
-    from coordinator.queues import Entry, Queue
+    from coordinator.queues import Queue
     from links.connection import Connection
     from links.filters import Filters
 
@@ -72,9 +73,9 @@ class Outgoing(Link):
     def _deliver(self, entry: Entry) -> engine.Pointer:
         octets = entry.message
         assert octets is not None
-        if entry.attempts or entry.expires or entry.annotations:
+        if entry.attempts or entry.expires or entry.acquired or entry.annotations:
             left = max(1, (entry.expires - now_micros()) // 1000) if entry.expires else None
-            octets = messages.outgoing(octets, entry.attempts, left, entry.annotations)
+            octets = messages.outgoing(octets, entry.attempts, left, entry.annotations, acquired=entry.acquired)
         pointer = self.pointer
         delivery = engine.outgoing_delivery(pointer, self._store_prefix + b"%d" % entry.id)
         engine.link_send(pointer, octets, len(octets))

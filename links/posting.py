@@ -17,9 +17,9 @@ from links.incoming import Incoming
 from links.link import Attaching
 
 if TYPE_CHECKING:
-    from coordinator.queues import Entry
+    from coordinator.entries import Entry
     from links.connection import Connection
-    from store.batch import Batch
+    from store.batch import Batch, Terms
     from store.errors import StoreError
 
 log = structlog.get_logger(__name__)
@@ -60,17 +60,17 @@ def attach_target(connection: Connection, pointer: engine.Pointer) -> None:
 class PlainPost:
     """Unit: one message posted outside transactions."""
 
-    __slots__ = ("_address", "_delivery", "_entry", "_expires", "_id", "_link", "_message")
+    __slots__ = ("_address", "_delivery", "_entry", "_id", "_link", "_message", "_terms")
 
     def __init__(
-        self, link: Posting, delivery: engine.Pointer | None, address: Address, message: bytes, expires: int
+        self, link: Posting, delivery: engine.Pointer | None, address: Address, message: bytes, terms: Terms
     ) -> None:
         """``delivery``: None where the peer settled it."""
         self._link = link
         self._delivery = delivery
         self._address = address
         self._message = message
-        self._expires = expires
+        self._terms = terms
         self._entry: Entry | None = None
         self._id = 0
 
@@ -81,11 +81,11 @@ class PlainPost:
             service.unposted(self._entry)
         half_id = self._id = self._id or service.ids.next()
         batch.half(half_id, bytes(16), self._address.id, self._message)
-        self._entry = service.write_entry(batch, self._address, half_id, self._message, self._expires, connection)
+        self._entry = service.write_entry(batch, self._address, half_id, self._message, self._terms, connection)
 
     def durable(self) -> None:
         link = self._link
-        link.connection.service.posted(self._address, self._entry)
+        link.connection.service.posted(self._address, self._entry, self._id, self._terms)
         if self._delivery is not None and link.open:
             engine.delivery_update(self._delivery, engine.ACCEPTED)
             engine.delivery_settle(self._delivery)
@@ -178,13 +178,13 @@ class Posting(Incoming):
                     self._park(delivery, message, settled, txn)
                     self._look_up(_to(message))
                     return
-            expires = service.expires(facts)
+            terms = service.terms(facts)
             if txn is None:
-                service.commit.add(PlainPost(self, None if settled else delivery, address, message, expires))
+                service.commit.add(PlainPost(self, None if settled else delivery, address, message, terms))
                 if settled:
                     engine.delivery_settle(delivery)
                 return
-            txn.post(address, message, expires)
+            txn.post(address, message, terms)
         except DecodeError as error:
             self._refuse_post(delivery, settled, txn, Refusal(Condition.DECODE_ERROR, f"malformed message: {error}"))
             return

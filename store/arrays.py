@@ -9,13 +9,15 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
-BYTEA, INT8, INT2, INT4, TEXT, TIMESTAMPTZ, UUID = 17, 20, 21, 23, 25, 1184, 2950
+BOOL, BYTEA, INT8, INT2, INT4, TEXT, TIMESTAMPTZ, UUID = 16, 17, 20, 21, 23, 25, 1184, 2950
 
 #: microseconds since 2000-01-01 that PostgreSQL reads as 'infinity'
 INFINITY = (1 << 63) - 1
+#: and as '-infinity'
+BEFORE = -(1 << 63)
 
 _HEADER = struct.Struct(">iiiii").pack
-_EMPTY = {oid: struct.pack(">iii", 0, 0, oid) for oid in (BYTEA, INT8, INT2, INT4, TEXT, TIMESTAMPTZ, UUID)}
+_EMPTY = {oid: struct.pack(">iii", 0, 0, oid) for oid in (BOOL, BYTEA, INT8, INT2, INT4, TEXT, TIMESTAMPTZ, UUID)}
 _LENGTH = struct.Struct(">i").pack
 _SHORT_LENGTHS = [_LENGTH(size) for size in range(4096)]
 _SIXTEEN = _LENGTH(16)
@@ -28,6 +30,10 @@ def _fixed(values: Sequence[int], oid: int, size: int, code: str) -> bytes:
     flat = [size] * (2 * count)
     flat[1::2] = values
     return _HEADER(1, 0, oid, count, 1) + struct.pack(">" + code * count, *flat)
+
+
+def boolean(values: Sequence[bool]) -> bytes:
+    return _fixed(values, BOOL, 1, "i?")
 
 
 def int8(values: Sequence[int]) -> bytes:
@@ -43,7 +49,7 @@ def int2(values: Sequence[int]) -> bytes:
 
 
 def timestamptz(values: Sequence[int]) -> bytes:
-    """``values``: microseconds since 2000-01-01 UTC, or :data:`INFINITY`."""
+    """``values``: microseconds since 2000-01-01 UTC, :data:`INFINITY` or :data:`BEFORE`."""
     return _fixed(values, TIMESTAMPTZ, 8, "iq")
 
 

@@ -15,12 +15,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import structlog
 from psycopg import pq
 
-from store import arrays
+from store import arrays, priorities
 from store.errors import Contended, StoreError
 from store.libpq import Connection
 from store.loop import Loop
@@ -34,6 +34,13 @@ NO_TXN = bytes(16)
 EVERY_GROUP = 0
 MOST_WOKEN = 500
 _NO_UUID = "'00000000-0000-0000-0000-000000000000'"
+
+_FAN = (
+    f"insert into {SCHEMA}.entry (group_id, id, half_id, expires_at, available_at, priority) "
+    "select g.id, i, i, nullif(x, 'infinity'), nullif(a, '-infinity'), p "
+    "from unnest({0}, {1}, {2}, {3}, {4}) u(t, i, x, a, p) "
+    f"join {SCHEMA}.consumer_group g on g.address_id = t"
+)
 
 #: Part -> (its common table expression, the types of its parameters). ``{0}``, ``{1}``… are its own parameters,
 #: ``{me}`` the instance.
@@ -49,25 +56,19 @@ PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
         "select g, i, i, l from unnest({0}, {1}, {2}) u(g, i, l)",
         ("int4[]", "int8[]", "int4[]"),
     ),
-    "mortal": (
-        f"insert into {SCHEMA}.entry (group_id, id, half_id, lease, expires_at) "
-        "select g, i, i, l, nullif(x, 'infinity') from unnest({0}, {1}, {2}, {3}) u(g, i, l, x)",
-        ("int4[]", "int8[]", "int4[]", "timestamptz[]"),
+    # The same of messages that say more: when they expire, from when they may be delivered, their priority.
+    "particular": (
+        f"insert into {SCHEMA}.entry (group_id, id, half_id, lease, expires_at, available_at, priority) "
+        "select g, i, i, l, nullif(x, 'infinity'), nullif(a, '-infinity'), p "
+        "from unnest({0}, {1}, {2}, {3}, {4}, {5}) u(g, i, l, x, a, p)",
+        ("int4[]", "int8[]", "int4[]", "timestamptz[]", "timestamptz[]", "int2[]"),
     ),
     # A topic: one entry for each group that exists now.
-    "fan": (
-        f"insert into {SCHEMA}.entry (group_id, id, half_id, expires_at) "
-        f"select g.id, i, i, nullif(x, 'infinity') from unnest({{0}}, {{1}}, {{2}}) u(a, i, x) "
-        f"join {SCHEMA}.consumer_group g on g.address_id = a",
-        ("int4[]", "int8[]", "timestamptz[]"),
-    ),
+    "fan": (_FAN, ("int4[]", "int8[]", "timestamptz[]", "timestamptz[]", "int2[]")),
     # As fan, but each half leaves out the groups it is paired with: of consumers that want nothing of its poster.
     "fan_others": (
-        f"insert into {SCHEMA}.entry (group_id, id, half_id, expires_at) "
-        f"select g.id, i, i, nullif(x, 'infinity') from unnest({{0}}, {{1}}, {{2}}) u(a, i, x) "
-        f"join {SCHEMA}.consumer_group g on g.address_id = a "
-        "where not exists (select from unnest({3}, {4}) n(h, p) where n.h = u.i and n.p = g.id)",
-        ("int4[]", "int8[]", "timestamptz[]", "int8[]", "int4[]"),
+        f"{_FAN} where not exists (select from unnest({{5}}, {{6}}) n(h, p) where n.h = u.i and n.p = g.id)",
+        ("int4[]", "int8[]", "timestamptz[]", "timestamptz[]", "int2[]", "int8[]", "int4[]"),
     ),
     "gone": (
         f"delete from {SCHEMA}.entry e using unnest({{0}}, {{1}}) u(g, i) "
@@ -76,16 +77,17 @@ PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     # Back to its place: another count, another lease, perhaps on its way to the dead letters.
     "back": (
-        f"update {SCHEMA}.entry e set attempts = u.n, lease = u.l, failed = nullif(u.f, ''), "
+        f"update {SCHEMA}.entry e set attempts = u.n, acquired = true, lease = u.l, failed = nullif(u.f, ''), "
         "annotations = nullif(u.m, '') from unnest({0}, {1}, {2}, {3}, {4}, {5}) u(g, i, n, l, f, m) "
         "where e.group_id = u.g and e.id = u.i and e.lease in (0, {me}) returning 1",
         ("int4[]", "int8[]", "int2[]", "int4[]", "text[]", "bytea[]"),
     ),
-    # Held but never sent: no count, no op, and no harm where the lease was lost already.
+    # Held and not decided: no count, no op, and no harm where the lease was lost already.
     "yielded": (
-        f"update {SCHEMA}.entry e set lease = 0 from unnest({{0}}, {{1}}) u(g, i) "
-        "where e.group_id = u.g and e.id = u.i and e.lease = {me}",
-        ("int4[]", "int8[]"),
+        f"update {SCHEMA}.entry e set lease = 0, acquired = acquired or u.q "
+        "from unnest({0}, {1}, {2}) u(g, i, q) where e.group_id = u.g and e.id = u.i and e.lease in (0, {me}) "
+        "and (e.lease <> 0 or u.q)",
+        ("int4[]", "int8[]", "bool[]"),
     ),
     # Another instance came: groups held whole are held no more, and what we have of them is leased row by row.
     "shared": (
@@ -173,6 +175,28 @@ class Limits:
     octets: int = 4 << 20
 
 
+class Terms(NamedTuple):
+    """On which terms a message is delivered. Times in microseconds since 2000-01-01 UTC."""
+
+    #: ``arrays.INFINITY``: never
+    expires: int = arrays.INFINITY
+    #: ``arrays.BEFORE``: at once
+    available: int = arrays.BEFORE
+    priority: int = priorities.DEFAULT
+
+
+#: Nearly every message's; recognised by identity.
+PLAIN = Terms()
+
+
+def _columns(terms: Sequence[Terms]) -> tuple[bytes, bytes, bytes]:
+    return (
+        arrays.timestamptz([each.expires for each in terms]),
+        arrays.timestamptz([each.available for each in terms]),
+        arrays.int2([each.priority for each in terms]),
+    )
+
+
 class Batch:
     """Columns of one statement, filled by units."""
 
@@ -187,13 +211,12 @@ class Batch:
         "commit_posted",
         "covered_groups",
         "covered_halves",
-        "entry_expires",
         "entry_groups",
         "entry_ids",
         "entry_leases",
         "fan_addresses",
-        "fan_expires",
         "fan_ids",
+        "fan_terms",
         "gone_groups",
         "gone_ids",
         "half_addresses",
@@ -202,7 +225,6 @@ class Batch:
         "half_txns",
         "left_out_groups",
         "left_out_ids",
-        "mortal",
         "octets",
         "op_decisions",
         "op_hi",
@@ -211,11 +233,16 @@ class Batch:
         "op_posted",
         "op_reasons",
         "op_txns",
+        "particular_groups",
+        "particular_ids",
+        "particular_leases",
+        "particular_terms",
         "pinned_groups",
         "pinned_ids",
         "shared_groups",
         "units",
         "wake",
+        "yielded_acquired",
         "yielded_groups",
         "yielded_ids",
     )
@@ -230,11 +257,13 @@ class Batch:
         self.entry_groups: list[int] = []
         self.entry_ids: list[int] = []
         self.entry_leases: list[int] = []
-        self.entry_expires: list[int] = []
-        self.mortal = False
+        self.particular_groups: list[int] = []
+        self.particular_ids: list[int] = []
+        self.particular_leases: list[int] = []
+        self.particular_terms: list[Terms] = []
         self.fan_addresses: list[int] = []
         self.fan_ids: list[int] = []
-        self.fan_expires: list[int] = []
+        self.fan_terms: list[Terms] = []
         self.left_out_ids: list[int] = []
         self.left_out_groups: list[int] = []
         self.gone_groups: list[int] = []
@@ -247,6 +276,7 @@ class Batch:
         self.back_annotations: list[bytes] = []
         self.yielded_groups: list[int] = []
         self.yielded_ids: list[int] = []
+        self.yielded_acquired: list[bool] = []
         self.shared_groups: list[int] = []
         self.pinned_groups: list[int] = []
         self.pinned_ids: list[int] = []
@@ -271,25 +301,26 @@ class Batch:
         self.half_messages.append(message)
         self.octets += len(message)
 
-    def entry(self, group_id: int, entry_id: int, lease: int, expires: int) -> None:
-        """The entry of a queue's half with the same id. ``expires``: microseconds since 2000, or
-        ``arrays.INFINITY``.
-        """
-        self.entry_groups.append(group_id)
-        self.entry_ids.append(entry_id)
-        self.entry_leases.append(lease)
-        self.entry_expires.append(expires)
-        if expires != arrays.INFINITY:
-            self.mortal = True
+    def entry(self, group_id: int, entry_id: int, lease: int, terms: Terms) -> None:
+        """The entry of a queue's half with the same id."""
+        if terms is PLAIN:
+            self.entry_groups.append(group_id)
+            self.entry_ids.append(entry_id)
+            self.entry_leases.append(lease)
+        else:
+            self.particular_groups.append(group_id)
+            self.particular_ids.append(entry_id)
+            self.particular_leases.append(lease)
+            self.particular_terms.append(terms)
 
-    def fan(self, address_id: int, entry_id: int, expires: int, without: Iterable[int] = ()) -> None:
+    def fan(self, address_id: int, entry_id: int, terms: Terms, without: Iterable[int] = ()) -> None:
         """An entry for each group of a topic, but for those ``without``."""
         for group_id in without:
             self.left_out_ids.append(entry_id)
             self.left_out_groups.append(group_id)
         self.fan_addresses.append(address_id)
         self.fan_ids.append(entry_id)
-        self.fan_expires.append(expires)
+        self.fan_terms.append(terms)
 
     def gone(self, group_id: int, entry_id: int) -> None:
         """A held entry that is done with; refused where it is not this instance's."""
@@ -314,9 +345,11 @@ class Batch:
             self.pinned_groups.append(group_id)
             self.pinned_ids.append(entry_id)
 
-    def yield_entry(self, group_id: int, entry_id: int) -> None:
+    def yield_entry(self, group_id: int, entry_id: int, *, acquired: bool) -> None:
+        """A held entry goes back to the store undecided; ``acquired``: a link had it."""
         self.yielded_groups.append(group_id)
         self.yielded_ids.append(entry_id)
+        self.yielded_acquired.append(acquired)
 
     def op(
         self,
@@ -360,21 +393,23 @@ class Batch:
                 arrays.bytea(self.half_messages),
             )
         if self.entry_ids:
-            names.append("mortal" if self.mortal else "entry")
+            names.append("entry")
             parameters += (
                 arrays.int4(self.entry_groups),
                 arrays.int8(self.entry_ids),
                 arrays.int4(self.entry_leases),
             )
-            if self.mortal:
-                parameters.append(arrays.timestamptz(self.entry_expires))
+        if self.particular_ids:
+            names.append("particular")
+            parameters += (
+                arrays.int4(self.particular_groups),
+                arrays.int8(self.particular_ids),
+                arrays.int4(self.particular_leases),
+                *_columns(self.particular_terms),
+            )
         if self.fan_ids:
             names.append("fan_others" if self.left_out_ids else "fan")
-            parameters += (
-                arrays.int4(self.fan_addresses),
-                arrays.int8(self.fan_ids),
-                arrays.timestamptz(self.fan_expires),
-            )
+            parameters += (arrays.int4(self.fan_addresses), arrays.int8(self.fan_ids), *_columns(self.fan_terms))
             if self.left_out_ids:
                 parameters += (arrays.int8(self.left_out_ids), arrays.int4(self.left_out_groups))
         if self.gone_ids:
@@ -392,7 +427,11 @@ class Batch:
             )
         if self.yielded_ids:
             names.append("yielded")
-            parameters += (arrays.int4(self.yielded_groups), arrays.int8(self.yielded_ids))
+            parameters += (
+                arrays.int4(self.yielded_groups),
+                arrays.int8(self.yielded_ids),
+                arrays.boolean(self.yielded_acquired),
+            )
         if self.shared_groups:
             names.append("shared")
             parameters.append(arrays.int4(self.shared_groups))

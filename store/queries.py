@@ -19,6 +19,7 @@ from store.errors import StoreError, StoreUnavailable
 from store.libpq import Connection
 from store.loop import Loop
 from store.old_backend import OldBackend
+from store.priorities import CONDITION, Rank
 from store.tables import SCHEMA
 
 log = structlog.get_logger(__name__)
@@ -105,30 +106,50 @@ REMOVE_GROUP = Query(
 #: microseconds since 1970, null for never
 _EXPIRES = "(extract(epoch from expires_at) * 1000000)::int8"
 
-_DELIVERABLE = """lease = 0 and failed is null
-             and (available_at is null or available_at <= now())
-             and (expires_at is null or expires_at > now())"""
+_AVAILABLE = "failed is null and available_at is null"
+_DELIVERABLE = f"lease = 0 and {_AVAILABLE} and (expires_at is null or expires_at > now())"
+
+#: What an entry is read as: the columns of its row, and its message.
+_ENTRY = f"id, half_id, attempts, {_EXPIRES}, annotations, message, acquired, priority"
+_MESSAGES = f"(select id as half_id, message from {SCHEMA}.half) h using (half_id)"
+_PICKED = "id, half_id, attempts, expires_at, annotations, acquired, priority"
+
+
+_ORDER = {Rank.URGENT: "priority desc, id", Rank.NORMAL: "id", Rank.PATIENT: "priority desc, id"}
+#: behind the entry of id $2 and priority $5
+_BEHIND = {
+    "id": "id > $2::int8 and priority <= $5::int2",
+    "priority desc, id": "priority <= $5::int2 and (priority < $5::int2 or id > $2::int8)",
+}
+
+
+def _by_rank(name: str, sql: Callable[[str, str], str], *, again: bool = True) -> dict[Rank, Query]:
+    """One query for each rank; ``sql`` makes it of the condition that chooses the rank's entries, and their order."""
+    return {
+        rank: Query(f"{name}_{rank.name.lower()}".encode(), sql(CONDITION[rank], _ORDER[rank]), again) for rank in Rank
+    }
+
 
 #: group, id above which to look, most entries, most bytes, lease. The first entry is taken whatever its size; none is
-#: taken
-#: of a group that another instance holds whole.
-LEASE = Query(
-    b"lease",
-    f"""with free as (
+#: taken of a group that another instance holds whole.
+LEASE = _by_rank(
+    "lease",
+    lambda chosen, order: (
+        f"""with free as (
           select 1 from {SCHEMA}.consumer_group where id = $1::int4 and holder in (0, $5::int4) for share),
         picked as (
-          select id, half_id from {SCHEMA}.entry
-           where group_id = $1::int4 and id > $2::int8 and {_DELIVERABLE} and exists (select from free)
-           order by id limit $3::int4 for update skip locked),
+          select id, half_id, priority from {SCHEMA}.entry
+           where group_id = $1::int4 and id > $2::int8 and {chosen} and {_DELIVERABLE} and exists (select from free)
+           order by {order} limit $3::int4 for update skip locked),
         sized as materialized (
-          select p.id, h.message, sum(octet_length(h.message)) over (order by p.id) - octet_length(h.message) as before
-            from picked p join {SCHEMA}.half h on h.id = p.half_id),
+          select id, message, sum(octet_length(message)) over (order by {order}) - octet_length(message) as before
+            from picked join {_MESSAGES}),
         leased as (
           update {SCHEMA}.entry e set lease = $5::int4 from sized s
            where e.group_id = $1::int4 and e.id = s.id and s.before < $4::int8
-          returning e.id, e.half_id, e.attempts, e.expires_at, e.annotations, s.message)
-        select l.id, l.half_id, l.attempts, {_EXPIRES}, l.annotations, l.message, (select count(*) from picked)
-          from leased l order by l.id""",
+          returning e.id, e.half_id, e.attempts, e.expires_at, e.annotations, s.message, e.acquired, e.priority)
+        select {_ENTRY}, (select count(*) from picked) from leased order by {order}"""
+    ),
     again=False,
 )
 
@@ -147,15 +168,13 @@ UNREAD = Query(
     b"unread", f"update {SCHEMA}.consumer_group set read_through = 0 where id = $1::int4 and holder = $2::int4"
 )
 
-#: as LEASE, by the holder of the group: one row says how far it has read, instead of a lease on each. Entries it has
-#: read before
-#: may come again.
+#: as LEASE of those of normal priority, by the holder of the group: one row says how far it has read, instead of a
+#: lease on each. Entries it has read before may come again.
 READ = Query(
     b"read",
     f"""with picked as (
-          select id, half_id, attempts, expires_at, annotations from {SCHEMA}.entry
-           where group_id = $1::int4 and id > $2::int8 and lease = 0 and failed is null
-             and (available_at is null or available_at <= now())
+          select {_PICKED} from {SCHEMA}.entry
+           where group_id = $1::int4 and id > $2::int8 and lease = 0 and {CONDITION[Rank.NORMAL]} and {_AVAILABLE}
            order by id limit $3::int4),
         sized as materialized (
           select p.*, h.message, sum(octet_length(h.message)) over (order by p.id) - octet_length(h.message) as before
@@ -164,24 +183,24 @@ READ = Query(
           update {SCHEMA}.consumer_group
              set read_through = greatest(read_through, (select max(id) from sized where before < $4::int8))
            where id = $1::int4 and holder = $5::int4 returning 1)
-        select s.id, s.half_id, s.attempts, {_EXPIRES}, s.annotations, s.message, (select count(*) from picked)
-          from sized s where s.before < $4::int8 and exists (select from held) order by s.id""",
+        select {_ENTRY}, (select count(*) from picked)
+          from sized where before < $4::int8 and exists (select from held) order by id""",
 )
 
-#: group, id above which to look, most entries, most bytes: as LEASE, but nothing is taken
-BROWSE = Query(
-    b"browse",
-    f"""with picked as (
-          select id, half_id, attempts, expires_at, annotations from {SCHEMA}.entry
-           where group_id = $1::int4 and id > $2::int8 and failed is null
-             and (available_at is null or available_at <= now())
+#: group, id and priority behind which to look, most entries, most bytes: as LEASE, but nothing is taken
+BROWSE = _by_rank(
+    "browse",
+    lambda chosen, order: (
+        f"""with picked as (
+          select {_PICKED} from {SCHEMA}.entry
+           where group_id = $1::int4 and {_BEHIND[order]} and {chosen} and {_AVAILABLE}
              and (expires_at is null or expires_at > now())
-           order by id limit $3::int4),
+           order by {order} limit $3::int4),
         sized as materialized (
-          select p.*, sum(octet_length(h.message)) over (order by p.id) - octet_length(h.message) as before
-            from picked p join {SCHEMA}.half h on h.id = p.half_id)
-        select s.id, s.half_id, s.attempts, {_EXPIRES}, s.annotations, h.message
-          from sized s join {SCHEMA}.half h on h.id = s.half_id where s.before < $4::int8 order by s.id""",
+          select picked.*, sum(octet_length(message)) over (order by {order}) - octet_length(message) as before
+            from picked join {_MESSAGES})
+        select {_ENTRY} from sized join {_MESSAGES} where before < $4::int8 order by {order}"""
+    ),
 )
 
 #: group, ids, lease: those of them that are free, for a consumer that chose them (BROWSE showed them)
@@ -194,7 +213,7 @@ TAKE = Query(
            where group_id = $1::int4 and id = any($2::int8[]) and {_DELIVERABLE} and exists (select from free)
            order by id for update skip locked)
         update {SCHEMA}.entry e set lease = $3::int4 from picked p
-         where e.group_id = $1::int4 and e.id = p.id returning e.id, e.attempts, e.annotations""",
+         where e.group_id = $1::int4 and e.id = p.id returning e.id, e.attempts, e.annotations, e.acquired""",
     again=False,
 )
 
@@ -261,8 +280,9 @@ EXPIRE = Query(
                      where g.id = e.group_id), 'drop') as policy
             from {SCHEMA}.entry e
            where e.expires_at <= now() and e.lease = 0 and e.failed is null
-             and not exists (select from {SCHEMA}.consumer_group g
-                              where g.id = e.group_id and g.holder <> 0 and e.id <= g.read_through)
+             and not (e.{CONDITION[Rank.NORMAL]} and e.available_at is null
+                      and exists (select from {SCHEMA}.consumer_group g
+                                   where g.id = e.group_id and g.holder <> 0 and e.id <= g.read_through))
            limit 500 for update of e skip locked),
         marked as (
           update {SCHEMA}.entry e set failed = 'expired' from picked p
@@ -275,6 +295,26 @@ EXPIRE = Query(
           select $1::uuid, 'expire', array_agg(half_id), array_agg(group_id), $2::int4 from dropped
           having count(*) > 0)
         select (select count(*) from marked), (select count(*) from dropped)""",
+)
+
+#: new ids, whether others live, who are told: what waited for its time and may be delivered now is entered anew, behind
+#: all that is there; the groups it is of, each with its lowest new id.
+PROMOTE = Query(
+    b"promote",
+    f"""with due as (
+          select group_id, id, available_at from {SCHEMA}.entry
+           where available_at <= now() and lease = 0 and failed is null
+           order by available_at limit cardinality($1::int8[]) for update skip locked),
+        placed as (
+          select d.group_id, d.id, f.id as new_id
+            from (select group_id, id, row_number() over (order by available_at, id) as n from due) d
+            join unnest($1::int8[]) with ordinality f(id, n) on f.n = d.n),
+        promoted as (
+          update {SCHEMA}.entry e set id = p.new_id, available_at = null from placed p
+           where e.group_id = p.group_id and e.id = p.id returning e.group_id, e.id)
+        select group_id, min(id), count(*), case when $2::bool then pg_notify('coordinator_ready', group_id::text) end
+          from promoted group by group_id""",
+    again=False,
 )
 
 #: group, lease: the ids of the entries it holds in the store for its consumers

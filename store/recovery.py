@@ -27,6 +27,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import postgresql
 
+from store import priorities
 from store.addresses import ADDRESS_CHANNEL
 from store.errors import boundary
 from store.processes import machine, start_ticks
@@ -177,7 +178,10 @@ def _clear(connection: Connection, dead: tuple[int, ...]) -> GivenUp:
         .subquery()
     )
     lost = (entry.c.lease.not_in(live) & (entry.c.lease != 0)) | (
-        (entry.c.lease == 0) & (entry.c.id <= limits.c.read_through)
+        (entry.c.lease == 0)
+        & (entry.c.id <= limits.c.read_through)
+        & (entry.c.priority == priorities.DEFAULT)
+        & entry.c.available_at.is_(None)
     )
     addresses, groups = _delete_owned(connection, live)
     # It may have been sent: one failed delivery more (D5). What is on its way to the dead letters was not. As nobody
@@ -194,7 +198,7 @@ def _clear(connection: Connection, dead: tuple[int, ...]) -> GivenUp:
     returned = connection.execute(
         update(entry)
         .where(lost, entry.c.group_id == limits.c.id)
-        .values(lease=0, attempts=cast(attempts, SmallInteger))
+        .values(lease=0, attempts=cast(attempts, SmallInteger), acquired=entry.c.acquired | entry.c.failed.is_(None))
         .returning(entry.c.group_id)
     ).all()
     connection.execute(update(consumer_group).where(held_whole).values(holder=0, read_through=0))

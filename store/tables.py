@@ -30,6 +30,8 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.types import UserDefinedType
 
+from store import priorities
+
 SCHEMA = "coordinator"
 
 metadata = MetaData(
@@ -166,6 +168,11 @@ entry = Table(
     Column("lease", Integer, nullable=False, server_default="0"),
     # Failed deliveries so far: the header's delivery-count.
     Column("attempts", SmallInteger, nullable=False, server_default="0"),
+    # The header's priority; higher goes first.
+    Column("priority", SmallInteger, nullable=False, server_default=str(priorities.DEFAULT)),
+    # A link had it before: the header's first-acquirer is false.
+    Column("acquired", Boolean, nullable=False, server_default=text("false")),
+    # Not null: nobody gets it yet. When its time comes it takes a new id, and with it its place, and this is null.
     Column("available_at", DateTime(timezone=True)),
     Column("expires_at", DateTime(timezone=True)),
     # Not null: never delivered again; on its way to the dead letters, for this reason.
@@ -180,6 +187,14 @@ entry = Table(
         "autovacuum_analyze_scale_factor": "0",
         "autovacuum_analyze_threshold": "100000",
     },
+)
+Index("entry_available_at_idx", entry.c.available_at, postgresql_where=entry.c.available_at.is_not(None))
+Index(
+    "entry_priority_idx",
+    entry.c.group_id,
+    entry.c.priority.desc(),
+    entry.c.id,
+    postgresql_where=entry.c.priority != priorities.DEFAULT,
 )
 Index("entry_expires_at_idx", entry.c.expires_at, postgresql_where=entry.c.expires_at.is_not(None))
 Index("entry_failed_idx", entry.c.group_id, postgresql_where=entry.c.failed.is_not(None))

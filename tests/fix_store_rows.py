@@ -184,6 +184,8 @@ class StoreRows:
             "half_id": half,
             "lease": 0,
             "attempts": 0,
+            "priority": 4,
+            "acquired": False,
             "available_at": None,
             "expires_at": None,
             "failed": None,

@@ -17,6 +17,7 @@ from tests.wire.peer import Peer, Session
 Dial = Callable[[], Peer]
 #: Gives a session on a new connection.
 Begin = Callable[..., Session]
+BeginAt = Callable[[Service], Session]
 #: Rows of the service's store.
 Ask = Callable[..., list[tuple[Any, ...]]]
 
@@ -52,6 +53,21 @@ def begin(dial: Dial) -> Begin:
         return peer.begin()
 
     return session
+
+
+@pytest.fixture
+def begin_at() -> Iterator[BeginAt]:
+    """As ``begin``, on a service of the test's own, which may end meanwhile."""
+    peers: list[Peer] = []
+
+    def session(service: Service) -> Session:
+        peers.append(Peer(service.port))
+        peers[-1].open()
+        return peers[-1].begin()
+
+    yield session
+    for peer in peers:
+        peer.close_socket()
 
 
 @pytest.fixture

@@ -124,6 +124,8 @@ def upgrade() -> None:
         sa.Column("half_id", sa.BigInteger, nullable=False),
         sa.Column("lease", sa.Integer, nullable=False, server_default="0"),
         sa.Column("attempts", sa.SmallInteger, nullable=False, server_default="0"),
+        sa.Column("priority", sa.SmallInteger, nullable=False, server_default="4"),
+        sa.Column("acquired", sa.Boolean, nullable=False, server_default=sa.text("false")),
         sa.Column("available_at", sa.DateTime(timezone=True)),
         sa.Column("expires_at", sa.DateTime(timezone=True)),
         sa.Column("failed", sa.Text),
@@ -136,6 +138,20 @@ def upgrade() -> None:
             "autovacuum_analyze_threshold": "100000",
         },
         schema=SCHEMA,
+    )
+    op.create_index(
+        "entry_available_at_idx",
+        "entry",
+        ["available_at"],
+        schema=SCHEMA,
+        postgresql_where=sa.text("available_at is not null"),
+    )
+    op.create_index(
+        "entry_priority_idx",
+        "entry",
+        ["group_id", sa.text("priority desc"), "id"],
+        schema=SCHEMA,
+        postgresql_where=sa.text("priority <> 4"),
     )
     op.create_index(
         "entry_expires_at_idx",

@@ -10,11 +10,12 @@ from typing import Any
 import psycopg
 import pytest
 from psycopg import pq
-from sqlalchemy import BigInteger, DateTime, Integer, LargeBinary, SmallInteger, Text, Uuid
+from sqlalchemy import BigInteger, Boolean, DateTime, Integer, LargeBinary, SmallInteger, Text, Uuid
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.types import TypeEngine
 
 from store import arrays, batch, queries
+from store.priorities import Rank
 from store.queries import Query
 from store.tables import SCHEMA, metadata
 
@@ -26,9 +27,19 @@ _NAMES: dict[type[Any], str] = {
     LargeBinary: "bytea",
     Uuid: "uuid",
     DateTime: "timestamptz",
+    Boolean: "bool",
 }
-_OIDS = {"int8": 20, "int2": 21, "int4": 23, "text": 25, "bytea": 17, "timestamptz": 1184, "uuid": 2950}
-_ARRAY_OIDS = {"int8": 1016, "int2": 1005, "int4": 1007, "text": 1009, "bytea": 1001, "timestamptz": 1185, "uuid": 2951}
+_OIDS = {"bool": 16, "int8": 20, "int2": 21, "int4": 23, "text": 25, "bytea": 17, "timestamptz": 1184, "uuid": 2950}
+_ARRAY_OIDS = {
+    "bool": 1000,
+    "int8": 1016,
+    "int2": 1005,
+    "int4": 1007,
+    "text": 1009,
+    "bytea": 1001,
+    "timestamptz": 1185,
+    "uuid": 2951,
+}
 
 ROWS = 1_000_000
 
@@ -113,11 +124,11 @@ def test_a_part_inserts_what_the_table_needs(part: str) -> None:
 
 def _combinations() -> Iterator[tuple[str, ...]]:
     """Each that :meth:`Batch.parts` can give, in its order."""
-    for half, entry, fan, gone, back, yielded, commit, op, wake in itertools.product(
-        ("", "half"), ("", "entry", "mortal"), ("", "fan"), ("", "gone"), ("", "back"), ("", "yielded"), ("", "commit"),
-        ("", "op"), ("", "wake"),
+    for chosen in itertools.product(
+        ("", "half"), ("", "entry"), ("", "particular"), ("", "fan"), ("", "gone"), ("", "back"), ("", "yielded"),
+        ("", "commit"), ("", "op"), ("", "wake"),
     ):  # fmt: skip
-        parts = tuple(filter(None, (half, entry, fan, gone, back, yielded, commit, op, wake)))
+        parts = tuple(filter(None, chosen))
         if parts:
             yield parts
 
@@ -136,11 +147,12 @@ def test_each_combination_prepares_on_a_migrated_database(database_url: str) -> 
             expected = [_ARRAY_OIDS[kind[:-2]] if kind.endswith("[]") else _OIDS[kind] for kind in types]
             assert [described.param_type(number) for number in range(described.nparams)] == expected, parts
             count += 1
-    assert count == 767
+    assert count == 1023
 
 
 def test_arrays_say_the_types_that_the_statement_expects() -> None:
     made = {
+        "bool": arrays.boolean([True]),
         "int8": arrays.int8([1]),
         "int4": arrays.int4([1]),
         "int2": arrays.int2([1]),
@@ -156,11 +168,12 @@ def test_arrays_say_the_types_that_the_statement_expects() -> None:
 def _full_batch() -> batch.Batch:
     whole = batch.Batch()
     whole.half(1, batch.NO_TXN, 1, b"m")
-    whole.entry(1, 1, 7, arrays.INFINITY)
-    whole.fan(1, 1, arrays.INFINITY)
+    whole.entry(1, 1, 7, batch.PLAIN)
+    whole.entry(1, 1, 7, batch.Terms(priority=9))
+    whole.fan(1, 1, batch.PLAIN)
     whole.gone(1, 2)
     whole.back(1, 3, attempts=1, lease=0)
-    whole.yield_entry(1, 4)
+    whole.yield_entry(1, 4, acquired=True)
     whole.commit_ids.append(bytes(16))
     whole.commit_posted.append(1)
     whole.op(bytes(15) + b"\1", b"accept", covers=[(1, 1)])
@@ -169,26 +182,13 @@ def _full_batch() -> batch.Batch:
 
 
 def test_a_batch_gives_the_parameters_its_parts_take() -> None:
-    whole = _full_batch()
-    for mortal in (False, True):
-        whole.mortal = mortal
-        names, parameters = whole.parts()
-        types = [kind for name in names for kind in batch.PARTS[name][1]]
-        assert names == (
-            "half",
-            "mortal" if mortal else "entry",
-            "fan",
-            "gone",
-            "back",
-            "yielded",
-            "commit",
-            "op",
-            "wake",
-        )
-        assert len(parameters) == len(types) + 1
-        for kind, octets in zip(types, parameters, strict=False):
-            if kind.endswith("[]"):
-                assert int.from_bytes(octets[8:12], "big") == _OIDS[kind[:-2]]
+    names, parameters = _full_batch().parts()
+    types = [kind for name in names for kind in batch.PARTS[name][1]]
+    assert names == ("half", "entry", "particular", "fan", "gone", "back", "yielded", "commit", "op", "wake")
+    assert len(parameters) == len(types) + 1
+    for kind, octets in zip(types, parameters, strict=False):
+        if kind.endswith("[]"):
+            assert int.from_bytes(octets[8:12], "big") == _OIDS[kind[:-2]]
 
 
 # -- plans
@@ -213,7 +213,19 @@ def _scans(connection: psycopg.Connection[Any], setup: str, sql: str) -> list[tu
     return found
 
 
-QUERIES = [query for query in vars(queries).values() if isinstance(query, Query)]
+QUERIES = [query for query in vars(queries).values() if isinstance(query, Query)] + [
+    query
+    for by_rank in vars(queries).values()
+    if isinstance(by_rank, dict)
+    for query in by_rank.values()
+    if isinstance(query, Query)
+]
+#: how entries of a rank are found
+_INDEX = {
+    Rank.URGENT: "entry_priority_idx",
+    Rank.NORMAL: "entry_pkey",
+    Rank.PATIENT: "entry_priority_idx",
+}
 
 
 def _each_scan_is_by_index(connection: psycopg.Connection[Any]) -> None:
@@ -228,8 +240,15 @@ def _each_scan_is_by_index(connection: psycopg.Connection[Any]) -> None:
     for query in QUERIES:
         for table, node, index in _scans(connection, queries.SETUP, query.sql):
             assert node in ("Index Scan", "Index Only Scan"), (query.name, table, node)
-            if query is queries.LEASE and table == "entry":
-                assert (node, index) == ("Index Scan", "entry_pkey")
+            for rank, index_wanted in _INDEX.items():
+                if query is queries.BROWSE[rank] and table == "entry":
+                    assert (node, index) == ("Index Scan", index_wanted)
+        for rank, index_wanted in _INDEX.items():
+            # the entries that are looked for, and those that are found by their key
+            if query is queries.LEASE[rank]:
+                scans = _scans(connection, queries.SETUP, query.sql)
+                indexes = [index for table, _, index in scans if table == "entry"]
+                assert sorted(indexes) == sorted([index_wanted, "entry_pkey"]), query.name
 
 
 def test_plans_of_a_store_that_was_never_analysed(database_url: str) -> None:
@@ -259,7 +278,9 @@ def test_plans_with_a_million_entries(database_url: str, analysed: bool) -> None
         _each_scan_is_by_index(connection)
         # a load in the middle of the million reads what it takes, and no more
         connection.execute(queries.SETUP.encode())
-        connection.execute(b"prepare lease (int4, int8, int4, int8, int4) as " + queries.LEASE.sql.encode())
+        connection.execute(
+            b"prepare lease (int4, int8, int4, int8, int4) as " + queries.LEASE[Rank.NORMAL].sql.encode()
+        )
         plan = connection.execute(
             f"explain (analyze, buffers, format json) execute lease (1, {ROWS // 2}, 100, 1000000, 7)".encode()
         ).fetchone()

@@ -11,11 +11,12 @@ from typing import Any
 import psycopg
 import pytest
 
-from store import arrays, libpq, migrations, queries
-from store.batch import Batch, GroupCommit, Limits
+from store import libpq, migrations, queries
+from store.batch import PLAIN, Batch, GroupCommit, Limits
 from store.embedded import EmbeddedServer
 from store.errors import AlreadyDecided, Conflict, NotLeased, StoreError, StoreUnavailable
 from store.ids import HalfIds, UuidV7
+from store.priorities import Rank
 from store.queries import Queries, Row
 from store.tables import SCHEMA
 from tests.fix_loop import EpollLoop
@@ -40,7 +41,7 @@ class Post:
         self.written += 1
         for half_id in self.ids:
             batch.half(half_id, self.txn_id, 1, self.message)
-            batch.entry(GROUP, half_id, ME, arrays.INFINITY)
+            batch.entry(GROUP, half_id, ME, PLAIN)
         batch.commit_ids.append(self.txn_id)
         batch.commit_posted.append(len(self.ids))
 
@@ -500,7 +501,7 @@ class Asking:
 
     def lease(self, most: int = 100) -> None:
         numbers = (GROUP.to_bytes(4, "big"), bytes(8), most.to_bytes(4, "big"), (1 << 30).to_bytes(8, "big"))
-        self.ask(queries.LEASE, *numbers, ME.to_bytes(4, "big"))
+        self.ask(queries.LEASE[Rank.NORMAL], *numbers, ME.to_bytes(4, "big"))
 
 
 @pytest.fixture

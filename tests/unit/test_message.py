@@ -65,14 +65,15 @@ def messages(draw: st.DrawFn) -> bytes:
     return b"".join(parts)
 
 
-@pytest.mark.rule("P10")
-@given(messages(), st.integers(0, 5), st.one_of(st.none(), st.integers(1, 1 << 33)), _ANNOTATIONS)
+@pytest.mark.rule("P10", "D6")
+@given(messages(), st.integers(0, 5), st.booleans(), st.one_of(st.none(), st.integers(1, 1 << 33)), _ANNOTATIONS)
 def test_a_delivery_differs_in_its_header_and_annotations_only(
-    octets: bytes, attempts: int, left: int | None, added: dict[Any, Any]
+    octets: bytes, attempts: int, acquired: bool, left: int | None, added: dict[Any, Any]
 ) -> None:
     """Part 3, section 3.2: durable and priority stay, the count and the time left are ours; the rest is as it was."""
     before = Message(octets)
-    after = Message(outgoing(octets, attempts, left, types.encode(added, large=True) if added else b""))
+    annotations = types.encode(added, large=True) if added else b""
+    after = Message(outgoing(octets, attempts, left, annotations, acquired=acquired))
     assert after.bare == before.bare
     assert after.annotations == {**before.annotations, **added}
     assert not any(found.code == 0x71 for found in after.sections), "delivery annotations are for one hop"
@@ -81,11 +82,11 @@ def test_a_delivery_differs_in_its_header_and_annotations_only(
     assert after.header.delivery_count == attempts
     expected = None if before.header.ttl is None or left is None else min(left, 0xFFFFFFFF)
     assert after.header.ttl == expected
-    if attempts:
+    if attempts or acquired:
         assert not after.header.first_acquirer
 
 
-@pytest.mark.rule("P10", "P12")
+@pytest.mark.rule("P10", "P12", "P17")
 @given(messages())
 def test_what_a_message_says_of_itself(octets: bytes) -> None:
     """Part 3, sections 3.2.1 and 3.2.4: ttl, absolute-expiry-time, to."""
@@ -93,6 +94,7 @@ def test_what_a_message_says_of_itself(octets: bytes) -> None:
     properties = next((found.value for found in message.sections if found.code == Properties.CODE), Properties())
     facts = examine(octets)
     assert facts.ttl_ms == message.header.ttl
+    assert facts.priority == message.header.priority
     assert facts.absolute_expiry_ms == properties.absolute_expiry_time
     assert to_of(octets) == properties.to
     found = sections(octets)
@@ -114,7 +116,7 @@ def test_mutated_messages_are_read_or_refused(octets: bytes, edits: list[tuple[i
         examine(message)
     except DecodeError:
         return
-    made = outgoing(message, 1, 5, types.encode({Symbol("x-opt"): "y"}))
+    made = outgoing(message, 1, 5, types.encode({Symbol("x-opt"): "y"}), acquired=False)
     kept = b"".join(message[each.start : each.end] for each in sections(message) if each.code >= Properties.CODE)
     assert made.endswith(kept)
     with suppress(DecodeError):

@@ -1,0 +1,118 @@
+"""A committed message in one consumer group, in the hands of this instance; and the links that take such."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Protocol
+
+from store import priorities
+
+if TYPE_CHECKING:
+    from coordinator.outcomes import Outcome
+    from coordinator.queues import Queue
+    from coordinator.transactions import Transaction
+
+
+class Consumer(Protocol):
+    """A link that takes entries. ``key`` is unique in this process."""
+
+    key: int
+    #: what becomes of a delivery that was settled without an outcome that holds (part 3, section 3.5.3)
+    default_outcome: Outcome | None
+
+    @property
+    def room(self) -> int:
+        """Entries it takes now: its credit, within the bound of unsettled deliveries."""
+
+    @property
+    def draining(self) -> bool: ...
+
+    def send(self, entry: Entry) -> bool:
+        """Whether it takes another right away."""
+
+    def drained(self) -> None:
+        """There is nothing for it: its credit is used up (part 2, section 2.6.7)."""
+
+    def retired(self, entry: Entry, outcome: Outcome) -> None:
+        """The delivery's outcome is durable: settle it."""
+
+    def unretired(self, entry: Entry, description: str) -> None:
+        """The store does not take the outcome (rule D10)."""
+
+
+class Entry:
+    """A committed message in one group, leased to this instance; on a link it is the delivery itself."""
+
+    __slots__ = (
+        "acquired",
+        "annotations",
+        "attempts",
+        "delivery",
+        "expires",
+        "half_id",
+        "id",
+        "kept",
+        "last_txn",
+        "link",
+        "message",
+        "outcome",
+        "peer_settled",
+        "priority",
+        "queue",
+        "refused_by",
+        "size",
+        "txn",
+    )
+
+    def __init__(
+        self,
+        queue: Queue,
+        entry_id: int,
+        half_id: int,
+        message: bytes,
+        attempts: int,
+        expires: int,
+        annotations: bytes,
+        acquired: bool = False,
+        priority: int = priorities.DEFAULT,
+    ) -> None:
+        """``expires``: microseconds since 2000, 0 for never. ``acquired``: a link had it before."""
+        self.queue = queue
+        self.id = entry_id
+        self.half_id = half_id
+        self.message: bytes | None = message
+        self.size = len(message)
+        self.attempts = attempts
+        self.expires = expires
+        self.annotations = annotations
+        self.acquired = acquired
+        self.priority = priority
+        self.refused_by: tuple[int, ...] = ()
+        self.link: Consumer | None = None
+        self.delivery: object = None
+        self.txn: Transaction | None = None
+        self.last_txn: bytes | None = None
+        self.outcome: Outcome | None = None
+        self.peer_settled = False
+        #: what the store was told of its lease when it went back
+        self.kept = False
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """Its place among the others of the group (P17)."""
+        return -self.priority, self.id
+
+    def __lt__(self, other: Entry) -> bool:
+        """Whether it goes before the other."""
+        if self.priority != other.priority:
+            return self.priority > other.priority
+        return self.id < other.id
+
+
+#: 2000-01-01 UTC, in Unix seconds: where PostgreSQL counts from
+POSTGRES_EPOCH = 946_684_800
+
+
+def now_micros() -> int:
+    """Microseconds since 2000-01-01 UTC, as PostgreSQL stores times."""
+    return int((time.time() - POSTGRES_EPOCH) * 1e6)

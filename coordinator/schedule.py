@@ -1,0 +1,69 @@
+"""Messages that are to be delivered later (rule D7): when their time comes, they are entered among the others.
+
+What waits for its time is in the store alone, and in nobody's window. Each instance looks for what is due, whoever
+posted it: so a schedule is kept over restarts.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from coordinator.entries import now_micros
+from store import arrays, queries
+from store.errors import StoreError
+
+if TYPE_CHECKING:
+    from coordinator.service import Service
+    from store.queries import Row
+
+#: how often is looked, for what others posted; what was posted here is known
+_LOOK_SECONDS = 0.5
+_AT_ONCE = 200
+
+
+class Schedule:
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._asking = False
+        #: by the monotonic clock
+        self._next = 0.0
+
+    def start(self) -> None:
+        self._look()
+
+    def due(self, available: int) -> None:
+        """Something was posted for that time: microseconds since 2000."""
+        self._look_in((available - now_micros()) / 1e6)
+
+    def _look_in(self, seconds: float) -> None:
+        at = time.monotonic() + max(seconds, 0.0)
+        if at < self._next:
+            self._next = at
+            self._service.loop.call_later(max(seconds, 0.0), self._look_if_due)
+
+    def _look_if_due(self) -> None:
+        """Of the calls that were asked for, the last is the one that counts."""
+        if not self._asking and time.monotonic() >= self._next:
+            self._look()
+
+    def _look(self) -> None:
+        self._asking = True
+        ids = self._service.ids
+        parameters = [
+            arrays.int8([ids.next() for _ in range(_AT_ONCE)]),
+            b"\x01" if self._service.peers else b"\x00",
+        ]
+        self._service.queries.ask(queries.PROMOTE, parameters, self._promoted)
+
+    def _promoted(self, rows: list[Row] | StoreError) -> None:
+        self._asking = False
+        self._next = float("inf")
+        promoted = 0
+        if not isinstance(rows, StoreError):
+            for group_id, lowest, count, _ in rows:
+                promoted += count
+                queue = self._service.queues.get(group_id)
+                if queue is not None:
+                    queue.in_store(lowest)
+        self._look_in(0 if promoted >= _AT_ONCE else _LOOK_SECONDS)

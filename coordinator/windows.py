@@ -1,0 +1,230 @@
+"""What a queue has in memory of one rank of priorities: entries leased to this instance that no consumer has yet.
+
+What does not fit stays in PostgreSQL. A window is bounded in messages and octets, and asks the store for more when
+consumers have room.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from heapq import heapify, heappush
+from typing import TYPE_CHECKING
+
+from store.priorities import Rank
+
+if TYPE_CHECKING:
+    from coordinator.entries import Entry
+    from coordinator.queues import Queue
+
+_HIGHEST = 1 << 63
+#: an order before that of any entry
+_BEFORE_ALL = (-(1 << 15), 0)
+#: entries of one load where the window is full of what the store may have better than
+_FEW = 100
+
+
+class Window:
+    """``more``: the store may have entries of this rank that nobody holds."""
+
+    __slots__ = (
+        "_low",
+        "_lowered",
+        "_news",
+        "_version",
+        "bound",
+        "gone",
+        "loading",
+        "more",
+        "octets",
+        "queue",
+        "rank",
+        "ready",
+        "reserved",
+        "returned",
+    )
+
+    def __init__(self, queue: Queue, rank: Rank) -> None:
+        self.queue = queue
+        self.rank = rank
+        #: of normal priority, in order
+        self.ready: deque[Entry] = deque()
+        #: a heap: of other priorities, and what came back
+        self.returned: list[Entry] = []
+        self.octets = 0
+        #: entries on their way into the window: written in a batch that is not durable yet
+        self.reserved = 0
+        self.more = True
+        #: where priorities differ: entries up to here may go out, and before those behind it the store must be asked;
+        #: None: all. News that came while a load is on its way may lie before what it brings.
+        self.bound: tuple[int, int] | None = None if rank is Rank.NORMAL else _BEFORE_ALL
+        self._news = self.bound
+        self.loading = False
+        self._version = 0
+        #: nothing of this rank is in the store below
+        self._low = 0
+        #: while a load is on its way: what left our hands (the load may have seen it before), and the lowest id that
+        #: came back
+        self.gone: set[int] = set()
+        self._lowered = _HIGHEST
+
+    def __len__(self) -> int:
+        return len(self.ready) + len(self.returned)
+
+    @property
+    def low(self) -> int:
+        """The id above which to look in the store."""
+        return self._low
+
+    @property
+    def version(self) -> int:
+        """Counts the news of the store; a load that is answered says nothing of later ones."""
+        return self._version
+
+    @property
+    def by_range(self) -> bool:
+        """Whether entries are taken by the range of their ids, not leased one by one."""
+        return self.rank is Rank.NORMAL and self.queue.holding
+
+    # -- entries coming
+
+    def reserve(self, size: int) -> bool:
+        """Whether there is room for a message posted now, and nothing older waits in the store."""
+        if self.more or self.loading:
+            return False
+        queue = self.queue
+        limits = queue.service.limits
+        have = len(self) + self.reserved
+        if have >= limits.window_messages or self.octets + size > limits.window_bytes:
+            return False
+        if queue.service.peers and have >= queue.wanted():
+            return False  # another instance may have a consumer that takes it now
+        self.reserved += 1
+        self.octets += size
+        return True
+
+    def unreserve(self, size: int) -> None:
+        self.reserved -= 1
+        self.octets -= size
+
+    def arrived(self, entry: Entry) -> None:
+        """A reserved entry is durable."""
+        self.reserved -= 1
+        if self.rank is Rank.NORMAL:
+            self.ready.append(entry)
+        else:
+            heappush(self.returned, entry)
+
+    def give_back(self, entry: Entry) -> None:
+        """To its place, before what is newer."""
+        self.octets += entry.size
+        heappush(self.returned, entry)
+
+    def in_store(self, lowest: int | None, priority: int | None) -> None:
+        """The store has (or may have) entries that nobody holds; ``lowest``: the lowest of their ids, where it may be
+        an old one; ``priority``: the highest they have, where that is known.
+        """
+        self.more = True
+        self._version += 1
+        if self.rank is not Rank.NORMAL:
+            before = _BEFORE_ALL if lowest is None or priority is None else (-priority, lowest - 1)
+            self.bound = before if self.bound is None else min(self.bound, before)
+            self._news = before if self._news is None else min(self._news, before)
+        elif lowest is not None:
+            below = max(0, lowest - 1)
+            if below < self._low:
+                self._low = below
+            if below < self._lowered:
+                self._lowered = below
+
+    # -- entries going
+
+    def withdraw(self, entry: Entry) -> bool:
+        """Take an entry out; whether it was there."""
+        try:
+            self.ready.remove(entry)
+        except ValueError:
+            if entry not in self.returned:
+                return False
+            self.returned.remove(entry)
+            heapify(self.returned)
+        self.octets -= entry.size
+        return True
+
+    def empty(self) -> list[Entry]:
+        """Take all entries out."""
+        entries = [*self.returned, *self.ready]
+        self.returned.clear()
+        self.ready.clear()
+        for entry in entries:
+            self.octets -= entry.size
+        return entries
+
+    # -- loading
+
+    def refill(self) -> bool:
+        """Ask the store for more where consumers want it; whether some may come: what goes after them waits."""
+        if self.loading:
+            return True
+        queue = self.queue
+        wanted = queue.wanted() if self.more else 0
+        if not wanted:
+            return False
+        if queue.returning:
+            return True
+        service = queue.service
+        have = len(self) + self.reserved
+        # one instance alone reads ahead
+        most = min(service.limits.window_messages - have, wanted - have if service.peers else max(2 * wanted, _FEW))
+        octets = service.limits.window_bytes - self.octets
+        if self.bound is not None:  # what is still here waits for what the store has
+            most, octets = max(most, min(wanted, _FEW)), max(octets, 1)
+        elif most <= 0 or octets <= 0:
+            return False  # what is still here nobody with room may have (undeliverable-here)
+        if self.reserved < wanted or self.bound is not None:
+            self.loading = True
+            self._lowered = _HIGHEST
+            self._news = None
+            service.load(self, most, octets)
+        return True
+
+    def loaded(self, entries: list[Entry], complete: bool, version: int) -> None:
+        """Entries from the store; ``complete``: there was nothing beyond them, when the news were at ``version``."""
+        self.loading = False
+        held = self.queue.held
+        by_range = self.by_range
+        normal = self.rank is Rank.NORMAL
+        last = self.ready[-1].id if self.ready else 0
+        for entry in entries:
+            # what a range brings may have been read before, and be in our hands still, or just out of them; what was
+            # leased just now is ours, whatever we know of it
+            if by_range and (entry.id in held or entry.id in self.gone):
+                continue
+            held[entry.id] = entry
+            self.octets += entry.size
+            if normal and entry.id > last:
+                self.ready.append(entry)
+                last = entry.id
+            else:
+                heappush(self.returned, entry)
+        if complete and version == self._version:
+            self.more = False
+            self.bound = None
+        elif not normal:
+            last_order = entries[-1].order if entries else _BEFORE_ALL
+            self.bound = last_order if self._news is None else min(self._news, last_order)
+        if by_range:
+            # nothing comes below any more: ids only grow with this instance's batches, and it is alone
+            if entries:
+                self._low = max(self._low, entries[-1].id)
+        elif complete or not entries or not normal:
+            self._low = 0
+        else:
+            # rows already consumed at the head cost nothing; a little slack, for commits that were slower than ours
+            self._low = max(0, entries[-1].id - self.queue.service.low_water_slack)
+        self._low = min(self._low, self._lowered)
+        self.load_ended()
+
+    def load_ended(self) -> None:
+        self.loading = False
+        self._lowered = _HIGHEST
+        self.gone.clear()

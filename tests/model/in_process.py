@@ -15,10 +15,11 @@ from coordinator import outcomes
 from coordinator.addresses import AddressPolicy
 from coordinator.directory import Address
 from coordinator.encoding import DecodeError, encode_long, encode_map, encode_symbol
+from coordinator.entries import Entry
 from coordinator.errors import Condition, Refusal
 from coordinator.message import examine
 from coordinator.outcomes import Kind
-from coordinator.queues import Entry, Queue
+from coordinator.queues import Queue
 from coordinator.service import SWEEP_SECONDS, Service
 from coordinator.settings import AddressPattern, AddressSettings, LimitSettings, Settings, TransactionSettings
 from coordinator.transactions import Transaction
@@ -217,7 +218,7 @@ class SenderEnd(LinkEnd):
         message = truth.octets(step.message, malformed=step.malformed)
         answer = "accepted"
         try:
-            terms = service.expires(examine(message))
+            terms = service.terms(examine(message))
             if txn is None:
                 service.commit.add(_Plain(self, None if step.settled else label, message, terms))
                 return

@@ -1,0 +1,29 @@
+"""Histories that went wrong once, as they were found and made short. Both levels replay them."""
+
+from __future__ import annotations
+
+from tests.model.steps import (
+    AttachControl,
+    AttachReceiver,
+    AttachSender,
+    Crash,
+    Declare,
+    Open,
+    Outcome,
+    Post,
+    Retire,
+    Step,
+    Take,
+)
+
+_LINKS: list[Step] = [Open(0), AttachControl(0, 0), AttachSender(1, 0, 0), AttachReceiver(2, 0, 0, session=1)]
+_ONE_TAKEN: list[Step] = [*_LINKS, Post(1, 1), Take(2, 1), Declare(0, 0)]
+
+HISTORIES: dict[str, list[Step]] = {
+    # of the test itself: an outcome under way when the instance dies may be there or not
+    "a mark that was on its way when the instance died": [
+        *_ONE_TAKEN,
+        Retire(2, 0, 0, Outcome.MARKED),
+        Crash(),
+    ],
+}

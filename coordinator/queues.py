@@ -155,7 +155,7 @@ class Queue:
     def give_back(self, entry: Entry, *, leased: bool = True) -> None:
         """Back to its place, before what is newer; ``leased``: the store has it as ours still."""
         self._unsent(entry)
-        entry.link = entry.delivery = entry.txn = entry.outcome = None
+        entry.link = entry.delivery = entry.txn = entry.last_txn = entry.outcome = None
         entry.peer_settled = False
         entry.acquired = True
         if leased and self.can_keep(entry):

@@ -8,6 +8,7 @@ from tests.model.steps import (
     AttachSender,
     Crash,
     Declare,
+    Discharge,
     Open,
     Outcome,
     Post,
@@ -20,6 +21,14 @@ _LINKS: list[Step] = [Open(0), AttachControl(0, 0), AttachSender(1, 0, 0), Attac
 _ONE_TAKEN: list[Step] = [*_LINKS, Post(1, 1), Take(2, 1), Declare(0, 0)]
 
 HISTORIES: dict[str, list[Step]] = {
+    # T30: it was another delivery that the transaction had part in
+    "a message that came again is no part of the transaction that let it go": [
+        *_ONE_TAKEN,
+        Retire(2, 0, 0, txn=0),
+        Discharge(0, 0, fail=True),
+        Take(2, 1),
+        Retire(2, 1, 1, txn=0),
+    ],
     # of the test itself: an outcome under way when the instance dies may be there or not
     "a mark that was on its way when the instance died": [
         *_ONE_TAKEN,

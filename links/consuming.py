@@ -142,6 +142,7 @@ class Consuming(Outgoing):
             refusal = Refusal(
                 Condition.TXN_ROLLBACK, "a delivery was retired in one transaction and then in another, both undecided"
             )
+            entry.peer_settled = entry.peer_settled or settled
             control = txn.control
             assert isinstance(control, Link)
             control.refuse(refusal)

@@ -29,6 +29,16 @@ HISTORIES: dict[str, list[Step]] = {
         Take(2, 1),
         Retire(2, 1, 1, txn=0),
     ],
+    # T28, T29: else nobody has it, and it comes to nobody
+    "a delivery settled under a second transaction is settled": [
+        *_ONE_TAKEN,
+        AttachControl(3, 0),
+        Declare(3, 1),
+        Retire(2, 0, 0, txn=0, settled=False),
+        Retire(2, 0, 0, txn=1, settled=True),
+        Discharge(0, 0, fail=True),
+        Take(2, 1),
+    ],
     # of the test itself: an outcome under way when the instance dies may be there or not
     "a mark that was on its way when the instance died": [
         *_ONE_TAKEN,

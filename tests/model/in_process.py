@@ -333,6 +333,7 @@ class ReceiverEnd(LinkEnd):
         elif entry.outcome is not None and enlisted is None:
             return
         elif enlisted is not None and enlisted is not txn:
+            entry.peer_settled = entry.peer_settled or step.settled
             assert isinstance(txn.control, ControlEnd)
             txn.control.refuse(Refusal(Condition.TXN_ROLLBACK, ""))
         else:

@@ -106,6 +106,8 @@ class Consuming(Outgoing):
         if entry.txn is not None:
             # a plain state after a transactional one changes nothing before the discharge but the settlement
             entry.peer_settled = entry.peer_settled or settled
+            if state == engine.MODIFIED:
+                engine.forget_modified(delivery)
             return
         if entry.outcome is not None:
             return  # on its way to the store

@@ -190,6 +190,13 @@ def set_state(pointer: Pointer, code: int, octets: bytes) -> None:
     delivery_update(pointer, code)
 
 
+def forget_modified(pointer: Pointer) -> None:
+    """Of a remote state: a later ``modified`` that leaves the fields out would have them still."""
+    remote = delivery_remote(pointer)
+    lib.pn_disposition_set_failed(remote, False)
+    lib.pn_disposition_set_undeliverable(remote, False)
+
+
 def set_rejected(pointer: Pointer, condition: str, description: str) -> None:
     set_condition(disposition_condition(delivery_local(pointer)), condition, description)
     delivery_update(pointer, REJECTED)

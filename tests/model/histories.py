@@ -8,6 +8,7 @@ from tests.model.steps import (
     AttachSender,
     Crash,
     Declare,
+    Detach,
     Discharge,
     Open,
     Outcome,
@@ -37,6 +38,15 @@ HISTORIES: dict[str, list[Step]] = {
         Retire(2, 0, 0, txn=0, settled=False),
         Retire(2, 0, 0, txn=1, settled=True),
         Discharge(0, 0, fail=True),
+        Take(2, 1),
+    ],
+    # P11
+    "an outcome that was not taken leaves nothing to the next": [
+        *_ONE_TAKEN,
+        Retire(2, 0, 0, txn=0, settled=False),
+        Retire(2, 0, 0, Outcome.FAILED, settled=False),
+        Detach(0),
+        Retire(2, 0, 0, Outcome.MARKED, settled=False),
         Take(2, 1),
     ],
     # of the test itself: an outcome under way when the instance dies may be there or not

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from coordinator.service import Service
     from store.queries import Row
 
-#: how often is looked, for what others posted; what was posted here is known
+#: how often is looked, for what others posted since; and how often at most
 _LOOK_SECONDS = 0.5
+_SHORTEST_SECONDS = 0.02
 _AT_ONCE = 200
 
 
@@ -59,11 +60,15 @@ class Schedule:
     def _promoted(self, rows: list[Row] | StoreError) -> None:
         self._asking = False
         self._next = float("inf")
-        promoted = 0
+        wait = _LOOK_SECONDS
         if not isinstance(rows, StoreError):
-            for group_id, lowest, count, _ in rows:
-                promoted += count
+            *groups, (_, _, _, next_ms) = rows
+            for group_id, lowest, _, _ in groups:
                 queue = self._service.queues.get(group_id)
                 if queue is not None:
                     queue.in_store(lowest)
-        self._look_in(0 if promoted >= _AT_ONCE else _LOOK_SECONDS)
+            if sum(count for _, _, count, _ in groups) >= _AT_ONCE:
+                wait = 0
+            elif next_ms is not None:
+                wait = min(wait, max(next_ms / 1000, _SHORTEST_SECONDS))
+        self._look_in(wait)

@@ -15,8 +15,9 @@ PRODUCT = "amqp-transaction-coordinator"
 
 #: T1: what the coordinator really has; never an echo of what a peer desires.
 TXN_CAPABILITIES = ("amqp:local-transactions", "amqp:multi-txns-per-ssn", "amqp:multi-ssns-per-txn")
-#: T2; and of the JMS mapping, that a topic's subscription can be shared (D1)
-OFFERED = (*TXN_CAPABILITIES, "ANONYMOUS-RELAY", "SHARED-SUBS")
+#: T2; and of the JMS mapping, that a topic's subscription can be shared (D1), and that a message can be delivered later
+#: (D7)
+OFFERED = (*TXN_CAPABILITIES, "ANONYMOUS-RELAY", "SHARED-SUBS", "DELAYED_DELIVERY")
 
 OUTCOMES = ("amqp:accepted:list", "amqp:rejected:list", "amqp:released:list", "amqp:modified:list")
 

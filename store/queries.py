@@ -298,7 +298,8 @@ EXPIRE = Query(
 )
 
 #: new ids, whether others live, who are told: what waited for its time and may be delivered now is entered anew, behind
-#: all that is there; the groups it is of, each with its lowest new id.
+#: all that is there. The groups it is of, each with its lowest new id and how many; and a row of no group: in how many
+#: milliseconds the next is due, null for never.
 PROMOTE = Query(
     b"promote",
     f"""with due as (
@@ -311,9 +312,14 @@ PROMOTE = Query(
             join unnest($1::int8[]) with ordinality f(id, n) on f.n = d.n),
         promoted as (
           update {SCHEMA}.entry e set id = p.new_id, available_at = null from placed p
-           where e.group_id = p.group_id and e.id = p.id returning e.group_id, e.id)
-        select group_id, min(id), count(*), case when $2::bool then pg_notify('coordinator_ready', group_id::text) end
-          from promoted group by group_id""",
+           where e.group_id = p.group_id and e.id = p.id returning e.group_id, e.id),
+        told as (
+          select pg_notify('coordinator_ready', group_id::text) from promoted where $2::bool group by group_id)
+        select group_id, min(id), count(*), null::int8 from promoted group by group_id
+        union all
+        select 0, 0, (select count(*) from told),
+               (select (extract(epoch from min(available_at) - now()) * 1000)::int8
+                  from {SCHEMA}.entry where available_at > now() and lease = 0 and failed is null)""",
     again=False,
 )
 

@@ -75,7 +75,8 @@ def test_capabilities_are_no_echo_of_what_is_desired(begin: Begin, desired: tupl
 def test_open_says_what_is_offered(dial: Dial, ask: Ask) -> None:
     """Part 2, section 2.7.1: offered capabilities, and properties that name product, version and the store."""
     answer = dial().open()
-    assert set(answer.offered_capabilities or ()) == {*CAPABILITIES, "ANONYMOUS-RELAY", "SHARED-SUBS"}
+    more = {"ANONYMOUS-RELAY", "SHARED-SUBS", "DELAYED_DELIVERY"}
+    assert set(answer.offered_capabilities or ()) == {*CAPABILITIES, *more}
     properties = answer.properties or {}
     ((store_id,),) = ask("select id from coordinator.store_identity")
     assert properties["product"] == "amqp-transaction-coordinator"

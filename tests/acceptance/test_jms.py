@@ -276,6 +276,19 @@ def test_consumer_groups_of_a_queue(service: Service, start: Start) -> None:
     assert seen["default_group"] == ["m0", "m1", "later0"]
 
 
+@pytest.mark.rule("P17", "D7", "P12")
+def test_priorities_and_delivery_delay(service: Service, start: Start) -> None:
+    seen = start("later", service).line()
+    assert seen == {
+        "at_once": ["p9", "p6", "p4", "p4", "p0"],
+        "browsed": [],
+        "later": "later",
+        "in_time": True,
+        "delivery_time_kept": True,
+        "left": [],
+    }
+
+
 @pytest.mark.rule("P12")
 def test_expired_messages_are_not_delivered(service: Service, start: Start) -> None:
     assert start("time-to-live", service).line()["received"] == ["stays", "long"]

@@ -1,6 +1,6 @@
 """Messages to be delivered later (rule D7): ``x-opt-delivery-time`` and ``x-opt-delivery-delay``.
 
-That nothing comes before its time is asserted; that it comes within a second of it is measured by ``make bench``.
+That nothing comes before its time is asserted; how late it comes ``python -m tests.benchmarks.schedule`` measures.
 """
 
 from __future__ import annotations

@@ -30,8 +30,38 @@ final class DeliveryCases {
                 "competing-consumers", DeliveryCases::competingConsumers,
                 "temporary-queue", DeliveryCases::temporaryQueue,
                 "time-to-live", DeliveryCases::timeToLive,
+                "later", DeliveryCases::later,
                 "no-prefetch", DeliveryCases::noPrefetch,
                 "not-allowed", DeliveryCases::notAllowed);
+    }
+
+    /** By priority, and no sooner than they are to be delivered; in a transaction too. */
+    private static void later(Broker broker, Map<String, Object> seen) throws Exception {
+        Connection connection = broker.connect();
+        Session session = Broker.transacted(connection);
+        MessageProducer producer = session.createProducer(broker.queue(session, "q"));
+        for (int priority : new int[] {4, 0, 9, 4, 6}) {
+            producer.setPriority(priority);
+            producer.send(session.createTextMessage("p" + priority));
+        }
+        producer.setPriority(9);
+        producer.setDeliveryDelay(700);
+        Message delayed = session.createTextMessage("later");
+        producer.send(delayed);
+        producer.setDeliveryDelay(100);
+        producer.setTimeToLive(50); // from now on, not from when it could be delivered
+        producer.send(session.createTextMessage("too late"));
+        session.commit();
+        MessageConsumer consumer = session.createConsumer(broker.queue(session, "q"));
+        seen.put("at_once", Broker.receive(consumer, 5));
+        seen.put("browsed", broker.browse("q"));
+        Message received = Broker.receive(consumer);
+        seen.put("later", Broker.text(received));
+        seen.put("in_time", System.currentTimeMillis() >= delayed.getJMSDeliveryTime());
+        seen.put("delivery_time_kept", received.getJMSDeliveryTime() == delayed.getJMSDeliveryTime());
+        session.commit();
+        connection.close();
+        seen.put("left", broker.takeAll("q"));
     }
 
     private static void acknowledgement(Broker broker, Map<String, Object> seen) throws Exception {

@@ -284,6 +284,8 @@ class Queue:
                     break
                 entry = heappop(returned)
             elif ready:
+                if bound is not None and ready[0].id > bound[1]:
+                    break
                 entry = ready.popleft()
             else:
                 break

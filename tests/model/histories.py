@@ -49,6 +49,16 @@ HISTORIES: dict[str, list[Step]] = {
         Retire(2, 0, 0, Outcome.MARKED, settled=False),
         Take(2, 1),
     ],
+    # D5: the receiver that comes finds the newer one in memory, the older one is in the store
+    "what came back goes first, wherever it is": [
+        *_LINKS,
+        Post(1, 1),
+        Take(2, 1),
+        Post(1, 2),
+        Detach(2),
+        AttachReceiver(3, 0, 0),
+        Take(3, 2),
+    ],
     # of the test itself: an outcome under way when the instance dies may be there or not
     "a mark that was on its way when the instance died": [
         *_ONE_TAKEN,

@@ -31,7 +31,7 @@ from store.errors import StoreError
 from tests.fix_loop import EpollLoop
 from tests.model import truth
 from tests.model.driver import Driver
-from tests.model.model import MAX_ATTEMPTS, MOST_POSTS, Label, in_txn, rejected
+from tests.model.model import MAX_ATTEMPTS, MOST_POSTS, WINDOW, Label, in_txn, rejected
 from tests.model.steps import (
     NEVER_DECLARED,
     AttachControl,
@@ -59,7 +59,7 @@ SETTINGS = Settings(
     # a transaction is in the store's list of undecided ones by chance, else
     transaction=TransactionSettings(max_messages=MOST_POSTS, register_after_seconds=3600),
     # small, so that messages go to the store and come back
-    limits=LimitSettings(window_messages=4),
+    limits=LimitSettings(window_messages=WINDOW),
     addresses=AddressSettings(patterns=(AddressPattern(match="*", max_attempts=MAX_ATTEMPTS),)),
 )
 

@@ -7,7 +7,7 @@ What it leaves out: topics and groups beside the default one, selectors, priorit
 anonymous relay, deliveries in several frames, consumers that are sent settled deliveries, credit that stays (a consumer
 takes when it says so), more than one live instance with consumers, and limits of memory. A client does not speak of a
 delivery while a decision on it is under way, except to name the same transaction again (T34): the standard gives no
-order for it.
+order for it. Nor does it settle without a state what it has given one before.
 """
 
 from __future__ import annotations
@@ -41,6 +41,9 @@ from tests.model.steps import (
 QUEUES = 2
 MAX_ATTEMPTS = 3
 MOST_POSTS = 3
+#: Messages that a consumer has refused, in memory where it could take others; fewer than a window holds.
+MOST_REFUSED = 3
+WINDOW = 4
 
 ACCEPTED, RELEASED = "accepted", "released"
 #: As the service says it when it settles a delivery.
@@ -150,6 +153,8 @@ class Delivery:
     last_txn: Txn | None = None
     #: the client says no more of it: it has settled it, or given a plain outcome
     closed: bool = False
+    #: the client has said something of it
+    spoken_of: bool = False
     #: by the client
     settled: bool = False
     #: the service has settled it
@@ -224,7 +229,9 @@ class Model:
         return [
             each
             for each in receiver.deliveries[step.first : step.last + 1]
-            if not each.closed and (not each.done or (txn is not None and each.txn is txn))
+            if not each.closed
+            and (not each.done or (txn is not None and each.txn is txn))
+            and not (each.spoken_of and step.txn is None and step.outcome is Outcome.NONE)
         ]
 
     def allows(self, step: Step) -> bool:
@@ -252,7 +259,7 @@ class Model:
             case Take():
                 return self.is_open(step.receiver, Receiver)
             case Retire():
-                return self.is_open(step.receiver, Receiver) and self._knows(step.txn) and bool(self.named(step))
+                return self.is_open(step.receiver, Receiver) and self._knows(step.txn) and self._may_retire(step)
             case Discharge():
                 return self.is_open(step.control, Control) and self._knows(step.txn)
             case Overdue():
@@ -262,6 +269,15 @@ class Model:
                 return txn is not None and txn.open and not txn.empty and not txn.decided
             case Settle() | Crash() | Restart():
                 return True
+
+    def _may_retire(self, step: Retire) -> bool:
+        named = self.named(step)
+        if step.outcome in (Outcome.ELSEWHERE, Outcome.FAILED_ELSEWHERE):
+            receiver = self.links[step.receiver]
+            assert isinstance(receiver, Receiver)
+            refused = [message for message in self.queues[receiver.queue] if message.refused_by]
+            return 0 < len(named) <= MOST_REFUSED - len(refused)
+        return bool(named)
 
     def _knows(self, txn: int | None) -> bool:
         return txn is None or txn == NEVER_DECLARED or txn in self.txns
@@ -497,6 +513,7 @@ class Model:
         for each in self.named(step):
             if not each.receiver.open:
                 return
+            each.spoken_of = True
             if step.txn is None:
                 self._retire_plainly(each, step)
             else:

@@ -11,7 +11,7 @@ from store.embedded import running_url
 from tests.fix_service import Service
 from tests.model import truth
 from tests.model.driver import Driver
-from tests.model.model import MAX_ATTEMPTS, MOST_POSTS, TIMEOUT, Label, in_txn, rejected
+from tests.model.model import MAX_ATTEMPTS, MOST_POSTS, TIMEOUT, WINDOW, Label, in_txn, rejected
 from tests.model.steps import (
     NEVER_DECLARED,
     AttachControl,
@@ -54,7 +54,7 @@ from tests.wire.types import Symbol, UInt
 SETTINGS = {
     "transaction.max_messages": str(MOST_POSTS),
     "transaction.register_after_seconds": "3600",
-    "limits.window_messages": "4",
+    "limits.window_messages": str(WINDOW),
     "addresses.patterns": f'[{{"match": "*", "max_attempts": {MAX_ATTEMPTS}}}]',
 }
 
@@ -300,6 +300,9 @@ class OverTheWire(Driver):
 
     # -- answers
 
+    def hears(self, link: int) -> bool:
+        return self.links[link].session in self.sessions.values()
+
     def wait(self) -> None:
         for connection in list(self.aside):
             self._sync(connection)
@@ -339,8 +342,8 @@ class OverTheWire(Driver):
             answers = sender.session.answers[number]
             while answers:
                 answer = answers.popleft()
-                # the engine lets go of what a link that went has left open, and says nothing of it
-                if answer.state is not None or link.open:
+                # the engine lets go of what a link that went has left open, and says nothing new of it
+                if link.open or (answer.state is not None and label not in self._answered):
                     self._first_or_second(label, answer)
             another = any((link, label[1]) in txn.unsettled for txn in self.model.txns.values())  # T25
             if not link.open or not another:

@@ -176,14 +176,15 @@ class Window:
             return True
         service = queue.service
         have = len(self) + self.reserved
-        # one instance alone reads ahead
-        most = min(service.limits.window_messages - have, wanted - have if service.peers else max(2 * wanted, _FEW))
+        # one instance alone reads ahead; what is here still, nobody with room may have (undeliverable-here)
+        ahead = wanted - self.reserved if service.peers else max(2 * wanted, _FEW)
+        most = min(service.limits.window_messages - have, ahead)
         octets = service.limits.window_bytes - self.octets
         blocked = self._blocked()
         if blocked:  # what is still here waits for what the store has
             most, octets = max(most, min(wanted, _FEW)), max(octets, 1)
         elif most <= 0 or octets <= 0:
-            return False  # what is still here nobody with room may have (undeliverable-here)
+            return False
         if self.reserved < wanted or blocked:
             self.loading = True
             self._lowered = _HIGHEST

@@ -59,6 +59,15 @@ HISTORIES: dict[str, list[Step]] = {
         AttachReceiver(3, 0, 0),
         Take(3, 2),
     ],
+    # P11: among other instances it was taken for what the consumer waits for
+    "what a consumer has refused does not keep the next one from it": [
+        *_LINKS,
+        Post(1, 1),
+        Post(1, 2),
+        Take(2, 1),
+        Retire(2, 0, 0, Outcome.ELSEWHERE),
+        Take(2, 1),
+    ],
     # of the test itself: an outcome under way when the instance dies may be there or not
     "a mark that was on its way when the instance died": [
         *_ONE_TAKEN,

@@ -54,9 +54,9 @@ class Window:
         #: entries on their way into the window: written in a batch that is not durable yet
         self.reserved = 0
         self.more = True
-        #: entries up to here may go out, and before those behind it the store must be asked; None: all. Where priorities
-        #: differ there is always one; else where something old came to the store (D5). News that came while a load is on
-        #: its way may lie before what it brings.
+        #: entries up to here may go out, and before those behind it the store must be asked; None: all. Where
+        #: priorities differ there always is one, else where something old came to the store (D5). News that came while
+        #: a load is on its way may lie before what it brings.
         self.bound: tuple[int, int] | None = None if rank is Rank.NORMAL else _BEFORE_ALL
         self._news = self.bound
         self.loading = False

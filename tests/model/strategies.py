@@ -138,7 +138,7 @@ def retiring(model: Model) -> Steps:
             txn = each.deliveries[place].txn
             if txn is not None:
                 step = Retire(each.number, place, place, Outcome.ACCEPTED, txn.number, True)
-                found.append(st.just(step))  # type: ignore[arg-type]
+                found.append(st.just(step))
     return st.one_of(found) if found else None
 
 

@@ -29,14 +29,14 @@ _MORE_RULES = ("T29", "T30", "T31", "T32", "T34", "P11", "D4", "D5", "D6", "H5")
 
 @pytest.mark.rule(*_RULES, *_MORE_RULES)
 @given(history=histories())
-@profiles.of(60)
+@profiles.of(40)
 def test_any_history_goes_as_the_model_says(driver: OverTheWire, history: list[Step]) -> None:
     driver.run(history)
 
 
 @pytest.mark.rule(*_RULES, *_MORE_RULES, "H4", "H13")
 @given(history=histories(crash=True))
-@profiles.of(5)
+@profiles.of(4)
 def test_a_history_with_a_crash_goes_on(driver: OverTheWire, history: list[Step]) -> None:
     driver.run(history)
 

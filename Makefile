@@ -6,7 +6,7 @@
 BIN := .venv/bin
 ARGS ?=
 
-.PHONY: serve test test-quick check format lock rules bench demo clean
+.PHONY: serve test test-quick check format lock rules bench fuzz demo clean
 
 serve:
 	@.ci/bootstrap serve
@@ -51,6 +51,12 @@ rules:
 bench:
 	@.ci/bootstrap test
 	$(BIN)/python -m tests.benchmarks.run $(ARGS)
+
+# Fuzzes a service of its own for as long as it is told to: 10,000,000 frames are ARGS="--frames 10000000 --seed 1"
+# What fails is written to build/fuzz and seen again with ARGS="--replay FILE".
+fuzz:
+	@.ci/bootstrap test
+	$(BIN)/python -m tests.fuzz.run $(ARGS)
 
 demo:
 	@.ci/bootstrap test

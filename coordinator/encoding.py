@@ -22,6 +22,10 @@ _RAW = {0x73: 4, 0x74: 4, 0x84: 8, 0x94: 16, 0x98: 16}
 #: the width of fixed types by the high half of their code
 _WIDTH = {0x4: 0, 0x5: 1, 0x6: 2, 0x7: 4, 0x8: 8, 0x9: 16}
 _DEEPEST = 32
+#: in one array: what takes no room on the wire takes some here
+_MOST_WITHOUT_OCTETS = 256
+#: a map of more is taken apart for nobody
+MOST_PAIRS = 10_000
 
 
 class DecodeError(ValueError):
@@ -49,25 +53,33 @@ def skip(data: bytes, at: int, deep: int = 0) -> int:
     """The offset behind the value at ``at``."""
     try:
         code = data[at]
-        if code == 0x00:
-            if deep > _DEEPEST:
-                raise DecodeError(f"values nested deeper than {_DEEPEST} at octet {at}")
-            return skip(data, skip(data, at + 1, deep + 1), deep + 1)
+    except IndexError:
+        raise DecodeError(f"the value at octet {at} is cut off") from None
+    if code != 0x00:
+        return _end(data, code, at + 1)
+    if deep > _DEEPEST:
+        raise DecodeError(f"values nested deeper than {_DEEPEST} at octet {at}")
+    return skip(data, skip(data, at + 1, deep + 1), deep + 1)
+
+
+def _end(data: bytes, code: int, at: int) -> int:
+    """The offset behind the value whose constructor is ``code`` and whose octets begin at ``at``."""
+    try:
         high = code >> 4
         if high in _WIDTH:
             if code not in _FIXED and code not in _CONSTANT and code not in _RAW and code != 0x45:
-                raise DecodeError(f"no AMQP type has the code 0x{code:02x} (octet {at})")
-            end = at + 1 + _WIDTH[high]
+                raise DecodeError(f"no AMQP type has the code 0x{code:02x} (octet {at - 1})")
+            end = at + _WIDTH[high]
         elif code in (0xA0, 0xA1, 0xA3, 0xC0, 0xC1, 0xE0):
-            end = at + 2 + data[at + 1]
+            end = at + 1 + data[at]
         elif code in (0xB0, 0xB1, 0xB3, 0xD0, 0xD1, 0xF0):
-            end = at + 5 + _U32.unpack_from(data, at + 1)[0]
+            end = at + 4 + _U32.unpack_from(data, at)[0]
         else:
-            raise DecodeError(f"no AMQP type has the code 0x{code:02x} (octet {at})")
+            raise DecodeError(f"no AMQP type has the code 0x{code:02x} (octet {at - 1})")
     except (IndexError, struct.error):
-        raise DecodeError(f"the value at octet {at} is cut off") from None
+        raise DecodeError(f"the value at octet {at - 1} is cut off") from None
     if end > len(data):
-        raise DecodeError(f"the value at octet {at} ends at {end}, beyond the {len(data)} octets there are")
+        raise DecodeError(f"the value at octet {at - 1} ends at {end}, beyond the {len(data)} octets there are")
     return end
 
 
@@ -131,6 +143,8 @@ def _plain(data: bytes, code: int, at: int, end: int, deep: int) -> object:
 
 def _array(data: bytes, at: int, end: int, count: int, deep: int) -> list[object]:
     """Elements share one constructor (section 1.6.24)."""
+    if deep > _DEEPEST:
+        raise DecodeError(f"values nested deeper than {_DEEPEST} at octet {at}")
     if at >= end:
         raise DecodeError(f"the array at octet {at} has no constructor")
     descriptor: object = None
@@ -139,26 +153,40 @@ def _array(data: bytes, at: int, end: int, count: int, deep: int) -> list[object
         descriptor, at = _decode(data, at + 1, deep + 1)
     if at >= end:
         raise DecodeError(f"the array at octet {at} has no constructor")
-    code = bytes(data[at : at + 1])
+    code = data[at]
     at += 1
     values: list[object] = []
-    if count > 0 and at >= end and code[0] not in _CONSTANT and code[0] != 0x45:
-        raise DecodeError(f"the array at octet {at} is cut off")
-    if count > 65536 and at >= end:
-        raise DecodeError(f"an array of {count} values without octets")
-    for _ in range(count):
-        # the element has no constructor of its own: lend it the array's
-        piece = code + data[at:end]
-        value, used = _decode(piece, 0, deep + 1)
-        at += used - 1
-        values.append(Described(descriptor, value) if described else value)
+    if code in _CONSTANT or code == 0x45:  # without octets: as many as it says
+        if count > _MOST_WITHOUT_OCTETS:
+            raise DecodeError(
+                f"an array of {count} values without octets, at most {_MOST_WITHOUT_OCTETS} were expected"
+            )
+        values = [_plain(data, code, at, at, deep + 1)] * count
+    else:
+        for _ in range(count):
+            if at >= end:
+                raise DecodeError(f"the array at octet {at} is cut off")
+            after = _end(data, code, at)
+            values.append(_plain(data, code, at, after, deep + 1))
+            at = after
     if at != end:
         raise DecodeError(f"the array's elements end at octet {at}, not at {end} as announced")
-    return values
+    return [Described(descriptor, value) for value in values] if described else values
+
+
+def scalar(data: bytes, at: int) -> tuple[object, int]:
+    """As :func:`decode`, of a value that holds no others: it costs what its octets do, whatever the peer sent."""
+    if at >= len(data):
+        raise DecodeError(f"the value at octet {at} is cut off")
+    code = data[at]
+    if code == 0x00 or code >= 0xC0:
+        raise DecodeError(f"a value of type 0x{code:02x} at octet {at}, where none that holds others was expected")
+    end = _end(data, code, at + 1)
+    return _plain(data, code, at + 1, end, 0), end
 
 
 def pairs(data: bytes, at: int) -> list[tuple[object, bytes]]:
-    """The map at ``at`` as (decoded key, the octets of key and value as they are)."""
+    """The map at ``at`` as (decoded key, the octets of key and value as they are). Keys hold no other values."""
     end = skip(data, at)
     code = data[at]
     if code not in (0xC1, 0xD1):
@@ -170,9 +198,11 @@ def pairs(data: bytes, at: int) -> list[tuple[object, bytes]]:
     except (IndexError, struct.error):
         raise DecodeError(f"the count at octet {at} is cut off") from None
     at += 4 if wide else 1
+    if count > 2 * MOST_PAIRS:
+        raise DecodeError(f"a map of {count // 2} pairs, at most {MOST_PAIRS} were expected")
     found = []
     for _ in range(count // 2):
-        key, value_at = decode(data, at)
+        key, value_at = scalar(data, at)
         after = skip(data, value_at)
         found.append((key, data[at:after]))
         at = after

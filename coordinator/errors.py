@@ -25,6 +25,7 @@ class Condition(StrEnum):
     ILLEGAL_STATE = "amqp:illegal-state"
     CONNECTION_FORCED = "amqp:connection:forced"
     MESSAGE_SIZE_EXCEEDED = "amqp:link:message-size-exceeded"
+    TRANSFER_LIMIT_EXCEEDED = "amqp:link:transfer-limit-exceeded"
     STOLEN = "amqp:link:stolen"
     TXN_UNKNOWN_ID = "amqp:transaction:unknown-id"
     TXN_ROLLBACK = "amqp:transaction:rollback"

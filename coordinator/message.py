@@ -10,11 +10,11 @@ from typing import NamedTuple
 
 from coordinator.encoding import (
     DecodeError,
-    decode,
     encode_list,
     encode_map,
     encode_uint,
     pairs,
+    scalar,
     skip,
 )
 
@@ -45,6 +45,11 @@ DELIVERY_TIME, DELIVERY_DELAY = "x-opt-delivery-time", "x-opt-delivery-delay"
 
 #: offset in the properties list (section 3.2.4)
 _TO, _ABSOLUTE_EXPIRY = 2, 8
+#: fields of header and properties
+_FIELDS = {HEADER: 5, PROPERTIES: 13}
+#: of one message: each costs time, however small it is
+MOST_SECTIONS = 10_000
+_UBYTE, _UINT, _ULONG = 0xFF, 0xFFFF_FFFF, 0xFFFF_FFFF_FFFF_FFFF
 
 
 class Section(NamedTuple):
@@ -76,13 +81,15 @@ def sections(message: bytes) -> list[Section]:
     size = len(message)
     last = 0
     while at < size:
+        if len(found) >= MOST_SECTIONS:
+            raise DecodeError(f"more than {MOST_SECTIONS} sections")
         if message[at] != 0x00:
             raise DecodeError(f"a section was expected at octet {at}, not 0x{message[at]:02x}")
         if message[at + 1 : at + 2] == b"\x53" and at + 3 < size:
             code = message[at + 2]
             value = at + 3
         else:
-            descriptor, value = decode(message, at + 1)
+            descriptor, value = scalar(message, at + 1)
             code = descriptor if type(descriptor) is int else _SYMBOLS.get(str(descriptor), 0)
         if code not in _NAMES:
             raise DecodeError(f"the section at octet {at} is none of a message's")
@@ -106,17 +113,16 @@ def examine(message: bytes) -> Facts:
     ttl = expiry = priority = time = delay = None
     for code, _, value, _ in sections(message):
         if code == HEADER:
-            # durable and priority only, as most clients send it, says nothing that matters here
-            fields = fields_of(message, value, "header")
-            priority = unsigned(fields, 1, "priority")
-            if priority is not None and priority > 255:
-                raise DecodeError(f"priority is {priority}, an unsigned octet was expected")
-            ttl = unsigned(fields, 2, "ttl")
-            unsigned(fields, 4, "delivery-count")
+            fields = fields_of(message, value, HEADER)
+            _boolean(fields, 0, "durable")
+            priority = unsigned(fields, 1, "priority", _UBYTE)
+            ttl = unsigned(fields, 2, "ttl", _UINT)
+            _boolean(fields, 3, "first-acquirer")
+            unsigned(fields, 4, "delivery-count", _UINT)
         elif code == PROPERTIES:
-            fields = fields_of(message, value, "properties")
+            fields = fields_of(message, value, PROPERTIES)
             if len(fields) > _ABSOLUTE_EXPIRY:
-                expiry = unsigned(fields, _ABSOLUTE_EXPIRY, "absolute-expiry-time")
+                expiry = unsigned(fields, _ABSOLUTE_EXPIRY, "absolute-expiry-time", _ULONG)
         elif code == MESSAGE_ANNOTATIONS:
             for key, octets in pairs(message, value):
                 if key == DELIVERY_TIME:
@@ -131,31 +137,52 @@ def examine(message: bytes) -> Facts:
 
 def _annotated(octets: bytes, name: str) -> int | None:
     """The value of a pair as :func:`pairs` gives it: milliseconds."""
-    _, at = decode(octets)
-    return unsigned([decode(octets, at)[0]], 0, name)
+    return unsigned([scalar(octets, skip(octets, 0))[0]], 0, name, _ULONG)
 
 
-def fields_of(message: bytes, value: int, name: str) -> list[object]:
-    fields, _ = decode(message, value)
-    if not isinstance(fields, list):
-        raise DecodeError(f"the section {name} is not a list")
+def fields_of(message: bytes, value: int, code: int) -> list[object]:
+    """The fields of the header or the properties, whose list is at ``value``; none of them holds other values."""
+    end = skip(message, value)
+    constructor = message[value]
+    if constructor == 0x45:
+        return []
+    if constructor not in _LISTS:
+        raise DecodeError(f"the section {_NAMES[code]} is not a list")
+    wide = constructor == 0xD0
+    at = value + (9 if wide else 3)
+    if at > end:
+        raise DecodeError(f"the list of the {_NAMES[code]} is cut off")
+    count = int.from_bytes(message[at - 4 : at], "big") if wide else message[at - 1]
+    if count > _FIELDS[code]:
+        raise DecodeError(f"the section {_NAMES[code]} has {count} fields, at most {_FIELDS[code]} were expected")
+    fields = []
+    for _ in range(count):
+        field, at = scalar(message, at)
+        fields.append(field)
+    if at != end:
+        raise DecodeError(f"the {count} fields of the {_NAMES[code]} end at octet {at}, not at {end} as announced")
     return fields
 
 
-def unsigned(fields: list[object], index: int, name: str) -> int | None:
+def unsigned(fields: list[object], index: int, name: str, most: int) -> int | None:
     if len(fields) <= index or fields[index] is None:
         return None
     found = fields[index]
-    if type(found) is not int or found < 0:
-        raise DecodeError(f"{name} is {type(found).__name__}, an unsigned number was expected")
+    if type(found) is not int or not 0 <= found <= most:
+        raise DecodeError(f"{name} is no unsigned number up to {most}, but of the type {type(found).__name__}")
     return found
+
+
+def _boolean(fields: list[object], index: int, name: str) -> None:
+    if len(fields) > index and fields[index] is not None and type(fields[index]) is not bool:
+        raise DecodeError(f"{name} is of the type {type(fields[index]).__name__}, a boolean was expected")
 
 
 def to_of(message: bytes) -> str | None:
     """The property ``to``: where the anonymous relay sends the message."""
     for code, _, value, _ in sections(message):
         if code == PROPERTIES:
-            fields = fields_of(message, value, "properties")
+            fields = fields_of(message, value, PROPERTIES)
             to = fields[_TO] if len(fields) > _TO else None
             if to is not None and not isinstance(to, str):
                 raise DecodeError("the property to is not a string")
@@ -165,11 +192,11 @@ def to_of(message: bytes) -> str | None:
 
 def _header(fields: list[object], attempts: int, first_acquirer: bool, ttl_ms: int | None) -> bytes:
     durable = fields[0] if fields else None
-    priority = fields[1] if len(fields) > 1 else None
+    priority = unsigned(fields, 1, "priority", _UBYTE)
     return b"\x00\x53\x70" + encode_list(
         [
             b"\x41" if durable else b"\x42",
-            b"\x40" if priority is None else b"\x50" + bytes((int(str(priority)) & 0xFF,)),
+            b"\x40" if priority is None else b"\x50" + bytes((priority,)),
             b"\x40" if ttl_ms is None else encode_uint(min(ttl_ms, 0xFFFFFFFF)),
             b"\x41" if first_acquirer else b"\x42",
             encode_uint(attempts),
@@ -193,13 +220,13 @@ def outgoing(message: bytes, attempts: int, ttl_left_ms: int | None, annotations
             break
         rest = end
         if code == HEADER:
-            header = fields_of(message, value, "header")
+            header = fields_of(message, value, HEADER)
         elif code == MESSAGE_ANNOTATIONS:
             message_annotations = message[start:end]
     if annotations:
         message_annotations = annotate(message_annotations, annotations)
     has_ttl = len(header) > 2 and header[2] is not None
-    incoming_count = unsigned(header, 4, "delivery-count") or 0
+    incoming_count = unsigned(header, 4, "delivery-count", _UINT) or 0
     first = not acquired and attempts == 0 and (len(header) <= 3 or header[3] is not False or incoming_count == 0)
     return b"".join(
         (_header(header, attempts, first, ttl_left_ms if has_ttl else None), message_annotations, message[rest:])

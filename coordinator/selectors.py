@@ -28,9 +28,9 @@ from uuid import UUID
 from lark import Lark, Token, Tree
 from lark.exceptions import UnexpectedCharacters, UnexpectedEOF, UnexpectedToken
 
-from coordinator.encoding import DecodeError, Map, decode, skip
+from coordinator.encoding import DecodeError, pairs, scalar, skip
 from coordinator.errors import Condition, Refusal
-from coordinator.message import APPLICATION_PROPERTIES, HEADER, PROPERTIES, sections
+from coordinator.message import APPLICATION_PROPERTIES, HEADER, PROPERTIES, fields_of, sections
 
 #: characters of a selector
 LONGEST = 16_384
@@ -122,7 +122,8 @@ class View:
         self._header: list[object] | None = None
         self._properties: list[object] = []
         self._properties_at = -1
-        self._application: dict[object, object] = {}
+        #: encoded keys and values
+        self._application: dict[object, bytes] = {}
 
     def _read(self) -> list[object]:
         header: list[object] = []
@@ -132,15 +133,13 @@ class View:
             for code, _, value, _ in sections(message):
                 if code > APPLICATION_PROPERTIES:
                     break
-                if code in (HEADER, PROPERTIES, APPLICATION_PROPERTIES):
-                    found, _ = decode(message, value)
-                    if code == HEADER and type(found) is list:
-                        self._header = header = found
-                    elif code == PROPERTIES and type(found) is list:
-                        self._properties = found
-                        self._properties_at = value
-                    elif isinstance(found, Map):
-                        self._application = {key: each for key, each in found if isinstance(key, str)}
+                if code == HEADER:
+                    self._header = header = fields_of(message, value, HEADER)
+                elif code == PROPERTIES:
+                    self._properties = fields_of(message, value, PROPERTIES)
+                    self._properties_at = value
+                elif code == APPLICATION_PROPERTIES:
+                    self._application = {key: pair for key, pair in pairs(message, value) if isinstance(key, str)}
         except DecodeError:
             pass  # what cannot be read is not there
         return header
@@ -160,7 +159,13 @@ class View:
     def application(self, name: str) -> object:
         if self._header is None:
             self._read()
-        return self._application.get(name)
+        pair = self._application.get(name)
+        if pair is None:
+            return None
+        try:
+            return scalar(pair, skip(pair, 0))[0]
+        except DecodeError:
+            return None  # what cannot be read is not there, nor what a property cannot be (part 3, section 3.2.5)
 
     def is_uuid(self, index: int) -> bool:
         """Whether the property, octets once decoded, is a uuid."""

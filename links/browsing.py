@@ -123,6 +123,8 @@ class Browsing(Outgoing):
 
     def on_delivery(self, delivery: engine.Pointer) -> None:
         """Outcomes mean nothing here; the delivery is settled when the peer says anything of it."""
+        if self.refuse_transfer():
+            return
         engine.delivery_settle(delivery)
         self.connection.mark()
 

@@ -13,6 +13,7 @@ from links import container, engine
 from links.browsing import Browsing
 from links.consuming import Consuming
 from links.control_link import ControlLink
+from links.greeting import Greeting
 from links.link import Attaching, Link, refuse_attach
 from links.posting import attach_target
 from links.source import attach_source
@@ -37,7 +38,7 @@ class Connection:
         "dirty",
         "dynamic",
         "fd",
-        "greeted",
+        "greeting",
         "links",
         "number",
         "open",
@@ -73,7 +74,8 @@ class Connection:
             idle_timeout_ms=int(limits.idle_timeout_seconds * 1000),
         )
         self.open = True
-        self.greeted = False
+        #: until the first octets have said what follows
+        self.greeting: Greeting | None = Greeting()
         self.opened = False
         #: numbers the ticks of the engine's clock; only the last that was asked for is due
         self.ticks = 0

@@ -97,6 +97,7 @@ class Consuming(Outgoing):
     def on_delivery(self, delivery: engine.Pointer) -> None:
         entry = self._unsettled.get(delivery)
         if entry is None:
+            self.refuse_transfer()
             return
         state = engine.delivery_remote_state(delivery)
         settled = bool(engine.delivery_settled(delivery))

@@ -11,7 +11,7 @@ from coordinator.errors import Condition, Refusal
 from coordinator.message import VALUE, sections
 from coordinator.transactions import Transaction
 from coordinator.transitions import TxnEvent
-from links import container, engine, states
+from links import container, engine, states, values
 from links.incoming import Incoming
 from store.errors import StoreError
 
@@ -27,6 +27,8 @@ _DISCHARGE = (0x32, "amqp:discharge:list")
 _PLAIN_DECLARES = (b"\x00\x53\x77\x00\x53\x31\x45", b"\x00\x53\x77\x00\x53\x31\xc0\x01\x00")
 _PLAIN_DISCHARGE = b"\x00\x53\x77\x00\x53\x32\xc0"
 
+#: octets of a message with a declare or a discharge; theirs are some dozens
+_LARGEST = 64 * 1024
 _LONGEST_TIMEOUT_MS = 24 * 3600 * 1000
 _CREDIT = 1000
 
@@ -42,7 +44,9 @@ class ControlLink(Incoming):
         super().__init__(connection, pointer, _CREDIT)
         self._txns: dict[bytes, Transaction] = {}
         self._timeout = self._timeout_seconds()
-        outcomes = engine.symbols_of(engine.terminus_outcomes(engine.link_remote_source(pointer)))
+        outcomes = values.symbols(
+            engine.terminus_outcomes(engine.link_remote_source(pointer)), "the outcomes of the source"
+        )
         #: no list is no restriction
         self._rejects = not outcomes or "amqp:rejected:list" in outcomes
         engine.terminus_copy(engine.link_source(pointer), engine.link_remote_source(pointer))
@@ -55,9 +59,8 @@ class ControlLink(Incoming):
 
     def _timeout_seconds(self) -> float:
         """T14: the link property, else the setting."""
-        properties = engine.value_of(engine.link_remote_properties(self.pointer))
         limit = self.connection.service.transaction_limits.timeout_seconds
-        asked = properties.get(container.TIMEOUT_MS) if isinstance(properties, dict) else None
+        asked = values.properties(self.pointer).get(container.TIMEOUT_MS)
         if asked is None:
             return limit
         if isinstance(asked, bool) or not isinstance(asked, int) or not 0 < asked <= _LONGEST_TIMEOUT_MS:
@@ -89,6 +92,8 @@ class ControlLink(Incoming):
 
     def _decode(self, delivery: engine.Pointer, message: bytes) -> None:
         try:
+            if len(message) > _LARGEST:
+                raise Refusal(Condition.NOT_IMPLEMENTED, f"a declare or discharge of {len(message)} bytes")
             body = _body(message)
             if body is None:
                 raise Refusal(

@@ -8,8 +8,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import structlog
 from cproton_ffi import ffi, lib
-from proton._data import dat2obj, obj2dat
+from proton._data import obj2dat
+
+from coordinator.encoding import DecodeError
+
+log = structlog.get_logger(__name__)
 
 #: A pointer into the engine.
 Pointer = Any
@@ -101,6 +106,7 @@ link_flow = lib.pn_link_flow
 link_advance = lib.pn_link_advance
 link_send = lib.pn_link_send
 link_recv = lib.pn_link_recv
+link_current = lib.pn_link_current
 link_remote_snd_settle_mode = lib.pn_link_remote_snd_settle_mode
 link_remote_rcv_settle_mode = lib.pn_link_remote_rcv_settle_mode
 link_set_snd_settle_mode = lib.pn_link_set_snd_settle_mode
@@ -157,6 +163,9 @@ _STATE_ROOM = 512
 _state_octets = bytearray(_STATE_ROOM)
 _state_buffer = ffi.from_buffer("char[]", _state_octets)
 
+#: characters of an error's description on the wire
+LONGEST_DESCRIPTION = 1000
+
 _tag_octets = ffi.new("char[32]")
 _tag_view = memoryview(ffi.buffer(_tag_octets))
 _tag = ffi.new("pn_bytes_t*")
@@ -172,16 +181,23 @@ def outgoing_delivery(link: Pointer, tag: bytes) -> Pointer:
 
 
 def encoded(data: Pointer) -> bytes:
-    """A ``pn_data_t`` as AMQP octets."""
+    """A ``pn_data_t`` as AMQP octets; none where it is empty or not there.
+
+    DecodeError where a peer filled it with what is no value: Proton keeps as much as it could read. It must not be sent
+    then, nor a copy of it: Proton takes the error of its own encoder for a size.
+    """
+    if data == NULL:
+        return b""
     size = data_encode(data, _state_buffer, _STATE_ROOM)
     if size >= 0:
         return bytes(_state_octets[:size])
     room = lib.pn_data_encoded_size(data)
-    if room <= 0:
-        return b""
-    buffer = ffi.new("char[]", room)
-    size = data_encode(data, buffer, room)
-    return bytes(ffi.buffer(buffer, max(size, 0)))
+    if room > 0:
+        buffer = ffi.new("char[]", room)
+        size = data_encode(data, buffer, room)
+        if size >= 0:
+            return bytes(ffi.buffer(buffer, size))
+    raise DecodeError("what the engine has read of it is no AMQP value")
 
 
 def set_state(pointer: Pointer, code: int, octets: bytes) -> None:
@@ -197,14 +213,22 @@ def forget_modified(pointer: Pointer) -> None:
     lib.pn_disposition_set_undeliverable(remote, False)
 
 
+def discard(pointer: Pointer) -> None:
+    """A delivery that came in on a link that is ours no more: its octets are let go, and it is said not to be taken."""
+    if lib.pn_link_is_receiver(delivery_link(pointer)):
+        delivery_update(pointer, RELEASED)
+        delivery_settle(pointer)
+
+
 def set_rejected(pointer: Pointer, condition: str, description: str) -> None:
     set_condition(disposition_condition(delivery_local(pointer)), condition, description)
     delivery_update(pointer, REJECTED)
 
 
 def set_condition(pointer: Pointer, name: str, description: str) -> None:
+    """``description`` may hold what the peer said; it is cut to what fits a small frame."""
     lib.pn_condition_set_name(pointer, name.encode())
-    lib.pn_condition_set_description(pointer, description.replace("\0", "").encode())
+    lib.pn_condition_set_description(pointer, description[:LONGEST_DESCRIPTION].replace("\0", "").encode())
 
 
 def is_set(pointer: Pointer) -> bool:
@@ -224,27 +248,16 @@ def _text(pointer: Pointer) -> str:
     return "" if pointer == NULL else bytes(ffi.string(pointer)).decode("utf-8", "replace")
 
 
-def value_of(data: Pointer) -> Any:
-    """What a ``pn_data_t`` holds, as Proton's Python objects; None where it is empty."""
-    return dat2obj(data)  # type: ignore[no-untyped-call]
-
-
 def put(value: object, data: Pointer) -> None:
     lib.pn_data_clear(data)
     obj2dat(value, data)  # type: ignore[no-untyped-call]
 
 
-def symbols_of(data: Pointer) -> list[str]:
-    """A symbol, or an array of them."""
-    found = value_of(data)
-    if found is None:
-        return []
-    if isinstance(found, str):
-        return [str(found)]
-    try:
-        return [str(each) for each in found]
-    except TypeError:
-        return []
+def put_octets(octets: bytes, data: Pointer) -> None:
+    """One encoded value, or none."""
+    lib.pn_data_clear(data)
+    if octets:
+        data_decode(data, octets, len(octets))
 
 
 def address_of(terminus: Pointer) -> str | None:
@@ -265,14 +278,19 @@ def link_name(pointer: Pointer) -> str:
     return _text(lib.pn_link_name(pointer))
 
 
+@ffi.callback("void(pn_transport_t *, const char *)")  # type: ignore[untyped-decorator]
+def _said(_transport: Pointer, message: Pointer) -> None:
+    """What Proton would write to the standard error by itself, past our log (S7)."""
+    log.info("the engine says", what=_text(message))
+
+
 def new_connection(
     events: Pointer, *, max_frame: int, channel_max: int, idle_timeout_ms: int
 ) -> tuple[Pointer, Pointer]:
-    """A server's transport and connection, bound; SASL ANONYMOUS or none at all, as the client likes."""
+    """A server's transport and connection, bound. Without Proton's SASL: see ``links/greeting.py``."""
     transport = lib.pn_transport()
     lib.pn_transport_set_server(transport)
-    sasl = lib.pn_sasl(transport)
-    lib.pn_sasl_allowed_mechs(sasl, b"ANONYMOUS")
+    lib.pn_transport_set_tracer(transport, _said)
     lib.pn_transport_require_auth(transport, False)
     connection = lib.pn_connection()
     lib.pn_connection_collect(connection, events)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from proton import Described, symbol
-
+from coordinator.encoding import DecodeError, Described, Symbol, decode, encode_map, pairs
 from coordinator.errors import Condition, Refusal
 from coordinator.selectors import Selector
+from links import engine
 
 _SELECTOR = ("apache.org:selector-filter:string", 0x0000_468C_0000_0004)
 _NO_LOCAL = ("apache.org:no-local-filter:list", 0x0000_468C_0000_0003)
@@ -23,8 +23,9 @@ class Filters:
 
     selector: Selector | None = None
     no_local: bool = False
-    _selectors: tuple[tuple[symbol, Described], ...] = ()
-    _no_locals: tuple[tuple[symbol, Described], ...] = ()
+    #: as they came: encoded keys and values
+    _selectors: tuple[bytes, ...] = ()
+    _no_locals: tuple[bytes, ...] = ()
 
     @property
     def text(self) -> str:
@@ -35,30 +36,42 @@ class Filters:
         """Where it cannot be honoured: the answer leaves it out, so that the client knows (section 3.5.3)."""
         return replace(self, no_local=False, _no_locals=())
 
-    def answer(self) -> dict[symbol, Described] | None:
-        """The filter set of the answer: as it was asked."""
-        return dict(self._selectors + self._no_locals) or None
+    def answer(self) -> bytes:
+        """The filter set of the answer, encoded: as it was asked; nothing where none is honoured."""
+        honoured = [*self._selectors, *self._no_locals]
+        return encode_map(honoured) if honoured else b""
 
 
-def asked(found: object) -> Filters:
-    """The known ones of a filter set. Refusal where one cannot be read, or there are two selectors."""
-    if not isinstance(found, dict):
+def asked(source: engine.Pointer) -> Filters:
+    """The known ones of a source's filter set. Refusal where one cannot be read, or there are two selectors."""
+    try:
+        return known(engine.encoded(engine.terminus_filter(source)))
+    except DecodeError as error:
+        raise Refusal(Condition.DECODE_ERROR, f"the filter of the source: {error}") from None
+
+
+def known(octets: bytes) -> Filters:
+    """Of an encoded filter set; DecodeError where it is none."""
+    if octets[:1] not in (b"\xc1", b"\xd1"):
         return Filters()
-    selectors: list[tuple[symbol, Described]] = []
-    no_locals: list[tuple[symbol, Described]] = []
-    for key, value in found.items():
+    texts: list[object] = []
+    selectors: list[bytes] = []
+    no_locals: list[bytes] = []
+    for _, pair in pairs(octets, 0):
+        _, at = decode(pair)
+        value, _ = decode(pair, at)
         if isinstance(value, Described):
-            pair = (symbol(key), value)
             if value.descriptor in _SELECTOR:
+                texts.append(value.value)
                 selectors.append(pair)
             elif value.descriptor in _NO_LOCAL:
                 no_locals.append(pair)
-    if len(selectors) > 1:
-        raise Refusal(Condition.INVALID_FIELD, f"the source has {len(selectors)} selectors, one was expected")
+    if len(texts) > 1:
+        raise Refusal(Condition.INVALID_FIELD, f"the source has {len(texts)} selectors, one was expected")
     selector = None
-    if selectors:
-        text = selectors[0][1].value
-        if not isinstance(text, str) or isinstance(text, symbol):
+    if texts:
+        text = texts[0]
+        if not isinstance(text, str) or isinstance(text, Symbol):
             raise Refusal(
                 Condition.INVALID_FIELD, f"the selector is of type {type(text).__name__}, a string was expected"
             )

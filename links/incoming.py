@@ -39,6 +39,8 @@ class Incoming(Link):
         pass
 
     def on_delivery(self, delivery: engine.Pointer) -> None:
+        if delivery != engine.link_current(self.pointer):
+            return  # it came before, and its sender has settled it or changed its state meanwhile
         if not self._parts and not engine.delivery_partial(delivery):
             size = engine.link_recv(self.pointer, engine.message_buffer, _ROOM)
             if size < _ROOM:

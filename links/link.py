@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from coordinator.errors import Refusal
+from coordinator.errors import Condition, Refusal
 from links import engine
 
 if TYPE_CHECKING:
@@ -60,7 +60,9 @@ class Attaching(Link):
     __slots__ = ()
 
     def on_delivery(self, delivery: engine.Pointer) -> None:
-        pass  # it has no credit yet
+        self.connection.refuse_attach(
+            self, Refusal(Condition.TRANSFER_LIMIT_EXCEEDED, "a transfer before there was credit")
+        )
 
     def on_flow(self) -> None:
         pass  # read from the engine once it is attached

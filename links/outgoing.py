@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from coordinator import message as messages
 from coordinator.entries import now_micros
+from coordinator.errors import Condition
 from links import container, engine
 from links.link import Link
 
@@ -47,7 +48,7 @@ class Outgoing(Link):
             engine.terminus_set_expiry_policy(source, engine.EXPIRE_NEVER)
         engine.set_address(source, engine.address_of(engine.link_remote_source(pointer)) or address.name)
         # P8: filters that are not known are left out of the answer
-        engine.put(honoured.answer(), engine.terminus_filter(source))
+        engine.put_octets(honoured.answer(), engine.terminus_filter(source))
         engine.put(container.symbols(container.OUTCOMES), engine.terminus_outcomes(source))
         engine.terminus_copy(engine.link_target(pointer), engine.link_remote_target(pointer))
         engine.link_set_snd_settle_mode(pointer, engine.link_remote_snd_settle_mode(pointer))
@@ -63,6 +64,13 @@ class Outgoing(Link):
         self.draining = bool(engine.link_get_drain(self.pointer))
         self._queue.touch()
         self.connection.mark()
+
+    def refuse_transfer(self) -> bool:
+        """Whether the peer has sent a transfer on this link, of which it is the receiver; it ends the connection."""
+        if engine.link_current(self.pointer) == engine.NULL:  # ours are complete as soon as they are made
+            return False
+        self.connection.force_close(Condition.NOT_ALLOWED, f"a transfer from the receiver of the link {self.name!r}")
+        return True
 
     def drained(self) -> None:
         engine.link_drained(self.pointer)

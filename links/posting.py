@@ -12,7 +12,7 @@ from coordinator.encoding import DecodeError
 from coordinator.errors import Condition, Refusal
 from coordinator.message import examine, to_of
 from coordinator.transactions import Transaction
-from links import container, engine, states
+from links import container, engine, states, values
 from links.incoming import Incoming
 from links.link import Attaching
 
@@ -31,7 +31,10 @@ def attach_target(connection: Connection, pointer: engine.Pointer) -> None:
     """A client wants to post: find the address (or make it), then answer. No credit is given before."""
     target = engine.link_remote_target(pointer)
     service = connection.service
-    topic = not _TOPICS.isdisjoint(engine.symbols_of(engine.terminus_capabilities(target)))
+    capabilities = values.symbols(engine.terminus_capabilities(target), "the capabilities of the target")
+    topic = not _TOPICS.isdisjoint(capabilities)
+    # T23: a refused post does not spoil its transaction
+    continues = values.properties(pointer).get(container.ON_REFUSED_POST) == "continue"
     name = engine.address_of(target)
 
     dynamic = bool(engine.terminus_is_dynamic(target))
@@ -47,12 +50,12 @@ def attach_target(connection: Connection, pointer: engine.Pointer) -> None:
         else:
             if dynamic:
                 connection.dynamic[pointer] = address
-            connection.attached(Posting(connection, pointer, address))
+            connection.attached(Posting(connection, pointer, address, continues))
 
     if dynamic:
         service.make_dynamic(found, topic=topic)
     elif name is None:
-        connection.attached(Posting(connection, pointer, None))
+        connection.attached(Posting(connection, pointer, None, continues))
     else:
         service.resolve(name, found, topic=topic)
 
@@ -101,20 +104,22 @@ class PlainPost:
 
 
 class Posting(Incoming):
-    """``address``: None on the anonymous relay, where each message says ``to`` (P9)."""
+    """``address``: None on the anonymous relay, where each message says ``to`` (P9). ``continues``: a refused post does
+    not spoil its transaction (T23).
+    """
 
     __slots__ = ("_address", "_continues", "_partial_txn", "_second", "_waiting")
 
-    def __init__(self, connection: Connection, pointer: engine.Pointer, address: Address | None) -> None:
+    def __init__(
+        self, connection: Connection, pointer: engine.Pointer, address: Address | None, continues: bool
+    ) -> None:
         super().__init__(connection, pointer, connection.service.limits.link_credit)
         self._address = address
         self._partial_txn: Transaction | None = None
         #: deliveries of the relay whose address is being looked up, and those behind them
         self._waiting: deque[tuple[engine.Pointer, bytes, bool, Transaction | None]] = deque()
         self._second = engine.link_remote_rcv_settle_mode(pointer) == engine.RCV_SECOND
-        properties = engine.value_of(engine.link_remote_properties(pointer))
-        #: T23: a refused post does not spoil its transaction
-        self._continues = isinstance(properties, dict) and properties.get(container.ON_REFUSED_POST) == "continue"
+        self._continues = continues
         engine.terminus_copy(engine.link_source(pointer), engine.link_remote_source(pointer))
         target = engine.link_target(pointer)
         engine.terminus_copy(target, engine.link_remote_target(pointer))

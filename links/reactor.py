@@ -22,6 +22,7 @@ import structlog
 from coordinator.errors import Condition
 from links import engine
 from links.connection import Connection
+from links.greeting import Greeting
 from links.link import Link
 
 log = structlog.get_logger(__name__)
@@ -32,9 +33,8 @@ _MOST_EVENTS = 512
 _LONGEST_WAIT_SECONDS = 1.0
 #: how often a connection whose transport asks for no tick is looked at
 _TICK_SECONDS = 30.0
-_HEADER = b"AMQP\x00\x01\x00\x00"
-#: how TLS begins: a handshake record, or AMQP's protocol id for it (part 5, section 5.2.1)
-_TLS = (b"\x16\x03", b"AMQP\x02")
+#: octets taken at once of a peer that has not greeted yet
+_GREETING_ROOM = 4096
 
 
 class Reactor:
@@ -57,6 +57,10 @@ class Reactor:
         #: and by container, direction and name, where the container says who it is (P13)
         self.named: dict[tuple[str, bool, str], Link] = {}
         self.by_transport: dict[engine.Pointer, Connection] = {}
+        #: connections that were not opened yet, the oldest first, and when their time is up: all have the same time
+        self._unopened: dict[Connection, float] = {}
+        #: one deadline is theirs: one for each would outlive those that come and go by the thousand
+        self._looks_at_unopened = False
         #: connections that may have something to write
         self.dirty: list[Connection] = []
 
@@ -113,7 +117,10 @@ class Reactor:
         self._epoll.register(connection.fd, _IN)
         self._tick(connection)
         idle = connection.service.limits.idle_timeout_seconds
-        self.call_later(idle, partial(self._end_unopened, connection.fd, connection.number))
+        if not self._looks_at_unopened:
+            self._looks_at_unopened = True
+            self.call_later(idle, self._end_unopened)
+        self._unopened[connection] = time.monotonic() + idle
         self.drain_events()
         connection.mark()
 
@@ -141,14 +148,20 @@ class Reactor:
 
     def opened(self, connection: Connection) -> None:
         """The idle times of both sides are known from here on (P4); until now the engine asked for no tick."""
+        self._unopened.pop(connection, None)
         self._tick_in(0, connection)
 
-    def _end_unopened(self, fd: int, number: int) -> None:
+    def _end_unopened(self) -> None:
         """A peer that connects and says nothing holds no place for ever (P4)."""
-        connection = self._connections.get(fd)
-        if connection is not None and connection.number == number and not connection.opened:
+        now = time.monotonic()
+        while self._unopened:
+            connection, deadline = next(iter(self._unopened.items()))
+            if deadline > now:
+                self.call_later(deadline - now, self._end_unopened)
+                return
             log.info("connection closed: it was not opened in time", peer=connection.peer)
             self.close(connection)
+        self._looks_at_unopened = False
 
     def close(self, connection: Connection) -> None:
         """The socket is done with, for whatever reason. The descriptor may be another connection's right after."""
@@ -157,6 +170,7 @@ class Reactor:
         connection.open = False
         del self._connections[connection.fd]
         del self.by_transport[connection.transport]
+        self._unopened.pop(connection, None)
         self._epoll.unregister(connection.fd)
         connection.socket.close()
         connection.lost()
@@ -190,6 +204,11 @@ class Reactor:
                     link = links.get(delivery_link(delivery))
                     if link is not None:
                         link.on_delivery(delivery)
+                    else:
+                        connection = self.by_transport.get(engine.event_transport(event))
+                        if connection is not None:
+                            engine.discard(delivery)
+                            connection.mark()
                 elif kind == engine.LINK_FLOW:
                     link = links.get(engine.event_link(event))
                     if link is not None:
@@ -213,8 +232,9 @@ class Reactor:
             connection.force_close(Condition.INTERNAL_ERROR, "an internal error; the service's log says more")
 
     def _read(self, connection: Connection) -> None:
+        greeting = connection.greeting
         try:
-            size = connection.socket.recv_into(engine.read_view)
+            size = connection.socket.recv_into(engine.read_view, 0 if greeting is None else _GREETING_ROOM)
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
@@ -224,8 +244,10 @@ class Reactor:
             return
         transport = connection.transport
         push = engine.transport_push
-        if not connection.greeted and not self._greet(connection, size):
-            return
+        if greeting is not None:
+            size = self._greet(connection, greeting, size)
+            if size == 0:
+                return
         at = 0
         while at < size:
             taken = push(transport, engine.read_buffer + at, size - at)
@@ -241,18 +263,21 @@ class Reactor:
         if at < size or engine.transport_capacity(transport) < 0:
             self._refuse_input(connection)
 
-    def _greet(self, connection: Connection, size: int) -> bool:
-        """Whether the first octets may be AMQP's. TLS is answered with our header, as any other protocol (P1).
-
-        Proton answers the others itself, but says nothing to TLS, be it bare or announced by an AMQP header.
-        """
-        connection.greeted = True
-        if not bytes(engine.read_view[: min(size, 5)]).startswith(_TLS):
-            return True
-        with suppress(OSError):
-            connection.socket.send(_HEADER)
-        self.close(connection)
-        return False
+    def _greet(self, connection: Connection, greeting: Greeting, size: int) -> int:
+        """How many octets there are for the engine now, at the beginning of the buffer (P1)."""
+        answer = greeting.take(bytes(engine.read_view[:size]))
+        if answer:
+            with suppress(OSError):  # the first octets of a connection have room
+                connection.socket.send(answer)
+        if greeting.failed:
+            self.close(connection)
+            return 0
+        if not greeting.done:
+            return 0
+        connection.greeting = None
+        rest = greeting.rest
+        engine.read_view[: len(rest)] = rest
+        return len(rest)
 
     def _refuse_input(self, connection: Connection) -> None:
         """The engine takes no more. Where it only fell silent, the peer is told why (P14; part 2, section 2.8.15).

@@ -9,7 +9,7 @@ from coordinator.directory import Address
 from coordinator.errors import Condition, Refusal
 from coordinator.groups import Group
 from coordinator.queues import Queue
-from links import engine, filters
+from links import engine, filters, values
 from links.browsing import Browsing
 from links.consuming import Choosing, Consuming, Subscribing
 from links.link import Attaching
@@ -25,13 +25,13 @@ def attach_source(connection: Connection, pointer: engine.Pointer) -> None:
     """A client wants to consume or browse: find the address (or make it), then answer."""
     source = engine.link_remote_source(pointer)
     service = connection.service
-    capabilities = engine.symbols_of(engine.terminus_capabilities(source))
+    capabilities = values.symbols(engine.terminus_capabilities(source), "the capabilities of the source")
     topic = not _TOPICS.isdisjoint(capabilities)
     browse = engine.terminus_distribution_mode(source) == engine.DIST_MODE_COPY
     dynamic = bool(engine.terminus_is_dynamic(source))
     source_name = engine.address_of(source)
     name, group_name = (None, None) if source_name is None else groups.part(source_name)
-    asked = filters.asked(engine.value_of(engine.terminus_filter(source)))
+    asked = filters.asked(source)
     attaching = Attaching(connection, pointer)
     lasting = name is None or engine.terminus_expiry_policy(source) == engine.EXPIRE_NEVER
     shared, globally = "shared" in capabilities, "global" in capabilities

@@ -29,6 +29,8 @@ _REJECTED = (0x25, "amqp:rejected:list")
 _RELEASED = (0x26, "amqp:released:list")
 _MODIFIED = (0x27, "amqp:modified:list")
 _EMPTY_MAP = encode_map([])
+#: characters of what a consumer says of a message it rejects
+_LONGEST_ERROR = 1000
 
 
 def declared(txn_id: bytes) -> bytes:
@@ -79,7 +81,9 @@ def _fields(octets: bytes) -> tuple[bytes, Outcome | None]:
 
 def _outcome(octets: bytes, described: Described) -> Outcome | None:
     descriptor, value = described
-    fields = value if isinstance(value, list) else []
+    if type(value) is not list:
+        raise DecodeError("the outcome of a transactional-state was expected to be a described list")
+    fields = value
     if descriptor in _ACCEPTED:
         return ACCEPTED
     if descriptor in _RELEASED:
@@ -101,8 +105,8 @@ def _error(error: object) -> str:
     value = error.value if isinstance(error, Described) else error
     if not isinstance(value, list) or not value:
         return "rejected"
-    description = value[1] if len(value) > 1 else None
-    return f"{value[0]}: {description}" if description else str(value[0])
+    condition, description = (each if isinstance(each, str) else "" for each in (*value, "", "")[:2])
+    return f"{condition}: {description}"[:_LONGEST_ERROR] if description else condition[:_LONGEST_ERROR] or "rejected"
 
 
 def _annotations(octets: bytes) -> bytes:
@@ -112,6 +116,11 @@ def _annotations(octets: bytes) -> bytes:
     at = skip(octets, at + 1)  # the descriptor
     at = _into_list(octets, at)
     at = skip(octets, skip(octets, at))
+    return _symbolic(octets, at)
+
+
+def _symbolic(octets: bytes, at: int) -> bytes:
+    """The map at ``at`` without the keys that are no symbols; DecodeError where it is no map."""
     return encode_map([raw for key, raw in pairs(octets, at) if isinstance(key, Symbol)])
 
 
@@ -127,14 +136,20 @@ def plain_outcome(delivery: engine.Pointer, state: int) -> Outcome | None:
         return RELEASED
     remote = engine.delivery_remote(delivery)
     if state == engine.REJECTED:
-        return Outcome(Kind.REJECTED, error=engine.condition_of(engine.disposition_condition(remote)) or "rejected")
+        return Outcome(
+            Kind.REJECTED,
+            error=(engine.condition_of(engine.disposition_condition(remote)) or "rejected")[:_LONGEST_ERROR],
+        )
     if state == engine.MODIFIED:
-        annotations = engine.encoded(engine.disposition_annotations(remote))
+        try:
+            annotations = _symbolic(engine.encoded(engine.disposition_annotations(remote)), 0)
+        except DecodeError:
+            annotations = b""  # none, or no map
         return Outcome(
             Kind.MODIFIED,
             delivery_failed=bool(engine.disposition_is_failed(remote)),
             undeliverable_here=bool(engine.disposition_is_undeliverable(remote)),
-            annotations=b"" if annotations in (b"", _EMPTY_MAP, b"\x40") else annotations,
+            annotations=b"" if annotations == _EMPTY_MAP else annotations,
         )
     return None
 

@@ -202,7 +202,7 @@ class Window:
     def loaded(self, entries: list[Entry], complete: bool, version: int) -> None:
         """Entries from the store; ``complete``: there was nothing beyond them, when the news were at ``version``."""
         self.loading = False
-        held = self.queue.held
+        held, refused = self.queue.held, self.queue.refused
         by_range = self.by_range
         normal = self.rank is Rank.NORMAL
         last = self.ready[-1].id if self.ready else 0
@@ -212,6 +212,8 @@ class Window:
             if by_range and (entry.id in held or entry.id in self.gone):
                 continue
             held[entry.id] = entry
+            if refused:
+                entry.refused_by = refused.pop(entry.id, ())
             self.octets += entry.size
             if normal and entry.id > last:
                 self.ready.append(entry)

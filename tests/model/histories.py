@@ -14,6 +14,7 @@ from tests.model.steps import (
     Outcome,
     Post,
     Retire,
+    Settle,
     Step,
     Take,
 )
@@ -66,6 +67,17 @@ HISTORIES: dict[str, list[Step]] = {
         Post(1, 2),
         Take(2, 1),
         Retire(2, 0, 0, Outcome.ELSEWHERE),
+        Take(2, 1),
+    ],
+    # P11: time passes, and among other instances what nobody wants goes back to the store
+    "what a consumer has refused does not come to it by way of the store": [
+        *_LINKS,
+        AttachControl(3, 0, hasty=True),
+        Post(1, 1),
+        Take(2, 1),
+        Retire(2, 0, 0, Outcome.ELSEWHERE),
+        Settle(),
+        Declare(3, 0),
         Take(2, 1),
     ],
     # of the test itself: an outcome under way when the instance dies may be there or not

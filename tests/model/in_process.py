@@ -413,7 +413,9 @@ class InProcess(Driver):
             link.open = False
 
     def close(self) -> None:
+        """Whoever uses the store next is alone."""
         self._death()
+        self.truth.execute(b"update coordinator.instance set ended_at = now() where ended_at is null")
         super().close()
 
     def _crash(self) -> None:

@@ -212,6 +212,8 @@ class Model:
         self.deliveries = 0
         self._unsure: list[Message] = []
         self.step = 0
+        #: steps since the instance began
+        self.age = 0
 
     # -- which steps there can be
 
@@ -295,6 +297,7 @@ class Model:
     def apply(self, step: Step) -> int:
         """The number of the step, by which its answer is known."""
         self.step += 1
+        self.age = 0 if isinstance(step, Crash | Restart) else self.age + 1
         match step:
             case Open():
                 self.connections.add(step.connection)

@@ -23,6 +23,7 @@ class Condition(StrEnum):
     NOT_IMPLEMENTED = "amqp:not-implemented"
     PRECONDITION_FAILED = "amqp:precondition-failed"
     ILLEGAL_STATE = "amqp:illegal-state"
+    RESOURCE_LOCKED = "amqp:resource-locked"
     CONNECTION_FORCED = "amqp:connection:forced"
     MESSAGE_SIZE_EXCEEDED = "amqp:link:message-size-exceeded"
     TRANSFER_LIMIT_EXCEEDED = "amqp:link:transfer-limit-exceeded"

@@ -20,6 +20,7 @@ from coordinator.message import NO_FACTS
 from coordinator.queues import Queue
 from coordinator.schedule import Schedule
 from coordinator.settlements import Expiry, Settlement
+from coordinator.sole import SoleConnections
 from coordinator.transactions import Transaction
 from coordinator.transitions import TxnEvent, TxnState
 from store import priorities, queries
@@ -101,6 +102,7 @@ class Service:
         self.queries = Queries(loop, url, instance_id, self._notified, self._queries_back)
         self.directory = Directory(self, policy)
         self.dead_letters = DeadLetters(self)
+        self.sole_connections = SoleConnections(self)
         self.schedule = Schedule(self)
 
     def start(self) -> None:
@@ -534,6 +536,9 @@ class Service:
     def _notified(self, channel: str, payload: str) -> None:
         if channel == "coordinator_address":
             self.directory.changed(payload)
+            return
+        if channel == queries.SOLE_CHANNEL:
+            self.sole_connections.called(payload)
             return
         if payload == queries.WHO_LIVES:
             self._look_around(lambda: None)

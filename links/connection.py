@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import socket as sockets
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING
 
 import structlog
+from proton import symbol
 
 from coordinator.errors import Condition, Refusal
 from links import container, engine
@@ -15,7 +17,8 @@ from links.consuming import Consuming
 from links.control_link import ControlLink
 from links.greeting import Greeting
 from links.link import Attaching, Link, refuse_attach
-from links.posting import attach_target
+from links.posting import Posting, attach_target
+from links.sole import Sole, policy
 from links.source import attach_source
 
 if TYPE_CHECKING:
@@ -30,9 +33,14 @@ _numbers = count(1)
 #: a batch's flush may take as long: what is below, we may break ourselves
 SHORTEST_IDLE_MS = 100
 
+_SESSION_EVENTS = (engine.SESSION_REMOTE_OPEN, engine.SESSION_REMOTE_CLOSE)
+_LINK_EVENTS = (engine.LINK_REMOTE_OPEN, engine.LINK_REMOTE_CLOSE, engine.LINK_REMOTE_DETACH)
+
 
 class Connection:
     __slots__ = (
+        "_early",
+        "_sole",
         "closing",
         "container",
         "dirty",
@@ -80,6 +88,10 @@ class Connection:
         #: numbers the ticks of the engine's clock; only the last that was asked for is due
         self.ticks = 0
         self.closing = False
+        #: its claim to be the container's only connection (P15)
+        self._sole: Sole | None = None
+        #: sessions and links that came and went before we have answered the open: its kind and the endpoint of each
+        self._early: list[tuple[int, engine.Pointer]] | None = None
         self.dirty = False
         self.writing = False
         self.links: dict[engine.Pointer, Link] = {}
@@ -117,16 +129,10 @@ class Connection:
     def on_event(self, kind: int, event: engine.Pointer) -> None:
         if kind == engine.CONNECTION_REMOTE_OPEN:
             self._on_open()
-        elif kind == engine.SESSION_REMOTE_OPEN:
-            session = engine.event_session(event)
-            self.sessions.add(session)
-            engine.session_open(session)
-        elif kind == engine.LINK_REMOTE_OPEN:
-            self._on_attach(engine.event_link(event))
-        elif kind in (engine.LINK_REMOTE_CLOSE, engine.LINK_REMOTE_DETACH):
-            self._on_detach(engine.event_link(event), closed=kind == engine.LINK_REMOTE_CLOSE)
-        elif kind == engine.SESSION_REMOTE_CLOSE:
-            self._on_end(engine.event_session(event))
+        elif kind in _SESSION_EVENTS:
+            self._on_endpoint(kind, engine.event_session(event))
+        elif kind in _LINK_EVENTS:
+            self._on_endpoint(kind, engine.event_link(event))
         elif kind == engine.CONNECTION_REMOTE_CLOSE:
             self.lost()
             engine.connection_close(self.pointer)
@@ -138,6 +144,19 @@ class Connection:
                 container=self.container,
                 why=engine.condition_of(engine.transport_condition(self.transport)),
             )
+
+    def _on_endpoint(self, kind: int, pointer: engine.Pointer) -> None:
+        if self._early is not None:
+            self._early.append((kind, pointer))
+        elif kind == engine.SESSION_REMOTE_OPEN:
+            self.sessions.add(pointer)
+            engine.session_open(pointer)
+        elif kind == engine.SESSION_REMOTE_CLOSE:
+            self._on_end(pointer)
+        elif kind == engine.LINK_REMOTE_OPEN:
+            self._on_attach(pointer)
+        else:
+            self._on_detach(pointer, closed=kind == engine.LINK_REMOTE_CLOSE)
 
     def _on_open(self) -> None:
         if self.opened:
@@ -152,15 +171,52 @@ class Connection:
             )
             return
         self.container = engine.remote_container(self.pointer)
-        engine.describe_container(
-            self.pointer,
-            f"coordinator-{self.service.store_id}",
-            container.symbols(container.OFFERED),
-            container.properties(self.service.store_id),
-        )
+        try:
+            asked = policy(self.pointer)
+        except Refusal as refusal:
+            self.refuse_open(refusal, field="properties")
+            return
+        if asked is None:
+            self.admit()
+        else:
+            self._early = []
+            self._sole = Sole(self, asked)
+
+    def admit(self) -> None:
+        """Answer the open, and then what came with it."""
+        self._describe()
         engine.connection_open(self.pointer)
         self.reactor.opened(self)
         log.debug("connection opened", peer=self.peer, container=self.container)
+        early, self._early = self._early, None
+        for kind, pointer in early or ():
+            self._on_endpoint(kind, pointer)
+        self.mark()
+
+    def refuse_open(self, refusal: Refusal, *, field: str) -> None:
+        """P15: the open says that it is refused, the close says why; ``field`` of the peer's open is to blame."""
+        log.info(
+            "connection refused",
+            peer=self.peer,
+            container=self.container,
+            condition=refusal.condition.value,
+            description=refusal.description,
+        )
+        self._describe({symbol(container.ESTABLISHMENT_FAILED): True})
+        info: dict[object, object] = {}
+        if refusal.condition is Condition.INVALID_FIELD:
+            info[symbol("invalid-field")] = symbol(field)
+        self.force_close(refusal.condition, refusal.description, info)
+
+    def _describe(self, more: dict[object, object] | None = None) -> None:
+        offered: tuple[str, ...] = container.OFFERED
+        properties = {**container.properties(self.service.store_id), **(more or {})}
+        if self._sole is not None:
+            offered = (*offered, container.SOLE_CONNECTION)
+            properties |= self._sole.properties()
+        engine.describe_container(
+            self.pointer, f"coordinator-{self.service.store_id}", container.symbols(offered), properties
+        )
 
     def _on_attach(self, pointer: engine.Pointer) -> None:
         if not engine.link_is_named(pointer):
@@ -200,20 +256,21 @@ class Connection:
         named[link.identity] = link
 
     def _on_detach(self, pointer: engine.Pointer, *, closed: bool) -> None:
+        leaving = self.links.get(pointer)
+        if isinstance(leaving, Posting) and leaving.busy:
+            leaving.when_answered(partial(self._on_detach, pointer, closed=closed))
+            return
         link = self._drop(pointer)
-        lasts = False
         if link is not None:
             link.lost()
-            if isinstance(link, Consuming) and link.subscription:
-                lasts = not closed
-                if closed:
-                    link.end_subscription()
-        # a detached link of ours has nothing to resume (T3; messages are in the store), so that it is answered with a
-        # close; all but a subscription's, which waits for it
-        if lasts:
-            engine.link_detach(pointer)
-        else:
+            if closed and isinstance(link, Consuming) and link.subscription:
+                link.end_subscription()
+        # In kind: a close in answer to a mere detach would oblige the peer to attach again and close (part 2, section
+        # 2.6.6). But a control link is over, and cannot be resumed (T3).
+        if closed or isinstance(link, ControlLink):
             engine.link_close(pointer)
+        else:
+            engine.link_detach(pointer)
         engine.link_free(pointer)
         self._forget_dynamic(pointer)
         self.mark()
@@ -267,12 +324,17 @@ class Connection:
             self.service.directory.remove_dynamic(address)
         self.dynamic.clear()
         self.starved.clear()
+        if self._sole is not None:
+            self._sole.release()
+            self._sole = self._early = None
 
-    def force_close(self, condition: Condition, description: str) -> None:
-        """Close from our side (rules F5, P14)."""
+    def force_close(self, condition: Condition, description: str, info: dict[object, object] | None = None) -> None:
+        """Close from our side (rules F5, P14, P15)."""
         self.closing = True
         self.lost()
         engine.set_condition(engine.connection_condition(self.pointer), condition, description)
+        if info:
+            engine.set_condition_info(engine.connection_condition(self.pointer), info)
         engine.connection_close(self.pointer)
         self.mark()
 

@@ -36,7 +36,8 @@ class Consuming(Outgoing):
         honoured: Filters,
     ) -> None:
         """``group``: None for the default group."""
-        super().__init__(connection, pointer, address, queue, honoured)
+        lasts = group is not None and group.ends_with_close
+        super().__init__(connection, pointer, address, queue, honoured, lasts=lasts)
         self._group = group
         self._unsettled: dict[engine.Pointer, Entry] = {}
         self._most_unsettled = connection.service.limits.unsettled_per_link

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError, version
 
-from proton import UNDESCRIBED, Array, Data, symbol
+from proton import UNDESCRIBED, Array, Data, Described, symbol, ulong
 
 try:
     VERSION = version("amqp-transaction-coordinator")
@@ -19,7 +19,16 @@ TXN_CAPABILITIES = ("amqp:local-transactions", "amqp:multi-txns-per-ssn", "amqp:
 #: (D7)
 OFFERED = (*TXN_CAPABILITIES, "ANONYMOUS-RELAY", "SHARED-SUBS", "DELAYED_DELIVERY")
 
+#: P15; offered to those that desire it
+SOLE_CONNECTION = "sole-connection-for-container"
+#: in our open: a close with the reason follows
+ESTABLISHMENT_FAILED = "amqp:connection-establishment-failed"
+
 OUTCOMES = ("amqp:accepted:list", "amqp:rejected:list", "amqp:released:list", "amqp:modified:list")
+
+#: of a dynamic node (part 3, section 3.5.10): it goes with the link that made it
+LIFETIME_POLICY = symbol("lifetime-policy")
+DELETE_ON_CLOSE = Described(ulong(0x2B), [])
 
 #: Link properties of ours.
 TIMEOUT_MS = "coordinator:timeout-ms"

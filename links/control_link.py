@@ -60,7 +60,8 @@ class ControlLink(Incoming):
     def _timeout_seconds(self) -> float:
         """T14: the link property, else the setting."""
         limit = self.connection.service.transaction_limits.timeout_seconds
-        asked = values.properties(self.pointer).get(container.TIMEOUT_MS)
+        properties = values.properties(engine.link_remote_properties(self.pointer), "the properties of the attach")
+        asked = properties.get(container.TIMEOUT_MS)
         if asked is None:
             return limit
         if isinstance(asked, bool) or not isinstance(asked, int) or not 0 < asked <= _LONGEST_TIMEOUT_MS:

@@ -48,7 +48,8 @@ DIST_MODE_COPY = lib.PN_DIST_MODE_COPY
 SND_SETTLED = lib.PN_SND_SETTLED
 RCV_SECOND = lib.PN_RCV_SECOND
 
-EXPIRE_NEVER = lib.PN_EXPIRE_NEVER
+EXPIRE_WITH_LINK, EXPIRE_NEVER = lib.PN_EXPIRE_WITH_LINK, lib.PN_EXPIRE_NEVER
+NOT_DURABLE, DURABLE_CONFIGURATION = lib.PN_NONDURABLE, lib.PN_CONFIGURATION
 
 EOS = lib.PN_EOS
 
@@ -82,6 +83,8 @@ connection_close = lib.pn_connection_close
 connection_release = lib.pn_connection_release
 connection_condition = lib.pn_connection_condition
 connection_state = lib.pn_connection_state
+connection_remote_desired_capabilities = lib.pn_connection_remote_desired_capabilities
+connection_remote_properties = lib.pn_connection_remote_properties
 session_open = lib.pn_session_open
 session_close = lib.pn_session_close
 session_free = lib.pn_session_free
@@ -121,6 +124,9 @@ terminus_copy = lib.pn_terminus_copy
 terminus_is_dynamic = lib.pn_terminus_is_dynamic
 terminus_capabilities = lib.pn_terminus_capabilities
 terminus_outcomes = lib.pn_terminus_outcomes
+terminus_set_durability = lib.pn_terminus_set_durability
+terminus_set_timeout = lib.pn_terminus_set_timeout
+terminus_properties = lib.pn_terminus_properties
 terminus_expiry_policy = lib.pn_terminus_get_expiry_policy
 terminus_set_expiry_policy = lib.pn_terminus_set_expiry_policy
 terminus_filter = lib.pn_terminus_filter
@@ -206,18 +212,18 @@ def set_state(pointer: Pointer, code: int, octets: bytes) -> None:
     delivery_update(pointer, code)
 
 
-def forget_modified(pointer: Pointer) -> None:
-    """Of a remote state: a later ``modified`` that leaves the fields out would have them still."""
-    remote = delivery_remote(pointer)
-    lib.pn_disposition_set_failed(remote, False)
-    lib.pn_disposition_set_undeliverable(remote, False)
-
-
 def discard(pointer: Pointer) -> None:
     """A delivery that came in on a link that is ours no more: its octets are let go, and it is said not to be taken."""
     if lib.pn_link_is_receiver(delivery_link(pointer)):
         delivery_update(pointer, RELEASED)
         delivery_settle(pointer)
+
+
+def forget_modified(pointer: Pointer) -> None:
+    """Of a remote state: a later ``modified`` that leaves the fields out would have them still."""
+    remote = delivery_remote(pointer)
+    lib.pn_disposition_set_failed(remote, False)
+    lib.pn_disposition_set_undeliverable(remote, False)
 
 
 def set_rejected(pointer: Pointer, condition: str, description: str) -> None:
@@ -229,6 +235,11 @@ def set_condition(pointer: Pointer, name: str, description: str) -> None:
     """``description`` may hold what the peer said; it is cut to what fits a small frame."""
     lib.pn_condition_set_name(pointer, name.encode())
     lib.pn_condition_set_description(pointer, description[:LONGEST_DESCRIPTION].replace("\0", "").encode())
+
+
+def set_condition_info(pointer: Pointer, info: dict[object, object]) -> None:
+    """What the error says beside its description; keys are symbols."""
+    put(info, lib.pn_condition_info(pointer))
 
 
 def is_set(pointer: Pointer) -> bool:

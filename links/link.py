@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from coordinator.errors import Condition, Refusal
-from links import engine
+from links import container, engine
 
 if TYPE_CHECKING:
     from links.connection import Connection
@@ -69,6 +69,21 @@ class Attaching(Link):
 
     def lost(self) -> None:
         pass
+
+
+def answer_terminus(answer: engine.Pointer, asked: engine.Pointer, *, lasts: bool = False) -> None:
+    """Our terminus in the answer to an attach: as asked for, but for how long it is kept (part 3, section 3.5.3).
+
+    ``lasts``: the terminus of a lasting subscription. It stays when its link is detached; but the state of its
+    deliveries does not, which are with the next consumer by then. Any other terminus goes with its link. So there is
+    nothing to resume, and no answer has a map of unsettled deliveries (part 2, section 2.6.13).
+    """
+    engine.terminus_copy(answer, asked)
+    engine.terminus_set_durability(answer, engine.DURABLE_CONFIGURATION if lasts else engine.NOT_DURABLE)
+    engine.terminus_set_expiry_policy(answer, engine.EXPIRE_NEVER if lasts else engine.EXPIRE_WITH_LINK)
+    engine.terminus_set_timeout(answer, 0)
+    if engine.terminus_is_dynamic(answer):
+        engine.put({container.LIFETIME_POLICY: container.DELETE_ON_CLOSE}, engine.terminus_properties(answer))
 
 
 def refuse_attach(connection: Connection, pointer: engine.Pointer, refusal: Refusal) -> None:

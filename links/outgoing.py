@@ -9,7 +9,7 @@ from coordinator import message as messages
 from coordinator.entries import now_micros
 from coordinator.errors import Condition
 from links import container, engine
-from links.link import Link
+from links.link import Link, answer_terminus
 
 if TYPE_CHECKING:
     from coordinator.directory import Address
@@ -31,8 +31,16 @@ class Outgoing(Link):
     __slots__ = ("_address", "_queue", "_store_prefix", "credit", "default_outcome", "draining", "key", "presettled")
 
     def __init__(
-        self, connection: Connection, pointer: engine.Pointer, address: Address, queue: Queue, honoured: Filters
+        self,
+        connection: Connection,
+        pointer: engine.Pointer,
+        address: Address,
+        queue: Queue,
+        honoured: Filters,
+        *,
+        lasts: bool = False,
     ) -> None:
+        """``lasts``: the source stays when the link is detached."""
         super().__init__(connection, pointer)
         self.key = next(_keys)
         self._address = address
@@ -42,10 +50,8 @@ class Outgoing(Link):
         #: Proton 0.40 drops the source's default-outcome, so that T28's own default holds
         self.default_outcome: Outcome | None = None
         source = engine.link_source(pointer)
-        engine.terminus_copy(source, engine.link_remote_source(pointer))
-        if engine.terminus_get_type(source) != engine.SOURCE:  # it asked for a subscription by the link's name alone
-            engine.terminus_set_type(source, engine.SOURCE)
-            engine.terminus_set_expiry_policy(source, engine.EXPIRE_NEVER)
+        answer_terminus(source, engine.link_remote_source(pointer), lasts=lasts)
+        engine.terminus_set_type(source, engine.SOURCE)  # none where a subscription is asked for by the link's name
         engine.set_address(source, engine.address_of(engine.link_remote_source(pointer)) or address.name)
         # P8: filters that are not known are left out of the answer
         engine.put_octets(honoured.answer(), engine.terminus_filter(source))

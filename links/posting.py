@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
@@ -14,9 +15,11 @@ from coordinator.message import examine, to_of
 from coordinator.transactions import Transaction
 from links import container, engine, states, values
 from links.incoming import Incoming
-from links.link import Attaching
+from links.link import Attaching, answer_terminus
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from coordinator.entries import Entry
     from links.connection import Connection
     from store.batch import Batch, Terms
@@ -34,7 +37,8 @@ def attach_target(connection: Connection, pointer: engine.Pointer) -> None:
     capabilities = values.symbols(engine.terminus_capabilities(target), "the capabilities of the target")
     topic = not _TOPICS.isdisjoint(capabilities)
     # T23: a refused post does not spoil its transaction
-    continues = values.properties(pointer).get(container.ON_REFUSED_POST) == "continue"
+    properties = values.properties(engine.link_remote_properties(pointer), "the properties of the attach")
+    continues = properties.get(container.ON_REFUSED_POST) == "continue"
     name = engine.address_of(target)
 
     dynamic = bool(engine.terminus_is_dynamic(target))
@@ -70,6 +74,8 @@ class PlainPost:
     ) -> None:
         """``delivery``: None where the peer settled it."""
         self._link = link
+        if delivery is not None:
+            link.unanswered += 1
         self._delivery = delivery
         self._address = address
         self._message = message
@@ -89,10 +95,12 @@ class PlainPost:
     def durable(self) -> None:
         link = self._link
         link.connection.service.posted(self._address, self._entry, self._id, self._terms)
-        if self._delivery is not None and link.open:
-            engine.delivery_update(self._delivery, engine.ACCEPTED)
-            engine.delivery_settle(self._delivery)
-            link.connection.mark()
+        if self._delivery is not None:
+            if link.open:
+                engine.delivery_update(self._delivery, engine.ACCEPTED)
+                engine.delivery_settle(self._delivery)
+                link.connection.mark()
+            link.answered()
 
     def refused(self, error: StoreError) -> None:
         link = self._link
@@ -101,6 +109,8 @@ class PlainPost:
         if self._delivery is not None and link.open:
             link.reject(self._delivery, refusal)
         link.refuse(refusal)
+        if self._delivery is not None:
+            link.answered()
 
 
 class Posting(Incoming):
@@ -108,7 +118,16 @@ class Posting(Incoming):
     not spoil its transaction (T23).
     """
 
-    __slots__ = ("_address", "_continues", "_partial_txn", "_second", "_waiting")
+    __slots__ = (
+        "_address",
+        "_continues",
+        "_leave",
+        "_partial_txn",
+        "_refusal",
+        "_second",
+        "_waiting",
+        "unanswered",
+    )
 
     def __init__(
         self, connection: Connection, pointer: engine.Pointer, address: Address | None, continues: bool
@@ -116,13 +135,18 @@ class Posting(Incoming):
         super().__init__(connection, pointer, connection.service.limits.link_credit)
         self._address = address
         self._partial_txn: Transaction | None = None
+        #: posts outside transactions that the store has not taken yet, and that the peer waits for
+        self.unanswered = 0
+        #: what ends the link once they are answered, and what is said to posts until then
+        self._leave: Callable[[], None] | None = None
+        self._refusal: Refusal | None = None
         #: deliveries of the relay whose address is being looked up, and those behind them
         self._waiting: deque[tuple[engine.Pointer, bytes, bool, Transaction | None]] = deque()
         self._second = engine.link_remote_rcv_settle_mode(pointer) == engine.RCV_SECOND
         self._continues = continues
         engine.terminus_copy(engine.link_source(pointer), engine.link_remote_source(pointer))
         target = engine.link_target(pointer)
-        engine.terminus_copy(target, engine.link_remote_target(pointer))
+        answer_terminus(target, engine.link_remote_target(pointer))
         if address is not None:
             engine.set_address(target, address.name)
         engine.link_set_snd_settle_mode(pointer, engine.link_remote_snd_settle_mode(pointer))
@@ -167,7 +191,9 @@ class Posting(Incoming):
             if txn is None or txn.wanted is not None:
                 self._refuse_unknown(delivery, settled, service.unknown(txn_id))
                 return
-        if self._waiting:
+        if self._refusal is not None:
+            self._refuse_post(delivery, settled, txn, self._refusal)
+        elif self._waiting:
             self._park(delivery, message, settled, txn)
         else:
             self._post(delivery, message, settled, txn)
@@ -275,9 +301,43 @@ class Posting(Incoming):
             self._post(delivery, message, settled, txn)
             if txn is not None:
                 txn.unpark()
+        self._left()
         self.connection.mark()
 
     # -- the end
+
+    @property
+    def busy(self) -> bool:
+        """Something that was posted is not answered yet. The engine settles what is not when a link ends, without an
+        outcome: that would say nothing of a message that may not be stored.
+        """
+        return bool(self.unanswered or self._waiting)
+
+    def when_answered(self, leave: Callable[[], None]) -> None:
+        """End the link by ``leave`` when it is no longer busy; until then it takes nothing more."""
+        self._leave = leave
+
+    def answered(self) -> None:
+        self.unanswered -= 1
+        self._left()
+
+    def _left(self) -> None:
+        if self._leave is not None and not self.busy:
+            leave, self._leave = self._leave, None
+            leave()
+            self.connection.mark()
+
+    def refuse(self, refusal: Refusal) -> None:
+        if self.open and self.busy:
+            self._refusal = self._refusal or refusal
+            if self._leave is None:
+                self._leave = partial(super().refuse, refusal)
+        else:
+            super().refuse(refusal)
+
+    def _give_credit(self) -> None:
+        if self._leave is None:
+            super()._give_credit()
 
     def decided(self, delivery: object, committed: bool) -> None:
         """T25."""
@@ -287,6 +347,7 @@ class Posting(Incoming):
             self.connection.mark()
 
     def lost(self) -> None:
+        self._leave = None
         self._forget_parts()
         while self._waiting:
             _, _, _, txn = self._waiting.popleft()

@@ -28,9 +28,9 @@ def symbols(data: engine.Pointer, name: str) -> list[str]:
     return [str(each) for each in (found if type(found) is list else [found]) if isinstance(each, Symbol)]
 
 
-def properties(link: engine.Pointer) -> dict[str, object]:
-    """Of a link, as its peer gave them."""
-    found = value(engine.link_remote_properties(link), "the properties of the attach")
+def properties(data: engine.Pointer, name: str) -> dict[str, object]:
+    """Of a connection or a link, as its peer gave them."""
+    found = value(data, name)
     if not isinstance(found, Map):
         return {}
     return {str(key): each for key, each in found if isinstance(key, Symbol)}

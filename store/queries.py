@@ -271,6 +271,41 @@ HEARTBEAT = Query(
                (select count(*) from {SCHEMA}.instance where ended_at is null and id <> $1::int4)""",
 )
 
+#: The holder of a claim hears here that another connection wants its place; the payload is its instance and number.
+SOLE_CHANNEL = "coordinator_sole"
+
+#: digest, container-id, instance, number of the connection, close_existing, when it asked first (empty: now): whether
+#: the claim is its own, whether the one that has it was seen alive since, and the time of this question. The one that
+#: has it is told.
+CLAIM = Query(
+    b"claim",
+    f"""with taken as (
+          insert into {SCHEMA}.sole_connection (digest, container_id, instance_id, connection, close_existing)
+          select $1::bytea, $2::text, $3::int4, $4::int8, $5::bool
+           where exists (select from {SCHEMA}.instance where id = $3::int4 and ended_at is null)
+          on conflict (digest) do nothing returning 1),
+        there as (
+          select instance_id, connection, seen_at, (instance_id, connection) = ($3::int4, $4::int8) as own
+            from {SCHEMA}.sole_connection where digest = $1::bytea),
+        told as (select pg_notify('{SOLE_CHANNEL}', instance_id || ' ' || connection) from there where not own)
+        select exists (select from taken) or exists (select from there where own),
+               exists (select from there where not own and seen_at > nullif($6::text, '')::timestamptz),
+               now()::text, (select count(*) from told)""",
+)
+
+#: digest, instance, number: the connection that has the claim is alive
+SEEN = Query(
+    b"seen",
+    f"""update {SCHEMA}.sole_connection set seen_at = now()
+         where digest = $1::bytea and instance_id = $2::int4 and connection = $3::int8""",
+)
+
+RELEASE = Query(
+    b"release",
+    f"""delete from {SCHEMA}.sole_connection
+         where digest = $1::bytea and instance_id = $2::int4 and connection = $3::int8""",
+)
+
 #: op id, instance: what expired in nobody's hands goes, with one op, or is sent on its way to the dead letters
 EXPIRE = Query(
     b"expire",
@@ -339,7 +374,7 @@ YIELD_FAILED = Query(
 SETUP = (
     "set plan_cache_mode = force_generic_plan; set enable_seqscan = off; set enable_bitmapscan = off; "
     "set enable_hashjoin = off; set enable_mergejoin = off; set jit = off; set work_mem = '32MB'; "
-    "listen coordinator_ready; listen coordinator_address"
+    f"listen coordinator_ready; listen coordinator_address; listen {SOLE_CHANNEL}"
 )
 
 

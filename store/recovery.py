@@ -31,7 +31,7 @@ from store import priorities
 from store.addresses import ADDRESS_CHANNEL
 from store.errors import boundary
 from store.processes import machine, start_ticks
-from store.tables import address, consumer_group, entry, half, instance, op, store_identity, txn
+from store.tables import address, consumer_group, entry, half, instance, op, sole_connection, store_identity, txn
 
 #: The reason of a rollback when the transaction's instance was lost.
 INSTANCE_LOST = "instance-lost"
@@ -214,6 +214,7 @@ def _clear(connection: Connection, dead: tuple[int, ...]) -> GivenUp:
         .returning(op.c.id)
     ).all()
     connection.execute(delete(txn).where(txn.c.instance_id.not_in(live), txn.c.producer_group.is_(None)))
+    connection.execute(delete(sole_connection).where(sole_connection.c.instance_id.not_in(live)))
     if returned:
         connection.execute(select(func.pg_notify(READY_CHANNEL, "")))
     connection.commit()

@@ -234,6 +234,23 @@ instance = Table(
     Column("ended_at", DateTime(timezone=True)),
 )
 
+sole_connection = Table(
+    "sole_connection",
+    metadata,
+    # SHA-256 of the container-id, which may be longer than a key.
+    Column("digest", LargeBinary, primary_key=True),
+    # The container that asked to have one connection alone (P15).
+    Column("container_id", Text, nullable=False),
+    # Whose connection it is, and its number there.
+    Column("instance_id", Integer, nullable=False),
+    Column("connection", BigInteger, nullable=False),
+    # What it asked for: the next one of the container closes it, or is refused.
+    Column("close_existing", Boolean, nullable=False),
+    Column("claimed_at", DateTime(timezone=True), nullable=False, server_default=_now),
+    # When it was last found alive because another wanted its place.
+    Column("seen_at", DateTime(timezone=True)),
+)
+
 #: What the metadata cannot say: default partitions, append-only tables, the function of the batch, the views.
 OBJECTS = (
     f"create table {SCHEMA}.half_default partition of {SCHEMA}.half default",

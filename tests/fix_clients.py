@@ -1,7 +1,7 @@
-"""What the clients of other vendors are built with: Maven, npm, Cargo and Go, once a session, from what is pinned.
+"""What the clients of other vendors are built with: Maven, npm, Cargo, Go and a C++ compiler, once a session.
 
-Maven and npm must be there. Not every system has a Cargo or a Go that is new enough; without them, their tests are
-skipped.
+Maven and npm must be there. Not every system has a Cargo, a Go or a Proton C++ that is new enough; without them, their
+tests are skipped.
 """
 
 from __future__ import annotations
@@ -81,6 +81,24 @@ def go_program() -> Path:
     need("go", "version", (1, 18))
     build = ["go", "build", "-buildvcs=false", "-o", "target/acceptance", "."]
     return built(REPOSITORY / "tests" / "acceptance" / "go", "acceptance", build, GOTOOLCHAIN="local", GOFLAGS="")
+
+
+@pytest.fixture(scope="session")
+def proton_cpp_program() -> Path:
+    """The acceptance cases with Qpid Proton's C++ client."""
+    oldest = (0, 37)
+    wanted = f"a C++ compiler and Qpid Proton C++ {oldest[0]}.{oldest[1]} or newer are needed for these tests"
+    if shutil.which("c++") is None or shutil.which("make") is None:
+        pytest.skip(f"{wanted}, and there is no compiler or no make")
+    # its package's pkg-config files are incomplete on Debian 12: the compiler is asked
+    ask = ["c++", "-E", "-dM", "-x", "c++", "-include", "proton/container.hpp", "-include", "proton/version.h"]
+    macros = subprocess.run([*ask, os.devnull], capture_output=True, text=True, check=False).stdout
+    found = dict(re.findall(r"^#define PN_VERSION_(MAJOR|MINOR) (\d+)$", macros, re.MULTILINE))
+    if not found:
+        pytest.skip(f"{wanted}, and its headers are not there (Debian: libqpid-proton-cpp12-dev)")
+    if (int(found["MAJOR"]), int(found["MINOR"])) < oldest:
+        pytest.skip(f"{wanted}, found {found['MAJOR']}.{found['MINOR']}")
+    return built(REPOSITORY / "tests" / "acceptance" / "cpp", "acceptance", ["make", "--silent", "CXX=c++"])
 
 
 @pytest.fixture(scope="session")

@@ -191,6 +191,18 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id", name="instance_pkey"),
         schema=SCHEMA,
     )
+    op.create_table(
+        "sole_connection",
+        sa.Column("digest", sa.LargeBinary, nullable=False),
+        sa.Column("container_id", sa.Text, nullable=False),
+        sa.Column("instance_id", sa.Integer, nullable=False),
+        sa.Column("connection", sa.BigInteger, nullable=False),
+        sa.Column("close_existing", sa.Boolean, nullable=False),
+        sa.Column("claimed_at", sa.DateTime(timezone=True), nullable=False, server_default=_now),
+        sa.Column("seen_at", sa.DateTime(timezone=True)),
+        sa.PrimaryKeyConstraint("digest", name="sole_connection_pkey"),
+        schema=SCHEMA,
+    )
 
     op.execute("create table coordinator.half_default partition of coordinator.half default")
     op.execute("alter table coordinator.half alter column message set storage external")
@@ -241,7 +253,17 @@ create view coordinator.outcome as
 
 def downgrade() -> None:
     op.execute("drop view coordinator.outcome")
-    for table in ("instance", "txn", "entry", "op", "half", "consumer_group", "address", "store_identity"):
+    for table in (
+        "sole_connection",
+        "instance",
+        "txn",
+        "entry",
+        "op",
+        "half",
+        "consumer_group",
+        "address",
+        "store_identity",
+    ):
         op.drop_table(table, schema=SCHEMA)
     op.execute("drop function coordinator.require_held(bigint, bigint, bigint)")
     op.execute("drop function coordinator.append_only()")

@@ -68,3 +68,49 @@ def test_posts_and_retirements_as_one(run: Run) -> None:
 @pytest.mark.rule("T9", "T13")
 def test_a_transaction_out_of_scope_is_rolled_back(run: Run) -> None:
     assert run("dropped")["left"] == ["committed"]
+
+
+@pytest.mark.rule("P6")
+def test_settled_sends(run: Run) -> None:
+    assert run("settled") == {"left": ["m0", "m1", "m2"]}
+
+
+@pytest.mark.rule("P8")
+def test_browsing_takes_nothing(run: Run) -> None:
+    assert run("browse") == {"browsed": ["m0", "m1", "m2"], "left": ["m0", "m1", "m2"]}
+
+
+@pytest.mark.rule("P8", "P9")
+def test_a_dynamic_address_lives_as_long_as_its_link(run: Run) -> None:
+    assert run("dynamic") == {"received": ["reply"], "after": "refused"}
+
+
+@pytest.mark.rule("P9")
+def test_anonymous_relay(run: Run) -> None:
+    assert run("relay") == {"nowhere": True, "a": ["to a"], "b": ["to b"]}
+
+
+@pytest.mark.rule("D1")
+def test_consumer_groups_of_a_queue(run: Run) -> None:
+    assert run("groups") == {name: ["m0", "m1"] for name in ("billing", "shipping", "default")}
+
+
+@pytest.mark.rule("P12")
+def test_an_expired_message_is_not_delivered(run: Run) -> None:
+    assert run("expiration") == {"left": ["lasting"]}
+
+
+@pytest.mark.rule("P11", "D4")
+def test_rejected_goes_to_the_dead_letters(run: Run) -> None:
+    assert run("dead-letters") == {"letters": ["bad"], "left": []}
+
+
+@pytest.mark.rule("D1")
+def test_lasting_and_shared_subscriptions(run: Run) -> None:
+    assert run("subscription") == {"lasting": [["first"], ["away"]], "shared": ["m0"]}
+
+
+@pytest.mark.rule("P19")
+def test_a_sender_is_detached_and_resumed(run: Run) -> None:
+    """Its posts were answered before its detach was, so that it has nothing to send again (part 2, section 2.6.13)."""
+    assert run("resume")["left"] == [*(f"m{number}" for number in range(20)), "after"]

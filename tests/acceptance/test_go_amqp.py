@@ -74,3 +74,33 @@ def test_a_dynamic_address_lives_as_long_as_its_link(run: Run) -> None:
 @pytest.mark.rule("D1")
 def test_a_lasting_subscription(run: Run) -> None:
     assert run("subscription") == {"first": ["first"], "away": ["away"]}
+
+
+@pytest.mark.rule("D1")
+def test_a_shared_subscription(run: Run) -> None:
+    assert run("shared") == {"shared": ["m0", "m1"]}
+
+
+@pytest.mark.rule("D1")
+def test_consumer_groups_of_a_queue(run: Run) -> None:
+    assert run("groups") == {name: ["m0", "m1"] for name in ("billing", "shipping", "default")}
+
+
+@pytest.mark.rule("P8")
+def test_browsing_takes_nothing(run: Run) -> None:
+    assert run("browse") == {"browsed": ["m0", "m1", "m2"], "left": ["m0", "m1", "m2"]}
+
+
+@pytest.mark.rule("P9")
+def test_anonymous_relay(run: Run) -> None:
+    assert run("relay") == {"nowhere": "amqp:precondition-failed", "a": ["to a"], "b": ["to b"]}
+
+
+@pytest.mark.rule("P12")
+def test_an_expired_message_is_not_delivered(run: Run) -> None:
+    assert run("expiration") == {"left": ["lasting"]}
+
+
+@pytest.mark.rule("P11", "D4")
+def test_rejected_goes_to_the_dead_letters(run: Run) -> None:
+    assert run("dead-letters") == {"letters": ["bad"], "left": []}

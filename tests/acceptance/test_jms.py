@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
+from tests.acceptance.test_workers import pids_of_workers
 from tests.fix_service import PATIENCE, Service, running_service
 
 Seen = dict[str, Any]
@@ -344,6 +348,31 @@ def test_client_reconnects_after_a_kill(service: Service, start: Start) -> None:
     assert seen["left"] == []
 
 
+@pytest.mark.rule("P15")
+def test_a_client_id_has_one_connection(service: Service, start: Start) -> None:
+    assert start("client-id-twice", service).line() == {
+        "second": "InvalidClientIDException",
+        "first": "m0",
+        "after_close": "m0",
+    }
+
+
+@pytest.mark.rule("P15", "T8")
+def test_a_client_id_comes_back_after_its_worker_is_killed(start: Start) -> None:
+    with running_service({"workers": "2"}) as two:
+        driver = start("client-id-over-kills", two)
+        for number in range(2):  # one of them has the connection, and then perhaps the other
+            assert driver.line() == {"step": f"kill {number}"}
+            seen = len(two.log_lines())
+            os.kill(pids_of_workers(two)[number], signal.SIGKILL)
+            pids_of_workers(two, seen, 1)
+            driver.go_on()
+        assert driver.line() == {
+            "second": "InvalidClientIDException",
+            "received": ["round0/0", "round0/1", "round1/0", "round1/1"],
+        }
+
+
 @pytest.mark.rule("P16")
 def test_selectors_choose_and_leave_the_rest(service: Service, start: Start) -> None:
     seen = start("selectors", service).line()
@@ -388,6 +417,37 @@ def test_transaction_cut_by_a_kill_leaves_nothing(service: Service, start: Start
     seen = driver.line()
     assert seen["commit"] == "TransactionRolledBackException"
     assert seen["received"] == ["committed0", "committed1", "later0"]
+
+
+@pytest.mark.rule("P11", "D4")
+def test_rejected_goes_to_the_dead_letters(service: Service, start: Start) -> None:
+    assert start("dead-letters", service).line() == {"letter": "bad0", "left": []}
+
+
+@pytest.mark.rule("T8", "T13", "T31", "H13")
+def test_failover_between_two_services_on_one_store(
+    jms_classpath: str, database_url: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    services = [Service(tmp_path_factory.mktemp("service"), {"database_url": database_url}) for _ in range(2)]
+    driver = None
+    try:
+        for each in services:
+            each.start()
+        driver = Driver(jms_classpath, "failover", ",".join(each.url for each in services))
+        assert driver.line() == {"step": "kill the first"}
+        services[0].kill()
+        driver.go_on()
+        seen = driver.line()
+    finally:
+        if driver is not None:
+            driver.end()
+        for each in services:
+            each.discard()
+    received = Counter(text.partition("/")[0] for text in seen["received"])
+    assert len(seen["received"]) == len(set(seen["received"]))
+    assert set(received.values()) == {seen["size"]}
+    assert received.keys() >= set(seen["committed"])
+    assert received.keys() <= set(seen["committed"]) | set(seen["cut"])
 
 
 @pytest.mark.rule("T8", "T31")

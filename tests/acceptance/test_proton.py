@@ -97,3 +97,67 @@ def test_open_frame_without_a_sasl_layer(run: Run) -> None:
         *("amqp:multi-txns-per-ssn", "amqp:multi-ssns-per-txn"),
     } <= set(seen["offered"])
     assert seen["left"] == ["hello"]
+
+
+@pytest.mark.rule("T31")
+def test_posts_and_retirements_as_one(run: Run) -> None:
+    assert run("tx_move") == {
+        "seen": [["m0", 0], ["m1", 0], "committed", ["m2", 0], ["m3", 0], "aborted"],
+        "from": ["m2", "m3"],
+        "to": ["moved m0", "moved m1"],
+    }
+
+
+@pytest.mark.rule("T12", "T20")
+def test_two_transactions_at_once(run: Run) -> None:
+    assert run("tx_two") == {"outcomes": ["aborted", "committed"], "left": ["a0", "a1", "a2"]}
+
+
+@pytest.mark.rule("P6")
+def test_settled_sends_and_settled_receipts(run: Run) -> None:
+    assert run("settled") == {"received": ["m0", "m1", "m2"], "left": []}
+
+
+@pytest.mark.rule("P5")
+def test_drain_uses_up_or_returns_all_credit(run: Run) -> None:
+    assert run("drain") == {"empty": 0, "received": ["m0", "m1"], "left": []}
+
+
+@pytest.mark.rule("P2")
+def test_three_megabytes_in_small_frames(run: Run) -> None:
+    assert run("large") == {"equal": True}
+
+
+@pytest.mark.rule("P9")
+def test_anonymous_relay(run: Run) -> None:
+    assert run("relay") == {"nowhere": "rejected", "a": ["to a"], "b": ["to b"]}
+
+
+@pytest.mark.rule("P11", "D4")
+def test_rejected_goes_to_the_dead_letters(run: Run) -> None:
+    assert run("dead_letters") == {"letters": ["bad"], "left": []}
+
+
+@pytest.mark.rule("P12")
+def test_an_expired_message_is_not_delivered(run: Run) -> None:
+    assert run("expiration") == {"left": ["lasting"]}
+
+
+@pytest.mark.rule("D1")
+def test_topics_and_a_shared_subscription(run: Run) -> None:
+    assert run("topics") == {"alone": [["m0", "m1"]] * 2, "shared": ["m0", "m1"]}
+
+
+@pytest.mark.rule("D1")
+def test_a_lasting_subscription(run: Run) -> None:
+    assert run("lasting") == {"first": ["first"], "away": ["away"], "closed": ["end"]}
+
+
+@pytest.mark.rule("D1")
+def test_consumer_groups_of_a_queue(run: Run) -> None:
+    assert run("groups") == {name: ["m0", "m1"] for name in ("billing", "shipping", "default")}
+
+
+@pytest.mark.rule("P15")
+def test_one_connection_for_a_container(run: Run) -> None:
+    assert run("sole") == {"second": "invalid-field"}

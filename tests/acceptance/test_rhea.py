@@ -212,3 +212,33 @@ def test_selecting(run: Run) -> None:
 @pytest.mark.rule("P2")
 def test_a_megabyte_in_small_frames(run: Run) -> None:
     assert run("large") == {"answered": "accepted", "equal": True}
+
+
+@pytest.mark.rule("T31")
+def test_five_thousand_posts_in_one_transaction(run: Run) -> None:
+    assert run("many_posts") == {"kinds": ["accepted"], "committed": ACCEPTED, "received": 5000, "in_order": True}
+
+
+@pytest.mark.rule("D1")
+def test_topics_and_a_shared_subscription(run: Run) -> None:
+    assert run("topics") == {"alone": [["m0", "m1"]] * 2, "shared": ["m0", "m1"]}
+
+
+@pytest.mark.rule("D1", "P8")
+def test_a_lasting_subscription(run: Run) -> None:
+    assert run("lasting") == {"answered": ["never", 1], "first": ["first"], "away": ["away"], "closed": ["end"]}
+
+
+@pytest.mark.rule("D1")
+def test_consumer_groups_of_a_queue(run: Run) -> None:
+    assert run("groups") == {name: ["m0", "m1"] for name in ("billing", "shipping", "default")}
+
+
+@pytest.mark.rule("P12")
+def test_an_expired_message_is_not_delivered(run: Run) -> None:
+    assert run("expiration") == {"left": ["lasting"]}
+
+
+@pytest.mark.rule("P15")
+def test_one_connection_for_a_container(run: Run) -> None:
+    assert run("sole") == {"offered": True, "refused": "amqp:invalid-field", "closed": "amqp:resource-locked"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import threading
 import time
 from collections import Counter
@@ -27,7 +28,7 @@ def two() -> Iterator[Service]:
         yield service
 
 
-def _pids(service: Service, since: int = 0, count: int = 2) -> dict[int, int]:
+def pids_of_workers(service: Service, since: int = 0, count: int = 2) -> dict[int, int]:
     """The pid of each worker by its number, as last said."""
     found: dict[int, int] = {}
     deadline = time.monotonic() + PATIENCE
@@ -40,9 +41,9 @@ def _pids(service: Service, since: int = 0, count: int = 2) -> dict[int, int]:
     return found
 
 
-def _worker_of(client: Client, pids: dict[int, int]) -> int:
-    """The number of the worker that has the other end of the client's connection."""
-    port = client.socket.getsockname()[1]
+def worker_of(sock: socket.socket, pids: dict[int, int]) -> int:
+    """The number of the worker that has the other end of the connection."""
+    port = sock.getsockname()[1]
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     inodes = {fields[9] for fields in rows if int(fields[2].split(":")[1], 16) == port}
     for number, pid in pids.items():
@@ -59,7 +60,7 @@ def _one_each(service: Service, pids: dict[int, int]) -> dict[int, Client]:
     for attempt in range(200):
         client = Client(service.port, f"client-{attempt}")
         client.control  # noqa: B018 - the worker has accepted the connection when it answers
-        number = _worker_of(client, pids)
+        number = worker_of(client.socket, pids)
         if number in clients:
             client.close()
         else:
@@ -70,7 +71,7 @@ def _one_each(service: Service, pids: dict[int, int]) -> dict[int, Client]:
 
 
 def test_what_is_posted_at_one_is_delivered_at_the_other(two: Service) -> None:
-    clients = _one_each(two, _pids(two))
+    clients = _one_each(two, pids_of_workers(two))
     receiver = clients[1].receiver("orders", 10)
     sender = clients[0].sender("orders")
     # each only after the one before was taken: it is the notice that brings it, and no look at the store by chance
@@ -88,7 +89,7 @@ def test_what_is_posted_at_one_is_delivered_at_the_other(two: Service) -> None:
 
 @pytest.mark.rule("T11")
 def test_the_outcome_is_known_at_the_other(two: Service) -> None:
-    clients = _one_each(two, _pids(two))
+    clients = _one_each(two, pids_of_workers(two))
     sender = clients[0].sender("orders")
     txn = clients[0].declare()
     clients[0].post(sender, "m", txn=txn)
@@ -103,7 +104,7 @@ def test_the_outcome_is_known_at_the_other(two: Service) -> None:
 
 @pytest.mark.rule("D5", "H13")
 def test_a_killed_worker_gives_back_what_it_held_and_the_other_goes_on(two: Service) -> None:
-    pids = _pids(two)
+    pids = pids_of_workers(two)
     clients = _one_each(two, pids)
     dying, living = clients[0], clients[1]
     sender = living.sender("orders")
@@ -129,14 +130,14 @@ def test_a_killed_worker_gives_back_what_it_held_and_the_other_goes_on(two: Serv
     counts = {each.body: each.message.delivery_count for each in back}
     assert counts.pop("after") == 0
     assert set(counts.values()) == {1}
-    assert _pids(two, seen, 1).keys() == {0}
+    assert pids_of_workers(two, seen, 1).keys() == {0}
     living.close()
 
 
 @pytest.mark.rule("D5")
 def test_competing_consumers_at_both_get_each_message_once(two: Service) -> None:
     count = 2000
-    clients = _one_each(two, _pids(two))
+    clients = _one_each(two, pids_of_workers(two))
     senders = {number: client.sender("orders") for number, client in clients.items()}
     got: Counter[str] = Counter()
     by: Counter[int] = Counter()
@@ -190,13 +191,13 @@ def test_workers_killed_in_turn_under_load(two: Service) -> None:
         worker.start()
     for kill in range(8):
         time.sleep(0.5)
-        pids = _pids(two)
+        pids = pids_of_workers(two)
         seen = len(two.log_lines())
         history.kills += 1
         ended = [line for line in two.log_lines() if line.get("event") == "worker ended" and line["status"] != -9]
         assert not ended, "\n".join(map(str, two.log_lines()))
         os.kill(pids[kill % 2], signal.SIGKILL)
-        _pids(two, seen, 1)
+        pids_of_workers(two, seen, 1)
     time.sleep(0.5)
     history.stopping = True
     for thread in load:

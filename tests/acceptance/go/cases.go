@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sort"
+	"time"
 
 	"github.com/Azure/go-amqp"
 )
@@ -19,6 +21,12 @@ var cases = map[string]func(context.Context, *client) (seen, error){
 	"settled":          settled,
 	"dynamic":          dynamic,
 	"subscription":     subscription,
+	"shared":           shared,
+	"groups":           groups,
+	"browse":           browse,
+	"relay":            relay,
+	"expiration":       expiration,
+	"dead-letters":     deadLetters,
 }
 
 // client has a connection with one session, and the addresses of one case.
@@ -333,4 +341,181 @@ func subscription(ctx context.Context, c *client) (seen, error) {
 		}
 	}
 	return result, nil
+}
+
+// take accepts count messages.
+func take(ctx context.Context, receiver *amqp.Receiver, count int) ([]string, error) {
+	texts := []string{}
+	for len(texts) < count {
+		message, err := receiver.Receive(ctx, nil)
+		if err != nil {
+			return nil, err
+		}
+		if err := receiver.AcceptMessage(ctx, message); err != nil {
+			return nil, err
+		}
+		texts = append(texts, string(message.GetData()))
+	}
+	return texts, nil
+}
+
+// shared is two links of one subscription, which share what comes.
+func shared(ctx context.Context, c *client) (seen, error) {
+	members := []*amqp.Receiver{}
+	for _, name := range []string{"prices|1", "prices|2"} {
+		member, err := c.session.NewReceiver(ctx, c.address("t"), &amqp.ReceiverOptions{
+			Name:               name,
+			SourceCapabilities: []string{"topic", "shared", "global"},
+			SourceExpiryPolicy: amqp.ExpiryPolicyNever,
+		})
+		if err != nil {
+			return nil, err
+		}
+		members = append(members, member)
+	}
+	topic := &amqp.SenderOptions{TargetCapabilities: []string{"topic"}}
+	if err := c.send(ctx, "t", topic, "m0", "m1"); err != nil {
+		return nil, err
+	}
+	received := []string{}
+	for _, member := range members {
+		texts, err := take(ctx, member, 1)
+		if err != nil {
+			return nil, err
+		}
+		received = append(received, texts...)
+	}
+	sort.Strings(received)
+	for _, member := range members {
+		if err := member.Close(ctx); err != nil {
+			return nil, err
+		}
+	}
+	return seen{"shared": received}, nil
+}
+
+// groups of a queue have every message each.
+func groups(ctx context.Context, c *client) (seen, error) {
+	result := seen{}
+	members := map[string]*amqp.Receiver{}
+	for _, group := range []string{"billing", "shipping"} {
+		member, err := c.session.NewReceiver(ctx, c.address("q")+"::"+group, nil)
+		if err != nil {
+			return nil, err
+		}
+		members[group] = member
+	}
+	if err := c.send(ctx, "q", nil, "m0", "m1"); err != nil {
+		return nil, err
+	}
+	for group, member := range members {
+		texts, err := take(ctx, member, 2)
+		if err != nil {
+			return nil, err
+		}
+		result[group] = texts
+	}
+	left, err := c.takeAll(ctx, "q")
+	result["default"] = left
+	return result, err
+}
+
+// browse looks and takes nothing.
+func browse(ctx context.Context, c *client) (seen, error) {
+	if err := c.send(ctx, "q", nil, "m0", "m1", "m2"); err != nil {
+		return nil, err
+	}
+	browser, err := c.session.NewReceiver(ctx, c.address("q"), &amqp.ReceiverOptions{
+		Credit:                 10,
+		SourceDistributionMode: amqp.SourceDistributionModeCopy,
+	})
+	if err != nil {
+		return nil, err
+	}
+	browsed, err := take(ctx, browser, 3)
+	if err != nil {
+		return nil, err
+	}
+	if err := browser.Close(ctx); err != nil {
+		return nil, err
+	}
+	left, err := c.takeAll(ctx, "q")
+	return seen{"browsed": browsed, "left": left}, err
+}
+
+// relay sends without an address of the link: each message says where to.
+func relay(ctx context.Context, c *client) (seen, error) {
+	sender, err := c.session.NewSender(ctx, "", nil)
+	if err != nil {
+		return nil, err
+	}
+	result := seen{}
+	for _, name := range []string{"a", "b"} {
+		to := c.address(name)
+		message := amqp.NewMessage([]byte("to " + name))
+		message.Properties = &amqp.MessageProperties{To: &to}
+		if err := sender.Send(ctx, message, nil); err != nil {
+			return nil, err
+		}
+	}
+	var refused *amqp.Error
+	if err := sender.Send(ctx, amqp.NewMessage([]byte("without to")), nil); !errors.As(err, &refused) {
+		return nil, fmt.Errorf("expected the message to be rejected, got %v", err)
+	}
+	result["nowhere"] = refused.Condition
+	for _, name := range []string{"a", "b"} {
+		if result[name], err = c.takeAll(ctx, name); err != nil {
+			return nil, err
+		}
+	}
+	return result, nil
+}
+
+// expiration: what has expired is not delivered.
+func expiration(ctx context.Context, c *client) (seen, error) {
+	sender, err := c.session.NewSender(ctx, c.address("q"), nil)
+	if err != nil {
+		return nil, err
+	}
+	for text, ttl := range map[string]time.Duration{"brief": time.Millisecond, "lasting": time.Hour} {
+		message := amqp.NewMessage([]byte(text))
+		message.Header = &amqp.MessageHeader{TTL: ttl, Priority: 4} // as where nothing is said; go-amqp would say 0
+		if err := sender.Send(ctx, message, nil); err != nil {
+			return nil, err
+		}
+	}
+	time.Sleep(20 * time.Millisecond)
+	left, err := c.takeAll(ctx, "q")
+	return seen{"left": left}, err
+}
+
+// deadLetters has what was rejected.
+func deadLetters(ctx context.Context, c *client) (seen, error) {
+	if err := c.send(ctx, "q", nil, "bad"); err != nil {
+		return nil, err
+	}
+	receiver, err := c.session.NewReceiver(ctx, c.address("q"), nil)
+	if err != nil {
+		return nil, err
+	}
+	message, err := receiver.Receive(ctx, nil)
+	if err != nil {
+		return nil, err
+	}
+	if err := receiver.RejectMessage(ctx, message, &amqp.Error{Condition: "acceptance:bad"}); err != nil {
+		return nil, err
+	}
+	letters, err := c.session.NewReceiver(ctx, "%DLQ%"+c.address("q"), nil)
+	if err != nil {
+		return nil, err
+	}
+	texts, err := take(ctx, letters, 1)
+	if err != nil {
+		return nil, err
+	}
+	if err := receiver.Close(ctx); err != nil {
+		return nil, err
+	}
+	left, err := c.takeAll(ctx, "q")
+	return seen{"letters": texts, "left": left}, err
 }

@@ -2,7 +2,11 @@
 // with 0; 1: the case threw or took too long; 2: no such case. The test that started it judges what was seen.
 'use strict';
 
-const cases = { ...require('./transaction_cases.js'), ...require('./delivery_cases.js') };
+const cases = {
+    ...require('./transaction_cases.js'),
+    ...require('./delivery_cases.js'),
+    ...require('./subscription_cases.js'),
+};
 const { Client } = require('./client.js');
 
 const PATIENCE_MS = 120000;

@@ -241,6 +241,25 @@ async function controlLinkClosed(client) {
     return { asked: told(asked), q: await client.takeAll('q'), from: await client.takeAll('from') };
 }
 
+// T31: one transaction of 5,000 posts.
+async function manyPosts(client) {
+    const count = 5000;
+    const connection = await client.connect();
+    const controller = await controllerOf(connection);
+    const sender = await client.sender(connection, client.address('q'));
+    const txnId = await declare(controller);
+    const answers = [];
+    while (answers.length < count) {
+        if (!sender.sendable()) await next(sender, 'sendable');
+        answers.push(post(sender, txnId, { body: answers.length }));
+    }
+    const kinds = new Set((await Promise.all(answers)).map((each) => outcomeOf(each.state)));
+    const committed = told(await discharge(controller, txnId, false));
+    const inbox = await client.receiver(connection, client.address('q'));
+    const received = await inbox.credit(count).takeUpTo(count - 1);
+    return { kinds: [...kinds], committed, received: received.length, in_order: received.every((body, i) => body === i) };
+}
+
 module.exports = {
     commit,
     rollback,
@@ -251,4 +270,5 @@ module.exports = {
     settled_control: settledControl,
     timeout,
     control_link_closed: controlLinkClosed,
+    many_posts: manyPosts,
 };

@@ -7,7 +7,11 @@ use fe2o3_amqp::session::SessionHandle;
 use fe2o3_amqp::transaction::{
     Controller, OwnedTransaction, Transaction, TransactionDischarge, TransactionPosting, TransactionRetirement,
 };
-use fe2o3_amqp::types::messaging::{Modified, Outcome};
+use fe2o3_amqp::types::definitions::SenderSettleMode;
+use fe2o3_amqp::types::messaging::{
+    DistributionMode, Header, Message, Modified, Outcome, Properties, Source, Target, TerminusExpiryPolicy,
+};
+use fe2o3_amqp::types::primitives::{Array, Symbol};
 use fe2o3_amqp::{Connection, Receiver, Sender, Session};
 use serde_json::{json, Value};
 
@@ -23,6 +27,15 @@ pub async fn run(case: &str, url: &str) -> Result<Option<Value>, Failure> {
         "retire" => retire(&mut client).await?,
         "transfer" => transfer(&mut client).await?,
         "dropped" => dropped(&mut client).await?,
+        "settled" => settled(&mut client).await?,
+        "browse" => browse(&mut client).await?,
+        "dynamic" => dynamic(&mut client).await?,
+        "relay" => relay(&mut client).await?,
+        "groups" => groups(&mut client).await?,
+        "expiration" => expiration(&mut client).await?,
+        "dead-letters" => dead_letters(&mut client).await?,
+        "subscription" => subscription(&mut client, url).await?,
+        "resume" => resume(&mut client).await?,
         _ => return Ok(None),
     };
     client.close().await?;
@@ -243,5 +256,182 @@ async fn dropped(client: &mut Client) -> Result<Value, Failure> {
     transaction.commit().await?;
     sender.close().await?;
     controller.close().await?;
+    Ok(json!({"left": client.take_all("q").await?}))
+}
+
+/// Accepts `count` messages.
+async fn take(receiver: &mut Receiver, count: usize) -> Result<Vec<String>, Failure> {
+    let mut texts = Vec::new();
+    for _ in 0..count {
+        let delivery = receiver.recv::<String>().await?;
+        receiver.accept(&delivery).await?;
+        texts.push(delivery.into_body());
+    }
+    Ok(texts)
+}
+
+async fn settled(client: &mut Client) -> Result<Value, Failure> {
+    let (link, address) = (client.link(), client.address("q"));
+    let mut sender = Sender::builder()
+        .name(link)
+        .target(address)
+        .sender_settle_mode(SenderSettleMode::Settled)
+        .attach(&mut client.session)
+        .await?;
+    for i in 0..3 {
+        sender.send(format!("m{i}")).await?;
+    }
+    sender.close().await?;
+    Ok(json!({"left": client.take_all("q").await?}))
+}
+
+async fn browse(client: &mut Client) -> Result<Value, Failure> {
+    client.send("q", &["m0", "m1", "m2"]).await?;
+    let link = client.link();
+    let source = Source::builder().address(client.address("q")).distribution_mode(DistributionMode::Copy).build();
+    let mut browser = Receiver::builder().name(link).source(source).attach(&mut client.session).await?;
+    let browsed = take(&mut browser, 3).await?;
+    browser.close().await?;
+    Ok(json!({"browsed": browsed, "left": client.take_all("q").await?}))
+}
+
+/// An address that lives as long as its link.
+async fn dynamic(client: &mut Client) -> Result<Value, Failure> {
+    let link = client.link();
+    let source = Source::builder().dynamic(true).build();
+    let mut replies = Receiver::builder().name(link).source(source).attach(&mut client.session).await?;
+    let address = replies.source().as_ref().and_then(|source| source.address.clone()).ok_or("no address was made")?;
+    let link = client.link();
+    let mut sender = Sender::attach(&mut client.session, link, address.clone()).await?;
+    accepted(sender.send("reply".to_string()).await?)?;
+    sender.close().await?;
+    let received = take(&mut replies, 1).await?;
+    replies.close().await?;
+    let link = client.link();
+    let after = Sender::attach(&mut client.session, link, address).await;
+    Ok(json!({"received": received, "after": if after.is_ok() { "attached" } else { "refused" }}))
+}
+
+/// The anonymous relay: each message says where to.
+async fn relay(client: &mut Client) -> Result<Value, Failure> {
+    let link = client.link();
+    let target = Target::builder().build();
+    let mut sender = Sender::builder().name(link).target(target).attach(&mut client.session).await?;
+    for name in ["a", "b"] {
+        let message = Message::builder()
+            .properties(Properties::builder().to(client.address(name)).build())
+            .value(format!("to {name}"))
+            .build();
+        accepted(sender.send(message).await?)?;
+    }
+    let nowhere = sender.send("without to".to_string()).await?;
+    sender.close().await?;
+    Ok(json!({
+        "nowhere": matches!(nowhere, Outcome::Rejected(_)),
+        "a": client.take_all("a").await?,
+        "b": client.take_all("b").await?,
+    }))
+}
+
+async fn groups(client: &mut Client) -> Result<Value, Failure> {
+    let mut billing = client.receiver("q::billing").await?;
+    let mut shipping = client.receiver("q::shipping").await?;
+    client.send("q", &["m0", "m1"]).await?;
+    let seen = (take(&mut billing, 2).await?, take(&mut shipping, 2).await?);
+    billing.close().await?;
+    shipping.close().await?;
+    Ok(json!({"billing": seen.0, "shipping": seen.1, "default": client.take_all("q").await?}))
+}
+
+async fn expiration(client: &mut Client) -> Result<Value, Failure> {
+    let mut sender = client.sender("q").await?;
+    for (text, ttl) in [("brief", 1), ("lasting", 3_600_000)] {
+        let header = Header { ttl: Some(ttl), ..Header::default() };
+        accepted(sender.send(Message::builder().header(header).value(text.to_string()).build()).await?)?;
+    }
+    sender.close().await?;
+    tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    Ok(json!({"left": client.take_all("q").await?}))
+}
+
+async fn dead_letters(client: &mut Client) -> Result<Value, Failure> {
+    client.send("q", &["bad"]).await?;
+    let mut receiver = client.receiver("q").await?;
+    let bad = receiver.recv::<String>().await?;
+    receiver.reject(&bad, None).await?;
+    receiver.close().await?;
+    let (link, address) = (client.link(), format!("%DLQ%{}", client.address("q")));
+    let mut letters = Receiver::attach(&mut client.session, link, address).await?;
+    let texts = take(&mut letters, 1).await?;
+    letters.close().await?;
+    Ok(json!({"letters": texts, "left": client.take_all("q").await?}))
+}
+
+fn capabilities(names: &[&str]) -> Array<Symbol> {
+    Array(names.iter().map(|name| Symbol::from(*name)).collect())
+}
+
+/// A lasting subscription gets what came while its connection was away; with one that is shared.
+async fn subscription(client: &mut Client, url: &str) -> Result<Value, Failure> {
+    let target = Target::builder().address(client.address("t")).capabilities(capabilities(&["topic"])).build();
+    let link = client.link();
+    let mut sender = Sender::builder().name(link).target(target).attach(&mut client.session).await?;
+    let address = client.address("t");
+    let source = |kind: &[&str]| {
+        Source::builder()
+            .address(address.clone())
+            .capabilities(capabilities(kind))
+            .expiry_policy(TerminusExpiryPolicy::Never)
+            .build()
+    };
+    let mut seen = Vec::new();
+    for round in ["first", "away"] {
+        if round == "away" {
+            accepted(sender.send(round.to_string()).await?)?;
+        }
+        let mut connection = Connection::open("fe2o3-reader", url).await?;
+        let mut session = Session::begin(&mut connection).await?;
+        let mut receiver =
+            Receiver::builder().name("prices").source(source(&["topic"])).attach(&mut session).await?;
+        if round == "first" {
+            accepted(sender.send(round.to_string()).await?)?;
+        }
+        seen.push(take(&mut receiver, 1).await?);
+        receiver.detach().await.map_err(|(_, error)| error)?;
+        session.end().await?;
+        connection.close().await?;
+    }
+    let kind = ["topic", "shared", "global"];
+    let mut members = Vec::new();
+    for name in ["quotes|1", "quotes|2"] {
+        members.push(Receiver::builder().name(name).source(source(&kind)).attach(&mut client.session).await?);
+    }
+    accepted(sender.send("m0".to_string()).await?)?;
+    let [first, second] = members.as_mut_slice() else { unreachable!() };
+    let one = tokio::select! {
+        texts = take(first, 1) => texts?,
+        texts = take(second, 1) => texts?,
+    };
+    for member in members {
+        member.close().await?;
+    }
+    sender.close().await?;
+    Ok(json!({"lasting": seen, "shared": one}))
+}
+
+/// A sender that is detached while its posts are under way, and resumed.
+async fn resume(client: &mut Client) -> Result<Value, Failure> {
+    let mut sender = client.sender("q").await?;
+    let mut answers = Vec::new();
+    for i in 0..20 {
+        answers.push(sender.send_batchable(format!("m{i}")).await?);
+    }
+    let detached = sender.detach().await.map_err(|(_, error)| error)?;
+    let mut sender = detached.resume().await?;
+    for answer in answers {
+        accepted(answer.await?)?;
+    }
+    accepted(sender.send("after".to_string()).await?)?;
+    sender.close().await?;
     Ok(json!({"left": client.take_all("q").await?}))
 }

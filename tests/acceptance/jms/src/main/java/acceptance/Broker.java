@@ -46,10 +46,11 @@ final class Broker implements AutoCloseable {
     }
 
     /** A started connection that finds its way back when the service is gone for a while. */
-    Connection reconnecting() throws JMSException {
+    Connection reconnecting(String... options) throws JMSException {
         return connectTo(
                 "failover:(" + url + ")?failover.initialReconnectDelay=20&failover.reconnectDelay=50"
-                        + "&failover.useReconnectBackOff=false&failover.maxReconnectAttempts=-1");
+                        + "&failover.useReconnectBackOff=false&failover.maxReconnectAttempts=-1"
+                        + (options.length == 0 ? "" : "&" + String.join("&", options)));
     }
 
     private Connection connectTo(String uri) throws JMSException {

@@ -32,7 +32,24 @@ final class DeliveryCases {
                 "time-to-live", DeliveryCases::timeToLive,
                 "later", DeliveryCases::later,
                 "no-prefetch", DeliveryCases::noPrefetch,
-                "not-allowed", DeliveryCases::notAllowed);
+                "not-allowed", DeliveryCases::notAllowed,
+                "dead-letters", DeliveryCases::deadLetters);
+    }
+
+    /** Qpid JMS says by a property which outcome an acknowledgement is. */
+    private static void deadLetters(Broker broker, Map<String, Object> seen) throws Exception {
+        int rejected = 2;
+        Connection connection = broker.connect();
+        Session session = connection.createSession(false, Session.CLIENT_ACKNOWLEDGE);
+        Broker.send(session, session.createProducer(broker.queue(session, "q")), "bad", 1);
+        Message bad = Broker.receive(session.createConsumer(broker.queue(session, "q")));
+        bad.setIntProperty("JMS_AMQP_ACK_TYPE", rejected);
+        bad.acknowledge();
+        Session other = Broker.automatic(connection);
+        Message letter = Broker.receive(other.createConsumer(other.createQueue("%DLQ%" + broker.address("q"))));
+        seen.put("letter", Broker.text(letter));
+        connection.close(); // its consumer would have the mark
+        seen.put("left", broker.takeAll("q"));
     }
 
     /** By priority, and no sooner than they are to be delivered; in a transaction too. */

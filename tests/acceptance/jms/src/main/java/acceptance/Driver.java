@@ -41,6 +41,7 @@ public final class Driver {
         cases.putAll(SubscriptionCases.all());
         cases.putAll(FailureCases.all());
         cases.putAll(SelectorCases.all());
+        cases.putAll(ClientIdCases.all());
         if (args.length != 2 || !cases.containsKey(args[0])) {
             System.err.println("usage: Driver CASE URL, with CASE one of " + cases.keySet());
             System.exit(2);

@@ -19,7 +19,8 @@ final class FailureCases {
         return Map.of(
                 "reconnect", FailureCases::reconnect,
                 "transaction-over-a-kill", FailureCases::transactionOverAKill,
-                "commit-in-doubt", FailureCases::commitInDoubt);
+                "commit-in-doubt", FailureCases::commitInDoubt,
+                "failover", FailureCases::failover);
     }
 
     private static void reconnect(Broker broker, Map<String, Object> seen) throws Exception {
@@ -87,6 +88,48 @@ final class FailureCases {
         seen.put("committed", committed);
         seen.put("unknown", unknown);
         seen.put("received", broker.takeAll("q"));
+    }
+
+    /**
+     * Two services on one store, {@code URL1,URL2}: commits go on at the second when the first is killed. What was cut is
+     * told to have been rolled back, or is in doubt.
+     */
+    private static void failover(Broker broker, Map<String, Object> seen) throws Exception {
+        List<String> committed = new ArrayList<>();
+        List<String> cut = new ArrayList<>();
+        Connection connection = broker.reconnecting();
+        Session session = Broker.transacted(connection);
+        MessageProducer producer = session.createProducer(broker.queue(session, "q"));
+        Thread kill = new Thread(() -> {
+            try {
+                Driver.step("kill the first");
+            } catch (Exception error) {
+                throw new IllegalStateException(error);
+            }
+        });
+        int after = 0;
+        for (int number = 0; after < 20; number++) {
+            String name = "t" + number;
+            if (number == 20) {
+                kill.start();
+            }
+            boolean killed = number > 20 && !kill.isAlive();
+            try {
+                Broker.send(session, producer, name + "/", Committer.SIZE);
+                session.commit();
+                committed.add(name);
+                after += killed ? 1 : 0;
+            } catch (TransactionRolledBackException inDoubt) {
+                cut.add(name);
+            }
+        }
+        connection.close();
+        seen.put("size", Committer.SIZE);
+        seen.put("committed", committed);
+        seen.put("cut", cut);
+        try (Broker second = new Broker(broker.url.substring(broker.url.indexOf(',') + 1), "failover")) {
+            seen.put("received", second.takeAll("q"));
+        }
     }
 
     /** Transactions of {@link #SIZE} messages until the connection breaks. */

@@ -1,0 +1,124 @@
+"""Containers that want one connection alone (rule P15; AMQP Enforcing Connection Uniqueness 1.0).
+
+A claim is a row of the store, so that it holds over all instances. Whoever finds it taken tells its holder, and asks
+again: until the claim is free, or the holder has shown that it lives.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from typing import TYPE_CHECKING, Protocol
+
+from coordinator.errors import Condition, Refusal
+from store import queries
+from store.errors import StoreError
+from store.recovery import STALE_SECONDS
+
+if TYPE_CHECKING:
+    from coordinator.service import Service
+    from store.queries import Row
+
+_FIRST_WAIT_SECONDS = 0.02
+_LONGEST_WAIT_SECONDS = 0.5
+#: The claim of an instance that died is free when the others have given it up, which takes as long.
+_PATIENCE_SECONDS = STALE_SECONDS + 2.0
+
+
+class Holder(Protocol):
+    """The connection a claim is for."""
+
+    def answered(self, refusal: Refusal | None) -> None:
+        """The claim is its own, or why not; once."""
+
+    def called(self) -> None:
+        """It has the claim, and another connection of the container is there."""
+
+
+class Claim:
+    """``number``: of the connection, in this process; ``close_existing``: what it asks for against the next one."""
+
+    def __init__(self, service: Service, holder: Holder, number: int, container: str, *, close_existing: bool) -> None:
+        self._service = service
+        self._holder = holder
+        self._number = number
+        self._close_existing = close_existing
+        self._container = container.encode()
+        self._digest = hashlib.sha256(self._container).digest()
+        self._asked = time.monotonic()
+        self._asked_at = b""
+        self._wait = _FIRST_WAIT_SECONDS
+        self._released = False
+        self._ask()
+
+    @property
+    def _key(self) -> list[bytes | None]:
+        return [self._digest, self._service.lease_octets, self._number.to_bytes(8, "big")]
+
+    def _ask(self) -> None:
+        if self._released:
+            return
+        digest, instance, number = self._key
+        close_existing = self._close_existing.to_bytes(1, "big")
+        parameters = [digest, self._container, instance, number, close_existing, self._asked_at]
+        self._service.queries.ask(queries.CLAIM, parameters, self._answered)
+
+    def _answered(self, rows: list[Row] | StoreError) -> None:
+        if self._released:
+            return
+        if isinstance(rows, StoreError):
+            refusal = Refusal(Condition.INTERNAL_ERROR, "the store cannot say whether the container is connected")
+            self._holder.answered(refusal)
+            return
+        own, seen, now, _ = rows[0]
+        self._asked_at = self._asked_at or now.encode()
+        if own:
+            self._holder.answered(None)
+        elif seen or time.monotonic() - self._asked > _PATIENCE_SECONDS:
+            refusal = Refusal(
+                Condition.INVALID_FIELD, "the container is connected already, and asked to have one connection alone"
+            )
+            self._holder.answered(refusal)
+        else:
+            self._service.loop.call_later(self._wait, self._ask)
+            self._wait = min(2 * self._wait, _LONGEST_WAIT_SECONDS)
+
+    def called(self) -> None:
+        self._holder.called()
+
+    def seen(self) -> None:
+        """Its connection lives: the other one is refused."""
+        if not self._released:
+            self._service.queries.ask(queries.SEEN, self._key, lambda _: None)
+
+    def release(self) -> None:
+        """Its connection is gone, or was never taken. Questions are answered in their order, so that this comes after
+        a claim that is under way.
+        """
+        self._released = True
+        self._service.sole_connections.forget(self._number)
+        self._service.queries.ask(queries.RELEASE, self._key, lambda _: None)
+
+
+class SoleConnections:
+    """The claims of this instance's connections."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._claims: dict[int, Claim] = {}
+
+    def claim(self, holder: Holder, number: int, container: str, *, close_existing: bool) -> Claim:
+        claim = Claim(self._service, holder, number, container, close_existing=close_existing)
+        self._claims[number] = claim
+        return claim
+
+    def forget(self, number: int) -> None:
+        self._claims.pop(number, None)
+
+    def called(self, payload: str) -> None:
+        """Another connection, here or at another instance, found a claim taken."""
+        instance, _, number = payload.partition(" ")
+        if int(instance) == self._service.instance_id:
+            claim = self._claims.get(int(number))
+            if claim is not None:
+                claim.called()

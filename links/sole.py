@@ -1,0 +1,152 @@
+"""A connection that is to be its container's only one: what it asks for, and whether it still lives (rule P15).
+
+The extension is AMQP Enforcing Connection Uniqueness 1.0. Detection is *weak*: connections that did not ask count for
+nothing, and open beside any other. Of two that ask, the policy of the one that is there decides.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import termios
+import time
+from contextlib import suppress
+from fcntl import ioctl
+from typing import TYPE_CHECKING
+
+import structlog
+from proton import symbol, uint
+
+from coordinator.encoding import DecodeError, decode, pairs, skip
+from coordinator.errors import Condition, Refusal
+from links import container, engine, values
+
+if TYPE_CHECKING:
+    from links.connection import Connection
+
+log = structlog.get_logger(__name__)
+
+_REFUSE_CONNECTION, _CLOSE_EXISTING = 0, 1
+_WEAK = 1
+#: the constructors of a uint (part 1, section 1.6.4)
+_UINT = (0x43, 0x52, 0x70)
+_ENFORCEMENT_POLICY = symbol("sole-connection-enforcement-policy")
+_DETECTION_POLICY = symbol("sole-connection-detection-policy")
+
+#: A peer whose host does not answer so long is gone: time for three repeats of a lost packet.
+_ANSWER_SECONDS = 2.0
+_LOOK_SECONDS = 0.02
+_EMPTY_FRAME = b"\x00\x00\x00\x08\x02\x00\x00\x00"
+#: of Linux's tcp_info: unacknowledged packets, milliseconds since an acknowledgement came
+_UNACKED, _SINCE_ACK = 24, 56
+_TCP_INFO_ROOM = 104
+#: how coarse its times are
+_TICK_SECONDS = 0.01
+
+
+def policy(connection: engine.Pointer) -> int | None:
+    """The enforcement policy that the peer's open asks for; None where it does not ask to be alone.
+
+    :raises Refusal: where it is none of the extension's.
+    """
+    desired = values.symbols(
+        engine.connection_remote_desired_capabilities(connection), "the desired capabilities of the open"
+    )
+    if container.SOLE_CONNECTION not in desired:
+        return None
+    properties = engine.encoded(engine.connection_remote_properties(connection))
+    try:
+        asked = dict(pairs(properties, 0)).get(_ENFORCEMENT_POLICY) if properties else None
+    except DecodeError as error:
+        raise Refusal(Condition.DECODE_ERROR, f"the properties of the open: {error}") from None
+    if asked is None:
+        return _REFUSE_CONNECTION
+    at = skip(asked, 0)
+    found, _ = decode(asked, at)
+    if asked[at] not in _UINT or found not in (_REFUSE_CONNECTION, _CLOSE_EXISTING):
+        raise Refusal(
+            Condition.INVALID_FIELD,
+            f"{_ENFORCEMENT_POLICY} {found!r}: 0 (refuse-connection) or 1 (close-existing) as uint was expected",
+        )
+    return _CLOSE_EXISTING if found else _REFUSE_CONNECTION
+
+
+class Sole:
+    """Claims the container for ``connection``, which waits for the answer before it is opened."""
+
+    def __init__(self, connection: Connection, asked: int) -> None:
+        self._connection = connection
+        self._policy = asked
+        self._probing = False
+        self._claim = connection.service.sole_connections.claim(
+            self, connection.number, connection.container, close_existing=asked == _CLOSE_EXISTING
+        )
+
+    def properties(self) -> dict[object, object]:
+        """Of our open: what holds for this connection from now on."""
+        return {_ENFORCEMENT_POLICY: uint(self._policy), _DETECTION_POLICY: uint(_WEAK)}
+
+    def answered(self, refusal: Refusal | None) -> None:
+        if refusal is None:
+            self._connection.admit()
+        else:
+            self._connection.refuse_open(refusal, field="container-id")
+
+    def release(self) -> None:
+        self._claim.release()
+
+    def called(self) -> None:
+        connection = self._connection
+        if self._policy == _CLOSE_EXISTING:
+            connection.force_close(
+                Condition.RESOURCE_LOCKED,
+                "another connection of the container was opened; this one asked for close-existing",
+                {symbol("sole-connection-enforcement"): True},
+            )
+        elif not self._probing:
+            self._probing = True
+            self._probe()
+
+    def _probe(self) -> None:
+        """Whether the peer's host answers. A client that lost its network, and comes back, must not be refused for the
+        connection that it lost.
+        """
+        connection = self._connection
+        with suppress(OSError):
+            # nothing of a frame is waiting, and there is room for a whole one
+            if not connection.writing and not _waiting(connection.socket):
+                connection.socket.send(_EMPTY_FRAME)
+        self._look(time.monotonic())
+
+    def _look(self, since: float) -> None:
+        connection = self._connection
+        if not connection.open:
+            return
+        passed = time.monotonic() - since
+        if _answers(connection.socket, passed):
+            self._probing = False
+            self._claim.seen()
+        elif passed < _ANSWER_SECONDS:
+            connection.reactor.call_later(_LOOK_SECONDS, lambda: self._look(since))
+        else:
+            log.info("connection closed: its host is gone", peer=connection.peer, container=connection.container)
+            connection.reactor.close(connection)
+
+
+def _waiting(sock: socket.socket) -> int:
+    """Octets written that the peer's host has not acknowledged."""
+    octets = ioctl(sock.fileno(), termios.TIOCOUTQ, bytes(4))
+    return int(struct.unpack("i", octets)[0])
+
+
+def _answers(sock: socket.socket, seconds: float) -> bool:
+    """Nothing is unacknowledged, or something was acknowledged in the last ``seconds``."""
+    if sock.family not in (socket.AF_INET, socket.AF_INET6):
+        return True  # no network between
+    try:
+        info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_ROOM)
+    except OSError:
+        return False
+    (unacked,) = struct.unpack_from("I", info, _UNACKED)
+    (since_ack,) = struct.unpack_from("I", info, _SINCE_ACK)
+    return bool(unacked == 0 or since_ack / 1000 < seconds - _TICK_SECONDS)

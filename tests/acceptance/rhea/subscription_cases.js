@@ -1,0 +1,116 @@
+// Topics with their subscriptions, consumer groups, what expires, and one connection alone for a container.
+'use strict';
+
+const rhea = require('rhea');
+
+const { next } = require('./client.js');
+const { answer } = require('./transactions.js');
+
+const topic = (client) => ({ address: client.address('t'), capabilities: ['topic'] });
+
+async function publish(client, bodies) {
+    const connection = await client.connect();
+    const sender = await client.sender(connection, topic(client));
+    for (const body of bodies) await answer(sender.send({ body }));
+}
+
+async function closed(connection) {
+    const end = next(connection, 'connection_close');
+    connection.close();
+    await end;
+}
+
+// D1: each subscriber has every message; those of one shared subscription have one each.
+async function topics(client) {
+    const shared = { ...topic(client), capabilities: ['topic', 'shared', 'global'], expiry_policy: 'never' };
+    const connection = await client.connect();
+    const other = await client.connect();
+    const alone = [await client.receiver(connection, topic(client)), await client.receiver(other, topic(client))];
+    const members = [
+        await client.receiver(connection, shared, { name: 'prices|1' }),
+        await client.receiver(other, shared, { name: 'prices|2' }),
+    ];
+    await publish(client, ['m0', 'm1']);
+    const seen = { alone: [], shared: [] };
+    for (const inbox of alone) {
+        const items = await inbox.credit(2).takeMany(2);
+        seen.alone.push(items.map((item) => item.body));
+    }
+    for (const inbox of members) {
+        const item = await inbox.credit(1).take();
+        item.delivery.accept();
+        seen.shared.push(item.body);
+    }
+    seen.shared.sort();
+    for (const inbox of members) await inbox.close();
+    return seen;
+}
+
+// D1: a lasting subscription gets what came while its connection was away, until its link is closed.
+async function lasting(client) {
+    const source = { ...topic(client), durable: 2, expiry_policy: 'never' };
+    const seen = {};
+    for (const round of ['first', 'away', 'closed']) {
+        if (round !== 'first') await publish(client, [round]);
+        const connection = await client.connect({ container_id: 'rhea-reader' });
+        const inbox = await client.receiver(connection, source, { name: 'prices' });
+        if (round === 'first') {
+            await publish(client, [round]);
+            const answered = inbox.receiver.source;
+            seen.answered = [String(answered.expiry_policy), answered.durable];
+        }
+        if (round === 'closed') await publish(client, ['end']);
+        seen[round] = await inbox.credit(10).takeUpTo(round === 'closed' ? 'end' : round);
+        if (round === 'away') await inbox.close();
+        await closed(connection);
+    }
+    return seen;
+}
+
+// D1: each group of a queue has every message.
+async function groups(client) {
+    const connection = await client.connect();
+    const seen = {};
+    const inboxes = {};
+    for (const group of ['billing', 'shipping']) {
+        inboxes[group] = await client.receiver(connection, `${client.address('q')}::${group}`);
+    }
+    await client.send('q', ['m0', 'm1']);
+    for (const [group, inbox] of Object.entries(inboxes)) seen[group] = await inbox.credit(2).takeUpTo('m1');
+    seen.default = await client.takeAll('q');
+    return seen;
+}
+
+// P12: what has expired is not delivered.
+async function expiration(client) {
+    const connection = await client.connect();
+    const sender = await client.sender(connection, client.address('q'));
+    await answer(sender.send({ body: 'brief', ttl: 1 }));
+    await answer(sender.send({ body: 'lasting', ttl: 3_600_000 }));
+    await new Promise((resolve) => setTimeout(resolve, 20));
+    return { left: await client.takeAll('q') };
+}
+
+// P15: a second connection of the container is refused, or closes the first where that asked for it.
+async function sole(client) {
+    const capability = 'sole-connection-for-container';
+    const alone = (id, policy) => ({
+        container_id: id,
+        desired_capabilities: [capability],
+        properties: { 'sole-connection-enforcement-policy': policy },
+    });
+    const refuse = await client.connect(alone('rhea-refuse', rhea.types.wrap_uint(0)));
+    const offered = [].concat(refuse.offered_capabilities).map(String).includes(capability);
+    const errorOf = (connection) =>
+        new Promise((resolve) => connection.once('connection_error', () => resolve(String(connection.error.condition))));
+    const second = rhea
+        .create_container()
+        .connect({ host: '127.0.0.1', port: client.port, reconnect: false, ...alone('rhea-refuse', rhea.types.wrap_uint(0)) });
+    const refused = await errorOf(second);
+    const first = await client.connect(alone('rhea-close', rhea.types.wrap_uint(1)));
+    const end = errorOf(first);
+    await client.connect(alone('rhea-close', rhea.types.wrap_uint(1)));
+    return { offered, refused, closed: await end };
+}
+
+module.exports = { topics, lasting, groups, expiration, sole };

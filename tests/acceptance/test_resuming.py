@@ -1,0 +1,206 @@
+"""Links that come again with unsettled deliveries (part 2, section 2.6.13), and how long a terminus is said to stay.
+
+The service keeps the state of no link: its answer has no map of unsettled deliveries and a terminus that goes with the
+link. A sender then sends again what has no outcome yet, as a new delivery (tag 1 of the standard's example), and what a
+receiver still lists is forgotten.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.acceptance.test_transactional_work import post
+from tests.fix_wire import Begin
+from tests.wire.frames import RECEIVER, Accepted, Attach, Received, Source, Target
+from tests.wire.messages import Properties, data
+from tests.wire.peer import Receiver, Session
+from tests.wire.types import Described, Symbol, UInt, ULong
+
+ASKED = [
+    pytest.param({}, id="nothing"),
+    pytest.param({"durable": UInt(2), "timeout": UInt(3600)}, id="unsettled-state"),
+    pytest.param({"durable": UInt(1), "expiry_policy": "never"}, id="never"),
+    pytest.param({"expiry_policy": "connection-close", "timeout": UInt(10)}, id="connection-close"),
+]
+MAPS = [
+    pytest.param(None, id="no map"),
+    pytest.param({}, id="empty"),
+    pytest.param({b"0": None}, id="no state"),
+    pytest.param({b"0": Received(section_number=0, section_offset=5)}, id="received"),
+]
+
+
+def assert_goes_with_its_link(answer: Attach) -> None:
+    terminus: Any = answer.target if answer.role is RECEIVER else answer.source
+    assert terminus.expiry_policy == "link-detach"
+    assert not terminus.durable
+    assert not terminus.timeout
+    assert not answer.unsettled
+    assert not answer.incomplete_unsettled
+
+
+def resumed_receiver(session: Session, name: str, source: Source, **fields: Any) -> Receiver:
+    link = session.receiver(source, name=name, **fields)
+    assert not link.answer.unsettled
+    return link
+
+
+@pytest.mark.rule("P8", "P9")
+@pytest.mark.parametrize("asked", ASKED)
+def test_a_terminus_of_a_queue_goes_with_its_link(begin: Begin, address: str, asked: dict[str, Any]) -> None:
+    """Part 3, sections 3.5.3 and 3.5.4: the answer says what holds, not what was asked for."""
+    session = begin()
+    assert_goes_with_its_link(session.sender(Target(address=address, **asked)).answer)
+    assert_goes_with_its_link(session.receiver(Source(address=address, **asked)).answer)
+    assert_goes_with_its_link(session.receiver(Source(address=address, distribution_mode="copy", **asked)).answer)
+
+
+@pytest.mark.rule("P8", "P9")
+@pytest.mark.parametrize("closed", [True, False])
+def test_a_detach_is_answered_in_kind(begin: Begin, address: str, closed: bool) -> None:
+    """Part 2, section 2.6.6: a close in answer to a mere detach obliges the peer to attach again, and to close."""
+    session = begin()
+    for _ in range(2):
+        for link in (
+            session.sender(address, name="a"),
+            session.receiver(address, name="b"),
+            session.sender(None, name="c"),
+        ):
+            assert bool(link.detach(closed=closed).closed) is closed
+
+
+def answers_to(session: Session, numbers: list[int]) -> list[Any]:
+    """The states our deliveries were settled with."""
+    while any(not session.answers[number] for number in numbers):
+        session.peer.step()
+    return [session.answers[number][0].state for number in numbers]
+
+
+@pytest.mark.rule("P19", "D9")
+@pytest.mark.parametrize("relay", [False, True])
+def test_what_was_posted_before_a_detach_is_answered_before_it_is_answered(
+    begin: Begin, address: str, relay: bool
+) -> None:
+    """A settled answer without an outcome would say nothing of a message that may not be stored yet."""
+    session = begin()
+    sender = session.sender(None if relay else address)
+    message = Properties(to=address).encoded() + data(b"x") if relay else data(b"x")
+    numbers = [sender.post(message) for _ in range(50)]
+    assert sender.detach(closed=False).error is None
+    assert answers_to(session, numbers) == [Accepted()] * 50
+    assert len(session.receiver(address).bodies()) == 50
+
+
+@pytest.mark.rule("P19", "D9", "T24")
+def test_what_was_posted_before_the_link_was_refused_is_answered(begin: Begin, address: str) -> None:
+    session = begin()
+    sender = session.sender(address)
+    numbers = [sender.post(data(b"x")) for _ in range(50)]
+    sender.post(data(b"never"), txn=bytes(16), settled=True)
+    assert sender.error == "amqp:transaction:unknown-id"
+    assert answers_to(session, numbers) == [Accepted()] * 50
+    assert len(session.receiver(address).bodies()) == 50
+
+
+@pytest.mark.rule("P8")
+@pytest.mark.parametrize("code", [0x2B, 0x2C, 0x2D, 0x2E])
+def test_a_dynamic_node_is_deleted_on_close_whatever_is_asked(begin: Begin, code: int) -> None:
+    """Part 3, section 3.5.10: of the lifetime policies, delete-on-close (0x2b) is the one that holds."""
+    asked = {Symbol("lifetime-policy"): Described(ULong(code), [])}
+    answer = begin().receiver(Source(dynamic=True, dynamic_node_properties=asked)).answer
+    assert isinstance(answer.source, Source)
+    assert answer.source.dynamic_node_properties == {Symbol("lifetime-policy"): Described(ULong(0x2B), [])}
+
+
+@pytest.mark.rule("P19")
+@pytest.mark.parametrize("unsettled", MAPS)
+def test_a_sender_that_comes_again_sends_again(begin: Begin, address: str, unsettled: dict[bytes, Any] | None) -> None:
+    """The first was stored and its answer lost on the way, the second was cut: without a map neither is known here."""
+    session = begin()
+    sender = session.sender(address, name="again")
+    assert sender.outcome(data(b"first"), delivery_tag=b"0") == Accepted()
+    sender.transfer(
+        data(b"cut")[:4], delivery_id=session.next_delivery_id(), delivery_tag=b"1", settled=False, more=True
+    )
+    sender.detach(closed=False)
+    listed = None if not unsettled else {**unsettled, b"1": None}
+    sender = session.sender(address, name="again", unsettled=listed, incomplete_unsettled=bool(listed) or None)
+    assert_goes_with_its_link(sender.answer)
+    for tag, body in ((b"0", b"first"), (b"1", b"cut")):
+        assert sender.outcome(data(body), delivery_tag=tag) == Accepted()
+    assert session.receiver(address).bodies() == [b"first", b"first", b"cut"]
+
+
+@pytest.mark.rule("P19", "D5")
+@pytest.mark.parametrize("state", [None, Accepted(), Received(section_number=0, section_offset=1)])
+@pytest.mark.parametrize("listed", [True, False])
+def test_what_a_receiver_had_comes_to_the_next_counted(begin: Begin, address: str, listed: bool, state: Any) -> None:
+    session = begin()
+    post(session, address, b"1", b"2")
+    receiver = session.receiver(address, name="again")
+    first, second = receiver.take_many(2)
+    second.disposition(Accepted())
+    receiver.detach(closed=False)
+    unsettled = {first.tag: state, second.tag: Accepted()} if listed else None
+    receiver = session.receiver(address, name="again", unsettled=unsettled)
+    assert_goes_with_its_link(receiver.answer)
+    again = receiver.take()
+    assert (again.body, again.count, again.first.resume) == (b"1", 1, None)
+    receiver.detach()
+    (last,) = session.receiver(address).drain()
+    assert (last.body, last.count) == (b"1", 2)
+
+
+@pytest.mark.rule("P19", "P13")
+def test_a_receiver_comes_again_on_another_connection(begin: Begin, address: str) -> None:
+    lost, session = begin(container_id=address), begin(container_id=address)
+    post(session, address, b"1")
+    had = lost.receiver(address, name="again").take()
+    lost.peer.close_socket()
+    receiver = session.receiver(address, name="again", unsettled={had.tag: None})
+    assert_goes_with_its_link(receiver.answer)
+    again = receiver.take()
+    assert (again.body, again.count, again.tag) == (b"1", 1, had.tag)
+
+
+@pytest.mark.rule("P8", "D1")
+def test_a_lasting_subscription_stays_but_not_its_deliveries(begin: Begin, address: str) -> None:
+    """Its terminus is kept (durable: configuration), the state of its deliveries is not."""
+    session = begin(container_id=address)
+    source = Source(address=address, capabilities=("topic",), durable=UInt(2), expiry_policy="never")
+    receiver = session.receiver(source, name="lasting")
+
+    def assert_lasts(answer: Attach) -> None:
+        assert isinstance(answer.source, Source)
+        assert (answer.source.expiry_policy, answer.source.durable) == ("never", 1)
+        assert not answer.unsettled
+
+    assert_lasts(receiver.answer)
+    sender = session.sender(Target(address=address, capabilities=("topic",)))
+    assert sender.outcome(data(b"1")) == Accepted()
+    had = receiver.take()
+    assert receiver.detach(closed=False).closed in (None, False)
+    receiver = session.receiver(source, name="lasting", unsettled={had.tag: None})
+    assert_lasts(receiver.answer)
+    again = receiver.take()
+    assert (again.body, again.count) == (b"1", 1)
+    again.disposition(Accepted())
+    receiver.detach(closed=False)
+    # asked for by its name alone, as by a client that wants to end it
+    answer = session.attach(RECEIVER, name="lasting", source=None, target=Target())
+    assert_lasts(answer)
+
+
+@pytest.mark.rule("T3")
+def test_a_control_link_that_comes_again_has_nothing(begin: Begin) -> None:
+    """Part 4, section 4.1: its transactions were rolled back when it was detached."""
+    session = begin()
+    control = session.control(name="again")
+    txn = control.declare()
+    control.detach(closed=False)
+    control = session.control(name="again", unsettled={b"1": None})
+    assert not control.answer.unsettled
+    assert control.discharge(txn).error.condition == "amqp:transaction:unknown-id"
+    control.declare()

@@ -12,7 +12,6 @@ from tests.fix_wire import Ask, Begin, Dial
 from tests.fuzz.run import Run, cases, watched_service
 from tests.wire.frames import (
     AMQP_HEADER,
-    RECEIVER,
     SASL,
     SASL_HEADER,
     SENDER,
@@ -30,11 +29,9 @@ from tests.wire.frames import (
     SaslResponse,
     Source,
     Target,
-    TransactionalState,
     Transfer,
     frame,
 )
-from tests.wire.frames import Begin as BeginFrame
 from tests.wire.messages import Header, data
 from tests.wire.types import Char, Raw, Symbol, UInt, ULong, encode
 
@@ -130,18 +127,18 @@ def test_properties_of_an_attach_that_cannot_be_read(
 
 
 @pytest.mark.rule("S6", "P14")
-@pytest.mark.parametrize(
-    "outcomes", [Raw(b"\xf0\x00\x00\x00\x06\x00\x00\x00\x01\xa3\xff"), Raw(b"\xe0\x03\x01\xa3\x05")]
-)
-def test_outcomes_that_cannot_be_read(begin: Begin, outcomes: Any) -> None:
+def test_outcomes_that_cannot_be_read(begin: Begin) -> None:
     """What Proton has half read is not sent back: it takes the error of its encoder for a size."""
+    names = (b"amqp:accepted:list", b"amqp:rejected:list", b"amqp:released:list", b"amqp:modified:list")
+    elements = b"".join(bytes((len(name),)) + name for name in names)
+    # the first says that it has one octet, so that the others begin anywhere
+    outcomes: Any = Raw(b"\xe0" + bytes((len(elements) + 2,)) + b"\x04\xa3\x01" + elements[1:])
     peer = begin().peer
     peer.send(
         Attach(name="odd", handle=0, role=SENDER, source=Source(outcomes=outcomes), target=Coordinator(),
                initial_delivery_count=0)
     )  # fmt: skip
-    peer.socket.shutdown(1)
-    peer.rest()
+    assert peer.wait(Detach).error.condition == "amqp:decode-error"
     assert begin().control().declare()
 
 
@@ -189,14 +186,14 @@ def test_a_sender_that_settles_before_it_is_answered(begin: Begin, address: str,
     session = begin()
     control = session.control()
     sender = session.sender(address, rcv_settle_mode=1)
-    ids = [control.declare() for _ in range(20)] if txn else [None] * 20
-    for number, each in enumerate(ids):
+    for number in range(100):
+        each = control.declare() if txn else None
         first = sender.post(data(b"%d" % number), txn=each)
         session.send(Disposition(role=SENDER, first=first, settled=True))
         if each is not None:
             assert control.discharge(each) == Accepted()
     session.sync()
-    assert session.receiver(address).bodies() == [b"%d" % number for number in range(20)]
+    assert session.receiver(address).bodies() == [b"%d" % number for number in range(100)]
 
 
 @pytest.mark.rule("S6", "P14", "P5")
@@ -235,7 +232,7 @@ def test_transfers_on_a_refused_link_are_let_go(begin: Begin, address: str) -> N
     numbers = [sender.post(data(b"%d" % number)) for number in range(5)]
     assert sender.error == "amqp:decode-error"
     session.sync()
-    assert {type(answer.state) for number in numbers for answer in session.answers[number]} <= {Released}
+    assert [answer.state for number in numbers for answer in session.answers[number]] == [Released()] * 5
     assert begin().receiver(address).bodies() == []
 
 
@@ -251,26 +248,33 @@ def test_the_engine_writes_no_lines_of_its_own(dial: Dial, service: Service) -> 
 
 @pytest.mark.rule("S6", "T4")
 def test_a_large_body_on_the_control_link_is_refused_unread(begin: Begin) -> None:
-    control = begin().control()
-    state = control.reply(b"\x00\x53\x77\xb0\x00\x10\x00\x00" + bytes(1 << 20))
-    assert isinstance(state, Rejected)
-    assert control.declare()
+    session = begin()
+    control = session.control()
+    control.request(b"\x00\x53\x77\xb0\x00\x10\x00\x00" + bytes(1 << 20))
+    assert control.error == "amqp:link:message-size-exceeded"
+    assert session.control().declare()
 
 
-@pytest.mark.rule("S6", "P14")
-def test_everything_at_once(dial: Dial) -> None:
-    """Attaches, transfers and their states, all before the first answer: each is answered in its place or refused."""
-    peer = dial()
-    octets = AMQP_HEADER + frame(Open(container_id="all"))
-    octets += frame(BeginFrame(next_outgoing_id=0, incoming_window=100, outgoing_window=100))
-    octets += frame(
-        Attach(name="c", handle=0, role=SENDER, source=Source(), target=Coordinator(), initial_delivery_count=0)
-    )
-    octets += frame(
-        Transfer(handle=0, delivery_id=0, delivery_tag=b"0", state=TransactionalState(txn_id=b"x" * 16)),
-        payload=b"\x00\x53\x77\x00\x53\x31\x45",
-    )
-    octets += frame(Disposition(role=RECEIVER, first=0, last=1 << 30, settled=True))
-    peer.send_octets(octets)
-    peer.socket.shutdown(1)
-    peer.rest()
+@pytest.mark.rule("S6", "P8", "P17")
+def test_a_browser_that_hears_of_news_while_it_asks(begin: Begin, address: str) -> None:
+    """Of messages of high priority: there was nothing behind the last it had seen, and that it must look anew."""
+    session = begin()
+    sender = session.sender(address)
+    browser = session.receiver(Source(address=address, distribution_mode="copy"))
+    message = Header(priority=9).encoded() + data(b"x")
+    for _ in range(30):
+        browser.credit(10)
+        for _ in range(3):
+            sender.post(message)
+            session.flow(handle=browser.handle, delivery_count=browser.delivery_count, link_credit=browser.link_credit)
+            session.flow(
+                handle=browser.handle,
+                delivery_count=browser.delivery_count,
+                link_credit=browser.link_credit,
+                drain=True,
+            )
+        session.sync()
+        while browser.link_credit:
+            session.peer.step()
+        browser.arrived.clear()
+    assert len(begin().receiver(address).bodies()) == 90

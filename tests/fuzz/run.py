@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random, SystemRandom
@@ -37,6 +37,8 @@ MIB = 1 << 20
 MOST_GROWTH = 24 * MIB
 _MOST_FAILURES = 10
 _LOOK_SECONDS = 0.5
+#: frames between two times that the queues are emptied
+_PIECE = 100_000
 
 
 @dataclass
@@ -113,9 +115,9 @@ class Run:
         before = (0, 0)
         try:
             if warm_up:
-                driver.play(found, warm_up, watch)
+                self._play(found, warm_up, watch)
             before = (self._memory(), oracle.descriptors(self._pid))
-            driver.play(found, frames, watch)
+            self._play(found, frames, watch)
         except (Hang, OSError) as error:
             self._fail(f"{type(error).__name__}: {error}")
         except _Enough:
@@ -132,6 +134,16 @@ class Run:
         report.refusals = self._service.routine
         return report
 
+    def _play(self, found: Iterator[Case], frames: int | None, watch: Callable[[], None]) -> None:
+        """In pieces, between which the queues are emptied: what they hold is not the fuzzing's, and grows with it."""
+        if frames is None:
+            self._driver.play(found, None, watch)
+            return
+        goal = self._driver.total + frames
+        while (left := goal - self._driver.total) > 0:
+            self._driver.play(found, min(left, _PIECE), watch)
+            self.report.consumed += oracle.consume_all(self._service, QUEUES)
+
     def _memory(self) -> int:
         return oracle.memory(self._pid)
 
@@ -140,7 +152,7 @@ class Run:
         report = self.report
         try:
             beside.stop()
-            report.consumed = oracle.consume_all(self._service, QUEUES)
+            report.consumed += oracle.consume_all(self._service, QUEUES)
             left = oracle.left_over(self._service)
         except (AssertionError, OSError) as error:
             self._fail(f"after the fuzzing: {error!r}, by {error.__cause__!r}")
@@ -150,12 +162,19 @@ class Run:
             self._fail(f"left in the store when every connection was closed: {left}")
         if self._known or not before[0]:
             return  # another process than before, maybe
-        after = (self._memory(), self._descriptors(before[1]))
+        after = (self._settled_memory(before[0] + MOST_GROWTH), self._descriptors(before[1]))
         report.memory, report.descriptors = (before[0], after[0]), (before[1], after[1])
         if after[0] - before[0] > MOST_GROWTH:
             self._fail(f"memory grew from {before[0] / MIB:.1f} to {after[0] / MIB:.1f} MiB")
         if after[1] > before[1]:
             self._fail(f"{before[1]} descriptors were open after the warm-up, {after[1]} are at the end")
+
+    def _settled_memory(self, wanted: int) -> int:
+        """What was kept for connections is let go when their deadlines are due, half a minute later at most."""
+        deadline = time.monotonic() + PATIENCE
+        while (found := self._memory()) > wanted and time.monotonic() < deadline:
+            time.sleep(1)
+        return found
 
     def _descriptors(self, wanted: int) -> int:
         deadline = time.monotonic() + PATIENCE
@@ -260,7 +279,7 @@ def _print(console: Console, report: Report) -> None:
     console.print(f"refusals in the log: {dict(report.refusals)}")
     console.print(f"the slowest end of a connection: {report.worst * 1000:.0f} ms")
     console.print(f"beside: {report.rounds} rounds, the slowest {report.worst_beside * 1000:.0f} ms")
-    console.print(f"{report.consumed:,} messages were left in the queues and consumed")
+    console.print(f"{report.consumed:,} messages were consumed from the queues")
     console.print(f"memory: {report.memory[0] / MIB:.1f} -> {report.memory[1] / MIB:.1f} MiB; "
                   f"descriptors: {report.descriptors[0]} -> {report.descriptors[1]}")  # fmt: skip
     console.print(f"decoders: {report.decoded:,} inputs, the slowest took {report.worst_decoder * 1000:.0f} ms")

@@ -431,7 +431,7 @@ class Sender(Link):
             **fields,
         }
         assert self.session.peer.remote_open is not None
-        size = frame_size or (self.session.peer.remote_open.max_frame_size or 1 << 16) - 512
+        size = frame_size or max(128, (self.session.peer.remote_open.max_frame_size or 1 << 16) - 512)
         pieces = [message[at : at + size] for at in range(0, len(message), size)] or [b""]
         for piece in pieces[:-1]:
             self.transfer(piece, **given, more=True)

@@ -22,18 +22,18 @@ final class DeliveryCases {
     private DeliveryCases() {}
 
     static Map<String, Driver.Case> all() {
-        return Map.of(
-                "acknowledgement", DeliveryCases::acknowledgement,
-                "client-acknowledge", DeliveryCases::clientAcknowledge,
-                "recover", DeliveryCases::recover,
-                "asynchronous-sends", DeliveryCases::asynchronousSends,
-                "competing-consumers", DeliveryCases::competingConsumers,
-                "temporary-queue", DeliveryCases::temporaryQueue,
-                "time-to-live", DeliveryCases::timeToLive,
-                "later", DeliveryCases::later,
-                "no-prefetch", DeliveryCases::noPrefetch,
-                "not-allowed", DeliveryCases::notAllowed,
-                "dead-letters", DeliveryCases::deadLetters);
+        return Map.ofEntries(
+                Map.entry("acknowledgement", DeliveryCases::acknowledgement),
+                Map.entry("client-acknowledge", DeliveryCases::clientAcknowledge),
+                Map.entry("recover", DeliveryCases::recover),
+                Map.entry("asynchronous-sends", DeliveryCases::asynchronousSends),
+                Map.entry("competing-consumers", DeliveryCases::competingConsumers),
+                Map.entry("temporary-queue", DeliveryCases::temporaryQueue),
+                Map.entry("time-to-live", DeliveryCases::timeToLive),
+                Map.entry("later", DeliveryCases::later),
+                Map.entry("no-prefetch", DeliveryCases::noPrefetch),
+                Map.entry("not-allowed", DeliveryCases::notAllowed),
+                Map.entry("dead-letters", DeliveryCases::deadLetters));
     }
 
     /** Qpid JMS says by a property which outcome an acknowledgement is. */

@@ -29,7 +29,6 @@ from tests.wire.frames import (
     SaslResponse,
     Source,
     Target,
-    TransactionalState,
     Transfer,
     frame,
 )

@@ -8,7 +8,10 @@ anything), described :class:`Described`.
 from __future__ import annotations
 
 import struct
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from store.spool import Octets
 
 _U32 = struct.Struct(">I")
 _FIXED = {
@@ -49,7 +52,7 @@ class Described(NamedTuple):
     value: object
 
 
-def skip(data: bytes, at: int, deep: int = 0) -> int:
+def skip(data: Octets, at: int, deep: int = 0) -> int:
     """The offset behind the value at ``at``."""
     try:
         code = data[at]
@@ -62,7 +65,7 @@ def skip(data: bytes, at: int, deep: int = 0) -> int:
     return skip(data, skip(data, at + 1, deep + 1), deep + 1)
 
 
-def _end(data: bytes, code: int, at: int) -> int:
+def _end(data: Octets, code: int, at: int) -> int:
     """The offset behind the value whose constructor is ``code`` and whose octets begin at ``at``."""
     try:
         high = code >> 4
@@ -83,12 +86,12 @@ def _end(data: bytes, code: int, at: int) -> int:
     return end
 
 
-def decode(data: bytes, at: int = 0) -> tuple[object, int]:
+def decode(data: Octets, at: int = 0) -> tuple[object, int]:
     """The value at ``at`` and the offset behind it."""
     return _decode(data, at, 0)
 
 
-def _decode(data: bytes, at: int, deep: int) -> tuple[object, int]:
+def _decode(data: Octets, at: int, deep: int) -> tuple[object, int]:
     if deep > _DEEPEST:
         raise DecodeError(f"values nested deeper than {_DEEPEST} at octet {at}")
     end = skip(data, at)
@@ -100,7 +103,7 @@ def _decode(data: bytes, at: int, deep: int) -> tuple[object, int]:
     return _plain(data, code, at + 1, end, deep), end
 
 
-def _plain(data: bytes, code: int, at: int, end: int, deep: int) -> object:
+def _plain(data: Octets, code: int, at: int, end: int, deep: int) -> object:
     """The value whose constructor is ``code`` and whose octets are ``data[at:end]``."""
     if code in _CONSTANT:
         return _CONSTANT[code]
@@ -141,7 +144,7 @@ def _plain(data: bytes, code: int, at: int, end: int, deep: int) -> object:
     return Map(zip(values[::2], values[1::2], strict=True))
 
 
-def _array(data: bytes, at: int, end: int, count: int, deep: int) -> list[object]:
+def _array(data: Octets, at: int, end: int, count: int, deep: int) -> list[object]:
     """Elements share one constructor (section 1.6.24)."""
     if deep > _DEEPEST:
         raise DecodeError(f"values nested deeper than {_DEEPEST} at octet {at}")
@@ -174,7 +177,7 @@ def _array(data: bytes, at: int, end: int, count: int, deep: int) -> list[object
     return [Described(descriptor, value) for value in values] if described else values
 
 
-def scalar(data: bytes, at: int) -> tuple[object, int]:
+def scalar(data: Octets, at: int) -> tuple[object, int]:
     """As :func:`decode`, of a value that holds no others: it costs what its octets do, whatever the peer sent."""
     if at >= len(data):
         raise DecodeError(f"the value at octet {at} is cut off")
@@ -185,7 +188,7 @@ def scalar(data: bytes, at: int) -> tuple[object, int]:
     return _plain(data, code, at + 1, end, 0), end
 
 
-def pairs(data: bytes, at: int) -> list[tuple[object, bytes]]:
+def pairs(data: Octets, at: int) -> list[tuple[object, bytes]]:
     """The map at ``at`` as (decoded key, the octets of key and value as they are). Keys hold no other values."""
     end = skip(data, at)
     code = data[at]

@@ -62,6 +62,7 @@ class Entry:
         "refused_by",
         "size",
         "txn",
+        "whole",
     )
 
     def __init__(
@@ -82,6 +83,8 @@ class Entry:
         self.half_id = half_id
         self.message: bytes | None = message
         self.size = len(message)
+        #: octets of a large message, of which ``message`` is the beginning; 0 for all others
+        self.whole = 0
         self.attempts = attempts
         self.expires = expires
         self.annotations = annotations

@@ -24,6 +24,7 @@ class Condition(StrEnum):
     PRECONDITION_FAILED = "amqp:precondition-failed"
     ILLEGAL_STATE = "amqp:illegal-state"
     RESOURCE_LOCKED = "amqp:resource-locked"
+    FRAME_SIZE_TOO_SMALL = "amqp:frame-size-too-small"
     CONNECTION_FORCED = "amqp:connection:forced"
     MESSAGE_SIZE_EXCEEDED = "amqp:link:message-size-exceeded"
     TRANSFER_LIMIT_EXCEEDED = "amqp:link:transfer-limit-exceeded"

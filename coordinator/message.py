@@ -6,7 +6,7 @@ A message is kept as it came. :func:`examine` walks its sections once on the way
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from coordinator.encoding import (
     DecodeError,
@@ -17,6 +17,9 @@ from coordinator.encoding import (
     scalar,
     skip,
 )
+
+if TYPE_CHECKING:
+    from store.spool import Octets
 
 HEADER, DELIVERY_ANNOTATIONS, MESSAGE_ANNOTATIONS = 0x70, 0x71, 0x72
 PROPERTIES, APPLICATION_PROPERTIES = 0x73, 0x74
@@ -74,8 +77,8 @@ class Facts(NamedTuple):
 NO_FACTS = Facts()
 
 
-def sections(message: bytes) -> list[Section]:
-    """All sections in their order; DecodeError where the message is malformed (rule P10)."""
+def sections(message: Octets, last_code: int = FOOTER) -> list[Section]:
+    """All sections up to ``last_code`` in their order; DecodeError where the message is malformed (rule P10)."""
     found: list[Section] = []
     at = 0
     size = len(message)
@@ -93,6 +96,8 @@ def sections(message: bytes) -> list[Section]:
             code = descriptor if type(descriptor) is int else _SYMBOLS.get(str(descriptor), 0)
         if code not in _NAMES:
             raise DecodeError(f"the section at octet {at} is none of a message's")
+        if code > last_code:
+            break
         # in the order of their codes; data and sequence may repeat, and a body is of one kind
         if code < last or (code == last and code not in (DATA, SEQUENCE)) or (DATA <= last < code < FOOTER):
             raise DecodeError(f"the section {_NAMES[code]} at octet {at} is out of its place")
@@ -106,7 +111,7 @@ def sections(message: bytes) -> list[Section]:
     return found
 
 
-def examine(message: bytes) -> Facts:
+def examine(message: Octets) -> Facts:
     """Check the sections and read what the service acts on. DecodeError where the message is malformed."""
     if message[:4] == b"\x00\x53\x75\xb0" and len(message) == 8 + int.from_bytes(message[4:8], "big"):
         return NO_FACTS  # one data section and nothing else
@@ -140,7 +145,7 @@ def _annotated(octets: bytes, name: str) -> int | None:
     return unsigned([scalar(octets, skip(octets, 0))[0]], 0, name, _ULONG)
 
 
-def fields_of(message: bytes, value: int, code: int) -> list[object]:
+def fields_of(message: Octets, value: int, code: int) -> list[object]:
     """The fields of the header or the properties, whose list is at ``value``; none of them holds other values."""
     end = skip(message, value)
     constructor = message[value]
@@ -178,7 +183,7 @@ def _boolean(fields: list[object], index: int, name: str) -> None:
         raise DecodeError(f"{name} is of the type {type(fields[index]).__name__}, a boolean was expected")
 
 
-def to_of(message: bytes) -> str | None:
+def to_of(message: Octets) -> str | None:
     """The property ``to``: where the anonymous relay sends the message."""
     for code, _, value, _ in sections(message):
         if code == PROPERTIES:
@@ -207,6 +212,8 @@ def _header(fields: list[object], attempts: int, first_acquirer: bool, ttl_ms: i
 def outgoing(message: bytes, attempts: int, ttl_left_ms: int | None, annotations: bytes, *, acquired: bool) -> bytes:
     """The octets of one delivery; ``acquired``: a link had it before.
 
+    Of a message that is cut off behind its annotations, all that is there.
+
     ``attempts`` failed deliveries before this one; ``ttl_left_ms`` replaces the ttl of a message that has one;
     ``annotations``: an encoded map merged into the message annotations, or nothing. Delivery annotations are for one
     hop (section 3.2.2) and end here.
@@ -214,10 +221,7 @@ def outgoing(message: bytes, attempts: int, ttl_left_ms: int | None, annotations
     header: list[object] = []
     message_annotations = b""
     rest = 0
-    for code, start, value, end in sections(message):
-        if code > MESSAGE_ANNOTATIONS:
-            rest = start
-            break
+    for code, start, value, end in sections(message, MESSAGE_ANNOTATIONS):
         rest = end
         if code == HEADER:
             header = fields_of(message, value, HEADER)

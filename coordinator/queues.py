@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 #: how long a message waits in one instance's window for a consumer's credit while other instances live
 SURPLUS_SECONDS = 0.1
 
+#: entries in the store that are known to be refused by a consumer here
+MOST_REFUSED = 10_000
+
 
 class Queue:
     """``lease``: this instance's id."""
@@ -51,6 +54,7 @@ class Queue:
         "normal",
         "not_from",
         "on_expiry",
+        "refused",
         "returning",
         "searches",
         "sent_octets",
@@ -85,6 +89,8 @@ class Queue:
         #: a subscription that gets nothing posted on this connection (no-local)
         self.not_from: object = None
         self.held: dict[int, Entry] = {}
+        #: of entries that went to the store: the keys of consumers that are not to have them again
+        self.refused: dict[int, tuple[int, ...]] = {}
         #: by rank
         self.windows = tuple(Window(self, rank) for rank in Rank)
         #: nearly all there is
@@ -155,7 +161,7 @@ class Queue:
     def give_back(self, entry: Entry, *, leased: bool = True) -> None:
         """Back to its place, before what is newer; ``leased``: the store has it as ours still."""
         self._unsent(entry)
-        entry.link = entry.delivery = entry.txn = entry.outcome = None
+        entry.link = entry.delivery = entry.txn = entry.last_txn = entry.outcome = None
         entry.peer_settled = False
         entry.acquired = True
         if leased and self.can_keep(entry):
@@ -183,6 +189,10 @@ class Queue:
         entry.link = entry.delivery = entry.txn = None
 
     def _forget(self, entry: Entry) -> None:
+        if entry.refused_by:
+            self.refused[entry.id] = entry.refused_by
+            if len(self.refused) > MOST_REFUSED:  # the oldest may come again
+                del self.refused[next(iter(self.refused))]
         if self.held.get(entry.id) is entry:  # else it was lost to the store, and came again
             del self.held[entry.id]
         if self.normal.loading:
@@ -217,6 +227,7 @@ class Queue:
             self.consumers.remove(consumer)
         if not self.consumers:
             self._let_go()
+            self.refused.clear()
 
     def _let_go(self) -> None:
         """Nobody here takes what the windows hold: others may."""
@@ -284,6 +295,8 @@ class Queue:
                     break
                 entry = heappop(returned)
             elif ready:
+                if bound is not None and ready[0].id > bound[1]:
+                    break
                 entry = ready.popleft()
             else:
                 break

@@ -154,10 +154,10 @@ class Search:
         return self in self._queue.searches
 
     def advance(self) -> None:
-        """Look on, where the consumer has room; tell it when there is nothing."""
-        if self._waiting:
-            return
+        """Look on, where the consumer has room; tell it when there is nothing. What is on its way back goes first."""
         queue = self._queue
+        if self._waiting or queue.returning:
+            return
         consumer = self._consumer
         cursor = next((cursor for cursor in self._cursors if cursor.stale), None)
         if cursor is not None and consumer.room > 0:
@@ -172,7 +172,7 @@ class Search:
                 priority.to_bytes(2, "big"),
             ]
             queue.service.queries.ask(queries.BROWSE[cursor.rank], parameters, lambda rows: self._seen(cursor, rows))
-        elif consumer.draining and not queue.returning:
+        elif consumer.draining:
             consumer.drained()
 
     def _seen(self, cursor: Cursor, rows: list[Row] | StoreError) -> None:

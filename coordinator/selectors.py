@@ -130,9 +130,7 @@ class View:
         self._header = header
         message = self._message
         try:
-            for code, _, value, _ in sections(message):
-                if code > APPLICATION_PROPERTIES:
-                    break
+            for code, _, value, _ in sections(message, APPLICATION_PROPERTIES):
                 if code == HEADER:
                     self._header = header = fields_of(message, value, HEADER)
                 elif code == PROPERTIES:

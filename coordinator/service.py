@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from store.batch import Batch
     from store.loop import Loop
     from store.queries import Row
+    from store.spool import Octets
 
 log = structlog.get_logger(__name__)
 
@@ -97,7 +98,13 @@ class Service:
         self._timed_out: dict[bytes, float] = {}
         self._settling: list[tuple[Entry, Outcome]] = []
         self._congestion_ends: list[Callable[[], None]] = []
-        limits = Limits(messages=settings.limits.batch_messages, octets=settings.limits.batch_bytes)
+        #: in memory, of deliveries that are not complete
+        self.unfinished_octets = 0
+        limits = Limits(
+            messages=settings.limits.batch_messages,
+            octets=settings.limits.batch_bytes,
+            waiting_octets=settings.limits.waiting_bytes,
+        )
         self.commit = GroupCommit(loop, url, instance_id, limits)
         self.queries = Queries(loop, url, instance_id, self._notified, self._queries_back)
         self.directory = Directory(self, policy)
@@ -248,7 +255,7 @@ class Service:
         return PLAIN if terms == PLAIN else terms
 
     def write_entry(
-        self, batch: Batch, address: Address, half_id: int, message: bytes, terms: Terms, poster: object = None
+        self, batch: Batch, address: Address, half_id: int, message: Octets, terms: Terms, poster: object = None
     ) -> Entry | None:
         """The rows that make a half deliverable; the entry where it is born leased to us.
 
@@ -262,7 +269,7 @@ class Service:
                 batch.wake.add(-address.id)
             return None
         now = terms is PLAIN or terms.available == BEFORE
-        if now and queue.consumers and queue.reserve(len(message), terms.priority):
+        if now and queue.consumers and isinstance(message, bytes) and queue.reserve(len(message), terms.priority):
             batch.entry(queue.group_id, half_id, self.instance_id, terms)
             expires = 0 if terms.expires == INFINITY else terms.expires
             return Entry(queue, half_id, half_id, message, 0, expires, b"", False, terms.priority)
@@ -335,8 +342,8 @@ class Service:
         self.queries.ask(queries.UNREAD, [queue.group_id.to_bytes(4, "big"), self.lease_octets], lambda _: None)
 
     def entry_of(self, queue: Queue, row: Row) -> Entry:
-        entry_id, half_id, attempts, expires, annotations, message, acquired, priority = row[:8]
-        return Entry(
+        entry_id, half_id, attempts, expires, annotations, message, whole, acquired, priority = row[:9]
+        entry = Entry(
             queue,
             entry_id,
             half_id,
@@ -347,6 +354,8 @@ class Service:
             acquired,
             priority,
         )
+        entry.whole = whole
+        return entry
 
     def reclaim(self, queue: Queue, window: Window | None) -> None:
         """A load may have leased entries that nobody here knows of: find them, and give them back to the store.

@@ -133,6 +133,13 @@ class LimitSettings(_Section):
         int, Field(ge=0, le=2**32 - 1, description="the highest handle: links of a session less one")
     ] = 1023
     link_credit: Annotated[int, Field(ge=1, description="credit given to a sender")] = 1000
+    unfinished_bytes: Annotated[
+        ByteSize,
+        Field(ge=0, description="bytes in memory of messages that are not complete; beyond it they go to a file"),
+    ] = ByteSize(32 * MIB)
+    waiting_bytes: Annotated[
+        ByteSize, Field(ge=1, description="bytes that wait for the store; beyond it nothing is read from posters")
+    ] = ByteSize(64 * MIB)
     unsettled_per_link: Annotated[int, Field(ge=1, description="unsettled deliveries of one consumer")] = 10_000
     window_messages: Annotated[int, Field(ge=1, description="messages a queue holds in memory")] = 2000
     window_bytes: Annotated[ByteSize, Field(ge=1, description="bytes a queue holds in memory")] = ByteSize(8 * MIB)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from coordinator.service import Service
     from store.batch import Batch, Terms
     from store.errors import StoreError
+    from store.spool import Octets
 
 
 class Control(Protocol):
@@ -79,7 +80,7 @@ class Transaction:
         self.declared = time.monotonic()
         self.timeout = timeout
         self.state = TxnState.ACTIVE
-        self.posts: list[tuple[Address, bytes, Terms]] = []
+        self.posts: list[tuple[Address, Octets, Terms]] = []
         self.octets = 0
         self.retired: list[Entry] = []
         self.error: Refusal | None = None
@@ -119,7 +120,7 @@ class Transaction:
 
     # -- work
 
-    def post(self, address: Address, message: bytes, terms: Terms) -> None:
+    def post(self, address: Address, message: Octets, terms: Terms) -> None:
         """A half message; invisible until the commit (T20). Refusal where it cannot be taken; then rollback-only
         (T23).
         """
@@ -175,7 +176,7 @@ class Transaction:
         if self.empty:  # costs nothing in the store (T35)
             self.durable()
         else:
-            self.service.commit.add(self)
+            self.service.commit.add(self, self.octets)
 
     def abandon(self, event: TxnEvent, reason: str, error: Refusal | None = None) -> None:
         """The control link is gone, or time is up; a commit on its way is left alone (T13, T14)."""

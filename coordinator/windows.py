@@ -10,7 +10,7 @@ from collections import deque
 from heapq import heapify, heappush
 from typing import TYPE_CHECKING
 
-from store.priorities import Rank
+from store.priorities import DEFAULT, Rank
 
 if TYPE_CHECKING:
     from coordinator.entries import Entry
@@ -54,8 +54,9 @@ class Window:
         #: entries on their way into the window: written in a batch that is not durable yet
         self.reserved = 0
         self.more = True
-        #: where priorities differ: entries up to here may go out, and before those behind it the store must be asked;
-        #: None: all. News that came while a load is on its way may lie before what it brings.
+        #: entries up to here may go out, and before those behind it the store must be asked; None: all. Where
+        #: priorities differ there always is one, else where something old came to the store (D5). News that came while
+        #: a load is on its way may lie before what it brings.
         self.bound: tuple[int, int] | None = None if rank is Rank.NORMAL else _BEFORE_ALL
         self._news = self.bound
         self.loading = False
@@ -125,11 +126,13 @@ class Window:
         """
         self.more = True
         self._version += 1
-        if self.rank is not Rank.NORMAL:
-            before = _BEFORE_ALL if lowest is None or priority is None else (-priority, lowest - 1)
+        normal = self.rank is Rank.NORMAL
+        if lowest is not None or not normal:
+            known = DEFAULT if normal else priority
+            before = _BEFORE_ALL if lowest is None or known is None else (-known, lowest - 1)
             self.bound = before if self.bound is None else min(self.bound, before)
             self._news = before if self._news is None else min(self._news, before)
-        elif lowest is not None:
+        if normal and lowest is not None:
             below = max(0, lowest - 1)
             if below < self._low:
                 self._low = below
@@ -173,24 +176,33 @@ class Window:
             return True
         service = queue.service
         have = len(self) + self.reserved
-        # one instance alone reads ahead
-        most = min(service.limits.window_messages - have, wanted - have if service.peers else max(2 * wanted, _FEW))
+        # one instance alone reads ahead; what is here still, nobody with room may have (undeliverable-here)
+        ahead = wanted - self.reserved if service.peers else max(2 * wanted, _FEW)
+        most = min(service.limits.window_messages - have, ahead)
         octets = service.limits.window_bytes - self.octets
-        if self.bound is not None:  # what is still here waits for what the store has
+        blocked = self._blocked()
+        if blocked:  # what is still here waits for what the store has
             most, octets = max(most, min(wanted, _FEW)), max(octets, 1)
         elif most <= 0 or octets <= 0:
-            return False  # what is still here nobody with room may have (undeliverable-here)
-        if self.reserved < wanted or self.bound is not None:
+            return False
+        if self.reserved < wanted or blocked:
             self.loading = True
             self._lowered = _HIGHEST
             self._news = None
             service.load(self, most, octets)
         return True
 
+    def _blocked(self) -> bool:
+        bound = self.bound
+        if bound is None or self.rank is not Rank.NORMAL:
+            return bound is not None
+        heads = [each[0].id for each in (self.ready, self.returned) if each]
+        return bool(heads) and min(heads) > bound[1]
+
     def loaded(self, entries: list[Entry], complete: bool, version: int) -> None:
         """Entries from the store; ``complete``: there was nothing beyond them, when the news were at ``version``."""
         self.loading = False
-        held = self.queue.held
+        held, refused = self.queue.held, self.queue.refused
         by_range = self.by_range
         normal = self.rank is Rank.NORMAL
         last = self.ready[-1].id if self.ready else 0
@@ -200,6 +212,8 @@ class Window:
             if by_range and (entry.id in held or entry.id in self.gone):
                 continue
             held[entry.id] = entry
+            if refused:
+                entry.refused_by = refused.pop(entry.id, ())
             self.octets += entry.size
             if normal and entry.id > last:
                 self.ready.append(entry)
@@ -209,7 +223,7 @@ class Window:
         if complete and version == self._version:
             self.more = False
             self.bound = None
-        elif not normal:
+        elif self.bound is not None:
             last_order = entries[-1].order if entries else _BEFORE_ALL
             self.bound = last_order if self._news is None else min(self._news, last_order)
         if by_range:

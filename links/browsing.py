@@ -11,6 +11,7 @@ from store.priorities import Rank
 
 if TYPE_CHECKING:
     from coordinator.directory import Address
+    from coordinator.entries import Entry
     from coordinator.queues import Queue
     from links.connection import Connection
     from links.filters import Filters
@@ -57,12 +58,12 @@ class Browsing(Outgoing):
         super().on_flow()
 
     def fed(self) -> None:
-        """Written out: look on."""
         if self.open:
+            self._go_on()
             self._queue.touch()
 
     def advance(self) -> None:
-        if self._loading or not self.open:
+        if self._loading or self._large is not None or not self.open:
             return
         if self.connection.writing:
             if self not in self.connection.starved:
@@ -116,15 +117,21 @@ class Browsing(Outgoing):
             if self._selector is not None and not self._selector.matches(entry.message or b"", entry.attempts):
                 continue
             delivery = self._deliver(entry)
-            if self.presettled:
-                engine.delivery_settle(delivery)
+            if entry.whole:
+                break  # it looks on from there when it is sent
+            self._sent(entry, delivery)
         return behind
+
+    def _sent(self, entry: Entry, delivery: engine.Pointer) -> None:
+        if self.presettled:
+            engine.delivery_settle(delivery)
 
     def on_delivery(self, delivery: engine.Pointer) -> None:
         """Outcomes mean nothing here; the delivery is settled when the peer says anything of it."""
         if self.refuse_transfer():
             return
-        engine.delivery_settle(delivery)
+        if not self._stop(delivery):
+            engine.delivery_settle(delivery)
         self.connection.mark()
 
     def lost(self) -> None:

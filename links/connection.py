@@ -12,11 +12,11 @@ from proton import symbol
 
 from coordinator.errors import Condition, Refusal
 from links import container, engine
-from links.browsing import Browsing
 from links.consuming import Consuming
 from links.control_link import ControlLink
 from links.greeting import Greeting
-from links.link import Attaching, Link, refuse_attach
+from links.link import Attaching, Link, Refused, refuse_attach
+from links.outgoing import Outgoing
 from links.posting import Posting, attach_target
 from links.sole import Sole, policy
 from links.source import attach_source
@@ -30,6 +30,9 @@ log = structlog.get_logger(__name__)
 
 _numbers = count(1)
 
+#: octets of an attach that is refused
+MOST_FRAME_BESIDES_NAME = 100
+
 #: a batch's flush may take as long: what is below, we may break ourselves
 SHORTEST_IDLE_MS = 100
 
@@ -41,18 +44,22 @@ class Connection:
     __slots__ = (
         "_early",
         "_sole",
+        "asking",
         "closing",
         "container",
         "dirty",
         "dynamic",
         "fd",
         "greeting",
+        "idle_timeout_ms",
         "links",
         "number",
         "open",
         "opened",
+        "paused",
         "peer",
         "pointer",
+        "posting",
         "reactor",
         "service",
         "sessions",
@@ -75,15 +82,18 @@ class Connection:
         self.peer = _peer(sock)
         self.container = ""
         limits = service.limits
+        self.idle_timeout_ms = int(limits.idle_timeout_seconds * 1000)
         self.transport, self.pointer = engine.new_connection(
             reactor.events,
             max_frame=limits.max_frame_size_bytes,
             channel_max=limits.channel_max,
-            idle_timeout_ms=int(limits.idle_timeout_seconds * 1000),
+            idle_timeout_ms=self.idle_timeout_ms,
         )
         self.open = True
         #: until the first octets have said what follows
         self.greeting: Greeting | None = Greeting()
+        #: links on which the peer posts
+        self.posting = 0
         self.opened = False
         #: numbers the ticks of the engine's clock; only the last that was asked for is due
         self.ticks = 0
@@ -94,10 +104,14 @@ class Connection:
         self._early: list[tuple[int, engine.Pointer]] | None = None
         self.dirty = False
         self.writing = False
+        #: nothing is read from it for now
+        self.paused = False
         self.links: dict[engine.Pointer, Link] = {}
-        self.sessions: set[engine.Pointer] = set()
+        self.sessions: dict[engine.Pointer, dict[engine.Pointer, Link]] = {}
         #: consumers that stopped because the connection had enough to write
-        self.starved: list[Consuming | Browsing] = []
+        self.starved: list[Outgoing] = []
+        #: a piece of a large message is being read for it
+        self.asking = False
         #: dynamic addresses that live as long as this connection (the link that made them is known by its pointer)
         self.dynamic: dict[engine.Pointer, Address] = {}
 
@@ -149,7 +163,7 @@ class Connection:
         if self._early is not None:
             self._early.append((kind, pointer))
         elif kind == engine.SESSION_REMOTE_OPEN:
-            self.sessions.add(pointer)
+            self.sessions[pointer] = {}
             engine.session_open(pointer)
         elif kind == engine.SESSION_REMOTE_CLOSE:
             self._on_end(pointer)
@@ -222,8 +236,19 @@ class Connection:
         if not engine.link_is_named(pointer):
             self.force_close(Condition.DECODE_ERROR, "an attach without a name (part 2, section 2.7.3)")
             return
+        most = engine.transport_remote_max_frame(self.transport)
+        if len(engine.link_name(pointer).encode()) > most - MOST_FRAME_BESIDES_NAME > 0:
+            self.force_close(
+                Condition.FRAME_SIZE_TOO_SMALL, f"a link's name is too long to be answered in a frame of {most} bytes"
+            )
+            return
         try:
-            self._within_handles(pointer)
+            if 0 < most < engine.attach_size(pointer):
+                raise Refusal(
+                    Condition.FRAME_SIZE_TOO_SMALL, f"the attach cannot be answered in a frame of {most} bytes"
+                )
+            if not self._within_handles(pointer):
+                return
             if not engine.link_is_receiver(pointer):
                 attach_source(self, pointer)
             elif engine.terminus_get_type(engine.link_remote_target(pointer)) == engine.COORDINATOR:
@@ -233,17 +258,22 @@ class Connection:
         except Refusal as refusal:
             refuse_attach(self, pointer, refusal)
 
-    def _within_handles(self, pointer: engine.Pointer) -> None:
+    def _within_handles(self, pointer: engine.Pointer) -> bool:
         """Proton 0.40 cannot say a ``handle-max`` in the begin, so that links beyond it are refused one by one."""
         most = self.service.limits.handle_max + 1
-        session = engine.link_session(pointer)
-        if sum(link.session == session for link in self.links.values()) >= most:
+        links = len(self.sessions[engine.link_session(pointer)])
+        if links >= 2 * most:
+            self.force_close(Condition.RESOURCE_LIMIT_EXCEEDED, "too many links that were refused are not detached")
+            return False
+        if links >= most:
             raise Refusal(Condition.RESOURCE_LIMIT_EXCEEDED, f"a session has at most {most} links (limits.handle_max)")
+        return True
 
     def attached(self, link: Link) -> None:
         if self.container:
             self._steal(link)
         self.links[link.pointer] = link
+        self.sessions[link.session][link.pointer] = link
         self.reactor.links[link.pointer] = link
         self.mark()
 
@@ -280,6 +310,12 @@ class Connection:
         if self._drop(link.pointer) is not None:
             link.lost()
         engine.link_close(link.pointer)
+        self.refused(link.pointer)
+
+    def refused(self, pointer: engine.Pointer) -> None:
+        """We have closed a link; it keeps its handle until the peer has closed it."""
+        link = Refused(self, pointer)
+        self.links[pointer] = self.reactor.links[pointer] = self.sessions[link.session][pointer] = link
         self.mark()
 
     def refuse_attach(self, attaching: Attaching, refusal: Refusal) -> None:
@@ -291,16 +327,17 @@ class Connection:
         link = self.links.pop(pointer, None)
         if link is not None:
             link.open = False
+            self.sessions[link.session].pop(pointer)
             if self.reactor.named.get(link.identity) is link:
                 del self.reactor.named[link.identity]
         return link
 
     def _on_end(self, session: engine.Pointer) -> None:
-        for link in [link for link in self.links.values() if link.session == session]:
+        for link in list(self.sessions[session].values()):
             self._drop(link.pointer)
             link.lost()
             self._forget_dynamic(link.pointer)
-        self.sessions.discard(session)
+        del self.sessions[session]
         engine.session_close(session)
         engine.session_free(session)
         self.mark()
@@ -317,7 +354,7 @@ class Connection:
         links = list(self.links.values())
         for link in links:
             self._drop(link.pointer)
-        links.sort(key=lambda link: not isinstance(link, Consuming | Browsing))
+        links.sort(key=lambda link: not isinstance(link, Outgoing))
         for link in links:
             link.lost()
         for address in self.dynamic.values():

@@ -55,7 +55,7 @@ class Consuming(Outgoing):
         room = self._most_unsettled - len(self._unsettled)
         if self.credit < room:
             room = self.credit
-        if room <= 0 or self._starved:
+        if room <= 0 or self._starved or self._large is not None:
             return 0
         self._backlog = engine.session_outgoing_bytes(self.session)
         # what the engine has made frames of is no longer the session's, and waits for the socket
@@ -70,17 +70,18 @@ class Consuming(Outgoing):
             self.connection.starved.append(self)
 
     def fed(self) -> None:
-        """Something was written: see again."""
         self._starved = False
         if self.open:
-            if engine.session_outgoing_bytes(self.session) > MOST_BACKLOG:
+            if self._large is not None:
+                self._go_on()
+            elif engine.session_outgoing_bytes(self.session) > MOST_BACKLOG:
                 self._starve()
             else:
                 self._queue.touch()
 
     def send(self, entry: Entry) -> bool:
         delivery = self._deliver(entry)
-        if self.presettled:
+        if self.presettled and not entry.whole:
             engine.delivery_settle(delivery)
             self.connection.service.settle_later(entry, ACCEPTED)
         else:
@@ -91,7 +92,13 @@ class Consuming(Outgoing):
         if self._backlog > MOST_BACKLOG:
             self._starve()
             return False
-        return True
+        return self._large is None
+
+    def _sent(self, entry: Entry, delivery: engine.Pointer) -> None:
+        if self.presettled and self._unsettled.pop(delivery, None) is entry:
+            entry.link = entry.delivery = None
+            engine.delivery_settle(delivery)
+            self.connection.service.settle_later(entry, ACCEPTED)
 
     # -- outcomes
 
@@ -108,6 +115,8 @@ class Consuming(Outgoing):
         if entry.txn is not None:
             # a plain state after a transactional one changes nothing before the discharge but the settlement
             entry.peer_settled = entry.peer_settled or settled
+            if state == engine.MODIFIED:
+                engine.forget_modified(delivery)
             return
         if entry.outcome is not None:
             return  # on its way to the store
@@ -144,6 +153,7 @@ class Consuming(Outgoing):
             refusal = Refusal(
                 Condition.TXN_ROLLBACK, "a delivery was retired in one transaction and then in another, both undecided"
             )
+            entry.peer_settled = entry.peer_settled or settled
             control = txn.control
             assert isinstance(control, Link)
             control.refuse(refusal)
@@ -157,10 +167,11 @@ class Consuming(Outgoing):
     def retired(self, entry: Entry, outcome: Outcome) -> None:
         delivery = entry.delivery
         if self.open and self._unsettled.pop(delivery, None) is entry:
-            if not engine.delivery_settled(delivery):
-                engine.delivery_update(delivery, states.CODE[outcome.kind])
-            engine.delivery_settle(delivery)
-            self.connection.mark()
+            if self._large is None or not self._stop(delivery):
+                if not engine.delivery_settled(delivery):
+                    engine.delivery_update(delivery, states.CODE[outcome.kind])
+                engine.delivery_settle(delivery)
+                self.connection.mark()
             if self.credit:
                 self._queue.touch()
 

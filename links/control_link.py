@@ -17,6 +17,7 @@ from store.errors import StoreError
 
 if TYPE_CHECKING:
     from links.connection import Connection
+    from store.spool import Octets
 
 log = structlog.get_logger(__name__)
 
@@ -27,10 +28,10 @@ _DISCHARGE = (0x32, "amqp:discharge:list")
 _PLAIN_DECLARES = (b"\x00\x53\x77\x00\x53\x31\x45", b"\x00\x53\x77\x00\x53\x31\xc0\x01\x00")
 _PLAIN_DISCHARGE = b"\x00\x53\x77\x00\x53\x32\xc0"
 
-#: octets of a message with a declare or a discharge; theirs are some dozens
-_LARGEST = 64 * 1024
 _LONGEST_TIMEOUT_MS = 24 * 3600 * 1000
 _CREDIT = 1000
+#: octets of a declare or a discharge, with whatever sections it has besides
+_MOST_OCTETS = 1 << 16
 
 
 class ControlLink(Incoming):
@@ -41,7 +42,8 @@ class ControlLink(Incoming):
     waits_for_store = False
 
     def __init__(self, connection: Connection, pointer: engine.Pointer) -> None:
-        super().__init__(connection, pointer, _CREDIT)
+        most = int(connection.service.limits.max_message_size_bytes)
+        super().__init__(connection, pointer, _CREDIT, min(_MOST_OCTETS, most))
         self._txns: dict[bytes, Transaction] = {}
         self._timeout = self._timeout_seconds()
         outcomes = values.symbols(
@@ -73,7 +75,7 @@ class ControlLink(Incoming):
 
     # -- messages
 
-    def on_message(self, delivery: engine.Pointer, message: bytes, state: int, settled: bool) -> None:
+    def on_message(self, delivery: engine.Pointer, message: Octets, state: int, settled: bool) -> None:
         if settled:  # T5
             self.refuse(
                 Refusal(Condition.ILLEGAL_STATE, "a declare or discharge must be sent unsettled; nothing was done")
@@ -91,10 +93,8 @@ class ControlLink(Incoming):
         else:
             self._decode(delivery, message)
 
-    def _decode(self, delivery: engine.Pointer, message: bytes) -> None:
+    def _decode(self, delivery: engine.Pointer, message: Octets) -> None:
         try:
-            if len(message) > _LARGEST:
-                raise Refusal(Condition.NOT_IMPLEMENTED, f"a declare or discharge of {len(message)} bytes")
             body = _body(message)
             if body is None:
                 raise Refusal(
@@ -214,12 +214,13 @@ class ControlLink(Incoming):
 
     def lost(self) -> None:
         """T13: its undecided transactions roll back at once."""
+        super().lost()
         for txn in list(self._txns.values()):
             txn.abandon(TxnEvent.CONTROL_LOST, "link-lost")
         self._txns.clear()
 
 
-def _body(message: bytes) -> Described | None:
+def _body(message: Octets) -> Described | None:
     """The declare or discharge in the amqp-value; other sections are ignored (T4)."""
     body = None
     for code, _, value, _ in sections(message):

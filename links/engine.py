@@ -74,6 +74,8 @@ transport_condition = lib.pn_transport_condition
 transport_close_tail = lib.pn_transport_close_tail
 transport_close_head = lib.pn_transport_close_head
 transport_unbind = lib.pn_transport_unbind
+transport_set_idle_timeout = lib.pn_transport_set_idle_timeout
+transport_remote_max_frame = lib.pn_transport_get_remote_max_frame
 transport_remote_idle_timeout = lib.pn_transport_get_remote_idle_timeout
 decref = lib.pn_decref
 
@@ -103,6 +105,7 @@ link_remote_source = lib.pn_link_remote_source
 link_remote_target = lib.pn_link_remote_target
 link_condition = lib.pn_link_condition
 link_credit = lib.pn_link_credit
+link_queued = lib.pn_link_queued
 link_drained = lib.pn_link_drained
 link_get_drain = lib.pn_link_get_drain
 link_flow = lib.pn_link_flow
@@ -139,6 +142,7 @@ delivery_partial = lib.pn_delivery_partial
 delivery_aborted = lib.pn_delivery_aborted
 delivery_settled = lib.pn_delivery_settled
 delivery_settle = lib.pn_delivery_settle
+delivery_abort = lib.pn_delivery_abort
 delivery_update = lib.pn_delivery_update
 delivery_local = lib.pn_delivery_local
 delivery_remote = lib.pn_delivery_remote
@@ -168,9 +172,6 @@ message_view = memoryview(_message_octets)
 _STATE_ROOM = 512
 _state_octets = bytearray(_STATE_ROOM)
 _state_buffer = ffi.from_buffer("char[]", _state_octets)
-
-#: characters of an error's description on the wire
-LONGEST_DESCRIPTION = 1000
 
 _tag_octets = ffi.new("char[32]")
 _tag_view = memoryview(ffi.buffer(_tag_octets))
@@ -219,15 +220,35 @@ def discard(pointer: Pointer) -> None:
         delivery_settle(pointer)
 
 
+def forget_modified(pointer: Pointer) -> None:
+    """Of a remote state: a later ``modified`` that leaves the fields out would have them still."""
+    remote = delivery_remote(pointer)
+    lib.pn_disposition_set_failed(remote, False)
+    lib.pn_disposition_set_undeliverable(remote, False)
+
+
 def set_rejected(pointer: Pointer, condition: str, description: str) -> None:
     set_condition(disposition_condition(delivery_local(pointer)), condition, description)
     delivery_update(pointer, REJECTED)
 
 
+#: Octets of a description on the wire. Proton does not look at the peer's max-frame-size where it writes other frames
+#: than transfers; so long a description fits the smallest (part 2, section 2.8.19), in whatever frame it is.
+_LONGEST_DESCRIPTION = 300
+
+
+def description_of(text: str) -> str:
+    """What fits a frame of it; the log has it whole."""
+    octets = text.replace("\0", "").encode()
+    if len(octets) <= _LONGEST_DESCRIPTION:
+        return octets.decode()
+    return octets[: _LONGEST_DESCRIPTION - 3].decode(errors="ignore") + "\N{HORIZONTAL ELLIPSIS}"
+
+
 def set_condition(pointer: Pointer, name: str, description: str) -> None:
     """``description`` may hold what the peer said; it is cut to what fits a small frame."""
     lib.pn_condition_set_name(pointer, name.encode())
-    lib.pn_condition_set_description(pointer, description[:LONGEST_DESCRIPTION].replace("\0", "").encode())
+    lib.pn_condition_set_description(pointer, description_of(description).encode())
 
 
 def set_condition_info(pointer: Pointer, info: dict[object, object]) -> None:
@@ -278,6 +299,10 @@ def link_is_named(pointer: Pointer) -> bool:
     return bool(lib.pn_link_name(pointer) != NULL)
 
 
+#: what an attach has besides names, addresses and what clients put into it
+_ATTACH_ROOM = 210
+
+
 def link_name(pointer: Pointer) -> str:
     return _text(lib.pn_link_name(pointer))
 
@@ -286,6 +311,17 @@ def link_name(pointer: Pointer) -> str:
 def _said(_transport: Pointer, message: Pointer) -> None:
     """What Proton would write to the standard error by itself, past our log (S7)."""
     log.info("the engine says", what=_text(message))
+
+
+def attach_size(pointer: Pointer) -> int:
+    """About the octets of an answer to the peer's attach, at most."""
+    size = _ATTACH_ROOM + len(ffi.string(lib.pn_link_name(pointer)))
+    for terminus in (lib.pn_link_remote_source(pointer), lib.pn_link_remote_target(pointer)):
+        address = lib.pn_terminus_get_address(terminus)
+        size += 0 if address == NULL else len(ffi.string(address))
+        for data in (terminus_filter(terminus), terminus_capabilities(terminus), lib.pn_terminus_properties(terminus)):
+            size += max(0, lib.pn_data_encoded_size(data))
+    return size
 
 
 def new_connection(

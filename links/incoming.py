@@ -4,29 +4,41 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import structlog
+
 from coordinator.errors import Condition, Refusal
 from links import engine
 from links.link import Link
+from store.spool import LARGE, Spool
 
 if TYPE_CHECKING:
     from links.connection import Connection
+    from store.spool import Octets
+
+log = structlog.get_logger(__name__)
 
 _ROOM = engine.MESSAGE_ROOM
 
 
 class Incoming(Link):
-    """``credit``: what the peer is given; topped up when half is used."""
+    """``credit``: what the peer is given; topped up when half is used.
 
-    __slots__ = ("_congested", "_credit", "_most_octets", "_parts", "_parts_octets", "_used")
+    A delivery that is large, or for which memory has no room, is gathered in a file (:mod:`store.spool`).
+    """
 
-    def __init__(self, connection: Connection, pointer: engine.Pointer, credit: int) -> None:
+    __slots__ = ("_begun", "_congested", "_credit", "_gathered", "_most_octets", "_size", "_spool", "_used")
+
+    def __init__(self, connection: Connection, pointer: engine.Pointer, credit: int, most_octets: int) -> None:
         super().__init__(connection, pointer)
         self._credit = credit
         self._used = 0
         self._congested = False
-        self._most_octets = int(connection.service.limits.max_message_size_bytes)
-        self._parts: list[bytes] = []
-        self._parts_octets = 0
+        self._most_octets = most_octets
+        #: of the delivery that is not complete: how much has come, and where it is, memory or file
+        self._begun = False
+        self._size = 0
+        self._gathered = bytearray()
+        self._spool: Spool | None = None
 
     def start(self) -> None:
         """Answer the attach and grant credit."""
@@ -41,7 +53,7 @@ class Incoming(Link):
     def on_delivery(self, delivery: engine.Pointer) -> None:
         if delivery != engine.link_current(self.pointer):
             return  # it came before, and its sender has settled it or changed its state meanwhile
-        if not self._parts and not engine.delivery_partial(delivery):
+        if not self._begun and not engine.delivery_partial(delivery):
             size = engine.link_recv(self.pointer, engine.message_buffer, _ROOM)
             if size < _ROOM:
                 if size > self._most_octets:
@@ -52,12 +64,35 @@ class Incoming(Link):
                     return
                 self._complete(delivery, bytes(engine.message_view[:size]) if size > 0 else b"")
                 return
-            self._keep(size)
+            if not self._keep(delivery, size):
+                return
         self._gather(delivery)
 
-    def _keep(self, size: int) -> None:
-        self._parts.append(bytes(engine.message_view[:size]))
-        self._parts_octets += size
+    def _keep(self, delivery: engine.Pointer, size: int) -> bool:
+        """What was just received; whether the delivery goes on."""
+        self._size += size
+        if self._size > self._most_octets:
+            self._too_large(delivery)
+            return False
+        octets = engine.message_view[:size]
+        try:
+            if self._spool is not None:
+                self._spool.write(octets)
+                return True
+            service = self.connection.service
+            self._gathered += octets
+            service.unfinished_octets += size
+            if self._size > LARGE or service.unfinished_octets > service.limits.unfinished_bytes:
+                self._spool = Spool(self._gathered)
+                self._forget_gathered()
+        except OSError as error:
+            self._no_room(delivery, error)
+            return False
+        return True
+
+    def _forget_gathered(self) -> None:
+        self.connection.service.unfinished_octets -= len(self._gathered)
+        self._gathered = bytearray()
 
     def _gather(self, delivery: engine.Pointer) -> None:
         """A delivery of many frames, or a large one; what has come is taken at once, so that the session's window
@@ -66,13 +101,12 @@ class Incoming(Link):
         if engine.delivery_aborted(delivery):
             self._aborted(delivery)
             return
+        self._begun = True
         self.partial(delivery)
         while True:
             size = engine.link_recv(self.pointer, engine.message_buffer, _ROOM)
             if size > 0:
-                self._keep(size)
-                if self._parts_octets > self._most_octets:
-                    self._too_large(delivery)
+                if not self._keep(delivery, size):
                     return
             elif size == 0:
                 return
@@ -83,24 +117,42 @@ class Incoming(Link):
                 return
         if engine.delivery_partial(delivery):
             return
-        message = b"".join(self._parts)
+        try:
+            message = bytes(self._gathered) if self._spool is None else self._spool.finish()
+        except OSError as error:
+            self._no_room(delivery, error)
+            return
         self._forget_parts()
         self._complete(delivery, message)
 
     def _too_large(self, delivery: engine.Pointer) -> None:
         refusal = Refusal(
             Condition.MESSAGE_SIZE_EXCEEDED,
-            f"a message is larger than {self._most_octets} bytes (limits.max_message_size_bytes)",
+            f"a message is larger than {self._most_octets} bytes, the most this link takes",
         )
+        self._give_up(delivery, refusal)
+
+    def _no_room(self, delivery: engine.Pointer, error: OSError) -> None:
+        log.error("no room for a large message", why=str(error))
+        self._give_up(delivery, Refusal(Condition.RESOURCE_LIMIT_EXCEEDED, "no room for a large message; try later"))
+
+    def _give_up(self, delivery: engine.Pointer, refusal: Refusal) -> None:
         self.partial(delivery)
         self.partial_refused(refusal)
         self._forget_parts()
         self.refuse(refusal)
 
     def _forget_parts(self) -> None:
-        self._parts = []
-        self._parts_octets = 0
+        if self._spool is not None:
+            self._spool.close()
+            self._spool = None
+        self._forget_gathered()
+        self._begun = False
+        self._size = 0
         self.partial_ended()
+
+    def lost(self) -> None:
+        self._forget_parts()
 
     def _aborted(self, delivery: engine.Pointer) -> None:
         """It leaves nothing behind (part 2, section 2.6.14)."""
@@ -109,7 +161,7 @@ class Incoming(Link):
         engine.delivery_settle(delivery)
         self._top_up()
 
-    def _complete(self, delivery: engine.Pointer, message: bytes) -> None:
+    def _complete(self, delivery: engine.Pointer, message: Octets) -> None:
         state = engine.delivery_remote_state(delivery)
         settled = bool(engine.delivery_settled(delivery))
         engine.link_advance(self.pointer)
@@ -124,6 +176,9 @@ class Incoming(Link):
 
     def _give_credit(self) -> None:
         if not self.open:
+            return
+        if engine.link_credit(self.pointer) < engine.link_queued(self.pointer):  # the engine does not look
+            self.refuse(Refusal(Condition.TRANSFER_LIMIT_EXCEEDED, "more was sent than credit was given for"))
             return
         service = self.connection.service
         if service.commit.congested and self.waits_for_store:
@@ -152,5 +207,5 @@ class Incoming(Link):
     def partial_ended(self) -> None:
         """It is complete, aborted, or refused."""
 
-    def on_message(self, delivery: engine.Pointer, message: bytes, state: int, settled: bool) -> None:
+    def on_message(self, delivery: engine.Pointer, message: Octets, state: int, settled: bool) -> None:
         raise NotImplementedError

@@ -86,6 +86,30 @@ def answer_terminus(answer: engine.Pointer, asked: engine.Pointer, *, lasts: boo
         engine.put({container.LIFETIME_POLICY: container.DELETE_ON_CLOSE}, engine.terminus_properties(answer))
 
 
+class Refused(Link):
+    """A link that we have closed, until the peer closes it too. What it still sends is thrown away: the engine would
+    keep it.
+    """
+
+    __slots__ = ()
+
+    def on_delivery(self, delivery: engine.Pointer) -> None:
+        pointer = self.pointer
+        if engine.link_is_receiver(pointer):
+            while engine.link_recv(pointer, engine.message_buffer, engine.MESSAGE_ROOM) > 0:
+                pass
+            if not engine.delivery_partial(delivery):
+                engine.link_advance(pointer)
+                engine.discard(delivery)
+                self.connection.mark()
+
+    def on_flow(self) -> None:
+        pass
+
+    def lost(self) -> None:
+        pass
+
+
 def refuse_attach(connection: Connection, pointer: engine.Pointer, refusal: Refusal) -> None:
     """Answer an attach, then detach it: the answer's terminus is null (part 2, section 2.6.3)."""
     if engine.link_is_receiver(pointer):
@@ -102,4 +126,4 @@ def refuse_attach(connection: Connection, pointer: engine.Pointer, refusal: Refu
     engine.link_open(pointer)
     engine.set_condition(engine.link_condition(pointer), refusal.condition, refusal.description)
     engine.link_close(pointer)
-    connection.mark()
+    connection.refused(pointer)

@@ -1,15 +1,24 @@
-"""Links on which messages go out: the answer to the attach, and how a delivery is made (rules P5 to P8)."""
+"""Links on which messages go out: the answer to the attach, and how a delivery is made (rules P5 to P8).
+
+A large message (:data:`store.spool.LARGE`) is handed to the engine in pieces, each read from the store when the one
+before is written: a consumer of large messages costs a piece or two, whatever their size. The link's other deliveries
+wait for it; those of other links go on.
+"""
 
 from __future__ import annotations
 
 from itertools import count
 from typing import TYPE_CHECKING
 
+import structlog
+
 from coordinator import message as messages
+from coordinator.encoding import DecodeError
 from coordinator.entries import now_micros
-from coordinator.errors import Condition
+from coordinator.errors import Condition, Refusal
 from links import container, engine
 from links.link import Link, answer_terminus
+from store import queries
 
 if TYPE_CHECKING:
     from coordinator.directory import Address
@@ -18,17 +27,37 @@ if TYPE_CHECKING:
     from coordinator.queues import Queue
     from links.connection import Connection
     from links.filters import Filters
+    from store.errors import StoreError
+    from store.queries import Row
+
+log = structlog.get_logger(__name__)
 
 _keys = count(1)
 
 #: octets a session may have waiting to be written before its consumers stop
 MOST_BACKLOG = 1 << 20
+#: of a large message: read when less than as much waits to be written
+_PIECE = 1 << 18
+
+
+class Large:
+    """A large delivery under way. ``at``: how much of the stored message is with the engine."""
+
+    __slots__ = ("asking", "at", "delivery", "entry")
+
+    def __init__(self, entry: Entry, delivery: engine.Pointer) -> None:
+        self.entry = entry
+        self.delivery = delivery
+        self.at = 0
+        self.asking = False
 
 
 class Outgoing(Link):
     """What consumers and browsers share."""
 
-    __slots__ = ("_address", "_queue", "_store_prefix", "credit", "default_outcome", "draining", "key", "presettled")
+    __slots__ = (
+        "_address", "_large", "_queue", "_store_prefix", "credit", "default_outcome", "draining", "key", "presettled",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -43,6 +72,7 @@ class Outgoing(Link):
         """``lasts``: the source stays when the link is detached."""
         super().__init__(connection, pointer)
         self.key = next(_keys)
+        self._large: Large | None = None
         self._address = address
         self._queue = queue
         self._store_prefix = connection.service.store_id.encode() + b":"
@@ -67,7 +97,7 @@ class Outgoing(Link):
 
     def on_flow(self) -> None:
         self.credit = max(0, engine.link_credit(self.pointer))
-        self.draining = bool(engine.link_get_drain(self.pointer))
+        self.draining = self._large is None and bool(engine.link_get_drain(self.pointer))
         self._queue.touch()
         self.connection.mark()
 
@@ -87,13 +117,105 @@ class Outgoing(Link):
     def _deliver(self, entry: Entry) -> engine.Pointer:
         octets = entry.message
         assert octets is not None
-        if entry.attempts or entry.expires or entry.acquired or entry.annotations:
-            left = max(1, (entry.expires - now_micros()) // 1000) if entry.expires else None
-            octets = messages.outgoing(octets, entry.attempts, left, entry.annotations, acquired=entry.acquired)
         pointer = self.pointer
         delivery = engine.outgoing_delivery(pointer, self._store_prefix + b"%d" % entry.id)
+        if entry.whole:
+            self._large = Large(entry, delivery)
+            self.draining = False
+            self._send_head(self._large, octets)
+            return delivery
+        if entry.attempts or entry.expires or entry.acquired or entry.annotations:
+            octets = _marked(entry, octets)
         engine.link_send(pointer, octets, len(octets))
         engine.link_advance(pointer)
         self.credit -= 1
         self.connection.mark()
         return delivery
+
+    # -- large ones
+
+    def _send_head(self, large: Large, head: bytes) -> None:
+        """``head``: of the stored message, as much as may be enough for the sections that are ours to change."""
+        entry = large.entry
+        octets = head
+        if entry.attempts or entry.expires or entry.acquired or entry.annotations:
+            try:
+                octets = _marked(entry, head)
+            except DecodeError:
+                if len(head) < entry.whole:
+                    self._ask(large, 2 * len(head))
+                    return
+        self._send_piece(large, octets, len(head))
+
+    def _send_piece(self, large: Large, octets: bytes, stored: int) -> None:
+        large.at += stored
+        engine.link_send(self.pointer, octets, len(octets))
+        self.connection.mark()
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """The next piece, where there is room for it; else when something was written."""
+        large = self._large
+        if large is None or large.asking:
+            return
+        connection = self.connection
+        if large.at >= large.entry.whole:
+            self._large = None
+            engine.link_advance(self.pointer)
+            connection.mark()
+            self.credit = max(0, engine.link_credit(self.pointer))
+            self.draining = bool(engine.link_get_drain(self.pointer))
+            self._sent(large.entry, large.delivery)
+            self._queue.touch()
+        elif connection.writing or connection.asking or engine.session_outgoing_bytes(self.session) > _PIECE:
+            if self not in connection.starved:
+                connection.starved.append(self)
+        else:
+            self._ask(large, _PIECE)
+
+    def _ask(self, large: Large, size: int) -> None:
+        """One piece at a time for all links of a connection."""
+        large.asking = self.connection.asking = True
+
+        def answered(rows: list[Row] | StoreError) -> None:
+            self.connection.asking = large.asking = False
+            self.connection.mark()
+            if self._large is not large or not self.open:
+                return
+            octets = rows[0][0] if isinstance(rows, list) and rows else b""
+            if not octets:
+                log.error("a large message cannot be read to its end", entry=large.entry.id, at=large.at)
+                self.refuse(Refusal(Condition.INTERNAL_ERROR, "the store has lost a part of a message"))
+            elif large.at:
+                self._send_piece(large, octets, len(octets))
+            else:
+                self._send_head(large, octets)
+
+        parameters = [large.entry.half_id.to_bytes(8, "big"), large.at.to_bytes(4, "big"), size.to_bytes(4, "big")]
+        self.connection.service.queries.ask(queries.PIECE, parameters, answered)
+
+    def _sent(self, entry: Entry, delivery: engine.Pointer) -> None:
+        """A large delivery is complete."""
+        raise NotImplementedError
+
+    def _stop(self, delivery: engine.Pointer) -> bool:
+        """The delivery is decided; whether it was a large one that is not complete, and comes to no end."""
+        large = self._large
+        if large is None or large.delivery != delivery:
+            return False
+        self._large = None
+        engine.delivery_abort(delivery)
+        self.credit = max(0, engine.link_credit(self.pointer))
+        self.draining = bool(engine.link_get_drain(self.pointer))
+        self.connection.mark()
+        return True
+
+    def fed(self) -> None:
+        """Something was written: see again."""
+        raise NotImplementedError
+
+
+def _marked(entry: Entry, octets: bytes) -> bytes:
+    """With its counts, what is left of its time, and annotations."""
+    left = max(1, (entry.expires - now_micros()) // 1000) if entry.expires else None
+    return messages.outgoing(octets, entry.attempts, left, entry.annotations, acquired=entry.acquired)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from links.connection import Connection
     from store.batch import Batch, Terms
     from store.errors import StoreError
+    from store.spool import Octets
 
 log = structlog.get_logger(__name__)
 
@@ -70,7 +71,7 @@ class PlainPost:
     __slots__ = ("_address", "_delivery", "_entry", "_id", "_link", "_message", "_terms")
 
     def __init__(
-        self, link: Posting, delivery: engine.Pointer | None, address: Address, message: bytes, terms: Terms
+        self, link: Posting, delivery: engine.Pointer | None, address: Address, message: Octets, terms: Terms
     ) -> None:
         """``delivery``: None where the peer settled it."""
         self._link = link
@@ -132,16 +133,18 @@ class Posting(Incoming):
     def __init__(
         self, connection: Connection, pointer: engine.Pointer, address: Address | None, continues: bool
     ) -> None:
-        super().__init__(connection, pointer, connection.service.limits.link_credit)
+        limits = connection.service.limits
+        super().__init__(connection, pointer, limits.link_credit, int(limits.max_message_size_bytes))
+        connection.posting += 1
         self._address = address
         self._partial_txn: Transaction | None = None
         #: posts outside transactions that the store has not taken yet, and that the peer waits for
-        self.unanswered = 0
+        self.unanswered: int = 0
         #: what ends the link once they are answered, and what is said to posts until then
         self._leave: Callable[[], None] | None = None
         self._refusal: Refusal | None = None
         #: deliveries of the relay whose address is being looked up, and those behind them
-        self._waiting: deque[tuple[engine.Pointer, bytes, bool, Transaction | None]] = deque()
+        self._waiting: deque[tuple[engine.Pointer, Octets, bool, Transaction | None]] = deque()
         self._second = engine.link_remote_rcv_settle_mode(pointer) == engine.RCV_SECOND
         self._continues = continues
         engine.terminus_copy(engine.link_source(pointer), engine.link_remote_source(pointer))
@@ -178,7 +181,7 @@ class Posting(Incoming):
 
     # -- messages
 
-    def on_message(self, delivery: engine.Pointer, message: bytes, state: int, settled: bool) -> None:
+    def on_message(self, delivery: engine.Pointer, message: Octets, state: int, settled: bool) -> None:
         txn: Transaction | None = None
         if state == engine.TRANSACTIONAL:
             service = self.connection.service
@@ -198,7 +201,7 @@ class Posting(Incoming):
         else:
             self._post(delivery, message, settled, txn)
 
-    def _post(self, delivery: engine.Pointer, message: bytes, settled: bool, txn: Transaction | None) -> None:
+    def _post(self, delivery: engine.Pointer, message: Octets, settled: bool, txn: Transaction | None) -> None:
         service = self.connection.service
         try:
             facts = examine(message)
@@ -211,7 +214,9 @@ class Posting(Incoming):
                     return
             terms = service.terms(facts)
             if txn is None:
-                service.commit.add(PlainPost(self, None if settled else delivery, address, message, terms))
+                service.commit.add(
+                    PlainPost(self, None if settled else delivery, address, message, terms), len(message)
+                )
                 if settled:
                     engine.delivery_settle(delivery)
                 return
@@ -269,7 +274,7 @@ class Posting(Incoming):
 
     # -- the relay
 
-    def _park(self, delivery: engine.Pointer, message: bytes, settled: bool, txn: Transaction | None) -> None:
+    def _park(self, delivery: engine.Pointer, message: Octets, settled: bool, txn: Transaction | None) -> None:
         """Until an address is known, deliveries of this link wait in their order, and discharges wait for them."""
         self._waiting.append((delivery, message, settled, txn))
         if txn is not None:
@@ -348,7 +353,8 @@ class Posting(Incoming):
 
     def lost(self) -> None:
         self._leave = None
-        self._forget_parts()
+        super().lost()
+        self.connection.posting -= 1
         while self._waiting:
             _, _, _, txn = self._waiting.popleft()
             if txn is not None and txn.open:
@@ -356,14 +362,14 @@ class Posting(Incoming):
                 txn.unpark()
 
 
-def _to(message: bytes) -> str:
+def _to(message: Octets) -> str:
     name = to_of(message)
     if name is None:
         raise Refusal(Condition.PRECONDITION_FAILED, "the anonymous relay needs the property to in each message")
     return name
 
 
-def _to_or_none(message: bytes) -> str | None:
+def _to_or_none(message: Octets) -> str | None:
     try:
         return to_of(message)
     except DecodeError:

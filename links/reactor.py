@@ -29,6 +29,8 @@ log = structlog.get_logger(__name__)
 
 _IN = select.EPOLLIN
 _OUT = select.EPOLLOUT
+#: reported whether it is asked for or not
+_GONE = select.EPOLLERR | select.EPOLLHUP
 _MOST_EVENTS = 512
 _LONGEST_WAIT_SECONDS = 1.0
 #: how often a connection whose transport asks for no tick is looked at
@@ -231,7 +233,33 @@ class Reactor:
         if connection is not None:
             connection.force_close(Condition.INTERNAL_ERROR, "an internal error; the service's log says more")
 
+    # -- a store that does not keep up
+
+    def _pause(self, connection: Connection) -> None:
+        """Too many octets wait for the store: what the peer posts stays in its socket, whatever credit it has.
+
+        The peer cannot be seen to be silent meanwhile, so that no idle time runs.
+        """
+        connection.paused = True
+        self._watch_socket(connection)
+        engine.transport_set_idle_timeout(connection.transport, 0)
+        connection.service.when_uncongested(partial(self._resume, connection))
+
+    def _resume(self, connection: Connection) -> None:
+        connection.paused = False
+        if connection.open:
+            self._watch_socket(connection)
+            engine.transport_set_idle_timeout(connection.transport, connection.idle_timeout_ms)
+            self._read(connection)
+
+    def _watch_socket(self, connection: Connection) -> None:
+        self._epoll.modify(connection.fd, (not connection.paused and _IN) | (connection.writing and _OUT))
+
     def _read(self, connection: Connection) -> None:
+        if connection.posting and connection.service.commit.overfull:
+            if not connection.paused:
+                self._pause(connection)
+            return
         greeting = connection.greeting
         try:
             size = connection.socket.recv_into(engine.read_view, 0 if greeting is None else _GREETING_ROOM)
@@ -310,7 +338,7 @@ class Reactor:
                     self.close(connection)
                 elif connection.writing:
                     connection.writing = False
-                    self._epoll.modify(connection.fd, _IN)
+                    self._watch_socket(connection)
                 return
             size = peek(transport, engine.write_buffer, min(size, room))
             try:
@@ -325,7 +353,7 @@ class Reactor:
             if sent < size:
                 if not connection.writing:
                     connection.writing = True
-                    self._epoll.modify(connection.fd, _IN | _OUT)
+                    self._watch_socket(connection)
                 return
 
     def _flush(self) -> None:
@@ -359,6 +387,9 @@ class Reactor:
             for fd, events in poll(wait, _MOST_EVENTS):
                 connection = self._connections.get(fd)
                 if connection is not None:
+                    if events & _GONE and connection.paused:
+                        self.close(connection)
+                        continue
                     if events & ~_OUT:
                         self._read(connection)
                     if events & _OUT:

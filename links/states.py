@@ -45,7 +45,9 @@ def accepted_in(txn_id: bytes) -> bytes:
 
 def rejected_in(txn_id: bytes, refusal: Refusal) -> bytes:
     """The fields of ``transactional-state(txn-id, rejected(error))``."""
-    error = b"\x00\x53\x1d" + encode_list([encode_symbol(refusal.condition), encode_string(refusal.description)])
+    error = b"\x00\x53\x1d" + encode_list(
+        [encode_symbol(refusal.condition), encode_string(engine.description_of(refusal.description))]
+    )
     return encode_list([b"\xa0\x10" + txn_id, b"\x00\x53\x25" + encode_list([error])])
 
 

@@ -8,6 +8,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from store.spool import Octets
 
 BOOL, BYTEA, INT8, INT2, INT4, TEXT, TIMESTAMPTZ, UUID = 16, 17, 20, 21, 23, 25, 1184, 2950
 
@@ -61,11 +65,11 @@ def uuid(values: Sequence[bytes]) -> bytes:
     return _HEADER(1, 0, UUID, count, 1) + _SIXTEEN + _SIXTEEN.join(values)
 
 
-def _varying(values: Sequence[bytes], oid: int) -> bytes:
+def _varying(values: Sequence[Octets], oid: int) -> bytes:
     count = len(values)
     if not count:
         return _EMPTY[oid]
-    parts = [_HEADER(1, 0, oid, count, 1)]
+    parts: list[Octets] = [_HEADER(1, 0, oid, count, 1)]
     append = parts.append
     for value in values:
         size = len(value)
@@ -74,7 +78,7 @@ def _varying(values: Sequence[bytes], oid: int) -> bytes:
     return b"".join(parts)
 
 
-def bytea(values: Sequence[bytes]) -> bytes:
+def bytea(values: Sequence[Octets]) -> bytes:
     return _varying(values, BYTEA)
 
 

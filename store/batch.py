@@ -8,12 +8,16 @@ meanwhile. The statement is one SQL transaction, so one flush to disk serves man
 The statement is composed of parts, each only where the batch has rows for it; it is prepared once per combination.
 ``PARTS`` is libpq text on purpose (the hot path); ``tests/integration/test_batch_statement.py`` holds it against the
 tables.
+
+Large messages (:data:`store.spool.LARGE`) are not in the statement, which would be in memory as a whole, here and in
+PostgreSQL. A batch that has some is an SQL transaction of several statements: first each large message goes piece by
+piece into a temporary table and from there, in PostgreSQL, to its half; then comes the batch statement.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -25,6 +29,7 @@ from store.errors import Contended, StoreError
 from store.libpq import Connection
 from store.loop import Loop
 from store.old_backend import OldBackend
+from store.spool import LARGE, Octets, pieces
 from store.tables import SCHEMA
 
 log = structlog.get_logger(__name__)
@@ -117,13 +122,31 @@ PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "wake": ("select pg_notify('coordinator_ready', {0})", ("text",)),
 }
 
+#: where a large message is put together
+_PIECES = "pg_temp.coordinator_piece"
+# compressed by nobody, as in the half; PostgreSQL 15 cannot say it with the column
+_MAKE_PIECES = f"""do $$ begin
+  if to_regclass('{_PIECES}') is null then
+    create temporary table coordinator_piece (number int4, octets bytea) on commit delete rows;
+    alter table {_PIECES} alter column octets set storage external;
+  end if;
+end $$"""
+_CLEAR_PIECES = f"truncate {_PIECES}"
+_ADD_PIECE = f"insert into {_PIECES} values ($1::int4, $2::bytea)"
+_JOIN_PIECES = (
+    f"insert into {SCHEMA}.half (id, txn_id, address_id, message) "
+    f"select $1::int8, nullif($2::uuid, {_NO_UUID}), $3::int4, string_agg(octets, '' order by number) from {_PIECES}"
+)
 #: Session settings of the batch connection: durability is not negotiable, plans are for a table of any size.
 SETUP = (
     "set synchronous_commit = on; set plan_cache_mode = force_generic_plan; "
     "set enable_seqscan = off; set enable_bitmapscan = off; set enable_hashjoin = off; set enable_mergejoin = off; "
-    "set jit = off; "
+    "set jit = off; set client_min_messages = warning; "
     "set idle_in_transaction_session_timeout = 0; set statement_timeout = 0; set lock_timeout = 0"
 )
+
+#: what a unit that waits takes in memory besides its messages
+_UNIT_OCTETS = 512
 
 PROBE_RETRY_SECONDS = 1.0
 _PROBE_OP = f"select exists (select from {SCHEMA}.op where id = any($1::uuid[]))"
@@ -173,6 +196,23 @@ class Limits:
 
     messages: int = 2000
     octets: int = 4 << 20
+    #: bytes of messages that wait for a batch until no more should come
+    waiting_octets: int = 64 << 20
+
+
+class Step(NamedTuple):
+    """One statement."""
+
+    name: bytes
+    sql: str
+    parameters: Sequence[bytes | None] = ()
+
+
+class LargeHalf(NamedTuple):
+    id: int
+    txn_id: bytes
+    address_id: int
+    message: Octets
 
 
 class Terms(NamedTuple):
@@ -223,6 +263,7 @@ class Batch:
         "half_ids",
         "half_messages",
         "half_txns",
+        "large",
         "left_out_groups",
         "left_out_ids",
         "octets",
@@ -253,7 +294,8 @@ class Batch:
         self.half_ids: list[int] = []
         self.half_txns: list[bytes] = []
         self.half_addresses: list[int] = []
-        self.half_messages: list[bytes] = []
+        self.half_messages: list[Octets] = []
+        self.large: list[LargeHalf] = []
         self.entry_groups: list[int] = []
         self.entry_ids: list[int] = []
         self.entry_leases: list[int] = []
@@ -293,13 +335,17 @@ class Batch:
         self.covered_groups: list[int] = []
         self.wake: set[int] = set()
 
-    def half(self, half_id: int, txn_id: bytes, address_id: int, message: bytes) -> None:
+    def half(self, half_id: int, txn_id: bytes, address_id: int, message: Octets) -> None:
         """``txn_id``: 16 octets, or :data:`NO_TXN`."""
+        size = len(message)
+        self.octets += size
+        if size > LARGE:
+            self.large.append(LargeHalf(half_id, txn_id, address_id, message))
+            return
         self.half_ids.append(half_id)
         self.half_txns.append(txn_id)
         self.half_addresses.append(address_id)
         self.half_messages.append(message)
-        self.octets += len(message)
 
     def entry(self, group_id: int, entry_id: int, lease: int, terms: Terms) -> None:
         """The entry of a queue's half with the same id."""
@@ -378,7 +424,7 @@ class Batch:
 
     @property
     def rows(self) -> int:
-        return len(self.half_ids) + len(self.gone_ids) + len(self.back_ids) + len(self.yielded_ids)
+        return len(self.half_ids) + len(self.large) + len(self.gone_ids) + len(self.back_ids) + len(self.yielded_ids)
 
     def parts(self) -> tuple[tuple[str, ...], list[bytes]]:
         """The parts this batch needs, and their parameters in order."""
@@ -462,6 +508,15 @@ class Batch:
             parameters.append((len(self.gone_ids) + len(self.back_ids)).to_bytes(8, "big"))
         return tuple(names), parameters
 
+    def large_steps(self) -> Iterator[Step]:
+        """What writes the large messages, inside an SQL transaction; each piece is read when its turn has come."""
+        for half in self.large:
+            yield Step(b"clear_pieces", _CLEAR_PIECES)
+            for number, piece in enumerate(pieces(half.message)):
+                yield Step(b"add_piece", _ADD_PIECE, (number.to_bytes(4, "big"), piece))
+            parameters = (half.id.to_bytes(8, "big"), half.txn_id, half.address_id.to_bytes(4, "big"))
+            yield Step(b"join_pieces", _JOIN_PIECES, parameters)
+
     def probe(self) -> tuple[bytes, str, bytes] | None:
         """One row that is there if, and only if, the batch was committed; none where writing it twice does no harm."""
         if self.commit_ids:
@@ -470,6 +525,8 @@ class Batch:
             return b"probe_op", _PROBE_OP, arrays.uuid(self.op_ids[:1])
         if self.half_ids:
             return b"probe_half", _PROBE_HALF, arrays.int8(self.half_ids[:1])
+        if self.large:
+            return b"probe_half", _PROBE_HALF, arrays.int8([self.large[0].id])
         return None
 
 
@@ -489,8 +546,12 @@ class GroupCommit:
         self._answering = False
         # Refused for one unit's fault: halves of the batch still to be tried, oldest first, before anything newer.
         self._salvage: deque[list[Unit]] = deque()
-        self._waiting: deque[Unit] = deque()
+        self._waiting: deque[tuple[Unit, int]] = deque()
+        #: of the units that wait, with their messages
+        self._waiting_octets = 0
         self._next = Batch()
+        #: what is left of a batch that is several statements
+        self._steps: Iterator[Step] = iter(())
         self.batches = 0
         self.rows = 0
 
@@ -512,12 +573,19 @@ class GroupCommit:
     @property
     def congested(self) -> bool:
         """More waits than two batches hold: stop asking peers for more."""
-        return len(self._waiting) > self._limits.messages
+        return len(self._waiting) > self._limits.messages or self.overfull
 
-    def add(self, unit: Unit) -> None:
+    @property
+    def overfull(self) -> bool:
+        """More octets wait than there should be: do not even take what peers were asked for."""
+        return self._waiting_octets > self._limits.waiting_octets
+
+    def add(self, unit: Unit, octets: int = 0) -> None:
+        """``octets``: of the messages that the unit holds until it is written."""
         batch = self._next
         if self._waiting or batch.octets >= self._limits.octets or batch.rows >= self._limits.messages:
-            self._waiting.append(unit)
+            self._waiting.append((unit, octets))
+            self._waiting_octets += octets + _UNIT_OCTETS
         else:
             batch.units.append(unit)
             unit.write(batch)
@@ -536,13 +604,14 @@ class GroupCommit:
         else:
             batch = self._next
             self._next = Batch()
+            next_batch = self._next
             waiting = self._waiting
-            self._waiting = deque()
-            while waiting:
-                self.add(waiting.popleft())
-                if self._waiting:
-                    self._waiting.extend(waiting)
-                    break
+            limits = self._limits
+            while waiting and next_batch.octets < limits.octets and next_batch.rows < limits.messages:
+                unit, octets = waiting.popleft()
+                self._waiting_octets -= octets + _UNIT_OCTETS
+                next_batch.units.append(unit)
+                unit.write(next_batch)
         self._send(batch)
 
     def _send(self, batch: Batch) -> None:
@@ -559,7 +628,32 @@ class GroupCommit:
                 f"batch_{len(self._statements)}".encode(),
                 statement(parts, self._instance_id),
             )
-        self._connection.execute(known[0], known[1], parameters, self._answered)
+        if batch.large:
+            self._steps = self._steps_of(batch, Step(*known, parameters))
+            self._step()
+        else:
+            self._connection.execute(known[0], known[1], parameters, self._answered)
+
+    @staticmethod
+    def _steps_of(batch: Batch, statement: Step) -> Iterator[Step]:
+        yield Step(b"make_pieces", _MAKE_PIECES)
+        yield Step(b"begin", "begin")
+        yield from batch.large_steps()
+        yield statement
+        yield Step(b"commit", "commit")
+
+    def _step(self) -> None:
+        step = next(self._steps, None)
+        if step is None:
+            self._answered(None)
+        else:
+            self._connection.execute(step.name, step.sql, step.parameters, self._stepped)
+
+    def _stepped(self, answer: object) -> None:
+        if isinstance(answer, StoreError):
+            self._connection.execute(b"rollback", "rollback", (), lambda _: self._answered(answer))
+        else:
+            self._step()
 
     def _answered(self, answer: object) -> None:
         batch = self._under_way

@@ -20,6 +20,7 @@ from store.libpq import Connection
 from store.loop import Loop
 from store.old_backend import OldBackend
 from store.priorities import CONDITION, Rank
+from store.spool import HEAD, LARGE
 from store.tables import SCHEMA
 
 log = structlog.get_logger(__name__)
@@ -109,8 +110,14 @@ _EXPIRES = "(extract(epoch from expires_at) * 1000000)::int8"
 _AVAILABLE = "failed is null and available_at is null"
 _DELIVERABLE = f"lease = 0 and {_AVAILABLE} and (expires_at is null or expires_at > now())"
 
+#: Of a large message comes its beginning, and how long it is.
+_IS_LARGE = f"octet_length(message) > {LARGE}"
+_SIZE = f"case when {_IS_LARGE} then {HEAD} else octet_length(message) end"
+_HEAD = f"case when {_IS_LARGE} then substring(message from 1 for {HEAD}) else message end"
+_WHOLE = f"case when {_IS_LARGE} then octet_length(message) else 0 end"
+
 #: What an entry is read as: the columns of its row, and its message.
-_ENTRY = f"id, half_id, attempts, {_EXPIRES}, annotations, message, acquired, priority"
+_ENTRY = f"id, half_id, attempts, {_EXPIRES}, annotations, {_HEAD}, {_WHOLE}, acquired, priority"
 _MESSAGES = f"(select id as half_id, message from {SCHEMA}.half) h using (half_id)"
 _PICKED = "id, half_id, attempts, expires_at, annotations, acquired, priority"
 
@@ -142,7 +149,7 @@ LEASE = _by_rank(
            where group_id = $1::int4 and id > $2::int8 and {chosen} and {_DELIVERABLE} and exists (select from free)
            order by {order} limit $3::int4 for update skip locked),
         sized as materialized (
-          select id, message, sum(octet_length(message)) over (order by {order}) - octet_length(message) as before
+          select id, message, sum({_SIZE}) over (order by {order}) - {_SIZE} as before
             from picked join {_MESSAGES}),
         leased as (
           update {SCHEMA}.entry e set lease = $5::int4 from sized s
@@ -177,7 +184,7 @@ READ = Query(
            where group_id = $1::int4 and id > $2::int8 and lease = 0 and {CONDITION[Rank.NORMAL]} and {_AVAILABLE}
            order by id limit $3::int4),
         sized as materialized (
-          select p.*, h.message, sum(octet_length(h.message)) over (order by p.id) - octet_length(h.message) as before
+          select p.*, message, sum({_SIZE}) over (order by p.id) - {_SIZE} as before
             from picked p join {SCHEMA}.half h on h.id = p.half_id),
         held as (
           update {SCHEMA}.consumer_group
@@ -197,10 +204,15 @@ BROWSE = _by_rank(
              and (expires_at is null or expires_at > now())
            order by {order} limit $3::int4),
         sized as materialized (
-          select picked.*, sum(octet_length(message)) over (order by {order}) - octet_length(message) as before
+          select picked.*, sum({_SIZE}) over (order by {order}) - {_SIZE} as before
             from picked join {_MESSAGES})
         select {_ENTRY} from sized join {_MESSAGES} where before < $4::int8 order by {order}"""
     ),
+)
+
+#: half, offset, octets: a piece of a large message
+PIECE = Query(
+    b"piece", f"select substring(message from $2::int4 + 1 for $3::int4) from {SCHEMA}.half where id = $1::int8"
 )
 
 #: group, ids, lease: those of them that are free, for a consumer that chose them (BROWSE showed them)

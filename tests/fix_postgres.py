@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import shutil
@@ -74,13 +75,26 @@ def empty_database_url(server_url: str) -> Iterator[str]:
     _administer(server_url, f"drop database {name} with (force)")
 
 
+@contextlib.contextmanager
+def _clone(server_url: str, template: str) -> Iterator[str]:
+    name = f"coordinator_test_{os.getpid()}_{next(_numbers)}"
+    _administer(server_url, f"create database {name} template {template}")
+    yield _other(server_url, name)
+    _administer(server_url, f"drop database {name} with (force)")
+
+
 @pytest.fixture
 def database_url(server_url: str, _template: str) -> Iterator[str]:
     """A migrated store of the test's own."""
-    name = f"coordinator_test_{os.getpid()}_{next(_numbers)}"
-    _administer(server_url, f"create database {name} template {_template}")
-    yield _other(server_url, name)
-    _administer(server_url, f"drop database {name} with (force)")
+    with _clone(server_url, _template) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def module_database_url(server_url: str, _template: str) -> Iterator[str]:
+    """A migrated store of the module's tests, which know to keep apart."""
+    with _clone(server_url, _template) as url:
+        yield url
 
 
 @pytest.fixture

@@ -96,7 +96,6 @@ class Client:
         self._session.open()
         self._inboxes: dict[str, Inbox] = {}
         self._control: Any = None
-        self._asked: list[Any] = []
         self._tags = 0
         self._names = 0
         self.lost = False
@@ -116,7 +115,7 @@ class Client:
     @property
     def backlog(self) -> int:
         """Octets that are still to be written."""
-        return int(self._transport.pending())
+        return int(self._transport.pending()) + int(self._session.outgoing_bytes)
 
     def writable(self, longest: float) -> bool:
         """Write what there is; whether the peer took some of it."""
@@ -264,33 +263,12 @@ class Client:
         delivery.settle()
         return bytes(txn_id)
 
-    def declare_many(self, count: int) -> list[bytes]:
-        """``count`` transactions, asked for all at once."""
-        octets = Message(body=Described(symbol("amqp:declare:list"), [None])).encode()
-        deliveries = [self.send(self.control, octets) for _ in range(count)]
-        self.until(lambda: all(delivery.remote_state for delivery in deliveries), self.control)
-        ids = [bytes(delivery.remote.data[0]) for delivery in deliveries]
-        for delivery in deliveries:
-            delivery.settle()
-        return ids
-
-    def settle_all(self) -> None:
-        """Until every discharge asked is answered; all must be accepted."""
-        asked, self._asked = self._asked, []
-        self.until(lambda: all(delivery.remote_state for delivery in asked), self.control)
-        for delivery in asked:
-            assert delivery.remote_state == Disposition.ACCEPTED
-            delivery.settle()
-
     def ask_discharge(self, txn: bytes, *, fail: bool) -> Any:
         """Sent with the next turn; the answer is :meth:`answer_of`."""
         body = Described(symbol("amqp:discharge:list"), [txn, fail])
-        delivery = self.send(self.control, Message(body=body).encode())
-        self._asked.append(delivery)
-        return delivery
+        return self.send(self.control, Message(body=body).encode())
 
     def answer_of(self, delivery: Any) -> Answer:
-        self._asked = [each for each in self._asked if each is not delivery]
         self.until(lambda: delivery.remote_state, self.control)
         state = delivery.remote_state
         condition = delivery.remote.condition

@@ -4,25 +4,32 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
 from tests.acceptance.test_control_link import condition, decided
+from tests.acceptance.test_large import Worker
 from tests.acceptance.test_messaging import dead_letters
 from tests.acceptance.test_transactional_work import post
 from tests.fix_service import Service, running_service
 from tests.fix_wire import Ask, Begin, Dial
 from tests.wire.frames import (
     AMQP_HEADER,
+    RECEIVER,
     Accepted,
+    Attach,
     Close,
     End,
     Modified,
     Open,
     Rejected,
     Released,
+    Source,
     TransactionalState,
+    Transfer,
+    frame,
 )
 from tests.wire.frames import (
     Begin as BeginFrame,
@@ -101,6 +108,20 @@ def test_a_message_that_is_too_large(begin: Begin, address: str, ask: Ask, settl
 
 
 @pytest.mark.rule("P2", "P14")
+def test_a_peer_that_goes_on_after_its_link_was_refused(service: Service, begin: Begin, address: str) -> None:
+    """Part 2, section 2.6.5: what comes between our detach and the peer's is thrown away, however much it is."""
+    session = begin()
+    worker = Worker(service)
+    sender = session.sender(address)
+    number = session.next_delivery_id()
+    for _ in range(10_000):  # 40 MB
+        sender.transfer(b"x" * 4000, delivery_id=number, delivery_tag=b"t", message_format=0, more=True)
+    assert sender.error == "amqp:link:message-size-exceeded"
+    assert worker.peak < 16 << 20
+    assert session.sender(address).outcome(data(b"x")) == Accepted()
+
+
+@pytest.mark.rule("P2", "P14")
 def test_a_frame_that_is_too_large(begin: Begin, address: str) -> None:
     """Part 2, sections 2.3.1 and 2.8.16: larger than the max-frame-size that was said: the connection is closed."""
     session, other = begin(), begin()
@@ -134,6 +155,28 @@ def test_more_links_than_handles(begin: Begin, address: str) -> None:
     assert session.peer.begin().sender(address).outcome(data(b"2")) == Accepted()
     senders[1].detach()
     assert session.sender(address).outcome(data(b"3")) == Accepted()
+
+
+@pytest.mark.rule("P2", "P14")
+def test_refused_links_that_are_never_detached(begin: Begin, address: str) -> None:
+    """Part 2, section 2.7.2: they hold their handles; a peer that only makes more of them is closed."""
+    session, other = begin(), begin()
+    with suppress(OSError):
+        for handle in range(100):
+            session.send(Attach(name=f"{handle}", handle=handle, role=RECEIVER, source=Source(address="$no")))
+    assert session.peer.closed().condition == "amqp:resource-limit-exceeded"
+    assert other.sender(address).outcome(data(b"x")) == Accepted()
+
+
+@pytest.mark.rule("P5", "P14")
+def test_more_transfers_than_credit(begin: Begin, address: str) -> None:
+    """Part 2, section 2.6.7: 40 in one go for a credit of 10: the link ends, nobody else notices."""
+    session, other = begin(), begin()
+    sender = session.sender(address)
+    transfers = [Transfer(handle=0, delivery_id=n, delivery_tag=b"%d" % n, message_format=0) for n in range(40)]
+    session.peer.send_octets(b"".join(frame(transfer, payload=data(b"x")) for transfer in transfers))
+    assert sender.error == "amqp:link:transfer-limit-exceeded"
+    assert other.sender(address).outcome(data(b"x")) == Accepted()
 
 
 @pytest.mark.rule("T22", "T23")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ import pytest
 
 from tests.acceptance.engine_client import Client
 from tests.fix_service import Service, running_service
+from tests.wire.peer import Peer
+from tests.wire.pipelined import EmptyTransactions
 
 MIB = 1 << 20
 
@@ -96,42 +99,43 @@ def test_a_long_queue_is_read_through_a_small_window(own_service: Service) -> No
 @pytest.mark.rule("T3", "T35")
 def test_a_control_link_goes_on_for_ever(own_service: Service) -> None:
     """100,000 transactions on one link, and nothing is left of them."""
-    client = Client(own_service.port, "declares")
-
-    def work(count: int, at_once: int = 200) -> None:
-        for _ in range(0, count, at_once):
-            for txn in client.declare_many(at_once):
-                client.ask_discharge(txn, fail=False)
-            client.settle_all()
-
-    work(10_000)
+    peer = Peer(own_service.port)
+    peer.open()
+    transactions = EmptyTransactions(peer.begin().control())
+    transactions.run(10_000)
     memory = Memory(own_service)
-    work(90_000)
-    assert memory.grown < 4 * MIB
-    assert client.control.credit > 0
-    client.close()
+    transactions.run(90_000)
+    assert memory.grown < MIB
+    peer.close_socket()
 
 
-@pytest.mark.rule("P5")
-def test_a_store_that_stands_still_stops_the_credit(own_service: Service) -> None:
-    """Posts wait in memory up to a bound; then peers get no more credit, and nothing is lost."""
-    clients = [Client(own_service.port, f"poster-{number}") for number in range(8)]
-    senders = [client.sender("waiting") for client in clients]
-    assert clients[0].outcome(clients[0].post(senders[0], "first")) == 0x24
-    memory = Memory(own_service)
-    own_service.signal_database(signal.SIGSTOP)
-    sent: list[tuple[Client, Any]] = []
-    try:
-        for client, sender in zip(clients, senders, strict=True):
-            while sender.credit and len(sent) < 8 * 2000:
-                sent.append((client, client.post(sender, "x" * 64 * 1024)))
-                if client.backlog > MIB and not client.writable(0.5):
-                    break  # the service reads no more
-        grown = memory.grown
-    finally:
-        own_service.signal_database(signal.SIGCONT)
-    for client, delivery in sent:
-        assert client.outcome(delivery) == 0x24
-    assert grown < 256 * MIB
-    for client in clients:
-        client.close()
+@pytest.mark.rule("P5", "P4")
+def test_a_store_that_stands_still_stops_the_posters() -> None:
+    """Posts wait in memory up to a bound; then nothing more is read, for longer than the idle time, and nothing is
+    lost.
+    """
+    with running_service({"limits.idle_timeout_seconds": "2"}) as service:
+        clients = [Client(service.port, f"poster-{number}") for number in range(8)]
+        senders = {client: client.sender("waiting") for client in clients}
+        assert clients[0].outcome(clients[0].post(senders[clients[0]], "first")) == 0x24
+        memory = Memory(service)
+        service.signal_database(signal.SIGSTOP)
+        sent: list[tuple[Client, Any]] = []
+        try:
+            taken = time.monotonic()
+            while time.monotonic() - taken < 3:
+                for client, sender in senders.items():
+                    if client.backlog < MIB:
+                        sent.append((client, client.post(sender, "x" * (MIB - 100))))
+                        taken = time.monotonic()
+                    client.turn(0.01)
+                assert len(sent) < 500
+            grown = memory.grown
+        finally:
+            service.signal_database(signal.SIGCONT)
+        for client, delivery in sent:
+            assert client.outcome(delivery) == 0x24
+        assert len(sent) > 64
+        assert grown < 128 * MIB
+        for client in clients:
+            client.close()

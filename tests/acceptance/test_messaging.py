@@ -53,6 +53,19 @@ def test_a_browser_takes_nothing(begin: Begin, address: str) -> None:
     ]
 
 
+@pytest.mark.rule("P8", "P17")
+def test_a_browser_is_drained_while_it_looks(begin: Begin, address: str) -> None:
+    """It looks behind the last message still, and is to look at everything again."""
+    session = begin()
+    sender = session.sender(address)
+    assert sender.outcome(Header(priority=9).encoded() + data(b"x")) == Accepted()
+    for _ in range(20):
+        browser = session.receiver(Source(address=address, distribution_mode="copy"), credit=5)
+        assert browser.take().body == b"x"
+        assert browser.drain() == []
+        browser.detach()
+
+
 @pytest.mark.rule("P8")
 def test_a_consumer_takes(begin: Begin, address: str) -> None:
     """Part 3, section 3.3.1: distribution-mode move; each message goes to one of the consumers."""

@@ -176,20 +176,21 @@ def test_large_messages_in_a_transaction_interleaved(begin: Begin, address: str)
 
 
 @pytest.mark.rule("P2", "P5")
-def test_the_session_window_is_kept(begin: Begin, address: str) -> None:
+@pytest.mark.parametrize("window", [0, 1, 3])
+@pytest.mark.parametrize("size", [10_000, 2_000_000])
+def test_the_session_window_is_kept(begin: Begin, address: str, window: int, size: int) -> None:
     """Part 2, section 2.5.6: no more transfers than the incoming window, whatever the credit."""
     session = begin(max_frame_size=1000)
-    post(session, address, b"z" * 10_000)
-    narrow = session.peer.begin(incoming_window=3)
+    post(session, address, b"z" * size)
+    narrow = session.peer.begin(incoming_window=window)
     consumer = narrow.receiver(address, credit=1)
-    while len(consumer._coming.frames if consumer._coming else []) < 3:
+    while len(consumer._coming.frames if consumer._coming else []) < window:
         session.peer.step()
     session.sync()
-    assert consumer._coming is not None
-    assert len(consumer._coming.frames) == 3
-    narrow.incoming_window = 1000
+    assert len(consumer._coming.frames if consumer._coming else []) == window
+    narrow.incoming_window = 10_000
     narrow.flow()
-    assert consumer.take().body == b"z" * 10_000
+    assert consumer.take().body == b"z" * size
 
 
 @pytest.mark.rule("P3")

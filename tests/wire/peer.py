@@ -78,6 +78,8 @@ class Peer:
 
     def __init__(self, port: int) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE)
+        # what is sent in two pieces does not wait for an acknowledgement
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.record: list[Octets] = []
         self.heard: deque[Frame] = deque()
         self.sessions: dict[int, Session] = {}
@@ -429,7 +431,7 @@ class Sender(Link):
             **fields,
         }
         assert self.session.peer.remote_open is not None
-        size = frame_size or (self.session.peer.remote_open.max_frame_size or 1 << 16) - 512
+        size = frame_size or max(128, (self.session.peer.remote_open.max_frame_size or 1 << 16) - 512)
         pieces = [message[at : at + size] for at in range(0, len(message), size)] or [b""]
         for piece in pieces[:-1]:
             self.transfer(piece, **given, more=True)

@@ -27,8 +27,12 @@ final class SelectorCases {
                 "bad-selector", SelectorCases::badSelector);
     }
 
-    /** Ten messages "m0" to "m9" with properties of several types. */
     private static void sendTen(Session session, MessageProducer producer) throws JMSException {
+        sendTen(session, producer, 10);
+    }
+
+    /** Ten messages "m0" to "m9" with properties of several types; from number {@code urgent} on with priority 8. */
+    private static void sendTen(Session session, MessageProducer producer, int urgent) throws JMSException {
         for (int i = 0; i < 10; i++) {
             Message message = session.createTextMessage("m" + i);
             message.setIntProperty("n", i);
@@ -36,7 +40,7 @@ final class SelectorCases {
             message.setStringProperty("kind", i % 2 == 0 ? "even" : "odd");
             message.setBooleanProperty("large", i >= 5);
             message.setJMSType("type " + i);
-            producer.setPriority(i);
+            producer.setPriority(i < urgent ? Message.DEFAULT_PRIORITY : 8);
             producer.send(message);
         }
     }
@@ -44,7 +48,7 @@ final class SelectorCases {
     private static void selectors(Broker broker, Map<String, Object> seen) throws Exception {
         Connection connection = broker.connect();
         Session session = Broker.automatic(connection);
-        sendTen(session, session.createProducer(broker.queue(session, "q")));
+        sendTen(session, session.createProducer(broker.queue(session, "q")), 8);
         for (String[] each :
                 new String[][] {
                     {"JMSPriority > 7 AND large", "m9"},

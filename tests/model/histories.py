@@ -1,0 +1,89 @@
+"""Histories that went wrong once, as they were found and made short. Both levels replay them."""
+
+from __future__ import annotations
+
+from tests.model.steps import (
+    AttachControl,
+    AttachReceiver,
+    AttachSender,
+    Crash,
+    Declare,
+    Detach,
+    Discharge,
+    Open,
+    Outcome,
+    Post,
+    Retire,
+    Settle,
+    Step,
+    Take,
+)
+
+_LINKS: list[Step] = [Open(0), AttachControl(0, 0), AttachSender(1, 0, 0), AttachReceiver(2, 0, 0, session=1)]
+_ONE_TAKEN: list[Step] = [*_LINKS, Post(1, 1), Take(2, 1), Declare(0, 0)]
+
+HISTORIES: dict[str, list[Step]] = {
+    # T30: it was another delivery that the transaction had part in
+    "a message that came again is no part of the transaction that let it go": [
+        *_ONE_TAKEN,
+        Retire(2, 0, 0, txn=0),
+        Discharge(0, 0, fail=True),
+        Take(2, 1),
+        Retire(2, 1, 1, txn=0),
+    ],
+    # T28, T29: else nobody has it, and it comes to nobody
+    "a delivery settled under a second transaction is settled": [
+        *_ONE_TAKEN,
+        AttachControl(3, 0),
+        Declare(3, 1),
+        Retire(2, 0, 0, txn=0, settled=False),
+        Retire(2, 0, 0, txn=1, settled=True),
+        Discharge(0, 0, fail=True),
+        Take(2, 1),
+    ],
+    # P11
+    "an outcome that was not taken leaves nothing to the next": [
+        *_ONE_TAKEN,
+        Retire(2, 0, 0, txn=0, settled=False),
+        Retire(2, 0, 0, Outcome.FAILED, settled=False),
+        Detach(0),
+        Retire(2, 0, 0, Outcome.MARKED, settled=False),
+        Take(2, 1),
+    ],
+    # D5: the receiver that comes finds the newer one in memory, the older one is in the store
+    "what came back goes first, wherever it is": [
+        *_LINKS,
+        Post(1, 1),
+        Take(2, 1),
+        Post(1, 2),
+        Detach(2),
+        AttachReceiver(3, 0, 0),
+        Take(3, 2),
+    ],
+    # P11: among other instances it was taken for what the consumer waits for
+    "what a consumer has refused does not keep the next one from it": [
+        *_LINKS,
+        Post(1, 1),
+        Post(1, 2),
+        Take(2, 1),
+        Retire(2, 0, 0, Outcome.ELSEWHERE),
+        Take(2, 1),
+    ],
+    # P11: time passes, and among other instances what nobody wants goes back to the store
+    "what a consumer has refused does not come to it by way of the store": [
+        *_LINKS,
+        AttachControl(3, 0, hasty=True),
+        Post(1, 1),
+        Take(2, 1),
+        Retire(2, 0, 0, Outcome.ELSEWHERE),
+        Settle(),
+        Declare(3, 0),
+        Take(2, 1),
+    ],
+    # of the test itself: an outcome under way when the instance dies may be there or not
+    "a mark that was on its way when the instance died": [
+        *_ONE_TAKEN,
+        Retire(2, 0, 0, Outcome.MARKED),
+        Crash(),
+    ],
+}

@@ -1,0 +1,550 @@
+"""Level one: a history on the rules and a real store, in this process. Links are the least that the rules ask for.
+
+They do by the rules' own means what ``links/`` does with Proton's: there is no wire, and the loop's clock can be moved.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from heapq import heappop
+from typing import Any, TypeVar, cast
+
+from coordinator import outcomes
+from coordinator.addresses import AddressPolicy
+from coordinator.directory import Address
+from coordinator.encoding import DecodeError, encode_long, encode_map, encode_symbol
+from coordinator.entries import Entry
+from coordinator.errors import Condition, Refusal
+from coordinator.message import examine
+from coordinator.outcomes import Kind
+from coordinator.queues import Queue
+from coordinator.service import SWEEP_SECONDS, Service
+from coordinator.settings import AddressPattern, AddressSettings, LimitSettings, Settings, TransactionSettings
+from coordinator.transactions import Transaction
+from coordinator.transitions import TxnEvent
+from links.posting import PlainPost, Posting
+from store import recovery
+from store.database import connected
+from store.errors import StoreError
+from tests.fix_loop import EpollLoop
+from tests.model import truth
+from tests.model.driver import Driver
+from tests.model.model import MAX_ATTEMPTS, MOST_POSTS, WINDOW, Label, in_txn, rejected
+from tests.model.steps import (
+    NEVER_DECLARED,
+    AttachControl,
+    AttachReceiver,
+    AttachSender,
+    Close,
+    Crash,
+    Decide,
+    Declare,
+    Detach,
+    Discharge,
+    End,
+    Open,
+    Outcome,
+    Overdue,
+    Post,
+    Restart,
+    Retire,
+    Settle,
+    Step,
+    Take,
+)
+
+SETTINGS = Settings(
+    # a transaction is in the store's list of undecided ones by chance, else
+    transaction=TransactionSettings(max_messages=MOST_POSTS, register_after_seconds=3600),
+    # small, so that messages go to the store and come back
+    limits=LimitSettings(window_messages=WINDOW),
+    addresses=AddressSettings(patterns=(AddressPattern(match="*", max_attempts=MAX_ATTEMPTS),)),
+)
+
+MARK = encode_map([encode_symbol("x-opt-mark") + encode_long(1)])
+
+OUTCOMES: dict[Outcome, outcomes.Outcome] = {
+    Outcome.ACCEPTED: outcomes.ACCEPTED,
+    Outcome.REJECTED: outcomes.Outcome(Kind.REJECTED, error="by the consumer"),
+    Outcome.RELEASED: outcomes.RELEASED,
+    Outcome.MARKED: outcomes.Outcome(Kind.MODIFIED, annotations=MARK),
+    Outcome.FAILED: outcomes.FAILED,
+    Outcome.ELSEWHERE: outcomes.Outcome(Kind.MODIFIED, undeliverable_here=True),
+    Outcome.FAILED_ELSEWHERE: outcomes.Outcome(Kind.MODIFIED, delivery_failed=True, undeliverable_here=True),
+}
+
+_keys = itertools.count(1_000_000)
+
+
+class Loop(EpollLoop):
+    """Its deadlines can be made due."""
+
+    def hurry(self, seconds: float) -> None:
+        self._deadlines = [(due - seconds, number, call) for due, number, call in self._deadlines]
+
+    def stop(self) -> None:
+        """What has died does nothing more."""
+        while self._deadlines:
+            heappop(self._deadlines)
+
+
+class LinkEnd:
+    """What every link has. ``session``: None for one whose connection went."""
+
+    def __init__(self, driver: InProcess, number: int, connection: int, session: int) -> None:
+        self.driver = driver
+        self.number = number
+        self.connection = connection
+        self.session = session
+        self.open = True
+
+    @property
+    def owner(self) -> object:
+        return self.driver.connections[self.connection]
+
+    def lost(self) -> None:
+        pass
+
+    def refuse(self, refusal: Refusal) -> None:
+        if self.open:
+            self.driver.detached[self.number] = refusal.condition
+            self.open = False
+            self.lost()
+
+
+L = TypeVar("L", bound=LinkEnd)
+
+
+class ControlEnd(LinkEnd):
+    """Implements :class:`coordinator.transactions.Control`."""
+
+    def __init__(self, driver: InProcess, step: AttachControl) -> None:
+        super().__init__(driver, step.link, step.connection, step.session)
+        self.hasty = step.hasty
+        self.txns: dict[bytes, Transaction] = {}
+
+    def discharge(self, txn_id: bytes, fail: bool, label: Label) -> None:
+        service = self.driver.service
+        txn = service.find(txn_id, self.owner)
+        if txn is None:
+            self._discharge_unknown(txn_id, fail, label)
+            return
+        if txn.control is not self:
+            assert isinstance(txn.control, ControlEnd)
+            txn.control.txns.pop(txn_id, None)
+            txn.control = self
+            self.txns[txn_id] = txn
+        txn.discharge(fail, label)
+
+    def _discharge_unknown(self, txn_id: bytes, fail: bool, label: Label) -> None:
+        if not self.open:
+            return
+        service = self.driver.service
+        refusal = service.unknown(txn_id)
+        if refusal.condition is Condition.TXN_TIMEOUT and not fail:
+            self._reject(label, refusal)
+            return
+        txn = service.txns.get(txn_id)
+        if txn is not None and not txn.open:
+            txn.when_decided(lambda: self._discharge_unknown(txn_id, fail, label))
+            return
+        if txn is not None:
+            self._reject(label, refusal)
+            return
+
+        def found(outcome: tuple[str, str] | StoreError | None) -> None:
+            assert not isinstance(outcome, StoreError)
+            if outcome is None:
+                self._reject(label, refusal)
+            elif (outcome[0] == "rollback") == fail:
+                self._say(label, "accepted")
+            else:
+                condition = Condition.ILLEGAL_STATE if fail else Condition.TXN_ROLLBACK
+                self._reject(label, Refusal(condition, ""))
+
+        service.outcome(txn_id, found)
+
+    def discharged(self, txn: Transaction, refusal: Refusal | None) -> None:
+        self.txns.pop(txn.id, None)
+        if txn.answer is None:
+            return
+        label = cast("Label", txn.answer)
+        if refusal is None:
+            self._say(label, "accepted")
+        else:
+            self._reject(label, refusal)
+
+    def _reject(self, label: Label, refusal: Refusal) -> None:
+        self._say(label, rejected(refusal.condition))
+
+    def _say(self, label: Label, answer: str) -> None:
+        if self.open:
+            self.driver.say(label, answer)
+
+    def lost(self) -> None:
+        for txn in list(self.txns.values()):
+            txn.abandon(TxnEvent.CONTROL_LOST, "link-lost")
+        self.txns.clear()
+
+
+class SenderEnd(LinkEnd):
+    """Implements :class:`coordinator.transactions.Poster`."""
+
+    def __init__(self, driver: InProcess, step: AttachSender, address: Address) -> None:
+        super().__init__(driver, step.link, step.connection, step.session)
+        self.second = step.second
+        self.address = address
+
+    @property
+    def service(self) -> Service:
+        """As a unit that posts sees its link's connection."""
+        return self.driver.service
+
+    def post(self, step: Post, label: Label) -> None:
+        service = self.driver.service
+        txn = None
+        if step.txn is not None:
+            txn_id = self.driver.txn_id(step.txn)
+            txn = service.find(txn_id, self.owner)
+            if txn is None or txn.wanted is not None:
+                refusal = service.unknown(txn_id)
+                if step.settled:
+                    self.refuse(refusal)
+                else:
+                    self.driver.say(label, rejected(refusal.condition))
+                return
+        message = truth.octets(step.message, malformed=step.malformed)
+        answer = "accepted"
+        try:
+            terms = service.terms(examine(message))
+            if txn is None:
+                service.commit.add(_Plain(self, None if step.settled else label, message, terms))
+                return
+            txn.post(self.address, message, terms)
+        except (DecodeError, Refusal) as error:
+            refusal = error if isinstance(error, Refusal) else Refusal(Condition.DECODE_ERROR, str(error))
+            answer = rejected(refusal.condition)
+            if txn is not None:
+                txn.refuse(refusal)
+            elif step.settled:
+                self.refuse(refusal)
+        if not step.settled:
+            self.driver.say(label, answer if txn is None else in_txn(answer))
+            if self.second and txn is not None and answer == "accepted":
+                txn.unsettled_posts.append((self, ("decided", label[1])))
+
+    def decided(self, delivery: object, committed: bool) -> None:
+        if self.open:
+            self.driver.say(cast("Label", delivery), "accepted" if committed else "released")
+
+
+class _Plain(PlainPost):
+    """Says when it is durable."""
+
+    def __init__(self, sender: SenderEnd, label: Label | None, message: bytes, terms: Any) -> None:
+        link = cast("Posting", _AsLink(sender))
+        super().__init__(link, None, sender.address, message, terms)
+        self.sender = sender
+        self.label = label
+
+    def durable(self) -> None:
+        super().durable()
+        if self.label is not None and self.sender.open:
+            self.sender.driver.say(self.label, "accepted")
+
+
+class _AsLink:
+    """What a unit wants to know of the link that posted."""
+
+    def __init__(self, sender: SenderEnd) -> None:
+        self.connection = sender
+        self.open = False
+
+    def refuse(self, refusal: Refusal) -> None:
+        raise AssertionError(refusal)
+
+
+class ReceiverEnd(LinkEnd):
+    """Implements :class:`coordinator.queues.Consumer`."""
+
+    def __init__(self, driver: InProcess, step: AttachReceiver, queue: Queue) -> None:
+        super().__init__(driver, step.link, step.connection, step.session)
+        self.queue = queue
+        self.key = next(_keys)
+        self.default_outcome: outcomes.Outcome | None = None
+        self.draining = False
+        self.room = 0
+        #: all that ever came: the message and its attempts then
+        self.came: list[tuple[int, int, bool]] = []
+        self.unsettled: dict[int, Entry] = {}
+        #: by this side, which is told no more of them
+        self.settled: set[int] = set()
+        queue.add(self)
+
+    def take(self, most: int) -> None:
+        self.room = most
+        self.draining = True
+        self.queue.touch()
+
+    def send(self, entry: Entry) -> bool:
+        assert entry.message is not None
+        place = len(self.came)
+        self.came.append((truth.number_of(entry.message), entry.attempts, bool(entry.annotations)))
+        entry.link = self
+        entry.delivery = place
+        self.unsettled[place] = entry
+        self.room -= 1
+        return True
+
+    def drained(self) -> None:
+        self.room = 0
+        self.draining = False
+
+    def retire(self, place: int, step: Retire) -> None:
+        entry = self.unsettled.get(place)
+        if entry is None or not self.open:
+            return
+        if step.settled:
+            self.settled.add(place)
+        service = self.driver.service
+        if step.txn is not None:
+            self._retire_in(entry, self.driver.txn_id(step.txn), step)
+        elif entry.txn is not None:
+            entry.peer_settled = entry.peer_settled or step.settled
+        elif entry.outcome is None and (step.outcome is not Outcome.NONE or step.settled):
+            entry.outcome = outcomes.RELEASED if step.outcome is Outcome.NONE else OUTCOMES[step.outcome]
+            service.settle_later(entry, entry.outcome)
+
+    def _retire_in(self, entry: Entry, txn_id: bytes, step: Retire) -> None:
+        service = self.driver.service
+        txn = service.find(txn_id, self.owner)
+        enlisted = entry.txn
+        if txn is None or txn.wanted is not None:
+            known = entry.last_txn == txn_id if enlisted is None else enlisted.id == txn_id
+            if enlisted is None and step.settled and entry.outcome is None:
+                entry.outcome = outcomes.FAILED
+                service.settle_later(entry, outcomes.FAILED)
+            elif enlisted is not None and known:
+                entry.peer_settled = entry.peer_settled or step.settled
+            if not known:
+                self.refuse(service.unknown(txn_id))
+        elif entry.outcome is not None and enlisted is None:
+            return
+        elif enlisted is not None and enlisted is not txn:
+            entry.peer_settled = entry.peer_settled or step.settled
+            assert isinstance(txn.control, ControlEnd)
+            txn.control.refuse(Refusal(Condition.TXN_ROLLBACK, ""))
+        else:
+            outcome = outcomes.FAILED if step.outcome is Outcome.NONE else OUTCOMES[step.outcome]
+            txn.retire(entry, outcome, step.settled)
+
+    def retired(self, entry: Entry, outcome: outcomes.Outcome) -> None:
+        if self.open:
+            place = cast("int", entry.delivery)
+            assert self.unsettled.pop(place) is entry
+            if place not in self.settled:
+                self.driver.say(("settled", self.driver.number_of(self.number, place)), outcome.kind.value)
+            if self.room:
+                self.queue.touch()
+
+    def unretired(self, entry: Entry, description: str) -> None:
+        raise AssertionError(description)
+
+    def lost(self) -> None:
+        self.queue.remove(self)
+        unsettled, self.unsettled = self.unsettled, {}
+        for entry in unsettled.values():
+            entry.link = None
+            entry.delivery = None
+            if entry.txn is None and entry.outcome is None:
+                entry.outcome = outcomes.FAILED
+                self.driver.service.settle_later(entry, outcomes.FAILED)
+
+
+class InProcess(Driver):
+    """``company``: another instance lives, which has no consumers: entries are leased one by one."""
+
+    def __init__(self, url: str, *, company: bool) -> None:
+        super().__init__(url)
+        self.url = url
+        if company:
+            self.truth.execute(
+                b"insert into coordinator.instance (host, pid, process_start, version, heartbeat_at) "
+                b"values ('elsewhere', 1, 1, '1', now() + interval '1 day')"
+            )
+        self._birth()
+
+    def _forget(self) -> None:
+        super()._forget()
+        self.connections: dict[int, object] = {}
+        self.links: dict[int, LinkEnd] = {}
+
+    # -- the instance
+
+    def _birth(self) -> None:
+        with connected(self.url) as connection:
+            registration = recovery.register(connection, "1")
+            recovery.recover(connection, registration.instance_id, recovery.STALE_SECONDS)
+        self.loop = Loop()
+        self.service = Service(
+            self.loop,
+            SETTINGS,
+            AddressPolicy(SETTINGS.addresses),
+            self.url,
+            instance_id=registration.instance_id,
+            store_id=registration.store_id,
+            highest_id=registration.highest_id,
+            fenced=self._fenced,
+        )
+        self.loop.end_turn = self.service.end_turn
+        self.service.start()
+        self.wait()
+
+    def _fenced(self) -> None:
+        raise AssertionError("taken for dead")
+
+    def _death(self) -> None:
+        self.service.close()
+        self.loop.stop()
+        self.loop.close()
+        for link in self.links.values():
+            link.open = False
+
+    def close(self) -> None:
+        """Whoever uses the store next is alone."""
+        self._death()
+        self.truth.execute(b"update coordinator.instance set ended_at = now() where ended_at is null")
+        super().close()
+
+    def _crash(self) -> None:
+        instance = self.service.instance_id
+        self._death()
+        # this process lives, but the instance's does not
+        self.truth.execute(
+            b"update coordinator.instance set process_start = process_start + 1 where id = %s", [instance]
+        )
+        self._birth()
+
+    mend = _crash
+
+    def _restart(self) -> None:
+        self._lose(self._open())
+        self.wait()
+        instance = self.service.instance_id
+        self._death()
+        with connected(self.url) as connection:
+            recovery.end(connection, instance)
+        self._birth()
+        self.heard.clear()
+        self.model.settled()
+
+    def wait(self) -> None:
+        service = self.service
+        self.loop.run_until(lambda: service.commit.idle and not service.queries.waiting and not service.dirty_queues)
+
+    def pause(self) -> None:
+        self.loop.turn()
+
+    # -- steps
+
+    def txn_id(self, number: int) -> bytes:
+        return bytes(16) if number == NEVER_DECLARED else self.txn_ids[number]
+
+    def perform(self, step: Step, label: Label, places: list[int]) -> None:
+        match step:
+            case Open():
+                self.connections[step.connection] = f"connection {step.connection}"
+            case Close():
+                self._lose([each for each in self._open() if each.connection == step.connection])
+            case End():
+                there = (step.connection, step.session)
+                self._lose([each for each in self._open() if (each.connection, each.session) == there])
+            case AttachControl():
+                self.links[step.link] = ControlEnd(self, step)
+            case AttachSender():
+                self.links[step.link] = SenderEnd(self, step, self._address(step.queue))
+            case AttachReceiver():
+                queue = self._address(step.queue).queue
+                assert queue is not None
+                self.links[step.link] = ReceiverEnd(self, step, queue)
+            case Detach():
+                self._lose([self.links[step.link]])
+            case Declare():
+                self._declare(step, label)
+            case Post():
+                self._link(step.sender, SenderEnd).post(step, label)
+            case Take():
+                self._take(step)
+            case Retire():
+                receiver = self._link(step.receiver, ReceiverEnd)
+                for place in places:
+                    receiver.retire(place, step)
+            case Discharge():
+                self._link(step.control, ControlEnd).discharge(self.txn_id(step.txn), step.fail, label)
+            case Overdue():
+                self._overdue(self.txn_ids[step.txn])
+            case Decide():
+                truth.decide(self.truth, self.txn_ids[step.txn])
+            case Crash():
+                self._crash()
+                self.survey()
+            case Restart():
+                self._restart()
+            case Settle():
+                pass
+        self.service.end_turn()
+
+    def _link(self, number: int, kind: type[L]) -> L:
+        link = self.links[number]
+        assert isinstance(link, kind)
+        return link
+
+    def _open(self) -> list[LinkEnd]:
+        return [each for each in self.links.values() if each.open]
+
+    def _lose(self, links: list[LinkEnd]) -> None:
+        for link in links:
+            link.open = False
+        for link in sorted(links, key=lambda link: not isinstance(link, ReceiverEnd)):
+            link.lost()
+
+    def _address(self, queue: int) -> Address:
+        found: list[Address | Refusal] = []
+        self.service.resolve(truth.address(self.history, queue), found.append)
+        self.loop.run_until(lambda: found)
+        assert isinstance(found[0], Address), found
+        return found[0]
+
+    def _declare(self, step: Declare, label: Label) -> None:
+        control = self._link(step.control, ControlEnd)
+        txn = self.service.declare(control.owner, control, SETTINGS.transaction.timeout_seconds)
+        control.txns[txn.id] = txn
+        self.txn_ids[step.txn] = txn.id
+        self.say(label, "declared")
+        if control.hasty:
+            self._overdue(txn.id)
+
+    def _overdue(self, txn_id: bytes) -> None:
+        txn = self.service.txns[txn_id]
+        txn.declared -= txn.timeout
+        self.loop.hurry(SWEEP_SECONDS)
+        self.loop.run_until(lambda: not txn.open)
+
+    def _take(self, step: Take) -> None:
+        receiver = self._link(step.receiver, ReceiverEnd)
+        before = len(receiver.came)
+        receiver.take(step.most)
+        self.loop.run_until(lambda: not receiver.room)
+        receiver.drained()
+        self.came(receiver.came[before:])
+
+
+@contextmanager
+def in_process(url: str, *, company: bool) -> Iterator[InProcess]:
+    driver = InProcess(url, company=company)
+    try:
+        yield driver
+    finally:
+        driver.close()

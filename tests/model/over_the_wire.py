@@ -1,0 +1,369 @@
+"""Level two: a history through the wire, against a service that runs; its worker is killed where the history says."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import Any
+
+from store.embedded import running_url
+from tests.fix_service import Service
+from tests.model import truth
+from tests.model.driver import Driver
+from tests.model.model import MAX_ATTEMPTS, MOST_POSTS, TIMEOUT, WINDOW, Label, in_txn, rejected
+from tests.model.steps import (
+    NEVER_DECLARED,
+    AttachControl,
+    AttachReceiver,
+    AttachSender,
+    Close,
+    Crash,
+    Decide,
+    Declare,
+    Detach,
+    Discharge,
+    End,
+    Open,
+    Outcome,
+    Overdue,
+    Post,
+    Restart,
+    Retire,
+    Settle,
+    Step,
+    Take,
+)
+from tests.wire import frames, peer
+from tests.wire.frames import (
+    Accepted,
+    Declared,
+    Disposition,
+    Error,
+    Modified,
+    Rejected,
+    Released,
+    State,
+    TransactionalState,
+)
+from tests.wire.messages import data
+from tests.wire.peer import Peer, Session
+from tests.wire.types import Symbol, UInt
+
+#: As in :data:`tests.model.in_process.SETTINGS`, by their names.
+SETTINGS = {
+    "transaction.max_messages": str(MOST_POSTS),
+    "transaction.register_after_seconds": "3600",
+    "limits.window_messages": str(WINDOW),
+    "addresses.patterns": f'[{{"match": "*", "max_attempts": {MAX_ATTEMPTS}}}]',
+}
+
+OUTCOMES: dict[Outcome, State | None] = {
+    Outcome.NONE: None,
+    Outcome.ACCEPTED: Accepted(),
+    Outcome.REJECTED: Rejected(error=Error(condition="amqp:internal-error", description="by the consumer")),
+    Outcome.RELEASED: Released(),
+    Outcome.MARKED: Modified(message_annotations={"x-opt-mark": UInt(1)}),
+    Outcome.FAILED: Modified(delivery_failed=True),
+    Outcome.ELSEWHERE: Modified(undeliverable_here=True),
+    Outcome.FAILED_ELSEWHERE: Modified(delivery_failed=True, undeliverable_here=True),
+}
+
+_HASTE = {Symbol("coordinator:timeout-ms"): UInt(1)}
+
+
+def answer_of(state: Any) -> str:
+    """A delivery state in the model's words."""
+    match state:
+        case Declared():
+            return "declared"
+        case Accepted():
+            return "accepted"
+        case Released():
+            return "released"
+        case Modified():
+            return "modified"
+        case Rejected(error=Error(condition=condition)):
+            return rejected(str(condition))
+        case Rejected():
+            return "rejected"
+        case TransactionalState(outcome=outcome):
+            return in_txn(answer_of(outcome))
+    return repr(state)
+
+
+class OverTheWire(Driver):
+    def __init__(self, service: Service) -> None:
+        self.service = service
+        self._scratch = "scratch"
+        super().__init__(running_url(service.data_dir))
+        self._worker = self._worker_pid(0)
+        self._observe()
+
+    def _forget(self) -> None:
+        super()._forget()
+        self.peers: dict[int, Peer] = {}
+        #: a session of each connection for questions alone
+        self.aside: dict[int, Session] = {}
+        self.sessions: dict[tuple[int, int], Session] = {}
+        self.links: dict[int, peer.Link] = {}
+        #: what came on each receiver
+        self.deliveries: dict[int, list[peer.Delivery]] = {}
+        #: posts, declares and discharges: their sender and delivery id
+        self._asked: dict[Label, tuple[peer.Sender, int]] = {}
+        #: those of them that have their first answer
+        self._answered: set[Label] = set()
+        self._last = -1
+        self._named: set[int] = set()
+
+    def close(self) -> None:
+        for each in self.peers.values():
+            each.close_socket()
+        self._observer.close_socket()
+        super().close()
+
+    def mend(self) -> None:
+        for each in self.peers.values():
+            each.close_socket()
+        self._observer.close_socket()
+        self._observe()
+
+    # -- the service
+
+    def _worker_pid(self, since: int) -> int:
+        return int(self.service.wait_for(lambda line: line.get("event") == "worker ready", since=since)["pid"])
+
+    def _observe(self) -> None:
+        """A connection that no history touches, to ask what became of things."""
+        self._observer = Peer(self.service.port)
+        self._observer.open()
+        self._observing = self._observer.begin()
+        self._asking = self._observing.control()
+        self._fence = self._observing.sender(self._scratch)
+
+    def _crash(self) -> None:
+        since = len(self.service.log_lines())
+        os.kill(self._worker, signal.SIGKILL)
+        self._worker = self._worker_pid(since)
+        for each in [*self.peers.values(), self._observer]:
+            each.close_socket()
+        self.peers.clear()
+        self.aside.clear()
+        self.sessions.clear()
+        self._asked.clear()
+        self._last = -1
+        self._observe()
+
+    # -- steps
+
+    def txn_id(self, number: int) -> bytes:
+        return bytes(16) if number == NEVER_DECLARED else self.txn_ids[number]
+
+    def perform(self, step: Step, label: Label, places: list[int]) -> None:
+        connection = self._connection_of(step)
+        if connection != self._last:  # one connection is not ordered before another but by an answer
+            self._sync(self._last)
+            self._last = connection
+        match step:
+            case Open():
+                self._open(step.connection)
+            case Close():
+                self._close(step)
+            case End():
+                self.sessions.pop((step.connection, step.session)).end()
+            case AttachControl():
+                properties = _HASTE if step.hasty else None
+                self.links[step.link] = self._session(step).control(properties=properties)
+            case AttachSender():
+                self.links[step.link] = self._session(step).sender(
+                    truth.address(self.history, step.queue), rcv_settle_mode=int(step.second)
+                )
+            case AttachReceiver():
+                self.links[step.link] = self._session(step).receiver(truth.address(self.history, step.queue))
+                self.deliveries[step.link] = []
+            case Detach():
+                self.links[step.link].detach()
+            case Declare():
+                self._declare(step, label)
+            case Post():
+                self._post(step, label)
+            case Take():
+                self._take(step)
+            case Retire():
+                self._retire(step, places)
+            case Discharge():
+                control = self.links[step.control]
+                assert isinstance(control, peer.Control)
+                body = frames.Discharge(txn_id=self.txn_id(step.txn), fail=step.fail)
+                self._asked[label] = (control, control.request(body))
+            case Decide():
+                truth.decide(self.truth, self.txn_ids[step.txn])
+            case Crash():
+                self._crash()
+                self.survey()
+            case Settle():
+                pass
+            case Overdue() | Restart():
+                raise AssertionError(f"not through the wire: {step}")
+
+    def _connection_of(self, step: Step) -> int:
+        match step:
+            case Open() | Close() | End() | AttachControl() | AttachSender() | AttachReceiver():
+                return step.connection
+            case Detach():
+                return self.model.links[step.link].connection
+            case Declare() | Discharge():
+                return self.model.links[step.control].connection
+            case Post():
+                return self.model.links[step.sender].connection
+            case Take() | Retire():
+                return self.model.links[step.receiver].connection
+        return -1
+
+    def _sync(self, connection: int) -> None:
+        """What was sent on it the service has read."""
+        if connection in self.aside:
+            self.aside[connection].sync()
+        self._named.clear()
+
+    def _open(self, connection: int) -> None:
+        found = self.peers[connection] = Peer(self.service.port)
+        found.open()
+        self.aside[connection] = found.begin()
+
+    def _close(self, step: Close) -> None:
+        for there in [each for each in self.sessions if each[0] == step.connection]:
+            del self.sessions[there]
+        del self.aside[step.connection]
+        found = self.peers.pop(step.connection)
+        if not step.abrupt:
+            found.close()
+            return
+        found.close_socket()
+        # the end of the stream is there before what is sent now: after two turns it was read
+        self._observing.sync()
+        self._observing.sync()
+
+    def _session(self, step: AttachControl | AttachSender | AttachReceiver) -> Session:
+        there = (step.connection, step.session)
+        if there not in self.sessions:
+            self.sessions[there] = self.peers[step.connection].begin()
+        return self.sessions[there]
+
+    def _declare(self, step: Declare, label: Label) -> None:
+        control = self.links[step.control]
+        assert isinstance(control, peer.Control)
+        self.txn_ids[step.txn] = control.declare()
+        self.say(label, "declared")
+        link = self.model.links[step.control]
+        if getattr(link, "hasty", False):
+            # what is refused leaves nothing in it
+            sender = self.aside[link.connection].sender(self._scratch)
+            while answer_of(sender.outcome(truth.MALFORMED, txn=self.txn_ids[step.txn])) != rejected(TIMEOUT):
+                time.sleep(0.02)
+            sender.detach()
+
+    def _post(self, step: Post, label: Label) -> None:
+        sender = self.links[step.sender]
+        assert isinstance(sender, peer.Sender)
+        number = sender.post(
+            truth.octets(step.message, malformed=step.malformed),
+            txn=None if step.txn is None else self.txn_id(step.txn),
+            settled=step.settled,
+        )
+        if not step.settled:
+            self._asked[label] = (sender, number)
+
+    def _take(self, step: Take) -> None:
+        receiver = self.links[step.receiver]
+        assert isinstance(receiver, peer.Receiver)
+        came = receiver.drain(step.most)
+        self.deliveries[step.receiver] += came
+        self.came([(int(each.body), each.count, "x-opt-mark" in each.message.annotations) for each in came])
+
+    def _retire(self, step: Retire, places: list[int]) -> None:
+        """As few dispositions as name these deliveries and no others."""
+        numbers = {self.deliveries[step.receiver][place].id for place in places}
+        if self._named & numbers:  # a client that does not wait in between has said the last thing only
+            self._sync(self._last)
+        self._named |= numbers
+        outcome = OUTCOMES[step.outcome]
+        state = outcome if step.txn is None else TransactionalState(txn_id=self.txn_id(step.txn), outcome=outcome)
+        session = self.links[step.receiver].session
+        for first in sorted(numbers):
+            if first - 1 in numbers:
+                continue
+            last = first
+            while last + 1 in numbers:
+                last += 1
+            session.send(Disposition(role=frames.RECEIVER, first=first, last=last, settled=step.settled, state=state))
+
+    # -- answers
+
+    def hears(self, link: int) -> bool:
+        return self.links[link].session in self.sessions.values()
+
+    def wait(self) -> None:
+        for connection in list(self.aside):
+            self._sync(connection)
+        self._last = -1
+        for label, (sender, number) in self._asked.items():
+            due = self.model.due.get(label)
+            if due is not None and None not in due.allowed:
+                self._hear(label, sender, number)
+        # T11: whatever was decided is remembered, and whoever asks waits for it
+        for txn in self.model.txns.values():
+            if txn.pending:
+                found = answer_of(self._asking.discharge(self.txn_ids[txn.number], fail=txn.op == "rollback"))
+                assert found == "accepted", f"transaction {txn.number}, decided {txn.op}, is answered {found}"
+        # settlements go to the store at the end of a turn: after the first of these at the latest
+        for _ in range(2):
+            assert self._fence.outcome(data(b"fence")) == Accepted()
+        for connection in list(self.aside):
+            self._sync(connection)
+        self._collect()
+
+    def _hear(self, label: Label, sender: peer.Sender, number: int) -> None:
+        answers = sender.session.answers[number]
+        while not answers:
+            if sender.detached is not None:
+                return
+            sender.session.peer.step()
+        self._first_or_second(label, answers.popleft())
+
+    def _first_or_second(self, label: Label, answer: Disposition) -> None:
+        self.say(("decided", label[1]) if label in self._answered else label, answer_of(answer.state))
+        self._answered.add(label)
+
+    def _collect(self) -> None:
+        """What has come beside."""
+        for label, (sender, number) in list(self._asked.items()):
+            link = self.model.links[next(each for each, found in self.links.items() if found is sender)]
+            answers = sender.session.answers[number]
+            while answers:
+                answer = answers.popleft()
+                # the engine lets go of what a link that went has left open, and says nothing new of it
+                if link.open or (answer.state is not None and label not in self._answered):
+                    self._first_or_second(label, answer)
+            another = any((link, label[1]) in txn.unsettled for txn in self.model.txns.values())  # T25
+            if not link.open or not another:
+                del self._asked[label]
+        for number, end in self.links.items():
+            if isinstance(end, peer.Receiver):
+                self._settlements(number, end)
+            error = None if end.detached is None else end.detached.error
+            if error is not None and number not in self.detached:
+                self.detached[number] = str(error.condition)
+                if end.session in self.sessions.values():
+                    end.session.send(frames.Detach(handle=end.handle, closed=True))
+
+    def _settlements(self, number: int, receiver: peer.Receiver) -> None:
+        wanted = self.model.links[number]
+        for place, delivery in enumerate(self.deliveries[number]):
+            found = receiver.session.settlements[delivery.id]
+            while found:
+                disposition = found.popleft()
+                if disposition.state is None and not wanted.open:
+                    continue
+                assert disposition.settled, disposition
+                self.say(("settled", self.number_of(number, place)), answer_of(disposition.state))

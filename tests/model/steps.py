@@ -1,0 +1,182 @@
+"""One thing that a client, an operator or fate does, as data: a history is a list of them, and its ``repr`` is Python.
+
+Connections, links, transactions and messages are numbers that the step which makes them chooses. A delivery is known by
+its receiver and its place among all that the receiver was ever sent.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+#: A txn-id that was never given out.
+NEVER_DECLARED = -1
+
+
+class Outcome(Enum):
+    """What a consumer says of a delivery (part 3, section 3.4)."""
+
+    NONE = "none"
+    ACCEPTED = "accepted"
+    REJECTED = "rejected"
+    RELEASED = "released"
+    #: modified, with a message annotation alone
+    MARKED = "marked"
+    #: modified(delivery-failed)
+    FAILED = "failed"
+    #: modified(undeliverable-here)
+    ELSEWHERE = "elsewhere"
+    #: modified(delivery-failed, undeliverable-here)
+    FAILED_ELSEWHERE = "failed-elsewhere"
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+@dataclass(frozen=True)
+class Open:
+    connection: int
+
+
+@dataclass(frozen=True)
+class Close:
+    """``abrupt``: the socket is closed, and nothing said."""
+
+    connection: int
+    abrupt: bool = False
+
+
+@dataclass(frozen=True)
+class End:
+    """A session; it is begun by its first link."""
+
+    connection: int
+    session: int
+
+
+@dataclass(frozen=True)
+class AttachControl:
+    """``hasty``: its transactions are over their time as soon as they are declared."""
+
+    link: int
+    connection: int
+    session: int = 0
+    hasty: bool = False
+
+
+@dataclass(frozen=True)
+class AttachSender:
+    """``second``: receiver settle mode second, which keeps unsettled posts open up to the decision (T25)."""
+
+    link: int
+    connection: int
+    queue: int
+    session: int = 0
+    second: bool = False
+
+
+@dataclass(frozen=True)
+class AttachReceiver:
+    link: int
+    connection: int
+    queue: int
+    session: int = 0
+
+
+@dataclass(frozen=True)
+class Detach:
+    link: int
+
+
+@dataclass(frozen=True)
+class Declare:
+    control: int
+    txn: int
+
+
+@dataclass(frozen=True)
+class Post:
+    """``malformed``: octets that are no message."""
+
+    sender: int
+    message: int
+    txn: int | None = None
+    settled: bool = False
+    malformed: bool = False
+
+
+@dataclass(frozen=True)
+class Take:
+    """All there is, up to ``most``: credit, and a drain."""
+
+    receiver: int
+    most: int
+
+
+@dataclass(frozen=True)
+class Retire:
+    """A disposition of the deliveries from ``first`` to ``last`` that the client may still speak of."""
+
+    receiver: int
+    first: int
+    last: int
+    outcome: Outcome = Outcome.ACCEPTED
+    txn: int | None = None
+    settled: bool = True
+
+
+@dataclass(frozen=True)
+class Discharge:
+    control: int
+    txn: int
+    fail: bool = False
+
+
+@dataclass(frozen=True)
+class Overdue:
+    """The transaction's time runs out. Only where the clock can be moved: not through the wire."""
+
+    txn: int
+
+
+@dataclass(frozen=True)
+class Decide:
+    """Somebody else writes the op ``rollback`` into the store: an operator, or another instance."""
+
+    txn: int
+
+
+@dataclass(frozen=True)
+class Settle:
+    """The clients wait for every answer."""
+
+
+@dataclass(frozen=True)
+class Crash:
+    """The instance dies as it is, and another takes its place."""
+
+
+@dataclass(frozen=True)
+class Restart:
+    """The instance stops in order, and another takes its place. Not through the wire, where it takes too long."""
+
+
+Step = (
+    Open
+    | Close
+    | End
+    | AttachControl
+    | AttachSender
+    | AttachReceiver
+    | Detach
+    | Declare
+    | Post
+    | Take
+    | Retire
+    | Discharge
+    | Overdue
+    | Decide
+    | Settle
+    | Crash
+    | Restart
+)

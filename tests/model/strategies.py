@@ -1,0 +1,264 @@
+"""Which step may follow: for each kind of step, a strategy over those that a model's state allows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hypothesis import strategies as st
+
+from tests.model.model import QUEUES, Control, Model, Receiver, Sender
+from tests.model.steps import (
+    NEVER_DECLARED,
+    AttachControl,
+    AttachReceiver,
+    AttachSender,
+    Close,
+    Crash,
+    Decide,
+    Declare,
+    Detach,
+    Discharge,
+    End,
+    Open,
+    Outcome,
+    Overdue,
+    Post,
+    Restart,
+    Retire,
+    Settle,
+    Step,
+    Take,
+)
+
+CONNECTIONS = (0, 1)
+SESSIONS = (0, 1)
+_MOST_LINKS = 8
+#: Steps before an instance ends: another takes a while to come.
+_YOUNGEST = 15
+
+#: None: there is no such step now.
+Steps = st.SearchStrategy[Step] | None
+
+#: mostly usual
+_rarely = st.sampled_from((False,) * 9 + (True,))
+_often = st.sampled_from((True, True, False))
+
+
+def opening(model: Model) -> Steps:
+    missing = [each for each in CONNECTIONS if each not in model.connections]
+    return st.sampled_from([Open(each) for each in missing]) if missing else None
+
+
+def closing(model: Model) -> Steps:
+    there = sorted(model.connections)
+    return st.builds(Close, st.sampled_from(there), st.booleans()) if there else None
+
+
+def ending(model: Model) -> Steps:
+    there = sorted(model.sessions)
+    return st.sampled_from([End(*each) for each in there]) if there else None
+
+
+def attaching(model: Model) -> Steps:
+    there = sorted(model.connections)
+    if not there or sum(link.open for link in model.links.values()) >= _MOST_LINKS:
+        return None
+    link, connection, session = len(model.links), st.sampled_from(there), st.sampled_from(SESSIONS)
+    queue = st.integers(0, QUEUES - 1)
+    return st.one_of(
+        st.builds(AttachControl, st.just(link), connection, session, _rarely),
+        st.builds(AttachSender, st.just(link), connection, queue, session, st.booleans()),
+        st.builds(AttachReceiver, st.just(link), connection, queue, session),
+    )
+
+
+def detaching(model: Model) -> Steps:
+    there = [link.number for link in model.links.values() if link.open]
+    return st.sampled_from([Detach(each) for each in there]) if there else None
+
+
+def declaring(model: Model) -> Steps:
+    controls = model.open_links(Control)
+    return st.sampled_from([Declare(each.number, len(model.txns)) for each in controls]) if controls else None
+
+
+def _txns(model: Model, connection: int) -> st.SearchStrategy[int]:
+    """Mostly those that are open on the connection; any other now and then."""
+    usual = [txn.number for txn in model.txns.values() if txn.open and txn.connection == connection]
+    others = [NEVER_DECLARED, *model.txns]
+    return st.sampled_from(usual * (1 + 8 * len(others) // len(usual)) + others) if usual else st.sampled_from(others)
+
+
+def posting(model: Model) -> Steps:
+    senders = model.open_links(Sender)
+    if not senders:
+        return None
+    number = st.just(model.highest + 1)
+    return st.one_of(
+        [
+            st.builds(
+                Post,
+                st.just(each.number),
+                number,
+                st.one_of(st.none(), _txns(model, each.connection), _txns(model, each.connection)),
+                st.booleans(),
+                _rarely,
+            )
+            for each in senders
+        ]
+    )
+
+
+def taking(model: Model) -> Steps:
+    receivers = [each.number for each in model.open_links(Receiver)]
+    return st.builds(Take, st.sampled_from(receivers), st.integers(1, 4)) if receivers else None
+
+
+def retiring(model: Model) -> Steps:
+    found = []
+    for each in model.open_links(Receiver):
+        assert isinstance(each, Receiver)
+        places = [place for place, delivery in enumerate(each.deliveries) if not delivery.closed and not delivery.done]
+        late = [place for place, delivery in enumerate(each.deliveries) if delivery.done and not delivery.closed]
+        txns = st.one_of(st.none(), _txns(model, each.connection), _txns(model, each.connection))
+        outcomes = st.sampled_from((Outcome.ACCEPTED, Outcome.ACCEPTED, Outcome.ACCEPTED, *Outcome))
+        if places:
+            ranges = st.tuples(st.sampled_from(places), st.integers(0, 2))
+            found.append(
+                st.builds(
+                    lambda number, places, outcome, txn, settled: Retire(
+                        number, places[0], places[0] + places[1], outcome, txn, settled
+                    ),
+                    st.just(each.number),
+                    ranges,
+                    outcomes,
+                    txns,
+                    st.booleans(),
+                )
+            )
+        for place in late:  # T34
+            txn = each.deliveries[place].txn
+            if txn is not None:
+                step = Retire(each.number, place, place, Outcome.ACCEPTED, txn.number, True)
+                found.append(st.just(step))
+    return st.one_of(found) if found else None
+
+
+def discharging(model: Model) -> Steps:
+    controls = model.open_links(Control)
+    if not controls:
+        return None
+    return st.one_of(
+        [
+            st.builds(
+                lambda number, txn, commit: Discharge(number, txn, not commit),
+                st.just(each.number),
+                _txns(model, each.connection),
+                _often,
+            )
+            for each in controls
+        ]
+    )
+
+
+def overdue(model: Model) -> Steps:
+    there = [step for step in map(Overdue, model.txns) if model.allows(step)]
+    return st.sampled_from(there) if there else None
+
+
+def deciding(model: Model) -> Steps:
+    there = [step for step in map(Decide, model.txns) if model.allows(step)]
+    return st.sampled_from(there) if there else None
+
+
+def settling(model: Model) -> Steps:
+    return st.just(Settle()) if model.due else None
+
+
+def crashing(model: Model) -> Steps:
+    return st.just(Crash()) if model.age >= _YOUNGEST else None
+
+
+def restarting(model: Model) -> Steps:
+    return st.just(Restart()) if model.age >= _YOUNGEST else None
+
+
+#: By kind, with how often it comes: what the wire can show.
+KINDS: dict[Callable[[Model], Steps], int] = {
+    opening: 3,
+    closing: 1,
+    ending: 1,
+    attaching: 4,
+    detaching: 1,
+    declaring: 5,
+    posting: 10,
+    taking: 7,
+    retiring: 16,
+    discharging: 7,
+    deciding: 1,
+    settling: 2,
+}
+
+
+#: In one process an instance is gone in no time, and the clock can be moved.
+ALL_KINDS: dict[Callable[[Model], Steps], int] = {**KINDS, crashing: 1, overdue: 1, restarting: 1}
+
+
+def beginning(second: bool) -> list[Step]:
+    """Without these most histories would come to nothing."""
+    return [
+        Open(0),
+        AttachControl(0, 0),
+        AttachSender(1, 0, 0, second=second),
+        AttachReceiver(2, 0, 0, session=1),
+        Declare(0, 0),
+        Post(1, 1),
+        Post(1, 2),
+        Take(2, 1),
+    ]
+
+
+@st.composite
+def histories(
+    draw: st.DrawFn, *, most: int = 40, kinds: dict[Callable[[Model], Steps], int] = KINDS, crash: bool = False
+) -> list[Step]:
+    """``most``: steps; ``crash``: one comes somewhere among them."""
+    model = Model()
+    steps: list[Step] = []
+    for step in beginning(draw(st.booleans())):
+        steps.append(step)
+        imagine(model, step)
+    bag = [kind for kind, weight in kinds.items() for _ in range(weight)]
+    count = draw(st.integers(5, most))
+    crash_at = draw(st.integers(5, count)) if crash else None
+    for number in range(1, count + 1):
+        there = st.just(Crash()) if number == crash_at else draw(st.sampled_from(bag))(model)
+        if there is None:
+            continue
+        step = draw(there)
+        steps.append(step)
+        imagine(model, step)
+    return steps
+
+
+def imagine(model: Model, step: Step) -> None:
+    """Go on as if all had gone the usual way."""
+    if not model.allows(step):
+        return
+    if model.waits(step):
+        model.settled()
+    model.apply(step)
+    if isinstance(step, Take):
+        for delivery in model.taken:
+            model.seen(delivery, delivery.message.stored.least)
+    elif isinstance(step, Crash):
+        ops = {txn.number: txn.op for txn in model.txns.values() if txn.op is not None}
+        found = {
+            each.number: (
+                each.stored.place,
+                each.stored.survived(sent=each.delivery is not None).least,
+                each.stored.marked,
+            )
+            for each in model.messages.values()
+        }
+        model.crashed({**ops, **{txn.number: "rollback" for txn in model.txns.values() if txn.decided}}, found)

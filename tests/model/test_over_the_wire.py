@@ -1,0 +1,47 @@
+"""Level two: the histories of level one through the wire, crashes and all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+
+from tests.fix_service import running_service
+from tests.model import profiles
+from tests.model.histories import HISTORIES
+from tests.model.over_the_wire import SETTINGS, OverTheWire
+from tests.model.steps import Step
+from tests.model.strategies import histories
+
+
+@pytest.fixture(scope="module")
+def driver() -> Iterator[OverTheWire]:
+    with running_service(SETTINGS) as service:
+        driver = OverTheWire(service)
+        yield driver
+        driver.close()
+
+
+_RULES = ("T8", "T9", "T10", "T11", "T12", "T13", "T20", "T21", "T22", "T23", "T24", "T25", "T26", "T27", "T28")
+_MORE_RULES = ("T29", "T30", "T31", "T32", "T34", "P11", "D4", "D5", "D6", "H5")
+
+
+@pytest.mark.rule(*_RULES, *_MORE_RULES)
+@given(history=histories())
+@profiles.of(40)
+def test_any_history_goes_as_the_model_says(driver: OverTheWire, history: list[Step]) -> None:
+    driver.run(history)
+
+
+@pytest.mark.rule(*_RULES, *_MORE_RULES, "H4", "H13")
+@given(history=histories(crash=True))
+@profiles.of(4)
+def test_a_history_with_a_crash_goes_on(driver: OverTheWire, history: list[Step]) -> None:
+    driver.run(history)
+
+
+@pytest.mark.rule("T28", "T29", "T30", "P11", "H13")
+@pytest.mark.parametrize("name", HISTORIES)
+def test_what_went_wrong_once(driver: OverTheWire, name: str) -> None:
+    driver.run(HISTORIES[name])

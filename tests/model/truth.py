@@ -1,0 +1,84 @@
+"""What the store holds, read past the service."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+import psycopg
+
+from store.tables import SCHEMA
+from tests.model.model import QUEUES
+from tests.wire.messages import Message, data
+
+MALFORMED = b"\x00\x53\x77"
+
+
+def octets(number: int, *, malformed: bool) -> bytes:
+    """The message of a post."""
+    return MALFORMED if malformed else data(b"%d" % number)
+
+
+def number_of(message: bytes) -> int:
+    return int(Message(message).body)
+
+
+def address(history: str, queue: int) -> str:
+    return f"{history}-{queue}"
+
+
+@dataclass
+class Stored:
+    """``queues``: (message, attempts, marked) in order; ``dead``: with a letter; ``failed``: waiting for one."""
+
+    ops: dict[int, str] = field(default_factory=dict)
+    queues: list[list[tuple[int, int, bool]]] = field(default_factory=lambda: [[] for _ in range(QUEUES)])
+    dead: set[int] = field(default_factory=set)
+    failed: set[int] = field(default_factory=set)
+
+    @property
+    def found(self) -> dict[int, tuple[str, int, bool]]:
+        """Place, attempts and mark by message."""
+        places = dict.fromkeys(self.dead | self.failed, ("dead", 0, False))
+        for queue in self.queues:
+            places.update({number: ("queue", attempts, marked) for number, attempts, marked in queue})
+        return places
+
+
+def stored(connection: psycopg.Connection[Any], history: str, txn_ids: dict[int, bytes]) -> Stored:
+    """Of one history: its addresses are its own."""
+    result = Stored()
+    names = {address(history, queue): queue for queue in range(QUEUES)}
+    dead = {f"%DLQ%{name}" for name in names}
+    rows = connection.execute(
+        f"""select a.name, e.attempts, e.failed, e.annotations is not null, h.message
+              from {SCHEMA}.address a
+              join {SCHEMA}.consumer_group g on g.address_id = a.id and g.name = ''
+              join {SCHEMA}.entry e on e.group_id = g.id join {SCHEMA}.half h on h.id = e.half_id
+             where a.name = any(%s) order by e.id""".encode(),
+        [[*names, *dead]],
+    ).fetchall()
+    for name, attempts, failed, marked, message in rows:
+        number = number_of(message)
+        if name in dead:
+            result.dead.add(number)
+        elif failed is not None:
+            result.failed.add(number)
+        else:
+            result.queues[names[name]].append((number, attempts, marked))
+    by_id = {UUID(bytes=txn_id): number for number, txn_id in txn_ids.items()}
+    decided = connection.execute(
+        f"select id, decision from {SCHEMA}.op where id = any(%s)".encode(), [list(by_id)]
+    ).fetchall()
+    result.ops = {by_id[txn_id]: decision for txn_id, decision in decided}
+    return result
+
+
+def decide(connection: psycopg.Connection[Any], txn_id: bytes) -> None:
+    """The op ``rollback``, as an operator writes it."""
+    connection.execute(
+        f"""insert into {SCHEMA}.op (id, decision, txn_id, reason, posted)
+            values (%s, 'rollback', %s, 'operator', 0)""".encode(),
+        [UUID(bytes=txn_id), UUID(bytes=txn_id)],
+    )

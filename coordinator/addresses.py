@@ -30,7 +30,7 @@ class NewAddress:
 
     name: str
     routing: Literal["queue", "topic"] = "queue"
-    kind: Literal["normal"] = "normal"
+    kind: Literal["normal", "fifo"] = "normal"
     on_expiry: Literal["drop", "dead-letter"] = "drop"
     max_attempts: int = 16
 

@@ -37,7 +37,18 @@ class Address:
     (D1).
     """
 
-    __slots__ = ("dynamic", "fans", "id", "max_attempts", "name", "on_expiry", "queue", "subscriptions", "topic")
+    __slots__ = (
+        "dynamic",
+        "fans",
+        "fifo",
+        "id",
+        "max_attempts",
+        "name",
+        "on_expiry",
+        "queue",
+        "subscriptions",
+        "topic",
+    )
 
     def __init__(
         self,
@@ -46,6 +57,7 @@ class Address:
         *,
         topic: bool,
         dynamic: bool,
+        fifo: bool,
         queue: Queue | None,
         max_attempts: int,
         on_expiry: str,
@@ -54,6 +66,8 @@ class Address:
         self.name = name
         self.topic = topic
         self.dynamic = dynamic
+        #: its message groups keep their order, each with one consumer at a time (P18)
+        self.fifo = fifo
         self.queue = queue
         self.fans = topic
         self.max_attempts = max_attempts
@@ -167,7 +181,7 @@ class Directory:
         self._service.queries.ask(queries.MAKE_ADDRESS, parameters, made)
 
     def _remember(self, name: str, row: Row) -> Address:
-        address_id, routing, _, on_expiry, max_attempts, origin, group, groups = row
+        address_id, routing, kind, on_expiry, max_attempts, origin, group, groups = row
         topic = routing == "topic"
         known = self._known.get(name)
         if known is not None and known.id == address_id:
@@ -182,12 +196,14 @@ class Directory:
                 max_attempts=max_attempts,
                 on_expiry=on_expiry,
                 dead_letters=name.startswith(DEAD_LETTERS),
+                fifo=kind == "fifo",
             )
         address = Address(
             address_id,
             name,
             topic=topic,
             dynamic=origin == "dynamic",
+            fifo=kind == "fifo",
             queue=queue,
             max_attempts=max_attempts,
             on_expiry=on_expiry,

@@ -47,7 +47,7 @@ _CONSTRUCTORS = {
 DELIVERY_TIME, DELIVERY_DELAY = "x-opt-delivery-time", "x-opt-delivery-delay"
 
 #: offset in the properties list (section 3.2.4)
-_TO, _ABSOLUTE_EXPIRY = 2, 8
+_TO, _ABSOLUTE_EXPIRY, _GROUP_ID = 2, 8, 10
 #: fields of header and properties
 _FIELDS = {HEADER: 5, PROPERTIES: 13}
 #: of one message: each costs time, however small it is
@@ -72,6 +72,7 @@ class Facts(NamedTuple):
     #: Unix time from which it may be delivered, and how long from now
     delivery_time_ms: int | None = None
     delivery_delay_ms: int | None = None
+    group_id: str | None = None
 
 
 NO_FACTS = Facts()
@@ -116,6 +117,7 @@ def examine(message: Octets) -> Facts:
     if message[:4] == b"\x00\x53\x75\xb0" and len(message) == 8 + int.from_bytes(message[4:8], "big"):
         return NO_FACTS  # one data section and nothing else
     ttl = expiry = priority = time = delay = None
+    group: str | None = None
     for code, _, value, _ in sections(message):
         if code == HEADER:
             fields = fields_of(message, value, HEADER)
@@ -128,6 +130,8 @@ def examine(message: Octets) -> Facts:
             fields = fields_of(message, value, PROPERTIES)
             if len(fields) > _ABSOLUTE_EXPIRY:
                 expiry = unsigned(fields, _ABSOLUTE_EXPIRY, "absolute-expiry-time", _ULONG)
+            if len(fields) > _GROUP_ID:
+                group = _text(fields[_GROUP_ID], "group-id")
         elif code == MESSAGE_ANNOTATIONS:
             for key, octets in pairs(message, value):
                 if key == DELIVERY_TIME:
@@ -136,7 +140,7 @@ def examine(message: Octets) -> Facts:
                     delay = _annotated(octets, DELIVERY_DELAY)
         elif code in (DELIVERY_ANNOTATIONS, APPLICATION_PROPERTIES):
             pairs(message, value)
-    facts = Facts(ttl, expiry, priority, time, delay)
+    facts = Facts(ttl, expiry, priority, time, delay, group)
     return NO_FACTS if facts == NO_FACTS else facts
 
 
@@ -183,15 +187,18 @@ def _boolean(fields: list[object], index: int, name: str) -> None:
         raise DecodeError(f"{name} is of the type {type(fields[index]).__name__}, a boolean was expected")
 
 
+def _text(field: object, name: str) -> str | None:
+    if field is not None and not isinstance(field, str):
+        raise DecodeError(f"the property {name} is not a string")
+    return field
+
+
 def to_of(message: Octets) -> str | None:
     """The property ``to``: where the anonymous relay sends the message."""
     for code, _, value, _ in sections(message):
         if code == PROPERTIES:
             fields = fields_of(message, value, PROPERTIES)
-            to = fields[_TO] if len(fields) > _TO else None
-            if to is not None and not isinstance(to, str):
-                raise DecodeError("the property to is not a string")
-            return to
+            return _text(fields[_TO], "to") if len(fields) > _TO else None
     return None
 
 

@@ -70,7 +70,7 @@ def write(
         # decided here: consumers may come and go before the rows are durable
         entry.kept = not failed and queue.can_keep(entry)
         if not entry.kept and not failed and queue.service.peers:
-            batch.wake.add(queue.group_id)
+            queue.wake(batch, (entry.id,))
         batch.back(
             queue.group_id,
             entry.id,

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from collections import deque
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
-from coordinator.entries import now_micros
+from coordinator.entries import Entry, now_micros
 from coordinator.windows import Window
 from store import priorities
 from store.priorities import Rank, rank_of
@@ -22,10 +22,10 @@ from store.priorities import Rank, rank_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from coordinator.entries import Consumer, Entry
+    from coordinator.entries import Consumer
     from coordinator.search import Search
     from coordinator.service import Service
-    from store.batch import Batch
+    from store.batch import Batch, Terms
     from store.errors import StoreError
 
 #: how long a message waits in one instance's window for a consumer's credit while other instances live
@@ -37,6 +37,9 @@ MOST_REFUSED = 10_000
 
 class Queue:
     """``lease``: this instance's id."""
+
+    #: what its entries are
+    entry_kind: ClassVar[type[Entry]] = Entry
 
     __slots__ = (
         "_surplus",
@@ -153,7 +156,15 @@ class Queue:
             self.dirty = True
             self.service.dirty_queues.append(self)
 
+    def posted(self, entry_id: int, terms: Terms) -> None:
+        """What was posted here is durable, and nobody's."""
+        self.in_store(entry_id, terms.priority)
+
     # -- entries coming back
+
+    def comes_back(self, entry: Entry) -> None:
+        """Its outcome is on its way to the store, and may bring it back."""
+        self.returning += 1
 
     def can_keep(self, entry: Entry) -> bool:
         return entry.message is not None and bool(self.consumers)
@@ -212,6 +223,17 @@ class Queue:
         """
         for start in range(0, len(ids), 1000):
             self.service.commit.add(Yield(self, ids[start : start + 1000], acquired))
+
+    def wake(self, batch: Batch, ids: Sequence[int]) -> None:
+        """Others are to hear that these are nobody's."""
+        batch.wake.add(self.group_id)
+
+    def yielded(self, ids: Sequence[int]) -> None:
+        """The store has them."""
+        self.returning -= 1
+        self.in_store(min(ids, default=None))
+        if self.holding and not self.held and not self.consumers:
+            self.service.unread(self)
 
     # -- consumers
 
@@ -406,14 +428,10 @@ class Yield:
         for entry_id in self._ids:
             batch.yield_entry(self._queue.group_id, entry_id, acquired=self._acquired)
         if self._queue.service.peers:
-            batch.wake.add(self._queue.group_id)
+            self._queue.wake(batch, self._ids)
 
     def durable(self) -> None:
-        queue = self._queue
-        queue.returning -= 1
-        queue.in_store(min(self._ids, default=None))
-        if queue.holding and not queue.held and not queue.consumers:
-            queue.service.unread(queue)
+        self._queue.yielded(self._ids)
 
     def refused(self, error: StoreError) -> None:
         self.durable()

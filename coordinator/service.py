@@ -16,6 +16,7 @@ from coordinator.dead_letters import DeadLetters
 from coordinator.directory import Directory
 from coordinator.entries import POSTGRES_EPOCH, Entry, now_micros
 from coordinator.errors import Condition, Refusal
+from coordinator.fifo import FifoQueue, message_group
 from coordinator.message import NO_FACTS
 from coordinator.queues import Queue
 from coordinator.schedule import Schedule
@@ -25,7 +26,7 @@ from coordinator.transactions import Transaction
 from coordinator.transitions import TxnEvent, TxnState
 from store import priorities, queries
 from store.arrays import BEFORE, INFINITY
-from store.batch import EVERY_GROUP, PLAIN, GroupCommit, Limits, Terms
+from store.batch import ALONE, EVERY_GROUP, PLAIN, GroupCommit, Limits, Terms, key_of
 from store.errors import StoreError
 from store.ids import HalfIds, UuidV7
 from store.queries import Queries
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from coordinator.outcomes import Outcome
     from coordinator.settings import Settings
     from coordinator.transactions import Control
-    from coordinator.windows import Window
+    from coordinator.windows import Loader, Window
     from store.batch import Batch
     from store.loop import Loop
     from store.queries import Row
@@ -157,11 +158,19 @@ class Service:
     # -- addresses and queues
 
     def queue(
-        self, group_id: int, address_id: int, name: str, *, max_attempts: int, on_expiry: str, dead_letters: bool
+        self,
+        group_id: int,
+        address_id: int,
+        name: str,
+        *,
+        max_attempts: int,
+        on_expiry: str,
+        dead_letters: bool,
+        fifo: bool,
     ) -> Queue:
         queue = self.queues.get(group_id)
         if queue is None:
-            queue = self.queues[group_id] = Queue(
+            queue = self.queues[group_id] = (FifoQueue if fifo else Queue)(
                 self,
                 group_id,
                 address_id,
@@ -202,6 +211,7 @@ class Service:
                 max_attempts=address.max_attempts,
                 on_expiry=address.on_expiry,
                 dead_letters=False,
+                fifo=address.fifo,
             )
             if queue not in address.subscriptions:
                 address.subscriptions.append(queue)
@@ -235,9 +245,12 @@ class Service:
 
     # -- posts
 
-    def terms(self, facts: Facts) -> Terms:
-        """Of a message posted now: when it expires (rule P12), when it may be delivered (D7), its priority (P17)."""
-        if facts is NO_FACTS:
+    def terms(self, facts: Facts, address: Address) -> Terms:
+        """Of a message posted now: when it expires (rule P12), when it may be delivered (D7), its priority (P17) or,
+        on a fifo address, its group (P18).
+        """
+        fifo = address.fifo
+        if facts is NO_FACTS and not fifo:
             return PLAIN
         ends, begins = INFINITY, BEFORE
         if facts.ttl_ms:
@@ -250,8 +263,9 @@ class Service:
             begins = max(begins, now_micros() + facts.delivery_delay_ms * 1000)
         if begins <= now_micros():
             begins = BEFORE
-        priority = priorities.DEFAULT if facts.priority is None else facts.priority
-        terms = Terms(INFINITY if ends > _LATEST else ends, min(begins, _LATEST), priority)
+        priority = priorities.DEFAULT if facts.priority is None or fifo else facts.priority
+        group = 0 if not fifo else ALONE if facts.group_id is None else message_group(facts.group_id)
+        terms = Terms(INFINITY if ends > _LATEST else ends, min(begins, _LATEST), priority, group)
         return PLAIN if terms == PLAIN else terms
 
     def write_entry(
@@ -266,7 +280,7 @@ class Service:
             without = [queue.group_id for queue in address.subscriptions if queue.not_from is poster is not None]
             batch.fan(address.id, half_id, terms, without)
             if self.peers and terms.available == BEFORE:
-                batch.wake.add(-address.id)
+                self._wake(batch, -address.id, half_id, terms)
             return None
         now = terms is PLAIN or terms.available == BEFORE
         if now and queue.consumers and isinstance(message, bytes) and queue.reserve(len(message), terms.priority):
@@ -275,8 +289,14 @@ class Service:
             return Entry(queue, half_id, half_id, message, 0, expires, b"", False, terms.priority)
         batch.entry(queue.group_id, half_id, 0, terms)
         if self.peers and now:
-            batch.wake.add(queue.group_id)
+            self._wake(batch, queue.group_id, half_id, terms)
         return None
+
+    def _wake(self, batch: Batch, group_id: int, half_id: int, terms: Terms) -> None:
+        if terms.message_group:
+            batch.wake_keys.add((group_id, key_of(terms, half_id)))
+        else:
+            batch.wake.add(group_id)
 
     def posted(self, address: Address, entry: Entry | None, half_id: int, terms: Terms) -> None:
         """The rows of :meth:`write_entry` are durable."""
@@ -287,9 +307,9 @@ class Service:
             self.schedule.due(terms.available)
             return
         if address.queue is not None:
-            address.queue.in_store(half_id, terms.priority)
+            address.queue.posted(half_id, terms)
         for queue in address.subscriptions:
-            queue.in_store(half_id, terms.priority)
+            queue.posted(half_id, terms)
 
     def unposted(self, entry: Entry | None) -> None:
         """The rows of :meth:`write_entry` were not taken, or are written again."""
@@ -343,7 +363,7 @@ class Service:
 
     def entry_of(self, queue: Queue, row: Row) -> Entry:
         entry_id, half_id, attempts, expires, annotations, message, whole, acquired, priority = row[:9]
-        entry = Entry(
+        entry = queue.entry_kind(
             queue,
             entry_id,
             half_id,
@@ -357,7 +377,7 @@ class Service:
         entry.whole = whole
         return entry
 
-    def reclaim(self, queue: Queue, window: Window | None) -> None:
+    def reclaim(self, queue: Queue, window: Loader | None) -> None:
         """A load may have leased entries that nobody here knows of: find them, and give them back to the store.
         ``window``: whose load it was.
 
@@ -385,7 +405,7 @@ class Service:
             outcomes.settle(entry, outcome)
         else:
             if outcome is not outcomes.ACCEPTED:
-                entry.queue.returning += 1
+                entry.queue.comes_back(entry)
             self._settling.append((entry, outcome))
 
     def expire(self, entry: Entry) -> None:
@@ -556,14 +576,17 @@ class Service:
             if not token:  # the leases of an instance that died, or too many groups for a notice
                 for queue in self.queues.values():
                     queue.in_store(0)
-            elif token.startswith("-"):
-                for queue in self.queues.values():
-                    if queue.address_id == -int(token):
-                        queue.in_store()
+                continue
+            name, _, key = token.partition("/")
+            if name.startswith("-"):
+                found = [queue for queue in self.queues.values() if queue.address_id == -int(name)]
             else:
-                found = self.queues.get(int(token))
-                if found is not None:
-                    found.in_store()
+                found = [queue for queue in (self.queues.get(int(name)),) if queue is not None]
+            for queue in found:
+                if isinstance(queue, FifoQueue) and key:
+                    queue.news(int(key, 16))
+                else:
+                    queue.in_store()
 
 
 def _micros(unix_ms: int) -> int:
@@ -593,7 +616,7 @@ class Reclaim:
 
     __slots__ = ("_queue", "_unknown", "_window")
 
-    def __init__(self, queue: Queue, window: Window | None, unknown: list[int]) -> None:
+    def __init__(self, queue: Queue, window: Loader | None, unknown: list[int]) -> None:
         self._queue = queue
         self._window = window
         self._unknown = unknown
@@ -604,13 +627,13 @@ class Reclaim:
     def durable(self) -> None:
         queue = self._queue
         lost = [found for found in self._unknown if found not in queue.held]
-        if self._window is not None:
-            self._window.load_ended()
         if lost:
             log.warning("entries of a lost load given back", queue=queue.name, entries=len(lost))
             queue.yield_ids(lost)
         else:
             queue.in_store(0)
+        if self._window is not None:
+            self._window.load_ended()
 
     def refused(self, error: StoreError) -> None:
         self.durable()

@@ -154,7 +154,10 @@ class AddressPattern(_Section):
     routing: Annotated[
         Literal["queue", "topic"], Field(description="`queue`: consumers share; `topic`: each gets all")
     ] = "queue"
-    kind: Annotated[Literal["normal"], Field(description="only `normal` in this version")] = "normal"
+    kind: Annotated[
+        Literal["normal", "fifo"],
+        Field(description="`fifo`: messages of one `group-id` go out in order, to one consumer at a time"),
+    ] = "normal"
     on_expiry: Annotated[
         Literal["drop", "dead-letter"], Field(description="what becomes of a message whose ttl runs out")
     ] = "drop"

@@ -55,8 +55,7 @@ class Settlement:
             text = "the store could not apply the outcome; the message will be delivered again"
         if entry.link is not None:
             entry.link.unretired(entry, text)
-        entry.queue.done_with(entry)
-        entry.queue.in_store(entry.id, entry.priority)
+        entry.queue.give_back(entry, leased=False)
 
 
 class Expiry:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from heapq import heapify, heappush
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from store.priorities import DEFAULT, Rank
 
@@ -21,6 +21,13 @@ _HIGHEST = 1 << 63
 _BEFORE_ALL = (-(1 << 15), 0)
 #: entries of one load where the window is full of what the store may have better than
 _FEW = 100
+
+
+class Loader(Protocol):
+    """Who asked for a load that was lost."""
+
+    def load_ended(self) -> None:
+        """What it may have leased goes back."""
 
 
 class Window:

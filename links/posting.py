@@ -212,7 +212,7 @@ class Posting(Incoming):
                     self._park(delivery, message, settled, txn)
                     self._look_up(_to(message))
                     return
-            terms = service.terms(facts)
+            terms = service.terms(facts, address)
             if txn is None:
                 service.commit.add(
                     PlainPost(self, None if settled else delivery, address, message, terms), len(message)

@@ -81,6 +81,12 @@ def attach_source(connection: Connection, pointer: engine.Pointer) -> None:
                 connection.refuse_attach(attaching, refusal)
                 return
             connection.attached(Subscribing(connection, pointer, address, queue, group, known))
+        elif address.fifo and asked.selector is not None:
+            refusal = Refusal(
+                Condition.NOT_IMPLEMENTED,
+                f"the address {address.name!r} is of kind fifo, whose consumers take what comes: no selector",
+            )
+            connection.refuse_attach(attaching, refusal)
         else:
             kind = Consuming if asked.selector is None else Choosing
             connection.attached(kind(connection, pointer, address, queue, group, asked.without_no_local()))

@@ -17,7 +17,7 @@ piece into a temporary table and from there, in PostgreSQL, to its half; then co
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -37,13 +37,15 @@ log = structlog.get_logger(__name__)
 NO_TXN = bytes(16)
 #: In :attr:`Batch.wake`: whatever the group. A notice has room for :data:`MOST_WOKEN` of them by name.
 EVERY_GROUP = 0
-MOST_WOKEN = 500
+MOST_WOKEN = 200
+#: And for these, which are longer.
+MOST_KEYS_WOKEN = 150
 _NO_UUID = "'00000000-0000-0000-0000-000000000000'"
 
 _FAN = (
-    f"insert into {SCHEMA}.entry (group_id, id, half_id, expires_at, available_at, priority) "
-    "select g.id, i, i, nullif(x, 'infinity'), nullif(a, '-infinity'), p "
-    "from unnest({0}, {1}, {2}, {3}, {4}) u(t, i, x, a, p) "
+    f"insert into {SCHEMA}.entry (group_id, id, half_id, expires_at, available_at, priority, message_group) "
+    "select g.id, i, i, nullif(x, 'infinity'), nullif(a, '-infinity'), p, nullif(k, 0) "
+    "from unnest({0}, {1}, {2}, {3}, {4}, {5}) u(t, i, x, a, p, k) "
     f"join {SCHEMA}.consumer_group g on g.address_id = t"
 )
 
@@ -61,19 +63,20 @@ PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
         "select g, i, i, l from unnest({0}, {1}, {2}) u(g, i, l)",
         ("int4[]", "int8[]", "int4[]"),
     ),
-    # The same of messages that say more: when they expire, from when they may be delivered, their priority.
+    # The same of messages that say more: when they expire, from when they may be delivered, their priority,
+    # their group.
     "particular": (
-        f"insert into {SCHEMA}.entry (group_id, id, half_id, lease, expires_at, available_at, priority) "
-        "select g, i, i, l, nullif(x, 'infinity'), nullif(a, '-infinity'), p "
-        "from unnest({0}, {1}, {2}, {3}, {4}, {5}) u(g, i, l, x, a, p)",
-        ("int4[]", "int8[]", "int4[]", "timestamptz[]", "timestamptz[]", "int2[]"),
+        f"insert into {SCHEMA}.entry (group_id, id, half_id, lease, expires_at, available_at, priority, message_group) "
+        "select g, i, i, l, nullif(x, 'infinity'), nullif(a, '-infinity'), p, nullif(k, 0) "
+        "from unnest({0}, {1}, {2}, {3}, {4}, {5}, {6}) u(g, i, l, x, a, p, k)",
+        ("int4[]", "int8[]", "int4[]", "timestamptz[]", "timestamptz[]", "int2[]", "int8[]"),
     ),
     # A topic: one entry for each group that exists now.
-    "fan": (_FAN, ("int4[]", "int8[]", "timestamptz[]", "timestamptz[]", "int2[]")),
+    "fan": (_FAN, ("int4[]", "int8[]", "timestamptz[]", "timestamptz[]", "int2[]", "int8[]")),
     # As fan, but each half leaves out the groups it is paired with: of consumers that want nothing of its poster.
     "fan_others": (
-        f"{_FAN} where not exists (select from unnest({{5}}, {{6}}) n(h, p) where n.h = u.i and n.p = g.id)",
-        ("int4[]", "int8[]", "timestamptz[]", "timestamptz[]", "int2[]", "int8[]", "int4[]"),
+        f"{_FAN} where not exists (select from unnest({{6}}, {{7}}) n(h, p) where n.h = u.i and n.p = g.id)",
+        ("int4[]", "int8[]", "timestamptz[]", "timestamptz[]", "int2[]", "int8[]", "int8[]", "int4[]"),
     ),
     "gone": (
         f"delete from {SCHEMA}.entry e using unnest({{0}}, {{1}}) u(g, i) "
@@ -177,6 +180,15 @@ def statement(parts: Sequence[str], instance_id: int) -> str:
     return f"with {', '.join(clauses)} {wanted}"
 
 
+def notice(groups: Set[int], keys: Set[tuple[int, int]]) -> bytes:
+    """What others hear: ``group``, or ``group/key`` where it is a message group; nothing where they are too many."""
+    groups = groups | {group for group, _ in keys} if len(keys) > MOST_KEYS_WOKEN else groups
+    if EVERY_GROUP in groups or len(groups) > MOST_WOKEN:
+        return b""
+    named = [f"{group}/{key:x}" for group, key in sorted(keys) if group not in groups]
+    return ",".join([*map(str, sorted(groups)), *named]).encode()
+
+
 class Unit(Protocol):
     """What succeeds or fails by itself."""
 
@@ -223,17 +235,29 @@ class Terms(NamedTuple):
     #: ``arrays.BEFORE``: at once
     available: int = arrays.BEFORE
     priority: int = priorities.DEFAULT
+    #: on an address of kind fifo: the message group as a number below 0, or :data:`ALONE`; elsewhere 0
+    message_group: int = 0
+
+
+#: In :attr:`Terms.message_group`: of a group that is its own.
+ALONE = 1
+
+
+def key_of(terms: Terms, entry_id: int) -> int:
+    """The entry's message group."""
+    return entry_id if terms.message_group == ALONE else terms.message_group
 
 
 #: Nearly every message's; recognised by identity.
 PLAIN = Terms()
 
 
-def _columns(terms: Sequence[Terms]) -> tuple[bytes, bytes, bytes]:
+def _columns(ids: Sequence[int], terms: Sequence[Terms]) -> tuple[bytes, bytes, bytes, bytes]:
     return (
         arrays.timestamptz([each.expires for each in terms]),
         arrays.timestamptz([each.available for each in terms]),
         arrays.int2([each.priority for each in terms]),
+        arrays.int8([key_of(each, entry_id) for each, entry_id in zip(terms, ids, strict=True)]),
     )
 
 
@@ -283,6 +307,7 @@ class Batch:
         "shared_groups",
         "units",
         "wake",
+        "wake_keys",
         "yielded_acquired",
         "yielded_groups",
         "yielded_ids",
@@ -334,6 +359,8 @@ class Batch:
         self.covered_halves: list[int] = []
         self.covered_groups: list[int] = []
         self.wake: set[int] = set()
+        #: message groups by what :attr:`wake` would have of them, and their keys
+        self.wake_keys: set[tuple[int, int]] = set()
 
     def half(self, half_id: int, txn_id: bytes, address_id: int, message: Octets) -> None:
         """``txn_id``: 16 octets, or :data:`NO_TXN`."""
@@ -451,11 +478,15 @@ class Batch:
                 arrays.int4(self.particular_groups),
                 arrays.int8(self.particular_ids),
                 arrays.int4(self.particular_leases),
-                *_columns(self.particular_terms),
+                *_columns(self.particular_ids, self.particular_terms),
             )
         if self.fan_ids:
             names.append("fan_others" if self.left_out_ids else "fan")
-            parameters += (arrays.int4(self.fan_addresses), arrays.int8(self.fan_ids), *_columns(self.fan_terms))
+            parameters += (
+                arrays.int4(self.fan_addresses),
+                arrays.int8(self.fan_ids),
+                *_columns(self.fan_ids, self.fan_terms),
+            )
             if self.left_out_ids:
                 parameters += (arrays.int8(self.left_out_ids), arrays.int4(self.left_out_groups))
         if self.gone_ids:
@@ -500,10 +531,9 @@ class Batch:
                 arrays.int8(self.covered_halves),
                 arrays.int4(self.covered_groups),
             )
-        if self.wake:
+        if self.wake or self.wake_keys:
             names.append("wake")
-            few = EVERY_GROUP not in self.wake and len(self.wake) <= MOST_WOKEN
-            parameters.append(",".join(map(str, sorted(self.wake))).encode() if few else b"")
+            parameters.append(notice(self.wake, self.wake_keys))
         if self.gone_ids or self.back_ids:
             parameters.append((len(self.gone_ids) + len(self.back_ids)).to_bytes(8, "big"))
         return tuple(names), parameters

@@ -66,7 +66,9 @@ REMOVE_ADDRESS = Query(
     b"remove_address",
     f"""with gone as (delete from {SCHEMA}.address where name = $1::text and origin = 'dynamic' returning id, name),
         entries as (delete from {SCHEMA}.entry e using {SCHEMA}.consumer_group g, gone
-                     where g.address_id = gone.id and e.group_id = g.id)
+                     where g.address_id = gone.id and e.group_id = g.id),
+        claims as (delete from {SCHEMA}.message_group c using {SCHEMA}.consumer_group g, gone
+                    where g.address_id = gone.id and c.group_id = g.id)
         select pg_notify('coordinator_address', name) from gone""",
 )
 
@@ -100,7 +102,8 @@ HAS_CONSUMERS = Query(
 
 REMOVE_GROUP = Query(
     b"remove_group",
-    f"""with gone as (delete from {SCHEMA}.consumer_group where id = $1::int4 and name <> '' returning id)
+    f"""with gone as (delete from {SCHEMA}.consumer_group where id = $1::int4 and name <> '' returning id),
+        claims as (delete from {SCHEMA}.message_group c using gone where c.group_id = gone.id)
         delete from {SCHEMA}.entry e using gone where e.group_id = gone.id""",
 )
 
@@ -247,6 +250,88 @@ LEASE_FAILED = Query(
           from leased l join {SCHEMA}.half h on h.id = l.half_id
           left join {SCHEMA}.consumer_group g on g.id = l.group_id left join {SCHEMA}.address a on a.id = g.address_id
          order by l.group_id, l.id""",
+    again=False,
+)
+
+_IN_GROUP = f"group_id = $1::int4 and message_group = k and {_DELIVERABLE}"
+#: A value, not "exists", of which a join would be made, over all entries of the consumer group.
+_FIRST = f"(select id from {SCHEMA}.entry where {_IN_GROUP} order by id limit 1)"
+_CLAIMED = f"(select c.key from {SCHEMA}.message_group c where c.group_id = $1::int4 and c.key = k)"
+
+#: group, key behind which to look, most keys to look at, most to claim, instance: message groups of a fifo address
+#: that have something to deliver and are nobody's, claimed. (0, the key to go on behind, whether there is any); then
+#: (1, key, false) for each that is ours now. A group of a single message (its key is above 0) needs no claim.
+SCAN_GROUPS = Query(
+    b"scan_groups",
+    f"""with recursive keys(k, n) as (
+          (select message_group, 1 from {SCHEMA}.entry where group_id = $1::int4 and message_group > $2::int8
+            order by message_group limit 1)
+          union all
+          select (select e.message_group from {SCHEMA}.entry e where e.group_id = $1::int4 and e.message_group > keys.k
+                   order by e.message_group limit 1), n + 1
+            from keys where k is not null and n < $3::int4),
+        unclaimed as materialized (
+          select k from keys where k is not null and {_CLAIMED} is null),
+        free as materialized (
+          select k from unclaimed where {_FIRST} is not null order by k limit $4::int4),
+        claimed as (
+          insert into {SCHEMA}.message_group (group_id, key, instance_id)
+          select $1::int4, k, $5::int4 from free where k < 0 on conflict do nothing returning key)
+        select 0, coalesce(case when (select count(*) from free) < $4::int4 then (select max(k) from keys)
+                                else (select max(k) from free) end, 0),
+               (select count(k) from keys) = $3::int4 or (select count(*) from free) = $4::int4
+        union all select 1, key, false from claimed union all select 1, k, false from free where k > 0""",
+    again=False,
+)
+
+#: group, keys, instance: those of the message groups that have something to deliver and were nobody's
+CLAIM_GROUPS = Query(
+    b"claim_groups",
+    f"""with wanted as materialized (
+          select k from unnest($2::int8[]) u(k) where {_FIRST} is not null)
+        insert into {SCHEMA}.message_group (group_id, key, instance_id)
+        select $1::int4, k, $3::int4 from wanted on conflict do nothing returning key""",
+    again=False,
+)
+
+#: group, keys, instance, notice: they are nobody's any more; others are told where the notice is not empty
+RELEASE_GROUPS = Query(
+    b"release_groups",
+    f"""with gone as (
+          delete from {SCHEMA}.message_group
+           where group_id = $1::int4 and key = any($2::int8[]) and instance_id = $3::int4 returning 1)
+        select count(*), case when $4::text <> '' then pg_notify('coordinator_ready', $4::text) end from gone""",
+)
+
+#: group, keys, instance: all but these that are claimed in its name are nobody's any more
+FORGET_GROUPS = Query(
+    b"forget_groups",
+    f"""delete from {SCHEMA}.message_group
+         where group_id = $1::int4 and instance_id = $3::int4 and key <> all($2::int8[])""",
+)
+
+#: group, keys, most entries of each, most bytes, lease: of message groups that are claimed, each from its first entry
+#: on. Asked only after the claim is committed: what the one before gave back is there then. An entry and its key; and
+#: for each key a row without an id, that has in place of the half how many were found.
+LEASE_GROUPS = Query(
+    b"lease_groups",
+    f"""with picked as materialized (
+          select e.* from unnest($2::int8[]) u(k) cross join lateral (
+            select group_id, id, half_id, message_group from {SCHEMA}.entry
+             where {_IN_GROUP} order by id limit $3::int4) e),
+        sized as materialized (
+          select group_id, id, message, sum({_SIZE}) over (order by message_group, id) - {_SIZE} as before
+            from picked join {_MESSAGES}),
+        leased as (
+          update {SCHEMA}.entry e set lease = $5::int4 from sized s
+           where e.group_id = s.group_id and e.id = s.id and e.lease = 0 and s.before < $4::int8
+          returning e.id, e.half_id, e.attempts, e.expires_at, e.annotations, s.message, e.acquired, e.priority,
+                    e.message_group)
+        select {_ENTRY}, message_group from leased
+        union all
+        select null, count(*), null, null, null, null, null, null, null, message_group
+          from picked group by message_group
+         order by id""",
     again=False,
 )
 

@@ -31,7 +31,18 @@ from store import priorities
 from store.addresses import ADDRESS_CHANNEL
 from store.errors import boundary
 from store.processes import machine, start_ticks
-from store.tables import address, consumer_group, entry, half, instance, op, sole_connection, store_identity, txn
+from store.tables import (
+    address,
+    consumer_group,
+    entry,
+    half,
+    instance,
+    message_group,
+    op,
+    sole_connection,
+    store_identity,
+    txn,
+)
 
 #: The reason of a rollback when the transaction's instance was lost.
 INSTANCE_LOST = "instance-lost"
@@ -201,6 +212,7 @@ def _clear(connection: Connection, dead: tuple[int, ...]) -> GivenUp:
         .values(lease=0, attempts=cast(attempts, SmallInteger), acquired=entry.c.acquired | entry.c.failed.is_(None))
         .returning(entry.c.group_id)
     ).all()
+    connection.execute(delete(message_group).where(message_group.c.instance_id.not_in(live)))
     connection.execute(update(consumer_group).where(held_whole).values(holder=0, read_through=0))
     transactions = connection.execute(
         postgresql.insert(op)
@@ -230,6 +242,7 @@ def _delete_owned(connection: Connection, live: Select[tuple[int]]) -> tuple[int
     volatile = consumer_group.c.instance_id.is_not(None) & consumer_group.c.instance_id.not_in(live)
     groups = select(consumer_group.c.id).where(volatile | consumer_group.c.address_id.in_(owned))
     connection.execute(delete(entry).where(entry.c.group_id.in_(groups)))
+    connection.execute(delete(message_group).where(message_group.c.group_id.in_(groups)))
     gone = connection.execute(delete(consumer_group).where(consumer_group.c.id.in_(groups)))
     names = connection.scalars(delete(address).where(address.c.id.in_(owned)).returning(address.c.name)).all()
     for name in names:

@@ -172,6 +172,8 @@ entry = Table(
     Column("priority", SmallInteger, nullable=False, server_default=str(priorities.DEFAULT)),
     # A link had it before: the header's first-acquirer is false.
     Column("acquired", Boolean, nullable=False, server_default=text("false")),
+    # On an address of kind fifo: the message group, as a number. Entries of a group go out one consumer at a time.
+    Column("message_group", BigInteger),
     # Not null: nobody gets it yet. When its time comes it takes a new id, and with it its place, and this is null.
     Column("available_at", DateTime(timezone=True)),
     Column("expires_at", DateTime(timezone=True)),
@@ -196,8 +198,24 @@ Index(
     entry.c.id,
     postgresql_where=entry.c.priority != priorities.DEFAULT,
 )
+Index(
+    "entry_message_group_idx",
+    entry.c.group_id,
+    entry.c.message_group,
+    entry.c.id,
+    postgresql_where=entry.c.message_group.is_not(None),
+)
 Index("entry_expires_at_idx", entry.c.expires_at, postgresql_where=entry.c.expires_at.is_not(None))
 Index("entry_failed_idx", entry.c.group_id, postgresql_where=entry.c.failed.is_not(None))
+
+message_group = Table(
+    "message_group",
+    metadata,
+    # A message group of a fifo address that an instance has claimed: no other takes an entry of it.
+    Column("group_id", Integer, primary_key=True, autoincrement=False),
+    Column("key", BigInteger, primary_key=True, autoincrement=False),
+    Column("instance_id", Integer, nullable=False),
+)
 
 txn = Table(
     "txn",

@@ -126,6 +126,7 @@ def upgrade() -> None:
         sa.Column("attempts", sa.SmallInteger, nullable=False, server_default="0"),
         sa.Column("priority", sa.SmallInteger, nullable=False, server_default="4"),
         sa.Column("acquired", sa.Boolean, nullable=False, server_default=sa.text("false")),
+        sa.Column("message_group", sa.BigInteger),
         sa.Column("available_at", sa.DateTime(timezone=True)),
         sa.Column("expires_at", sa.DateTime(timezone=True)),
         sa.Column("failed", sa.Text),
@@ -154,6 +155,13 @@ def upgrade() -> None:
         postgresql_where=sa.text("priority <> 4"),
     )
     op.create_index(
+        "entry_message_group_idx",
+        "entry",
+        ["group_id", "message_group", "id"],
+        schema=SCHEMA,
+        postgresql_where=sa.text("message_group is not null"),
+    )
+    op.create_index(
         "entry_expires_at_idx",
         "entry",
         ["expires_at"],
@@ -162,6 +170,14 @@ def upgrade() -> None:
     )
     op.create_index(
         "entry_failed_idx", "entry", ["group_id"], schema=SCHEMA, postgresql_where=sa.text("failed is not null")
+    )
+    op.create_table(
+        "message_group",
+        sa.Column("group_id", sa.Integer, autoincrement=False, nullable=False),
+        sa.Column("key", sa.BigInteger, autoincrement=False, nullable=False),
+        sa.Column("instance_id", sa.Integer, nullable=False),
+        sa.PrimaryKeyConstraint("group_id", "key", name="message_group_pkey"),
+        schema=SCHEMA,
     )
     op.create_table(
         "txn",
@@ -257,6 +273,7 @@ def downgrade() -> None:
         "sole_connection",
         "instance",
         "txn",
+        "message_group",
         "entry",
         "op",
         "half",

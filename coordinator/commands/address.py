@@ -28,6 +28,9 @@ _COUNTS = ("ready", "inflight", "scheduled", "failed")
 def add(
     name: Annotated[str, typer.Argument(help="1 to 1024 characters of printable text.")],
     topic: Annotated[bool, typer.Option("--topic", help="Each subscription gets all; else consumers share.")] = False,
+    kind: Annotated[
+        str, typer.Option(metavar="KIND", help="normal, or fifo: order and one consumer at a time by group-id.")
+    ] = "normal",
     on_expiry: Annotated[
         str, typer.Option(metavar="POLICY", help="What becomes of a message whose ttl runs out: drop or dead-letter.")
     ] = "drop",
@@ -47,6 +50,8 @@ def add(
         check_name(name)
     except AddressInvalid as error:
         fail(str(error), 2)
+    if kind not in ("normal", "fifo"):
+        fail(f"--kind: expected normal or fifo, not {kind[:40]!r}", 2)
     if on_expiry not in ("drop", "dead-letter"):
         fail(f"--on-expiry: expected drop or dead-letter, not {on_expiry[:40]!r}", 2)
     with store(config, database_url, data_dir) as connection:
@@ -55,7 +60,7 @@ def add(
                 connection,
                 name=name,
                 routing="topic" if topic else "queue",
-                kind="normal",
+                kind=kind,
                 on_expiry=on_expiry,
                 max_attempts=max_attempts,
             )
@@ -78,7 +83,7 @@ def list_(
     if as_json:
         print_json(lines)
     else:
-        print_table(lines, ("name", "routing", "origin", "groups", *_COUNTS))
+        print_table(lines, ("name", "routing", "kind", "origin", "groups", *_COUNTS))
 
 
 @app.command()

@@ -293,6 +293,15 @@ def test_priorities_and_delivery_delay(service: Service, start: Start) -> None:
     }
 
 
+@pytest.mark.rule("P18")
+def test_message_groups(service: Service, start: Start) -> None:
+    service.cli("address", "add", "groups.q", "--kind", "fifo")
+    seen = start("groups", service).line()
+    assert seen["places"] == ["m0 even 1", "m1 odd 1", "m2 even 2", "m3 odd 2", "m4 even 3", "m5 odd 3"]
+    assert seen["rolled_back"] == ["m0", "m2", "m4"]
+    assert seen["left"] == []
+
+
 @pytest.mark.rule("P12")
 def test_expired_messages_are_not_delivered(service: Service, start: Start) -> None:
     assert start("time-to-live", service).line()["received"] == ["stays", "long"]

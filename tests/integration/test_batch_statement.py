@@ -208,7 +208,7 @@ def _scans(connection: psycopg.Connection[Any], setup: str, sql: str) -> list[tu
     found = []
     for node in _nodes(row[0][0]["Plan"]):
         table = str(node.get("Relation Name", ""))
-        if re.match(r"entry|half|op(_|$)", table) and node["Node Type"] != "ModifyTable":
+        if re.match(r"entry|half|message_group|op(_|$)", table) and node["Node Type"] != "ModifyTable":
             found.append((table, node["Node Type"], str(node.get("Index Name", ""))))
     return found
 
@@ -228,6 +228,14 @@ _INDEX = {
 }
 
 
+#: how entries of a message group are found, and how those found are leased
+_OF_GROUPS = {
+    queries.SCAN_GROUPS: ["entry_message_group_idx"] * 2,  # and one that is not shown
+    queries.CLAIM_GROUPS: ["entry_message_group_idx"],
+    queries.LEASE_GROUPS: ["entry_message_group_idx", "entry_pkey"],
+}
+
+
 def _each_scan_is_by_index(connection: psycopg.Connection[Any]) -> None:
     for text in ("gone", "back", "yielded", "half entry gone back yielded op", "half fan gone"):
         parts = text.split()
@@ -243,6 +251,9 @@ def _each_scan_is_by_index(connection: psycopg.Connection[Any]) -> None:
             for rank, index_wanted in _INDEX.items():
                 if query is queries.BROWSE[rank] and table == "entry":
                     assert (node, index) == ("Index Scan", index_wanted)
+        if query in _OF_GROUPS:
+            scans = _scans(connection, queries.SETUP, query.sql)
+            assert sorted(index for table, _, index in scans if table == "entry") == _OF_GROUPS[query], query.name
         for rank, index_wanted in _INDEX.items():
             # the entries that are looked for, and those that are found by their key
             if query is queries.LEASE[rank]:
@@ -288,3 +299,33 @@ def test_plans_with_a_million_entries(database_url: str, analysed: bool) -> None
         top = plan[0][0]["Plan"]
         assert top["Actual Rows"] == 100
         assert top["Shared Hit Blocks"] + top["Shared Read Blocks"] < 5000
+
+
+def test_message_groups_behind_a_long_one(database_url: str) -> None:
+    """What is looked at does not grow with what waits in a group: neither to find others, nor to read on."""
+    count = 100_000
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        connection.execute(
+            f"insert into {SCHEMA}.half (id, address_id, message) "
+            f"select i, 1, 'x' from generate_series(1, {count}) i".encode()
+        )
+        connection.execute(
+            f"insert into {SCHEMA}.entry (group_id, id, half_id, message_group) "
+            f"select 1, i, i, case when i > {count - 10} then -i else -1 end "
+            f"from generate_series(1, {count}) i".encode()
+        )
+        connection.execute(queries.SETUP.encode())
+        for name, parameters, query, rows in (
+            ("scan", f"1, {-(1 << 63)}, 2000, 100, 7", queries.SCAN_GROUPS, 12),
+            ("claim", "1, array[-1, -2], 7", queries.CLAIM_GROUPS, 0),
+            ("read", "1, array[-1], 50, 100000, 7", queries.LEASE_GROUPS, 51),
+        ):
+            connection.execute(f"prepare {name} as {query.sql}".encode())
+            plan = connection.execute(f"explain (analyze, buffers, format json) execute {name} ({parameters})".encode())
+            row = plan.fetchone()
+            assert row is not None
+            top = row[0][0]["Plan"]
+            assert top["Actual Rows"] == rows, name
+            assert top["Shared Hit Blocks"] + top["Shared Read Blocks"] < 1500, name
+        claimed = connection.execute(f"select count(*) from {SCHEMA}.message_group".encode()).fetchone()
+        assert claimed == (11,)

@@ -35,6 +35,21 @@ def test_registering(database: Connection, rows: Rows) -> None:
     assert row.ended_at is None
 
 
+@pytest.mark.rule("P18")
+def test_the_message_groups_of_a_dead_instance_are_free(database: Connection, rows: Rows) -> None:
+    own = recovery.register(database, "1").instance_id
+    dead, alive = rows.instance(silent_seconds=11), rows.instance(silent_seconds=9)
+    group = rows.queue("orders")
+    for key, instance in enumerate((dead, alive, own)):
+        database.execute(
+            text("insert into coordinator.message_group values (:g, :k, :i)"), {"g": group, "k": key, "i": instance}
+        )
+    database.commit()
+    recovery.give_up_dead(database, own, STALE)
+    left = database.execute(text("select key, instance_id from coordinator.message_group order by key")).all()
+    assert [tuple(row) for row in left] == [(1, alive), (2, own)]
+
+
 @pytest.mark.rule("D5", "H13")
 def test_what_a_dead_instance_held_comes_back(database: Connection, database_url: str, rows: Rows) -> None:
     own = recovery.register(database, "1").instance_id

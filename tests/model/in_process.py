@@ -218,7 +218,7 @@ class SenderEnd(LinkEnd):
         message = truth.octets(step.message, malformed=step.malformed)
         answer = "accepted"
         try:
-            terms = service.terms(examine(message))
+            terms = service.terms(examine(message), self.address)
             if txn is None:
                 service.commit.add(_Plain(self, None if step.settled else label, message, terms))
                 return

@@ -87,8 +87,8 @@ def test_lists_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
         (
             "COORDINATOR_ADDRESSES__PATTERNS",
-            '[{"match": "a", "kind": "fifo"}]',
-            "COORDINATOR_ADDRESSES__PATTERNS: addresses.patterns.0.kind: .*'normal', not 'fifo'",
+            '[{"match": "a", "kind": "mixed"}]',
+            "COORDINATOR_ADDRESSES__PATTERNS: addresses.patterns.0.kind: .*'normal' or 'fifo', not 'mixed'",
         ),
     ],
 )

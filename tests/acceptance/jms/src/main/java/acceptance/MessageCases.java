@@ -26,7 +26,40 @@ final class MessageCases {
     private MessageCases() {}
 
     static Map<String, Driver.Case> all() {
-        return Map.of("bodies", MessageCases::bodies, "large", MessageCases::large);
+        return Map.of("bodies", MessageCases::bodies, "large", MessageCases::large, "groups", MessageCases::groups);
+    }
+
+    /** Two consumers, and messages of two groups by turns: as each sees them, with what JMS calls their place. */
+    private static void groups(Broker broker, Map<String, Object> seen) throws Exception {
+        Connection connection = broker.connect("jms.prefetchPolicy.all=0");
+        Session session = Broker.transacted(connection);
+        MessageProducer producer = session.createProducer(broker.queue(session, "q"));
+        for (int i = 0; i < 6; i++) {
+            Message message = session.createTextMessage("m" + i);
+            message.setStringProperty("JMSXGroupID", i % 2 == 0 ? "even" : "odd");
+            message.setIntProperty("JMSXGroupSeq", 1 + i / 2);
+            producer.send(message);
+        }
+        session.commit();
+        Session other = Broker.transacted(connection);
+        // without prefetch each asks for one at a time
+        MessageConsumer first = session.createConsumer(broker.queue(session, "q"));
+        MessageConsumer second = other.createConsumer(broker.queue(other, "q"));
+        List<String> places = new ArrayList<>();
+        for (int i = 0; i < 3; i++) {
+            for (MessageConsumer consumer : List.of(first, second)) {
+                Message message = Broker.receive(consumer);
+                places.add(Broker.text(message) + " " + message.getStringProperty("JMSXGroupID") + " "
+                        + message.getIntProperty("JMSXGroupSeq"));
+            }
+        }
+        session.rollback(); // the first group is free again, from its beginning
+        seen.put("places", places);
+        first.close();
+        seen.put("rolled_back", Broker.receive(second, 3));
+        other.commit();
+        connection.close();
+        seen.put("left", broker.takeAll("q"));
     }
 
     private static void bodies(Broker broker, Map<String, Object> seen) throws Exception {

@@ -160,9 +160,14 @@ class Connection:
             )
 
     def _on_endpoint(self, kind: int, pointer: engine.Pointer) -> None:
+        if self.closing:
+            return
         if self._early is not None:
             self._early.append((kind, pointer))
         elif kind == engine.SESSION_REMOTE_OPEN:
+            if pointer in self.sessions:  # we begin none: the peer's begin answers one of its own, on another channel
+                self.force_close(Condition.NOT_ALLOWED, "a begin with a remote-channel that answers no begin of ours")
+                return
             self.sessions[pointer] = {}
             engine.session_open(pointer)
         elif kind == engine.SESSION_REMOTE_CLOSE:

@@ -20,6 +20,7 @@ from tests.wire.frames import (
     Coordinator,
     Detach,
     Disposition,
+    End,
     Modified,
     Open,
     Rejected,
@@ -32,6 +33,7 @@ from tests.wire.frames import (
     Transfer,
     frame,
 )
+from tests.wire.frames import Begin as BeginFrame
 from tests.wire.messages import Header, data
 from tests.wire.types import Char, Raw, Symbol, UInt, ULong, encode
 
@@ -278,3 +280,17 @@ def test_a_browser_that_hears_of_news_while_it_asks(begin: Begin, address: str) 
             session.peer.step()
         browser.arrived.clear()
     assert len(begin().receiver(address).bodies()) == 90
+
+
+@pytest.mark.rule("S6", "P14")
+def test_a_begin_that_answers_the_peers_own(begin: Begin, address: str) -> None:
+    """Part 2, section 2.7.2: a remote-channel is of a begin of ours. Proton takes both for one session."""
+    session = begin()
+    session.sender(address)
+    window = 1 << 20
+    again = BeginFrame(
+        remote_channel=session.remote_channel, next_outgoing_id=0, incoming_window=window, outgoing_window=window
+    )
+    attach = Attach(name="late", handle=0, role=SENDER, source=Source(), target=Target(), initial_delivery_count=0)
+    session.peer.send_octets(frame(again, channel=5) + frame(End(), channel=5) + frame(attach))
+    assert session.peer.closed().condition == "amqp:not-allowed"

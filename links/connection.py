@@ -165,7 +165,8 @@ class Connection:
         if self._early is not None:
             self._early.append((kind, pointer))
         elif kind == engine.SESSION_REMOTE_OPEN:
-            if pointer in self.sessions:  # we begin none: the peer's begin answers one of its own, on another channel
+            # we begin none: the peer's begin answers one of its own, on another channel, be it open or just ended
+            if not engine.session_state(pointer) & engine.LOCAL_UNINIT:
                 self.force_close(Condition.NOT_ALLOWED, "a begin with a remote-channel that answers no begin of ours")
                 return
             self.sessions[pointer] = {}

@@ -283,7 +283,8 @@ def test_a_browser_that_hears_of_news_while_it_asks(begin: Begin, address: str) 
 
 
 @pytest.mark.rule("S6", "P14")
-def test_a_begin_that_answers_the_peers_own(begin: Begin, address: str) -> None:
+@pytest.mark.parametrize("ended", [False, True])
+def test_a_begin_that_answers_the_peers_own(begin: Begin, address: str, ended: bool) -> None:
     """Part 2, section 2.7.2: a remote-channel is of a begin of ours. Proton takes both for one session."""
     session = begin()
     session.sender(address)
@@ -292,5 +293,8 @@ def test_a_begin_that_answers_the_peers_own(begin: Begin, address: str) -> None:
         remote_channel=session.remote_channel, next_outgoing_id=0, incoming_window=window, outgoing_window=window
     )
     attach = Attach(name="late", handle=0, role=SENDER, source=Source(), target=Target(), initial_delivery_count=0)
-    session.peer.send_octets(frame(again, channel=5) + frame(End(), channel=5) + frame(attach))
+    if ended:
+        session.peer.send_octets(frame(End()) + frame(again, channel=5))
+    else:
+        session.peer.send_octets(frame(again, channel=5) + frame(End(), channel=5) + frame(attach))
     assert session.peer.closed().condition == "amqp:not-allowed"

@@ -148,6 +148,7 @@ class Connection:
         elif kind in _LINK_EVENTS:
             self._on_endpoint(kind, engine.event_link(event))
         elif kind == engine.CONNECTION_REMOTE_CLOSE:
+            self.closing = True  # what the peer says behind its close is not heard (part 2, section 2.7.9)
             self.lost()
             engine.connection_close(self.pointer)
             self.mark()

@@ -17,6 +17,7 @@ from tests.wire.frames import (
     SENDER,
     Accepted,
     Attach,
+    Close,
     Coordinator,
     Detach,
     Disposition,
@@ -298,3 +299,19 @@ def test_a_begin_that_answers_the_peers_own(begin: Begin, address: str, ended: b
     else:
         session.peer.send_octets(frame(again, channel=5) + frame(End(), channel=5) + frame(attach))
     assert session.peer.closed().condition == "amqp:not-allowed"
+
+
+@pytest.mark.rule("S6", "P14", "P15")
+def test_what_is_said_behind_a_close_is_not_heard(dial: Dial, begin: Begin) -> None:
+    """Part 2, section 2.7.9. The session waited for the answer to the open, and was not known to its attach."""
+    peer = dial()
+    peer.send_octets(
+        AMQP_HEADER
+        + frame(Open(container_id="hasty", desired_capabilities=("sole-connection-for-container",)))
+        + frame(BeginFrame(next_outgoing_id=0, incoming_window=100, outgoing_window=100))
+        + frame(Close())
+        + frame(Attach(name="late", handle=0, role=SENDER, source=Source(), target=Target(), initial_delivery_count=0))
+    )
+    peer.socket.shutdown(1)
+    assert not any(isinstance(found.performative, Attach) for found in (peer.read_header() and peer.rest()))
+    assert begin().control().declare()

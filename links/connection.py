@@ -148,6 +148,7 @@ class Connection:
         elif kind in _LINK_EVENTS:
             self._on_endpoint(kind, engine.event_link(event))
         elif kind == engine.CONNECTION_REMOTE_CLOSE:
+            self.closing = True  # what the peer says behind its close is not heard (part 2, section 2.7.9)
             self.lost()
             engine.connection_close(self.pointer)
             self.mark()
@@ -160,9 +161,15 @@ class Connection:
             )
 
     def _on_endpoint(self, kind: int, pointer: engine.Pointer) -> None:
+        if self.closing:
+            return
         if self._early is not None:
             self._early.append((kind, pointer))
         elif kind == engine.SESSION_REMOTE_OPEN:
+            # we begin none: the peer's begin answers one of its own, on another channel, be it open or just ended
+            if not engine.session_state(pointer) & engine.LOCAL_UNINIT:
+                self.force_close(Condition.NOT_ALLOWED, "a begin with a remote-channel that answers no begin of ours")
+                return
             self.sessions[pointer] = {}
             engine.session_open(pointer)
         elif kind == engine.SESSION_REMOTE_CLOSE:

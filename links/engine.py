@@ -39,6 +39,7 @@ ACCEPTED, REJECTED, RELEASED, MODIFIED = 0x24, 0x25, 0x26, 0x27
 DECLARED, TRANSACTIONAL = 0x33, 0x34
 
 # endpoints
+LOCAL_UNINIT = lib.PN_LOCAL_UNINIT
 REMOTE_ACTIVE, REMOTE_CLOSED = lib.PN_REMOTE_ACTIVE, lib.PN_REMOTE_CLOSED
 
 # termini
@@ -87,6 +88,7 @@ connection_condition = lib.pn_connection_condition
 connection_state = lib.pn_connection_state
 connection_remote_desired_capabilities = lib.pn_connection_remote_desired_capabilities
 connection_remote_properties = lib.pn_connection_remote_properties
+session_state = lib.pn_session_state
 session_open = lib.pn_session_open
 session_close = lib.pn_session_close
 session_free = lib.pn_session_free

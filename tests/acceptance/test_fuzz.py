@@ -17,9 +17,11 @@ from tests.wire.frames import (
     SENDER,
     Accepted,
     Attach,
+    Close,
     Coordinator,
     Detach,
     Disposition,
+    End,
     Modified,
     Open,
     Rejected,
@@ -32,6 +34,7 @@ from tests.wire.frames import (
     Transfer,
     frame,
 )
+from tests.wire.frames import Begin as BeginFrame
 from tests.wire.messages import Header, data
 from tests.wire.types import Char, Raw, Symbol, UInt, ULong, encode
 
@@ -278,3 +281,37 @@ def test_a_browser_that_hears_of_news_while_it_asks(begin: Begin, address: str) 
             session.peer.step()
         browser.arrived.clear()
     assert len(begin().receiver(address).bodies()) == 90
+
+
+@pytest.mark.rule("S6", "P14")
+@pytest.mark.parametrize("ended", [False, True])
+def test_a_begin_that_answers_the_peers_own(begin: Begin, address: str, ended: bool) -> None:
+    """Part 2, section 2.7.2: a remote-channel is of a begin of ours. Proton takes both for one session."""
+    session = begin()
+    session.sender(address)
+    window = 1 << 20
+    again = BeginFrame(
+        remote_channel=session.remote_channel, next_outgoing_id=0, incoming_window=window, outgoing_window=window
+    )
+    attach = Attach(name="late", handle=0, role=SENDER, source=Source(), target=Target(), initial_delivery_count=0)
+    if ended:
+        session.peer.send_octets(frame(End()) + frame(again, channel=5))
+    else:
+        session.peer.send_octets(frame(again, channel=5) + frame(End(), channel=5) + frame(attach))
+    assert session.peer.closed().condition == "amqp:not-allowed"
+
+
+@pytest.mark.rule("S6", "P14", "P15")
+def test_what_is_said_behind_a_close_is_not_heard(dial: Dial, begin: Begin) -> None:
+    """Part 2, section 2.7.9. The session waited for the answer to the open, and was not known to its attach."""
+    peer = dial()
+    peer.send_octets(
+        AMQP_HEADER
+        + frame(Open(container_id="hasty", desired_capabilities=("sole-connection-for-container",)))
+        + frame(BeginFrame(next_outgoing_id=0, incoming_window=100, outgoing_window=100))
+        + frame(Close())
+        + frame(Attach(name="late", handle=0, role=SENDER, source=Source(), target=Target(), initial_delivery_count=0))
+    )
+    peer.socket.shutdown(1)
+    assert not any(isinstance(found.performative, Attach) for found in (peer.read_header() and peer.rest()))
+    assert begin().control().declare()

@@ -150,7 +150,10 @@ class OverTheWire(Driver):
         self.peers.clear()
         self.aside.clear()
         self.sessions.clear()
+        # what was heard before the end and not compared yet says nothing of what follows
         self._asked.clear()
+        for found in self.deliveries.values():
+            found.clear()
         self._last = -1
         self._observe()
 

@@ -60,7 +60,7 @@ def test_fuzzed_bytes_harm_nobody_but_their_sender() -> None:
 # -- what was found
 
 
-@pytest.mark.rule("S6", "P14", "S1")
+@pytest.mark.rule("S6", "P14")
 @pytest.mark.parametrize(
     "octets",
     [

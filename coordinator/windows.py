@@ -208,7 +208,6 @@ class Window:
 
     def loaded(self, entries: list[Entry], complete: bool, version: int) -> None:
         """Entries from the store; ``complete``: there was nothing beyond them, when the news were at ``version``."""
-        self.loading = False
         held, refused = self.queue.held, self.queue.refused
         by_range = self.by_range
         normal = self.rank is Rank.NORMAL

@@ -14,7 +14,7 @@ import structlog
 from coordinator.encoding import encode_long, encode_map, encode_string, encode_symbol, encode_uint, encode_uuid
 from coordinator.message import MESSAGE_ANNOTATIONS, annotate, merge_maps, sections
 from store import queries
-from store.batch import PLAIN
+from store.commit.terms import PLAIN
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from coordinator.entries import Entry
     from coordinator.errors import Refusal
     from coordinator.service import Service
-    from store.batch import Batch
+    from store.asking import Row
+    from store.commit.batch import Batch
     from store.errors import StoreError
-    from store.queries import Row
 
 log = structlog.get_logger(__name__)
 

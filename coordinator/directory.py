@@ -20,7 +20,7 @@ from store.errors import StoreError
 
 if TYPE_CHECKING:
     from coordinator.service import Service
-    from store.queries import Row
+    from store.asking import Row
 
 log = structlog.get_logger(__name__)
 

@@ -31,7 +31,8 @@ from typing import TYPE_CHECKING
 from coordinator.entries import Entry, now_micros
 from coordinator.queues import SURPLUS_SECONDS, Queue
 from store import arrays, queries
-from store.batch import MOST_KEYS_WOKEN, key_of, notice
+from store.commit.parts import MOST_KEYS_WOKEN, notice
+from store.commit.terms import key_of
 from store.errors import StoreError
 
 if TYPE_CHECKING:
@@ -39,8 +40,9 @@ if TYPE_CHECKING:
 
     from coordinator.entries import Consumer
     from coordinator.service import Service
-    from store.batch import Batch, Terms
-    from store.queries import Row
+    from store.asking import Row
+    from store.commit.batch import Batch
+    from store.commit.terms import Terms
 
 #: entries of one group that are read at once
 _MOST_OF_GROUP = 50

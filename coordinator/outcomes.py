@@ -10,7 +10,7 @@ from coordinator.message import merge_maps
 
 if TYPE_CHECKING:
     from coordinator.entries import Entry
-    from store.batch import Batch
+    from store.commit.batch import Batch
     from store.ids import UuidV7
 
 

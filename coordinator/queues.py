@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from coordinator.entries import Consumer
     from coordinator.search import Search
     from coordinator.service import Service
-    from store.batch import Batch, Terms
+    from store.commit.batch import Batch
+    from store.commit.terms import Terms
     from store.errors import StoreError
 
 #: how long a message waits in one instance's window for a consumer's credit while other instances live

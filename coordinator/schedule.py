@@ -15,7 +15,7 @@ from store.errors import StoreError
 
 if TYPE_CHECKING:
     from coordinator.service import Service
-    from store.queries import Row
+    from store.asking import Row
 
 #: how often is looked, for what others posted since; and how often at most
 _LOOK_SECONDS = 0.5

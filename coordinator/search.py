@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from coordinator.entries import Consumer, Entry
     from coordinator.queues import Queue
     from coordinator.selectors import Selector
-    from store.queries import Row
+    from store.asking import Row
 
 _FEWEST, _MOST = 20, 1000
 _PAGE_OCTETS = 1 << 20

@@ -26,10 +26,12 @@ from coordinator.transactions import Transaction
 from coordinator.transitions import TxnEvent, TxnState
 from store import priorities, queries
 from store.arrays import BEFORE, INFINITY
-from store.batch import ALONE, EVERY_GROUP, PLAIN, GroupCommit, Limits, Terms, key_of
+from store.asking import SOLE_CHANNEL, Queries
+from store.commit.group_commit import GroupCommit, Limits
+from store.commit.parts import EVERY_GROUP
+from store.commit.terms import ALONE, PLAIN, Terms, key_of
 from store.errors import StoreError
 from store.ids import HalfIds, UuidV7
-from store.queries import Queries
 
 if TYPE_CHECKING:
     from coordinator.addresses import AddressPolicy
@@ -40,9 +42,9 @@ if TYPE_CHECKING:
     from coordinator.settings import Settings
     from coordinator.transactions import Control
     from coordinator.windows import Loader, Window
-    from store.batch import Batch
+    from store.asking import Row
+    from store.commit.batch import Batch
     from store.loop import Loop
-    from store.queries import Row
     from store.spool import Octets
 
 log = structlog.get_logger(__name__)
@@ -566,7 +568,7 @@ class Service:
         if channel == "coordinator_address":
             self.directory.changed(payload)
             return
-        if channel == queries.SOLE_CHANNEL:
+        if channel == SOLE_CHANNEL:
             self.sole_connections.called(payload)
             return
         if payload == queries.WHO_LIVES:

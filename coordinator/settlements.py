@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from coordinator.entries import Entry
     from coordinator.outcomes import Outcome
     from coordinator.service import Service
-    from store.batch import Batch
+    from store.commit.batch import Batch
     from store.errors import StoreError
 
 

@@ -17,7 +17,7 @@ from store.recovery import STALE_SECONDS
 
 if TYPE_CHECKING:
     from coordinator.service import Service
-    from store.queries import Row
+    from store.asking import Row
 
 _FIRST_WAIT_SECONDS = 0.02
 _LONGEST_WAIT_SECONDS = 0.5

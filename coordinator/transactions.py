@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 from coordinator import outcomes
 from coordinator.errors import Condition, Refusal
 from coordinator.transitions import TxnEvent, TxnState, after
-from store.batch import PLAIN
+from store.commit.terms import PLAIN
 from store.errors import AlreadyDecided, NotLeased
 
 if TYPE_CHECKING:
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from coordinator.entries import Entry
     from coordinator.outcomes import Outcome
     from coordinator.service import Service
-    from store.batch import Batch, Terms
+    from store.commit.batch import Batch
+    from store.commit.terms import Terms
     from store.errors import StoreError
     from store.spool import Octets
 

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from coordinator.queues import Queue
     from links.connection import Connection
     from links.filters import Filters
+    from store.asking import Row
     from store.errors import StoreError
-    from store.queries import Row
 
 log = structlog.get_logger(__name__)
 

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
     from coordinator.entries import Entry
     from links.connection import Connection
-    from store.batch import Batch, Terms
+    from store.commit.batch import Batch
+    from store.commit.terms import Terms
     from store.errors import StoreError
     from store.spool import Octets
 

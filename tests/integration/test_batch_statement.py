@@ -14,9 +14,11 @@ from sqlalchemy import BigInteger, Boolean, DateTime, Integer, LargeBinary, Smal
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.types import TypeEngine
 
-from store import arrays, batch, queries
+from store import arrays, asking, queries
+from store.asking import Query
+from store.commit import batch, terms
+from store.commit import parts as statements
 from store.priorities import Rank
-from store.queries import Query
 from store.tables import SCHEMA, metadata
 
 _NAMES: dict[type[Any], str] = {
@@ -74,7 +76,7 @@ def _aliases(sql: str, types: tuple[str, ...]) -> dict[str, str]:
 
 def _assigned(part: str) -> list[tuple[str, str, str]]:
     """(table, column, type that is written into it or compared with it) of a part; type "" for a constant."""
-    sql, types = batch.PARTS[part]
+    sql, types = statements.PARTS[part]
     aliases = _aliases(sql, types)
     if insert := re.match(rf"insert into {SCHEMA}\.(\w+) \(([\w, ]+)\) select (.*?) from ", sql):
         table = insert[1]
@@ -99,7 +101,7 @@ def _assigned(part: str) -> list[tuple[str, str, str]]:
     return result
 
 
-@pytest.mark.parametrize("part", [part for part in batch.PARTS if part != "wake"])
+@pytest.mark.parametrize("part", [part for part in statements.PARTS if part != "wake"])
 def test_each_column_of_a_part_is_declared_with_its_type(part: str) -> None:
     written = _assigned(part)
     assert written
@@ -110,9 +112,9 @@ def test_each_column_of_a_part_is_declared_with_its_type(part: str) -> None:
             assert kind == _type(declared[column].type), f"{part}: {table}.{column}"
 
 
-@pytest.mark.parametrize("part", batch.PARTS)
+@pytest.mark.parametrize("part", statements.PARTS)
 def test_a_part_inserts_what_the_table_needs(part: str) -> None:
-    sql, _ = batch.PARTS[part]
+    sql, _ = statements.PARTS[part]
     insert = re.match(rf"insert into {SCHEMA}\.(\w+) \(([\w, ]+)\)", sql)
     if insert is None:
         return
@@ -136,12 +138,12 @@ def _combinations() -> Iterator[tuple[str, ...]]:
 def test_each_combination_prepares_on_a_migrated_database(database_url: str) -> None:
     count = 0
     with psycopg.connect(database_url) as connection:
-        connection.execute(batch.SETUP.encode())
+        connection.execute(statements.SETUP.encode())
         for parts in _combinations():
-            prepared = connection.pgconn.prepare(b"", batch.statement(parts, 7).encode())
+            prepared = connection.pgconn.prepare(b"", statements.statement(parts, 7).encode())
             assert prepared.status == pq.ExecStatus.COMMAND_OK, (parts, prepared.error_message)
             described = connection.pgconn.describe_prepared(b"")
-            types = [kind for part in parts for kind in batch.PARTS[part][1]]
+            types = [kind for part in parts for kind in statements.PARTS[part][1]]
             if "gone" in parts or "back" in parts:
                 types.append("int8")  # how many are wanted
             expected = [_ARRAY_OIDS[kind[:-2]] if kind.endswith("[]") else _OIDS[kind] for kind in types]
@@ -167,10 +169,10 @@ def test_arrays_say_the_types_that_the_statement_expects() -> None:
 
 def _full_batch() -> batch.Batch:
     whole = batch.Batch()
-    whole.half(1, batch.NO_TXN, 1, b"m")
-    whole.entry(1, 1, 7, batch.PLAIN)
-    whole.entry(1, 1, 7, batch.Terms(priority=9))
-    whole.fan(1, 1, batch.PLAIN)
+    whole.half(1, statements.NO_TXN, 1, b"m")
+    whole.entry(1, 1, 7, terms.PLAIN)
+    whole.entry(1, 1, 7, terms.Terms(priority=9))
+    whole.fan(1, 1, terms.PLAIN)
     whole.gone(1, 2)
     whole.back(1, 3, attempts=1, lease=0)
     whole.yield_entry(1, 4, acquired=True)
@@ -183,7 +185,7 @@ def _full_batch() -> batch.Batch:
 
 def test_a_batch_gives_the_parameters_its_parts_take() -> None:
     names, parameters = _full_batch().parts()
-    types = [kind for name in names for kind in batch.PARTS[name][1]]
+    types = [kind for name in names for kind in statements.PARTS[name][1]]
     assert names == ("half", "entry", "particular", "fan", "gone", "back", "yielded", "commit", "op", "wake")
     assert len(parameters) == len(types) + 1
     for kind, octets in zip(types, parameters, strict=False):
@@ -239,25 +241,25 @@ _OF_GROUPS = {
 def _each_scan_is_by_index(connection: psycopg.Connection[Any]) -> None:
     for text in ("gone", "back", "yielded", "half entry gone back yielded op", "half fan gone"):
         parts = text.split()
-        scans = _scans(connection, batch.SETUP, batch.statement(parts, 7))
+        scans = _scans(connection, statements.SETUP, statements.statement(parts, 7))
         wanted = sum(part in ("gone", "back", "yielded") for part in parts)
         assert scans == [("entry", "Index Scan", "entry_pkey")] * wanted, parts
     for sql in (batch._PROBE_OP, batch._PROBE_HALF):
-        for scan in _scans(connection, batch.SETUP, sql):
+        for scan in _scans(connection, statements.SETUP, sql):
             assert scan[1] in ("Index Scan", "Index Only Scan"), scan
     for query in QUERIES:
-        for table, node, index in _scans(connection, queries.SETUP, query.sql):
+        for table, node, index in _scans(connection, asking.SETUP, query.sql):
             assert node in ("Index Scan", "Index Only Scan"), (query.name, table, node)
             for rank, index_wanted in _INDEX.items():
                 if query is queries.BROWSE[rank] and table == "entry":
                     assert (node, index) == ("Index Scan", index_wanted)
         if query in _OF_GROUPS:
-            scans = _scans(connection, queries.SETUP, query.sql)
+            scans = _scans(connection, asking.SETUP, query.sql)
             assert sorted(index for table, _, index in scans if table == "entry") == _OF_GROUPS[query], query.name
         for rank, index_wanted in _INDEX.items():
             # the entries that are looked for, and those that are found by their key
             if query is queries.LEASE[rank]:
-                scans = _scans(connection, queries.SETUP, query.sql)
+                scans = _scans(connection, asking.SETUP, query.sql)
                 indexes = [index for table, _, index in scans if table == "entry"]
                 assert sorted(indexes) == sorted([index_wanted, "entry_pkey"]), query.name
 
@@ -288,7 +290,7 @@ def test_plans_with_a_million_entries(database_url: str, analysed: bool) -> None
             connection.execute(b"analyze")
         _each_scan_is_by_index(connection)
         # a load in the middle of the million reads what it takes, and no more
-        connection.execute(queries.SETUP.encode())
+        connection.execute(asking.SETUP.encode())
         connection.execute(
             b"prepare lease (int4, int8, int4, int8, int4) as " + queries.LEASE[Rank.NORMAL].sql.encode()
         )
@@ -314,7 +316,7 @@ def test_message_groups_behind_a_long_one(database_url: str) -> None:
             f"select 1, i, i, case when i > {count - 10} then -i else -1 end "
             f"from generate_series(1, {count}) i".encode()
         )
-        connection.execute(queries.SETUP.encode())
+        connection.execute(asking.SETUP.encode())
         for name, parameters, query, rows in (
             ("scan", f"1, {-(1 << 63)}, 2000, 100, 7", queries.SCAN_GROUPS, 12),
             ("claim", "1, array[-1, -2], 7", queries.CLAIM_GROUPS, 0),

@@ -12,12 +12,14 @@ import psycopg
 import pytest
 
 from store import libpq, migrations, queries
-from store.batch import PLAIN, Batch, GroupCommit, Limits
+from store.asking import Queries, Query, Row
+from store.commit.batch import Batch
+from store.commit.group_commit import GroupCommit, Limits
+from store.commit.terms import PLAIN
 from store.embedded import EmbeddedServer
 from store.errors import AlreadyDecided, Conflict, NotLeased, StoreError, StoreUnavailable
 from store.ids import HalfIds, UuidV7
 from store.priorities import Rank
-from store.queries import Queries, Row
 from store.tables import SCHEMA
 from tests.fix_loop import EpollLoop
 from tests.fix_proxy import Proxy
@@ -493,7 +495,7 @@ class Asking:
     def _connected(self) -> None:
         self.connections += 1
 
-    def ask(self, query: queries.Query, *parameters: bytes) -> None:
+    def ask(self, query: Query, *parameters: bytes) -> None:
         self.queries.ask(query, parameters, self.answers.append)
 
     def answered(self, count: int) -> Callable[[], bool]:

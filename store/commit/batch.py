@@ -1,0 +1,324 @@
+"""A batch: the columns of one statement, which units fill."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from store import arrays
+from store.commit.large import ADD_PIECE, CLEAR_PIECES, JOIN_PIECES, LargeHalf, Step
+from store.commit.parts import NO_TXN, notice
+from store.commit.terms import PLAIN, Terms, key_of
+from store.commit.unit import Unit
+from store.spool import LARGE, Octets, pieces
+from store.tables import SCHEMA
+
+_PROBE_OP = f"select exists (select from {SCHEMA}.op where id = any($1::uuid[]))"
+_PROBE_HALF = f"select exists (select from {SCHEMA}.half where id = any($1::int8[]))"
+
+
+def _columns(ids: Sequence[int], terms: Sequence[Terms]) -> tuple[bytes, bytes, bytes, bytes]:
+    return (
+        arrays.timestamptz([each.expires for each in terms]),
+        arrays.timestamptz([each.available for each in terms]),
+        arrays.int2([each.priority for each in terms]),
+        arrays.int8([key_of(each, entry_id) for each, entry_id in zip(terms, ids, strict=True)]),
+    )
+
+
+class Batch:
+    """Columns of one statement, filled by units."""
+
+    __slots__ = (
+        "back_annotations",
+        "back_attempts",
+        "back_failed",
+        "back_groups",
+        "back_ids",
+        "back_leases",
+        "commit_ids",
+        "commit_posted",
+        "covered_groups",
+        "covered_halves",
+        "entry_groups",
+        "entry_ids",
+        "entry_leases",
+        "fan_addresses",
+        "fan_ids",
+        "fan_terms",
+        "gone_groups",
+        "gone_ids",
+        "half_addresses",
+        "half_ids",
+        "half_messages",
+        "half_txns",
+        "large",
+        "left_out_groups",
+        "left_out_ids",
+        "octets",
+        "op_decisions",
+        "op_hi",
+        "op_ids",
+        "op_lo",
+        "op_posted",
+        "op_reasons",
+        "op_txns",
+        "particular_groups",
+        "particular_ids",
+        "particular_leases",
+        "particular_terms",
+        "pinned_groups",
+        "pinned_ids",
+        "shared_groups",
+        "units",
+        "wake",
+        "wake_keys",
+        "yielded_acquired",
+        "yielded_groups",
+        "yielded_ids",
+    )
+
+    def __init__(self) -> None:
+        self.units: list[Unit] = []
+        self.octets = 0
+        self.half_ids: list[int] = []
+        self.half_txns: list[bytes] = []
+        self.half_addresses: list[int] = []
+        self.half_messages: list[Octets] = []
+        self.large: list[LargeHalf] = []
+        self.entry_groups: list[int] = []
+        self.entry_ids: list[int] = []
+        self.entry_leases: list[int] = []
+        self.particular_groups: list[int] = []
+        self.particular_ids: list[int] = []
+        self.particular_leases: list[int] = []
+        self.particular_terms: list[Terms] = []
+        self.fan_addresses: list[int] = []
+        self.fan_ids: list[int] = []
+        self.fan_terms: list[Terms] = []
+        self.left_out_ids: list[int] = []
+        self.left_out_groups: list[int] = []
+        self.gone_groups: list[int] = []
+        self.gone_ids: list[int] = []
+        self.back_groups: list[int] = []
+        self.back_ids: list[int] = []
+        self.back_attempts: list[int] = []
+        self.back_leases: list[int] = []
+        self.back_failed: list[bytes] = []
+        self.back_annotations: list[bytes] = []
+        self.yielded_groups: list[int] = []
+        self.yielded_ids: list[int] = []
+        self.yielded_acquired: list[bool] = []
+        self.shared_groups: list[int] = []
+        self.pinned_groups: list[int] = []
+        self.pinned_ids: list[int] = []
+        self.commit_ids: list[bytes] = []
+        self.commit_posted: list[int] = []
+        self.op_ids: list[bytes] = []
+        self.op_decisions: list[bytes] = []
+        self.op_txns: list[bytes] = []
+        self.op_reasons: list[bytes] = []
+        self.op_posted: list[int] = []
+        self.op_lo: list[int] = []
+        self.op_hi: list[int] = []
+        self.covered_halves: list[int] = []
+        self.covered_groups: list[int] = []
+        self.wake: set[int] = set()
+        #: message groups by what :attr:`wake` would have of them, and their keys
+        self.wake_keys: set[tuple[int, int]] = set()
+
+    def half(self, half_id: int, txn_id: bytes, address_id: int, message: Octets) -> None:
+        """``txn_id``: 16 octets, or :data:`NO_TXN`."""
+        size = len(message)
+        self.octets += size
+        if size > LARGE:
+            self.large.append(LargeHalf(half_id, txn_id, address_id, message))
+            return
+        self.half_ids.append(half_id)
+        self.half_txns.append(txn_id)
+        self.half_addresses.append(address_id)
+        self.half_messages.append(message)
+
+    def entry(self, group_id: int, entry_id: int, lease: int, terms: Terms) -> None:
+        """The entry of a queue's half with the same id."""
+        if terms is PLAIN:
+            self.entry_groups.append(group_id)
+            self.entry_ids.append(entry_id)
+            self.entry_leases.append(lease)
+        else:
+            self.particular_groups.append(group_id)
+            self.particular_ids.append(entry_id)
+            self.particular_leases.append(lease)
+            self.particular_terms.append(terms)
+
+    def fan(self, address_id: int, entry_id: int, terms: Terms, without: Iterable[int] = ()) -> None:
+        """An entry for each group of a topic, but for those ``without``."""
+        for group_id in without:
+            self.left_out_ids.append(entry_id)
+            self.left_out_groups.append(group_id)
+        self.fan_addresses.append(address_id)
+        self.fan_ids.append(entry_id)
+        self.fan_terms.append(terms)
+
+    def gone(self, group_id: int, entry_id: int) -> None:
+        """A held entry that is done with; refused where it is not this instance's."""
+        self.gone_groups.append(group_id)
+        self.gone_ids.append(entry_id)
+
+    def back(
+        self, group_id: int, entry_id: int, *, attempts: int, lease: int, failed: str = "", annotations: bytes = b""
+    ) -> None:
+        """A held entry that stays, with another count or lease; ``failed``: on its way to the dead letters."""
+        self.back_groups.append(group_id)
+        self.back_ids.append(entry_id)
+        self.back_attempts.append(min(attempts, 32767))
+        self.back_leases.append(lease)
+        self.back_failed.append(failed.replace("\0", "").encode())
+        self.back_annotations.append(annotations)
+
+    def share(self, group_id: int, held: Iterable[int]) -> None:
+        """A group that was held whole; ``held``: the ids of the entries that stay ours."""
+        self.shared_groups.append(group_id)
+        for entry_id in held:
+            self.pinned_groups.append(group_id)
+            self.pinned_ids.append(entry_id)
+
+    def yield_entry(self, group_id: int, entry_id: int, *, acquired: bool) -> None:
+        """A held entry goes back to the store undecided; ``acquired``: a link had it."""
+        self.yielded_groups.append(group_id)
+        self.yielded_ids.append(entry_id)
+        self.yielded_acquired.append(acquired)
+
+    def op(
+        self,
+        op_id: bytes,
+        decision: bytes,
+        *,
+        txn_id: bytes = NO_TXN,
+        reason: str = "",
+        posted: int = -1,
+        covers: Sequence[tuple[int, int]] = (),
+    ) -> None:
+        """``covers``: (half id, group id) of the deliveries decided."""
+        self.op_ids.append(op_id)
+        self.op_decisions.append(decision)
+        self.op_txns.append(txn_id)
+        self.op_reasons.append(reason.replace("\0", "").encode())
+        self.op_posted.append(posted)
+        halves = self.covered_halves
+        self.op_lo.append(len(halves) + 1)
+        if covers:
+            groups = self.covered_groups
+            for half_id, group_id in covers:
+                halves.append(half_id)
+                groups.append(group_id)
+        self.op_hi.append(len(halves))
+
+    @property
+    def rows(self) -> int:
+        return len(self.half_ids) + len(self.large) + len(self.gone_ids) + len(self.back_ids) + len(self.yielded_ids)
+
+    def parts(self) -> tuple[tuple[str, ...], list[bytes]]:
+        """The parts this batch needs, and their parameters in order."""
+        names: list[str] = []
+        parameters: list[bytes] = []
+        if self.half_ids:
+            names.append("half")
+            parameters += (
+                arrays.int8(self.half_ids),
+                arrays.uuid(self.half_txns),
+                arrays.int4(self.half_addresses),
+                arrays.bytea(self.half_messages),
+            )
+        if self.entry_ids:
+            names.append("entry")
+            parameters += (
+                arrays.int4(self.entry_groups),
+                arrays.int8(self.entry_ids),
+                arrays.int4(self.entry_leases),
+            )
+        if self.particular_ids:
+            names.append("particular")
+            parameters += (
+                arrays.int4(self.particular_groups),
+                arrays.int8(self.particular_ids),
+                arrays.int4(self.particular_leases),
+                *_columns(self.particular_ids, self.particular_terms),
+            )
+        if self.fan_ids:
+            names.append("fan_others" if self.left_out_ids else "fan")
+            parameters += (
+                arrays.int4(self.fan_addresses),
+                arrays.int8(self.fan_ids),
+                *_columns(self.fan_ids, self.fan_terms),
+            )
+            if self.left_out_ids:
+                parameters += (arrays.int8(self.left_out_ids), arrays.int4(self.left_out_groups))
+        if self.gone_ids:
+            names.append("gone")
+            parameters += (arrays.int4(self.gone_groups), arrays.int8(self.gone_ids))
+        if self.back_ids:
+            names.append("back")
+            parameters += (
+                arrays.int4(self.back_groups),
+                arrays.int8(self.back_ids),
+                arrays.int2(self.back_attempts),
+                arrays.int4(self.back_leases),
+                arrays.text(self.back_failed),
+                arrays.bytea(self.back_annotations),
+            )
+        if self.yielded_ids:
+            names.append("yielded")
+            parameters += (
+                arrays.int4(self.yielded_groups),
+                arrays.int8(self.yielded_ids),
+                arrays.boolean(self.yielded_acquired),
+            )
+        if self.shared_groups:
+            names.append("shared")
+            parameters.append(arrays.int4(self.shared_groups))
+        if self.pinned_ids:
+            names.append("pinned")
+            parameters += (arrays.int4(self.pinned_groups), arrays.int8(self.pinned_ids))
+        if self.commit_ids:
+            names.append("commit")
+            parameters += (arrays.uuid(self.commit_ids), arrays.int4(self.commit_posted))
+        if self.op_ids:
+            names.append("op")
+            parameters += (
+                arrays.uuid(self.op_ids),
+                arrays.text(self.op_decisions),
+                arrays.uuid(self.op_txns),
+                arrays.text(self.op_reasons),
+                arrays.int4(self.op_posted),
+                arrays.int4(self.op_lo),
+                arrays.int4(self.op_hi),
+                arrays.int8(self.covered_halves),
+                arrays.int4(self.covered_groups),
+            )
+        if self.wake or self.wake_keys:
+            names.append("wake")
+            parameters.append(notice(self.wake, self.wake_keys))
+        if self.gone_ids or self.back_ids:
+            parameters.append((len(self.gone_ids) + len(self.back_ids)).to_bytes(8, "big"))
+        return tuple(names), parameters
+
+    def large_steps(self) -> Iterator[Step]:
+        """What writes the large messages, inside an SQL transaction; each piece is read when its turn has come."""
+        for half in self.large:
+            yield Step(b"clear_pieces", CLEAR_PIECES)
+            for number, piece in enumerate(pieces(half.message)):
+                yield Step(b"add_piece", ADD_PIECE, (number.to_bytes(4, "big"), piece))
+            parameters = (half.id.to_bytes(8, "big"), half.txn_id, half.address_id.to_bytes(4, "big"))
+            yield Step(b"join_pieces", JOIN_PIECES, parameters)
+
+    def probe(self) -> tuple[bytes, str, bytes] | None:
+        """One row that is there if, and only if, the batch was committed; none where writing it twice does no harm."""
+        if self.commit_ids:
+            return b"probe_op", _PROBE_OP, arrays.uuid(self.commit_ids[:1])
+        if self.op_ids:
+            return b"probe_op", _PROBE_OP, arrays.uuid(self.op_ids[:1])
+        if self.half_ids:
+            return b"probe_half", _PROBE_HALF, arrays.int8(self.half_ids[:1])
+        if self.large:
+            return b"probe_half", _PROBE_HALF, arrays.int8([self.large[0].id])
+        return None

@@ -1,0 +1,262 @@
+"""The group commit: everything that waits at the end of a turn goes to PostgreSQL as one statement.
+
+A *unit* is what succeeds or fails by itself: one transaction's decision, one plain post, the settlements of one link.
+Units write themselves into a :class:`Batch` of parallel columns; one batch is under way at a time and the next gathers
+meanwhile. The statement is one SQL transaction, so one flush to disk serves many units, and each unit hears
+``durable()`` only after it, or ``refused(error)`` when the store will never take it.
+
+The statement is composed of parts, each only where the batch has rows for it; it is prepared once per combination.
+
+Large messages (:data:`store.spool.LARGE`) are not in the statement, which would be in memory as a whole, here and in
+PostgreSQL. A batch that has some is an SQL transaction of several statements: first each large message goes piece by
+piece into a temporary table and from there, in PostgreSQL, to its half; then comes the batch statement.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import structlog
+from psycopg import pq
+
+from store.commit.batch import Batch
+from store.commit.large import MAKE_PIECES, Step
+from store.commit.parts import SETUP, statement
+from store.commit.unit import Unit
+from store.errors import Contended, StoreError
+from store.libpq import Connection
+from store.loop import Loop
+from store.old_backend import OldBackend
+
+log = structlog.get_logger(__name__)
+
+#: what a unit that waits takes in memory besides its messages
+_UNIT_OCTETS = 512
+
+PROBE_RETRY_SECONDS = 1.0
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
+class Limits:
+    """Most of what one batch takes: rows of messages and retirements, and bytes of messages."""
+
+    messages: int = 2000
+    octets: int = 4 << 20
+    #: bytes of messages that wait for a batch until no more should come
+    waiting_octets: int = 64 << 20
+
+
+class GroupCommit:
+    """Takes units, commits them in batches, answers each."""
+
+    def __init__(self, loop: Loop, url: str, instance_id: int, limits: Limits) -> None:
+        self._loop = loop
+        self._instance_id = instance_id
+        self._limits = limits
+        self._connection = Connection(loop, url, f"batch {instance_id}", SETUP, self)
+        self._statements: dict[tuple[str, ...], tuple[bytes, str]] = {}
+        self._under_way: Batch | None = None
+        self._backend = 0
+        self._old_backend = OldBackend(loop, self._connection)
+        self._answers: deque[tuple[list[Unit], StoreError | None]] = deque()
+        self._answering = False
+        # Refused for one unit's fault: halves of the batch still to be tried, oldest first, before anything newer.
+        self._salvage: deque[list[Unit]] = deque()
+        self._waiting: deque[tuple[Unit, int]] = deque()
+        #: of the units that wait, with their messages
+        self._waiting_octets = 0
+        self._next = Batch()
+        #: what is left of a batch that is several statements
+        self._steps: Iterator[Step] = iter(())
+        self.batches = 0
+        self.rows = 0
+
+    def start(self) -> None:
+        self._connection.start()
+
+    def close(self) -> None:
+        self._connection.close()
+
+    @property
+    def up(self) -> bool:
+        return self._connection.up
+
+    @property
+    def idle(self) -> bool:
+        """Nothing waits and nothing is under way."""
+        return self._under_way is None and not self._next.units and not self._waiting and not self._salvage
+
+    @property
+    def congested(self) -> bool:
+        """More waits than two batches hold: stop asking peers for more."""
+        return len(self._waiting) > self._limits.messages or self.overfull
+
+    @property
+    def overfull(self) -> bool:
+        """More octets wait than there should be: do not even take what peers were asked for."""
+        return self._waiting_octets > self._limits.waiting_octets
+
+    def add(self, unit: Unit, octets: int = 0) -> None:
+        """``octets``: of the messages that the unit holds until it is written."""
+        batch = self._next
+        if self._waiting or batch.octets >= self._limits.octets or batch.rows >= self._limits.messages:
+            self._waiting.append((unit, octets))
+            self._waiting_octets += octets + _UNIT_OCTETS
+        else:
+            batch.units.append(unit)
+            unit.write(batch)
+
+    def kick(self) -> None:
+        """End of a turn: if nothing is under way, send what waits."""
+        if self._under_way is None and (self._next.units or self._salvage) and self._connection.idle:
+            self._send_next()
+
+    def _send_next(self) -> None:
+        if self._salvage:
+            batch = Batch()
+            for unit in self._salvage.popleft():
+                batch.units.append(unit)
+                unit.write(batch)
+        else:
+            batch = self._next
+            self._next = Batch()
+            next_batch = self._next
+            waiting = self._waiting
+            limits = self._limits
+            while waiting and next_batch.octets < limits.octets and next_batch.rows < limits.messages:
+                unit, octets = waiting.popleft()
+                self._waiting_octets -= octets + _UNIT_OCTETS
+                next_batch.units.append(unit)
+                unit.write(next_batch)
+        self._send(batch)
+
+    def _send(self, batch: Batch) -> None:
+        self._under_way = batch
+        self._backend = self._connection.backend_pid
+        parts, parameters = batch.parts()
+        if not parts:  # units with nothing to write
+            self._under_way = None
+            self._finish(batch)
+            return
+        known = self._statements.get(parts)
+        if known is None:
+            known = self._statements[parts] = (
+                f"batch_{len(self._statements)}".encode(),
+                statement(parts, self._instance_id),
+            )
+        if batch.large:
+            self._steps = self._steps_of(batch, Step(*known, parameters))
+            self._step()
+        else:
+            self._connection.execute(known[0], known[1], parameters, self._answered)
+
+    @staticmethod
+    def _steps_of(batch: Batch, statement: Step) -> Iterator[Step]:
+        yield Step(b"make_pieces", MAKE_PIECES)
+        yield Step(b"begin", "begin")
+        yield from batch.large_steps()
+        yield statement
+        yield Step(b"commit", "commit")
+
+    def _step(self) -> None:
+        step = next(self._steps, None)
+        if step is None:
+            self._answered(None)
+        else:
+            self._connection.execute(step.name, step.sql, step.parameters, self._stepped)
+
+    def _stepped(self, answer: object) -> None:
+        if isinstance(answer, StoreError):
+            self._connection.execute(b"rollback", "rollback", (), lambda _: self._answered(answer))
+        else:
+            self._step()
+
+    def _answered(self, answer: object) -> None:
+        batch = self._under_way
+        assert batch is not None
+        self._under_way = None
+        if isinstance(answer, Contended):
+            self._send(batch)
+        elif isinstance(answer, StoreError):
+            self._refused(batch, answer)
+        else:
+            self._finish(batch)
+
+    def _finish(self, batch: Batch) -> None:
+        self.batches += 1
+        self.rows += batch.rows
+        self._answer(batch.units, None)
+
+    def _answer(self, units: list[Unit], error: StoreError | None) -> None:
+        """Tell them, batch after batch in the order of the commits."""
+        answers = self._answers
+        answers.append((units, error))
+        self.kick()  # the next batch is on its way before we answer; one without rows comes back here at once
+        if self._answering:
+            return
+        self._answering = True
+        try:
+            while answers:
+                units, error = answers.popleft()
+                for unit in units:
+                    if error is None:
+                        unit.durable()
+                    else:
+                        unit.refused(error)
+        finally:
+            self._answering = False
+
+    def _refused(self, batch: Batch, error: StoreError) -> None:
+        units = batch.units
+        if len(units) == 1:
+            log.warning("unit refused by the store", unit=type(units[0]).__name__, error=str(error))
+            self._answer(units, error)
+            return
+        middle = len(units) // 2
+        self._salvage.appendleft(units[middle:])
+        self._salvage.appendleft(units[:middle])
+        self.kick()
+
+    # -- the connection's owner
+
+    def connected(self) -> None:
+        if self._under_way is None:
+            self.kick()
+        else:
+            self._old_backend.end(self._backend, self._look_up)
+
+    def lost(self) -> None:
+        pass  # whatever was under way is looked up by ``connected``
+
+    def notified(self, channel: str, payload: str) -> None:
+        pass
+
+    # -- a batch whose reply was lost
+
+    def _look_up(self) -> None:
+        batch = self._under_way
+        assert batch is not None
+        probe = batch.probe()
+        if probe is None:
+            self._looked_up(batch, committed=False)
+            return
+        name, sql, parameter = probe
+
+        def answered(answer: list[pq.abc.PGresult] | StoreError) -> None:
+            if isinstance(answer, StoreError):
+                log.error("cannot look for the batch in doubt", error=str(answer))
+                self._loop.call_later(PROBE_RETRY_SECONDS, self.connected)
+            else:
+                self._looked_up(batch, committed=answer[-1].get_value(0, 0) == b"\x01")
+
+        self._connection.execute(name, sql, [parameter], answered)
+
+    def _looked_up(self, batch: Batch, *, committed: bool) -> None:
+        log.warning("batch in doubt looked up", committed=committed, units=len(batch.units))
+        if committed:
+            self._under_way = None
+            self._finish(batch)
+        else:
+            self._send(batch)

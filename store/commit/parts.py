@@ -1,0 +1,143 @@
+"""The parts that the batch statement is composed of, each only where the batch has rows for it.
+
+``PARTS`` is libpq text on purpose (the hot path); ``tests/integration/test_batch_statement.py`` holds it against the
+tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+
+from store.tables import SCHEMA
+
+NO_TXN = bytes(16)
+#: In :attr:`Batch.wake`: whatever the group. A notice has room for :data:`MOST_WOKEN` of them by name.
+EVERY_GROUP = 0
+MOST_WOKEN = 200
+#: And for these, which are longer.
+MOST_KEYS_WOKEN = 150
+NO_UUID = "'00000000-0000-0000-0000-000000000000'"
+
+_FAN = (
+    f"insert into {SCHEMA}.entry (group_id, id, half_id, expires_at, available_at, priority, message_group) "
+    "select g.id, i, i, nullif(x, 'infinity'), nullif(a, '-infinity'), p, nullif(k, 0) "
+    "from unnest({0}, {1}, {2}, {3}, {4}, {5}) u(t, i, x, a, p, k) "
+    f"join {SCHEMA}.consumer_group g on g.address_id = t"
+)
+
+#: Part -> (its common table expression, the types of its parameters). ``{0}``, ``{1}``… are its own parameters,
+#: ``{me}`` the instance.
+PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "half": (
+        f"insert into {SCHEMA}.half (id, txn_id, address_id, message) "
+        f"select i, nullif(t, {NO_UUID}), a, m from unnest({{0}}, {{1}}, {{2}}, {{3}}) u(i, t, a, m)",
+        ("int8[]", "uuid[]", "int4[]", "bytea[]"),
+    ),
+    # The one entry of a queue's message; on the plain path entry and half have the same id.
+    "entry": (
+        f"insert into {SCHEMA}.entry (group_id, id, half_id, lease) "
+        "select g, i, i, l from unnest({0}, {1}, {2}) u(g, i, l)",
+        ("int4[]", "int8[]", "int4[]"),
+    ),
+    # The same of messages that say more: when they expire, from when they may be delivered, their priority,
+    # their group.
+    "particular": (
+        f"insert into {SCHEMA}.entry (group_id, id, half_id, lease, expires_at, available_at, priority, message_group) "
+        "select g, i, i, l, nullif(x, 'infinity'), nullif(a, '-infinity'), p, nullif(k, 0) "
+        "from unnest({0}, {1}, {2}, {3}, {4}, {5}, {6}) u(g, i, l, x, a, p, k)",
+        ("int4[]", "int8[]", "int4[]", "timestamptz[]", "timestamptz[]", "int2[]", "int8[]"),
+    ),
+    # A topic: one entry for each group that exists now.
+    "fan": (_FAN, ("int4[]", "int8[]", "timestamptz[]", "timestamptz[]", "int2[]", "int8[]")),
+    # As fan, but each half leaves out the groups it is paired with: of consumers that want nothing of its poster.
+    "fan_others": (
+        f"{_FAN} where not exists (select from unnest({{6}}, {{7}}) n(h, p) where n.h = u.i and n.p = g.id)",
+        ("int4[]", "int8[]", "timestamptz[]", "timestamptz[]", "int2[]", "int8[]", "int8[]", "int4[]"),
+    ),
+    "gone": (
+        f"delete from {SCHEMA}.entry e using unnest({{0}}, {{1}}) u(g, i) "
+        "where e.group_id = u.g and e.id = u.i and e.lease in (0, {me}) returning 1",
+        ("int4[]", "int8[]"),
+    ),
+    # Back to its place: another count, another lease, perhaps on its way to the dead letters.
+    "back": (
+        f"update {SCHEMA}.entry e set attempts = u.n, acquired = true, lease = u.l, failed = nullif(u.f, ''), "
+        "annotations = nullif(u.m, '') from unnest({0}, {1}, {2}, {3}, {4}, {5}) u(g, i, n, l, f, m) "
+        "where e.group_id = u.g and e.id = u.i and e.lease in (0, {me}) returning 1",
+        ("int4[]", "int8[]", "int2[]", "int4[]", "text[]", "bytea[]"),
+    ),
+    # Held and not decided: no count, no op, and no harm where the lease was lost already.
+    "yielded": (
+        f"update {SCHEMA}.entry e set lease = 0, acquired = acquired or u.q "
+        "from unnest({0}, {1}, {2}) u(g, i, q) where e.group_id = u.g and e.id = u.i and e.lease in (0, {me}) "
+        "and (e.lease <> 0 or u.q)",
+        ("int4[]", "int8[]", "bool[]"),
+    ),
+    # Another instance came: groups held whole are held no more, and what we have of them is leased row by row.
+    "shared": (
+        f"update {SCHEMA}.consumer_group e set holder = 0, read_through = 0 from unnest({{0}}) u(g) "
+        "where e.id = u.g and e.holder = {me}",
+        ("int4[]",),
+    ),
+    "pinned": (
+        f"update {SCHEMA}.entry e set lease = {{me}} from unnest({{0}}, {{1}}) u(g, i) "
+        "where e.group_id = u.g and e.id = u.i and e.lease = 0",
+        ("int4[]", "int8[]"),
+    ),
+    "commit": (
+        f"insert into {SCHEMA}.op (id, decision, txn_id, posted, instance_id) "
+        "select t, 'commit', t, n, {me} from unnest({0}, {1}) u(t, n)",
+        ("uuid[]", "int4[]"),
+    ),
+    # Ops with everything; ``lo`` and ``hi`` bound what each covers in the flat arrays of halves and groups.
+    "op": (
+        f"insert into {SCHEMA}.op (id, decision, txn_id, reason, posted, half_ids, group_ids, instance_id) "
+        f"select i, d, nullif(t, {NO_UUID}), nullif(r, ''), nullif(n, -1), "
+        "case when hi >= lo then ({7}::int8[])[lo:hi] end, case when hi >= lo then ({8}::int4[])[lo:hi] end, {me} "
+        "from unnest({0}, {1}, {2}, {3}, {4}, {5}, {6}) u(i, d, t, r, n, lo, hi)",
+        ("uuid[]", "text[]", "uuid[]", "text[]", "int4[]", "int4[]", "int4[]", "int8[]", "int4[]"),
+    ),
+    # Only where other instances live: they may have consumers for what was left to the store.
+    "wake": ("select pg_notify('coordinator_ready', {0})", ("text",)),
+}
+
+#: Session settings of the batch connection: durability is not negotiable, plans are for a table of any size.
+SETUP = (
+    "set synchronous_commit = on; set plan_cache_mode = force_generic_plan; "
+    "set enable_seqscan = off; set enable_bitmapscan = off; set enable_hashjoin = off; set enable_mergejoin = off; "
+    "set jit = off; set client_min_messages = warning; "
+    "set idle_in_transaction_session_timeout = 0; set statement_timeout = 0; set lock_timeout = 0"
+)
+
+
+def statement(parts: Sequence[str], instance_id: int) -> str:
+    """The batch statement of these parts."""
+    clauses = []
+    number = 1
+    leased = []
+    for part in parts:
+        sql, types = PARTS[part]
+        placeholders = [f"${number + offset}::{kind}" for offset, kind in enumerate(types)]
+        number += len(types)
+        clauses.append(f"{part} as ({sql.format(*placeholders, me=instance_id)})")
+        if part in ("gone", "back"):
+            leased.append(f"(select count(*) from {part})")
+    wanted = "select 1"
+    if leased:
+        clauses.append(
+            f"alive as (select 1 from {SCHEMA}.instance where id = {instance_id} and ended_at is null for share)"
+        )
+        alive = "(select count(*) from alive)"
+        wanted = f"select {SCHEMA}.require_held({' + '.join(leased)}, ${number}::int8, {alive})"
+    if "wake" in parts:
+        wanted += ", (select count(*) from wake)"
+    return f"with {', '.join(clauses)} {wanted}"
+
+
+def notice(groups: Set[int], keys: Set[tuple[int, int]]) -> bytes:
+    """What others hear: ``group``, or ``group/key`` where it is a message group; nothing where they are too many."""
+    groups = groups | {group for group, _ in keys} if len(keys) > MOST_KEYS_WOKEN else groups
+    if EVERY_GROUP in groups or len(groups) > MOST_WOKEN:
+        return b""
+    named = [f"{group}/{key:x}" for group, key in sorted(keys) if group not in groups]
+    return ",".join([*map(str, sorted(groups)), *named]).encode()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from store.embedded import running_url
 from tests.fix_service import Service
-from tests.wire.peer import Peer, Session
+from tests.wire.peer import PATIENCE, Peer, Session
 
 #: Gives a new connection: its socket alone, nothing said yet.
 Dial = Callable[[], Peer]
@@ -85,3 +86,14 @@ def ask(service: Service) -> Ask:
             return connection.execute(statement.encode(), parameters or None).fetchall()
 
     return rows
+
+
+def decided(ask: Ask, txn: bytes) -> tuple[Any, ...]:
+    """The op of a transaction, which must come: decision, reason."""
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
+        rows = ask("select decision, reason from coordinator.op where id = encode(%s, 'hex')::uuid", txn)
+        if rows:
+            return rows[0]
+        time.sleep(0.02)
+    raise AssertionError(f"{txn.hex()} was not decided within {PATIENCE:g} s")

@@ -2,47 +2,26 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pytest
 
 from tests.fix_service import Service
-from tests.fix_wire import Ask, Begin, Dial
+from tests.fix_wire import Ask, Begin, Dial, decided
 from tests.wire.frames import (
     Accepted,
     Coordinator,
     Declare,
     Declared,
     Discharge,
-    Rejected,
     Source,
     TransactionalState,
 )
 from tests.wire.messages import SEQUENCE, VALUE, Header, Properties, data, section
-from tests.wire.peer import PATIENCE
+from tests.wire.queues import condition
 from tests.wire.types import Described, Raw, Symbol, UInt, ULong, encode
 
 CAPABILITIES = {"amqp:local-transactions", "amqp:multi-txns-per-ssn", "amqp:multi-ssns-per-txn"}
-
-
-def condition(state: Any) -> str:
-    """Of a rejected outcome."""
-    assert isinstance(state, Rejected), state
-    assert state.error is not None
-    assert state.error.description, "an error says what, for a person"
-    return str(state.error.condition)
-
-
-def decided(ask: Ask, txn: bytes) -> tuple[Any, ...]:
-    """The op of a transaction, which must come: decision, reason."""
-    deadline = time.monotonic() + PATIENCE
-    while time.monotonic() < deadline:
-        rows = ask("select decision, reason from coordinator.op where id = encode(%s, 'hex')::uuid", txn)
-        if rows:
-            return rows[0]
-        time.sleep(0.02)
-    raise AssertionError(f"{txn.hex()} was not decided within {PATIENCE:g} s")
 
 
 # -- attaching

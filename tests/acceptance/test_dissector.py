@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from tests.acceptance.test_transactional_work import BROKEN, NEVER
 from tests.fix_wire import Dial
 from tests.wire import capture
 from tests.wire.frames import (
@@ -34,6 +33,7 @@ from tests.wire.frames import (
 )
 from tests.wire.messages import Header, Properties, data, section
 from tests.wire.peer import Octets, Peer
+from tests.wire.queues import BROKEN, NEVER
 from tests.wire.types import Described, Symbol, ULong, encode
 
 TSHARK = shutil.which("tshark")

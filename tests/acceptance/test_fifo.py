@@ -16,12 +16,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.acceptance.test_selectors import select
 from tests.fix_service import Service, running_service
 from tests.fix_wire import Begin, BeginAt
 from tests.wire.frames import Accepted, Modified, Rejected, Released, Source, State, Target
 from tests.wire.messages import MESSAGE_ANNOTATIONS, VALUE, Header, Properties, section
 from tests.wire.peer import Delivery, Receiver, Sender, Session
+from tests.wire.queues import select
 from tests.wire.types import Int, Symbol, Timestamp
 
 pytestmark = pytest.mark.rule("P18")

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from tests.acceptance.test_workers import pids_of_workers
 from tests.fix_service import PATIENCE, Service, running_service
+from tests.workers import pids_of_workers
 
 Seen = dict[str, Any]
 

@@ -14,6 +14,7 @@ from store.embedded import running_url
 from tests.acceptance.engine_client import Client
 from tests.acceptance.history import Consumer, History, Mover, Producer, Worker, decisions, left
 from tests.fix_service import Service, running_service
+from tests.workers import pid_of_worker
 
 KILLS = 50
 
@@ -22,11 +23,6 @@ KILLS = 50
 def own_service() -> Iterator[Service]:
     with running_service() as service:
         yield service
-
-
-def _worker_pid(service: Service, since: int) -> int:
-    line = service.wait_for(lambda line: line.get("event") == "worker ready", since=since)
-    return int(line["pid"])
 
 
 def _start_load(history: History, service: Service) -> list[Worker]:
@@ -44,7 +40,7 @@ def test_nothing_acknowledged_is_lost_and_nothing_rolled_back_is_seen(
     service = own_service
     dice = random.Random(50)
     history = History()
-    worker = _worker_pid(service, 0)
+    worker = pid_of_worker(service)
     load = _start_load(history, service)
     for number in range(KILLS):
         time.sleep(dice.uniform(0.02, 0.6))
@@ -55,7 +51,7 @@ def test_nothing_acknowledged_is_lost_and_nothing_rolled_back_is_seen(
         else:
             service.kill()
             service.restart()
-        worker = _worker_pid(service, seen)
+        worker = pid_of_worker(service, seen)
     time.sleep(1.0)
     history.stopping = True
     for thread in load:

@@ -9,12 +9,10 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.acceptance.test_selectors import select
 from tests.fix_service import Service
 from tests.fix_wire import Begin
 from tests.wire.frames import (
@@ -30,39 +28,13 @@ from tests.wire.frames import (
 )
 from tests.wire.messages import APPLICATION_PROPERTIES, MESSAGE_ANNOTATIONS, Header, data, section
 from tests.wire.peer import Ended, Peer, Receiver, Sender, Session
+from tests.wire.queues import select
 from tests.wire.types import Symbol, UInt
+from tests.workers import Worker
 
 MIB = 1 << 20
 #: octets of a message that one frame carries
 FRAME = 65_000
-
-
-class Worker:
-    """The service's worker, and the most memory it takes beyond what it had when this was made."""
-
-    def __init__(self, service: Service) -> None:
-        ready = [line for line in service.log_lines() if line.get("event") == "worker ready"]
-        self.pid = int(ready[-1]["pid"])
-        self._files_before = 0
-        self._files_before = self.files
-        self._before = self._resident("VmRSS")
-        Path(f"/proc/{self.pid}/clear_refs").write_text("5")  # the peak counts from here on
-
-    def _resident(self, name: str) -> int:
-        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
-            if line.startswith(name):
-                return int(line.split()[1]) * 1024
-        raise AssertionError(name)
-
-    @property
-    def peak(self) -> int:
-        return self._resident("VmHWM") - self._before
-
-    @property
-    def files(self) -> int:
-        """Unnamed files it has opened since."""
-        links = [str(each.readlink()) for each in Path(f"/proc/{self.pid}/fd").iterdir() if each.is_symlink()]
-        return sum(link.endswith("(deleted)") for link in links) - self._files_before
 
 
 @pytest.fixture

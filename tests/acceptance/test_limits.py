@@ -9,12 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.acceptance.test_control_link import condition, decided
-from tests.acceptance.test_large import Worker
-from tests.acceptance.test_messaging import dead_letters
-from tests.acceptance.test_transactional_work import post
 from tests.fix_service import Service, running_service
-from tests.fix_wire import Ask, Begin, Dial
+from tests.fix_wire import Ask, Begin, Dial, decided
 from tests.wire.frames import (
     AMQP_HEADER,
     RECEIVER,
@@ -35,7 +31,9 @@ from tests.wire.frames import (
     Begin as BeginFrame,
 )
 from tests.wire.messages import Header, Properties, data
+from tests.wire.queues import condition, dead_letters, post
 from tests.wire.types import Symbol, Timestamp, UInt
+from tests.workers import Worker
 
 LARGEST = 100_000
 

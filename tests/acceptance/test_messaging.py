@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import uuid
 from typing import Any
 
@@ -11,8 +10,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from coordinator.message import sections
-from tests.acceptance.test_control_link import condition
-from tests.acceptance.test_transactional_work import browse, post
 from tests.fix_service import Service
 from tests.fix_wire import Begin
 from tests.wire.frames import (
@@ -28,7 +25,8 @@ from tests.wire.frames import (
     TransactionalState,
 )
 from tests.wire.messages import SEQUENCE, VALUE, Header, Properties, data, section
-from tests.wire.peer import PATIENCE, Peer, Receiver, Session
+from tests.wire.peer import Peer
+from tests.wire.queues import browse, condition, dead_letters, post
 from tests.wire.types import Described, Float, Long, Symbol, Timestamp, UInt, ULong
 
 # -- sources
@@ -392,17 +390,6 @@ def test_undeliverable_here_is_not_for_this_link(begin: Begin, address: str) -> 
     other = session.receiver(address, name="other")
     found = other.take()
     assert (found.body, found.count) == (b"1", 0)
-
-
-def dead_letters(session: Session, address: str) -> Receiver:
-    """A consumer of the dead letters, whose address comes to be with the first of them."""
-    deadline = time.monotonic() + PATIENCE
-    while time.monotonic() < deadline:
-        letters = session.receiver(f"%DLQ%{address}")
-        if letters.answer.source is not None:
-            return letters
-        assert letters.error == "amqp:not-found"
-    raise AssertionError(f"no dead letter of {address} within {PATIENCE:g} s")
 
 
 @pytest.mark.rule("P11")

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from tests.acceptance.test_transactional_work import post
 from tests.fix_wire import Begin
 from tests.wire.frames import RECEIVER, Accepted, Attach, Received, Source, Target
 from tests.wire.messages import Properties, data
 from tests.wire.peer import Receiver, Session
+from tests.wire.queues import post
 from tests.wire.types import Described, Symbol, UInt, ULong
 
 ASKED = [

@@ -12,13 +12,12 @@ from typing import Any
 
 import pytest
 
-from tests.acceptance.test_control_link import condition
-from tests.acceptance.test_transactional_work import browse
 from tests.fix_service import Service, running_service
 from tests.fix_wire import Begin, BeginAt
 from tests.wire.frames import Accepted, Source
 from tests.wire.messages import MESSAGE_ANNOTATIONS, Header, data, section
 from tests.wire.peer import Session
+from tests.wire.queues import browse, condition
 from tests.wire.types import Long, Symbol, Timestamp
 
 pytestmark = pytest.mark.rule("D7")

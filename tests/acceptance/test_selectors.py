@@ -11,12 +11,11 @@ from tests.fix_service import Service, running_service
 from tests.fix_wire import Ask, Begin
 from tests.wire.frames import Accepted, Modified, Released, Source
 from tests.wire.messages import APPLICATION_PROPERTIES, VALUE, Header, section
-from tests.wire.peer import Delivery, Peer, Receiver, Sender, Session
-from tests.wire.types import Described, Int, Symbol, ULong
+from tests.wire.peer import Delivery, Peer, Sender
+from tests.wire.queues import NO_LOCAL, SELECTOR, filtered, select
+from tests.wire.types import Described, Int, Symbol
 
 pytestmark = pytest.mark.rule("P16")
-
-SELECTOR, NO_LOCAL = ULong(0x468C_0000_0004), ULong(0x468C_0000_0003)
 
 
 def numbered(number: int, **properties: Any) -> bytes:
@@ -28,15 +27,6 @@ def post(sender: Sender, numbers: range) -> None:
     """Post all, then see that all were taken."""
     for delivery in [sender.post(numbered(number)) for number in numbers]:
         assert sender.answer_to(delivery).state == Accepted()
-
-
-def filtered(address: str, filters: dict[Any, Any], **fields: Any) -> Source:
-    return Source(address=address, filter={Symbol(key): value for key, value in filters.items()}, **fields)
-
-
-def select(session: Session, address: str, selector: str, **fields: Any) -> Receiver:
-    source = filtered(address, {"jms-selector": Described(SELECTOR, selector)}, **fields)
-    return session.receiver(source)
 
 
 def bodies(deliveries: list[Delivery]) -> list[Any]:

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.acceptance.test_selectors import select
 from tests.fix_service import Service, running_service
 from tests.fix_wire import Begin
 from tests.wire.frames import (
@@ -23,6 +22,7 @@ from tests.wire.frames import (
 )
 from tests.wire.messages import data
 from tests.wire.peer import Session
+from tests.wire.queues import select
 from tests.wire.types import Described, Symbol
 
 SMALLEST = 512

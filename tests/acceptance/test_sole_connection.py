@@ -9,13 +9,14 @@ import ctypes
 import os
 import signal
 import socket
+import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
-from tests.acceptance.test_workers import pids_of_workers, worker_of
-from tests.fix_service import Service, running_service
+from tests.fix_service import PATIENCE, Service, running_service
 from tests.fix_wire import Ask
 from tests.wire.frames import (
     AMQP_HEADER,
@@ -29,8 +30,9 @@ from tests.wire.frames import (
     Target,
     frame,
 )
-from tests.wire.peer import Peer
+from tests.wire.peer import Ended, Peer
 from tests.wire.types import Symbol, UInt, ULong
+from tests.workers import pids_of_workers, worker_of
 
 CAPABILITY = "sole-connection-for-container"
 POLICY = "sole-connection-enforcement-policy"
@@ -55,15 +57,18 @@ def dial_to(service: Service) -> Iterator[DialTo]:
     peers: list[Peer] = []
 
     def connect(worker: int) -> Peer:
-        pids = pids_of_workers(service)
-        for _ in range(200):
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline:
+            pids = pids_of_workers(service)  # each time: a test before may have killed one
             peer = Peer(service.port)
             peers.append(peer)
-            peer.send_octets(AMQP_HEADER)
-            assert peer.read_header() == AMQP_HEADER  # the worker has it when it answers
-            if worker_of(peer.socket, pids) == worker:
-                return peer
-        raise AssertionError(f"no connection went to worker {worker}")
+            with suppress(Ended, OSError):  # the worker that was to answer has ended
+                peer.send_octets(AMQP_HEADER)
+                assert peer.read_header() == AMQP_HEADER  # the worker has it when it answers
+                if worker_of(peer.socket, pids) == worker:
+                    return peer
+            peer.close_socket()
+        raise AssertionError(f"no connection went to worker {worker} within {PATIENCE:g} s")
 
     yield connect
     for peer in peers:

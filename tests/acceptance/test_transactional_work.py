@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.acceptance.test_control_link import condition, decided
-from tests.fix_wire import Ask, Begin
+from tests.fix_wire import Ask, Begin, decided
 from tests.wire.frames import (
     Accepted,
     Declare,
@@ -23,27 +22,9 @@ from tests.wire.frames import (
     frame,
 )
 from tests.wire.messages import VALUE, data, section
-from tests.wire.peer import Receiver, Session
+from tests.wire.peer import Receiver
+from tests.wire.queues import BROKEN, NEVER, browse, condition, post
 from tests.wire.types import Described, Symbol, UInt, ULong
-
-BROKEN = b"\x00\x53\x75\xb0\x00\x00\x00\xff"
-NEVER = b"never-was-never-"
-
-
-def post(session: Session, address: str, *bodies: bytes) -> None:
-    """Outside transactions."""
-    sender = session.sender(address)
-    for body in bodies:
-        assert sender.outcome(data(body)) == Accepted()
-    sender.detach()
-
-
-def browse(session: Session, address: str) -> list[bytes]:
-    browser = session.receiver(Source(address=address, distribution_mode="copy"))
-    found = [delivery.body for delivery in browser.drain()]
-    browser.detach()
-    return found
-
 
 # -- posting
 

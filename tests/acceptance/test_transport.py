@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from tests.acceptance.test_transactional_work import post
 from tests.fix_wire import Ask, Begin, Dial
 from tests.wire.frames import (
     AMQP,
@@ -34,6 +33,7 @@ from tests.wire.frames import (
     Begin as BeginFrame,
 )
 from tests.wire.messages import data
+from tests.wire.queues import post
 from tests.wire.types import Described, ULong, encode
 
 # -- opening

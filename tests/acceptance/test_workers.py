@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
+import itertools
 import os
 import signal
-import socket
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 
 import psycopg
 import pytest
@@ -20,6 +18,7 @@ from store.tables import SCHEMA
 from tests.acceptance.engine_client import Client, Lost
 from tests.acceptance.history import Consumer, History, Mover, Producer, Worker, decisions, left
 from tests.fix_service import PATIENCE, Service, running_service
+from tests.workers import pids_of_workers, worker_of
 
 
 @pytest.fixture
@@ -28,46 +27,22 @@ def two() -> Iterator[Service]:
         yield service
 
 
-def pids_of_workers(service: Service, since: int = 0, count: int = 2) -> dict[int, int]:
-    """The pid of each worker by its number, as last said."""
-    found: dict[int, int] = {}
-    deadline = time.monotonic() + PATIENCE
-    while len(found) < count:
-        assert time.monotonic() < deadline
-        for line in service.log_lines()[since:]:
-            if line.get("event") == "worker ready":
-                found[line["worker"]] = line["pid"]
-        time.sleep(0.01)
-    return found
-
-
-def worker_of(sock: socket.socket, pids: dict[int, int]) -> int:
-    """The number of the worker that has the other end of the connection."""
-    port = sock.getsockname()[1]
-    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
-    inodes = {fields[9] for fields in rows if int(fields[2].split(":")[1], 16) == port}
-    for number, pid in pids.items():
-        for descriptor in Path(f"/proc/{pid}/fd").iterdir():
-            with contextlib.suppress(OSError):
-                if str(descriptor.readlink()).removeprefix("socket:[").rstrip("]") in inodes:
-                    return number
-    raise AssertionError("no worker has the connection")
-
-
 def _one_each(service: Service, pids: dict[int, int]) -> dict[int, Client]:
     """A client at each worker: the kernel deals connections out."""
     clients: dict[int, Client] = {}
-    for attempt in range(200):
+    deadline = time.monotonic() + PATIENCE
+    for attempt in itertools.count():
+        assert time.monotonic() < deadline, f"all connections went to the workers {clients.keys()}"
         client = Client(service.port, f"client-{attempt}")
         client.control  # noqa: B018 - the worker has accepted the connection when it answers
         number = worker_of(client.socket, pids)
-        if number in clients:
+        if number is None or number in clients:
             client.close()
         else:
             clients[number] = client
         if len(clients) == 2:
-            return clients
-    raise AssertionError("all connections went to one worker")
+            break
+    return clients
 
 
 def test_what_is_posted_at_one_is_delivered_at_the_other(two: Service) -> None:

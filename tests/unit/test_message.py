@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from coordinator.encoding import DecodeError
 from coordinator.message import examine, outgoing, sections, to_of
-from tests.unit.test_encoding import VALUES
 from tests.wire import types
 from tests.wire.frames import Record
 from tests.wire.messages import DATA, SEQUENCE, VALUE, Header, Message, Properties, section
 from tests.wire.types import Symbol, Timestamp, UInt
+from tests.wire.values import VALUES
 
 _OPTIONAL_UINT = st.one_of(st.none(), st.integers(0, (1 << 32) - 1).map(UInt))
 _NAMES = st.text("abc-", min_size=1, max_size=8).map(Symbol)

@@ -1,0 +1,62 @@
+"""What many tests do at a queue: post, browse, select, read its dead letters, look at what became of it."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from tests.wire.frames import Accepted, Rejected, Source
+from tests.wire.messages import data
+from tests.wire.peer import PATIENCE, Receiver, Session
+from tests.wire.types import Described, Symbol, ULong
+
+SELECTOR, NO_LOCAL = ULong(0x468C_0000_0004), ULong(0x468C_0000_0003)
+
+#: No message: a data section that is longer than what is there.
+BROKEN = b"\x00\x53\x75\xb0\x00\x00\x00\xff"
+#: A txn-id that no service gives.
+NEVER = b"never-was-never-"
+
+
+def condition(state: Any) -> str:
+    """Of a rejected outcome."""
+    assert isinstance(state, Rejected), state
+    assert state.error is not None
+    assert state.error.description, "an error says what, for a person"
+    return str(state.error.condition)
+
+
+def post(session: Session, address: str, *bodies: bytes) -> None:
+    """Outside transactions."""
+    sender = session.sender(address)
+    for body in bodies:
+        assert sender.outcome(data(body)) == Accepted()
+    sender.detach()
+
+
+def browse(session: Session, address: str) -> list[bytes]:
+    browser = session.receiver(Source(address=address, distribution_mode="copy"))
+    found = [delivery.body for delivery in browser.drain()]
+    browser.detach()
+    return found
+
+
+def filtered(address: str, filters: dict[Any, Any], **fields: Any) -> Source:
+    return Source(address=address, filter={Symbol(key): value for key, value in filters.items()}, **fields)
+
+
+def select(session: Session, address: str, selector: str, **fields: Any) -> Receiver:
+    source = filtered(address, {"jms-selector": Described(SELECTOR, selector)}, **fields)
+    return session.receiver(source)
+
+
+def dead_letters(session: Session, address: str) -> Receiver:
+    """A consumer of the dead letters, whose address comes to be with the first of them."""
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
+        letters = session.receiver(f"%DLQ%{address}")
+        if letters.answer.source is not None:
+            return letters
+        assert letters.error == "amqp:not-found"
+        time.sleep(0.02)
+    raise AssertionError(f"no dead letter of {address} within {PATIENCE:g} s")

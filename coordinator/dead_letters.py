@@ -7,12 +7,22 @@ instance goes on.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import structlog
 
-from coordinator.encoding import encode_long, encode_map, encode_string, encode_symbol, encode_uint, encode_uuid
-from coordinator.message import MESSAGE_ANNOTATIONS, annotate, merge_maps, sections
+from coordinator.encoding import (
+    MOST_PAIRS,
+    DecodeError,
+    encode_long,
+    encode_map,
+    encode_string,
+    encode_symbol,
+    encode_uint,
+    encode_uuid,
+)
+from coordinator.message import annotate, first_annotations, front_of, merge_maps
 from store import queries
 from store.commit.terms import PLAIN
 
@@ -64,7 +74,8 @@ class DeadLetters:
 
     def _take_up(self, row: Row) -> None:
         address = row[8] or f"group-{row[0]}"
-        name = PREFIX + (row[9] or address)
+        # a dead letter that cannot be delivered is put into a readable one, at the same address
+        name = address if address.startswith(PREFIX) else PREFIX + (row[9] or address)
         self._service.resolve_dead_letters(name, lambda found: self._move(row, address, found))
 
     def _move(self, row: Row, origin: str, address: Address | Refusal) -> None:
@@ -84,7 +95,7 @@ class DeadLetters:
 class Burial:
     """Unit: the entry goes, its letter is posted, the op says why."""
 
-    __slots__ = ("_address", "_entry", "_id", "_origin", "_row", "_service")
+    __slots__ = ("_address", "_entry", "_id", "_letter", "_origin", "_row", "_service")
 
     def __init__(self, service: Service, row: Row, origin: str, address: Address) -> None:
         self._service = service
@@ -93,25 +104,14 @@ class Burial:
         self._address = address
         self._entry: Entry | None = None
         self._id = 0
-
-    def _letter(self) -> bytes:
-        """The message with message annotations that tell its story; the bare message as it was."""
-        _, _, half_id, attempts, failed, annotations, message, txn_id, _, _ = self._row
-        story = [
-            encode_symbol("x-opt-original-address") + encode_string(self._origin),
-            encode_symbol("x-opt-original-id") + encode_long(half_id),
-            encode_symbol("x-opt-delivery-count") + encode_uint(attempts),
-            encode_symbol("x-opt-last-error") + encode_string(failed),
-        ]
-        if txn_id is not None:
-            story.append(encode_symbol("x-opt-txn-id") + encode_uuid(txn_id))
-        return annotated(message or b"", merge_maps(annotations or b"", encode_map(story)))
+        _, _, half_id, attempts, failed, annotations, message, txn_id, _, _ = row
+        self._letter = letter(message or b"", annotations or b"", _story(origin, half_id, attempts, failed, txn_id))
 
     def write(self, batch: Batch) -> None:
         group, entry_id, half_id, _, failed, _, _, _, _, _ = self._row
         service = self._service
         service.unposted(self._entry)  # written before, in a batch refused for another unit
-        message = self._letter()
+        message = self._letter
         batch.gone(group, entry_id)
         new_id = self._id = service.ids.next()
         batch.half(new_id, bytes(16), self._address.id, message)
@@ -129,14 +129,34 @@ class Burial:
         self._service.dead_letters.moved()
 
 
-def annotated(message: bytes, annotations: bytes) -> bytes:
-    """``message`` with the encoded map merged into its message annotations; header and bare message as they were."""
-    before = after = 0
-    section = b""
-    for code, start, _, end in sections(message):
-        if code < MESSAGE_ANNOTATIONS:
-            before = after = end
-        elif code == MESSAGE_ANNOTATIONS:
-            section = message[start:end]
-            after = end
-    return message[:before] + annotate(section, annotations) + message[after:]
+def _story(origin: str, half_id: int, attempts: int, failed: str, txn_id: bytes | None) -> list[bytes]:
+    """The annotations that say where a dead letter came from, and why."""
+    story = [
+        encode_symbol("x-opt-original-address") + encode_string(origin),
+        encode_symbol("x-opt-original-id") + encode_long(half_id),
+        encode_symbol("x-opt-delivery-count") + encode_uint(attempts),
+        encode_symbol("x-opt-last-error") + encode_string(failed),
+    ]
+    if txn_id is not None:
+        story.append(encode_symbol("x-opt-txn-id") + encode_uuid(txn_id))
+    return story
+
+
+def letter(message: bytes, annotations: bytes, story: list[bytes]) -> bytes:
+    """``message`` with the annotations of its outcomes and of its story; header and bare message as they were.
+
+    Of annotations that are too many for one map those of outcomes are left out, then the last of the message's own. A
+    message that cannot be read is the body of its letter.
+    """
+    try:
+        front = front_of(message)
+    except DecodeError:
+        return annotate(b"", encode_map(story)) + b"\x00\x53\x75\xb0" + len(message).to_bytes(4, "big") + message
+    section = front.annotations
+    for added in (annotations, b""):
+        with suppress(DecodeError):
+            section = annotate(section, merge_maps(added, encode_map(story)))
+            break
+    else:
+        section = annotate(first_annotations(section, MOST_PAIRS - len(story)), encode_map(story))
+    return message[: front.before] + section + message[front.rest :]

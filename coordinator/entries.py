@@ -28,7 +28,9 @@ class Consumer(Protocol):
     def draining(self) -> bool: ...
 
     def send(self, entry: Entry) -> bool:
-        """Whether it takes another right away."""
+        """Whether it takes another right away. DecodeError, and nothing sent, where the stored message cannot be
+        read.
+        """
 
     def drained(self) -> None:
         """There is nothing for it: its credit is used up (part 2, section 2.6.7)."""

@@ -6,9 +6,11 @@ A message is kept as it came. :func:`examine` walks its sections once on the way
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from coordinator.encoding import (
+    MOST_PAIRS,
     DecodeError,
     encode_list,
     encode_map,
@@ -202,12 +204,11 @@ def to_of(message: Octets) -> str | None:
     return None
 
 
-def _header(fields: list[object], attempts: int, first_acquirer: bool, ttl_ms: int | None) -> bytes:
-    durable = fields[0] if fields else None
-    priority = unsigned(fields, 1, "priority", _UBYTE)
+def _header(front: Front, attempts: int, first_acquirer: bool, ttl_ms: int | None) -> bytes:
+    priority = front.priority
     return b"\x00\x53\x70" + encode_list(
         [
-            b"\x41" if durable else b"\x42",
+            b"\x41" if front.header and front.header[0] else b"\x42",
             b"\x40" if priority is None else b"\x50" + bytes((priority,)),
             b"\x40" if ttl_ms is None else encode_uint(min(ttl_ms, 0xFFFFFFFF)),
             b"\x41" if first_acquirer else b"\x42",
@@ -216,49 +217,89 @@ def _header(fields: list[object], attempts: int, first_acquirer: bool, ttl_ms: i
     )
 
 
+class Front(NamedTuple):
+    """What stands before the bare message."""
+
+    header: list[object]
+    priority: int | None
+    #: the ``delivery-count`` it came with
+    attempts: int
+    #: where header and delivery annotations end
+    before: int
+    #: the section message-annotations, or nothing
+    annotations: bytes
+    #: where the bare message begins
+    rest: int
+
+
+def front_of(message: bytes) -> Front:
+    """DecodeError where it cannot be read. The message may be cut off behind its annotations."""
+    header: list[object] = []
+    annotations = b""
+    before = rest = 0
+    for code, start, value, end in sections(message, MESSAGE_ANNOTATIONS):
+        rest = end
+        if code == MESSAGE_ANNOTATIONS:
+            annotations = message[start:end]
+        else:
+            before = end
+            if code == HEADER:
+                header = fields_of(message, value, HEADER)
+    priority = unsigned(header, 1, "priority", _UBYTE)
+    return Front(header, priority, unsigned(header, 4, "delivery-count", _UINT) or 0, before, annotations, rest)
+
+
 def outgoing(message: bytes, attempts: int, ttl_left_ms: int | None, annotations: bytes, *, acquired: bool) -> bytes:
     """The octets of one delivery; ``acquired``: a link had it before.
 
     Of a message that is cut off behind its annotations, all that is there.
 
     ``attempts`` failed deliveries before this one; ``ttl_left_ms`` replaces the ttl of a message that has one;
-    ``annotations``: an encoded map merged into the message annotations, or nothing. Delivery annotations are for one
-    hop (section 3.2.2) and end here.
+    ``annotations``: an encoded map merged into the message annotations, or nothing; it is left out where both together
+    have more pairs than a map may have. Delivery annotations are for one hop (section 3.2.2) and end here.
+    DecodeError where the message cannot be read.
     """
-    header: list[object] = []
-    message_annotations = b""
-    rest = 0
-    for code, start, value, end in sections(message, MESSAGE_ANNOTATIONS):
-        rest = end
-        if code == HEADER:
-            header = fields_of(message, value, HEADER)
-        elif code == MESSAGE_ANNOTATIONS:
-            message_annotations = message[start:end]
+    front = front_of(message)
+    header = front.header
+    message_annotations = front.annotations
     if annotations:
-        message_annotations = annotate(message_annotations, annotations)
+        with suppress(DecodeError):  # too many together: the message's own come first
+            message_annotations = annotate(message_annotations, annotations)
     has_ttl = len(header) > 2 and header[2] is not None
-    incoming_count = unsigned(header, 4, "delivery-count", _UINT) or 0
-    first = not acquired and attempts == 0 and (len(header) <= 3 or header[3] is not False or incoming_count == 0)
+    first = not acquired and attempts == 0 and (len(header) <= 3 or header[3] is not False or front.attempts == 0)
     return b"".join(
-        (_header(header, attempts, first, ttl_left_ms if has_ttl else None), message_annotations, message[rest:])
+        (_header(front, attempts, first, ttl_left_ms if has_ttl else None), message_annotations, message[front.rest :])
     )
 
 
+def first_annotations(section: bytes, most: int) -> bytes:
+    """The section message-annotations with its first pairs only; nothing where it cannot be read."""
+    try:
+        own = pairs(section, sections(section)[0].value)
+    except DecodeError:
+        return b""
+    return b"\x00\x53\x72" + encode_map([raw for _, raw in own[:most]])
+
+
 def annotate(section: bytes, annotations: bytes) -> bytes:
-    """The section message-annotations (or nothing) with the entries of an encoded map added, or put in their place."""
-    added = pairs(annotations, 0)
-    keys = [key for key, _ in added]
-    kept: list[bytes] = []
-    if section:
-        found = sections(section)[0]
-        kept = [raw for key, raw in pairs(section, found.value) if key not in keys]
-    return b"\x00\x53\x72" + encode_map(kept + [raw for _, raw in added])
+    """The section message-annotations (or nothing) with the entries of an encoded map added, or put in their place.
+
+    DecodeError where either cannot be read, or they have more pairs together than a map may have.
+    """
+    own = pairs(section, sections(section)[0].value) if section else []
+    return b"\x00\x53\x72" + encode_map(_joined(own, pairs(annotations, 0)))
 
 
 def merge_maps(first: bytes, second: bytes) -> bytes:
-    """Two encoded maps (either may be empty octets) as one; the second wins."""
+    """Two encoded maps (either may be empty octets) as one; the second wins. DecodeError as of :func:`annotate`."""
     if not first or not second:
         return first or second
-    added = pairs(second, 0)
-    keys = [key for key, _ in added]
-    return encode_map([raw for key, raw in pairs(first, 0) if key not in keys] + [raw for _, raw in added])
+    return encode_map(_joined(pairs(first, 0), pairs(second, 0)))
+
+
+def _joined(own: list[tuple[object, bytes]], added: list[tuple[object, bytes]]) -> list[bytes]:
+    new = {key for key, _ in added}
+    joined = [raw for key, raw in own if key not in new] + [raw for _, raw in added]
+    if len(joined) > MOST_PAIRS:
+        raise DecodeError(f"a map of {len(joined)} pairs, at most {MOST_PAIRS} were expected")
+    return joined

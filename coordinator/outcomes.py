@@ -5,6 +5,8 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
+import structlog
+
 from coordinator.encoding import DecodeError
 from coordinator.message import merge_maps
 
@@ -12,6 +14,11 @@ if TYPE_CHECKING:
     from coordinator.entries import Entry
     from store.commit.batch import Batch
     from store.ids import UuidV7
+
+log = structlog.get_logger(__name__)
+
+#: that outcomes leave on one message, all together
+MOST_ANNOTATION_OCTETS = 1 << 18
 
 
 class Kind(Enum):
@@ -83,11 +90,14 @@ def write(
 
 
 def merged(entry: Entry, outcome: Outcome) -> bytes:
-    """Annotations of the modified outcome over those the entry has; unreadable ones are left out."""
+    """Annotations of the modified outcome over those the entry has; left out where they cannot be read or kept."""
+    if not outcome.annotations:
+        return entry.annotations
     try:
-        return merge_maps(entry.annotations, outcome.annotations)
+        annotations = merge_maps(entry.annotations, outcome.annotations)
     except DecodeError:
         return entry.annotations
+    return annotations if len(annotations) <= MOST_ANNOTATION_OCTETS else entry.annotations
 
 
 def settle(entry: Entry, outcome: Outcome) -> None:
@@ -109,7 +119,10 @@ def settle(entry: Entry, outcome: Outcome) -> None:
                 queue.done_with(entry)
                 queue.failed()
                 return
-        entry.annotations = merged(entry, outcome)
+        annotations = merged(entry, outcome)
+        if outcome.annotations and annotations is entry.annotations:
+            log.warning("annotations of an outcome left out: too many", queue=queue.name, entry=entry.id)
+        entry.annotations = annotations
         if (outcome.undeliverable_here or kind is Kind.REJECTED) and entry.link is not None:
             entry.refused_by = (*entry.refused_by, entry.link.key)
         queue.give_back(entry, leased=entry.kept)

@@ -14,6 +14,7 @@ from collections import deque
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
+from coordinator.encoding import DecodeError
 from coordinator.entries import Entry, now_micros
 from coordinator.windows import Window
 from store import priorities
@@ -341,7 +342,12 @@ class Queue:
 
     def hand(self, consumer: Consumer, entry: Entry) -> bool:
         """Send a held entry that is in no window any more; whether the consumer takes another right away."""
-        more = consumer.send(entry)
+        try:
+            more = consumer.send(entry)
+        except DecodeError as error:
+            self.sent_octets += entry.size  # as if it were under way: done_with() takes it off again
+            self.service.set_aside(entry, f"the stored message cannot be read: {error}")
+            return True
         if entry.message is not None:
             size = entry.size
             self.sent_octets += size

@@ -20,7 +20,7 @@ from coordinator.fifo import FifoQueue, message_group
 from coordinator.message import NO_FACTS
 from coordinator.queues import Queue
 from coordinator.schedule import Schedule
-from coordinator.settlements import Expiry, Settlement
+from coordinator.settlements import Expiry, SetAside, Settlement
 from coordinator.sole import SoleConnections
 from coordinator.transactions import Transaction
 from coordinator.transitions import TxnEvent, TxnState
@@ -412,6 +412,11 @@ class Service:
 
     def expire(self, entry: Entry) -> None:
         self.commit.add(Expiry(self, entry))
+
+    def set_aside(self, entry: Entry, reason: str) -> None:
+        """It cannot be delivered to anyone: to the dead letters, whatever its attempts."""
+        log.error("a message is set aside", queue=entry.queue.name, entry=entry.id, half=entry.half_id, why=reason)
+        self.commit.add(SetAside(entry, reason))
 
     def _expire_stored(self) -> None:
         def expired(rows: list[Row] | StoreError) -> None:

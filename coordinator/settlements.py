@@ -58,6 +58,35 @@ class Settlement:
         entry.queue.give_back(entry, leased=False)
 
 
+class SetAside:
+    """Unit: the stored message cannot be delivered; it goes to the dead letters as it is."""
+
+    __slots__ = ("_entry", "_reason")
+
+    def __init__(self, entry: Entry, reason: str) -> None:
+        self._entry = entry
+        self._reason = reason
+
+    def write(self, batch: Batch) -> None:
+        entry = self._entry
+        batch.back(
+            entry.queue.group_id,
+            entry.id,
+            attempts=entry.attempts,
+            lease=0,
+            failed=self._reason,
+            annotations=entry.annotations,
+        )
+
+    def durable(self) -> None:
+        queue = self._entry.queue
+        queue.done_with(self._entry)
+        queue.failed()
+
+    def refused(self, error: StoreError) -> None:
+        self._entry.queue.done_with(self._entry)
+
+
 class Expiry:
     """Unit: the message's time ran out before anyone wanted it (rule P12)."""
 

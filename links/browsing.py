@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from coordinator.encoding import DecodeError
 from links import engine
 from links.outgoing import MOST_BACKLOG, Outgoing
 from store import priorities, queries
@@ -116,7 +117,10 @@ class Browsing(Outgoing):
                 continue  # in a consumer's hands
             if self._selector is not None and not self._selector.matches(entry.message or b"", entry.attempts):
                 continue
-            delivery = self._deliver(entry)
+            try:
+                delivery = self._deliver(entry)
+            except DecodeError:
+                continue  # the first consumer that is to have it sets it aside
             if entry.whole:
                 break  # it looks on from there when it is sent
             self._sent(entry, delivery)

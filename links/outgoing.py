@@ -115,17 +115,18 @@ class Outgoing(Link):
         self.connection.mark()
 
     def _deliver(self, entry: Entry) -> engine.Pointer:
+        """DecodeError, and nothing sent, where the stored message cannot be read."""
         octets = entry.message
         assert octets is not None
         pointer = self.pointer
+        if not entry.whole and (entry.attempts or entry.expires or entry.acquired or entry.annotations):
+            octets = _marked(entry, octets)
         delivery = engine.outgoing_delivery(pointer, self._store_prefix + b"%d" % entry.id)
         if entry.whole:
             self._large = Large(entry, delivery)
             self.draining = False
             self._send_head(self._large, octets)
             return delivery
-        if entry.attempts or entry.expires or entry.acquired or entry.annotations:
-            octets = _marked(entry, octets)
         engine.link_send(pointer, octets, len(octets))
         engine.link_advance(pointer)
         self.credit -= 1

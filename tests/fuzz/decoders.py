@@ -13,7 +13,7 @@ from contextlib import suppress
 from random import Random
 
 from coordinator import encoding, message, selectors
-from coordinator.dead_letters import annotated
+from coordinator.dead_letters import letter
 from coordinator.encoding import DecodeError
 from coordinator.errors import Refusal
 from links import filters, states
@@ -150,7 +150,7 @@ class Decoders:
         annotations = encoding.encode_map([encoding.encode_symbol("x-opt-a") + encoding.encode_uint(1)])
         for attempts, left, added in ((0, None, b""), (random.randrange(1, 40_000), 5, annotations)):
             message.sections(message.outgoing(octets, attempts, left, added, acquired=random.random() < 0.5))
-        message.sections(annotated(octets, annotations))
+        message.sections(letter(octets, annotations, []))
         with suppress(DecodeError):
             message.to_of(octets)
         for selector in _SELECTING:

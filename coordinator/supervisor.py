@@ -135,15 +135,14 @@ class Supervisor:
             with connected(self._database_url) as connection:
                 made = partitions.make_ahead(connection)
         except StoreError as error:
-            # Rows have a place in the default partition meanwhile.
             _log.warning("partitions not made", reason=str(error))
             self._partitions_at = time.monotonic() + _PARTITIONS_RETRY_SECONDS
             return
-        self._partitions_at = time.monotonic() + _PARTITIONS_SECONDS
+        self._partitions_at = time.monotonic() + (_PARTITIONS_RETRY_SECONDS if made.few else _PARTITIONS_SECONDS)
         if made.created:
             _log.info("partitions made", partitions=made.created)
-        if made.in_default:
-            _log.warning("days stay in the default partition", partitions=made.in_default)
+        if made.few:
+            _log.error("partitions are running out: soon nothing can be posted", days_ahead=made.ahead)
 
     def _give_up_lost(self) -> None:
         self._lost_at = time.monotonic() + _LOST_SECONDS

@@ -9,13 +9,14 @@ In the data folder::
 
     lock            held while a service uses the folder
     postgresql/     the cluster (PGDATA)
-    postgresql.log  the server's own log
+    postgresql.log  the server's own log; when it is long, what it had is in postgresql.log.1
     run/            the socket (elsewhere when the path would be too long for a socket)
     binaries/       root only: the programs, where the server's user cannot read the originals
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import importlib.metadata
@@ -237,7 +238,8 @@ class EmbeddedServer:
         return _url(socket_dir)
 
     def poll(self) -> int | None:
-        """None while the server runs, else its exit status (negative: the signal)."""
+        """None while the server runs, else its exit status (negative: the signal). Keeps its log small."""
+        self._bound_log()
         return 0 if self._process is None else self._process.poll()
 
     def wait(self, timeout_seconds: float | None = None) -> int:
@@ -463,6 +465,13 @@ class EmbeddedServer:
         if self._log.exists() and self._log.stat().st_size > _LARGEST_LOG_BYTES:
             self._log.replace(self._log.with_name("postgresql.log.1"))
         return os.open(self._log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+
+    def _bound_log(self) -> None:
+        """The server appends for as long as it lives; it never notices that its log begins anew."""
+        with contextlib.suppress(OSError):  # a full disk: by and by
+            if self._log.stat().st_size > _LARGEST_LOG_BYTES:
+                shutil.copyfile(self._log, self._log.with_name("postgresql.log.1"))
+                os.truncate(self._log, 0)
 
     def _last_words(self) -> str:
         lines = self._log.read_bytes()[-4096:].decode("utf-8", "replace").splitlines()[-5:]

@@ -13,6 +13,7 @@
     ├── AddressExists      an address of that name is there
     ├── Contended          a deadlock, a lock timeout or a serialization failure: the same again may succeed
     ├── Conflict           another constraint is violated
+    │   └── NoPartition    the store has no partition for the day of a row
     └── StoreFault         anything else; a fault of this program
 """
 
@@ -74,11 +75,15 @@ class Conflict(StoreError):
     """A constraint holds against it."""
 
 
+class NoPartition(Conflict):
+    """No partition is there for the day of a row: it was not made yet, or retention has dropped it."""
+
+
 class StoreFault(StoreError):
     """An error that nobody foresaw."""
 
 
-#: ``op_pkey``, and what a partition calls its own: ``op_default_pkey``, ``op_20260131_pkey``.
+#: ``op_pkey``, and what a partition calls its own: ``op_20260131_pkey``.
 _OP_KEY = re.compile(r"op_(?:\w+_)?pkey")
 _ADDRESS_NAME_KEY = "address_name_key"
 
@@ -124,6 +129,8 @@ def from_sqlstate(sqlstate: str | None, constraint: str | None = None) -> StoreE
             return AlreadyDecided("the transaction is decided already", sqlstate=sqlstate)
         if constraint == _ADDRESS_NAME_KEY:
             return AddressExists("an address of that name is there already", sqlstate=sqlstate)
+    if sqlstate == "23514" and constraint is None:  # a check of ours has a name
+        return NoPartition(f"the store has no partition for the day of a row (SQLSTATE {sqlstate})", sqlstate=sqlstate)
     known = _STATES.get(sqlstate) or _CLASSES.get(sqlstate[:2])
     if known is None:
         return StoreFault(f"the database reports an error, SQLSTATE {sqlstate}", sqlstate=sqlstate)

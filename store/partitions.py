@@ -1,72 +1,106 @@
-"""Partitions of ``half`` and ``op``, one a day (UTC), made ahead; retention drops whole days (H16).
+"""Partitions of ``half`` and ``op``, one a day (UTC), made ahead.
 
-Rows of a day without a partition go to the default one, so a late call loses nothing: it costs only that the day stays
-in the default partition.
+There is no default partition: one would be locked against everybody whenever a day is added, and no day could be
+detached beside its readers. So days are made long before they are needed; a batch that still finds none for one of its
+rows makes it and tries once more (:mod:`store.commit.group_commit`). The function ``coordinator.make_day`` does the
+making for both.
 """
 
 from __future__ import annotations
 
+import re
 import uuid
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 
 from sqlalchemy import Connection, text
-from sqlalchemy.exc import IntegrityError
 
-from store.ids import id_at
+from store.errors import Contended, boundary
 from store.tables import SCHEMA
 
-DAYS_AHEAD = 3
+DAYS_AHEAD = 14
+#: Rows of the days before come still: of transactions that were declared then, and by clocks that are slow.
+DAYS_BACK = 2
+#: With fewer days ahead than these somebody has to look.
+FEWEST_AHEAD = 7
 
-# Several instances do this at once: one after the other.
-_LOCK = 0x636F6F72_70617274  # "coorpart"
+#: The tables that are partitioned by day.
+PARTITIONED = ("half", "op")
+_NAME = re.compile(r"(half|op)_(\d{8})")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Made:
-    """``created``: names of new partitions; ``in_default``: those not made, as rows of their day are in the default."""
+    """``created``: names of new partitions; ``ahead``: days after today, one after the other, that have theirs."""
 
     created: tuple[str, ...]
-    in_default: tuple[str, ...]
+    ahead: int
+
+    @property
+    def few(self) -> bool:
+        """Rows will soon have no place."""
+        return self.ahead < FEWEST_AHEAD
 
 
 def make_ahead(connection: Connection, *, now: datetime | None = None, days: int = DAYS_AHEAD) -> Made:
-    """Make the partitions of today and the next ``days`` days where they are not there; commits.
+    """Make the partitions of today, the ``days`` days after it and a few before it, where they are missing; commits
+    day by day.
 
-    Short locks only: nothing that writes or reads the other days waits for it.
+    Short locks only: nothing that writes or reads waits for it. What others lock meanwhile is left for the next time.
     """
-    today = (now or datetime.now(UTC)).astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
-    created, in_default = [], []
-    connection.execute(text("set local lock_timeout = '5s'"))
-    connection.execute(text("select pg_advisory_xact_lock(:key)"), {"key": _LOCK})
-    for day in (today + timedelta(days=number) for number in range(days + 1)):
-        end = day + timedelta(days=1)
-        for table, first, last in (
-            ("half", str(id_at(day)), str(id_at(end))),
-            ("op", f"'{op_id_at(day)}'", f"'{op_id_at(end)}'"),
-        ):
-            name = f"{table}_{day:%Y%m%d}"
-            if connection.scalar(text("select to_regclass(:name)"), {"name": f"{SCHEMA}.{name}"}) is not None:
-                continue
-            try:
-                with connection.begin_nested():
-                    # Attached afterwards: "create table ... partition of" would lock out all writers of the parent.
-                    connection.execute(
-                        text(f"create table {SCHEMA}.{name} (like {SCHEMA}.{table} including all excluding identity)")
-                    )
-                    connection.execute(
-                        text(
-                            f"alter table {SCHEMA}.{table} attach partition {SCHEMA}.{name} "
-                            f"for values from ({first}) to ({last})"
-                        )
-                    )
-            except IntegrityError:
-                # The default partition has rows of this day; PostgreSQL refuses to tear them apart.
-                in_default.append(name)
-            else:
-                created.append(name)
-    connection.commit()
-    return Made(created=tuple(created), in_default=tuple(in_default))
+    today = (now or datetime.now(UTC)).astimezone(UTC).date()
+    there = existing(connection)
+    created: list[str] = []
+    try:
+        # Today first: what is needed soonest.
+        for number in (*range(days + 1), *range(-1, -DAYS_BACK - 1, -1)):
+            day = today + timedelta(days=number)
+            if not all(day in there[table] for table in PARTITIONED):
+                created += make_day(connection, day)
+    except Contended:
+        connection.rollback()
+    return Made(created=tuple(created), ahead=days_ahead(connection, now=now))
+
+
+def make_day(connection: Connection, day: date) -> list[str]:
+    """Make the partitions of ``day`` where they are missing; commits. The names of the new ones: none for a day that
+    retention has dropped.
+
+    :raises Contended: when another makes or drops partitions for longer than a moment.
+    """
+    with boundary():
+        made: list[str] = connection.scalar(text(f"select {SCHEMA}.make_day(:day)"), {"day": day}) or []
+        connection.commit()
+    return made
+
+
+def existing(connection: Connection) -> dict[str, set[date]]:
+    """The days that have a partition, by table."""
+    with boundary():
+        names = connection.scalars(
+            text(
+                "select c.relname from pg_inherits i join pg_class c on c.oid = i.inhrelid "
+                "where i.inhparent = any(array[:half, :op]::regclass[]) and not i.inhdetachpending"
+            ),
+            {table: f"{SCHEMA}.{table}" for table in PARTITIONED},
+        ).all()
+        connection.rollback()
+    days: dict[str, set[date]] = {table: set() for table in PARTITIONED}
+    for name in names:
+        if found := _NAME.fullmatch(name):
+            days[found[1]].add(date.fromisoformat(found[2]))
+    return days
+
+
+def days_ahead(connection: Connection, *, now: datetime | None = None) -> int:
+    """How many days after today, one after the other, have their partitions; -1: not even today."""
+    today = (now or datetime.now(UTC)).astimezone(UTC).date()
+    there = existing(connection)
+    complete = set.intersection(*there.values())
+    number = 0
+    while today + timedelta(days=number) in complete:
+        number += 1
+    return number - 1
 
 
 def op_id_at(moment: datetime) -> uuid.UUID:

@@ -12,6 +12,7 @@ from sqlalchemy import (
     Boolean,
     CheckConstraint,
     Column,
+    Date,
     DateTime,
     ForeignKey,
     Identity,
@@ -31,8 +32,12 @@ from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.types import UserDefinedType
 
 from store import priorities
+from store.ids import EPOCH_MS
 
 SCHEMA = "coordinator"
+
+#: Several make or drop partitions at once: one after the other.
+PARTITIONS_LOCK = 0x636F6F72_70617274  # "coorpart"
 
 metadata = MetaData(
     schema=SCHEMA,
@@ -181,9 +186,11 @@ entry = Table(
     Column("failed", Text),
     # Message annotations merged by modified outcomes: an encoded AMQP map.
     Column("annotations", LargeBinary),
+    # Room on each page for the version that a lease leaves: no index hears of a lease then (HOT).
     # The hot path inserts and deletes; vacuum by count, not by share, or a short queue with a long history is never
     # cleaned.
     postgresql_with={
+        "fillfactor": "50",
         "autovacuum_vacuum_scale_factor": "0",
         "autovacuum_vacuum_threshold": "100000",
         "autovacuum_analyze_scale_factor": "0",
@@ -252,6 +259,17 @@ instance = Table(
     Column("ended_at", DateTime(timezone=True)),
 )
 
+retention = Table(
+    "retention",
+    metadata,
+    # half or op: its days before kept_from are dropped, but for halves that were not delivered yet.
+    Column("table_name", Text, primary_key=True),
+    Column("kept_from", Date, nullable=False),
+    # When the days before were last gone through, for those halves.
+    Column("looked_at", DateTime(timezone=True), nullable=False, server_default=_now),
+    CheckConstraint("table_name in ('half', 'op')", name="table_name"),
+)
+
 sole_connection = Table(
     "sole_connection",
     metadata,
@@ -269,13 +287,10 @@ sole_connection = Table(
     Column("seen_at", DateTime(timezone=True)),
 )
 
-#: What the metadata cannot say: default partitions, append-only tables, the function of the batch, the views.
+#: What the metadata cannot say: how bodies are stored, append-only tables, the functions, the views.
 OBJECTS = (
-    f"create table {SCHEMA}.half_default partition of {SCHEMA}.half default",
     # Bodies are compressed by nobody: the hot path writes them once and reads them once.
     f"alter table {SCHEMA}.half alter column message set storage external",
-    f"alter table {SCHEMA}.half_default alter column message set storage external",
-    f"create table {SCHEMA}.op_default partition of {SCHEMA}.op default",
     f"""
 create function {SCHEMA}.append_only() returns trigger language plpgsql as $$
 begin
@@ -287,6 +302,33 @@ create trigger half_append_only before update or delete on {SCHEMA}.half
     f"""
 create trigger op_append_only before update or delete on {SCHEMA}.op
   for each row execute function {SCHEMA}.append_only()""",
+    # The partitions of a day, where they are missing and not dropped by retention: gives the names of the new ones.
+    # Attached afterwards: "create table ... partition of" would lock out all writers of the parent.
+    f"""
+create function {SCHEMA}.make_day(day date) returns text[] language plpgsql set lock_timeout = '2s' as $$
+declare
+  first bigint := extract(epoch from day::timestamp) * 1000;
+  last bigint := extract(epoch from (day + 1)::timestamp) * 1000;
+  bounds text[];
+  parent text;
+  leaf text;
+  made text[] := '{{}}';
+begin
+  perform pg_advisory_xact_lock({PARTITIONS_LOCK});
+  foreach parent in array array['half', 'op'] loop
+    leaf := parent || '_' || to_char(day, 'YYYYMMDD');
+    continue when to_regclass('{SCHEMA}.' || leaf) is not null
+      or exists (select from {SCHEMA}.retention r where r.table_name = parent and day < r.kept_from);
+    bounds := case parent
+      when 'half' then array[(first - {EPOCH_MS} << 22)::text, (last - {EPOCH_MS} << 22)::text]
+      else array[rpad(lpad(to_hex(first), 12, '0'), 32, '0'), rpad(lpad(to_hex(last), 12, '0'), 32, '0')] end;
+    execute format('create table {SCHEMA}.%I (like {SCHEMA}.%I including all)', leaf, parent);
+    execute format('alter table {SCHEMA}.%I attach partition {SCHEMA}.%I for values from (%L) to (%L)',
+                   parent, leaf, bounds[1], bounds[2]);
+    made := made || leaf;
+  end loop;
+  return made;
+end $$""",
     # The batch retires and requeues only what its instance holds; a single miss undoes the whole statement, and so
     # does an
     # instance that others gave up.

@@ -18,9 +18,10 @@ import psycopg
 import pytest
 from sqlalchemy import Connection
 
-from store import migrations
-from store.database import engine
+from store import migrations, partitions
+from store.database import connected, engine
 from store.embedded import EmbeddedServer
+from store.ids import moment_of
 
 _numbers = itertools.count(1)
 
@@ -62,6 +63,9 @@ def _template(server_url: str) -> Iterator[str]:
     name = f"coordinator_template_{os.getpid()}"
     _administer(server_url, f"create database {name}")
     migrations.upgrade(_other(server_url, name))
+    with connected(_other(server_url, name)) as connection:
+        partitions.make_ahead(connection)
+        partitions.make_day(connection, moment_of(1).date())  # for tests that count their halves from 1
     yield name
     _administer(server_url, f"drop database {name} with (force)")
 

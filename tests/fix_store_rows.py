@@ -17,7 +17,9 @@ import psycopg
 from psycopg import sql
 
 from store import tables
-from store.ids import id_at
+from store.database import connected
+from store.ids import declared_at, id_at, moment_of
+from store.partitions import make_day
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -320,6 +322,11 @@ class StoreRows:
 
     def write(self, url: str) -> None:
         """Put all rows into the migrated database at ``url``."""
+        days = {moment_of(row["id"]).date() for row in self.rows["half"]}
+        days |= {declared_at(uuid.UUID(row["id"]).bytes).date() for row in self.rows["op"]}
+        with connected(url) as made:
+            for day in days:
+                make_day(made, day)
         with psycopg.connect(url) as connection, connection.cursor() as cursor:
             for name, rows in self.rows.items():
                 if not rows:

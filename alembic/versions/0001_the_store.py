@@ -133,6 +133,7 @@ def upgrade() -> None:
         sa.Column("annotations", sa.LargeBinary),
         sa.PrimaryKeyConstraint("group_id", "id", name="entry_pkey"),
         postgresql_with={
+            "fillfactor": "50",
             "autovacuum_vacuum_scale_factor": "0",
             "autovacuum_vacuum_threshold": "100000",
             "autovacuum_analyze_scale_factor": "0",
@@ -208,6 +209,15 @@ def upgrade() -> None:
         schema=SCHEMA,
     )
     op.create_table(
+        "retention",
+        sa.Column("table_name", sa.Text, nullable=False),
+        sa.Column("kept_from", sa.Date, nullable=False),
+        sa.Column("looked_at", sa.DateTime(timezone=True), nullable=False, server_default=_now),
+        sa.PrimaryKeyConstraint("table_name", name="retention_pkey"),
+        sa.CheckConstraint("table_name in ('half', 'op')", name="retention_table_name_check"),
+        schema=SCHEMA,
+    )
+    op.create_table(
         "sole_connection",
         sa.Column("digest", sa.LargeBinary, nullable=False),
         sa.Column("container_id", sa.Text, nullable=False),
@@ -220,10 +230,7 @@ def upgrade() -> None:
         schema=SCHEMA,
     )
 
-    op.execute("create table coordinator.half_default partition of coordinator.half default")
     op.execute("alter table coordinator.half alter column message set storage external")
-    op.execute("alter table coordinator.half_default alter column message set storage external")
-    op.execute("create table coordinator.op_default partition of coordinator.op default")
     op.execute(
         """
 create function coordinator.append_only() returns trigger language plpgsql as $$
@@ -240,6 +247,33 @@ create trigger half_append_only before update or delete on coordinator.half
         """
 create trigger op_append_only before update or delete on coordinator.op
   for each row execute function coordinator.append_only()"""
+    )
+    op.execute(
+        """
+create function coordinator.make_day(day date) returns text[] language plpgsql set lock_timeout = '2s' as $$
+declare
+  first bigint := extract(epoch from day::timestamp) * 1000;
+  last bigint := extract(epoch from (day + 1)::timestamp) * 1000;
+  bounds text[];
+  parent text;
+  leaf text;
+  made text[] := '{}';
+begin
+  perform pg_advisory_xact_lock(7165068069472137844);
+  foreach parent in array array['half', 'op'] loop
+    leaf := parent || '_' || to_char(day, 'YYYYMMDD');
+    continue when to_regclass('coordinator.' || leaf) is not null
+      or exists (select from coordinator.retention r where r.table_name = parent and day < r.kept_from);
+    bounds := case parent
+      when 'half' then array[(first - 1704067200000 << 22)::text, (last - 1704067200000 << 22)::text]
+      else array[rpad(lpad(to_hex(first), 12, '0'), 32, '0'), rpad(lpad(to_hex(last), 12, '0'), 32, '0')] end;
+    execute format('create table coordinator.%I (like coordinator.%I including all)', leaf, parent);
+    execute format('alter table coordinator.%I attach partition coordinator.%I for values from (%L) to (%L)',
+                   parent, leaf, bounds[1], bounds[2]);
+    made := made || leaf;
+  end loop;
+  return made;
+end $$"""
     )
     op.execute(
         """
@@ -271,6 +305,7 @@ def downgrade() -> None:
     op.execute("drop view coordinator.outcome")
     for table in (
         "sole_connection",
+        "retention",
         "instance",
         "txn",
         "message_group",
@@ -283,4 +318,5 @@ def downgrade() -> None:
     ):
         op.drop_table(table, schema=SCHEMA)
     op.execute("drop function coordinator.require_held(bigint, bigint, bigint)")
+    op.execute("drop function coordinator.make_day(date)")
     op.execute("drop function coordinator.append_only()")

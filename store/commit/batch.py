@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from datetime import date
 
 from store import arrays
 from store.commit.large import ADD_PIECE, CLEAR_PIECES, JOIN_PIECES, LargeHalf, Step
 from store.commit.parts import NO_TXN, notice
 from store.commit.terms import PLAIN, Terms, key_of
 from store.commit.unit import Unit
+from store.ids import declared_at, moment_of
 from store.spool import LARGE, Octets, pieces
 from store.tables import SCHEMA
 
@@ -39,6 +41,7 @@ class Batch:
         "commit_posted",
         "covered_groups",
         "covered_halves",
+        "days_made",
         "entry_groups",
         "entry_ids",
         "entry_leases",
@@ -80,6 +83,8 @@ class Batch:
     def __init__(self) -> None:
         self.units: list[Unit] = []
         self.octets = 0
+        #: the partitions of its days were missing, and have been asked for
+        self.days_made = False
         self.half_ids: list[int] = []
         self.half_txns: list[bytes] = []
         self.half_addresses: list[int] = []
@@ -301,6 +306,13 @@ class Batch:
         if self.gone_ids or self.back_ids:
             parameters.append((len(self.gone_ids) + len(self.back_ids)).to_bytes(8, "big"))
         return tuple(names), parameters
+
+    def days(self) -> set[date]:
+        """The days of its halves and ops, by their ids."""
+        halves = [*self.half_ids, *(half.id for half in self.large)]
+        return {moment_of(each).date() for each in halves} | {
+            declared_at(each).date() for each in (*self.commit_ids, *self.op_ids)
+        }
 
     def large_steps(self) -> Iterator[Step]:
         """What writes the large messages, inside an SQL transaction; each piece is read when its turn has come."""

@@ -25,10 +25,11 @@ from store.commit.batch import Batch
 from store.commit.large import MAKE_PIECES, Step
 from store.commit.parts import SETUP, statement
 from store.commit.unit import Unit
-from store.errors import Contended, StoreError
+from store.errors import Contended, NoPartition, StoreError
 from store.libpq import Connection
 from store.loop import Loop
 from store.old_backend import OldBackend
+from store.tables import SCHEMA
 
 log = structlog.get_logger(__name__)
 
@@ -36,6 +37,8 @@ log = structlog.get_logger(__name__)
 _UNIT_OCTETS = 512
 
 PROBE_RETRY_SECONDS = 1.0
+
+_MAKE_DAYS = f"select {SCHEMA}.make_day(day::date) from unnest(string_to_array($1::text, ',')) day"
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
@@ -179,10 +182,22 @@ class GroupCommit:
         self._under_way = None
         if isinstance(answer, Contended):
             self._send(batch)
+        elif isinstance(answer, NoPartition) and not batch.days_made:
+            self._make_days(batch)
         elif isinstance(answer, StoreError):
             self._refused(batch, answer)
         else:
             self._finish(batch)
+
+    def _make_days(self, batch: Batch) -> None:
+        """Make the partitions that are missing, and send the batch once more; it is refused where they are missing
+        still.
+        """
+        batch.days_made = True
+        self._under_way = batch
+        days = ",".join(day.isoformat() for day in batch.days())
+        log.error("no partition for the day of a row: making it", days=days)
+        self._connection.execute(b"make_days", _MAKE_DAYS, [days.encode()], lambda _: self._send(batch))
 
     def _finish(self, batch: Batch) -> None:
         self.batches += 1

@@ -256,3 +256,17 @@ def test_it_can_be_told_to_give_up_starting(make: Make, folder: Path) -> None:
     with pytest.raises(StartCancelled):
         make(folder, cancelled=lambda: True).start()
     make(folder).start()
+
+
+def test_its_log_is_bounded_while_it_runs(make: Make, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedded, "_LARGEST_LOG_BYTES", 2000)
+    server = make(folder)
+    url = server.start()
+    log = folder / "postgresql.log"
+    with psycopg.connect(url, autocommit=True) as connection:
+        for number in range(100):
+            connection.execute(f"do $$ begin raise log 'line {number}'; end $$")
+            assert server.poll() is None
+        assert "line 99" in log.read_text()
+    assert log.stat().st_size < 4000
+    assert (folder / "postgresql.log.1").stat().st_size < 4000

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,9 @@ from store.commit.batch import Batch
 from store.commit.group_commit import GroupCommit, Limits
 from store.commit.terms import PLAIN
 from store.embedded import EmbeddedServer
-from store.errors import AlreadyDecided, Conflict, NotLeased, StoreError, StoreUnavailable
-from store.ids import HalfIds, UuidV7
+from store.errors import AlreadyDecided, Conflict, NoPartition, NotLeased, StoreError, StoreUnavailable
+from store.ids import HalfIds, UuidV7, id_at
+from store.partitions import op_id_at
 from store.priorities import Rank
 from store.tables import SCHEMA
 from tests.fix_loop import EpollLoop
@@ -74,6 +76,14 @@ class Nothing(Post):
 
     def write(self, batch: Batch) -> None:
         self.written += 1
+
+
+class PostOf(Post):
+    """Unit: a transaction with one message of a day."""
+
+    def __init__(self, store: Store, day: datetime) -> None:
+        super().__init__(store, txn_id=op_id_at(day).bytes)
+        self.ids = [id_at(day)]
 
 
 class Store:
@@ -211,6 +221,52 @@ def test_nothing_is_heard_before_it_is_there(store: Store, truth: Truth) -> None
         store.settle()
         assert unit.heard == [None]
         assert truth.rows(f"select 1 from {SCHEMA}.half where id = %s", unit.ids[0])
+
+
+def _partitions(truth: Truth, day: datetime) -> int:
+    found = truth.rows("select count(*) from pg_class where relname like %s", f"%\\_{day:%Y%m%d}")
+    return int(found[0][0])
+
+
+@pytest.mark.rule("H16")
+def test_a_missing_partition_is_made_and_the_batch_goes_on(store: Store, truth: Truth) -> None:
+    store.add(Post(store))
+    store.settle()
+    day = datetime.now(UTC) + timedelta(days=30)
+    unit, beside = PostOf(store, day), Post(store)
+    assert _partitions(truth, day) == 0
+    store.add(unit, beside)
+    store.settle()
+    assert (unit.heard, beside.heard) == ([None], [None])
+    assert unit.written == 1
+    assert _partitions(truth, day) == 2
+    assert set(unit.ids) < set(truth.halves())
+
+
+@pytest.mark.rule("H16")
+def test_a_day_that_was_dropped_is_refused_alone(store: Store, truth: Truth) -> None:
+    day = datetime.now(UTC) - timedelta(days=30)
+    truth.run(f"insert into {SCHEMA}.retention (table_name, kept_from) values ('half', now()::date - 3)")
+    unit, beside = PostOf(store, day), Post(store)
+    store.add(unit, beside)
+    store.settle()
+    assert beside.heard == [None]
+    assert [type(each) for each in unit.heard] == [NoPartition]
+    assert truth.halves() == beside.ids
+
+
+@pytest.mark.rule("H16")
+def test_a_partition_that_cannot_be_made_is_a_refusal_too(store: Store, truth: Truth, database_url: str) -> None:
+    day = datetime.now(UTC) + timedelta(days=30)
+    unit, later = PostOf(store, day), PostOf(store, day + timedelta(seconds=1))
+    with psycopg.connect(database_url) as blocker:
+        blocker.execute(f"lock table {SCHEMA}.half in share update exclusive mode".encode())
+        store.add(unit)
+        store.settle()
+    assert [type(each) for each in unit.heard] == [NoPartition]
+    store.add(later)
+    store.settle()
+    assert later.heard == [None]
 
 
 def test_batches_are_bounded(database_url: str) -> None:

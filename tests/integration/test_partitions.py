@@ -6,17 +6,19 @@ import threading
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
+import psycopg
 import pytest
-from sqlalchemy import Connection, insert, select, text
+from sqlalchemy import Connection, insert, text
 
 from store.database import connected
-from store.errors import AlreadyDecided, AppendOnly, boundary
+from store.errors import AlreadyDecided, AppendOnly, NoPartition, boundary
 from store.ids import HalfIds, UuidV7, id_at
-from store.partitions import Made, make_ahead, op_id_at
+from store.partitions import DAYS_AHEAD, DAYS_BACK, Made, days_ahead, make_ahead, op_id_at
 from store.tables import half, op
 
+#: No test makes partitions of this time before.
 NOW = datetime(2027, 2, 27, 23, 59, tzinfo=UTC)
-DAYS = ["20270227", "20270228", "20270301", "20270302"]
+DAYS = ["20270227", "20270228", "20270301", "20270302", "20270226", "20270225"]
 
 
 def _where(connection: Connection, table: str, key: object) -> str:
@@ -36,23 +38,41 @@ def _op(connection: Connection, moment: datetime) -> UUID:
     return op_id
 
 
-def test_today_and_three_days_are_made_once(database: Connection) -> None:
-    made = make_ahead(database, now=NOW)
-    assert made.created == tuple(f"{table}_{day}" for day in DAYS for table in ("half", "op"))
-    assert made.in_default == ()
-    assert make_ahead(database, now=NOW) == Made(created=(), in_default=())
-    later = make_ahead(database, now=NOW + timedelta(minutes=1))
+def test_today_and_the_days_around_it_are_made_once(database: Connection) -> None:
+    made = make_ahead(database, now=NOW, days=3)
+    assert made == Made(created=tuple(f"{table}_{day}" for day in DAYS for table in ("half", "op")), ahead=3)
+    assert made.few
+    assert make_ahead(database, now=NOW, days=3) == Made(created=(), ahead=3)
+    later = make_ahead(database, now=NOW + timedelta(minutes=1), days=3)
     assert later.created == ("half_20270303", "op_20270303")
+
+
+def test_two_weeks_are_made_ahead(database: Connection) -> None:
+    made = make_ahead(database, now=NOW)
+    assert made.ahead == DAYS_AHEAD == 14
+    assert not made.few
+    assert len(made.created) == 2 * (DAYS_AHEAD + 1 + DAYS_BACK)
+
+
+def test_days_ahead_end_at_the_first_that_is_missing(database: Connection) -> None:
+    assert days_ahead(database, now=NOW) == -1
+    make_ahead(database, now=NOW, days=0)
+    assert days_ahead(database, now=NOW) == 0
+    make_ahead(database, now=NOW + timedelta(days=9), days=3)
+    assert days_ahead(database, now=NOW) == 0
 
 
 def test_rows_go_to_the_partition_of_their_day(database: Connection) -> None:
     make_ahead(database, now=NOW)
     midnight = datetime(2027, 2, 28, tzinfo=UTC)
-    before, moment = midnight - timedelta(milliseconds=1), midnight + timedelta(days=9)
     for table, add in (("half", _half), ("op", _op)):
-        assert _where(database, table, add(database, before)) == f"coordinator.{table}_20270227"
+        before = add(database, midnight - timedelta(milliseconds=1))
+        assert _where(database, table, before) == f"coordinator.{table}_20270227"
         assert _where(database, table, add(database, midnight)) == f"coordinator.{table}_20270228"
-        assert _where(database, table, add(database, moment)) == f"coordinator.{table}_default"
+        database.commit()
+        with pytest.raises(NoPartition), boundary():
+            add(database, midnight + timedelta(days=20))
+        database.rollback()
 
 
 def test_ids_made_now_are_in_the_partition_of_today(database: Connection) -> None:
@@ -60,8 +80,8 @@ def test_ids_made_now_are_in_the_partition_of_today(database: Connection) -> Non
     half_id, op_id = HalfIds(5).next(), UUID(bytes=UuidV7().next())
     database.execute(insert(half).values(id=half_id, address_id=1, message=b""))
     database.execute(insert(op).values(id=op_id, decision="accept"))
-    assert not _where(database, "half", half_id).endswith("_default")
-    assert not _where(database, "op", op_id).endswith("_default")
+    database.commit()
+    assert days_ahead(database) == DAYS_AHEAD
 
 
 def test_a_partition_holds_what_its_table_holds(database: Connection) -> None:
@@ -85,17 +105,6 @@ def test_a_partition_holds_what_its_table_holds(database: Connection) -> None:
     assert storage == "e"
 
 
-def test_days_with_rows_in_the_default_partition_stay_there(database: Connection) -> None:
-    half_id = _half(database, NOW)
-    database.commit()
-    made = make_ahead(database, now=NOW)
-    assert made.in_default == ("half_20270227",)
-    assert made.created[0] == "op_20270227"
-    assert len(made.created) == 7
-    assert _where(database, "half", half_id) == "coordinator.half_default"
-    assert database.scalar(select(half.c.id)) == half_id
-
-
 def test_several_instances_at_once(database_url: str) -> None:
     made: list[Made] = []
 
@@ -108,14 +117,30 @@ def test_several_instances_at_once(database_url: str) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert sorted(len(each.created) for each in made) == [0, 0, 0, 8]
+    names = sorted(name for each in made for name in each.created)
+    assert len(names) == len(set(names)) == 2 * (DAYS_AHEAD + 1 + DAYS_BACK)
+    assert [each.ahead for each in made] == [DAYS_AHEAD] * 4
 
 
-def test_the_others_write_meanwhile(database: Connection, database_url: str) -> None:
+def test_readers_and_writers_go_on_meanwhile(database: Connection, database_url: str) -> None:
     make_ahead(database, now=NOW)
-    # A batch under way: it holds its locks until it commits.
+    # A batch under way and a reader of all days: they hold their locks until they end.
     _half(database, NOW)
     _op(database, NOW)
-    with connected(database_url) as other:
-        assert make_ahead(other, now=NOW + timedelta(days=1)).created == ("half_20270303", "op_20270303")
+    with psycopg.connect(database_url) as reader, connected(database_url) as other:
+        reader.execute("select count(*) from coordinator.half, coordinator.op")
+        assert make_ahead(other, now=NOW + timedelta(days=1)).created == ("half_20270314", "op_20270314")
+        # And one that comes now does not wait behind it.
+        reader.execute("set lock_timeout = '1ms'")
+        assert reader.execute("select count(*) from coordinator.half").fetchone() == (0,)
     database.commit()
+
+
+def test_what_is_locked_by_another_is_left_for_later(database: Connection, database_url: str) -> None:
+    make_ahead(database, now=NOW)
+    with connected(database_url) as other:
+        other.execute(text("lock table coordinator.half in share update exclusive mode"))  # a vacuum, say
+        made = make_ahead(database, now=NOW + timedelta(days=1))
+        assert (made.created, made.ahead) == ((), DAYS_AHEAD - 1)
+        other.rollback()
+    assert make_ahead(database, now=NOW + timedelta(days=1)).ahead == DAYS_AHEAD

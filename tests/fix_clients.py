@@ -1,7 +1,7 @@
 """What the clients of other vendors are built with: Maven, npm, Cargo, Go and a C++ compiler, once a session.
 
 Maven and npm must be there. Not every system has a Cargo, a Go or a Proton C++ that is new enough; without them, their
-tests are skipped.
+tests are skipped, and the end of the run says so.
 """
 
 from __future__ import annotations
@@ -46,9 +46,12 @@ def npm_modules(project: Path) -> Path:
     return project
 
 
-def need(tool: str, question: str, oldest: tuple[int, int]) -> None:
-    """Skip when ``tool`` is missing, or answers ``question`` with a version below ``oldest``."""
-    wanted = f"{tool} {oldest[0]}.{oldest[1]} or newer is needed for these tests"
+def need(tool: str, question: str, oldest: tuple[int, int], source: str) -> None:
+    """Skip when ``tool`` is missing, or answers ``question`` with a version below ``oldest``.
+
+    ``source`` says where a person gets it.
+    """
+    wanted = f"{tool} {oldest[0]}.{oldest[1]} or newer is needed ({source})"
     if shutil.which(tool) is None:
         pytest.skip(f"{wanted}, and there is none")
     answer = subprocess.run([tool, question], capture_output=True, text=True, check=False).stdout.strip()
@@ -69,7 +72,7 @@ def built(project: Path, program: str, command: list[str], **environment: str) -
 @pytest.fixture(scope="session")
 def fe2o3_program() -> Path:
     """The acceptance cases with fe2o3-amqp."""
-    need("cargo", "--version", (1, 85))
+    need("cargo", "--version", (1, 85), "https://rustup.rs")
     project = REPOSITORY / "tests" / "acceptance" / "rust"
     build = ["cargo", "build", "--locked", "--quiet", "--target-dir", "target"]
     return built(project, "debug/acceptance-rust", build)
@@ -78,7 +81,7 @@ def fe2o3_program() -> Path:
 @pytest.fixture(scope="session")
 def go_program() -> Path:
     """The acceptance cases with go-amqp."""
-    need("go", "version", (1, 18))
+    need("go", "version", (1, 18), "Debian: apt-get install golang-go")
     build = ["go", "build", "-buildvcs=false", "-o", "target/acceptance", "."]
     return built(REPOSITORY / "tests" / "acceptance" / "go", "acceptance", build, GOTOOLCHAIN="local", GOFLAGS="")
 
@@ -87,7 +90,10 @@ def go_program() -> Path:
 def proton_cpp_program() -> Path:
     """The acceptance cases with Qpid Proton's C++ client."""
     oldest = (0, 37)
-    wanted = f"a C++ compiler and Qpid Proton C++ {oldest[0]}.{oldest[1]} or newer are needed for these tests"
+    wanted = (
+        f"a C++ compiler, make and Qpid Proton C++ {oldest[0]}.{oldest[1]} or newer are needed "
+        "(Debian: apt-get install g++ make libqpid-proton-cpp12-dev)"
+    )
     if shutil.which("c++") is None or shutil.which("make") is None:
         pytest.skip(f"{wanted}, and there is no compiler or no make")
     # its package's pkg-config files are incomplete on Debian 12: the compiler is asked
@@ -95,7 +101,7 @@ def proton_cpp_program() -> Path:
     macros = subprocess.run([*ask, os.devnull], capture_output=True, text=True, check=False).stdout
     found = dict(re.findall(r"^#define PN_VERSION_(MAJOR|MINOR) (\d+)$", macros, re.MULTILINE))
     if not found:
-        pytest.skip(f"{wanted}, and its headers are not there (Debian: libqpid-proton-cpp12-dev)")
+        pytest.skip(f"{wanted}, and its headers are not there")
     if (int(found["MAJOR"]), int(found["MINOR"])) < oldest:
         pytest.skip(f"{wanted}, found {found['MAJOR']}.{found['MINOR']}")
     return built(REPOSITORY / "tests" / "acceptance" / "cpp", "acceptance", ["make", "--silent", "CXX=c++"])

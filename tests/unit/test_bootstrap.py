@@ -1,0 +1,108 @@
+"""``.ci/bootstrap`` on systems that lack something: the commands of the system are stand-ins that note their calls."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.rules import ROOT
+
+#: What the script itself needs, as it is here.
+_REAL = ("sh", "cat", "cut", "dirname", "dpkg", "rm", "sed", "sha256sum", "tr")
+#: Enough for no required package to be missing; the interpreter passes every question and makes no virtual environment.
+_WHOLE = {
+    "python3.11": '[ "$1" = -m ] && exit 7 || exit 0',
+    "cc": "",
+    "pkg-config": "",
+    "javac": "echo javac 17.0.1",
+    "mvn": "",
+    "node": "",
+    "npm": "",
+}
+_PYTHON_OF_RELEASE = {"bookworm": "python3.11", "jammy": "python3.11", "noble": "python3.12", "trixie": "python3.13"}
+
+
+class System:
+    """A clone of the project on a system with these commands alone."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._commands = folder / "bin"
+        self._commands.mkdir()
+        for name in _REAL:
+            (self._commands / name).symlink_to(str(shutil.which(name)))
+        (folder / ".ci").mkdir()
+        shutil.copy(ROOT / ".ci/bootstrap", folder / ".ci")
+        shutil.copytree(ROOT / "requirements", folder / "requirements")
+        for name in ("setup.cfg", "pyproject.toml"):
+            shutil.copy(ROOT / name, folder)
+
+    def has(self, **commands: str) -> None:
+        for name, body in commands.items():
+            path = self._commands / name
+            path.write_text(f'#!/bin/sh\necho "{name} $*" >> "{self._folder}/called"\n{body}\n')
+            path.chmod(0o755)
+
+    def bootstrap(self, wanted: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [self._folder / ".ci/bootstrap", wanted],
+            env={"PATH": str(self._commands)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    def called(self, name: str) -> list[str]:
+        lines = (self._folder / "called").read_text().splitlines()
+        return [line for line in lines if line.split()[0] == name]
+
+
+@pytest.fixture
+def system(tmp_path: Path) -> System:
+    return System(tmp_path)
+
+
+def _whole(**more: str) -> dict[str, Any]:
+    return {**_WHOLE, **more}
+
+
+@pytest.mark.parametrize("wanted", ["serve", "check", "test"])
+def test_a_user_without_lists_of_apt_is_told_what_the_release_has(system: System, wanted: str) -> None:
+    """And a JDK, Maven and npm are asked for where tests need them, and nowhere else."""
+    system.has(id="echo 1000", **{"apt-cache": "exit 100"})
+    done = system.bootstrap(wanted)
+    assert done.returncode == 1
+    release = next(
+        line.partition("=")[2]
+        for line in Path("/etc/os-release").read_text().splitlines()
+        if "VERSION_CODENAME" in line
+    )
+    python = _PYTHON_OF_RELEASE[release]
+    assert f"sudo apt-get install -y --no-install-recommends {python} {python}-venv {python}-dev " in done.stderr
+    assert ("maven" in done.stderr) is (wanted == "test")
+    assert ("jdk" in done.stderr) is (wanted == "test")
+
+
+def test_root_gets_optional_packages_when_nothing_else_is_missing(system: System) -> None:
+    policy = 'case $2 in golang-go) echo "  Candidate: 2:1.19~1" ;; cargo) echo "  Candidate: 0.66.0+ds1-1" ;; esac'
+    # one of them cannot be installed, and stops nothing
+    system.has(id="echo 0", **_whole(**{"apt-get": '[ "$5" != tshark ]', "apt-cache": policy}))
+    done = system.bootstrap("test")
+    assert done.returncode == 7, done.stderr  # it came as far as making the virtual environment
+    update, *installed = system.called("apt-get")
+    assert update == "apt-get update -qq"
+    packages = [line.split()[-1] for line in installed]
+    assert {"golang-go", "g++", "tshark"} <= set(packages)
+    assert "cargo" not in packages  # too old
+    assert "tshark is not installed" in done.stderr
+
+
+@pytest.mark.parametrize(("user", "wanted"), [("0", "serve"), ("0", "check"), ("1000", "test")])
+def test_nobody_else_is_asked_for_them(system: System, user: str, wanted: str) -> None:
+    system.has(id=f"echo {user}", **_whole(**{"apt-get": "", "apt-cache": ""}))
+    assert system.bootstrap(wanted).returncode == 7
+    assert system.called("apt-get") == []

@@ -31,6 +31,7 @@ from store.commit.group_commit import GroupCommit, Limits
 from store.commit.parts import EVERY_GROUP
 from store.commit.terms import ALONE, PLAIN, Terms, key_of
 from store.errors import StoreError
+from store.heartbeat import Heartbeat
 from store.ids import HalfIds, UuidV7
 
 if TYPE_CHECKING:
@@ -49,7 +50,6 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-HEARTBEAT_SECONDS = 2.0
 SWEEP_SECONDS = 0.25
 EXPIRY_SECONDS = 2.0
 SILENT_RETRY_SECONDS = 0.05
@@ -110,6 +110,13 @@ class Service:
         )
         self.commit = GroupCommit(loop, url, instance_id, limits)
         self.queries = Queries(loop, url, instance_id, self._notified, self._queries_back)
+        self.heartbeat = Heartbeat(
+            loop,
+            url,
+            instance_id,
+            watched=(self.commit.connection, self.queries.connection),
+            beaten=self._beaten,
+        )
         self.directory = Directory(self, policy)
         self.dead_letters = DeadLetters(self)
         self.sole_connections = SoleConnections(self)
@@ -118,8 +125,8 @@ class Service:
     def start(self) -> None:
         self.commit.start()
         self.queries.start()
+        self.heartbeat.start()
         self.queries.ask(queries.CALL, [], lambda _: None)
-        self._beat()
         self._sweep()
         self._expire_stored()
         self.dead_letters.wake()
@@ -128,6 +135,7 @@ class Service:
     def close(self) -> None:
         self.commit.close()
         self.queries.close()
+        self.heartbeat.close()
 
     # -- a turn
 
@@ -540,28 +548,19 @@ class Service:
 
     # -- the store and the other instances
 
-    def _beat(self) -> None:
-        self._look_around(lambda: self.loop.call_later(HEARTBEAT_SECONDS, self._beat))
-
-    def _look_around(self, then: Callable[[], None]) -> None:
-        """Say that this instance lives, and see whether others do."""
-
-        def beaten(rows: list[Row] | StoreError) -> None:
-            if not isinstance(rows, StoreError) and rows:
-                if not rows[0][0]:
-                    log.error("this instance was given up by another", instance=self.instance_id)
-                    self._fenced()
-                    return
-                alone, self.peers = not self.peers, rows[0][1]
-                if alone and self.peers:
-                    self.commit.add(Company())
-                if self.peers:
-                    for queue in self.queues.values():
-                        queue.share()
-                        queue.touch()
-            then()
-
-        self.queries.ask(queries.HEARTBEAT, [self.lease_octets], beaten)
+    def _beaten(self, alive: bool, peers: int) -> None:
+        """This instance has said that it lives, and seen whether others do."""
+        if not alive:
+            log.error("this instance was given up by another", instance=self.instance_id)
+            self._fenced()
+            return
+        alone, self.peers = not self.peers, peers
+        if alone and peers:
+            self.commit.add(Company())
+        if peers:
+            for queue in self.queues.values():
+                queue.share()
+                queue.touch()
 
     def _queries_back(self) -> None:
         """Notices may have been missed while the connection was away."""
@@ -577,7 +576,7 @@ class Service:
             self.sole_connections.called(payload)
             return
         if payload == queries.WHO_LIVES:
-            self._look_around(lambda: None)
+            self.heartbeat.now()
             return
         for token in payload.split(","):
             if not token:  # the leases of an instance that died, or too many groups for a notice

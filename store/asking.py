@@ -1,7 +1,8 @@
 """Who asks the questions: one after the other, on a connection of their own.
 
 Answers come by callback, in order. A question whose connection was lost is asked again where that does no harm
-(``Query.again``).
+(``Query.again``), once the server process that was at work on it is gone: else it could take effect later than
+questions that were asked after it.
 """
 
 from __future__ import annotations
@@ -66,7 +67,9 @@ class Queries:
         self._waiting: deque[tuple[Query, Sequence[bytes | None], Callback]] = deque()
         self._busy = False
         self._backend = 0
-        #: askers whose question was under way when the connection was lost
+        #: a question was under way when the connection was lost: its server process may be at work on it still
+        self._doubtful = False
+        #: askers whose question is not asked again
         self._in_doubt: list[Callback] = []
         self._notified = notified
         self._told = connected
@@ -80,6 +83,10 @@ class Queries:
         self._connection.close()
 
     @property
+    def connection(self) -> Connection:
+        return self._connection
+
+    @property
     def waiting(self) -> int:
         return len(self._waiting)
 
@@ -88,7 +95,7 @@ class Queries:
         self._kick()
 
     def _kick(self) -> None:
-        if self._waiting and not self._busy and not self._in_doubt and self._connection.idle:
+        if self._waiting and not self._busy and not self._doubtful and self._connection.idle:
             self._busy = True
             self._backend = self._connection.backend_pid
             query, parameters, _ = self._waiting[0]
@@ -110,12 +117,13 @@ class Queries:
         callback(rows)
 
     def connected(self) -> None:
-        if self._in_doubt:
+        if self._doubtful:
             self._old_backend.end(self._backend, self._settled)
         else:
             self._settled()
 
     def _settled(self) -> None:
+        self._doubtful = False
         in_doubt, self._in_doubt = self._in_doubt, []
         self._told()
         self._kick()
@@ -125,6 +133,7 @@ class Queries:
     def lost(self) -> None:
         if self._busy:
             self._busy = False
+            self._doubtful = True
             query, _, callback = self._waiting[0]
             if not query.again:
                 self._waiting.popleft()

@@ -56,7 +56,10 @@ def error_of(result: pq.abc.PGresult) -> StoreError:
 class Connection:
     """``setup``: SQL (several statements) run once on each new connection before it is used."""
 
-    def __init__(self, loop: Loop, url: str, name: str, setup: str, owner: Owner) -> None:
+    def __init__(
+        self, loop: Loop, url: str, name: str, setup: str, owner: Owner, *, connect_seconds: float = CONNECT_SECONDS
+    ) -> None:
+        self._connect_seconds = connect_seconds
         self._loop = loop
         self._name = name
         self._setup = setup.encode()
@@ -83,6 +86,9 @@ class Connection:
         self._failure: StoreError | None = None
         self._closed = False
         self._prepared: set[bytes] = set()
+        #: when the question under way was asked, and how many were asked in all
+        self._asked_at = 0.0
+        self._asked = 0
         self.up = False
 
     # -- making the connection
@@ -101,11 +107,11 @@ class Connection:
         pg.nonblocking = 1
         self._step = self._poll
         self._watch(pg.socket, _BOTH)
-        self._loop.call_later(CONNECT_SECONDS, lambda: self._too_slow(number))
+        self._loop.call_later(self._connect_seconds, lambda: self._too_slow(number))
 
     def _too_slow(self, number: int) -> None:
         if not self.up and number == self._number and self._pg is not None:
-            self._gone(f"no connection within {CONNECT_SECONDS:g} s")
+            self._gone(f"no connection within {self._connect_seconds:g} s")
 
     def _watch(self, fd: int, events: int) -> None:
         # libpq may change its socket between polls (several hosts, TLS refused)
@@ -191,6 +197,16 @@ class Connection:
     def idle(self) -> bool:
         return self.up and self._answer is None
 
+    def overdue(self, seconds: float) -> int:
+        """The number of the question that has been under way for longer than ``seconds``; 0: there is none."""
+        late = self.up and self._answer is not None and time.monotonic() - self._asked_at > seconds
+        return self._asked if late else 0
+
+    def drop(self, why: str) -> None:
+        """Give the connection up and make it anew; the outcome of a question under way is unknown."""
+        if self.up:
+            self._gone(why)
+
     @property
     def backend_pid(self) -> int:
         return self._pg.backend_pid if self._pg is not None else 0
@@ -200,6 +216,8 @@ class Connection:
         pg = self._pg
         assert pg is not None
         assert self._answer is None
+        self._asked += 1
+        self._asked_at = time.monotonic()
         try:
             if name in self._prepared:
                 self._answer = answer

@@ -327,15 +327,6 @@ SILENT = Query(
          where ended_at is null and id <> $1::int4 and heartbeat_at <= $2::text::timestamptz""",
 )
 
-#: instance: whether it is still taken for alive, and how many others are
-HEARTBEAT = Query(
-    b"heartbeat",
-    f"""with beat as (
-          update {SCHEMA}.instance set heartbeat_at = now() where id = $1::int4 and ended_at is null returning id)
-        select (select count(*) from beat),
-               (select count(*) from {SCHEMA}.instance where ended_at is null and id <> $1::int4)""",
-)
-
 #: digest, container-id, instance, number of the connection, close_existing, when it asked first (empty: now): whether
 #: the claim is its own, whether the one that has it was seen alive since, and the time of this question. The one that
 #: has it is told.

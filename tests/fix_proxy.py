@@ -33,6 +33,7 @@ class Proxy:
         self.url = urlunsplit(parts._replace(netloc=place, query=rest))
         self._wires: list[_Wire] = []
         self._orphans: list[socket.socket] = []
+        self._frozen: list[_Wire] = []
         self._lock = threading.Lock()
         self._closed = False
         self._passes = {"requests": threading.Event(), "replies": threading.Event(), "connections": threading.Event()}
@@ -63,6 +64,11 @@ class Proxy:
         for wire in wires:
             _shut(wire.client)
             _shut(wire.server)
+
+    def freeze(self) -> None:
+        """The connections there are now: they neither pass anything on nor close. New ones are well."""
+        with self._lock:
+            self._frozen += self._wires
 
     def cut_client_side(self) -> None:
         """The client is cut off, and the server hears nothing of it."""
@@ -112,6 +118,8 @@ class Proxy:
                 if what == "requests":
                     self.on_request(octets)
                 self._passes[what].wait()
+                if wire in self._frozen:
+                    continue
                 if wire not in self._wires:
                     return
                 sink.sendall(octets)

@@ -83,6 +83,10 @@ class GroupCommit:
         self._connection.close()
 
     @property
+    def connection(self) -> Connection:
+        return self._connection
+
+    @property
     def up(self) -> bool:
         return self._connection.up
 

@@ -1,0 +1,153 @@
+"""The heartbeat of an instance, on a connection of its own: no other question delays it, and each has a time limit.
+
+A database connection may neither answer nor close: a firewall forgot it, or a proxy hangs. The heartbeat's own is
+dropped after :data:`LIMIT_SECONDS`. For the other connections time alone says nothing, as a commit may wait for a slow
+disk; so once a question is overdue, the heartbeat asks the server whether it is at work on it. It is not, twice in a
+row: the connection is dropped and made anew, and its owner finds out what became of the question.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+import structlog
+from psycopg import pq
+
+from store import arrays
+from store.errors import StoreError
+from store.libpq import Connection
+from store.loop import Loop
+from store.recovery import STALE_SECONDS
+from store.tables import SCHEMA
+
+log = structlog.get_logger(__name__)
+
+BEAT_SECONDS = 2.0
+#: a beat is one row by its key: an answer that takes longer does not come
+LIMIT_SECONDS = 3.0
+#: from when on the server is asked whether it is at work on another connection's question
+OVERDUE_SECONDS = 5.0
+#: without a beat for so long, others may give this instance up before the next one is there
+RISK_SECONDS = STALE_SECONDS - LIMIT_SECONDS
+
+_TURN_SECONDS = 0.25
+
+#: instance: whether it is still taken for alive, and how many others are
+_BEAT = f"""with beat as (
+      update {SCHEMA}.instance set heartbeat_at = now() where id = $1::int4 and ended_at is null returning id)
+    select (select count(*) from beat),
+           (select count(*) from {SCHEMA}.instance where ended_at is null and id <> $1::int4)"""
+
+#: server processes: those of them that work; one that waits for its client waits for octets that do not come
+_AT_WORK = """select pid from pg_stat_activity
+     where pid = any($1::int4[]) and state = 'active' and wait_event_type is distinct from 'Client'"""
+
+_SETUP = "set statement_timeout = 0; set lock_timeout = 0; set jit = off"
+
+
+class Heartbeat:
+    """``beaten(alive, peers)`` after each beat: whether this instance was not given up, and how many others live."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        url: str,
+        instance_id: int,
+        *,
+        watched: Sequence[Connection],
+        beaten: Callable[[bool, int], None],
+    ) -> None:
+        self._loop = loop
+        self._parameters = [instance_id.to_bytes(4, "big")]
+        self._watched = watched
+        self._told = beaten
+        self._connection = Connection(
+            loop, url, f"heartbeat {instance_id}", _SETUP, self, connect_seconds=LIMIT_SECONDS
+        )
+        self._due = 0.0
+        self._asked_at = 0.0
+        self._last = time.monotonic()
+        self._warned = False
+        #: questions of the watched connections that the server was not at work on when it was asked last
+        self._idle_questions: set[tuple[Connection, int]] = set()
+
+    def start(self) -> None:
+        self._last = time.monotonic()
+        self._connection.start()
+        self._turn()
+
+    def close(self) -> None:
+        self._connection.close()
+
+    @property
+    def age(self) -> float:
+        """Seconds since the last beat that is known to be in the store was asked for."""
+        return time.monotonic() - self._last
+
+    def now(self) -> None:
+        """Beat at once; one that is under way already does not count."""
+        self._due = 0.0
+        self._beat()
+
+    def _turn(self) -> None:
+        self._loop.call_later(_TURN_SECONDS, self._turn)
+        if self._connection.overdue(LIMIT_SECONDS):
+            self._connection.drop(f"no answer to the heartbeat within {LIMIT_SECONDS:g} s")
+        elif time.monotonic() >= self._due:
+            self._beat()
+        if self.age > RISK_SECONDS and not self._warned:
+            self._warned = True
+            log.error("no heartbeat gets through: others may give this instance up", seconds=round(self.age, 1))
+
+    def _beat(self) -> None:
+        if self._connection.idle:
+            self._asked_at = time.monotonic()
+            self._due = self._asked_at + BEAT_SECONDS
+            self._connection.execute(b"beat", _BEAT, self._parameters, self._beaten)
+
+    def _beaten(self, answer: list[pq.abc.PGresult] | StoreError) -> None:
+        if isinstance(answer, StoreError):
+            log.error("heartbeat refused", error=str(answer))
+            return
+        alive, peers = (int.from_bytes(answer[-1].get_value(0, column) or b"", "big") for column in (0, 1))
+        self._last = self._asked_at
+        self._warned = False
+        self._told(bool(alive), peers)
+        if time.monotonic() >= self._due:
+            self._beat()
+        else:
+            self._look_at_the_others()
+
+    # -- the other connections
+
+    def _look_at_the_others(self) -> None:
+        late = [(each, number) for each in self._watched if (number := each.overdue(OVERDUE_SECONDS))]
+        if not late:
+            self._idle_questions.clear()
+        elif self._connection.idle:
+            pids = [each.backend_pid for each, _ in late]
+            self._connection.execute(b"at_work", _AT_WORK, [arrays.int4(pids)], lambda found: self._looked(late, found))
+
+    def _looked(self, late: list[tuple[Connection, int]], answer: list[pq.abc.PGresult] | StoreError) -> None:
+        if isinstance(answer, StoreError):
+            log.error("cannot see what the server is at work on", error=str(answer))
+            return
+        rows = answer[-1]
+        at_work = {int.from_bytes(rows.get_value(row, 0) or b"", "big") for row in range(rows.ntuples)}
+        before = self._idle_questions
+        self._idle_questions = {(each, number) for each, number in late if each.backend_pid not in at_work}
+        for each, number in self._idle_questions & before:
+            if each.overdue(OVERDUE_SECONDS) == number:
+                each.drop("no answer, and the server is not at work on one")
+
+    # -- the connection's owner
+
+    def connected(self) -> None:
+        self._beat()
+
+    def lost(self) -> None:
+        pass
+
+    def notified(self, channel: str, payload: str) -> None:
+        pass

@@ -1,0 +1,215 @@
+"""The group commit and the questions in a loop of their own; what units heard, and what the store really has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+import pytest
+
+from store import libpq, queries
+from store.asking import Queries, Query, Row
+from store.commit.batch import Batch
+from store.commit.group_commit import GroupCommit, Limits
+from store.commit.terms import PLAIN
+from store.errors import StoreError
+from store.ids import HalfIds, UuidV7
+from store.priorities import Rank
+from store.tables import SCHEMA
+from tests.fix_loop import EpollLoop
+from tests.fix_proxy import Proxy
+
+ME = 7
+GROUP = 1
+
+
+class Post:
+    """Unit: a transaction with ``count`` messages; remembers what it heard."""
+
+    def __init__(self, store: Store, count: int = 1, *, txn_id: bytes | None = None, size: int = 10) -> None:
+        self.store = store
+        self.txn_id = txn_id or store.uuids.next()
+        self.ids = [store.ids.next() for _ in range(count)]
+        self.message = bytes(size)
+        self.heard: list[StoreError | None] = []
+        self.written = 0
+
+    def write(self, batch: Batch) -> None:
+        self.written += 1
+        for half_id in self.ids:
+            batch.half(half_id, self.txn_id, 1, self.message)
+            batch.entry(GROUP, half_id, ME, PLAIN)
+        batch.commit_ids.append(self.txn_id)
+        batch.commit_posted.append(len(self.ids))
+
+    def durable(self) -> None:
+        self.heard.append(None)
+        self.store.heard.append(self)
+
+    def refused(self, error: StoreError) -> None:
+        self.heard.append(error)
+        self.store.heard.append(self)
+
+
+class Retire(Post):
+    """Unit: retires an entry, with an op of its own."""
+
+    def __init__(self, store: Store, entry_id: int) -> None:
+        super().__init__(store)
+        self.ids = [entry_id]
+
+    def write(self, batch: Batch) -> None:
+        self.written += 1
+        batch.gone(GROUP, self.ids[0])
+        batch.op(self.txn_id, b"commit", txn_id=self.txn_id, posted=0, covers=[(self.ids[0], GROUP)])
+
+
+class Nothing(Post):
+    """Unit without rows."""
+
+    def write(self, batch: Batch) -> None:
+        self.written += 1
+
+
+class Store:
+    """A group commit in a loop of its own, and what its units heard."""
+
+    def __init__(self, url: str, limits: Limits | None = None) -> None:
+        self.loop = EpollLoop()
+        self.ids = HalfIds(ME)
+        self.uuids = UuidV7()
+        self.heard: list[Post] = []
+        self.sent: list[int] = []
+        self.commit = GroupCommit(self.loop, url, ME, limits or Limits())
+        self.loop.end_turn = self._end_turn
+
+    def _end_turn(self) -> None:
+        self.ids.advance()
+        self.commit.kick()
+
+    def add(self, *units: Post) -> None:
+        for unit in units:
+            self.commit.add(unit)
+
+    def settle(self) -> None:
+        """Until every unit has heard."""
+        self.loop.run_until(lambda: self.commit.idle)
+
+
+@contextmanager
+def running(url: str, limits: Limits | None = None) -> Iterator[Store]:
+    store = Store(url, limits)
+    store.commit.start()
+    try:
+        yield store
+    finally:
+        store.commit.close()
+        store.loop.close()
+
+
+class Truth:
+    """What the store really has, seen past the wire under test."""
+
+    def __init__(self, url: str) -> None:
+        self._connection = psycopg.connect(url, autocommit=True)
+
+    def rows(self, sql: str, *values: object) -> list[Any]:
+        return self._connection.execute(sql.encode(), values).fetchall()
+
+    def run(self, sql: str) -> None:
+        self._connection.execute(sql.encode())
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def ops(self) -> set[bytes]:
+        return {row[0].bytes for row in self.rows(f"select id from {SCHEMA}.op")}
+
+    def halves(self) -> list[int]:
+        return [row[0] for row in self.rows(f"select id from {SCHEMA}.half order by id")]
+
+    def entries(self) -> list[int]:
+        return [row[0] for row in self.rows(f"select id from {SCHEMA}.entry order by id")]
+
+    def waiting_backends(self) -> int:
+        found = self.rows(
+            "select count(*) from pg_stat_activity where application_name = %s and wait_event_type = 'Lock'",
+            f"coordinator batch {ME}",
+        )
+        return int(found[0][0])
+
+    def kill_backends(self, name: str = f"coordinator batch {ME}") -> int:
+        found = self.rows(
+            "select count(pg_terminate_backend(pid)) from pg_stat_activity where application_name = %s", name
+        )
+        return int(found[0][0])
+
+
+@pytest.fixture
+def truth(database_url: str) -> Iterator[Truth]:
+    """With an instance that lives, and a queue."""
+    truth = Truth(database_url)
+    truth.run(
+        f"insert into {SCHEMA}.instance (id, host, pid, process_start, version) overriding system value "
+        f"values ({ME}, 'here', 1, 1, '1')"
+    )
+    truth.run(f"insert into {SCHEMA}.address (id, name) overriding system value values (1, 'queue')")
+    truth.run(
+        f"insert into {SCHEMA}.consumer_group (id, address_id, name) overriding system value values ({GROUP}, 1, '')"
+    )
+    yield truth
+    truth.close()
+
+
+@pytest.fixture
+def store(database_url: str) -> Iterator[Store]:
+    with running(database_url) as store:
+        yield store
+
+
+@pytest.fixture
+def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many losses in a short time, and no growing pause after each."""
+    monkeypatch.setattr(libpq, "LONGEST_RETRY_SECONDS", 0.005)
+
+
+@pytest.fixture
+def cuttable(proxy: Proxy) -> Iterator[Store]:
+    """A store whose wire can be cut."""
+    with running(proxy.url) as store:
+        yield store
+
+
+class Asking:
+    """Questions in a loop of their own."""
+
+    def __init__(self, url: str) -> None:
+        self.loop = EpollLoop()
+        self.notices: list[tuple[str, str]] = []
+        self.connections = 0
+        self.queries = Queries(self.loop, url, ME, lambda *notice: self.notices.append(notice), self._connected)
+        self.answers: list[list[Row] | StoreError] = []
+
+    def _connected(self) -> None:
+        self.connections += 1
+
+    def ask(self, query: Query, *parameters: bytes) -> None:
+        self.queries.ask(query, parameters, self.answers.append)
+
+    def answered(self, count: int) -> Callable[[], bool]:
+        return lambda: len(self.answers) == count
+
+    def lease(self, most: int = 100) -> None:
+        numbers = (GROUP.to_bytes(4, "big"), bytes(8), most.to_bytes(4, "big"), (1 << 30).to_bytes(8, "big"))
+        self.ask(queries.LEASE[Rank.NORMAL], *numbers, ME.to_bytes(4, "big"))
+
+
+@pytest.fixture
+def asking(proxy: Proxy) -> Iterator[Asking]:
+    asking = Asking(proxy.url)
+    asking.queries.start()
+    yield asking
+    asking.queries.close()
+    asking.loop.close()

@@ -1,0 +1,158 @@
+"""The heartbeat on a real PostgreSQL: nothing delays it, and no connection that fell silent is waited for for ever."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psycopg
+import pytest
+
+from store import arrays, heartbeat, queries
+from store.heartbeat import Heartbeat
+from store.libpq import Connection
+from store.tables import SCHEMA
+from tests.fix_loop import EpollLoop
+from tests.fix_proxy import Proxy
+from tests.fix_store_driver import ME, Asking, Post, Store, Truth
+
+
+@pytest.fixture(autouse=True)
+def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heartbeat, "BEAT_SECONDS", 0.05)
+    monkeypatch.setattr(heartbeat, "_TURN_SECONDS", 0.05)
+    monkeypatch.setattr(heartbeat, "OVERDUE_SECONDS", 0.2)
+    monkeypatch.setattr(heartbeat, "LIMIT_SECONDS", 0.5)
+
+
+@contextmanager
+def beating(loop: EpollLoop, url: str, *watched: Connection) -> Iterator[list[tuple[bool, int]]]:
+    beats: list[tuple[bool, int]] = []
+    heart = Heartbeat(loop, url, ME, watched=watched, beaten=lambda *beat: beats.append(beat))
+    heart.start()
+    try:
+        yield beats
+    finally:
+        heart.close()
+
+
+def _beat_at(truth: Truth) -> object:
+    return truth.rows(f"select heartbeat_at from {SCHEMA}.instance where id = {ME}")
+
+
+def test_a_beat_says_who_lives(database_url: str, truth: Truth) -> None:
+    loop = EpollLoop()
+    with beating(loop, database_url) as beats:
+        loop.run_until(lambda: beats)
+        assert beats[0] == (True, 0)
+        truth.run(f"insert into {SCHEMA}.instance (host, pid, process_start, version) values ('x', 1, 1, '1')")
+        loop.run_until(lambda: beats[-1] == (True, 1))
+        truth.run(f"update {SCHEMA}.instance set ended_at = now() where id = {ME}")
+        loop.run_until(lambda: beats[-1] == (False, 1))
+    loop.close()
+
+
+@pytest.mark.rule("S5")
+def test_it_goes_on_while_a_question_waits(asking: Asking, truth: Truth, database_url: str) -> None:
+    with (
+        beating(asking.loop, database_url, asking.queries.connection) as beats,
+        psycopg.connect(database_url) as blocker,
+    ):
+        blocker.execute(f"lock table {SCHEMA}.op".encode())
+        asking.ask(queries.OUTCOME, bytes(16))
+        asking.loop.run_until(lambda: len(beats) > 3)
+        before = _beat_at(truth)
+        asking.loop.run_until(lambda: len(beats) > 6)
+        assert _beat_at(truth) != before
+        assert not asking.answers
+
+
+@pytest.mark.rule("H13")
+def test_a_heartbeat_without_an_answer_is_sent_again_on_a_new_connection(truth: Truth, proxy: Proxy) -> None:
+    loop = EpollLoop()
+    with beating(loop, proxy.url) as beats:
+        loop.run_until(lambda: beats)
+        proxy.freeze()
+        seen = len(beats)
+        loop.run_until(lambda: len(beats) > seen + 3)
+    loop.close()
+
+
+@pytest.mark.rule("T8", "H4", "H13")
+def test_a_batch_whose_connection_neither_answers_nor_closes_is_found_out(
+    cuttable: Store, proxy: Proxy, truth: Truth, database_url: str
+) -> None:
+    store = cuttable
+    store.add(Post(store))
+    store.settle()
+    with beating(store.loop, database_url, store.commit.connection):
+        for _ in range(2):
+            proxy.freeze()
+            units = [Post(store) for _ in range(10)]
+            store.add(*units)
+            store.settle()
+            assert store.heard[-10:] == units
+    assert all(unit.heard == [None] for unit in store.heard)
+    assert truth.halves() == sorted(id_ for unit in store.heard for id_ in unit.ids)
+
+
+@pytest.mark.rule("H13")
+def test_a_question_whose_connection_neither_answers_nor_closes_is_asked_again(
+    asking: Asking, proxy: Proxy, database_url: str
+) -> None:
+    asking.ask(queries.OUTCOME, bytes(16))
+    asking.loop.run_until(asking.answered(1))
+    with beating(asking.loop, database_url, asking.queries.connection):
+        proxy.freeze()
+        asking.ask(queries.OUTCOME, bytes(16))
+        asking.loop.run_until(asking.answered(2))
+    assert asking.answers == [[], []]
+
+
+def test_a_slow_commit_keeps_its_connection(store: Store, truth: Truth, database_url: str) -> None:
+    """The server is at work on it: it waits for a lock, as it would for a slow disk."""
+    store.add(Post(store))
+    store.settle()
+    backend = store.commit.connection.backend_pid
+    unit = Post(store)
+    with (
+        beating(store.loop, database_url, store.commit.connection) as beats,
+        psycopg.connect(database_url) as blocker,
+    ):
+        blocker.execute(f"lock table {SCHEMA}.op in exclusive mode".encode())
+        store.add(unit)
+        store.loop.run_until(lambda: store.commit.connection.overdue(heartbeat.OVERDUE_SECONDS))
+        seen = len(beats)
+        store.loop.run_until(lambda: len(beats) > seen + 5)
+        assert not unit.heard
+        blocker.rollback()
+        store.settle()
+    assert unit.heard == [None]
+    assert store.commit.connection.backend_pid == backend
+
+
+def test_a_release_still_at_work_is_ended_before_it_is_asked_again(
+    asking: Asking, proxy: Proxy, truth: Truth, database_url: str
+) -> None:
+    """Else it could give up a claim that was made after it: two consumers would have one message group."""
+    group, key, me = (1).to_bytes(4, "big"), -5, ME.to_bytes(4, "big")
+    keys = arrays.int8([key])
+    insert = f"insert into {SCHEMA}.message_group (group_id, key, instance_id) values (1, {key}, {ME})"
+    truth.run(insert)
+    asking.ask(queries.RELEASE_GROUPS, group, arrays.int8([-6]), me, b"")  # prepared from now on
+    asking.loop.run_until(asking.answered(1))
+    waiting = "select count(*) from pg_stat_activity where wait_event_type = 'Lock'"
+    with psycopg.connect(database_url) as blocker:
+        blocker.execute(f"select from {SCHEMA}.message_group for update".encode())
+        asking.ask(queries.RELEASE_GROUPS, group, keys, me, b"")
+        asking.loop.run_until(lambda: truth.rows(waiting) == [(1,)])
+        (old,) = truth.rows("select pid from pg_stat_activity where wait_event_type = 'Lock'")
+        proxy.cut_client_side()
+        asking.loop.run_until(
+            lambda: (
+                truth.rows(waiting) == [(1,)]
+                and truth.rows("select pid from pg_stat_activity where wait_event_type = 'Lock'") != [old]
+            )
+        )
+    asking.loop.run_until(asking.answered(2))
+    assert truth.rows(f"select count(*) from {SCHEMA}.message_group") == [(0,)]

@@ -108,7 +108,7 @@ class Service:
             octets=settings.limits.batch_bytes,
             waiting_octets=settings.limits.waiting_bytes,
         )
-        self.commit = GroupCommit(loop, url, instance_id, limits)
+        self.commit = GroupCommit(loop, url, instance_id, limits, self._given_up)
         self.queries = Queries(loop, url, instance_id, self._notified, self._queries_back)
         self.heartbeat = Heartbeat(
             loop,
@@ -551,8 +551,7 @@ class Service:
     def _beaten(self, alive: bool, peers: int) -> None:
         """This instance has said that it lives, and seen whether others do."""
         if not alive:
-            log.error("this instance was given up by another", instance=self.instance_id)
-            self._fenced()
+            self._given_up()
             return
         alone, self.peers = not self.peers, peers
         if alone and peers:
@@ -561,6 +560,10 @@ class Service:
             for queue in self.queues.values():
                 queue.share()
                 queue.touch()
+
+    def _given_up(self) -> None:
+        log.error("this instance was given up by another", instance=self.instance_id)
+        self._fenced()
 
     def _queries_back(self) -> None:
         """Notices may have been missed while the connection was away."""

@@ -9,6 +9,7 @@
     ├── NotUndecided       no undecided transaction is known by that id
     ├── CannotCommit       a plain transaction can be committed by its client only
     ├── NotLeased          an entry to be retired is not, or no longer, leased to this instance
+    ├── Fenced             this instance was given up by others; it writes nothing any more
     ├── AppendOnly         somebody tried to change a half or an op
     ├── AddressExists      an address of that name is there
     ├── Contended          a deadlock, a lock timeout or a serialization failure: the same again may succeed
@@ -59,6 +60,10 @@ class NotLeased(StoreError):
     """A retirement names an entry that is not leased to its instance."""
 
 
+class Fenced(StoreError):
+    """Others took this instance for dead; it writes nothing any more."""
+
+
 class AppendOnly(StoreError):
     """Halves and ops are never updated or deleted."""
 
@@ -89,6 +94,7 @@ _ADDRESS_NAME_KEY = "address_name_key"
 
 _STATES: dict[str, tuple[type[StoreError], str]] = {
     "CO001": (NotLeased, "an entry is not leased to this instance any more"),
+    "CO002": (Fenced, "this instance was given up by another"),
     "23001": (AppendOnly, "halves and ops are append-only"),
     "3D000": (StoreUnavailable, "there is no database of that name"),
     "28P01": (StoreUnavailable, "the database refuses the password"),

@@ -108,11 +108,7 @@ def end(connection: Connection, instance_id: int) -> GivenUp:
     """This instance stops: its row is ended, and what it has left is given up as if it were dead; commits."""
     with boundary():
         connection.execute(select(func.pg_advisory_xact_lock(_LOCK)))
-        connection.execute(
-            update(instance)
-            .where(instance.c.id == instance_id, instance.c.ended_at.is_(None))
-            .values(ended_at=func.now())
-        )
+        _end_instances(connection, (instance_id,))
         # Its consumers are gone, and what they had came back: nothing that is left of its ranges was sent and not
         # counted.
         connection.execute(
@@ -141,17 +137,13 @@ def give_up_dead(connection: Connection, own_id: int, stale_seconds: float) -> G
 
 
 def _end_dead(connection: Connection, own_id: int, stale_seconds: float) -> tuple[int, ...]:
-    """Mark them; the caller's transaction decides. Rows are locked: two that find the same one dead do it once."""
+    """Mark them; the caller's transaction decides. Two that look at the same time do it one after the other."""
     # One at a time: what one gives back, an instance that the other does not see yet may take.
     connection.execute(select(func.pg_advisory_xact_lock(_LOCK)))
     stale = instance.c.heartbeat_at < func.now() - timedelta(seconds=stale_seconds)
     here = machine()
-    candidates = connection.execute(
-        select(instance, stale.label("stale"))
-        .where(instance.c.ended_at.is_(None), instance.c.id != own_id)
-        .with_for_update(skip_locked=True)
-    ).all()
-    dead = tuple(row.id for row in candidates if row.stale or _gone(row, here))
+    living = select(instance, stale.label("stale")).where(instance.c.ended_at.is_(None), instance.c.id != own_id)
+    dead = tuple(row.id for row in connection.execute(living).all() if row.stale or _gone(row, here))
     if dead:
         # A statement of the dead may be under way still, and would take leases after they were given back.
         names = [f"coordinator {what} {number}" for number in dead for what in ("batch", "queries")]
@@ -162,8 +154,17 @@ def _end_dead(connection: Connection, own_id: int, stale_seconds: float) -> tupl
             ),
             {"names": names, "patience": _TERMINATE_MS},
         )
-        connection.execute(update(instance).where(instance.c.id.in_(dead)).values(ended_at=func.now()))
+        _end_instances(connection, dead)
     return dead
+
+
+def _end_instances(connection: Connection, ids: tuple[int, ...]) -> None:
+    """From here on they write nothing: every batch makes sure, under a lock on this row that excludes ours, that its
+    instance has not ended. One whose commit is under way is waited for, and what it wrote is seen by what comes next.
+    """
+    ours = instance.c.id.in_(ids)
+    connection.execute(select(instance.c.id).where(ours).order_by(instance.c.id).with_for_update()).all()
+    connection.execute(update(instance).where(ours, instance.c.ended_at.is_(None)).values(ended_at=func.now()))
 
 
 def _gone(row: Row[tuple[object, ...]], here: str) -> bool:

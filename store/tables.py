@@ -255,6 +255,8 @@ instance = Table(
     Column("version", Text, nullable=False),
     Column("started_at", DateTime(timezone=True), nullable=False, server_default=_now),
     Column("heartbeat_at", DateTime(timezone=True), nullable=False, server_default=_now),
+    # Its last batch that left no other trace: by this it knows whether one in doubt was committed.
+    Column("batch", BigInteger, nullable=False, server_default="0"),
     # Set when it stopped, or when another found it dead: its leases and plain transactions are given up.
     Column("ended_at", DateTime(timezone=True)),
 )
@@ -329,17 +331,20 @@ begin
   end loop;
   return made;
 end $$""",
-    # The batch retires and requeues only what its instance holds; a single miss undoes the whole statement, and so
-    # does an
-    # instance that others gave up.
+    # The batch retires and requeues only what its instance holds; a single miss undoes the whole statement.
     f"""
-create function {SCHEMA}.require_held(there bigint, wanted bigint, alive bigint) returns void language plpgsql as $$
+create function {SCHEMA}.require_held(there bigint, wanted bigint) returns void language plpgsql as $$
 begin
-  if alive <> 1 then
-    raise exception 'the instance was given up' using errcode = 'CO001';
-  end if;
   if there <> wanted then
     raise exception 'of % held entries % were found', wanted, there using errcode = 'CO001';
+  end if;
+end $$""",
+    # Nothing is written by an instance that others gave up.
+    f"""
+create function {SCHEMA}.require_alive(alive bigint) returns void language plpgsql as $$
+begin
+  if alive <> 1 then
+    raise exception 'the instance was given up' using errcode = 'CO002';
   end if;
 end $$""",
     # H15: what became of a transaction.

@@ -82,12 +82,16 @@ class Store:
         self.uuids = UuidV7()
         self.heard: list[Post] = []
         self.sent: list[int] = []
-        self.commit = GroupCommit(self.loop, url, ME, limits or Limits())
+        self.fenced = False
+        self.commit = GroupCommit(self.loop, url, ME, limits or Limits(), self._fence)
         self.loop.end_turn = self._end_turn
 
     def _end_turn(self) -> None:
         self.ids.advance()
         self.commit.kick()
+
+    def _fence(self) -> None:
+        self.fenced = True
 
     def add(self, *units: Post) -> None:
         for unit in units:
@@ -147,14 +151,17 @@ class Truth:
         return int(found[0][0])
 
 
+INSTANCE = (
+    f"insert into {SCHEMA}.instance (id, host, pid, process_start, version) overriding system value "
+    f"values ({ME}, 'here', 1, 1, '1')"
+)
+
+
 @pytest.fixture
 def truth(database_url: str) -> Iterator[Truth]:
     """With an instance that lives, and a queue."""
     truth = Truth(database_url)
-    truth.run(
-        f"insert into {SCHEMA}.instance (id, host, pid, process_start, version) overriding system value "
-        f"values ({ME}, 'here', 1, 1, '1')"
-    )
+    truth.run(INSTANCE)
     truth.run(f"insert into {SCHEMA}.address (id, name) overriding system value values (1, 'queue')")
     truth.run(
         f"insert into {SCHEMA}.consumer_group (id, address_id, name) overriding system value values ({GROUP}, 1, '')"
@@ -164,7 +171,7 @@ def truth(database_url: str) -> Iterator[Truth]:
 
 
 @pytest.fixture
-def store(database_url: str) -> Iterator[Store]:
+def store(database_url: str, truth: Truth) -> Iterator[Store]:
     with running(database_url) as store:
         yield store
 
@@ -176,7 +183,7 @@ def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def cuttable(proxy: Proxy) -> Iterator[Store]:
+def cuttable(proxy: Proxy, truth: Truth) -> Iterator[Store]:
     """A store whose wire can be cut."""
     with running(proxy.url) as store:
         yield store

@@ -204,6 +204,7 @@ def upgrade() -> None:
         sa.Column("version", sa.Text, nullable=False),
         sa.Column("started_at", sa.DateTime(timezone=True), nullable=False, server_default=_now),
         sa.Column("heartbeat_at", sa.DateTime(timezone=True), nullable=False, server_default=_now),
+        sa.Column("batch", sa.BigInteger, nullable=False, server_default="0"),
         sa.Column("ended_at", sa.DateTime(timezone=True)),
         sa.PrimaryKeyConstraint("id", name="instance_pkey"),
         schema=SCHEMA,
@@ -277,13 +278,19 @@ end $$"""
     )
     op.execute(
         """
-create function coordinator.require_held(there bigint, wanted bigint, alive bigint) returns void language plpgsql as $$
+create function coordinator.require_held(there bigint, wanted bigint) returns void language plpgsql as $$
 begin
-  if alive <> 1 then
-    raise exception 'the instance was given up' using errcode = 'CO001';
-  end if;
   if there <> wanted then
     raise exception 'of % held entries % were found', wanted, there using errcode = 'CO001';
+  end if;
+end $$"""
+    )
+    op.execute(
+        """
+create function coordinator.require_alive(alive bigint) returns void language plpgsql as $$
+begin
+  if alive <> 1 then
+    raise exception 'the instance was given up' using errcode = 'CO002';
   end if;
 end $$"""
     )
@@ -317,6 +324,7 @@ def downgrade() -> None:
         "store_identity",
     ):
         op.drop_table(table, schema=SCHEMA)
-    op.execute("drop function coordinator.require_held(bigint, bigint, bigint)")
+    op.execute("drop function coordinator.require_alive(bigint)")
+    op.execute("drop function coordinator.require_held(bigint, bigint)")
     op.execute("drop function coordinator.make_day(date)")
     op.execute("drop function coordinator.append_only()")

@@ -14,8 +14,13 @@ from store.ids import declared_at, moment_of
 from store.spool import LARGE, Octets, pieces
 from store.tables import SCHEMA
 
-_PROBE_OP = f"select exists (select from {SCHEMA}.op where id = any($1::uuid[]))"
-_PROBE_HALF = f"select exists (select from {SCHEMA}.half where id = any($1::int8[]))"
+#: An op of the same id may be another's, who decided first; what else it says tells.
+_PROBE_OP = (
+    f"select exists (select from {SCHEMA}.op where id = $1::uuid and decision = $2::text "
+    "and coalesce(reason, '') = $3::text and instance_id = $4::int4)"
+)
+_PROBE_HALF = f"select exists (select from {SCHEMA}.half where id = $1::int8)"
+_PROBE_MARK = f"select exists (select from {SCHEMA}.instance where id = $1::int4 and batch = $2::int8)"
 
 
 def _columns(ids: Sequence[int], terms: Sequence[Terms]) -> tuple[bytes, bytes, bytes, bytes]:
@@ -57,6 +62,7 @@ class Batch:
         "large",
         "left_out_groups",
         "left_out_ids",
+        "number",
         "octets",
         "op_decisions",
         "op_hi",
@@ -81,6 +87,8 @@ class Batch:
     )
 
     def __init__(self) -> None:
+        #: of the batches that this instance has sent; given when it is
+        self.number = 0
         self.units: list[Unit] = []
         self.octets = 0
         #: the partitions of its days were missing, and have been asked for
@@ -303,6 +311,9 @@ class Batch:
         if self.wake or self.wake_keys:
             names.append("wake")
             parameters.append(notice(self.wake, self.wake_keys))
+        if self.traceless:
+            names.append("mark")
+            parameters.append(self.number.to_bytes(8, "big"))
         if self.gone_ids or self.back_ids:
             parameters.append((len(self.gone_ids) + len(self.back_ids)).to_bytes(8, "big"))
         return tuple(names), parameters
@@ -323,14 +334,23 @@ class Batch:
             parameters = (half.id.to_bytes(8, "big"), half.txn_id, half.address_id.to_bytes(4, "big"))
             yield Step(b"join_pieces", JOIN_PIECES, parameters)
 
-    def probe(self) -> tuple[bytes, str, bytes] | None:
-        """One row that is there if, and only if, the batch was committed; none where writing it twice does no harm."""
+    @property
+    def traceless(self) -> bool:
+        """It changes entries and adds no row that would tell afterwards whether it was committed."""
+        changes = self.gone_ids or self.back_ids or self.yielded_ids or self.shared_groups or self.pinned_ids
+        return bool(changes) and not (self.commit_ids or self.op_ids or self.half_ids or self.large)
+
+    def probe(self, instance_id: int) -> Step | None:
+        """Asks for what is there if, and only if, this batch was committed. None: it may be sent again."""
+        me = instance_id.to_bytes(4, "big")
         if self.commit_ids:
-            return b"probe_op", _PROBE_OP, arrays.uuid(self.commit_ids[:1])
+            return Step(b"probe_op", _PROBE_OP, (self.commit_ids[0], b"commit", b"", me))
         if self.op_ids:
-            return b"probe_op", _PROBE_OP, arrays.uuid(self.op_ids[:1])
+            return Step(b"probe_op", _PROBE_OP, (self.op_ids[0], self.op_decisions[0], self.op_reasons[0], me))
         if self.half_ids:
-            return b"probe_half", _PROBE_HALF, arrays.int8(self.half_ids[:1])
+            return Step(b"probe_half", _PROBE_HALF, (self.half_ids[0].to_bytes(8, "big"),))
         if self.large:
-            return b"probe_half", _PROBE_HALF, arrays.int8([self.large[0].id])
+            return Step(b"probe_half", _PROBE_HALF, (self.large[0].id.to_bytes(8, "big"),))
+        if self.traceless:
+            return Step(b"probe_mark", _PROBE_MARK, (me, self.number.to_bytes(8, "big")))
         return None

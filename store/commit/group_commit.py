@@ -15,7 +15,7 @@ piece into a temporary table and from there, in PostgreSQL, to its half; then co
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import structlog
@@ -25,7 +25,7 @@ from store.commit.batch import Batch
 from store.commit.large import MAKE_PIECES, Step
 from store.commit.parts import SETUP, statement
 from store.commit.unit import Unit
-from store.errors import Contended, NoPartition, StoreError
+from store.errors import Contended, Fenced, NoPartition, StoreError
 from store.libpq import Connection
 from store.loop import Loop
 from store.old_backend import OldBackend
@@ -39,6 +39,8 @@ _UNIT_OCTETS = 512
 PROBE_RETRY_SECONDS = 1.0
 
 _MAKE_DAYS = f"select {SCHEMA}.make_day(day::date) from unnest(string_to_array($1::text, ',')) day"
+#: A commit that was seen may still wait for the disk or for its standby: this one comes behind it.
+_FLUSH = Step(b"flush", "select pg_logical_emit_message(true, 'coordinator', '')")
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
@@ -52,10 +54,13 @@ class Limits:
 
 
 class GroupCommit:
-    """Takes units, commits them in batches, answers each."""
+    """Takes units, commits them in batches, answers each. ``fenced``: called when the store takes nothing from this
+    instance any more, as others gave it up; what is undecided stays so, and nobody is answered.
+    """
 
-    def __init__(self, loop: Loop, url: str, instance_id: int, limits: Limits) -> None:
+    def __init__(self, loop: Loop, url: str, instance_id: int, limits: Limits, fenced: Callable[[], None]) -> None:
         self._loop = loop
+        self._fenced = fenced
         self._instance_id = instance_id
         self._limits = limits
         self._connection = Connection(loop, url, f"batch {instance_id}", SETUP, self)
@@ -73,6 +78,7 @@ class GroupCommit:
         self._next = Batch()
         #: what is left of a batch that is several statements
         self._steps: Iterator[Step] = iter(())
+        self._sent = 0
         self.batches = 0
         self.rows = 0
 
@@ -142,6 +148,8 @@ class GroupCommit:
     def _send(self, batch: Batch) -> None:
         self._under_way = batch
         self._backend = self._connection.backend_pid
+        self._sent += 1
+        batch.number = self._sent
         parts, parameters = batch.parts()
         if not parts:  # units with nothing to write
             self._under_way = None
@@ -184,7 +192,10 @@ class GroupCommit:
         batch = self._under_way
         assert batch is not None
         self._under_way = None
-        if isinstance(answer, Contended):
+        if isinstance(answer, Fenced):
+            self.close()
+            self._fenced()
+        elif isinstance(answer, Contended):
             self._send(batch)
         elif isinstance(answer, NoPartition) and not batch.days_made:
             self._make_days(batch)
@@ -257,25 +268,31 @@ class GroupCommit:
     def _look_up(self) -> None:
         batch = self._under_way
         assert batch is not None
-        probe = batch.probe()
+        probe = batch.probe(self._instance_id)
         if probe is None:
-            self._looked_up(batch, committed=False)
+            self._send(batch)
             return
-        name, sql, parameter = probe
 
         def answered(answer: list[pq.abc.PGresult] | StoreError) -> None:
             if isinstance(answer, StoreError):
-                log.error("cannot look for the batch in doubt", error=str(answer))
-                self._loop.call_later(PROBE_RETRY_SECONDS, self.connected)
+                self._look_again(answer)
+                return
+            committed = answer[-1].get_value(0, 0) == b"\x01"
+            log.warning("batch in doubt looked up", committed=committed, units=len(batch.units))
+            if committed:
+                self._connection.execute(_FLUSH.name, _FLUSH.sql, _FLUSH.parameters, flushed)
             else:
-                self._looked_up(batch, committed=answer[-1].get_value(0, 0) == b"\x01")
+                self._send(batch)
 
-        self._connection.execute(name, sql, [parameter], answered)
+        def flushed(answer: list[pq.abc.PGresult] | StoreError) -> None:
+            if isinstance(answer, StoreError):
+                self._look_again(answer)
+            else:
+                self._under_way = None
+                self._finish(batch)
 
-    def _looked_up(self, batch: Batch, *, committed: bool) -> None:
-        log.warning("batch in doubt looked up", committed=committed, units=len(batch.units))
-        if committed:
-            self._under_way = None
-            self._finish(batch)
-        else:
-            self._send(batch)
+        self._connection.execute(*probe, answered)
+
+    def _look_again(self, error: StoreError) -> None:
+        log.error("cannot look for the batch in doubt", error=str(error))
+        self._loop.call_later(PROBE_RETRY_SECONDS, self.connected)

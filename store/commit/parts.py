@@ -97,6 +97,11 @@ PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
         "from unnest({0}, {1}, {2}, {3}, {4}, {5}, {6}) u(i, d, t, r, n, lo, hi)",
         ("uuid[]", "text[]", "uuid[]", "text[]", "int4[]", "int4[]", "int4[]", "int8[]", "int4[]"),
     ),
+    # In place of a look at whether the instance is alive, where no other row would tell that the batch was committed.
+    "mark": (
+        f"update {SCHEMA}.instance set batch = {{0}} where id = {{me}} and ended_at is null returning 1",
+        ("int8",),
+    ),
     # Only where other instances live: they may have consumers for what was left to the store.
     "wake": ("select pg_notify('coordinator_ready', {0})", ("text",)),
 }
@@ -114,21 +119,23 @@ def statement(parts: Sequence[str], instance_id: int) -> str:
     """The batch statement of these parts."""
     clauses = []
     number = 1
-    leased = []
+    held = []
     for part in parts:
         sql, types = PARTS[part]
         placeholders = [f"${number + offset}::{kind}" for offset, kind in enumerate(types)]
         number += len(types)
-        clauses.append(f"{part} as ({sql.format(*placeholders, me=instance_id)})")
+        clauses.append(f"{'alive' if part == 'mark' else part} as ({sql.format(*placeholders, me=instance_id)})")
         if part in ("gone", "back"):
-            leased.append(f"(select count(*) from {part})")
-    wanted = "select 1"
-    if leased:
+            held.append(f"(select count(*) from {part})")
+    wanted = f"select {SCHEMA}.require_alive((select count(*) from alive))"
+    # Giving an instance up locks its row for update: that waits for a batch which is under way, and no later one finds
+    # the instance alive. The heartbeat's update of the same row and this look do not wait for each other.
+    if "mark" not in parts:
         clauses.append(
-            f"alive as (select 1 from {SCHEMA}.instance where id = {instance_id} and ended_at is null for share)"
+            f"alive as (select 1 from {SCHEMA}.instance where id = {instance_id} and ended_at is null for key share)"
         )
-        alive = "(select count(*) from alive)"
-        wanted = f"select {SCHEMA}.require_held({' + '.join(leased)}, ${number}::int8, {alive})"
+    if held:
+        wanted += f", {SCHEMA}.require_held({' + '.join(held)}, ${number}::int8)"
     if "wake" in parts:
         wanted += ", (select count(*) from wake)"
     return f"with {', '.join(clauses)} {wanted}"

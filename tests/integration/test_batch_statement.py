@@ -101,7 +101,7 @@ def _assigned(part: str) -> list[tuple[str, str, str]]:
     return result
 
 
-@pytest.mark.parametrize("part", [part for part in statements.PARTS if part != "wake"])
+@pytest.mark.parametrize("part", [part for part in statements.PARTS if part not in ("mark", "wake")])
 def test_each_column_of_a_part_is_declared_with_its_type(part: str) -> None:
     written = _assigned(part)
     assert written
@@ -128,10 +128,12 @@ def _combinations() -> Iterator[tuple[str, ...]]:
     """Each that :meth:`Batch.parts` can give, in its order."""
     for chosen in itertools.product(
         ("", "half"), ("", "entry"), ("", "particular"), ("", "fan"), ("", "gone"), ("", "back"), ("", "yielded"),
-        ("", "commit"), ("", "op"), ("", "wake"),
+        ("", "commit"), ("", "op"), ("", "wake"), ("", "mark"),
     ):  # fmt: skip
         parts = tuple(filter(None, chosen))
-        if parts:
+        traced = {"half", "commit", "op"} & set(parts)
+        changes = {"gone", "back", "yielded"} & set(parts)
+        if parts and ("mark" in parts) == (bool(changes) and not traced):
             yield parts
 
 
@@ -244,7 +246,7 @@ def _each_scan_is_by_index(connection: psycopg.Connection[Any]) -> None:
         scans = _scans(connection, statements.SETUP, statements.statement(parts, 7))
         wanted = sum(part in ("gone", "back", "yielded") for part in parts)
         assert scans == [("entry", "Index Scan", "entry_pkey")] * wanted, parts
-    for sql in (batch._PROBE_OP, batch._PROBE_HALF):
+    for sql in (batch._PROBE_OP, batch._PROBE_HALF, batch._PROBE_MARK):
         for scan in _scans(connection, statements.SETUP, sql):
             assert scan[1] in ("Index Scan", "Index Only Scan"), scan
     for query in QUERIES:

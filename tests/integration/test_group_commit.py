@@ -19,7 +19,7 @@ from store.ids import id_at
 from store.partitions import op_id_at
 from store.tables import SCHEMA
 from tests.fix_proxy import Proxy
-from tests.fix_store_driver import GROUP, ME, Asking, Nothing, Post, Retire, Store, Truth, running
+from tests.fix_store_driver import GROUP, INSTANCE, ME, Asking, Nothing, Post, Retire, Store, Truth, running
 
 
 class PostOf(Post):
@@ -104,6 +104,7 @@ def test_a_partition_that_cannot_be_made_is_a_refusal_too(store: Store, truth: T
     assert later.heard == [None]
 
 
+@pytest.mark.usefixtures("truth")
 def test_batches_are_bounded(database_url: str) -> None:
     for limits, size, most in ((Limits(messages=10), 10, 10), (Limits(octets=5000), 1000, 5)):
         with running(database_url, limits) as store:
@@ -318,6 +319,9 @@ def test_postgresql_stopped_and_started(open_folder: Path) -> None:
     url = server.start()
     try:
         migrations.upgrade(url)
+        truth = Truth(url)
+        truth.run(INSTANCE)
+        truth.close()
         with running(url) as store:
             units = []
             for round_ in range(3):

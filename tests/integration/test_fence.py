@@ -1,0 +1,180 @@
+"""A batch in doubt is known by what it wrote, and an instance that was given up writes nothing."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from store import migrations, recovery
+from store.commit.batch import Batch
+from store.database import connected
+from store.embedded import EmbeddedServer
+from store.errors import AlreadyDecided
+from store.tables import SCHEMA
+from tests.fix_proxy import Proxy
+from tests.fix_store_driver import GROUP, INSTANCE, ME, Post, Retire, Store, Truth, running
+
+
+class RollBack(Post):
+    """Unit: the op of a transaction that is undone."""
+
+    def write(self, batch: Batch) -> None:
+        self.written += 1
+        batch.op(self.txn_id, b"rollback", txn_id=self.txn_id, reason="link-lost", posted=1)
+
+
+class Yield(Post):
+    """Unit: a held entry goes back to the store, which adds no row anywhere."""
+
+    def __init__(self, store: Store, entry_id: int) -> None:
+        super().__init__(store)
+        self.ids = [entry_id]
+
+    def write(self, batch: Batch) -> None:
+        self.written += 1
+        batch.yield_entry(GROUP, self.ids[0], acquired=False)
+
+
+@pytest.mark.rule("T8", "H4", "H5")
+@pytest.mark.parametrize("reason", ["instance-lost", "asked"])
+def test_a_decision_of_another_is_not_taken_for_the_batch_in_doubt(
+    cuttable: Store, proxy: Proxy, truth: Truth, reason: str
+) -> None:
+    """Lost on its way, and its first transactions rolled back by others meanwhile."""
+    store = cuttable
+    store.add(Post(store))
+    store.settle()
+    undone, rolled_back = Post(store, 2), RollBack(store)
+    others = [Post(store, 2) for _ in range(5)]
+    with proxy.held("requests"):
+        store.add(rolled_back, undone, *others)
+        store.loop.run_for(0.2)
+        for unit in (undone, rolled_back):
+            truth.run(
+                f"insert into {SCHEMA}.op (id, decision, txn_id, reason, posted, instance_id) "
+                f"values ('{unit.txn_id.hex()}', 'rollback', '{unit.txn_id.hex()}', '{reason}', 1, {ME})"
+            )
+        proxy.cut()
+    store.settle()
+    for unit in (undone, rolled_back):
+        assert [type(each) for each in unit.heard] == [AlreadyDecided]
+    assert all(unit.heard == [None] for unit in others)
+    assert truth.halves() == sorted(id_ for unit in (store.heard[0], *others) for id_ in unit.ids)
+
+
+def test_a_batch_that_adds_no_row_is_not_repeated_either(cuttable: Store, proxy: Proxy, truth: Truth) -> None:
+    store = cuttable
+    first, post = Post(store), Post(store)
+    store.add(first, post)
+    store.settle()
+    store.add(Yield(store, first.ids[0]))
+    store.settle()
+    lease = f"select lease from {SCHEMA}.entry where id = {post.ids[0]}"
+    unit = Yield(store, post.ids[0])
+    with proxy.held("replies"):
+        store.add(unit)
+        store.loop.run_until(lambda: truth.rows(lease) == [(0,)])
+        truth.run(f"update {SCHEMA}.entry set lease = {ME}")  # loaded again, on another connection
+        proxy.cut()
+    store.settle()
+    assert unit.heard == [None]
+    assert truth.rows(lease) == [(ME,)]
+    lost = Yield(store, post.ids[0])
+    with proxy.held("requests"):
+        store.add(lost)
+        store.loop.run_for(0.2)
+        proxy.cut()
+    store.settle()
+    assert lost.heard == [None]
+    assert truth.rows(lease) == [(0,)]
+
+
+@pytest.mark.rule("T11", "H13")
+@pytest.mark.parametrize("kind", [Post, RollBack, Yield, Retire])
+def test_an_instance_that_was_given_up_writes_nothing(store: Store, truth: Truth, kind: type[Post]) -> None:
+    post = Post(store)
+    store.add(post)
+    store.settle()
+    truth.run(f"update {SCHEMA}.instance set ended_at = now()")
+    unit = kind(store, post.ids[0]) if kind in (Yield, Retire) else kind(store)
+    store.add(unit)
+    store.loop.run_until(lambda: store.fenced)
+    store.loop.run_for(0.1)
+    assert unit.heard == []
+    assert truth.halves() == post.ids
+    assert truth.ops() == {post.txn_id}
+    assert truth.rows(f"select lease from {SCHEMA}.entry") == [(ME,)]
+
+
+@pytest.mark.rule("T11", "H13")
+def test_giving_up_waits_for_the_batch_under_way(store: Store, truth: Truth, database_url: str) -> None:
+    """It would miss the leases that the batch writes, or call a transaction lost that is committed a moment later."""
+    unit = Post(store)
+
+    def give_up() -> None:
+        with connected(database_url) as connection:
+            recovery.end(connection, ME)
+
+    with psycopg.connect(database_url) as blocker:
+        blocker.execute(
+            f"insert into {SCHEMA}.op (id, decision, txn_id, posted) values (%s, 'rollback', %s, 1)".encode(),
+            (unit.txn_id.hex(), unit.txn_id.hex()),
+        )
+        store.add(unit)
+        store.loop.run_until(lambda: truth.waiting_backends() == 1)
+        giving_up = threading.Thread(target=give_up)
+        giving_up.start()
+        waiting = (
+            "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
+        )
+        store.loop.run_until(lambda: truth.rows(waiting) == [(2,)])
+        assert truth.rows(f"select ended_at from {SCHEMA}.instance") == [(None,)]
+        blocker.rollback()
+    store.settle()
+    giving_up.join()
+    assert unit.heard == [None]
+    assert truth.rows(f"select lease from {SCHEMA}.entry") == [(0,)]
+    late = Post(store)
+    store.add(late)
+    store.loop.run_until(lambda: store.fenced)
+    assert late.heard == []
+    assert truth.halves() == unit.ids
+
+
+@pytest.mark.rule("T8", "H4")
+def test_a_commit_that_waits_for_its_standby_is_not_answered_because_it_is_seen(open_folder: Path) -> None:
+    """The server process that waits is ended: its transaction can be seen from then on, and no standby has it."""
+    server = EmbeddedServer(open_folder / "standby")
+    url = server.start()
+    try:
+        migrations.upgrade(url)
+        truth = Truth(url)
+        truth.run(INSTANCE)
+        with running(url) as store:
+            store.add(Post(store))
+            store.settle()
+            truth.run("set synchronous_commit = local")
+            truth.run("alter system set synchronous_standby_names = 'nowhere'")
+            truth.run("select pg_reload_conf()")
+            store.loop.run_until(lambda: truth.rows("show synchronous_standby_names") == [("nowhere",)])
+            waiting = "select count(*) from pg_stat_activity where wait_event = 'SyncRep'"
+            unit = Post(store)
+            store.add(unit)
+            store.loop.run_until(lambda: truth.rows(waiting) == [(1,)])
+            assert unit.txn_id not in truth.ops()
+            assert truth.kill_backends() == 1
+            store.loop.run_until(lambda: unit.txn_id in truth.ops())
+            store.loop.run_until(lambda: truth.rows(waiting) == [(1,)])
+            store.loop.run_for(0.5)
+            assert unit.heard == []
+            truth.run("alter system reset synchronous_standby_names")
+            truth.run("select pg_reload_conf()")
+            store.settle()
+            assert unit.heard == [None]
+            assert unit.written == 1
+        truth.close()
+    finally:
+        server.stop()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -11,7 +10,8 @@ import structlog
 from coordinator.directory import Address
 from coordinator.encoding import DecodeError
 from coordinator.errors import Condition, Refusal
-from coordinator.message import examine, to_of
+from coordinator.message import examine
+from coordinator.posts import PlainPost, Relay
 from coordinator.transactions import Transaction
 from links import container, engine, states, values
 from links.incoming import Incoming
@@ -20,11 +20,7 @@ from links.link import Attaching, answer_terminus
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from coordinator.entries import Entry
     from links.connection import Connection
-    from store.commit.batch import Batch
-    from store.commit.terms import Terms
-    from store.errors import StoreError
     from store.spool import Octets
 
 log = structlog.get_logger(__name__)
@@ -66,57 +62,10 @@ def attach_target(connection: Connection, pointer: engine.Pointer) -> None:
         service.resolve(name, found, topic=topic)
 
 
-class PlainPost:
-    """Unit: one message posted outside transactions."""
-
-    __slots__ = ("_address", "_delivery", "_entry", "_id", "_link", "_message", "_terms")
-
-    def __init__(
-        self, link: Posting, delivery: engine.Pointer | None, address: Address, message: Octets, terms: Terms
-    ) -> None:
-        """``delivery``: None where the peer settled it."""
-        self._link = link
-        if delivery is not None:
-            link.unanswered += 1
-        self._delivery = delivery
-        self._address = address
-        self._message = message
-        self._terms = terms
-        self._entry: Entry | None = None
-        self._id = 0
-
-    def write(self, batch: Batch) -> None:
-        connection = self._link.connection
-        service = connection.service
-        if self._id:  # written before, in a batch that was refused for another unit
-            service.unposted(self._entry)
-        half_id = self._id = self._id or service.ids.next()
-        batch.half(half_id, bytes(16), self._address.id, self._message)
-        self._entry = service.write_entry(batch, self._address, half_id, self._message, self._terms, connection)
-
-    def durable(self) -> None:
-        link = self._link
-        link.connection.service.posted(self._address, self._entry, self._id, self._terms)
-        if self._delivery is not None:
-            if link.open:
-                engine.delivery_update(self._delivery, engine.ACCEPTED)
-                engine.delivery_settle(self._delivery)
-                link.connection.mark()
-            link.answered()
-
-    def refused(self, error: StoreError) -> None:
-        link = self._link
-        link.connection.service.unposted(self._entry)
-        refusal = Refusal(Condition.INTERNAL_ERROR, "the store could not take the message")
-        if self._delivery is not None and link.open:
-            link.reject(self._delivery, refusal)
-        link.refuse(refusal)
-        if self._delivery is not None:
-            link.answered()
-
-
 class Posting(Incoming):
-    """``address``: None on the anonymous relay, where each message says ``to`` (P9). ``continues``: a refused post does
+    """Implements :class:`coordinator.posts.PostLink` and :class:`coordinator.transactions.Poster`.
+
+    ``address``: None on the anonymous relay, where each message says ``to`` (P9). ``continues``: a refused post does
     not spoil its transaction (T23).
     """
 
@@ -126,8 +75,8 @@ class Posting(Incoming):
         "_leave",
         "_partial_txn",
         "_refusal",
+        "_relay",
         "_second",
-        "_waiting",
         "unanswered",
     )
 
@@ -144,8 +93,7 @@ class Posting(Incoming):
         #: what ends the link once they are answered, and what is said to posts until then
         self._leave: Callable[[], None] | None = None
         self._refusal: Refusal | None = None
-        #: deliveries of the relay whose address is being looked up, and those behind them
-        self._waiting: deque[tuple[engine.Pointer, Octets, bool, Transaction | None]] = deque()
+        self._relay = Relay(connection.service, self) if address is None else None
         self._second = engine.link_remote_rcv_settle_mode(pointer) == engine.RCV_SECOND
         self._continues = continues
         engine.terminus_copy(engine.link_source(pointer), engine.link_remote_source(pointer))
@@ -183,68 +131,66 @@ class Posting(Incoming):
     # -- messages
 
     def on_message(self, delivery: engine.Pointer, message: Octets, state: int, settled: bool) -> None:
+        service = self.connection.service
         txn: Transaction | None = None
+        unknown: Refusal | None = None
         if state == engine.TRANSACTIONAL:
-            service = self.connection.service
             try:
                 txn_id = states.txn_id_of(delivery)
             except DecodeError as error:
-                self._refuse_unknown(delivery, settled, Refusal(Condition.DECODE_ERROR, str(error)))
-                return
-            txn = service.find(txn_id, self.connection)
-            if txn is None or txn.wanted is not None:
-                self._refuse_unknown(delivery, settled, service.unknown(txn_id))
-                return
-        if self._refusal is not None:
-            self._refuse_post(delivery, settled, txn, self._refusal)
-        elif self._waiting:
-            self._park(delivery, message, settled, txn)
+                unknown = Refusal(Condition.DECODE_ERROR, str(error))
+            else:
+                txn = service.find(txn_id, self.connection)
+                if txn is None or txn.wanted is not None:
+                    unknown = service.unknown(txn_id)
+        if settled:  # nothing will be said of it, so that it is not needed any more
+            engine.delivery_settle(delivery)
+        if unknown is not None:
+            self.refuse_unknown(delivery, settled, unknown)
+        elif self._refusal is not None:
+            self.refuse_post(delivery, settled, txn, self._refusal)
+        elif self._address is not None:
+            self.post(delivery, message, settled, txn, self._address)
         else:
-            self._post(delivery, message, settled, txn)
+            assert self._relay is not None
+            self._relay.take(delivery, message, settled, txn)
 
-    def _post(self, delivery: engine.Pointer, message: Octets, settled: bool, txn: Transaction | None) -> None:
+    def post(
+        self, delivery: engine.Pointer, message: Octets, settled: bool, txn: Transaction | None, address: Address
+    ) -> None:
         service = self.connection.service
         try:
-            facts = examine(message)
-            address = self._address
-            if address is None:
-                address = service.directory.known(_to(message))
-                if address is None:
-                    self._park(delivery, message, settled, txn)
-                    self._look_up(_to(message))
-                    return
-            terms = service.terms(facts, address)
+            terms = service.terms(examine(message), address)
             if txn is None:
+                if not settled:
+                    self.unanswered += 1
                 service.commit.add(
-                    PlainPost(self, None if settled else delivery, address, message, terms), len(message)
+                    PlainPost(service, self, None if settled else delivery, address, message, terms), len(message)
                 )
-                if settled:
-                    engine.delivery_settle(delivery)
                 return
             txn.post(address, message, terms)
         except DecodeError as error:
-            self._refuse_post(delivery, settled, txn, Refusal(Condition.DECODE_ERROR, f"malformed message: {error}"))
+            self.refuse_post(delivery, settled, txn, Refusal(Condition.DECODE_ERROR, f"malformed message: {error}"))
             return
         except Refusal as refusal:
-            self._refuse_post(delivery, settled, txn, refusal)
+            self.refuse_post(delivery, settled, txn, refusal)
             return
         if not settled:
             engine.set_state(delivery, engine.TRANSACTIONAL, txn.wire_state)
             if self._second:
                 txn.unsettled_posts.append((self, delivery))
                 return
-        engine.delivery_settle(delivery)
+            engine.delivery_settle(delivery)
 
-    def _refuse_unknown(self, delivery: engine.Pointer, settled: bool, refusal: Refusal) -> None:
+    def refuse_unknown(self, delivery: engine.Pointer, settled: bool, refusal: Refusal) -> None:
         """T24: the message is never stored."""
         if settled:
-            engine.delivery_settle(delivery)
             self.refuse(refusal)
         else:
             self.reject(delivery, refusal)
 
-    def _refuse_post(self, delivery: engine.Pointer, settled: bool, txn: Transaction | None, refusal: Refusal) -> None:
-        """T22, T23. A settled post outside transactions has no other way to hear of it than the end of its link."""
+    def refuse_post(self, delivery: engine.Pointer, settled: bool, txn: Transaction | None, refusal: Refusal) -> None:
+        """T22, T23. The sender of a settled post outside transactions learns of it by the end of its link alone."""
         log.info(
             "post refused",
             peer=self.connection.peer,
@@ -254,61 +200,42 @@ class Posting(Incoming):
         )
         if txn is not None and not self._continues:
             txn.refuse(refusal)
-        if not settled:
+        if settled:
             if txn is None:
-                self.reject(delivery, refusal)
-            else:
-                engine.set_state(delivery, engine.TRANSACTIONAL, states.rejected_in(txn.id, refusal))
-                engine.delivery_settle(delivery)
-                self.connection.mark()
-            return
-        engine.delivery_settle(delivery)
-        if txn is None:
-            self.refuse(refusal)
-        elif self._continues:
-            txn.refuse(refusal)  # settled: the peer cannot know of it but by the discharge (T22)
+                self.refuse(refusal)
+            elif self._continues:
+                txn.refuse(refusal)  # the peer learns of it by the discharge alone (T22)
+        elif txn is None:
+            self.reject(delivery, refusal)
+        else:
+            engine.set_state(delivery, engine.TRANSACTIONAL, states.rejected_in(txn.id, refusal))
+            engine.delivery_settle(delivery)
+            self.connection.mark()
 
     def reject(self, delivery: engine.Pointer, refusal: Refusal) -> None:
         engine.set_rejected(delivery, refusal.condition, refusal.description)
         engine.delivery_settle(delivery)
         self.connection.mark()
 
-    # -- the relay
-
-    def _park(self, delivery: engine.Pointer, message: Octets, settled: bool, txn: Transaction | None) -> None:
-        """Until an address is known, deliveries of this link wait in their order, and discharges wait for them."""
-        self._waiting.append((delivery, message, settled, txn))
-        if txn is not None:
-            txn.parked += 1
-
-    def _look_up(self, name: str) -> None:
-        self.connection.service.resolve(name, self._looked_up)
-
-    def _looked_up(self, address: Address | Refusal) -> None:
-        waiting = self._waiting
-        if not self.open or not waiting:
-            return
-        if isinstance(address, Refusal):
-            delivery, _, settled, txn = waiting.popleft()
-            self._refuse_post(delivery, settled, txn if txn is not None and txn.open else None, address)
-            if txn is not None:
-                txn.unpark()
-        while waiting and self.open:
-            delivery, message, settled, txn = waiting[0]
-            if txn is not None and not txn.open:  # its time ran out meanwhile
-                waiting.popleft()
-                self._refuse_unknown(delivery, settled, self.connection.service.unknown(txn.id))
-                continue
-            name = _to_or_none(message)
-            if name is not None and self.connection.service.directory.known(name) is None:
-                self._look_up(name)
-                return
-            waiting.popleft()
-            self._post(delivery, message, settled, txn)
-            if txn is not None:
-                txn.unpark()
+    def caught_up(self) -> None:
         self._left()
         self.connection.mark()
+
+    # -- answers of the store
+
+    def stored(self, delivery: engine.Pointer) -> None:
+        if self.open:
+            engine.delivery_update(delivery, engine.ACCEPTED)
+            engine.delivery_settle(delivery)
+            self.connection.mark()
+        self._answered()
+
+    def not_stored(self, delivery: engine.Pointer | None, refusal: Refusal) -> None:
+        if delivery is not None and self.open:
+            self.reject(delivery, refusal)
+        self.refuse(refusal)
+        if delivery is not None:
+            self._answered()
 
     # -- the end
 
@@ -317,13 +244,13 @@ class Posting(Incoming):
         """Something that was posted is not answered yet. The engine settles what is not when a link ends, without an
         outcome: that would say nothing of a message that may not be stored.
         """
-        return bool(self.unanswered or self._waiting)
+        return bool(self.unanswered or (self._relay is not None and self._relay.waiting))
 
     def when_answered(self, leave: Callable[[], None]) -> None:
         """End the link by ``leave`` when it is no longer busy; until then it takes nothing more."""
         self._leave = leave
 
-    def answered(self) -> None:
+    def _answered(self) -> None:
         self.unanswered -= 1
         self._left()
 
@@ -356,22 +283,5 @@ class Posting(Incoming):
         self._leave = None
         super().lost()
         self.connection.posting -= 1
-        while self._waiting:
-            _, _, _, txn = self._waiting.popleft()
-            if txn is not None and txn.open:
-                txn.refuse(Refusal(Condition.TXN_ROLLBACK, "a link was detached before what it posted was taken"))
-                txn.unpark()
-
-
-def _to(message: Octets) -> str:
-    name = to_of(message)
-    if name is None:
-        raise Refusal(Condition.PRECONDITION_FAILED, "the anonymous relay needs the property to in each message")
-    return name
-
-
-def _to_or_none(message: Octets) -> str | None:
-    try:
-        return to_of(message)
-    except DecodeError:
-        return None  # refused when its turn comes
+        if self._relay is not None:
+            self._relay.link_lost()

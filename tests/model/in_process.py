@@ -19,12 +19,12 @@ from coordinator.entries import Entry
 from coordinator.errors import Condition, Refusal
 from coordinator.message import examine
 from coordinator.outcomes import Kind
+from coordinator.posts import PlainPost, PostLink
 from coordinator.queues import Queue
 from coordinator.service import SWEEP_SECONDS, Service
 from coordinator.settings import AddressPattern, AddressSettings, LimitSettings, Settings, TransactionSettings
 from coordinator.transactions import Transaction
 from coordinator.transitions import TxnEvent
-from links.posting import PlainPost, Posting
 from store import recovery
 from store.database import connected
 from store.errors import StoreError
@@ -244,8 +244,8 @@ class _Plain(PlainPost):
     """Says when it is durable."""
 
     def __init__(self, sender: SenderEnd, label: Label | None, message: bytes, terms: Any) -> None:
-        link = cast("Posting", _AsLink(sender))
-        super().__init__(link, None, sender.address, message, terms)
+        link = cast("PostLink", _AsLink(sender))
+        super().__init__(sender.driver.service, link, None, sender.address, message, terms)
         self.sender = sender
         self.label = label
 
@@ -260,9 +260,8 @@ class _AsLink:
 
     def __init__(self, sender: SenderEnd) -> None:
         self.connection = sender
-        self.open = False
 
-    def refuse(self, refusal: Refusal) -> None:
+    def not_stored(self, delivery: object, refusal: Refusal) -> None:
         raise AssertionError(refusal)
 
 

@@ -13,6 +13,8 @@ import os
 import socket
 import time
 from collections import defaultdict, deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -86,10 +88,24 @@ class Peer:
         self.remote_open: Open | None = None
         self._octets = b""
         self._channels = 0
+        self._together: list[bytes] | None = None
 
     # -- octets
 
+    @contextmanager
+    def at_once(self) -> Iterator[None]:
+        """What is sent meanwhile is written as one piece."""
+        self._together = []
+        try:
+            yield
+        finally:
+            together, self._together = self._together, None
+            self.send_octets(b"".join(together))
+
     def send_octets(self, octets: bytes) -> None:
+        if self._together is not None:
+            self._together.append(octets)
+            return
         self.record.append(Octets(time.time(), True, octets))
         self.socket.sendall(octets)
 

@@ -1,0 +1,191 @@
+"""Posts on their way to the store: those outside transactions, and those of the anonymous relay, whose address is not
+known yet (rules T20 to T24, P9).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from coordinator.directory import Address
+from coordinator.encoding import DecodeError
+from coordinator.errors import Condition, Refusal
+from coordinator.message import to_of
+
+if TYPE_CHECKING:
+    from coordinator.entries import Entry
+    from coordinator.service import Service
+    from coordinator.transactions import Transaction
+    from store.commit.batch import Batch
+    from store.commit.terms import Terms
+    from store.errors import StoreError
+    from store.spool import Octets
+
+
+class PostLink(Protocol):
+    """A link on which a client posts. A ``delivery`` that its sender has settled is not looked at any more, so that
+    what was posted settled outlives its link.
+    """
+
+    @property
+    def connection(self) -> object:
+        """What a subscription compares that wants nothing of its own connection (no-local)."""
+
+    def stored(self, delivery: Any) -> None:
+        """A post outside transactions, which its sender has not settled, is durable."""
+
+    def not_stored(self, delivery: Any, refusal: Refusal) -> None:
+        """The store does not take a post outside transactions; ``delivery``: None where its sender has settled it."""
+
+    def post(self, delivery: Any, message: Octets, settled: bool, txn: Transaction | None, address: Address) -> None:
+        """Post a message of the relay, whose address is known now."""
+
+    def refuse_post(self, delivery: Any, settled: bool, txn: Transaction | None, refusal: Refusal) -> None:
+        """T22, T23."""
+
+    def refuse_unknown(self, delivery: Any, settled: bool, refusal: Refusal) -> None:
+        """T24: the post's transaction is not there (any more)."""
+
+    def caught_up(self) -> None:
+        """Nothing of the link waits for its address any more."""
+
+
+class PlainPost:
+    """Unit: one message posted outside transactions."""
+
+    __slots__ = ("_address", "_delivery", "_entry", "_id", "_link", "_message", "_service", "_terms")
+
+    def __init__(
+        self, service: Service, link: PostLink, delivery: Any, address: Address, message: Octets, terms: Terms
+    ) -> None:
+        """``delivery``: None where its sender has settled it."""
+        self._service = service
+        self._link = link
+        self._delivery = delivery
+        self._address = address
+        self._message = message
+        self._terms = terms
+        self._entry: Entry | None = None
+        self._id = 0
+
+    def write(self, batch: Batch) -> None:
+        service = self._service
+        if self._id:  # written before, in a batch that was refused for another unit
+            service.unposted(self._entry)
+        half_id = self._id = self._id or service.ids.next()
+        batch.half(half_id, bytes(16), self._address.id, self._message)
+        self._entry = service.write_entry(
+            batch, self._address, half_id, self._message, self._terms, self._link.connection
+        )
+
+    def durable(self) -> None:
+        self._service.posted(self._address, self._entry, self._id, self._terms)
+        if self._delivery is not None:
+            self._link.stored(self._delivery)
+
+    def refused(self, error: StoreError) -> None:
+        self._service.unposted(self._entry)
+        refusal = Refusal(Condition.INTERNAL_ERROR, "the store could not take the message")
+        self._link.not_stored(self._delivery, refusal)
+
+
+class Parked(NamedTuple):
+    """A post of the relay that waits for its address, or behind one that does."""
+
+    delivery: Any
+    message: Octets
+    settled: bool
+    txn: Transaction | None
+
+
+class Relay:
+    """The posts of one link to the anonymous relay that wait for an address, in their order; discharges wait for them.
+
+    What was posted settled stays when the link ends: it is forwarded as if it had been sent on a link of its own
+    (anonymous terminus 1.0, section 2.2).
+    """
+
+    __slots__ = ("_asked", "_going_on", "_link", "_link_open", "_resolved", "_service", "waiting")
+
+    def __init__(self, service: Service, link: PostLink) -> None:
+        self._service = service
+        self._link = link
+        self._link_open = True
+        self.waiting: deque[Parked] = deque()
+        #: the post whose address is being looked up
+        self._asked: Parked | None = None
+        #: what the look-up found
+        self._resolved: Address | Refusal | None = None
+        self._going_on = False
+
+    def take(self, delivery: Any, message: Octets, settled: bool, txn: Transaction | None) -> None:
+        """A message on the relay: posted at once where its address is known and nothing waits before it."""
+        self.waiting.append(Parked(delivery, message, settled, txn))
+        if txn is not None:
+            txn.parked += 1
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Post what can be posted. A loop: a look-up may answer at once, as may the one after it."""
+        if self._going_on:
+            return
+        self._going_on = True
+        try:
+            while self.waiting and self._asked is None:
+                self._next(self.waiting[0])
+        finally:
+            self._going_on = False
+        if not self.waiting and self._link_open:
+            self._link.caught_up()
+
+    def _next(self, post: Parked) -> None:
+        if post.txn is not None and not post.txn.open:  # it was decided meanwhile: its time ran out
+            self.waiting.popleft()
+            if self._link_open:
+                self._link.refuse_unknown(post.delivery, post.settled, self._service.unknown(post.txn.id))
+            return
+        found, self._resolved = self._resolved, None
+        if found is None:
+            try:
+                name = _to(post.message)
+            except DecodeError as error:
+                found = Refusal(Condition.DECODE_ERROR, f"malformed message: {error}")
+            except Refusal as refusal:
+                found = refusal
+            else:
+                found = self._service.directory.known(name)
+                if found is None:
+                    self._asked = post
+                    self._service.resolve(name, self._answered)
+                    return
+        self.waiting.popleft()
+        if isinstance(found, Refusal):
+            self._link.refuse_post(post.delivery, post.settled, post.txn, found)
+        else:
+            self._link.post(post.delivery, post.message, post.settled, post.txn, found)
+        if post.txn is not None:
+            post.txn.unpark()
+
+    def _answered(self, found: Address | Refusal) -> None:
+        asked, self._asked = self._asked, None
+        if self.waiting and self.waiting[0] is asked:  # else it went with its link
+            self._resolved = found
+        self._go_on()
+
+    def link_lost(self) -> None:
+        """Posts that their sender has not settled go with the link; it cannot be told what becomes of them."""
+        self._link_open = False
+        waiting, self.waiting = self.waiting, deque()
+        for post in waiting:
+            if post.settled:
+                self.waiting.append(post)
+            elif post.txn is not None and post.txn.open:
+                post.txn.refuse(Refusal(Condition.TXN_ROLLBACK, "a link was detached before what it posted was taken"))
+                post.txn.unpark()
+
+
+def _to(message: Octets) -> str:
+    name = to_of(message)
+    if name is None:
+        raise Refusal(Condition.PRECONDITION_FAILED, "the anonymous relay needs the property to in each message")
+    return name

@@ -1,0 +1,78 @@
+"""The anonymous relay while an address is looked up (rule P9; anonymous terminus 1.0)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.fix_service import Service
+from tests.fix_wire import Begin
+from tests.wire.frames import Accepted, Close, Detach, End, Target
+from tests.wire.messages import Properties, data
+from tests.wire.peer import Session
+from tests.wire.queues import condition
+
+#: longer than any name may be
+_INVALID = "x" * 1100
+
+
+@pytest.mark.rule("P9")
+def test_many_behind_one_that_is_looked_up_are_refused(begin: Begin, address: str) -> None:
+    """Each of them is answered, however many there are; the connection and the service go on."""
+    session = begin()
+    relay = session.sender(Target())
+    with session.peer.at_once():
+        first = relay.post(Properties(to=address).encoded() + data(b"x"))
+        others = [relay.post(Properties(to=_INVALID).encoded() + data(b"x")) for _ in range(400)]
+    assert relay.answer_to(first).state == Accepted()
+    for number in others:
+        assert condition(relay.answer_to(number).state) == "amqp:invalid-field"
+    assert session.receiver(address).bodies() == [b"x"]
+
+
+def _detach(session: Session, handle: int) -> None:
+    session.send(Detach(handle=handle, closed=True))
+
+
+def _end(session: Session, handle: int) -> None:
+    session.send(End())
+
+
+def _close(session: Session, handle: int) -> None:
+    session.send(Close())
+
+
+@pytest.mark.rule("P9")
+@pytest.mark.parametrize("leave", [_detach, _end, _close])
+def test_a_settled_message_outlives_its_link(begin: Begin, address: str, leave: Callable[[Session, int], None]) -> None:
+    """Its address is not known yet when its link ends; what is in its way is refused by then."""
+    session = begin()
+    relay = session.sender(Target())
+    names = [f"{address}-{number}" for number in range(3)]
+    with session.peer.at_once():
+        relay.post(Properties(to=f"{address}-first").encoded() + data(b"not settled"))
+        for name in names:
+            relay.post(Properties(to=name).encoded() + data(b"settled"), settled=True)
+        leave(session, relay.handle)
+    after = begin()
+    for name in names:
+        taken = after.receiver(name).take()
+        assert taken.body == b"settled"
+        taken.disposition(Accepted())
+
+
+@pytest.mark.rule("P9", "T31")
+def test_a_settled_message_in_a_transaction_outlives_its_session(begin: Begin, address: str, service: Service) -> None:
+    """The session of the relay ends; the control link is on another, and its commit has the message."""
+    session = begin()
+    control = session.control()
+    txn = control.declare()
+    other = session.peer.begin()
+    relay = other.sender(Target())
+    with session.peer.at_once():
+        relay.post(Properties(to=address).encoded() + data(b"settled"), settled=True, txn=txn)
+        other.send(End())
+    session.peer.wait(End)
+    control.commit(txn)
+    assert session.receiver(address).bodies() == [b"settled"]

@@ -7,7 +7,8 @@ over the entries of its group, reads on from it page by page without taking anyt
 what matches by id (``store.queries.TAKE``). What does not match is neither leased nor kept: memory is one page, others
 (here or on other instances) see no difference, and the cursor never passes what it might still want:
 
-* It stops where the consumer's room ends, and goes on from there.
+* It stops where the consumer's room ends, and goes on from there; so it does where selectors have used up their share
+  of the turn.
 * An entry that lies in this instance's own window is taken out of it; one that is in a consumer's hands is passed, and
   when any comes back, or arrives, the cursor goes back to before it.
 * This works alike when the instance holds the group whole and when it leases row by row: a row taken so carries its
@@ -185,7 +186,12 @@ class Search:
         chosen: list[Entry] = []
         given = 0
         now = now_micros()
+        selecting = queue.service.selecting
+        hurried = False
         for row in rows:
+            if selecting.used_up:
+                hurried = True
+                break
             held = queue.held.get(row[0])
             entry = queue.service.entry_of(queue, row) if held is None else held
             if self._wants(entry, now):
@@ -200,7 +206,10 @@ class Search:
                     given += 1
             at = entry.order
         cursor.stale = cursor.stale or bool(rows)
-        self._page = min(max(2 * room, _FEWEST), _MOST) if chosen or given else min(2 * self._page, _MOST)
+        if hurried:
+            self._page = max(self._page // 2, _FEWEST)
+        else:
+            self._page = min(max(2 * room, _FEWEST), _MOST) if chosen or given else min(2 * self._page, _MOST)
         if not rows and self._whole_began is not None and cursor.rank is Rank.NORMAL:
             self._whole_took = time.monotonic() - self._whole_began
             self._whole_began = None

@@ -6,36 +6,42 @@ but not to ``NOT``. The rules where the specification leaves room, or people exp
 * Values that are not alike compare as false, with ``<>`` too; only numbers have an order. A literal that can never be
   what its operator needs is an error of the selector.
 * Arithmetic on what is no number is unknown, and so is a division by zero. Exact numbers divide as in Java: ``7 / 2``
-  is 3. They do not overflow.
+  is 3. They do not overflow up to 1,024 bits.
 * A condition that is neither true nor false (a property that is a string, say) is unknown.
 * Names are those of the JMS mapping: ``JMSMessageID``… as Qpid JMS shows them, application properties as they are.
   Beside them ``amqp.message_id``, ``amqp.subject``… name the fields of header and properties as AMQP has them, and a
   name in double quotes is an application property whatever its characters.
 
-The text and its nesting are bounded, ``LIKE`` takes time in proportion to text times pattern at most.
+What a selector may cost is bounded: its text, its nesting, and the work of one evaluation, in octets looked at
+(``MOST_WORK``). Beyond it the selector is unknown for the message, which is not selected then.
+
+The file is long as the grammar and what it is compiled to are one thing: a function for each kind of node.
 """
 
 from __future__ import annotations
 
 import operator
-import re
+import time
 from collections.abc import Callable
 from enum import Enum
 from functools import cache
 from typing import NamedTuple
-from uuid import UUID
 
 from lark import Lark, Token, Tree
 from lark.exceptions import UnexpectedCharacters, UnexpectedEOF, UnexpectedToken
 
-from coordinator.encoding import DecodeError, pairs, scalar, skip
 from coordinator.errors import Condition, Refusal
-from coordinator.message import APPLICATION_PROPERTIES, HEADER, PROPERTIES, fields_of, sections
+from coordinator.like import Pattern
+from coordinator.selectable import AMQP_FIELDS, JMS_FIELDS, NOT_SELECTABLE, Evaluate, TooMuchWork, View
 
 #: characters of a selector
-LONGEST = 16_384
+LONGEST = 8192
 #: levels of conditions within conditions
 DEEPEST = 100
+#: bits of an exact number; one that outgrows them is unknown
+_WIDEST = 1024
+#: for all selectors together, in one turn
+_TURN_SECONDS = 0.02
 
 _GRAMMAR = r"""
 ?start: disjunction
@@ -84,9 +90,6 @@ class Kind(Enum):
     TRUTH = "a condition"
 
 
-Evaluate = Callable[["View"], object]
-
-
 class _Compiled(NamedTuple):
     kind: Kind
     evaluate: Evaluate
@@ -105,146 +108,29 @@ class Selector:
 
     def matches(self, message: bytes, attempts: int) -> bool:
         """Whether it is true for a stored message; ``attempts``: failed deliveries so far."""
-        return self._condition(View(message, attempts)) is True
-
-
-# -- messages
-
-
-class View:
-    """A message as selectors see it; its sections are decoded when first asked for."""
-
-    __slots__ = ("_application", "_header", "_message", "_properties", "_properties_at", "attempts")
-
-    def __init__(self, message: bytes, attempts: int) -> None:
-        self._message = message
-        self.attempts = attempts
-        self._header: list[object] | None = None
-        self._properties: list[object] = []
-        self._properties_at = -1
-        #: encoded keys and values
-        self._application: dict[object, bytes] = {}
-
-    def _read(self) -> list[object]:
-        header: list[object] = []
-        self._header = header
-        message = self._message
         try:
-            for code, _, value, _ in sections(message, APPLICATION_PROPERTIES):
-                if code == HEADER:
-                    self._header = header = fields_of(message, value, HEADER)
-                elif code == PROPERTIES:
-                    self._properties = fields_of(message, value, PROPERTIES)
-                    self._properties_at = value
-                elif code == APPLICATION_PROPERTIES:
-                    self._application = {key: pair for key, pair in pairs(message, value) if isinstance(key, str)}
-        except DecodeError:
-            pass  # what cannot be read is not there
-        return header
-
-    def header(self, index: int) -> object:
-        fields = self._header
-        if fields is None:
-            fields = self._read()
-        return fields[index] if len(fields) > index else None
-
-    def property(self, index: int) -> object:
-        if self._header is None:
-            self._read()
-        fields = self._properties
-        return fields[index] if len(fields) > index else None
-
-    def application(self, name: str) -> object:
-        if self._header is None:
-            self._read()
-        pair = self._application.get(name)
-        if pair is None:
-            return None
-        try:
-            return scalar(pair, skip(pair, 0))[0]
-        except DecodeError:
-            return None  # what cannot be read is not there, nor what a property cannot be (part 3, section 3.2.5)
-
-    def is_uuid(self, index: int) -> bool:
-        """Whether the property, octets once decoded, is a uuid."""
-        at = self._properties_at
-        at += 3 if self._message[at] == 0xC0 else 9
-        for _ in range(index):
-            at = skip(self._message, at)
-        return self._message[at] == 0x98
+            return self._condition(View(message, attempts)) is True
+        except TooMuchWork:
+            return False
 
 
-_HEADER_FIELDS = ("durable", "priority", "ttl", "first_acquirer", "delivery_count")
-_PROPERTY_FIELDS = (
-    "message_id", "user_id", "to", "subject", "reply_to", "correlation_id", "content_type", "content_encoding",
-    "absolute_expiry_time", "creation_time", "group_id", "group_sequence", "reply_to_group_id",
-)  # fmt: skip
-_MESSAGE_ID, _USER_ID, _SUBJECT, _CORRELATION_ID = 0, 1, 3, 5
-_CREATION_TIME, _GROUP_ID, _GROUP_SEQUENCE = 9, 10, 11
-_DEFAULT_PRIORITY = 4
-#: what Qpid JMS writes before ids that are strings of its own, so that they cannot be taken for others
-_ESCAPED_IDS = ("ID:AMQP_BINARY:", "ID:AMQP_UUID:", "ID:AMQP_ULONG:", "ID:AMQP_STRING:", "ID:AMQP_NO_PREFIX:")
+class TurnShare:
+    """The time that selectors have in one turn of the reactor; what is left goes on in the next, after all others."""
 
+    __slots__ = ("_end",)
 
-def _id(view: View, index: int) -> str | None:
-    """A message-id or correlation-id that is no string, as Qpid JMS shows it; None where there is none."""
-    found = view.property(index)
-    if type(found) is int:
-        return f"ID:AMQP_ULONG:{found}"
-    if isinstance(found, bytes):
-        return f"ID:AMQP_UUID:{UUID(bytes=found)}" if view.is_uuid(index) else f"ID:AMQP_BINARY:{found.hex().upper()}"
-    return None
+    def __init__(self) -> None:
+        self._end = 0.0
 
+    def renew(self) -> None:
+        self._end = 0.0
 
-def _message_id(view: View) -> object:
-    found = view.property(_MESSAGE_ID)
-    if not isinstance(found, str):
-        return _id(view, _MESSAGE_ID)
-    if found.startswith(_ESCAPED_IDS):
-        return f"ID:AMQP_STRING:{found}"
-    return found if found.startswith("ID:") else f"ID:AMQP_NO_PREFIX:{found}"
-
-
-def _correlation_id(view: View) -> object:
-    found = view.property(_CORRELATION_ID)
-    if not isinstance(found, str):
-        return _id(view, _CORRELATION_ID)
-    return f"ID:AMQP_STRING:{found}" if found.startswith(_ESCAPED_IDS) else found
-
-
-def _priority(view: View) -> object:
-    found = view.header(1)
-    return min(found, 9) if type(found) is int else _DEFAULT_PRIORITY
-
-
-def _user_id(view: View) -> object:
-    found = view.property(_USER_ID)
-    return found.decode("utf-8", "replace") if isinstance(found, bytes) else None
-
-
-_JMS_FIELDS: dict[str, Evaluate] = {
-    "JMSMessageID": _message_id,
-    "JMSCorrelationID": _correlation_id,
-    "JMSType": lambda view: view.property(_SUBJECT),
-    "JMSPriority": _priority,
-    "JMSDeliveryMode": lambda view: "PERSISTENT" if view.header(0) is True else "NON_PERSISTENT",
-    "JMSTimestamp": lambda view: view.property(_CREATION_TIME),
-    "JMSXUserID": _user_id,
-    "JMSXGroupID": lambda view: view.property(_GROUP_ID),
-    "JMSXGroupSeq": lambda view: view.property(_GROUP_SEQUENCE),
-    "JMSXDeliveryCount": lambda view: view.attempts + 1,
-}
-_NOT_SELECTABLE = frozenset(("JMSDestination", "JMSReplyTo", "JMSExpiration", "JMSRedelivered", "JMSDeliveryTime"))
-
-
-def _field(index: int, read: Callable[[View, int], object]) -> Evaluate:
-    return lambda view: read(view, index)
-
-
-_AMQP_FIELDS: dict[str, Evaluate] = {
-    **{f"amqp.{name}": _field(index, View.header) for index, name in enumerate(_HEADER_FIELDS)},
-    **{f"amqp.{name}": _field(index, View.property) for index, name in enumerate(_PROPERTY_FIELDS)},
-}
+    @property
+    def used_up(self) -> bool:
+        now = time.monotonic()
+        if not self._end:
+            self._end = now + _TURN_SECONDS
+        return now >= self._end
 
 
 # -- text
@@ -333,12 +219,12 @@ def _constant(kind: Kind, value: object) -> _Compiled:
 
 def _name(token: Token) -> _Compiled:
     name = str(token)
-    found = _JMS_FIELDS.get(name, _AMQP_FIELDS.get(name))
+    found = JMS_FIELDS.get(name, AMQP_FIELDS.get(name))
     if found is None:
-        if name in _NOT_SELECTABLE:
-            raise _bad_at(token, f"{name} cannot be selected by; of the JMS headers {', '.join(_JMS_FIELDS)} can")
+        if name in NOT_SELECTABLE:
+            raise _bad_at(token, f"{name} cannot be selected by; of the JMS headers {', '.join(JMS_FIELDS)} can")
         if name.startswith("amqp."):
-            raise _bad_at(token, f"{_shown(name)} is no field; expected one of {', '.join(_AMQP_FIELDS)}")
+            raise _bad_at(token, f"{_shown(name)} is no field; expected one of {', '.join(AMQP_FIELDS)}")
         found = _application(name)
     return _Compiled(Kind.ANY, found)
 
@@ -438,6 +324,8 @@ def _comparison(node: Tree[Token], deep: int) -> _Compiled:
         one, other = left(view), right(view)
         if one is None or other is None:
             return None
+        if isinstance(one, str) and isinstance(other, str):
+            view.spend(min(len(one), len(other)))
         return _alike(one, other) and (one == other) is same
 
     return _Compiled(Kind.TRUTH, equal)
@@ -490,14 +378,14 @@ def _identifier(node: _Node, what: str) -> Evaluate:
     return _compile(node, 0).evaluate
 
 
-def _on_strings(node: Tree[Token], evaluate: Evaluate, test: Callable[[str], bool]) -> _Compiled:
+def _on_strings(node: Tree[Token], evaluate: Evaluate, test: Callable[[View, str], bool]) -> _Compiled:
     negative = _has(node, "NOT")
 
     def tested(view: View) -> object:
         found = evaluate(view)
         if found is None:
             return None
-        return (isinstance(found, str) and test(found)) is not negative
+        return (isinstance(found, str) and test(view, found)) is not negative
 
     return _Compiled(Kind.TRUTH, tested)
 
@@ -507,7 +395,7 @@ def _membership(node: Tree[Token], deep: int) -> _Compiled:
     strings = frozenset(
         _unquoted(child) for child in node.children[1:] if isinstance(child, Token) and child.type == "STRING"
     )
-    return _on_strings(node, evaluate, strings.__contains__)
+    return _on_strings(node, evaluate, lambda _, text: text in strings)
 
 
 def _like(node: Tree[Token], deep: int) -> _Compiled:
@@ -518,32 +406,30 @@ def _like(node: Tree[Token], deep: int) -> _Compiled:
         escape = _unquoted(escapes[0])
         if len(escape) != 1:
             raise _bad_at(escapes[0], f"ESCAPE needs one character, not {len(escape)}")
-    expression = _pattern(pattern, _unquoted(pattern), escape)
-    return _on_strings(node, evaluate, lambda text: expression.fullmatch(text) is not None)
+    like = Pattern(_segments(pattern, _unquoted(pattern), escape))
+
+    def test(view: View, text: str) -> bool:
+        view.spend(len(text) * like.cost)
+        return like.matches(text)
+
+    return _on_strings(node, evaluate, test)
 
 
-def _pattern(token: Token, pattern: str, escape: str) -> re.Pattern[str]:
-    """``%`` any characters, ``_`` one. What stands between two ``%`` is found at its first place, and not looked for
-    again (atomic groups), so that nothing multiplies.
-    """
-    pieces = [""]
+def _segments(token: Token, pattern: str, escape: str) -> list[list[str]]:
+    """What stands before, between and behind each ``%``: characters, the empty one for any (``_``)."""
+    segments: list[list[str]] = [[]]
     characters = iter(pattern)
     for character in characters:
         if escape and character == escape:
             following = next(characters, "")
             if following not in ("%", "_", escape) or not following:
                 raise _bad_at(token, f"{escape!r} stands before neither % nor _ nor itself in the pattern")
-            pieces[-1] += re.escape(following)
+            segments[-1].append(following)
         elif character == "%":
-            if pieces[-1] or len(pieces) == 1:
-                pieces.append("")
+            segments.append([])
         else:
-            pieces[-1] += "." if character == "_" else re.escape(character)
-    first, *others = pieces
-    if not others:
-        return re.compile(first, re.DOTALL)
-    *middle, last = others
-    return re.compile(first + "".join(f"(?>.*?{piece})" for piece in middle) + ".*" + last, re.DOTALL)
+            segments[-1].append("" if character == "_" else character)
+    return segments
 
 
 def _null(node: Tree[Token], deep: int) -> _Compiled:
@@ -568,6 +454,8 @@ def _arithmetic(node: Tree[Token], deep: int) -> _Compiled:
             try:
                 result = calculated(result, other)  # type: ignore[arg-type]
             except (ZeroDivisionError, OverflowError):
+                return None
+            if type(result) is int and result.bit_length() > _WIDEST:
                 return None
         return result
 

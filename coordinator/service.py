@@ -20,6 +20,7 @@ from coordinator.fifo import FifoQueue, message_group
 from coordinator.message import NO_FACTS
 from coordinator.queues import Queue
 from coordinator.schedule import Schedule
+from coordinator.selectors import TurnShare
 from coordinator.settlements import Expiry, SetAside, Settlement
 from coordinator.sole import SoleConnections
 from coordinator.transactions import Transaction
@@ -121,6 +122,7 @@ class Service:
         self.dead_letters = DeadLetters(self)
         self.sole_connections = SoleConnections(self)
         self.schedule = Schedule(self)
+        self.selecting = TurnShare()
 
     def start(self) -> None:
         self.commit.start()
@@ -146,6 +148,7 @@ class Service:
         """
         active = bool(self.dirty_queues or self._settling)
         self.ids.advance()
+        self.selecting.renew()
         while self.dirty_queues:
             dirty = self.dirty_queues
             self.dirty_queues = []

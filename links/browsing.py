@@ -108,8 +108,8 @@ class Browsing(Outgoing):
             seen = at.get(entry.priority, 0)
             if entry.id <= seen:
                 return entry.priority, seen
-            if self.credit <= 0:
-                break  # it looks at more than it may send
+            if self.credit <= 0 or (self._selector is not None and self.connection.service.selecting.used_up):
+                break  # it looks at more than it may send, or may choose from in one turn
             at[entry.priority] = entry.id
             behind = (entry.priority, entry.id)
             held = self._queue.held.get(entry.id)

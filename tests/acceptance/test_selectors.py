@@ -259,3 +259,18 @@ def test_no_local_leaves_out_what_its_own_connection_posts(begin: Begin, address
     post(other.sender(address), range(3, 5))
     assert quiet.bodies() == ["m3", "m4"]
     assert every.bodies() == [f"m{n}" for n in range(5)]
+
+
+@pytest.mark.rule("P14")
+def test_a_selector_that_costs_much_holds_up_nobody(begin: Begin, address: str) -> None:
+    """A long pattern over long properties, and what is behind them; another client is served meanwhile."""
+    session, neighbour = begin(), begin()
+    sender = session.sender(address)
+    for number in range(4):
+        assert sender.outcome(numbered(number, s="a" * 900_000)) == Accepted()
+    post(sender, range(4, 6))
+    chosen = select(session, address, "s LIKE '%" + "a" * 7000 + "b%' OR s LIKE '%" + "a_" * 400 + "b%' OR n = 5")
+    chosen.credit(10)
+    for number in range(20):
+        post(neighbour.sender(f"{address}-beside"), range(number, number + 1))
+    assert chosen.take().body == "m5"

@@ -6,14 +6,17 @@ import random
 import sqlite3
 import uuid
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from coordinator.entries import Entry
 from coordinator.errors import Condition, Refusal
-from coordinator.selectors import DEEPEST, LONGEST, Selector
+from coordinator.search import Search
+from coordinator.selectors import DEEPEST, LONGEST, Selector, TurnShare
 from tests.wire.frames import Record
 from tests.wire.messages import APPLICATION_PROPERTIES, Header, Properties, data, section
 from tests.wire.types import Byte, Char, Double, Float, Int, Long, Short, Symbol, Timestamp, UInt, ULong
@@ -296,6 +299,69 @@ def test_neither_patterns_nor_nesting_blow_up() -> None:
     """Both would take longer than the world is old, or overflow the stack, were they done naively."""
     stored = message(s="a" * 20_000)
     assert three_valued("s LIKE '" + "%a" * 200 + "%b'", stored) is False
-    assert three_valued("(" * 5000 + "s IS NULL" + ")" * 5000, stored) is False
-    assert three_valued(" OR ".join(["s = 'b'"] * 1000), stored) is False
-    assert three_valued(" * ".join(["9223372036854775807"] * 700) + " * 1.0 > 1", stored) is None
+    assert three_valued("(" * 4000 + "s IS NULL" + ")" * 4000, stored) is False
+    assert three_valued(" OR ".join(["s = 'b'"] * 700), stored) is False
+    assert three_valued(" * ".join(["9223372036854775807"] * 350) + " * 1.0 > 1", stored) is None
+
+
+@given(st.text("ab%_", max_size=12), st.text("ab", max_size=12))
+def test_a_pattern_is_what_a_naive_matcher_says(pattern: str, text: str) -> None:
+    def naive(at: int, of: int) -> bool:
+        if at == len(pattern):
+            return of == len(text)
+        if pattern[at] == "%":
+            return any(naive(at + 1, each) for each in range(of, len(text) + 1))
+        return of < len(text) and pattern[at] in ("_", text[of]) and naive(at + 1, of + 1)
+
+    assert three_valued(f"s LIKE '{pattern}'", message(s=text)) is naive(0, 0)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("s LIKE '%" + "a" * 8000 + "b%'", id="a long segment"),
+        pytest.param("s LIKE '" + "%a_" * 2000 + "b%'", id="many with any character"),
+        pytest.param("s LIKE '%" + "a_" * 3000 + "b%'", id="one long with any character"),
+        pytest.param(" OR ".join(["s LIKE '%b%'"] * 500), id="many patterns"),
+        pytest.param(" OR ".join(["s = t"] * 700), id="many comparisons"),
+    ],
+)
+def test_too_much_work_for_one_message_is_unknown(text: str) -> None:
+    """Neither the selector nor its negation holds; for a message of a usual size it does."""
+    assert three_valued(text, message(s="a" * 900_000, t="a" * 899_999 + "b")) is None
+    assert three_valued(text, message(s="a" * 400, t="a" * 399 + "b")) is False
+
+
+def test_an_exact_number_that_outgrows_its_bits_is_unknown() -> None:
+    stored = message(i=Long(2))
+    assert three_valued(" * ".join(["i"] * 1000) + " > 0", stored) is True
+    assert three_valued(" * ".join(["i"] * 1030) + " > 0", stored) is None
+
+
+def test_a_search_stops_where_selectors_have_used_up_their_share_of_the_turn() -> None:
+    """What it has not looked at it asks for again, in the next turn."""
+    share = TurnShare()
+    service: Any = SimpleNamespace(selecting=share, peers=0, queries=SimpleNamespace(ask=lambda *asked: None))
+    touched: list[bool] = []
+    queue: Any = SimpleNamespace(
+        service=service, searches=[], returning=0, group_id=1, held={}, touch=lambda: touched.append(True)
+    )
+    looked: list[bytes] = []
+
+    class Slow(Selector):
+        def matches(self, message: bytes, attempts: int) -> bool:
+            looked.append(message)
+            share._end = 1.0
+            return False
+
+    consumer: Any = SimpleNamespace(room=10, draining=False)
+    service.entry_of = lambda _, row: Entry(queue, row[0], row[0], b"%d" % row[0], 0, 0, b"")
+    search = Search(queue, consumer, Slow("a = 1"))
+    queue.searches.append(search)
+    rows: Any = [(1,), (2,), (3,)]
+    for seen in ([b"1"], [b"1", b"2"], [b"1", b"2", b"3"]):
+        share.renew()
+        search._seen(search._cursors[1], [row for row in rows if row[0] > search._cursors[1].at[1]])
+        assert looked == seen
+        assert search._cursors[1].stale
+    assert len(touched) == 3

@@ -20,10 +20,10 @@ test:
 	@$(MAKE) --no-print-directory check
 	$(BIN)/python -m pytest $(ARGS)
 
-#: make test-quick  unit tests only: no service, no PostgreSQL
+#: make test-quick  unit tests, and the rules beside their model in one process: no service
 test-quick:
 	@.ci/bootstrap check
-	$(BIN)/python -m pytest tests/unit $(ARGS)
+	$(BIN)/python -m pytest tests/unit tests/model/test_in_process.py $(ARGS)
 
 #: make check       format, lint, types, import directions
 check:

@@ -125,16 +125,24 @@ def test_a_part_inserts_what_the_table_needs(part: str) -> None:
 
 
 def _combinations() -> Iterator[tuple[str, ...]]:
-    """Each that :meth:`Batch.parts` can give, in its order."""
+    """Each that :meth:`Batch.parts` can give, in its order; what is pinned comes with the group that is shared."""
     for chosen in itertools.product(
-        ("", "half"), ("", "entry"), ("", "particular"), ("", "fan"), ("", "gone"), ("", "back"), ("", "yielded"),
-        ("", "commit"), ("", "op"), ("", "wake"), ("", "mark"),
+        ("", "half"), ("", "entry"), ("", "particular"), ("", "fan", "fan_others"), ("", "gone"), ("", "back"),
+        ("", "yielded"), ("", "shared", "shared pinned"), ("", "commit"), ("", "op"), ("", "wake"), ("", "mark"),
     ):  # fmt: skip
-        parts = tuple(filter(None, chosen))
+        parts = tuple(" ".join(chosen).split())
         traced = {"half", "commit", "op"} & set(parts)
-        changes = {"gone", "back", "yielded"} & set(parts)
+        changes = {"gone", "back", "yielded", "shared"} & set(parts)
         if parts and ("mark" in parts) == (bool(changes) and not traced):
             yield parts
+
+
+def test_no_part_is_left_out_of_the_combinations() -> None:
+    """Nor of the batches that are compared with them."""
+    given = {whole.parts()[0] for whole in _batches()}
+    assert {part for parts in _combinations() for part in parts} == set(statements.PARTS)
+    assert {part for parts in given for part in parts} == set(statements.PARTS)
+    assert given <= set(_combinations())
 
 
 def test_each_combination_prepares_on_a_migrated_database(database_url: str) -> None:
@@ -151,7 +159,7 @@ def test_each_combination_prepares_on_a_migrated_database(database_url: str) -> 
             expected = [_ARRAY_OIDS[kind[:-2]] if kind.endswith("[]") else _OIDS[kind] for kind in types]
             assert [described.param_type(number) for number in range(described.nparams)] == expected, parts
             count += 1
-    assert count == 1023
+    assert count == 2**9 * 3 * 3 - 1
 
 
 def test_arrays_say_the_types_that_the_statement_expects() -> None:
@@ -169,15 +177,26 @@ def test_arrays_say_the_types_that_the_statement_expects() -> None:
         assert int.from_bytes(octets[8:12], "big") == _OIDS[name]
 
 
+def _batches() -> Iterator[batch.Batch]:
+    """With everything but what shuts each other out: a topic's message for all groups or for some, a row or a mark."""
+    for without in ([], [2]):
+        whole = _full_batch()
+        whole.fan(1, 1, terms.PLAIN, without)
+        yield whole
+    changes = batch.Batch()
+    changes.yield_entry(1, 4, acquired=True)
+    yield changes
+
+
 def _full_batch() -> batch.Batch:
     whole = batch.Batch()
     whole.half(1, statements.NO_TXN, 1, b"m")
     whole.entry(1, 1, 7, terms.PLAIN)
     whole.entry(1, 1, 7, terms.Terms(priority=9))
-    whole.fan(1, 1, terms.PLAIN)
     whole.gone(1, 2)
     whole.back(1, 3, attempts=1, lease=0)
     whole.yield_entry(1, 4, acquired=True)
+    whole.share(1, [5])
     whole.commit_ids.append(bytes(16))
     whole.commit_posted.append(1)
     whole.op(bytes(15) + b"\1", b"accept", covers=[(1, 1)])
@@ -186,13 +205,12 @@ def _full_batch() -> batch.Batch:
 
 
 def test_a_batch_gives_the_parameters_its_parts_take() -> None:
-    names, parameters = _full_batch().parts()
-    types = [kind for name in names for kind in statements.PARTS[name][1]]
-    assert names == ("half", "entry", "particular", "fan", "gone", "back", "yielded", "commit", "op", "wake")
-    assert len(parameters) == len(types) + 1
-    for kind, octets in zip(types, parameters, strict=False):
-        if kind.endswith("[]"):
-            assert int.from_bytes(octets[8:12], "big") == _OIDS[kind[:-2]]
+    for whole in _batches():
+        names, parameters = whole.parts()
+        types = [kind for name in names for kind in statements.PARTS[name][1]]
+        assert len(parameters) == len(types) + bool({"gone", "back"} & set(names))
+        made = [(kind, octets) for kind, octets in zip(types, parameters, strict=False) if kind.endswith("[]")]
+        assert [int.from_bytes(octets[8:12], "big") for _, octets in made] == [_OIDS[kind[:-2]] for kind, _ in made]
 
 
 # -- plans

@@ -25,6 +25,7 @@ from coordinator.encoding import (
 from coordinator.message import annotate, first_annotations, front_of, merge_maps
 from store import queries
 from store.commit.terms import PLAIN
+from store.errors import AddressGone, GroupsChanged, StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from coordinator.service import Service
     from store.asking import Row
     from store.commit.batch import Batch
-    from store.errors import StoreError
 
 log = structlog.get_logger(__name__)
 
@@ -68,11 +68,11 @@ class DeadLetters:
             return
         for row in rows:
             self._moving += 1
-            self._take_up(row)
+            self.take_up(row)
         if not rows and self._again:
             self.wake()
 
-    def _take_up(self, row: Row) -> None:
+    def take_up(self, row: Row) -> None:
         address = row[8] or f"group-{row[0]}"
         # a dead letter that cannot be delivered is put into a readable one, at the same address
         name = address if address.startswith(PREFIX) else PREFIX + (row[9] or address)
@@ -124,6 +124,15 @@ class Burial:
         self._service.dead_letters.moved()
 
     def refused(self, error: StoreError) -> None:
+        if isinstance(error, GroupsChanged):
+            self._address.fans = True
+            self._service.commit.add(self)
+            return
+        if isinstance(error, AddressGone):  # it is made again
+            self._service.unposted(self._entry)
+            self._service.directory.removed(self._address)
+            self._service.dead_letters.take_up(self._row)
+            return
         log.error("a dead letter was refused", origin=self._origin, error=str(error))
         self._service.unposted(self._entry)
         self._service.dead_letters.moved()

@@ -6,12 +6,13 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from itertools import islice
+from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
 from coordinator import addresses
-from coordinator.addresses import AddressInvalid, AddressPolicy, NewAddress
+from coordinator.addresses import AddressInvalid, AddressPolicy, NewAddress, shown
 from coordinator.dead_letters import PREFIX as DEAD_LETTERS
 from coordinator.errors import Condition, Refusal
 from coordinator.queues import Queue
@@ -26,8 +27,15 @@ log = structlog.get_logger(__name__)
 
 Found = Callable[["Address | Refusal"], None]
 
-#: Addresses kept in memory; those that nobody uses go first.
+#: Addresses kept in memory, beside those that have links; the least used goes first.
 MOST_KNOWN = 100_000
+
+
+class User(Protocol):
+    """What has to do with an address as long as it lasts: a link, or one that is being attached."""
+
+    def refuse(self, refusal: Refusal) -> None:
+        """The address is no more."""
 
 
 class Address:
@@ -41,6 +49,7 @@ class Address:
         "dynamic",
         "fans",
         "fifo",
+        "gone",
         "id",
         "max_attempts",
         "name",
@@ -48,6 +57,7 @@ class Address:
         "queue",
         "subscriptions",
         "topic",
+        "users",
     )
 
     def __init__(
@@ -74,6 +84,10 @@ class Address:
         self.on_expiry = on_expiry
         #: groups, beside the default one, that have a consumer here
         self.subscriptions: list[Queue] = []
+        #: they are told when it is removed, and until they are gone it is not forgotten
+        self.users: set[User] = set()
+        #: it was removed
+        self.gone = False
 
 
 class Directory:
@@ -85,7 +99,10 @@ class Directory:
         self._waiting: dict[tuple[str, str], list[Found]] = {}
 
     def known(self, name: str) -> Address | None:
-        return self._known.get(name)
+        address = self._known.get(name)
+        if address is not None:
+            self._known.move_to_end(name)
+        return address
 
     def changed(self, name: str) -> None:
         """It was changed or removed, here or elsewhere: ask the store. Links that use it keep the same object."""
@@ -101,15 +118,27 @@ class Directory:
             return
         if rows:
             self._remember(name, rows[0])
-        else:
-            self._known.pop(name, None)
+        elif name in self._known:
+            self.removed(self._known[name])
+
+    def removed(self, address: Address) -> None:
+        """It is no more, here and in the store: its links are told, and what asks for its name looks anew."""
+        if self._known.get(address.name) is address:
+            del self._known[address.name]
+        address.gone = True
+        for queue in (address.queue, *address.subscriptions):
+            if queue is not None:
+                self._service.queues.pop(queue.group_id, None)
+        users, address.users = address.users, set()
+        for user in users:
+            user.refuse(resource_deleted(address))
 
     def resolve(self, name: str, found: Found, *, origin: str = "use", topic: bool = False) -> None:
         """Find the address, or make it where the settings allow; ``found`` hears of it now or later.
 
         ``topic``: the client means a topic (a capability of its terminus); it counts where no pattern says otherwise.
         """
-        address = self._known.get(name)
+        address = self.known(name)
         if address is not None:
             found(address)
             return
@@ -187,6 +216,8 @@ class Directory:
         if known is not None and known.id == address_id:
             known.fans = topic or groups
             return known
+        if known is not None:
+            self.removed(known)
         queue = None
         if group is not None and not topic:
             queue = self._service.queue(
@@ -210,9 +241,16 @@ class Directory:
         )
         address.fans = topic or groups
         self._known[name] = address
-        if len(self._known) > MOST_KNOWN:
-            self._known.popitem(last=False)
+        self._forget_least_used()
         return address
+
+    def _forget_least_used(self) -> None:
+        """Another look-up would make a second object of the same address: one that has users stays."""
+        for name, address in list(islice(self._known.items(), max(0, len(self._known) - MOST_KNOWN))):
+            if address.users:
+                self._known.move_to_end(name)
+            else:
+                del self._known[name]
 
     def _tell(self, name: str, origin: str, found: Address | Refusal) -> None:
         for callback in self._waiting.pop((name, origin), ()):
@@ -220,10 +258,18 @@ class Directory:
 
     def remove_dynamic(self, address: Address) -> None:
         """The link (or connection) that it lived with is gone; so are its messages."""
-        self._known.pop(address.name, None)
-        if address.queue is not None:
-            self._service.queues.pop(address.queue.group_id, None)
-        self._service.queries.ask(queries.REMOVE_ADDRESS, [address.name.encode()], lambda _: None)
+        self.removed(address)
+
+        def gone(rows: list[Row] | StoreError) -> None:
+            if isinstance(rows, list):
+                self._service.drop_entries([group_id for group_id, _ in rows])
+
+        self._service.queries.ask(queries.REMOVE_ADDRESS, [address.name.encode()], gone)
+
+
+def resource_deleted(address: Address) -> Refusal:
+    """What who uses a removed address is told."""
+    return Refusal(Condition.RESOURCE_DELETED, f"the address {shown(address.name)} was removed")
 
 
 def _own(name: str, topic: bool) -> NewAddress:

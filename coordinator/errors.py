@@ -23,6 +23,7 @@ class Condition(StrEnum):
     NOT_IMPLEMENTED = "amqp:not-implemented"
     PRECONDITION_FAILED = "amqp:precondition-failed"
     ILLEGAL_STATE = "amqp:illegal-state"
+    RESOURCE_DELETED = "amqp:resource-deleted"
     RESOURCE_LOCKED = "amqp:resource-locked"
     FRAME_SIZE_TOO_SMALL = "amqp:frame-size-too-small"
     CONNECTION_FORCED = "amqp:connection:forced"

@@ -7,10 +7,11 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from coordinator.directory import Address
+from coordinator.directory import Address, resource_deleted
 from coordinator.encoding import DecodeError
 from coordinator.errors import Condition, Refusal
 from coordinator.message import to_of
+from store.errors import AddressGone, GroupsChanged, StoreError
 
 if TYPE_CHECKING:
     from coordinator.entries import Entry
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from coordinator.transactions import Transaction
     from store.commit.batch import Batch
     from store.commit.terms import Terms
-    from store.errors import StoreError
     from store.spool import Octets
 
 
@@ -84,8 +84,15 @@ class PlainPost:
             self._link.stored(self._delivery)
 
     def refused(self, error: StoreError) -> None:
+        if isinstance(error, GroupsChanged):
+            self._address.fans = True
+            self._service.commit.add(self, len(self._message))
+            return
         self._service.unposted(self._entry)
         refusal = Refusal(Condition.INTERNAL_ERROR, "the store could not take the message")
+        if isinstance(error, AddressGone):
+            refusal = resource_deleted(self._address)
+            self._service.directory.removed(self._address)
         self._link.not_stored(self._delivery, refusal)
 
 

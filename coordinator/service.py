@@ -13,7 +13,7 @@ import structlog
 
 from coordinator import outcomes
 from coordinator.dead_letters import DeadLetters
-from coordinator.directory import Directory
+from coordinator.directory import Directory, resource_deleted
 from coordinator.entries import POSTGRES_EPOCH, Entry, now_micros
 from coordinator.errors import Condition, Refusal
 from coordinator.fifo import FifoQueue, message_group
@@ -31,7 +31,7 @@ from store.asking import SOLE_CHANNEL, Queries
 from store.commit.group_commit import GroupCommit, Limits
 from store.commit.parts import EVERY_GROUP
 from store.commit.terms import ALONE, PLAIN, Terms, key_of
-from store.errors import StoreError
+from store.errors import Conflict, StoreError
 from store.heartbeat import Heartbeat
 from store.ids import HalfIds, UuidV7
 
@@ -209,11 +209,17 @@ class Service:
 
         key = (address.id, group.name)
         self._joining[key] += 1
+        joining = Joining()
+        address.users.add(joining)
 
         def made(rows: list[Row] | StoreError) -> None:
             self._joining[key] -= 1
             if not self._joining[key]:
                 del self._joining[key]
+            address.users.discard(joining)
+            if joining.refusal is not None or isinstance(rows, Conflict):
+                joined(joining.refusal or resource_deleted(address))
+                return
             if isinstance(rows, StoreError):
                 joined(Refusal(Condition.INTERNAL_ERROR, "the store could not make the consumer group"))
                 return
@@ -254,7 +260,26 @@ class Service:
         if queue in address.subscriptions:
             address.subscriptions.remove(queue)
         self.queues.pop(queue.group_id, None)
-        self.queries.ask(queries.REMOVE_GROUP, [queue.group_id.to_bytes(4, "big")], lambda _: None)
+
+        def gone(rows: list[Row] | StoreError) -> None:
+            if isinstance(rows, list):
+                self.drop_entries([queue.group_id])
+
+        self.queries.ask(queries.REMOVE_GROUP, [queue.group_id.to_bytes(4, "big")], gone)
+
+    def drop_entries(self, groups: list[int]) -> None:
+        """What groups that are removed leave behind goes, piece by piece; what is left for any reason is swept by the
+        maintenance of the store.
+        """
+        if not groups:
+            return
+
+        def dropped(rows: list[Row] | StoreError) -> None:
+            if isinstance(rows, list):
+                self.drop_entries(groups if rows[0][0] else groups[1:])
+
+        parameters = [self.uuids.next(), groups[0].to_bytes(4, "big"), self.lease_octets]
+        self.queries.ask(queries.DROP_ENTRIES, parameters, dropped)
 
     # -- posts
 
@@ -608,6 +633,18 @@ def _micros(unix_ms: int) -> int:
 
 def timed_out(limit: float) -> Refusal:
     return Refusal(Condition.TXN_TIMEOUT, f"the transaction was rolled back: it was open longer than {limit:g} s")
+
+
+class Joining:
+    """Uses the address of a group that is about to be joined."""
+
+    __slots__ = ("refusal",)
+
+    def __init__(self) -> None:
+        self.refusal: Refusal | None = None
+
+    def refuse(self, refusal: Refusal) -> None:
+        self.refusal = refusal
 
 
 class Company:

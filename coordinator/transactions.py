@@ -14,7 +14,7 @@ from coordinator import outcomes
 from coordinator.errors import Condition, Refusal
 from coordinator.transitions import TxnEvent, TxnState, after
 from store.commit.terms import PLAIN
-from store.errors import AlreadyDecided, NotLeased
+from store.errors import AddressGone, AlreadyDecided, GroupsChanged, NotLeased
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -317,6 +317,14 @@ class Transaction:
 
     def refused(self, error: StoreError) -> None:
         """The store does not take the decision."""
+        if isinstance(error, GroupsChanged):
+            for address, _, _ in self.posts:
+                address.fans = True
+            self.service.commit.add(self, self.octets)
+            return
+        if isinstance(error, AddressGone):
+            for name in {address.name for address, _, _ in self.posts}:
+                self.service.directory.changed(name)
         for entry in self.entries:
             self.service.unposted(entry)
         self.entries = []
@@ -340,6 +348,8 @@ class Transaction:
 def _why(error: StoreError) -> Refusal:
     if isinstance(error, AlreadyDecided):
         text = "the transaction was decided otherwise already, by an operator or another instance"
+    elif isinstance(error, AddressGone):
+        return Refusal(Condition.RESOURCE_DELETED, "an address that the transaction posted to was removed")
     elif isinstance(error, NotLeased):
         text = "a delivery retired in the transaction is no longer held by this connection; it will be delivered again"
     else:

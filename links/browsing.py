@@ -139,4 +139,5 @@ class Browsing(Outgoing):
         self.connection.mark()
 
     def lost(self) -> None:
+        super().lost()
         self._queue.browsers.remove(self)

@@ -186,6 +186,7 @@ class Consuming(Outgoing):
         """What was sent and not decided comes back with one more attempt (D5); what is in a transaction waits for
         it.
         """
+        super().lost()
         self._queue.remove(self)
         service = self.connection.service
         volatile = self._group is not None and not self._group.lasting and not self._queue.consumers
@@ -196,12 +197,12 @@ class Consuming(Outgoing):
             entry.delivery = None
             if entry.txn is not None or entry.outcome is not None:
                 continue
-            if volatile:  # nobody is left to have it
+            if volatile or self._address.gone:  # nobody is left to have it
                 self._queue.done_with(entry)
             else:
                 entry.outcome = FAILED
                 service.settle_later(entry, FAILED)
-        if volatile:
+        if volatile and not self._address.gone:
             service.remove_group(self._address, self._queue)
 
     @property

@@ -74,6 +74,7 @@ class Outgoing(Link):
         self.key = next(_keys)
         self._large: Large | None = None
         self._address = address
+        address.users.add(self)
         self._queue = queue
         self._store_prefix = connection.service.store_id.encode() + b":"
         self.presettled = engine.link_remote_snd_settle_mode(pointer) == engine.SND_SETTLED
@@ -100,6 +101,9 @@ class Outgoing(Link):
         self.draining = self._large is None and bool(engine.link_get_drain(self.pointer))
         self._queue.touch()
         self.connection.mark()
+
+    def lost(self) -> None:
+        self._address.users.discard(self)
 
     def refuse_transfer(self) -> bool:
         """Whether the peer has sent a transfer on this link, of which it is the receiver; it ends the connection."""

@@ -100,6 +100,7 @@ class Posting(Incoming):
         target = engine.link_target(pointer)
         answer_terminus(target, engine.link_remote_target(pointer))
         if address is not None:
+            address.users.add(self)
             engine.set_address(target, address.name)
         engine.link_set_snd_settle_mode(pointer, engine.link_remote_snd_settle_mode(pointer))
         engine.link_set_rcv_settle_mode(pointer, engine.link_remote_rcv_settle_mode(pointer))
@@ -233,7 +234,8 @@ class Posting(Incoming):
     def not_stored(self, delivery: engine.Pointer | None, refusal: Refusal) -> None:
         if delivery is not None and self.open:
             self.reject(delivery, refusal)
-        self.refuse(refusal)
+        if delivery is None or refusal.condition is not Condition.RESOURCE_DELETED:  # the relay has other addresses
+            self.refuse(refusal)
         if delivery is not None:
             self._answered()
 
@@ -282,6 +284,8 @@ class Posting(Incoming):
     def lost(self) -> None:
         self._leave = None
         super().lost()
+        if self._address is not None:
+            self._address.users.discard(self)
         self.connection.posting -= 1
         if self._relay is not None:
             self._relay.link_lost()

@@ -10,6 +10,8 @@
     ├── CannotCommit       a plain transaction can be committed by its client only
     ├── NotLeased          an entry to be retired is not, or no longer, leased to this instance
     ├── Fenced             this instance was given up by others; it writes nothing any more
+    ├── AddressGone        an address that was posted to is removed
+    ├── GroupsChanged      a queue has groups beside the default one, of which the writer did not know
     ├── AppendOnly         somebody tried to change a half or an op
     ├── AddressExists      an address of that name is there
     ├── Contended          a deadlock, a lock timeout or a serialization failure: the same again may succeed
@@ -64,6 +66,14 @@ class Fenced(StoreError):
     """Others took this instance for dead; it writes nothing any more."""
 
 
+class AddressGone(StoreError):
+    """An address that was posted to is removed."""
+
+
+class GroupsChanged(StoreError):
+    """A queue has groups beside the default one, of which the writer did not know: write its entries as a fan."""
+
+
 class AppendOnly(StoreError):
     """Halves and ops are never updated or deleted."""
 
@@ -95,6 +105,8 @@ _ADDRESS_NAME_KEY = "address_name_key"
 _STATES: dict[str, tuple[type[StoreError], str]] = {
     "CO001": (NotLeased, "an entry is not leased to this instance any more"),
     "CO002": (Fenced, "this instance was given up by another"),
+    "CO003": (AddressGone, "an address that was posted to is removed"),
+    "CO004": (GroupsChanged, "a queue has groups that the writer did not know of"),
     "23001": (AppendOnly, "halves and ops are append-only"),
     "3D000": (StoreUnavailable, "there is no database of that name"),
     "28P01": (StoreUnavailable, "the database refuses the password"),

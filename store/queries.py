@@ -9,6 +9,9 @@ from store.priorities import CONDITION, Rank
 from store.spool import HEAD, LARGE
 from store.tables import SCHEMA
 
+#: The reason of the op ``purge`` of what was for a group, or an address, that was removed.
+REMOVED = "removed"
+
 ADDRESS = Query(
     b"address",
     f"""select a.id, a.routing, a.kind, a.on_expiry, a.max_attempts, a.origin,
@@ -30,14 +33,13 @@ MAKE_ADDRESS = Query(
         select pg_notify('coordinator_address', name) from made""",
 )
 
+#: name of a dynamic address: it goes with its groups, whose ids are the answer. Their entries go afterwards: only what
+#: begins now sees those of posts that came in just before.
 REMOVE_ADDRESS = Query(
     b"remove_address",
     f"""with gone as (delete from {SCHEMA}.address where name = $1::text and origin = 'dynamic' returning id, name),
-        entries as (delete from {SCHEMA}.entry e using {SCHEMA}.consumer_group g, gone
-                     where g.address_id = gone.id and e.group_id = g.id),
-        claims as (delete from {SCHEMA}.message_group c using {SCHEMA}.consumer_group g, gone
-                    where g.address_id = gone.id and c.group_id = g.id)
-        select pg_notify('coordinator_address', name) from gone""",
+        told as (select pg_notify('coordinator_address', name) from gone)
+        select g.id, (select count(*) from told) from gone join {SCHEMA}.consumer_group g on g.address_id = gone.id""",
 )
 
 #: address id, name, instance: a group, found or made; of an instance (not 0) where it ends with its link
@@ -70,9 +72,28 @@ HAS_CONSUMERS = Query(
 
 REMOVE_GROUP = Query(
     b"remove_group",
-    f"""with gone as (delete from {SCHEMA}.consumer_group where id = $1::int4 and name <> '' returning id),
-        claims as (delete from {SCHEMA}.message_group c using gone where c.group_id = gone.id)
-        delete from {SCHEMA}.entry e using gone where e.group_id = gone.id""",
+    f"delete from {SCHEMA}.consumer_group where id = $1::int4 and name <> ''",
+)
+
+#: op id, group, instance: of a group that is removed, a thousand of the entries that it leaves behind; how many there
+#: were
+DROP_ENTRIES = Query(
+    b"drop_entries",
+    f"""with removed as (
+          select $2::int4 as id where not exists (select from {SCHEMA}.consumer_group where id = $2::int4)),
+        claims as (delete from {SCHEMA}.message_group c using removed r where c.group_id = r.id),
+        picked as (
+          select e.group_id, e.id from removed r join {SCHEMA}.entry e on e.group_id = r.id
+           order by e.id limit 1000 for update of e skip locked),
+        dropped as (
+          delete from {SCHEMA}.entry e using picked p where e.group_id = p.group_id and e.id = p.id
+          returning e.half_id, e.group_id),
+        decided as (
+          insert into {SCHEMA}.op (id, decision, reason, half_ids, group_ids, instance_id)
+          select $1::uuid, 'purge', '{REMOVED}', array_agg(half_id), array_agg(group_id), $3::int4 from dropped
+          having count(*) > 0)
+        select count(*) from dropped""",
+    again=False,
 )
 
 #: microseconds since 1970, null for never

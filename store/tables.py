@@ -347,6 +347,17 @@ begin
     raise exception 'the instance was given up' using errcode = 'CO002';
   end if;
 end $$""",
+    # The batch posts to addresses that are there, and where a queue has several groups to each of them.
+    f"""
+create function {SCHEMA}.require_there(there bigint, wanted bigint, split bigint) returns void language plpgsql as $$
+begin
+  if there <> wanted then
+    raise exception 'of % addresses that are posted to % were found', wanted, there using errcode = 'CO003';
+  end if;
+  if split <> 0 then
+    raise exception '% queues have groups beside the default one', split using errcode = 'CO004';
+  end if;
+end $$""",
     # H15: what became of a transaction.
     f"""
 create view {SCHEMA}.outcome as

@@ -155,6 +155,10 @@ INSTANCE = (
     f"insert into {SCHEMA}.instance (id, host, pid, process_start, version) overriding system value "
     f"values ({ME}, 'here', 1, 1, '1')"
 )
+QUEUE = (
+    f"insert into {SCHEMA}.address (id, name) overriding system value values (1, 'queue'); "
+    f"insert into {SCHEMA}.consumer_group (id, address_id, name) overriding system value values ({GROUP}, 1, '')"
+)
 
 
 @pytest.fixture
@@ -162,10 +166,7 @@ def truth(database_url: str) -> Iterator[Truth]:
     """With an instance that lives, and a queue."""
     truth = Truth(database_url)
     truth.run(INSTANCE)
-    truth.run(f"insert into {SCHEMA}.address (id, name) overriding system value values (1, 'queue')")
-    truth.run(
-        f"insert into {SCHEMA}.consumer_group (id, address_id, name) overriding system value values ({GROUP}, 1, '')"
-    )
+    truth.run(QUEUE)
     yield truth
     truth.close()
 

@@ -296,6 +296,18 @@ end $$"""
     )
     op.execute(
         """
+create function coordinator.require_there(there bigint, wanted bigint, split bigint) returns void language plpgsql as $$
+begin
+  if there <> wanted then
+    raise exception 'of % addresses that are posted to % were found', wanted, there using errcode = 'CO003';
+  end if;
+  if split <> 0 then
+    raise exception '% queues have groups beside the default one', split using errcode = 'CO004';
+  end if;
+end $$"""
+    )
+    op.execute(
+        """
 create view coordinator.outcome as
   select id as txn_id, decision as outcome, reason, posted, coalesce(cardinality(half_ids), 0) as retired,
          decided_at, instance_id
@@ -327,4 +339,5 @@ def downgrade() -> None:
     op.execute("drop function coordinator.require_alive(bigint)")
     op.execute("drop function coordinator.require_held(bigint, bigint)")
     op.execute("drop function coordinator.make_day(date)")
+    op.execute("drop function coordinator.require_there(bigint, bigint, bigint)")
     op.execute("drop function coordinator.append_only()")

@@ -266,6 +266,13 @@ class Batch:
             )
             if self.left_out_ids:
                 parameters += (arrays.int8(self.left_out_ids), arrays.int4(self.left_out_groups))
+        there = 0
+        if self.entry_ids or self.particular_ids or self.fan_ids:
+            names.append("there")
+            queues = {*self.entry_groups, *self.particular_groups}
+            fans = set(self.fan_addresses)
+            there = len(queues) + len(fans)
+            parameters += (arrays.int4([*queues]), arrays.int4([*fans]))
         if self.gone_ids:
             names.append("gone")
             parameters += (arrays.int4(self.gone_groups), arrays.int8(self.gone_ids))
@@ -316,6 +323,8 @@ class Batch:
             parameters.append(self.number.to_bytes(8, "big"))
         if self.gone_ids or self.back_ids:
             parameters.append((len(self.gone_ids) + len(self.back_ids)).to_bytes(8, "big"))
+        if there:
+            parameters.append(there.to_bytes(8, "big"))
         return tuple(names), parameters
 
     def days(self) -> set[date]:

@@ -24,6 +24,18 @@ _FAN = (
     "from unnest({0}, {1}, {2}, {3}, {4}, {5}) u(t, i, x, a, p, k) "
     f"join {SCHEMA}.consumer_group g on g.address_id = t"
 )
+#: A group that is being removed meanwhile gets no entry: nothing would remove it.
+_STAYS = " for key share of g"
+
+#: The addresses that are posted to: those of the queues whose default groups are ``{0}``, and ``{1}``, which fan. They
+#: stay until the batch is committed; locks are taken in the order of ids, as removing an address does.
+_THERE = (
+    "select u.q "
+    f"and exists (select from {SCHEMA}.consumer_group o where o.address_id = a.id and o.name > '') as split "
+    f"from (select g.address_id as t, true as q from unnest({{0}}) d(i) join {SCHEMA}.consumer_group g on g.id = d.i "
+    f"union all select t, false from unnest({{1}}) f(t)) u join {SCHEMA}.address a on a.id = u.t "
+    "order by a.id for key share of a"
+)
 
 #: Part -> (its common table expression, the types of its parameters). ``{0}``, ``{1}``… are its own parameters,
 #: ``{me}`` the instance.
@@ -48,10 +60,10 @@ PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
         ("int4[]", "int8[]", "int4[]", "timestamptz[]", "timestamptz[]", "int2[]", "int8[]"),
     ),
     # A topic: one entry for each group that exists now.
-    "fan": (_FAN, ("int4[]", "int8[]", "timestamptz[]", "timestamptz[]", "int2[]", "int8[]")),
+    "fan": (_FAN + _STAYS, ("int4[]", "int8[]", "timestamptz[]", "timestamptz[]", "int2[]", "int8[]")),
     # As fan, but each half leaves out the groups it is paired with: of consumers that want nothing of its poster.
     "fan_others": (
-        f"{_FAN} where not exists (select from unnest({{6}}, {{7}}) n(h, p) where n.h = u.i and n.p = g.id)",
+        f"{_FAN} where not exists (select from unnest({{6}}, {{7}}) n(h, p) where n.h = u.i and n.p = g.id){_STAYS}",
         ("int4[]", "int8[]", "timestamptz[]", "timestamptz[]", "int2[]", "int8[]", "int8[]", "int4[]"),
     ),
     "gone": (
@@ -102,6 +114,8 @@ PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
         f"update {SCHEMA}.instance set batch = {{0}} where id = {{me}} and ended_at is null returning 1",
         ("int8",),
     ),
+    # A client is told "accepted" only of what is somewhere: no entry without an address and a group.
+    "there": (_THERE, ("int4[]", "int4[]")),
     # Only where other instances live: they may have consumers for what was left to the store.
     "wake": ("select pg_notify('coordinator_ready', {0})", ("text",)),
 }
@@ -136,6 +150,10 @@ def statement(parts: Sequence[str], instance_id: int) -> str:
         )
     if held:
         wanted += f", {SCHEMA}.require_held({' + '.join(held)}, ${number}::int8)"
+        number += 1
+    if "there" in parts:
+        split = "(select count(*) from there where split)"
+        wanted += f", {SCHEMA}.require_there((select count(*) from there), ${number}::int8, {split})"
     if "wake" in parts:
         wanted += ", (select count(*) from wake)"
     return f"with {', '.join(clauses)} {wanted}"

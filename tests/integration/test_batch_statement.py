@@ -101,7 +101,7 @@ def _assigned(part: str) -> list[tuple[str, str, str]]:
     return result
 
 
-@pytest.mark.parametrize("part", [part for part in statements.PARTS if part not in ("mark", "wake")])
+@pytest.mark.parametrize("part", [part for part in statements.PARTS if part not in ("mark", "there", "wake")])
 def test_each_column_of_a_part_is_declared_with_its_type(part: str) -> None:
     written = _assigned(part)
     assert written
@@ -131,6 +131,8 @@ def _combinations() -> Iterator[tuple[str, ...]]:
         ("", "yielded"), ("", "shared", "shared pinned"), ("", "commit"), ("", "op"), ("", "wake"), ("", "mark"),
     ):  # fmt: skip
         parts = tuple(" ".join(chosen).split())
+        if {"entry", "particular", "fan", "fan_others"} & set(parts):
+            parts = (*parts, "there")
         traced = {"half", "commit", "op"} & set(parts)
         changes = {"gone", "back", "yielded", "shared"} & set(parts)
         if parts and ("mark" in parts) == (bool(changes) and not traced):
@@ -156,6 +158,8 @@ def test_each_combination_prepares_on_a_migrated_database(database_url: str) -> 
             types = [kind for part in parts for kind in statements.PARTS[part][1]]
             if "gone" in parts or "back" in parts:
                 types.append("int8")  # how many are wanted
+            if "there" in parts:
+                types.append("int8")
             expected = [_ARRAY_OIDS[kind[:-2]] if kind.endswith("[]") else _OIDS[kind] for kind in types]
             assert [described.param_type(number) for number in range(described.nparams)] == expected, parts
             count += 1
@@ -208,7 +212,7 @@ def test_a_batch_gives_the_parameters_its_parts_take() -> None:
     for whole in _batches():
         names, parameters = whole.parts()
         types = [kind for name in names for kind in statements.PARTS[name][1]]
-        assert len(parameters) == len(types) + bool({"gone", "back"} & set(names))
+        assert len(parameters) == len(types) + bool({"gone", "back"} & set(names)) + ("there" in names)
         made = [(kind, octets) for kind, octets in zip(types, parameters, strict=False) if kind.endswith("[]")]
         assert [int.from_bytes(octets[8:12], "big") for _, octets in made] == [_OIDS[kind[:-2]] for kind, _ in made]
 

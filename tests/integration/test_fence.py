@@ -15,7 +15,7 @@ from store.embedded import EmbeddedServer
 from store.errors import AlreadyDecided
 from store.tables import SCHEMA
 from tests.fix_proxy import Proxy
-from tests.fix_store_driver import GROUP, INSTANCE, ME, Post, Retire, Store, Truth, running
+from tests.fix_store_driver import GROUP, INSTANCE, ME, QUEUE, Post, Retire, Store, Truth, running
 
 
 class RollBack(Post):
@@ -153,6 +153,7 @@ def test_a_commit_that_waits_for_its_standby_is_not_answered_because_it_is_seen(
         migrations.upgrade(url)
         truth = Truth(url)
         truth.run(INSTANCE)
+        truth.run(QUEUE)
         with running(url) as store:
             store.add(Post(store))
             store.settle()

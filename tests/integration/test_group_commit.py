@@ -19,7 +19,7 @@ from store.ids import id_at
 from store.partitions import op_id_at
 from store.tables import SCHEMA
 from tests.fix_proxy import Proxy
-from tests.fix_store_driver import GROUP, INSTANCE, ME, Asking, Nothing, Post, Retire, Store, Truth, running
+from tests.fix_store_driver import GROUP, INSTANCE, ME, QUEUE, Asking, Nothing, Post, Retire, Store, Truth, running
 
 
 class PostOf(Post):
@@ -321,6 +321,7 @@ def test_postgresql_stopped_and_started(open_folder: Path) -> None:
         migrations.upgrade(url)
         truth = Truth(url)
         truth.run(INSTANCE)
+        truth.run(QUEUE)
         truth.close()
         with running(url) as store:
             units = []

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from coordinator.directory import Address, resource_deleted
 from coordinator.encoding import DecodeError
 from coordinator.errors import Condition, Refusal
+from coordinator.memory import POST_OCTETS
 from coordinator.message import to_of
 from store.errors import AddressGone, GroupsChanged, StoreError
 
@@ -45,6 +46,9 @@ class PostLink(Protocol):
 
     def refuse_unknown(self, delivery: Any, settled: bool, refusal: Refusal) -> None:
         """T24: the post's transaction is not there (any more)."""
+
+    def parked(self, octets: int) -> None:
+        """The link has so many octets more (or less, below 0) that wait for their address."""
 
     def caught_up(self) -> None:
         """Nothing of the link waits for its address any more."""
@@ -127,10 +131,22 @@ class Relay:
 
     def take(self, delivery: Any, message: Octets, settled: bool, txn: Transaction | None) -> None:
         """A message on the relay: posted at once where its address is known and nothing waits before it."""
-        self.waiting.append(Parked(delivery, message, settled, txn))
+        memory = self._service.memory
+        if memory.parked > 2 * memory.most:
+            text = "too many messages wait for their addresses to be looked up (limits.memory_bytes); try later"
+            self._link.refuse_post(delivery, settled, txn, Refusal(Condition.RESOURCE_LIMIT_EXCEEDED, text))
+            return
+        post = Parked(delivery, message, settled, txn)
+        self.waiting.append(post)
+        self._count(post, 1)
         if txn is not None:
             txn.parked += 1
         self._go_on()
+
+    def _count(self, post: Parked, sign: int) -> None:
+        octets = sign * (held_octets(post.message, settled=post.settled) + POST_OCTETS)
+        self._service.memory.parked += octets
+        self._link.parked(octets)
 
     def _go_on(self) -> None:
         """Post what can be posted. A loop: a look-up may answer at once, as may the one after it."""
@@ -147,7 +163,7 @@ class Relay:
 
     def _next(self, post: Parked) -> None:
         if post.txn is not None and not post.txn.open:  # it was decided meanwhile: its time ran out
-            self.waiting.popleft()
+            self._count(self.waiting.popleft(), -1)
             if self._link_open:
                 self._link.refuse_unknown(post.delivery, post.settled, self._service.unknown(post.txn.id))
             return
@@ -165,7 +181,7 @@ class Relay:
                     self._asked = post
                     self._service.resolve(name, self._answered)
                     return
-        self.waiting.popleft()
+        self._count(self.waiting.popleft(), -1)
         if isinstance(found, Refusal):
             self._link.refuse_post(post.delivery, post.settled, post.txn, found)
         else:
@@ -186,9 +202,20 @@ class Relay:
         for post in waiting:
             if post.settled:
                 self.waiting.append(post)
-            elif post.txn is not None and post.txn.open:
+                continue
+            self._count(post, -1)
+            if post.txn is not None and post.txn.open:
                 post.txn.refuse(Refusal(Condition.TXN_ROLLBACK, "a link was detached before what it posted was taken"))
                 post.txn.unpark()
+
+
+def held_octets(message: Octets, *, settled: bool) -> int:
+    """Memory that a message takes: the engine has the octets of an unsettled one, too; those of a large one are in a
+    file.
+    """
+    if not isinstance(message, bytes):
+        return 0
+    return len(message) if settled else 2 * len(message)
 
 
 def _to(message: Octets) -> str:

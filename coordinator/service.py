@@ -17,6 +17,7 @@ from coordinator.directory import Directory, resource_deleted
 from coordinator.entries import POSTGRES_EPOCH, Entry, now_micros
 from coordinator.errors import Condition, Refusal
 from coordinator.fifo import FifoQueue, message_group
+from coordinator.memory import Account, default_bytes
 from coordinator.message import NO_FACTS
 from coordinator.queues import Queue
 from coordinator.schedule import Schedule
@@ -100,6 +101,7 @@ class Service:
         self.dirty_queues: list[Queue] = []
         self.txns: dict[bytes, Transaction] = {}
         self._timed_out: dict[bytes, float] = {}
+        self.memory = Account(settings.limits.memory_bytes or default_bytes(settings.workers))
         self._settling: list[tuple[Entry, Outcome]] = []
         self._congestion_ends: list[Callable[[], None]] = []
         #: in memory, of deliveries that are not complete
@@ -107,7 +109,7 @@ class Service:
         limits = Limits(
             messages=settings.limits.batch_messages,
             octets=settings.limits.batch_bytes,
-            waiting_octets=settings.limits.waiting_bytes,
+            waiting_octets=min(settings.limits.waiting_bytes, self.memory.most),
         )
         self.commit = GroupCommit(loop, url, instance_id, limits, self._given_up)
         self.queries = Queries(loop, url, instance_id, self._notified, self._queries_back)
@@ -474,6 +476,22 @@ class Service:
         self.txns[txn.id] = txn
         return txn
 
+    def refuse_largest(self) -> None:
+        """Undecided transactions hold too much. Their connections must be read, or none of them would ever be decided:
+        so the largest are refused, and let go of what they hold.
+        """
+        enough = 3 * self.memory.most // 4
+        refusal = Refusal(
+            Condition.RESOURCE_LIMIT_EXCEEDED,
+            "undecided transactions hold too much memory, and this is among the largest (limits.memory_bytes)",
+        )
+        for txn in sorted(self.txns.values(), key=lambda txn: txn.counted, reverse=True):
+            if self.memory.transactions <= enough:
+                break
+            if txn.open and txn.posts:
+                log.warning("transaction refused: too much memory", peer=str(txn.owner), octets=txn.octets)
+                txn.refuse(refusal)
+
     def find(self, txn_id: bytes, owner: object) -> Transaction | None:
         """The undecided transaction, where the connection that asks declared it (T12)."""
         txn = self.txns.get(txn_id)
@@ -569,7 +587,7 @@ class Service:
             str(txn.owner).replace("\0", "").encode(),
             declared.to_bytes(8, "big"),
             (declared + int(txn.timeout * 1e6)).to_bytes(8, "big"),
-            len(txn.posts).to_bytes(4, "big"),
+            txn.posted.to_bytes(4, "big"),
             len(txn.retired).to_bytes(4, "big"),
         ]
         self.queries.ask(queries.REGISTER_TXN, parameters, lambda _: None)

@@ -140,6 +140,14 @@ class LimitSettings(_Section):
     waiting_bytes: Annotated[
         ByteSize, Field(ge=1, description="bytes that wait for the store; beyond it nothing is read from posters")
     ] = ByteSize(64 * MIB)
+    memory_bytes: Annotated[
+        ByteSize | None,
+        Field(
+            ge=4 * MIB,
+            description="bytes that clients can make one worker hold; none: a quarter of the machine's memory (or of "
+            "the cgroup's), divided by the workers",
+        ),
+    ] = None
     unsettled_per_link: Annotated[int, Field(ge=1, description="unsettled deliveries of one consumer")] = 10_000
     window_messages: Annotated[int, Field(ge=1, description="messages a queue holds in memory")] = 2000
     window_bytes: Annotated[ByteSize, Field(ge=1, description="bytes a queue holds in memory")] = ByteSize(8 * MIB)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from coordinator import outcomes
 from coordinator.errors import Condition, Refusal
+from coordinator.memory import POST_OCTETS
 from coordinator.transitions import TxnEvent, TxnState, after
 from store.commit.terms import PLAIN
 from store.errors import AddressGone, AlreadyDecided, GroupsChanged, NotLeased
@@ -50,7 +51,9 @@ class Transaction:
         "_askers",
         "answer",
         "control",
+        "counted",
         "declared",
+        "dropped",
         "entries",
         "error",
         "half_ids",
@@ -83,6 +86,10 @@ class Transaction:
         self.state = TxnState.ACTIVE
         self.posts: list[tuple[Address, Octets, Terms]] = []
         self.octets = 0
+        #: memory of its posts, in the account of undecided transactions
+        self.counted = 0
+        #: posts that were let go, as it can only roll back
+        self.dropped = 0
         self.retired: list[Entry] = []
         self.error: Refusal | None = None
         #: the delivery of the discharge, while it is under way
@@ -117,7 +124,11 @@ class Transaction:
 
     @property
     def empty(self) -> bool:
-        return not self.posts and not self.retired
+        return not self.posts and not self.dropped and not self.retired
+
+    @property
+    def posted(self) -> int:
+        return len(self.posts) + self.dropped
 
     # -- work
 
@@ -125,6 +136,9 @@ class Transaction:
         """A half message; invisible until the commit (T20). Refusal where it cannot be taken; then rollback-only
         (T23).
         """
+        if self.state is TxnState.ROLLBACK_ONLY:
+            self.dropped += 1
+            return
         limits = self.service.transaction_limits
         if len(self.posts) >= limits.max_messages:
             raise Refusal(
@@ -138,12 +152,37 @@ class Transaction:
             )
         self.octets += len(message)
         self.posts.append((address, message, terms))
+        held = POST_OCTETS + (len(message) if isinstance(message, bytes) else 0)
+        self.counted += held
+        memory = self.service.memory
+        memory.transactions += held
+        if memory.transactions > memory.most:
+            self.service.refuse_largest()
+            if self.error is not None:
+                raise self.error
 
     def refuse(self, refusal: Refusal) -> None:
         """Part of the work was refused: it can only roll back now (T22, T23)."""
         self.state = after(self.state, TxnEvent.WORK_REFUSED)
         if self.error is None:
             self.error = refusal
+        self._let_go()
+
+    def also_in_engine(self, message: Octets) -> None:
+        """Its sender waits for the decision (receiver settle mode second): the engine keeps the octets until then."""
+        if isinstance(message, bytes):
+            self.counted += len(message)
+            self.service.memory.transactions += len(message)
+
+    def _uncount(self) -> None:
+        self.service.memory.transactions -= self.counted
+        self.counted = 0
+
+    def _let_go(self) -> None:
+        """It can only roll back: its messages are not needed any more."""
+        self._uncount()
+        self.dropped += len(self.posts)
+        self.posts = []
 
     def retire(self, entry: Entry, outcome: Outcome, peer_settled: bool) -> None:
         """The outcome is applied at commit; a later one in the same transaction replaces it (T26, T29)."""
@@ -177,6 +216,7 @@ class Transaction:
         if self.empty:  # costs nothing in the store (T35)
             self.durable()
         else:
+            self._uncount()
             self.service.commit.add(self, self.octets)
 
     def abandon(self, event: TxnEvent, reason: str, error: Refusal | None = None) -> None:
@@ -191,6 +231,7 @@ class Transaction:
 
     def _roll_back(self, reason: str) -> None:
         self.reason = reason
+        self._let_go()
         if self.error is not None and reason == "rollback-only":
             self.reason = f"rollback-only: {self.error.condition}"
         if self.empty:
@@ -230,7 +271,7 @@ class Transaction:
 
     def _write_rollback(self, batch: Batch) -> None:
         service = self.service
-        batch.op(self.id, b"rollback", txn_id=self.id, reason=self.reason, posted=len(self.posts))
+        batch.op(self.id, b"rollback", txn_id=self.id, reason=self.reason, posted=self.posted)
         aside: list[tuple[int, int]] = []
         undone = self.undone = []
         for entry in self.retired:

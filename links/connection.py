@@ -33,6 +33,9 @@ _numbers = count(1)
 #: octets of an attach that is refused
 MOST_FRAME_BESIDES_NAME = 100
 
+#: octets of one connection's posts on the relay whose address is looked up
+_MOST_PARKED = 1 << 20
+
 #: a batch's flush may take as long: what is below, we may break ourselves
 SHORTEST_IDLE_MS = 100
 
@@ -56,6 +59,7 @@ class Connection:
         "number",
         "open",
         "opened",
+        "parked",
         "paused",
         "peer",
         "pointer",
@@ -94,6 +98,8 @@ class Connection:
         self.greeting: Greeting | None = Greeting()
         #: links on which the peer posts
         self.posting = 0
+        #: octets of its posts on the relay whose address is looked up
+        self.parked = 0
         self.opened = False
         #: numbers the ticks of the engine's clock; only the last that was asked for is due
         self.ticks = 0
@@ -124,6 +130,14 @@ class Connection:
         if not self.dirty:
             self.dirty = True
             self.reactor.dirty.append(self)
+
+    @property
+    def parked_enough(self) -> bool:
+        """What it has posted on the relay waits for addresses: nothing more is read until they are known."""
+        if not self.parked:
+            return False
+        memory = self.service.memory
+        return self.parked > _MOST_PARKED or memory.parked > memory.most
 
     @property
     def has_output(self) -> bool:

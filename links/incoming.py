@@ -174,6 +174,11 @@ class Incoming(Link):
         if 2 * self._used >= self._credit:
             self._give_credit()
 
+    def _top_up_late(self) -> None:
+        """What kept credit back is over."""
+        if 2 * self._used >= self._credit:
+            self._give_credit()
+
     def _give_credit(self) -> None:
         if not self.open:
             return

@@ -180,6 +180,7 @@ class Posting(Incoming):
             engine.set_state(delivery, engine.TRANSACTIONAL, txn.wire_state)
             if self._second:
                 txn.unsettled_posts.append((self, delivery))
+                txn.also_in_engine(message)
                 return
             engine.delivery_settle(delivery)
 
@@ -218,8 +219,16 @@ class Posting(Incoming):
         engine.delivery_settle(delivery)
         self.connection.mark()
 
+    def parked(self, octets: int) -> None:
+        connection = self.connection
+        connection.parked += octets
+        if not connection.parked and connection.paused:  # later: a post of this link is under way
+            connection.reactor.call_later(0, partial(connection.reactor.resume, connection))
+
     def caught_up(self) -> None:
         self._left()
+        if self.open:
+            self._top_up_late()
         self.connection.mark()
 
     # -- answers of the store
@@ -271,7 +280,7 @@ class Posting(Incoming):
             super().refuse(refusal)
 
     def _give_credit(self) -> None:
-        if self._leave is None:
+        if self._leave is None and not (self._relay is not None and self._relay.waiting):
             super()._give_credit()
 
     def decided(self, delivery: object, committed: bool) -> None:

@@ -240,12 +240,17 @@ class Reactor:
 
         The peer cannot be seen to be silent meanwhile, so that no idle time runs.
         """
+        if connection.paused:
+            return
         connection.paused = True
         self._watch_socket(connection)
         engine.transport_set_idle_timeout(connection.transport, 0)
-        connection.service.when_uncongested(partial(self._resume, connection))
+        if not connection.parked_enough:  # else it goes on when its addresses are known
+            connection.service.when_uncongested(partial(self.resume, connection))
 
-    def _resume(self, connection: Connection) -> None:
+    def resume(self, connection: Connection) -> None:
+        if not connection.paused:
+            return
         connection.paused = False
         if connection.open:
             self._watch_socket(connection)
@@ -256,9 +261,8 @@ class Reactor:
         self._epoll.modify(connection.fd, (not connection.paused and _IN) | (connection.writing and _OUT))
 
     def _read(self, connection: Connection) -> None:
-        if connection.posting and connection.service.commit.overfull:
-            if not connection.paused:
-                self._pause(connection)
+        if connection.posting and (connection.parked_enough or connection.service.commit.overfull):
+            self._pause(connection)
             return
         greeting = connection.greeting
         try:

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from coordinator.commands.address import app as address
+from coordinator.commands.check import check
 from coordinator.commands.migrate import migrate
 from coordinator.commands.purge import purge
 from coordinator.commands.reconcile import reconcile
@@ -48,6 +49,7 @@ app.command()(transactions)
 app.command()(outcome)
 app.command()(resolve)
 app.command()(purge)
+app.command()(check)
 app.command()(reconcile)
 
 

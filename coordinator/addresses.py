@@ -33,6 +33,8 @@ class NewAddress:
     kind: Literal["normal", "fifo"] = "normal"
     on_expiry: Literal["drop", "dead-letter"] = "drop"
     max_attempts: int = 16
+    #: None: as long as the settings say
+    retention_hours: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -108,6 +110,7 @@ class AddressPolicy:
                 kind=pattern.kind,
                 on_expiry=pattern.on_expiry,
                 max_attempts=pattern.max_attempts,
+                retention_hours=pattern.retention_hours,
             )
         if self._create == "matching":
             return Refusal(

@@ -197,6 +197,7 @@ class Directory:
             new.max_attempts.to_bytes(2, "big"),
             origin.encode(),
             owner.to_bytes(4, "big"),
+            (new.retention_hours or 0).to_bytes(4, "big"),
         ]
 
         def made(rows: list[Row] | StoreError) -> None:

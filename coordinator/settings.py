@@ -24,6 +24,7 @@ from pydantic import (
     SecretStr,
     ValidationError,
     field_validator,
+    model_validator,
 )
 from pydantic_settings import (
     BaseSettings,
@@ -42,6 +43,9 @@ _NESTED = "__"
 CONFIG_VARIABLE = f"{PREFIX}CONFIG"
 #: Where the tests run; of no meaning here.
 _TESTS_PREFIX = f"{PREFIX}TEST_"
+
+#: A hundred years.
+MOST_HOURS = 876_000
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -172,6 +176,10 @@ class AddressPattern(_Section):
     max_attempts: Annotated[
         int, Field(ge=1, le=32767, description="failed deliveries, then it goes to the dead letters")
     ] = 16
+    retention_hours: Annotated[
+        int | None,
+        Field(ge=1, le=MOST_HOURS, description="how long messages are kept once consumed; none: `retention.hours`"),
+    ] = None
 
 
 class AddressSettings(_Section):
@@ -184,6 +192,24 @@ class AddressSettings(_Section):
     patterns: Annotated[
         tuple[AddressPattern, ...], Field(description="the first that matches gives the address its policies")
     ] = ()
+
+
+class RetentionSettings(_Section):
+    """How long messages and decisions are kept; they go by whole days, UTC (H16). What is undelivered stays."""
+
+    hours: Annotated[
+        float,
+        Field(gt=0, le=MOST_HOURS, description="messages, after they were consumed; an address may say otherwise"),
+    ] = 72
+    decisions_hours: Annotated[
+        float, Field(gt=0, le=MOST_HOURS, description="decisions, as answers to who asks for an outcome (T11)")
+    ] = 720
+
+    @model_validator(mode="after")
+    def _decisions_last(self) -> RetentionSettings:
+        if self.decisions_hours < self.hours:
+            raise ValueError("decisions_hours: expected no less than hours; decisions outlive their messages")
+        return self
 
 
 class Settings(_Section):
@@ -212,6 +238,7 @@ class Settings(_Section):
     transaction: TransactionSettings = TransactionSettings()
     limits: LimitSettings = LimitSettings()
     addresses: AddressSettings = AddressSettings()
+    retention: RetentionSettings = RetentionSettings()
 
     @field_validator("listen")
     @classmethod

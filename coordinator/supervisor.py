@@ -34,13 +34,17 @@ STATUS_UNFIT = 2
 #: Without links, the module that reads what :meth:`Supervisor._spawn` hands over.
 WORKER = ("-m", "coordinator.commands.worker")
 
+#: And the one that maintains the store.
+MAINTENANCE = ("-m", "coordinator.commands.maintenance")
+
 _FIRST_PAUSE_SECONDS = 0.1
 _LONGEST_PAUSE_SECONDS = 5.0
 # Who lived this long did not die of its start.
 _STEADY_SECONDS = 30.0
 _GRACE_SECONDS = 10.0
-_PARTITIONS_SECONDS = 3600.0
-_PARTITIONS_RETRY_SECONDS = 60.0
+_MAINTENANCE_SECONDS = 600.0
+# After the start, which has made the partitions.
+_MAINTENANCE_DELAY_SECONDS = 30.0
 # How often we look for instances of other machines that are dead; a worker of ours is missed at once.
 _LOST_SECONDS = 5.0
 
@@ -89,7 +93,8 @@ class Supervisor:
         self._embedded: EmbeddedServer | None = None
         self._embedded_start_at: float | None = None
         self._embedded_pause = _Pause()
-        self._partitions_at = 0.0
+        self._maintenance: subprocess.Popen[bytes] | None = None
+        self._maintenance_at = time.monotonic() + _MAINTENANCE_DELAY_SECONDS
         self._lost_at = 0.0
         self._database_url = ""
         self._announced = False
@@ -136,13 +141,31 @@ class Supervisor:
                 made = partitions.make_ahead(connection)
         except StoreError as error:
             _log.warning("partitions not made", reason=str(error))
-            self._partitions_at = time.monotonic() + _PARTITIONS_RETRY_SECONDS
             return
-        self._partitions_at = time.monotonic() + (_PARTITIONS_RETRY_SECONDS if made.few else _PARTITIONS_SECONDS)
         if made.created:
             _log.info("partitions made", partitions=made.created)
         if made.few:
             _log.error("partitions are running out: soon nothing can be posted", days_ahead=made.ahead)
+
+    def _maintain(self, now: float) -> None:
+        """In a process of its own: what it waits for in the database holds up nothing here."""
+        if self._maintenance is not None:
+            if self._maintenance.poll() is None:
+                return
+            self._maintenance = None
+        if now < self._maintenance_at or self._embedded_start_at is not None:
+            return
+        self._maintenance_at = now + _MAINTENANCE_SECONDS
+        handed = self._handed()
+        try:
+            self._maintenance = subprocess.Popen(
+                [sys.executable, *MAINTENANCE, str(handed)],
+                stdin=subprocess.DEVNULL,
+                pass_fds=[handed],
+                start_new_session=True,
+            )
+        finally:
+            os.close(handed)
 
     def _give_up_lost(self) -> None:
         self._lost_at = time.monotonic() + _LOST_SECONDS
@@ -193,14 +216,13 @@ class Supervisor:
         if not self._announced and all(worker.ready for worker in self._workers):
             self._announced = True
             _log.info("listening", listen=places, workers=len(self._workers), pid=os.getpid())
-        if now >= self._partitions_at:
-            self._make_partitions()
+        self._maintain(now)
         if now >= self._lost_at:
             self._give_up_lost()
         times = [worker.start_at for worker in self._workers] + [
             self._embedded_start_at,
-            self._partitions_at,
             self._lost_at,
+            self._maintenance_at if self._maintenance is None and self._embedded_start_at is None else None,
         ]
         next_at = min(each for each in times if each is not None)
         for key, _ in self._selector.select(max(0.0, next_at - time.monotonic())):
@@ -233,18 +255,10 @@ class Supervisor:
 
     def _spawn(self, worker: _Worker) -> None:
         read_end, write_end = os.pipe()
-        # In memory and not on the command line, which everybody on the machine can read.
-        handed = os.memfd_create("settings", os.MFD_CLOEXEC)
+        handed = self._handed(
+            listeners=[each.fileno() for each in worker.sockets], ready=write_end, number=worker.number
+        )
         try:
-            message = {
-                "settings": self._settings.model_dump(mode="json", exclude={"database_url"}),
-                "database_url": self._database_url,
-                "listeners": [each.fileno() for each in worker.sockets],
-                "ready": write_end,
-                "number": worker.number,
-                "parent": os.getpid(),
-            }
-            os.write(handed, json.dumps(message).encode())
             worker.process = subprocess.Popen(
                 [sys.executable, *self._worker_arguments, str(handed)],
                 stdin=subprocess.DEVNULL,
@@ -259,6 +273,18 @@ class Supervisor:
         worker.ready_pipe = read_end
         worker.ready = False
         self._selector.register(read_end, selectors.EVENT_READ, worker)
+
+    def _handed(self, **more: object) -> int:
+        """A file for a child: in memory and not on the command line, which everybody on the machine can read."""
+        handed = os.memfd_create("settings", os.MFD_CLOEXEC)
+        message = {
+            "settings": self._settings.model_dump(mode="json", exclude={"database_url"}),
+            "database_url": self._database_url,
+            "parent": os.getpid(),
+            **more,
+        }
+        os.write(handed, json.dumps(message).encode())
+        return handed
 
     def _read_ready(self, worker: _Worker) -> None:
         if worker.ready_pipe is not None and os.read(worker.ready_pipe, 64):
@@ -277,6 +303,9 @@ class Supervisor:
 
     def _stop(self) -> None:
         """Workers first: what they have in hand needs the database (F5)."""
+        if self._maintenance is not None:
+            self._maintenance.kill()
+            self._maintenance.wait()
         running = [worker.process for worker in self._workers if worker.process is not None]
         if running:
             _log.info("stopping", workers=len(running))

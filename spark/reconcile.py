@@ -132,6 +132,7 @@ def reconcile(
 
         opened = [_keep_book(book, keep, steps) for book in opened]
         tables, picked, rows_read, snapshot = _read(spark, url, period, opened, keep, steps)
+        period = snapshot.kept(period)
         seen_at = snapshot.taken_at
 
         steps.stage("matching halves and ops")
@@ -235,7 +236,7 @@ def _read(
         # tasks on other machines cannot see a file of ours; they have the URL in their environment
         credentials = stack.enter_context(credentials_file(url)) if local else None
         snapshot = stack.enter_context(exported_snapshot(url))
-        store = Store(spark=spark, snapshot=snapshot, period=period, credentials=credentials)
+        store = Store(spark=spark, snapshot=snapshot, period=snapshot.kept(period), credentials=credentials)
         for name, columns in _COLUMNS.items():
             steps.stage(f"reading {name}")
             tables[name] = keep(store.table(name, columns))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, time
 
 import psycopg
 
+from spark.period import Period
 from store.tables import SCHEMA
 
 
@@ -22,6 +23,21 @@ class Snapshot:
 
     name: str
     taken_at: datetime
+    #: Halves of all days from here on are there; of the days before, retention has dropped them. None: of all days.
+    kept_since: datetime | None = None
+
+    def kept(self, period: Period) -> Period:
+        """What of ``period`` can be judged: of earlier days halves are missing that nobody has lost (H16).
+
+        :raises StoreUnreadable: nothing of it.
+        """
+        if self.kept_since is None or self.kept_since <= period.since:
+            return period
+        if self.kept_since >= period.until:
+            raise StoreUnreadable(
+                f"the messages of that period are not kept any more: they are kept since {self.kept_since.isoformat()}"
+            )
+        return replace(period, since=self.kept_since)
 
 
 @contextmanager
@@ -42,18 +58,25 @@ def exported_snapshot(url: str) -> Iterator[Snapshot]:
         try:
             # a server that ends idle transactions must not end this one
             connection.execute("set local idle_in_transaction_session_timeout = 0")
-            found = connection.execute(
-                "select to_regclass(%s) is not null, pg_export_snapshot(), clock_timestamp()", (f"{SCHEMA}.half",)
-            ).fetchone()
-        except psycopg.Error as error:
-            raise StoreUnreadable(f"database: {_line(error)}") from None
-        if found is None or not found[0]:
+            # Before the snapshot is taken: from here on retention drops no day.
+            connection.execute(f"lock table {SCHEMA}.half, {SCHEMA}.op in access share mode".encode())
+            found = connection.execute("select pg_export_snapshot(), clock_timestamp()").fetchone()
+            kept_since = messages_kept_since(connection)
+        except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
             raise StoreUnreadable(
                 f"database: there is no table {SCHEMA}.half in it; is it the coordinator's, and migrated?"
-            )
-        yield Snapshot(name=found[1], taken_at=found[2])
+            ) from None
+        except psycopg.Error as error:
+            raise StoreUnreadable(f"database: {_line(error)}") from None
+        assert found is not None
+        yield Snapshot(name=found[0], taken_at=found[1], kept_since=kept_since)
     finally:
         connection.close()
+
+
+def messages_kept_since(connection: psycopg.Connection) -> datetime | None:
+    row = connection.execute(f"select kept_from from {SCHEMA}.retention where table_name = 'half'".encode()).fetchone()
+    return None if row is None else datetime.combine(row[0], time(), UTC)
 
 
 def _line(error: psycopg.Error) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, Connection, Row, Select, func, insert, or_, select
+from sqlalchemy import ColumnElement, Connection, Row, Select, func, insert, or_, select, update
 
 from store.errors import boundary
 from store.leases import held
@@ -62,13 +62,24 @@ class AddressDetail:
     kind: str
     on_expiry: str
     max_attempts: int
+    #: None: as long as the settings say
+    retention_hours: int | None
     origin: str
     created_at: datetime
     counts: Counts
     groups: tuple[Group, ...]
 
 
-def add(connection: Connection, *, name: str, routing: str, kind: str, on_expiry: str, max_attempts: int) -> None:
+def add(
+    connection: Connection,
+    *,
+    name: str,
+    routing: str,
+    kind: str,
+    on_expiry: str,
+    max_attempts: int,
+    retention_hours: int | None = None,
+) -> None:
     """Make an address; commits. A queue gets its default group, a topic has none before the first subscription.
 
     :raises AddressExists: when there is one of that name.
@@ -76,13 +87,32 @@ def add(connection: Connection, *, name: str, routing: str, kind: str, on_expiry
     with boundary():
         address_id = connection.scalar(
             insert(address)
-            .values(name=name, routing=routing, kind=kind, on_expiry=on_expiry, max_attempts=max_attempts)
+            .values(
+                name=name,
+                routing=routing,
+                kind=kind,
+                on_expiry=on_expiry,
+                max_attempts=max_attempts,
+                retention_hours=retention_hours,
+            )
             .returning(address.c.id)
         )
         if routing == "queue":
             connection.execute(insert(consumer_group).values(address_id=address_id, name=""))
         connection.execute(select(func.pg_notify(ADDRESS_CHANNEL, name)))
         connection.commit()
+
+
+def keep(connection: Connection, name: str, retention_hours: int | None) -> bool:
+    """Say how long the messages of an address are kept once consumed, None: as the settings say; commits. False: there
+    is no such address.
+    """
+    with boundary():
+        found = connection.execute(
+            update(address).where(address.c.name == name).values(retention_hours=retention_hours)
+        )
+        connection.commit()
+    return found.rowcount == 1
 
 
 def all_addresses(connection: Connection) -> list[AddressLine]:
@@ -146,6 +176,7 @@ def one_address(connection: Connection, name: str) -> AddressDetail | None:
         kind=found.kind,
         on_expiry=found.on_expiry,
         max_attempts=found.max_attempts,
+        retention_hours=found.retention_hours,
         origin=found.origin,
         created_at=found.created_at,
         counts=_total([group.counts for group in groups]),

@@ -20,13 +20,14 @@ ADDRESS = Query(
           from {SCHEMA}.address a where a.name = $1::text""",
 )
 
-#: name, routing, kind, on_expiry, max_attempts, origin, instance (0: none). Two instances may make it at once: one
-#: row wins.
+#: name, routing, kind, on_expiry, max_attempts, origin, instance (0: none), retention_hours (0: as the settings say).
+#: Two instances may make it at once: one row wins.
 MAKE_ADDRESS = Query(
     b"make_address",
     f"""with made as (
-          insert into {SCHEMA}.address (name, routing, kind, on_expiry, max_attempts, origin, instance_id)
-          values ($1::text, $2::text, $3::text, $4::text, $5::int2, $6::text, nullif($7::int4, 0))
+          insert into {SCHEMA}.address
+            (name, routing, kind, on_expiry, max_attempts, origin, instance_id, retention_hours)
+          values ($1::text, $2::text, $3::text, $4::text, $5::int2, $6::text, nullif($7::int4, 0), nullif($8::int4, 0))
           on conflict (name) do nothing returning id, name, routing),
         grouped as (
           insert into {SCHEMA}.consumer_group (address_id, name) select id, '' from made where routing = 'queue')

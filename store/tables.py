@@ -88,6 +88,8 @@ address = Table(
     # What becomes of a message whose ttl runs out: it is dropped with an op, or it goes to the dead letters.
     Column("on_expiry", Text, nullable=False, server_default="drop"),
     Column("max_attempts", SmallInteger, nullable=False, server_default="16"),
+    # How long its messages are kept after they were consumed; null: as the settings say.
+    Column("retention_hours", Integer),
     # Who made it: administration, the first use by a client, or a dynamic terminus.
     Column("origin", Text, nullable=False, server_default="administration"),
     # The instance that owns a dynamic address; it goes with it.
@@ -98,6 +100,7 @@ address = Table(
     CheckConstraint("kind in ('normal', 'transaction', 'fifo', 'delay', 'mixed')", name="kind"),
     CheckConstraint("on_expiry in ('drop', 'dead-letter')", name="on_expiry"),
     CheckConstraint("max_attempts >= 1", name="max_attempts"),
+    CheckConstraint("retention_hours >= 1", name="retention_hours"),
     CheckConstraint("origin in ('administration', 'use', 'dynamic', 'dead-letter')", name="origin"),
     CheckConstraint("(origin = 'dynamic') = (instance_id is not null)", name="dynamic_owner"),
 )

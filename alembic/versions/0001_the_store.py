@@ -48,6 +48,7 @@ def upgrade() -> None:
         sa.Column("kind", sa.Text, nullable=False, server_default="normal"),
         sa.Column("on_expiry", sa.Text, nullable=False, server_default="drop"),
         sa.Column("max_attempts", sa.SmallInteger, nullable=False, server_default="16"),
+        sa.Column("retention_hours", sa.Integer),
         sa.Column("origin", sa.Text, nullable=False, server_default="administration"),
         sa.Column("instance_id", sa.Integer),
         sa.Column("created_at", sa.DateTime(timezone=True), nullable=False, server_default=_now),
@@ -58,6 +59,7 @@ def upgrade() -> None:
         sa.CheckConstraint("kind in ('normal', 'transaction', 'fifo', 'delay', 'mixed')", name="address_kind_check"),
         sa.CheckConstraint("on_expiry in ('drop', 'dead-letter')", name="address_on_expiry_check"),
         sa.CheckConstraint("max_attempts >= 1", name="address_max_attempts_check"),
+        sa.CheckConstraint("retention_hours >= 1", name="address_retention_hours_check"),
         sa.CheckConstraint(
             "origin in ('administration', 'use', 'dynamic', 'dead-letter')", name="address_origin_check"
         ),

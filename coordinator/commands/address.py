@@ -19,6 +19,16 @@ from coordinator.commands.administration import (
     store,
 )
 
+RetentionHours = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        min=1,
+        max=876_000,
+        help="How long messages are kept once consumed. Default: as the settings say.",
+    ),
+]
+
 app = typer.Typer(help="Make addresses and look at them.", no_args_is_help=True)
 
 _COUNTS = ("ready", "inflight", "scheduled", "failed")
@@ -37,6 +47,7 @@ def add(
     max_attempts: Annotated[
         int, typer.Option(metavar="N", min=1, max=32767, help="Failed deliveries, then it goes to the dead letters.")
     ] = 16,
+    retention_hours: RetentionHours = None,
     database_url: DatabaseUrl = None,
     data_dir: DataDir = None,
     config: Config = None,
@@ -63,10 +74,37 @@ def add(
                 kind=kind,
                 on_expiry=on_expiry,
                 max_attempts=max_attempts,
+                retention_hours=retention_hours,
             )
         except AddressExists:
             fail(f"there is an address {shown(name)} already")
     typer.echo(f"made the {'topic' if topic else 'queue'} {shown(name)}")
+
+
+@app.command("set")
+def set_(
+    name: Annotated[str, typer.Argument(help="The address.")],
+    retention_hours: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", min=0, max=876_000, help="How long messages are kept once consumed; 0: as the settings say."
+        ),
+    ] = None,
+    database_url: DatabaseUrl = None,
+    data_dir: DataDir = None,
+    config: Config = None,
+) -> None:
+    """Change the policies of an address."""
+    from coordinator.addresses import shown
+    from store import addresses
+
+    if retention_hours is None:
+        fail("give --retention-hours", 2)
+    with store(config, database_url, data_dir) as connection:
+        if not addresses.keep(connection, name, retention_hours or None):
+            fail(f"there is no address {shown(name)}")
+    kept = f"for {retention_hours} hours once consumed" if retention_hours else "as long as the settings say"
+    typer.echo(f"messages of {shown(name)} are kept {kept}")
 
 
 @app.command("list")

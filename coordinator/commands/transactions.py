@@ -59,11 +59,18 @@ def outcome(
 ) -> None:
     """Say what became of a transaction."""
     wanted = _txn_id(txn_id)
-    from store import outcomes
+    from store import outcomes, retention
+    from store.ids import declared_at
 
     with store(config, database_url, data_dir) as connection:
         found = outcomes.outcome_of(connection, wanted)
+        kept_since = retention.decisions_kept_since(connection)
     if found is None:
+        if kept_since is not None and declared_at(wanted.bytes) < kept_since:
+            fail(
+                f"transaction {wanted} is not known any more: it was declared before "
+                f"{kept_since.isoformat(timespec='minutes')}, and decisions are kept from then on"
+            )
         fail(
             f"transaction {wanted} is not known: it was never declared here, did no work, "
             "is younger than a moment, or its decision is older than what is kept"

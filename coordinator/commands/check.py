@@ -1,0 +1,50 @@
+"""``coordinator check``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from coordinator.commands.administration import Config, DatabaseUrl, DataDir, Json, database, print_json, print_pairs
+
+
+def check(
+    as_json: Json = False,
+    fewest_free: Annotated[
+        int,
+        typer.Option(
+            metavar="PERCENT", min=0, max=100, help="Wrong: less free space on the disk of a server on this machine."
+        ),
+    ] = 10,
+    database_url: DatabaseUrl = None,
+    data_dir: DataDir = None,
+    config: Config = None,
+) -> None:
+    """Look whether somebody has to look.
+
+    Exit status: 0 all is well, 1 something is wrong (the last lines say what), 2 the store cannot be looked at.
+    """
+    from dataclasses import asdict
+
+    from store import health
+    from store.database import connected
+    from store.errors import StoreError
+
+    try:
+        with connected(database(config, database_url, data_dir), application_name="coordinator command") as connection:
+            found = health.look(connection)
+    except typer.Exit:
+        raise typer.Exit(2) from None
+    except StoreError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(2) from None
+    wrong = health.wrong(found, fewest_free=fewest_free)
+    if as_json:
+        print_json({**asdict(found), "wrong": wrong})
+    else:
+        print_pairs(asdict(found))
+        for line in wrong:
+            typer.echo(f"wrong: {line}")
+    if wrong:
+        raise typer.Exit(1)

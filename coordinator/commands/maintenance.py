@@ -1,0 +1,63 @@
+"""What the store needs now and then: partitions ahead, retention. Started by the supervisor, each time anew, so that
+nothing it waits for holds up the service: ``python -m coordinator.commands.maintenance FD``.
+
+FD is a file in memory with a JSON object: ``settings``; ``database_url``; ``parent``, the supervisor.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from dataclasses import asdict
+from datetime import timedelta
+
+import structlog
+
+from coordinator import logs
+from coordinator.settings import RetentionSettings, Settings
+from store import partitions, retention
+from store.database import connected
+from store.errors import StoreError
+from store.processes import die_with_parent
+
+_log: structlog.stdlib.BoundLogger = structlog.get_logger()
+
+
+def policy(settings: RetentionSettings) -> retention.Policy:
+    return retention.Policy(
+        messages=timedelta(hours=settings.hours), decisions=timedelta(hours=settings.decisions_hours)
+    )
+
+
+def maintain(settings: Settings, database_url: str) -> int:
+    """Do it once; the exit status: 0 done, 1 not, or there are too few partitions ahead."""
+    try:
+        with connected(database_url, application_name="coordinator maintenance") as connection:
+            made = partitions.make_ahead(connection)
+            if made.created:
+                _log.info("partitions made", partitions=made.created)
+            if made.few:
+                _log.error("partitions are running out: soon nothing can be posted", days_ahead=made.ahead)
+            done = retention.drop_old(connection, policy(settings.retention))
+    except StoreError as error:
+        _log.warning("the store was not maintained", reason=str(error))
+        return 1
+    if done != retention.Dropped():
+        _log.info("old days dropped", **asdict(done))
+    return 1 if made.few else 0
+
+
+def main(handed: int) -> int:
+    with os.fdopen(handed, "rb") as stream:
+        stream.seek(0)
+        message = json.load(stream)
+    die_with_parent(signal.SIGKILL, int(message["parent"]))
+    settings = Settings.model_validate_json(json.dumps(message["settings"]))
+    logs.configure(settings.log)
+    return maintain(settings, message["database_url"])
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1])))

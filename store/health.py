@@ -1,0 +1,114 @@
+"""Whether the store is well: what ``coordinator check`` says."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+from sqlalchemy import Connection, func, select, text
+
+from store import migrations
+from store.errors import boundary
+from store.partitions import FEWEST_AHEAD, days_ahead
+from store.recovery import STALE_SECONDS
+from store.tables import consumer_group, entry, instance, txn
+
+#: A plain transaction that is undecided for longer than its limit and this was forgotten by its instance.
+_LATE = timedelta(minutes=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Health:
+    """What was seen."""
+
+    schema: str
+    #: days after today that have their partitions; -1: not even today
+    partitions_ahead: int
+    instances_alive: int
+    #: silent, and not given up: nobody is there to do it
+    instances_silent: int
+    undecided: int
+    #: seconds since the oldest undecided transaction was declared; none: there is none
+    oldest_undecided_seconds: float | None
+    #: undecided past their limit
+    overdue: int
+    #: entries of groups that are not there: they are never delivered
+    orphans: int
+    #: percent of the disk that a server on this machine has left; none: it is elsewhere, or does not say
+    free_percent: int | None
+
+
+def look(connection: Connection) -> Health:
+    """:raises SchemaMismatch: no store of this version is there."""
+    migrations.check(connection)
+    with boundary():
+        alive = instance.c.ended_at.is_(None)
+        silent = instance.c.heartbeat_at < func.now() - timedelta(seconds=STALE_SECONDS)
+        instances = connection.execute(
+            select(
+                func.count().filter(alive & ~silent).label("alive"), func.count().filter(alive & silent).label("silent")
+            ).select_from(instance)
+        ).one()
+        undecided = connection.execute(
+            select(
+                func.count().label("all"),
+                func.extract("epoch", func.now() - func.min(txn.c.declared_at)).label("age"),
+                func.count().filter(txn.c.timeout_at < func.now() - _LATE).label("overdue"),
+            )
+        ).one()
+        # By the key of each group: entries are many, groups are few.
+        orphans = connection.scalar(
+            text(
+                f"""with recursive present(id) as (
+                      (select group_id from {entry.fullname} order by group_id limit 1)
+                      union all
+                      select (select e.group_id from {entry.fullname} e where e.group_id > present.id
+                               order by e.group_id limit 1) from present where present.id is not null)
+                    select count(*) from present p join {entry.fullname} e on e.group_id = p.id
+                     where not exists (select from {consumer_group.fullname} g where g.id = p.id)"""
+            )
+        )
+        folder = connection.scalar(text("select setting from pg_settings where name = 'data_directory'"))
+        local = connection.scalar(text("select inet_server_addr() is null"))
+        connection.rollback()
+    return Health(
+        schema=migrations.HEAD,
+        partitions_ahead=days_ahead(connection),
+        instances_alive=instances.alive,
+        instances_silent=instances.silent,
+        undecided=undecided.all,
+        oldest_undecided_seconds=None if undecided.age is None else float(undecided.age),
+        overdue=undecided.overdue,
+        orphans=int(orphans or 0),
+        free_percent=_free_percent(Path(folder)) if local and folder else None,
+    )
+
+
+def wrong(found: Health, *, fewest_free: int) -> list[str]:
+    """What somebody has to do something about, a line each."""
+    lines = []
+    if found.partitions_ahead < FEWEST_AHEAD:
+        lines.append(f"partitions reach {found.partitions_ahead} days ahead only; soon nothing can be posted")
+    if not found.instances_alive:
+        lines.append("no instance is alive")
+    if found.instances_silent:
+        lines.append(f"{found.instances_silent} instances are silent and were not given up")
+    if found.overdue:
+        lines.append(f"{found.overdue} transactions are undecided past their limit")
+    if found.orphans:
+        lines.append(f"{found.orphans} entries belong to no consumer group: they are never delivered")
+    if found.free_percent is not None and found.free_percent < fewest_free:
+        lines.append(f"{found.free_percent} percent of the disk are free")
+    return lines
+
+
+def _free_percent(folder: Path) -> int | None:
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    try:
+        usage = shutil.disk_usage(folder)
+    except OSError:
+        return None
+    return usage.free * 100 // usage.total

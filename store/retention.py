@@ -1,0 +1,349 @@
+"""Retention: messages and decisions go a day at a time, when they have been kept long enough (H16).
+
+**Decision.** A day is emptied by TRUNCATE of its partition, and the empty partition is dropped afterwards. To truncate
+locks that partition alone, so it waits for readers of that very day and for nobody else. To detach a partition waits,
+even ``concurrently``, for everybody who reads the table, and so may be put off for as long as a dump or a
+reconciliation takes; the disk has its room back by then. What of a day must stay (undelivered, undecided, consumed not
+long ago, or of an address that keeps its messages longer) is written anew into the emptied partition in the same SQL
+transaction. It is looked for before the lock is taken; the lock lasts for these few rows, and where they are many the
+day is kept whole until they are few.
+
+A half never becomes undelivered again, and halves are never changed: what was found before the lock holds under it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
+
+from sqlalchemy import Connection, func, select, text
+from sqlalchemy.dialects import postgresql
+
+from store.errors import Contended, boundary
+from store.ids import id_at
+from store.partitions import PARTITIONED, existing, op_id_at
+from store.tables import PARTITIONS_LOCK, SCHEMA, address, instance, retention, txn
+
+#: A day of which more must stay is kept whole.
+MOST_CARRIED_ROWS = 10_000
+MOST_CARRIED_BYTES = 16 << 20
+
+#: What was carried is looked at again after this long; the days that have just become old enough, at once.
+AGAIN = timedelta(hours=6)
+
+_LOCK_TIMEOUT = "200ms"
+_NEVER = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Policy:
+    """How long things are kept: messages after they were consumed, where their address says nothing else; decisions."""
+
+    messages: timedelta
+    decisions: timedelta
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dropped:
+    """What :func:`drop_old` did, as names of partitions."""
+
+    #: emptied, but for what must stay
+    emptied: tuple[str, ...] = ()
+    #: halves that stay in them
+    carried: int = 0
+    #: dropped altogether
+    removed: tuple[str, ...] = ()
+    #: somebody reads that very day, or all: tried again later
+    waiting: tuple[str, ...] = ()
+    #: too much of them must stay
+    whole: tuple[str, ...] = ()
+    #: rows of instances that ended long ago
+    instances: int = 0
+
+
+def decisions_kept_since(connection: Connection) -> datetime | None:
+    """The beginning of the days whose decisions are all there; None: nothing was ever dropped.
+
+    Of a transaction declared before it the store cannot say what became of it.
+    """
+    return _kept_since(connection, "op")
+
+
+def messages_kept_since(connection: Connection) -> datetime | None:
+    """The beginning of the days whose halves are all there; None: nothing was ever dropped. Of the days before only
+    those are there that could not go.
+    """
+    return _kept_since(connection, "half")
+
+
+def _kept_since(connection: Connection, table: str) -> datetime | None:
+    with boundary():
+        day = connection.scalar(select(retention.c.kept_from).where(retention.c.table_name == table))
+    return None if day is None else _begin(day)
+
+
+def drop_old(connection: Connection, policy: Policy) -> Dropped:
+    """Drop what is old enough; commits, step by step. What cannot be locked at once is left for the next time."""
+    with boundary(), _alone(connection) as mine:
+        if not mine:
+            return Dropped()
+        now = connection.scalar(select(func.now()))
+        assert now is not None
+        connection.rollback()
+        done = _Work(connection, policy, now)
+        done.halves()
+        done.ops()
+        removed, waiting = _remove_empty(connection, now)
+        instances = _forget_instances(connection, policy)
+    return Dropped(
+        emptied=tuple(done.emptied),
+        carried=done.carried,
+        removed=tuple(removed),
+        waiting=(*done.waiting, *waiting),
+        whole=tuple(done.whole),
+        instances=instances,
+    )
+
+
+@contextmanager
+def _alone(connection: Connection) -> Iterator[bool]:
+    """Several services share the store; one of them does it at a time."""
+    key = {"key": PARTITIONS_LOCK + 1}
+    mine = bool(connection.scalar(text("select pg_try_advisory_lock(:key)"), key))
+    connection.commit()
+    try:
+        yield mine
+    finally:
+        connection.rollback()
+        if mine:
+            connection.execute(text("select pg_advisory_unlock(:key)"), key)
+            connection.commit()
+
+
+class _Work:
+    def __init__(self, connection: Connection, policy: Policy, now: datetime) -> None:
+        self._connection = connection
+        self._policy = policy
+        self._now = now
+        self.emptied: list[str] = []
+        self.carried = 0
+        self.waiting: list[str] = []
+        self.whole: list[str] = []
+
+    # -- halves
+
+    def halves(self) -> None:
+        connection = self._connection
+        row = connection.execute(select(retention).where(retention.c.table_name == "half")).one_or_none()
+        kept = self._address_hours()
+        shortest = min([self._policy.messages, *kept.values()])
+        end = self._day_before(shortest)
+        # What waits for the answer of its producer is nowhere but here.
+        oldest = connection.scalar(select(func.min(txn.c.declared_at)).where(txn.c.producer_group.is_not(None)))
+        connection.rollback()
+        if oldest is not None:
+            end = min(end, oldest.astimezone(UTC).date() - timedelta(days=1))
+        days = sorted(day for day in existing(connection)["half"] if day < end)
+        if not days or (
+            row is not None and self._now < row.looked_at + AGAIN and self._same_days(row.looked_at, shortest)
+        ):
+            return
+        self._find_kept(_begin(end), kept)
+        for day in days:
+            self._empty_half(day, kept)
+        connection.execute(text("drop table if exists pg_temp.staying"))
+        connection.commit()
+        at = _NEVER if self.waiting else self._now
+        looked = postgresql.insert(retention).values(table_name="half", kept_from=days[0], looked_at=at)
+        connection.execute(looked.on_conflict_do_update(index_elements=["table_name"], set_={"looked_at": at}))
+        connection.commit()
+
+    def _same_days(self, before: datetime, age: timedelta) -> bool:
+        """Whether no day has become old enough since ``before``."""
+        return (before - age).astimezone(UTC).date() == self._day_before(age)
+
+    def _day_before(self, age: timedelta) -> date:
+        """The day that ended less than ``age`` ago; those before it are old enough."""
+        return (self._now - age).astimezone(UTC).date()
+
+    def _address_hours(self) -> dict[int, timedelta]:
+        rows = self._connection.execute(
+            select(address.c.id, address.c.retention_hours).where(address.c.retention_hours.is_not(None))
+        )
+        return {row.id: timedelta(hours=row.retention_hours) for row in rows}
+
+    def _find_kept(self, end: datetime, kept: dict[int, timedelta]) -> None:
+        """The halves before ``end`` that are undelivered, or were consumed not long ago: in a table ``staying``."""
+        longest = max([self._policy.messages, *kept.values()])
+        connection = self._connection
+        connection.execute(text("drop table if exists pg_temp.staying"))
+        connection.execute(
+            text(
+                f"""create temporary table staying as
+                    select half_id from {SCHEMA}.entry where half_id < :end
+                    union
+                    select u.half_id from {SCHEMA}.op o cross join lateral unnest(o.half_ids, o.group_ids)
+                             as u(half_id, group_id)
+                      left join {SCHEMA}.consumer_group g on g.id = u.group_id
+                      left join {SCHEMA}.address a on a.id = g.address_id
+                     where o.id >= :since and u.half_id < :end
+                       and o.decided_at > now() - coalesce(make_interval(hours => a.retention_hours), :messages)"""
+            ),
+            # A transaction is declared, and has its id, before it is decided.
+            {
+                "end": id_at(end),
+                "since": op_id_at(self._now - longest - timedelta(days=1)),
+                "messages": self._policy.messages,
+            },
+        )
+        connection.execute(text("create index on pg_temp.staying (half_id)"))
+        connection.execute(text("analyze pg_temp.staying"))
+        connection.commit()
+
+    def _empty_half(self, day: date, kept: dict[int, timedelta]) -> None:
+        name = f"half_{day:%Y%m%d}"
+        limit = _begin(day + timedelta(days=1))
+        default_stays = limit + self._policy.messages > self._now
+        other = [number for number, age in kept.items() if (limit + age > self._now) is not default_stays]
+        by_address = "h.address_id <> all(:other)" if default_stays else "h.address_id = any(:other)"
+        stays = f"(h.id in (select half_id from pg_temp.staying) or {by_address})"
+        parameters = {"other": other}
+        connection = self._connection
+        count, octets, total = connection.execute(
+            text(
+                f"select count(*) filter (where stays), sum(octets) filter (where stays), count(*) "
+                f"from (select {stays} as stays, octet_length(h.message) as octets from {SCHEMA}.{name} h) found"
+            ),
+            parameters,
+        ).one()
+        connection.rollback()
+        if count == total and count:
+            return
+        if count > MOST_CARRIED_ROWS or (octets or 0) > MOST_CARRIED_BYTES:
+            self.whole.append(name)
+            return
+        self._mark("half", day)
+        if not total:
+            return
+        carried = f"create temporary table carried on commit drop as select * from {SCHEMA}.{name} h where {stays}"
+        again = f"insert into {SCHEMA}.{name} select * from pg_temp.carried"
+        if self._empty(name, before=carried, after=again, parameters=parameters):
+            self.carried += count
+
+    # -- ops
+
+    def ops(self) -> None:
+        """A decision is kept as long as the halves of its day at least, and as any transaction of it is undecided."""
+        connection = self._connection
+        messages = connection.scalar(select(retention.c.kept_from).where(retention.c.table_name == "half"))
+        oldest = connection.scalar(select(func.min(txn.c.declared_at)))
+        connection.rollback()
+        there = existing(connection)
+        end = self._day_before(self._policy.decisions)
+        if oldest is not None:
+            end = min(end, oldest.astimezone(UTC).date() - timedelta(days=1))
+        for day in sorted(day for day in there["op"] if day < end):
+            if day in there["half"] and (messages is None or day >= messages):
+                break
+            self._mark("op", day)
+            name = f"op_{day:%Y%m%d}"
+            if connection.scalar(text(f"select exists (select from {SCHEMA}.{name})")):
+                connection.rollback()
+                self._empty(name)
+            connection.rollback()
+
+    # -- both
+
+    def _mark(self, table: str, day: date) -> None:
+        """Before anything goes: who looks for it meanwhile knows why it is not there."""
+        statement = postgresql.insert(retention).values(
+            table_name=table, kept_from=day + timedelta(days=1), looked_at=_NEVER
+        )
+        kept_from = func.greatest(retention.c.kept_from, statement.excluded.kept_from)
+        self._connection.execute(
+            statement.on_conflict_do_update(index_elements=["table_name"], set_={"kept_from": kept_from})
+        )
+        self._connection.commit()
+
+    def _empty(
+        self, name: str, *, before: str = "", after: str = "", parameters: dict[str, list[int]] | None = None
+    ) -> bool:
+        """Truncate it, in one SQL transaction with what is done ``before`` the lock and ``after``."""
+        connection = self._connection
+        try:
+            with boundary():
+                if before:
+                    connection.execute(text(before), parameters)
+                connection.execute(text(f"set local lock_timeout = '{_LOCK_TIMEOUT}'"))
+                connection.execute(text(f"truncate {SCHEMA}.{name}"))
+                if after:
+                    connection.execute(text(after))
+                connection.commit()
+        except Contended:
+            connection.rollback()
+            self.waiting.append(name)
+            return False
+        self.emptied.append(name)
+        return True
+
+
+def _remove_empty(connection: Connection, now: datetime) -> tuple[list[str], list[str]]:
+    """Drop the partitions of dropped days that have no row; (dropped, left for later)."""
+    removed: list[str] = []
+    waiting: list[str] = []
+    for table in PARTITIONED:
+        kept_from = connection.scalar(select(retention.c.kept_from).where(retention.c.table_name == table))
+        names = connection.execute(
+            text(
+                "select c.relname, i.inhdetachpending from pg_class c left join pg_inherits i on i.inhrelid = c.oid "
+                r"where c.relnamespace = cast(:schema as regnamespace) and c.relname ~ :name and c.relkind = 'r' "
+                "order by i.inhdetachpending desc nulls last, c.relname"
+            ),
+            {"schema": SCHEMA, "name": rf"^{table}_\d{{8}}$"},
+        ).all()
+        connection.rollback()
+        if kept_from is None:
+            continue
+        for name, pending in names:
+            if date.fromisoformat(name.partition("_")[2]) >= kept_from:
+                continue
+            if connection.scalar(text(f"select exists (select from {SCHEMA}.{name})")):
+                connection.rollback()
+                continue
+            connection.rollback()
+            try:
+                with boundary():
+                    _remove(connection, table, name, pending)
+                removed.append(name)
+            except Contended:
+                waiting.append(name)
+                break  # one at a time can be on its way out
+    return removed, waiting
+
+
+def _remove(connection: Connection, table: str, name: str, pending: bool | None) -> None:
+    """``pending``: whether it was detached half way; None: it is no partition any more."""
+    how = "" if pending is None else "finalize" if pending else "concurrently"
+    connection.execution_options(isolation_level="AUTOCOMMIT")
+    try:
+        connection.execute(text(f"set lock_timeout = '{_LOCK_TIMEOUT}'"))
+        if how:
+            connection.execute(text(f"alter table {SCHEMA}.{table} detach partition {SCHEMA}.{name} {how}"))
+        connection.execute(text(f"drop table {SCHEMA}.{name}"))
+    finally:
+        connection.execute(text("reset lock_timeout"))
+        connection.rollback()
+        connection.execution_options(isolation_level=connection.default_isolation_level)
+
+
+def _forget_instances(connection: Connection, policy: Policy) -> int:
+    """Rows of instances that ended before any decision that is kept; what they held was given up long ago."""
+    gone = connection.execute(instance.delete().where(instance.c.ended_at < func.now() - policy.decisions))
+    connection.commit()
+    return int(gone.rowcount)
+
+
+def _begin(day: date) -> datetime:
+    return datetime.combine(day, time(), UTC)

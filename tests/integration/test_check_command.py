@@ -1,0 +1,96 @@
+"""``coordinator check`` and ``coordinator address set``: what they say, and how they end."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import Connection, text
+
+from store import health, partitions, recovery
+from tests.fix_command import Command
+from tests.fix_store import Rows
+
+
+@pytest.fixture
+def alive(database: Connection) -> int:
+    return recovery.register(database, "1").instance_id
+
+
+def test_a_store_that_is_well(command: Command, database_url: str, rows: Rows, alive: int) -> None:
+    rows.entry(rows.queue("orders"))
+    done = command("check", "--database-url", database_url, "--json", "--fewest-free", "0")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["wrong"] == []
+    assert found["partitions_ahead"] >= partitions.DAYS_AHEAD - 1
+    assert (found["instances_alive"], found["undecided"], found["orphans"]) == (1, 0, 0)
+    assert 0 <= found["free_percent"] <= 100
+
+
+def test_what_is_wrong_is_said_and_is_the_exit_status(command: Command, database_url: str, rows: Rows) -> None:
+    rows.instance(silent_seconds=60)
+    rows.txn(1)
+    rows.entry(rows.queue("orders"))
+    rows.connection.execute(text("update coordinator.txn set timeout_at = now() - interval '1 hour'"))
+    rows.connection.execute(text("update coordinator.entry set group_id = group_id + 1000"))
+    for day in range(3, 20):
+        name = f"op_{(rows.now() + timedelta(days=day)).date():%Y%m%d}"
+        rows.connection.execute(text(f"drop table if exists coordinator.{name}"))
+    rows.connection.commit()
+    done = command("check", "--database-url", database_url)
+    assert done.returncode == 1
+    wrong = [line for line in done.stdout.splitlines() if line.startswith("wrong: ")]
+    assert [" ".join(line.split()[1:3]) for line in wrong][:5] == [
+        "partitions reach",
+        "no instance",
+        "1 instances",
+        "1 transactions",
+        "1 entries",
+    ]
+    assert "reach 2 days ahead" in wrong[0]
+
+
+def test_a_disk_with_little_room(database: Connection, alive: int) -> None:
+    found = health.look(database)
+    assert found.free_percent is not None
+    assert health.wrong(found, fewest_free=found.free_percent) == []
+    assert health.wrong(found, fewest_free=found.free_percent + 1) == [
+        f"{found.free_percent} percent of the disk are free"
+    ]
+
+
+def test_a_store_that_cannot_be_looked_at(command: Command, empty_database_url: str) -> None:
+    assert command("check", "--database-url", empty_database_url).returncode == 2
+    assert command("check", "--database-url", "postgresql://nobody@127.0.0.1:1/x").returncode == 2
+
+
+@pytest.mark.rule("H16")
+def test_the_period_of_an_address_can_be_set(command: Command, database_url: str, rows: Rows) -> None:
+    rows.queue("orders")
+
+    def hours() -> object:
+        return rows._one(text("select retention_hours from coordinator.address where name = 'orders'"))
+
+    done = command("address", "set", "orders", "--retention-hours", "24", "--database-url", database_url)
+    assert (done.returncode, hours()) == (0, 24)
+    assert "24" in command("address", "show", "orders", "--database-url", database_url).stdout
+    done = command("address", "set", "orders", "--retention-hours", "0", "--database-url", database_url)
+    assert (done.returncode, hours()) == (0, None)
+    for arguments, status in ((("orders",), 2), (("other", "--retention-hours", "1"), 1)):
+        assert command("address", "set", *arguments, "--database-url", database_url).returncode == status
+
+
+@pytest.mark.rule("T11")
+def test_an_outcome_older_than_the_decisions_kept_says_so(command: Command, database_url: str, rows: Rows) -> None:
+    old = partitions.op_id_at(rows.now() - timedelta(days=40))
+    asked = command("outcome", str(old), "--database-url", database_url)
+    assert "is not known: it was never declared here" in asked.stderr
+    rows.connection.execute(
+        text("insert into coordinator.retention (table_name, kept_from) values ('op', now() - interval '30 days')")
+    )
+    rows.connection.commit()
+    asked = command("outcome", str(old), "--database-url", database_url)
+    assert asked.returncode == 1
+    assert "was declared before" in asked.stderr

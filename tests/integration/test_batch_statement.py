@@ -130,9 +130,8 @@ def _combinations() -> Iterator[tuple[str, ...]]:
         ("", "half"), ("", "entry"), ("", "particular"), ("", "fan", "fan_others"), ("", "gone"), ("", "back"),
         ("", "yielded"), ("", "shared", "shared pinned"), ("", "commit"), ("", "op"), ("", "wake"), ("", "mark"),
     ):  # fmt: skip
-        parts = tuple(" ".join(chosen).split())
-        if {"entry", "particular", "fan", "fan_others"} & set(parts):
-            parts = (*parts, "there")
+        there = "there" if any(chosen[1:4]) else ""  # whatever makes an entry
+        parts = tuple(" ".join((*chosen[:4], there, *chosen[4:])).split())
         traced = {"half", "commit", "op"} & set(parts)
         changes = {"gone", "back", "yielded", "shared"} & set(parts)
         if parts and ("mark" in parts) == (bool(changes) and not traced):

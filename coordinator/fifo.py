@@ -357,7 +357,8 @@ class FifoQueue(Queue):
     # -- consumers
 
     def add(self, consumer: Consumer) -> None:
-        self.consumers.append(consumer)
+        self.consumers[consumer] = None
+        self.takers.changed(consumer)
         self._lanes[consumer.key] = Lane(consumer)
         self._more = True
         self._version += 1
@@ -365,7 +366,8 @@ class FifoQueue(Queue):
 
     def remove(self, consumer: Consumer) -> None:
         if self._lanes.pop(consumer.key, None) is not None:
-            self.consumers.remove(consumer)
+            del self.consumers[consumer]
+            self.takers.remove(consumer)
         if not self.consumers:
             self.refused.clear()
         self.touch()
@@ -384,9 +386,10 @@ class FifoQueue(Queue):
             if active:
                 self._ask()
             if not self._asking and not self.returning:
-                for consumer in self.consumers:
-                    if consumer.draining and consumer.room > 0:
+                for consumer in self.takers.draining():
+                    if consumer.room > 0:
                         consumer.drained()
+                        self.takers.drained(consumer)
         else:
             self._let_go()
         if len(self._idle) > _MOST_IDLE:
@@ -399,9 +402,15 @@ class FifoQueue(Queue):
 
     def _hand_out(self) -> bool:
         """Give what is ready to who wants it, one by one in turns; whether anybody had room."""
-        takers = deque((self._lanes[each.key], each, room) for each in self.consumers if (room := each.room) > 0)
+        takers: deque[tuple[Lane, Consumer, int]] = deque()
+        for each in self.takers:
+            room = each.room
+            self.takers.keep(each, room)
+            if room > 0:
+                takers.append((self._lanes[each.key], each, room))
         active = bool(takers)
-        self.consumers.rotate(-1)
+        if active:
+            self.takers.next()
         now = now_micros()
         while takers:
             lane, consumer, room = takers.popleft()
@@ -418,6 +427,7 @@ class FifoQueue(Queue):
                     self._move(group, lane)
                 group.out += 1
                 entry.out = True
+                self.takers.keep(consumer, room - 1)
                 if self.hand(consumer, entry) and room > 1:
                     takers.append((lane, consumer, room - 1))
             self._place(group)

@@ -10,12 +10,12 @@ wants: each has a :class:`coordinator.search.Search` of its own instead, which s
 
 from __future__ import annotations
 
-from collections import deque
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from coordinator.encoding import DecodeError
 from coordinator.entries import Entry, now_micros
+from coordinator.takers import Takers
 from coordinator.windows import Window
 from store import priorities
 from store.priorities import Rank, rank_of
@@ -64,6 +64,7 @@ class Queue:
         "searches",
         "sent_octets",
         "service",
+        "takers",
         "windows",
     )
 
@@ -87,7 +88,8 @@ class Queue:
         #: this is an address of dead letters: its failures go nowhere else
         self.dead_letters = dead_letters
         self.lease = service.instance_id
-        self.consumers: deque[Consumer] = deque()
+        self.consumers: dict[Consumer, None] = {}
+        self.takers = Takers()
         self.browsers: list[Browser] = []
         #: of the consumers that choose
         self.searches: list[Search] = []
@@ -240,18 +242,25 @@ class Queue:
     # -- consumers
 
     def add(self, consumer: Consumer) -> None:
-        self.consumers.append(consumer)
+        self.consumers[consumer] = None
+        self.takers.changed(consumer)
         for window in self.windows:
             window.in_store(None, None)
         self.touch()
 
     def remove(self, consumer: Consumer) -> None:
         """The link is gone; its deliveries come back by ways of their own."""
-        if consumer in self.consumers:
-            self.consumers.remove(consumer)
+        self.consumers.pop(consumer, None)
+        self.takers.remove(consumer)
         if not self.consumers:
             self._let_go()
             self.refused.clear()
+
+    def changed(self, consumer: Consumer) -> None:
+        """The consumer may have more room than it had, or drains its credit."""
+        if consumer in self.consumers:
+            self.takers.changed(consumer)
+        self.touch()
 
     def _let_go(self) -> None:
         """Nobody here takes what the windows hold: others may."""
@@ -275,9 +284,10 @@ class Queue:
                 break
         else:
             if not self.returning:
-                for consumer in self.consumers:
-                    if consumer.draining and not self._has_for(consumer):
+                for consumer in self.takers.draining():
+                    if not self._has_for(consumer):
                         consumer.drained()
+                        self.takers.drained(consumer)
         for search in self.searches:
             search.advance()
         if self.service.peers and not self._surplus and any(map(len, self.windows)):
@@ -287,17 +297,22 @@ class Queue:
             browser.advance()
 
     def _distribute(self, window: Window) -> None:
+        takers = self.takers
         progress = True
-        while progress and window:
-            takers = [consumer for consumer in self.consumers if consumer.room > 0]
-            if not takers:
-                break
-            share = max(1, len(window) // len(takers))
+        while progress and window and not window.waits:
             progress = False
-            for consumer in takers:
-                if self._give(window, consumer, min(consumer.room, share)):
+            count = len(takers)
+            share = max(1, len(window) // count) if count else 0
+            for _ in range(count):
+                consumer = takers.next()
+                room = consumer.room
+                given = self._give(window, consumer, min(room, share)) if room > 0 else 0
+                # what a subscription passes over costs it no room
+                takers.keep(consumer, room - given if given < room else consumer.room)
+                if given:
                     progress = True
-            self.consumers.rotate(-1)
+                    if not window:
+                        break
 
     def _give_surplus(self) -> None:
         """What nobody here has had room for goes to the store: consumers of other instances may wait for it."""
@@ -307,7 +322,7 @@ class Queue:
 
     def wanted(self) -> int:
         """Entries that consumers here have room for."""
-        return sum(consumer.room for consumer in self.consumers)
+        return self.takers.wanted
 
     def _give(self, window: Window, consumer: Consumer, most: int) -> int:
         ready, returned, bound = window.ready, window.returned, window.bound

@@ -148,6 +148,17 @@ class Window:
 
     # -- entries going
 
+    @property
+    def waits(self) -> bool:
+        """What is first in it must wait for what the store has before it. There is something in it."""
+        bound = self.bound
+        if bound is None:
+            return False
+        ready, returned = self.ready, self.returned
+        if returned and (not ready or returned[0].id < ready[0].id):
+            return returned[0].order > bound
+        return ready[0].id > bound[1]
+
     def withdraw(self, entry: Entry) -> bool:
         """Take an entry out; whether it was there."""
         try:

@@ -77,7 +77,10 @@ class Consuming(Outgoing):
             elif engine.session_outgoing_bytes(self.session) > MOST_BACKLOG:
                 self._starve()
             else:
-                self._queue.touch()
+                self._has_room()
+
+    def _has_room(self) -> None:
+        self._queue.changed(self)
 
     def send(self, entry: Entry) -> bool:
         delivery = self._deliver(entry)
@@ -173,7 +176,7 @@ class Consuming(Outgoing):
                 engine.delivery_settle(delivery)
                 self.connection.mark()
             if self.credit:
-                self._queue.touch()
+                self._has_room()
 
     def unretired(self, entry: Entry, description: str) -> None:
         if self.open:
@@ -250,7 +253,7 @@ class Choosing(Consuming):
 class Subscribing(Consuming):
     """A consumer of a subscription to a topic: what does not match is nobody's, and done with (P16)."""
 
-    __slots__ = ("_selector", "selects")
+    __slots__ = ("_selector", "_waits", "selects")
 
     def __init__(
         self,
@@ -262,17 +265,35 @@ class Subscribing(Consuming):
         honoured: Filters,
     ) -> None:
         self._selector = honoured.selector
+        #: for the next turn: selectors have used up their share of this one
+        self._waits = False
         #: those that share a subscription have one selector
         self.selects = honoured.text
         queue.not_from = connection if honoured.no_local else None
         super().__init__(connection, pointer, address, queue, group, honoured)
 
+    @property
+    def room(self) -> int:
+        service = self.connection.service
+        if self._selector is None or not service.selecting.used_up:
+            return super().room
+        if not self._waits:
+            self._waits = True
+            service.loop.call_later(0, self._go_on_choosing)
+        return 0
+
+    def _go_on_choosing(self) -> None:
+        self._waits = False
+        if self.open:
+            self._has_room()
+
     def send(self, entry: Entry) -> bool:
         selector = self._selector
         if selector is None or entry.message is None or selector.matches(entry.message, entry.attempts):
             return super().send(entry)
-        self.connection.service.settle_later(entry, ACCEPTED)
-        return True
+        service = self.connection.service
+        service.settle_later(entry, ACCEPTED)
+        return not service.selecting.used_up
 
     def lost(self) -> None:
         self._queue.not_from = None

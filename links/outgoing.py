@@ -99,11 +99,15 @@ class Outgoing(Link):
     def on_flow(self) -> None:
         self.credit = max(0, engine.link_credit(self.pointer))
         self.draining = self._large is None and bool(engine.link_get_drain(self.pointer))
-        self._queue.touch()
+        self._has_room()
         self.connection.mark()
 
     def lost(self) -> None:
         self._address.users.discard(self)
+
+    def _has_room(self) -> None:
+        """More may be sent than before, or the peer drains its credit."""
+        self._queue.touch()
 
     def refuse_transfer(self) -> bool:
         """Whether the peer has sent a transfer on this link, of which it is the receiver; it ends the connection."""
@@ -171,7 +175,7 @@ class Outgoing(Link):
             self.credit = max(0, engine.link_credit(self.pointer))
             self.draining = bool(engine.link_get_drain(self.pointer))
             self._sent(large.entry, large.delivery)
-            self._queue.touch()
+            self._has_room()
         elif connection.writing or connection.asking or engine.session_outgoing_bytes(self.session) > _PIECE:
             if self not in connection.starved:
                 connection.starved.append(self)
@@ -212,6 +216,7 @@ class Outgoing(Link):
         engine.delivery_abort(delivery)
         self.credit = max(0, engine.link_credit(self.pointer))
         self.draining = bool(engine.link_get_drain(self.pointer))
+        self._has_room()
         self.connection.mark()
         return True
 

@@ -285,7 +285,7 @@ class ReceiverEnd(LinkEnd):
     def take(self, most: int) -> None:
         self.room = most
         self.draining = True
-        self.queue.touch()
+        self.queue.changed(self)
 
     def send(self, entry: Entry) -> bool:
         assert entry.message is not None
@@ -346,7 +346,7 @@ class ReceiverEnd(LinkEnd):
             if place not in self.settled:
                 self.driver.say(("settled", self.driver.number_of(self.number, place)), outcome.kind.value)
             if self.room:
-                self.queue.touch()
+                self.queue.changed(self)
 
     def unretired(self, entry: Entry, description: str) -> None:
         raise AssertionError(description)

@@ -1,0 +1,155 @@
+"""Consumers in turns (``coordinator/takers.py``): a message costs the same however many wait."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from coordinator.entries import Entry
+from coordinator.outcomes import Outcome
+from coordinator.queues import Queue
+from store import priorities
+
+
+class Consumer:
+    """Counts how often it is asked for its room."""
+
+    default_outcome: Outcome | None = None
+
+    def __init__(self, key: int, room: int) -> None:
+        self.key = key
+        self.has = room
+        self.asked = 0
+        self.draining = False
+        self.got: list[int] = []
+
+    @property
+    def room(self) -> int:
+        self.asked += 1
+        return self.has
+
+    def send(self, entry: Entry) -> bool:
+        self.got.append(entry.id)
+        self.has -= 1
+        return True
+
+    def drained(self) -> None:
+        self.draining = False
+        self.has = 0
+
+    def retired(self, entry: Entry, outcome: Any) -> None:
+        raise AssertionError
+
+    def unretired(self, entry: Entry, description: str) -> None:
+        raise AssertionError
+
+
+class Service:
+    """As much of one as a queue asks for."""
+
+    def __init__(self, peers: int) -> None:
+        self.instance_id = 1
+        self.peers = peers
+        self.dirty_queues: list[Queue] = []
+        self.limits = SimpleNamespace(window_messages=1000, window_bytes=1 << 20)
+        self.loop = SimpleNamespace(call_later=lambda seconds, callback: None)
+
+
+def queue_of(consumers: list[Consumer], *, peers: int = 0) -> Queue:
+    service: Any = Service(peers)
+    queue = Queue(service, 1, 1, "q", max_attempts=16, on_expiry="drop", dead_letters=False)
+    for consumer in consumers:
+        queue.add(consumer)
+    for window in queue.windows:  # the store has nothing
+        window.more, window.bound = False, None
+    queue.pump()
+    return queue
+
+
+def post(queue: Queue, entry_id: int) -> bool:
+    """One message, posted and delivered by itself; whether it was born leased."""
+    if not queue.reserve(1, priorities.DEFAULT):
+        return False
+    queue.arrived(Entry(queue, entry_id, entry_id, b"x", 0, 0, b""))
+    queue.pump()
+    return True
+
+
+@pytest.mark.parametrize("peers", [0, 1])
+def test_a_lone_message_asks_one_consumer(peers: int) -> None:
+    consumers = [Consumer(key, 10) for key in range(2000)]
+    queue = queue_of(consumers, peers=peers)
+    before = sum(each.asked for each in consumers)
+    for number in range(1, 101):
+        assert post(queue, number)
+    assert sum(each.asked for each in consumers) - before <= 200
+    assert sorted(len(each.got) for each in consumers)[-100:] == [1] * 100
+    assert queue.wanted() == 2000 * 10 - 100
+
+
+def test_consumers_take_turns() -> None:
+    consumers = [Consumer(key, room) for key, room in enumerate((10, 2, 0, 10))]
+    queue = queue_of(consumers)
+    for number in range(1, 11):
+        assert post(queue, number)
+    assert [len(each.got) for each in consumers] == [4, 2, 0, 4]
+
+
+def test_many_messages_are_shared_out() -> None:
+    consumers = [Consumer(key, 100) for key in range(4)]
+    queue = queue_of(consumers)
+    for number in range(1, 41):
+        assert queue.reserve(1, priorities.DEFAULT)
+        queue.arrived(Entry(queue, number, number, b"x", 0, 0, b""))
+    queue.pump()
+    assert [len(each.got) for each in consumers] == [10] * 4
+
+
+def test_one_without_room_comes_again_when_it_says_so() -> None:
+    full, other = Consumer(1, 1), Consumer(2, 1)
+    queue = queue_of([full, other])
+    for number in (1, 2, 3):
+        assert post(queue, number)
+    assert (full.got, other.got) == ([1], [2])
+    full.has = 1
+    queue.changed(full)
+    queue.pump()
+    assert full.got == [1, 3]
+
+
+def test_among_instances_nothing_is_kept_that_nobody_here_has_room_for() -> None:
+    consumers = [Consumer(1, 1), Consumer(2, 0)]
+    queue = queue_of(consumers, peers=1)
+    assert post(queue, 1)
+    assert not post(queue, 2)
+    queue.remove(consumers[0])
+    consumers[1].has = 1
+    queue.changed(consumers[1])
+    assert post(queue, 3)
+    assert queue.wanted() == 0
+
+
+def test_those_that_drain_are_told_when_there_is_nothing() -> None:
+    consumers = [Consumer(key, 5) for key in range(3)]
+    queue = queue_of(consumers)
+    assert post(queue, 1)
+    for each in consumers[:2]:
+        each.draining = True
+        queue.changed(each)
+    queue.pump()
+    assert [each.has for each in consumers] == [0, 0, 5]
+    assert post(queue, 2)
+    assert consumers[2].got == [2]
+
+
+def test_one_that_refused_what_is_first_holds_up_no_other() -> None:
+    first, second = Consumer(1, 5), Consumer(2, 5)
+    queue = queue_of([first, second])
+    entry = Entry(queue, 1, 1, b"x", 0, 0, b"")
+    entry.refused_by = (1,)
+    queue.held[1] = entry
+    queue.window(entry.priority).give_back(entry)
+    queue.pump()
+    assert (first.got, second.got) == ([], [1])

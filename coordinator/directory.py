@@ -50,6 +50,7 @@ class Address:
         "fans",
         "fifo",
         "gone",
+        "groups",
         "id",
         "max_attempts",
         "name",
@@ -82,6 +83,8 @@ class Address:
         self.fans = topic
         self.max_attempts = max_attempts
         self.on_expiry = on_expiry
+        #: how many it has, as the store said last: what a message costs there
+        self.groups = 1
         #: groups, beside the default one, that have a consumer here
         self.subscriptions: list[Queue] = []
         #: they are told when it is removed, and until they are gone it is not forgotten
@@ -215,7 +218,8 @@ class Directory:
         topic = routing == "topic"
         known = self._known.get(name)
         if known is not None and known.id == address_id:
-            known.fans = topic or groups
+            known.fans = topic or groups > 0
+            known.groups = groups + (not topic)
             return known
         if known is not None:
             self.removed(known)
@@ -240,7 +244,8 @@ class Directory:
             max_attempts=max_attempts,
             on_expiry=on_expiry,
         )
-        address.fans = topic or groups
+        address.fans = topic or groups > 0
+        address.groups = groups + (not topic)
         self._known[name] = address
         self._forget_least_used()
         return address

@@ -52,6 +52,7 @@ def write(
     queue = entry.queue
     if outcome is ACCEPTED:
         group_id = queue.group_id
+        batch.rows += 1
         batch.gone_groups.append(group_id)
         batch.gone_ids.append(entry.id)
         accepted.append((entry.half_id, group_id))

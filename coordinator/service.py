@@ -20,6 +20,7 @@ from coordinator.fifo import FifoQueue, message_group
 from coordinator.memory import Account, default_bytes
 from coordinator.message import NO_FACTS
 from coordinator.queues import Queue
+from coordinator.registration import MOST_AT_ONCE, Registration
 from coordinator.schedule import Schedule
 from coordinator.selectors import TurnShare
 from coordinator.settlements import Expiry, SetAside, Settlement
@@ -236,6 +237,7 @@ class Service:
             )
             if queue not in address.subscriptions:
                 address.subscriptions.append(queue)
+                address.groups = max(address.groups, len(address.subscriptions))
             address.fans = True
             joined(queue)
 
@@ -318,7 +320,7 @@ class Service:
         queue = address.queue
         if queue is None or address.fans:
             without = [queue.group_id for queue in address.subscriptions if queue.not_from is poster is not None]
-            batch.fan(address.id, half_id, terms, without)
+            batch.fan(address.id, half_id, terms, address.groups, without)
             if self.peers and terms.available == BEFORE:
                 self._wake(batch, -address.id, half_id, terms)
             return None
@@ -511,8 +513,6 @@ class Service:
     def forget(self, txn: Transaction) -> None:
         """It is decided."""
         self.txns.pop(txn.id, None)
-        if txn.registered:
-            self.queries.ask(queries.FORGET_TXN, [txn.id], lambda _: None)
 
     def outcome(self, txn_id: bytes, found: Outcomes) -> None:
         """The decision and reason the store remembers (T11), None where it knows no such transaction.
@@ -560,8 +560,10 @@ class Service:
 
     def _sweep(self) -> None:
         """Roll back what is too old (T14); register what lives longer than a moment."""
+        self.loop.call_later(SWEEP_SECONDS, self._sweep)
         now = time.monotonic()
         register_after = self.transaction_limits.register_after_seconds
+        unknown: list[Transaction] = []
         for txn in list(self.txns.values()):
             age = now - txn.declared
             if not txn.open:
@@ -569,28 +571,15 @@ class Service:
             if age >= txn.timeout:
                 self._remember_timeout(txn)
                 txn.abandon(TxnEvent.TIMEOUT, "timeout", timed_out(txn.timeout))
-            elif age >= register_after and not txn.registered:
-                self._register(txn)
-        self.loop.call_later(SWEEP_SECONDS, self._sweep)
+            elif age >= register_after and not txn.registered and not txn.empty and len(unknown) < MOST_AT_ONCE:
+                unknown.append(txn)
+        if unknown:
+            self.commit.add(Registration(unknown))
 
     def _remember_timeout(self, txn: Transaction) -> None:
         self._timed_out[txn.id] = txn.timeout
         if len(self._timed_out) > MOST_TIMED_OUT:
             self._timed_out.pop(next(iter(self._timed_out)))
-
-    def _register(self, txn: Transaction) -> None:
-        txn.registered = True
-        declared = now_micros() - int((time.monotonic() - txn.declared) * 1e6)
-        parameters = [
-            txn.id,
-            self.lease_octets,
-            str(txn.owner).replace("\0", "").encode(),
-            declared.to_bytes(8, "big"),
-            (declared + int(txn.timeout * 1e6)).to_bytes(8, "big"),
-            txn.posted.to_bytes(4, "big"),
-            len(txn.retired).to_bytes(4, "big"),
-        ]
-        self.queries.ask(queries.REGISTER_TXN, parameters, lambda _: None)
 
     # -- the store and the other instances
 

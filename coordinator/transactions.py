@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 from coordinator import outcomes
 from coordinator.errors import Condition, Refusal
 from coordinator.memory import POST_OCTETS
+from coordinator.registration import Removal
 from coordinator.transitions import TxnEvent, TxnState, after
 from store.commit.terms import PLAIN
 from store.errors import AddressGone, AlreadyDecided, GroupsChanged, NotLeased
@@ -213,7 +214,7 @@ class Transaction:
             self._roll_back("discharged" if fail else "rollback-only")
             return
         self.state = after(self.state, TxnEvent.DISCHARGE)
-        if self.empty:  # costs nothing in the store (T35)
+        if self.empty and not self.registered:  # costs nothing in the store (T35)
             self.durable()
         else:
             self._uncount()
@@ -234,7 +235,7 @@ class Transaction:
         self._let_go()
         if self.error is not None and reason == "rollback-only":
             self.reason = f"rollback-only: {self.error.condition}"
-        if self.empty:
+        if self.empty and not self.registered:
             self.durable()
         else:
             self.service.commit.add(self)
@@ -242,6 +243,8 @@ class Transaction:
     # -- the unit of the group commit
 
     def write(self, batch: Batch) -> None:
+        if self.registered:
+            batch.forget(self.id)
         if self.state is TxnState.COMMITTING:
             self._write_commit(batch)
         else:
@@ -380,6 +383,8 @@ class Transaction:
         elif not had_retired:  # the op alone was refused: it is there already
             error = AlreadyDecided(str(error))
         if isinstance(error, AlreadyDecided):
+            if self.registered:
+                self.service.commit.add(Removal(self.id))
             self.service.forget(self)
             self._finish()
         else:

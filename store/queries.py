@@ -16,7 +16,7 @@ ADDRESS = Query(
     b"address",
     f"""select a.id, a.routing, a.kind, a.on_expiry, a.max_attempts, a.origin,
                (select g.id from {SCHEMA}.consumer_group g where g.address_id = a.id and g.name = ''),
-               exists (select from {SCHEMA}.consumer_group g where g.address_id = a.id and g.name <> '')
+               (select count(*) from {SCHEMA}.consumer_group g where g.address_id = a.id and g.name <> '')
           from {SCHEMA}.address a where a.name = $1::text""",
 )
 
@@ -326,16 +326,6 @@ LEASE_GROUPS = Query(
 )
 
 OUTCOME = Query(b"outcome", f"select decision, reason from {SCHEMA}.op where id = $1::uuid")
-
-#: id, instance, owner, declared_at, timeout_at, posted, retired
-REGISTER_TXN = Query(
-    b"register_txn",
-    f"""insert into {SCHEMA}.txn (id, instance_id, owner, declared_at, timeout_at, posted, retired)
-        values ($1::uuid, $2::int4, $3::text, $4::timestamptz, $5::timestamptz, $6::int4, $7::int4)
-        on conflict (id) do update set posted = excluded.posted, retired = excluded.retired""",
-)
-
-FORGET_TXN = Query(b"forget_txn", f"delete from {SCHEMA}.txn where id = $1::uuid")
 
 #: On the channel coordinator_ready, in place of groups: every instance says at once that it lives, and looks around.
 WHO_LIVES = "who-lives"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import date
+from typing import NamedTuple
 
 from store import arrays
 from store.commit.large import ADD_PIECE, CLEAR_PIECES, JOIN_PIECES, LargeHalf, Step
@@ -32,6 +33,16 @@ def _columns(ids: Sequence[int], terms: Sequence[Terms]) -> tuple[bytes, bytes, 
     )
 
 
+class Undecided(NamedTuple):
+    """What the store's list of undecided transactions says of one. Times in microseconds since 2000-01-01 UTC."""
+
+    owner: bytes
+    declared: int
+    timeout: int
+    posted: int
+    retired: int
+
+
 class Batch:
     """Columns of one statement, filled by units."""
 
@@ -53,6 +64,7 @@ class Batch:
         "fan_addresses",
         "fan_ids",
         "fan_terms",
+        "forgotten",
         "gone_groups",
         "gone_ids",
         "half_addresses",
@@ -77,6 +89,8 @@ class Batch:
         "particular_terms",
         "pinned_groups",
         "pinned_ids",
+        "registered",
+        "rows",
         "shared_groups",
         "units",
         "wake",
@@ -90,6 +104,8 @@ class Batch:
         #: of the batches that this instance has sent; given when it is
         self.number = 0
         self.units: list[Unit] = []
+        #: what the statement writes and deletes: halves, entries of a fan-out, retirements. Ops are as many as units.
+        self.rows = 0
         self.octets = 0
         #: the partitions of its days were missing, and have been asked for
         self.days_made = False
@@ -135,6 +151,9 @@ class Batch:
         self.op_hi: list[int] = []
         self.covered_halves: list[int] = []
         self.covered_groups: list[int] = []
+        #: undecided transactions by their id
+        self.registered: dict[bytes, Undecided] = {}
+        self.forgotten: list[bytes] = []
         self.wake: set[int] = set()
         #: message groups by what :attr:`wake` would have of them, and their keys
         self.wake_keys: set[tuple[int, int]] = set()
@@ -142,6 +161,7 @@ class Batch:
     def half(self, half_id: int, txn_id: bytes, address_id: int, message: Octets) -> None:
         """``txn_id``: 16 octets, or :data:`NO_TXN`."""
         size = len(message)
+        self.rows += 1
         self.octets += size
         if size > LARGE:
             self.large.append(LargeHalf(half_id, txn_id, address_id, message))
@@ -163,8 +183,9 @@ class Batch:
             self.particular_leases.append(lease)
             self.particular_terms.append(terms)
 
-    def fan(self, address_id: int, entry_id: int, terms: Terms, without: Iterable[int] = ()) -> None:
-        """An entry for each group of a topic, but for those ``without``."""
+    def fan(self, address_id: int, entry_id: int, terms: Terms, groups: int, without: Iterable[int] = ()) -> None:
+        """An entry for each group of the address, ``groups`` as far as is known, but for those ``without``."""
+        self.rows += groups
         for group_id in without:
             self.left_out_ids.append(entry_id)
             self.left_out_groups.append(group_id)
@@ -174,6 +195,7 @@ class Batch:
 
     def gone(self, group_id: int, entry_id: int) -> None:
         """A held entry that is done with; refused where it is not this instance's."""
+        self.rows += 1
         self.gone_groups.append(group_id)
         self.gone_ids.append(entry_id)
 
@@ -181,6 +203,7 @@ class Batch:
         self, group_id: int, entry_id: int, *, attempts: int, lease: int, failed: str = "", annotations: bytes = b""
     ) -> None:
         """A held entry that stays, with another count or lease; ``failed``: on its way to the dead letters."""
+        self.rows += 1
         self.back_groups.append(group_id)
         self.back_ids.append(entry_id)
         self.back_attempts.append(min(attempts, 32767))
@@ -197,6 +220,7 @@ class Batch:
 
     def yield_entry(self, group_id: int, entry_id: int, *, acquired: bool) -> None:
         """A held entry goes back to the store undecided; ``acquired``: a link had it."""
+        self.rows += 1
         self.yielded_groups.append(group_id)
         self.yielded_ids.append(entry_id)
         self.yielded_acquired.append(acquired)
@@ -226,9 +250,14 @@ class Batch:
                 groups.append(group_id)
         self.op_hi.append(len(halves))
 
-    @property
-    def rows(self) -> int:
-        return len(self.half_ids) + len(self.large) + len(self.gone_ids) + len(self.back_ids) + len(self.yielded_ids)
+    def register(self, txn_id: bytes, undecided: Undecided) -> None:
+        self.rows += 1
+        self.registered[txn_id] = undecided
+
+    def forget(self, txn_id: bytes) -> None:
+        """A registered transaction is decided."""
+        if self.registered.pop(txn_id, None) is None:
+            self.forgotten.append(txn_id)
 
     def parts(self) -> tuple[tuple[str, ...], list[bytes]]:
         """The parts this batch needs, and their parameters in order."""
@@ -315,6 +344,20 @@ class Batch:
                 arrays.int8(self.covered_halves),
                 arrays.int4(self.covered_groups),
             )
+        if self.registered:
+            names.append("registered")
+            listed = self.registered.values()
+            parameters += (
+                arrays.uuid(list(self.registered)),
+                arrays.text([each.owner for each in listed]),
+                arrays.timestamptz([each.declared for each in listed]),
+                arrays.timestamptz([each.timeout for each in listed]),
+                arrays.int4([each.posted for each in listed]),
+                arrays.int4([each.retired for each in listed]),
+            )
+        if self.forgotten:
+            names.append("forgotten")
+            parameters.append(arrays.uuid(self.forgotten))
         if self.wake or self.wake_keys:
             names.append("wake")
             parameters.append(notice(self.wake, self.wake_keys))

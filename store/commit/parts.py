@@ -109,6 +109,14 @@ PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
         "from unnest({0}, {1}, {2}, {3}, {4}, {5}, {6}) u(i, d, t, r, n, lo, hi)",
         ("uuid[]", "text[]", "uuid[]", "text[]", "int4[]", "int4[]", "int4[]", "int8[]", "int4[]"),
     ),
+    # Undecided transactions, for whoever lists them, and for recovery; their ends. No transaction is in both.
+    "registered": (
+        f"insert into {SCHEMA}.txn (id, instance_id, owner, declared_at, timeout_at, posted, retired) "
+        "select i, {me}, o, d, t, p, r from unnest({0}, {1}, {2}, {3}, {4}, {5}) u(i, o, d, t, p, r) "
+        "on conflict (id) do nothing",
+        ("uuid[]", "text[]", "timestamptz[]", "timestamptz[]", "int4[]", "int4[]"),
+    ),
+    "forgotten": (f"delete from {SCHEMA}.txn e using unnest({{0}}) u(i) where e.id = u.i", ("uuid[]",)),
     # In place of a look at whether the instance is alive, where no other row would tell that the batch was committed.
     "mark": (
         f"update {SCHEMA}.instance set batch = {{0}} where id = {{me}} and ended_at is null returning 1",

@@ -136,6 +136,7 @@ def _combinations() -> Iterator[tuple[str, ...]]:
         changes = {"gone", "back", "yielded", "shared"} & set(parts)
         if parts and ("mark" in parts) == (bool(changes) and not traced):
             yield parts
+    yield from (("registered",), ("forgotten",), ("half", "gone", "op", "registered", "forgotten", "wake"))
 
 
 def test_no_part_is_left_out_of_the_combinations() -> None:
@@ -162,7 +163,7 @@ def test_each_combination_prepares_on_a_migrated_database(database_url: str) -> 
             expected = [_ARRAY_OIDS[kind[:-2]] if kind.endswith("[]") else _OIDS[kind] for kind in types]
             assert [described.param_type(number) for number in range(described.nparams)] == expected, parts
             count += 1
-    assert count == 2**9 * 3 * 3 - 1
+    assert count == 2**9 * 3 * 3 - 1 + 3
 
 
 def test_arrays_say_the_types_that_the_statement_expects() -> None:
@@ -184,11 +185,19 @@ def _batches() -> Iterator[batch.Batch]:
     """With everything but what shuts each other out: a topic's message for all groups or for some, a row or a mark."""
     for without in ([], [2]):
         whole = _full_batch()
-        whole.fan(1, 1, terms.PLAIN, without)
+        whole.fan(1, 1, terms.PLAIN, 2, without)
         yield whole
     changes = batch.Batch()
     changes.yield_entry(1, 4, acquired=True)
     yield changes
+    listed = batch.Batch()
+    listed.half(1, statements.NO_TXN, 1, b"m")
+    listed.gone(1, 2)
+    listed.op(bytes(15) + b"\1", b"accept", covers=[(1, 1)])
+    listed.register(bytes(15) + b"\2", batch.Undecided(b"client", 0, 1, 2, 3))
+    listed.forget(bytes(15) + b"\3")
+    listed.wake.add(1)
+    yield listed
 
 
 def _full_batch() -> batch.Batch:

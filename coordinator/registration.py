@@ -1,0 +1,76 @@
+"""The store's list of undecided transactions: who lives longer than a moment is entered, and taken out when decided.
+
+Entries go with the group commit, many at once, so that no number of transactions delays a commit or a question. An
+empty transaction is not listed: there is nothing to decide.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import structlog
+
+from coordinator.entries import now_micros
+from store.commit.batch import Undecided
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from coordinator.transactions import Transaction
+    from store.commit.batch import Batch
+    from store.errors import StoreError
+
+log = structlog.get_logger(__name__)
+
+#: entered at once; the others have their turn with the next look
+MOST_AT_ONCE = 500
+
+
+class Registration:
+    """Unit: transactions that are undecided still, when it is written."""
+
+    __slots__ = ("_txns",)
+
+    def __init__(self, txns: Sequence[Transaction]) -> None:
+        self._txns = txns
+        for txn in txns:
+            txn.registered = True
+
+    def write(self, batch: Batch) -> None:
+        now, monotonic = now_micros(), time.monotonic()
+        for txn in self._txns:
+            if txn.open:
+                declared = now - int((monotonic - txn.declared) * 1e6)
+                undecided = Undecided(
+                    owner=str(txn.owner).replace("\0", "").encode(),
+                    declared=declared,
+                    timeout=declared + int(txn.timeout * 1e6),
+                    posted=txn.posted,
+                    retired=len(txn.retired),
+                )
+                batch.register(txn.id, undecided)
+
+    def durable(self) -> None:
+        pass
+
+    def refused(self, error: StoreError) -> None:
+        log.error("undecided transactions are not in the store's list", error=str(error), count=len(self._txns))
+
+
+class Removal:
+    """Unit: a registered transaction that was decided by another."""
+
+    __slots__ = ("_txn_id",)
+
+    def __init__(self, txn_id: bytes) -> None:
+        self._txn_id = txn_id
+
+    def write(self, batch: Batch) -> None:
+        batch.forget(self._txn_id)
+
+    def durable(self) -> None:
+        pass
+
+    def refused(self, error: StoreError) -> None:
+        log.error("a decided transaction stays in the store's list", error=str(error))

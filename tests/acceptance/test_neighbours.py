@@ -1,0 +1,148 @@
+"""What one client does costs another nothing it would notice: a neighbour commits beside, and nobody is given up."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import psycopg
+import pytest
+
+from store.embedded import running_url
+from store.recovery import STALE_SECONDS
+from store.tables import SCHEMA
+from tests.acceptance.engine_client import Client
+from tests.fix_service import PATIENCE, Service, running_service
+from tests.wire.frames import Accepted, Declare, Declared, Discharge, Target
+from tests.wire.messages import data
+from tests.wire.peer import Peer
+from tests.wire.types import Symbol
+
+
+@pytest.fixture
+def lone() -> Iterator[Service]:
+    """A service whose every transaction is old enough for the store's list."""
+    with running_service({"transaction.register_after_seconds": "0.05"}) as service:
+        yield service
+
+
+class Neighbour(threading.Thread):
+    """Commits one transaction after the other, and notes how long the slowest took."""
+
+    def __init__(self, port: int) -> None:
+        super().__init__(daemon=True)
+        self._client = Client(port, "neighbour")
+        self._sender = self._client.sender("neighbour")
+        self._ended = threading.Event()
+        self.commits = 0
+        self.slowest = 0.0
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            while not self._ended.is_set():
+                begun = time.monotonic()
+                txn = self._client.declare()
+                self._client.post(self._sender, "x", txn=txn)
+                assert self._client.discharge(txn, fail=False).accepted
+                self.slowest = max(self.slowest, time.monotonic() - begun)
+                self.commits += 1
+        except BaseException as error:  # noqa: BLE001 - told by the test's thread
+            self.error = error
+
+    def stop(self) -> None:
+        self._ended.set()
+        self.join()
+        self._client.close()
+
+
+@contextmanager
+def neighbour(service: Service) -> Iterator[Neighbour]:
+    """Served within the time in which others would give the instance up; and no worker ends meanwhile."""
+    seen = len(service.log_lines())
+    beside = Neighbour(service.port)
+    beside.start()
+    try:
+        yield beside
+        before = beside.commits
+        deadline = time.monotonic() + STALE_SECONDS
+        while beside.commits < before + 2 and beside.error is None:
+            assert time.monotonic() < deadline, "the neighbour is not served"
+            time.sleep(0.01)
+    finally:
+        beside.stop()
+    assert beside.error is None, beside.error
+    assert beside.slowest < STALE_SECONDS
+    events = {line.get("event") for line in service.log_lines()[seen:]}
+    assert not events & {"worker ended", "this instance was given up by another", "internal error"}
+
+
+def _count(service: Service, table: str) -> int:
+    with psycopg.connect(running_url(service.data_dir)) as connection:
+        row = connection.execute(f"select count(*) from {SCHEMA}.{table}".encode()).fetchone()
+        assert row is not None
+        return int(row[0])
+
+
+@pytest.mark.rule("S5", "T35")
+def test_many_undecided_transactions(lone: Service) -> None:
+    """Empty ones are in no list; those with work are, many at a time, until they are decided."""
+    peer = Peer(lone.port)
+    peer.open()
+    session = peer.begin()
+    with neighbour(lone):
+        ids = []
+        for _ in range(4):
+            control = session.control()
+            sent = [control.request(Declare()) for _ in range(800)]
+            states = [control.answer_to(number).state for number in sent]
+            ids += [state.txn_id for state in states if isinstance(state, Declared)]
+        assert len(ids) == 3200
+        time.sleep(1.0)
+        assert _count(lone, "txn") == 0
+        sender = session.sender("work")
+        for txn in ids:
+            sender.post(data(b"x"), txn=txn, settled=True)
+        _wait_for(lambda: _count(lone, "txn") == len(ids))
+        sent = [control.request(Discharge(txn_id=txn, fail=number % 2 == 1)) for number, txn in enumerate(ids)]
+        assert all(control.answer_to(number).state == Accepted() for number in sent)
+        assert _count(lone, "txn") == 0
+    peer.close_socket()
+
+
+@pytest.mark.rule("S5", "D1")
+def test_a_topic_with_many_subscriptions(lone: Service) -> None:
+    """A message there is as many rows as there are subscriptions: a batch takes few of them."""
+    groups, posts = 100, 300
+    peer = Peer(lone.port)
+    peer.open()
+    session = peer.begin()
+    wide = Target(address="wide", capabilities=(Symbol("topic"),))
+    sender = session.sender(wide)
+    with psycopg.connect(running_url(lone.data_dir)) as connection:
+        connection.execute(
+            f"insert into {SCHEMA}.consumer_group (address_id, name) "
+            f"select id, 'g' || i from {SCHEMA}.address, generate_series(1, {groups}) i where name = 'wide'".encode()
+        )
+        connection.execute(b"select pg_notify('coordinator_address', 'wide')")
+    with neighbour(lone):
+        sent = [sender.post(data(b"x")) for _ in range(posts)]
+        assert all(sender.answer_to(number).state == Accepted() for number in sent)
+    with psycopg.connect(running_url(lone.data_dir)) as connection:
+        row = connection.execute(
+            f"select count(*) filter (where n > {groups + 2000}), sum(n) from (select count(*) as n "
+            f"from {SCHEMA}.half join {SCHEMA}.entry e on e.half_id = half.id group by written_xid) b".encode()
+        ).fetchone()
+    assert row is not None
+    assert row[0] == 0
+    assert row[1] >= groups * posts
+    peer.close_socket()
+
+
+def _wait_for(done: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not done():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.02)

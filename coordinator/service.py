@@ -33,18 +33,19 @@ from store.asking import SOLE_CHANNEL, Queries
 from store.commit.group_commit import GroupCommit, Limits
 from store.commit.parts import EVERY_GROUP
 from store.commit.terms import ALONE, PLAIN, Terms, key_of
+from store.decisions import Decisions
 from store.errors import Conflict, StoreError
 from store.heartbeat import Heartbeat
-from store.ids import HalfIds, UuidV7
+from store.ids import HalfIds, TxnIds, UuidV7
 
 if TYPE_CHECKING:
     from coordinator.addresses import AddressPolicy
+    from coordinator.control import Control
     from coordinator.directory import Address, Found
     from coordinator.groups import Group
     from coordinator.message import Facts
     from coordinator.outcomes import Outcome
     from coordinator.settings import Settings
-    from coordinator.transactions import Control
     from coordinator.windows import Loader, Window
     from store.asking import Row
     from store.commit.batch import Batch
@@ -55,7 +56,6 @@ log = structlog.get_logger(__name__)
 
 SWEEP_SECONDS = 0.25
 EXPIRY_SECONDS = 2.0
-SILENT_RETRY_SECONDS = 0.05
 #: how far below the last entry taken a load looks again: for commits of other instances that were slower than ours
 LOW_WATER_SLACK = 60_000 << 22
 #: decided transactions whose time ran out, remembered for the error their late work gets
@@ -64,9 +64,6 @@ MOST_TIMED_OUT = 10_000
 
 #: the latest time PostgreSQL has, some 290,000 years from now
 _LATEST = (1 << 63) - (1 << 56)
-
-#: hears of a decision and its reason
-Outcomes = Callable[[tuple[str, str] | StoreError | None], None]
 
 
 class Service:
@@ -83,6 +80,7 @@ class Service:
         *,
         instance_id: int,
         store_id: str,
+        secret: bytes,
         highest_id: int,
         fenced: Callable[[], None],
     ) -> None:
@@ -95,6 +93,7 @@ class Service:
         self._fenced = fenced
         self.ids = HalfIds(instance_id, highest_id)
         self.uuids = UuidV7()
+        self.txn_ids = TxnIds(instance_id, secret)
         self.peers = 0
         self.queues: dict[int, Queue] = {}
         #: groups (address, name) that links are about to join
@@ -114,11 +113,12 @@ class Service:
         )
         self.commit = GroupCommit(loop, url, instance_id, limits, self._given_up)
         self.queries = Queries(loop, url, instance_id, self._notified, self._queries_back)
+        self.decisions = Decisions(loop, url, instance_id)
         self.heartbeat = Heartbeat(
             loop,
             url,
             instance_id,
-            watched=(self.commit.connection, self.queries.connection),
+            watched=(self.commit.connection, self.queries.connection, self.decisions.connection),
             beaten=self._beaten,
         )
         self.directory = Directory(self, policy)
@@ -131,7 +131,7 @@ class Service:
         self.commit.start()
         self.queries.start()
         self.heartbeat.start()
-        self.queries.ask(queries.CALL, [], lambda _: None)
+        self.queries.ask(queries.ARRIVE, [], lambda _: None)
         self._sweep()
         self._expire_stored()
         self.dead_letters.wake()
@@ -140,6 +140,7 @@ class Service:
     def close(self) -> None:
         self.commit.close()
         self.queries.close()
+        self.decisions.close()
         self.heartbeat.close()
 
     # -- a turn
@@ -474,7 +475,7 @@ class Service:
     # -- transactions
 
     def declare(self, owner: object, control: Control, timeout: float) -> Transaction:
-        txn = Transaction(self, self.uuids.next(), owner, control, timeout)
+        txn = Transaction(self, self.txn_ids.next(), owner, control, timeout)
         self.txns[txn.id] = txn
         return txn
 
@@ -513,50 +514,6 @@ class Service:
     def forget(self, txn: Transaction) -> None:
         """It is decided."""
         self.txns.pop(txn.id, None)
-
-    def outcome(self, txn_id: bytes, found: Outcomes) -> None:
-        """The decision and reason the store remembers (T11), None where it knows no such transaction.
-
-        None is said only when no decision can come any more: an instance that was killed may have sent its batch,
-        which PostgreSQL commits in its own time. So all the others first show that they live, or are given up, and
-        then nothing of theirs is under way.
-        """
-
-        def first(outcome: tuple[str, str] | StoreError | None) -> None:
-            if outcome is None:
-                self.queries.ask(queries.CALL, [], called)
-            else:
-                found(outcome)
-
-        def called(rows: list[Row] | StoreError) -> None:
-            if isinstance(rows, StoreError):
-                found(rows)
-            else:
-                listen(rows[0][0])
-
-        def listen(since: str) -> None:
-            self.queries.ask(queries.SILENT, [self.lease_octets, since.encode()], lambda rows: heard(rows, since))
-
-        def heard(rows: list[Row] | StoreError, since: str) -> None:
-            if isinstance(rows, StoreError):
-                found(rows)
-            elif rows[0][0]:
-                self.loop.call_later(SILENT_RETRY_SECONDS, lambda: listen(since))
-            else:
-                self._outcome(txn_id, found)
-
-        self._outcome(txn_id, first)
-
-    def _outcome(self, txn_id: bytes, found: Outcomes) -> None:
-        def answered(rows: list[Row] | StoreError) -> None:
-            if isinstance(rows, StoreError):
-                found(rows)
-            elif not rows:
-                found(None)
-            else:
-                found((rows[0][0], rows[0][1] or ""))
-
-        self.queries.ask(queries.OUTCOME, [txn_id], answered)
 
     def _sweep(self) -> None:
         """Roll back what is too old (T14); register what lives longer than a moment."""
@@ -613,7 +570,7 @@ class Service:
         if channel == SOLE_CHANNEL:
             self.sole_connections.called(payload)
             return
-        if payload == queries.WHO_LIVES:
+        if payload == queries.ARRIVED:
             self.heartbeat.now()
             return
         for token in payload.split(","):

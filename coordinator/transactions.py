@@ -21,6 +21,7 @@ from store.errors import AddressGone, AlreadyDecided, GroupsChanged, NotLeased
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from coordinator.control import Control
     from coordinator.directory import Address
     from coordinator.entries import Entry
     from coordinator.outcomes import Outcome
@@ -29,15 +30,6 @@ if TYPE_CHECKING:
     from store.commit.terms import Terms
     from store.errors import StoreError
     from store.spool import Octets
-
-
-class Control(Protocol):
-    """The control link that declared a transaction."""
-
-    def discharged(self, txn: Transaction, refusal: Refusal | None) -> None:
-        """It is decided; its discharge (``txn.answer``, where there is one) is accepted, or rejected with the
-        refusal.
-        """
 
 
 class Poster(Protocol):
@@ -221,7 +213,9 @@ class Transaction:
             self.service.commit.add(self, self.octets)
 
     def abandon(self, event: TxnEvent, reason: str, error: Refusal | None = None) -> None:
-        """The control link is gone, or time is up; a commit on its way is left alone (T13, T14)."""
+        """The control link is gone, time is up, or another connection has asked for the outcome; a commit on its way is
+        left alone (T11, T13, T14).
+        """
         state = after(self.state, event)
         if state is self.state:
             return
@@ -387,8 +381,9 @@ class Transaction:
                 self.service.commit.add(Removal(self.id))
             self.service.forget(self)
             self._finish()
-        else:
-            self._roll_back("store-refused")
+        else:  # an op, though nothing is left of the work
+            self.reason = "store-refused"
+            self.service.commit.add(self)
 
 
 def _why(error: StoreError) -> Refusal:

@@ -9,7 +9,6 @@ from coordinator.errors import Condition, Refusal
 from coordinator.outcomes import ACCEPTED, FAILED, RELEASED, Kind, Outcome
 from coordinator.search import Search
 from links import engine, states
-from links.link import Link
 from links.outgoing import MOST_BACKLOG, Outgoing
 
 if TYPE_CHECKING:
@@ -157,9 +156,7 @@ class Consuming(Outgoing):
                 Condition.TXN_ROLLBACK, "a delivery was retired in one transaction and then in another, both undecided"
             )
             entry.peer_settled = entry.peer_settled or settled
-            control = txn.control
-            assert isinstance(control, Link)
-            control.refuse(refusal)
+            txn.control.refuse(refusal)
             return
         txn.retire(entry, outcome or self.default_outcome or FAILED, settled)
 

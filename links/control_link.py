@@ -1,4 +1,6 @@
-"""The control link: declare and discharge (part 4, sections 4.1 to 4.3; rules T1 to T15)."""
+"""The control link on the wire (part 4, sections 4.1 to 4.3; rules T1 to T6): what it reads is decided in
+:mod:`coordinator.control`.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +8,12 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from coordinator.control import Control
 from coordinator.encoding import DecodeError, Described, decode
 from coordinator.errors import Condition, Refusal
 from coordinator.message import VALUE, sections
-from coordinator.transactions import Transaction
-from coordinator.transitions import TxnEvent
 from links import container, engine, states, values
 from links.incoming import Incoming
-from store.errors import StoreError
 
 if TYPE_CHECKING:
     from links.connection import Connection
@@ -35,17 +35,16 @@ _MOST_OCTETS = 1 << 16
 
 
 class ControlLink(Incoming):
-    """Implements :class:`coordinator.transactions.Control`."""
+    """Implements :class:`coordinator.control.Answers`."""
 
-    __slots__ = ("_rejects", "_timeout", "_txns")
+    __slots__ = ("_control", "_rejects")
 
     waits_for_store = False
 
     def __init__(self, connection: Connection, pointer: engine.Pointer) -> None:
         most = int(connection.service.limits.max_message_size_bytes)
         super().__init__(connection, pointer, _CREDIT, min(_MOST_OCTETS, most))
-        self._txns: dict[bytes, Transaction] = {}
-        self._timeout = self._timeout_seconds()
+        self._control = Control(connection.service, connection, self._timeout_seconds(), self)
         outcomes = values.symbols(
             engine.terminus_outcomes(engine.link_remote_source(pointer)), "the outcomes of the source"
         )
@@ -89,7 +88,7 @@ class ControlLink(Incoming):
             and message[8:11] == b"\x02\xa0\x10"
             and message[27] in (0x41, 0x42)
         ):
-            self._discharge(delivery, message[11:27], message[27] == 0x41)
+            self._control.discharge(message[11:27], message[27] == 0x41, delivery)
         else:
             self._decode(delivery, message)
 
@@ -112,93 +111,26 @@ class ControlLink(Incoming):
                     raise DecodeError("discharge: the field txn-id is a binary and mandatory")
                 if fail is not None and not isinstance(fail, bool):  # 0 and 1 are no booleans
                     raise DecodeError("discharge: the field fail is a boolean")
-                self._discharge(delivery, txn_id, fail is True)
+                self._control.discharge(txn_id, fail is True, delivery)
         except DecodeError as error:
-            self._reject(delivery, Refusal(Condition.DECODE_ERROR, str(error)))
+            self.reject(delivery, Refusal(Condition.DECODE_ERROR, str(error)))
         except Refusal as refusal:
-            self._reject(delivery, refusal)
+            self.reject(delivery, refusal)
 
     def _declare(self, delivery: engine.Pointer) -> None:
-        txn = self.connection.service.declare(self.connection, self, self._timeout)
+        txn = self._control.declare()
         txn.wire_state = states.accepted_in(txn.id)
-        self._txns[txn.id] = txn
         engine.set_state(delivery, engine.DECLARED, states.declared(txn.id))
         engine.delivery_settle(delivery)
 
-    def _discharge(self, delivery: engine.Pointer, txn_id: bytes, fail: bool) -> None:
-        service = self.connection.service
-        txn = service.find(txn_id, self.connection)
-        if txn is None:
-            self._discharge_unknown(delivery, txn_id, fail)
-        elif txn.partials:  # T15
-            refusal = Refusal(
-                Condition.TXN_ROLLBACK, "discharged while a delivery of the transaction has more frames to come"
-            )
-            txn.abandon(TxnEvent.CONTROL_LOST, "partial-delivery", refusal)
-            self.refuse(refusal)
-        elif txn.answer is not None:
-            self._reject(delivery, Refusal(Condition.ILLEGAL_STATE, "the transaction's discharge is under way already"))
-        else:
-            # a transaction may be discharged on another control link of its connection than it was declared on
-            if txn.control is not self:
-                assert isinstance(txn.control, ControlLink)
-                txn.control._txns.pop(txn_id, None)
-                txn.control = self
-                self._txns[txn_id] = txn
-            txn.discharge(fail, delivery)
-
-    def _discharge_unknown(self, delivery: engine.Pointer, txn_id: bytes, fail: bool) -> None:
-        """T10, T14; and T11: the store remembers what was decided."""
-        if not self.open:
-            return
-        service = self.connection.service
-        refusal = service.unknown(txn_id)
-        if refusal.condition is Condition.TXN_TIMEOUT and not fail:
-            self._reject(delivery, refusal)
-            return
-        txn = service.txns.get(txn_id)
-        if txn is not None and not txn.open:  # decided, and on its way to the store: the answer is there soon
-            txn.when_decided(lambda: self._discharge_unknown(delivery, txn_id, fail))
-            return
-        if len(txn_id) != 16 or txn is not None:
-            self._reject(delivery, refusal)
-            return
-
-        def found(outcome: tuple[str, str] | StoreError | None) -> None:
-            if not self.open:
-                return
-            if isinstance(outcome, StoreError):
-                self._reject(delivery, Refusal(Condition.INTERNAL_ERROR, "the store cannot say what became of it"))
-            elif outcome is None:
-                self._reject(delivery, refusal)
-            elif (outcome[0] == "rollback") == fail:
-                self._accept(delivery)
-            elif fail:
-                self._reject(delivery, Refusal(Condition.ILLEGAL_STATE, "the transaction was committed before"))
-            else:
-                self._reject(
-                    delivery, Refusal(Condition.TXN_ROLLBACK, f"the transaction was rolled back: {outcome[1]}")
-                )
-
-        service.outcome(txn_id, found)
-
     # -- answers
 
-    def discharged(self, txn: Transaction, refusal: Refusal | None) -> None:
-        self._txns.pop(txn.id, None)
-        if not self.open or txn.answer is None:
-            return
-        if refusal is None:
-            self._accept(txn.answer)
-        else:
-            self._reject(txn.answer, refusal)
-
-    def _accept(self, delivery: engine.Pointer) -> None:
-        engine.delivery_update(delivery, engine.ACCEPTED)
-        engine.delivery_settle(delivery)
+    def accept(self, answer: object) -> None:
+        engine.delivery_update(answer, engine.ACCEPTED)
+        engine.delivery_settle(answer)
         self.connection.mark()
 
-    def _reject(self, delivery: engine.Pointer, refusal: Refusal) -> None:
+    def reject(self, answer: object, refusal: Refusal) -> None:
         log.info(
             "refused on the control link",
             peer=self.connection.peer,
@@ -208,16 +140,13 @@ class ControlLink(Incoming):
         if not self._rejects:  # T8, T10
             self.refuse(refusal)
             return
-        engine.set_rejected(delivery, refusal.condition, refusal.description)
-        engine.delivery_settle(delivery)
+        engine.set_rejected(answer, refusal.condition, refusal.description)
+        engine.delivery_settle(answer)
         self.connection.mark()
 
     def lost(self) -> None:
-        """T13: its undecided transactions roll back at once."""
         super().lost()
-        for txn in list(self._txns.values()):
-            txn.abandon(TxnEvent.CONTROL_LOST, "link-lost")
-        self._txns.clear()
+        self._control.lost()
 
 
 def _body(message: Octets) -> Described | None:

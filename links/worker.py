@@ -51,6 +51,7 @@ def main(settings: Settings, listeners: list[socket.socket], database_url: str, 
         database_url,
         instance_id=registration.instance_id,
         store_id=registration.store_id,
+        secret=registration.secret,
         highest_id=registration.highest_id,
         fenced=fenced,
     )

@@ -2,8 +2,9 @@
 
 * Halves and entries: 63 bits: milliseconds since 2024-01-01 UTC (41), the instance's slot (10), a sequence (12).
   One instance's ids only grow; ranges of ids are ranges of time, so partitions by id are partitions by day.
-* Transactions and ops: a UUIDv7 (RFC 9562, section 5.7): 48 bits of Unix milliseconds, then a counter, then random bits
-  that nobody can guess (a txn-id is all that is needed to ask for an outcome).
+* Transactions and ops: a UUIDv7 (RFC 9562, section 5.7): 48 bits of Unix milliseconds, a counter, and random bits.
+  In place of these a txn-id has its instance and a check with the store's secret: nobody can guess one (it is all that
+  is needed to ask for an outcome), or make one up for the store to decide about.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from __future__ import annotations
 import os
 import time
 from datetime import UTC, datetime
+from hashlib import blake2b
+from hmac import compare_digest
 
 EPOCH_MS = int(datetime(2024, 1, 1, tzinfo=UTC).timestamp() * 1000)
 
@@ -19,6 +22,8 @@ _SLOT_BITS = 10
 _TIME_SHIFT = _SEQUENCE_BITS + _SLOT_BITS
 _SEQUENCE_MASK = (1 << _SEQUENCE_BITS) - 1
 SLOTS = 1 << _SLOT_BITS
+
+_CHECK_OCTETS = 5
 
 
 def id_at(moment: datetime) -> int:
@@ -84,6 +89,36 @@ class UuidV7:
         self._offset = offset + 8
         random = int.from_bytes(self._random[offset : offset + 8], "big") >> 2
         return (((high >> 12) << 80) | (0x7 << 76) | ((high & 0xFFF) << 64) | (0x2 << 62) | random).to_bytes(16, "big")
+
+
+class TxnIds:
+    """UUIDv7 as 16 octets, each above the one before: 22 bits of the instance and 40 of the check are the random bits.
+
+    Unique for ever: an instance's times with their counter only grow, and no two instances have a number in common.
+    """
+
+    __slots__ = ("_high", "_instance", "_keyed")
+
+    def __init__(self, instance_id: int, secret: bytes) -> None:
+        self._high = 0
+        self._instance = 0x7 << 76 | 0x2 << 62 | (instance_id & 0x3FFFFF) << 40
+        self._keyed = blake2b(key=secret, digest_size=_CHECK_OCTETS)
+
+    def next(self) -> bytes:
+        high = int(time.time() * 1000) << 12
+        if high <= self._high:
+            high = self._high + 1
+        self._high = high
+        plain = ((high >> 12) << 80 | (high & 0xFFF) << 64 | self._instance).to_bytes(16, "big")[:-_CHECK_OCTETS]
+        check = self._keyed.copy()
+        check.update(plain)
+        return plain + check.digest()
+
+    def genuine(self, txn_id: bytes) -> bool:
+        """Whether this store gave it out."""
+        check = self._keyed.copy()
+        check.update(txn_id[:-_CHECK_OCTETS])
+        return len(txn_id) == 16 and compare_digest(check.digest(), txn_id[-_CHECK_OCTETS:])
 
 
 def declared_at(txn_id: bytes) -> datetime:

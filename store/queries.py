@@ -325,19 +325,9 @@ LEASE_GROUPS = Query(
     again=False,
 )
 
-OUTCOME = Query(b"outcome", f"select decision, reason from {SCHEMA}.op where id = $1::uuid")
-
-#: On the channel coordinator_ready, in place of groups: every instance says at once that it lives, and looks around.
-WHO_LIVES = "who-lives"
-#: The time of the call, by the database's clock.
-CALL = Query(b"call", f"select now()::text, pg_notify('coordinator_ready', '{WHO_LIVES}')")
-
-#: instance, time of the call: how many others have neither answered nor ended
-SILENT = Query(
-    b"silent",
-    f"""select count(*) from {SCHEMA}.instance
-         where ended_at is null and id <> $1::int4 and heartbeat_at <= $2::text::timestamptz""",
-)
+#: On the channel coordinator_ready, in place of groups: an instance has begun, and every other looks around.
+ARRIVED = "arrived"
+ARRIVE = Query(b"arrive", f"select pg_notify('coordinator_ready', '{ARRIVED}')")
 
 #: digest, container-id, instance, number of the connection, close_existing, when it asked first (empty: now): whether
 #: the claim is its own, whether the one that has it was seen alive since, and the time of this question. The one that

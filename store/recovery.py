@@ -63,6 +63,8 @@ class Registration:
 
     instance_id: int
     store_id: str
+    #: by which the store knows its own txn-ids
+    secret: bytes
     highest_id: int
 
 
@@ -89,7 +91,7 @@ def register(connection: Connection, version: str) -> Registration:
             .values(host=machine(), pid=os.getpid(), process_start=start_ticks(os.getpid()), version=version)
             .returning(instance.c.id)
         )
-        store_id = connection.scalar(select(store_identity.c.id))
+        identity = connection.execute(select(store_identity)).one()
         # By the primary key of each group: entries have no index by id alone.
         latest = (
             select(func.max(entry.c.id).label("id")).where(entry.c.group_id == consumer_group.c.id).lateral("latest")
@@ -99,7 +101,8 @@ def register(connection: Connection, version: str) -> Registration:
         connection.commit()
     return Registration(
         instance_id=int(instance_id or 0),
-        store_id=str(store_id),
+        store_id=identity.id,
+        secret=identity.secret,
         highest_id=max((each for each in highest if each is not None), default=0),
     )
 

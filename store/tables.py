@@ -73,6 +73,13 @@ store_identity = Table(
     Column("singleton", Boolean, primary_key=True, server_default=text("true")),
     # Eight hexadecimal digits: the first part of every delivery tag, and the property "store-id" of our open frame.
     Column("id", Text, nullable=False, server_default=text("substr(md5(gen_random_uuid()::text), 1, 8)")),
+    # The key of the check in every txn-id; by it the store knows which are its own.
+    Column(
+        "secret",
+        LargeBinary,
+        nullable=False,
+        server_default=text("decode(replace(gen_random_uuid()::text || gen_random_uuid()::text, '-', ''), 'hex')"),
+    ),
     Column("created_at", DateTime(timezone=True), nullable=False, server_default=_now),
     CheckConstraint("singleton", name="one_row"),
 )

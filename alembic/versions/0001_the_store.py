@@ -35,6 +35,14 @@ def upgrade() -> None:
         "store_identity",
         sa.Column("singleton", sa.Boolean, server_default=sa.text("true"), nullable=False),
         sa.Column("id", sa.Text, nullable=False, server_default=sa.text("substr(md5(gen_random_uuid()::text), 1, 8)")),
+        sa.Column(
+            "secret",
+            sa.LargeBinary,
+            nullable=False,
+            server_default=sa.text(
+                "decode(replace(gen_random_uuid()::text || gen_random_uuid()::text, '-', ''), 'hex')"
+            ),
+        ),
         sa.Column("created_at", sa.DateTime(timezone=True), nullable=False, server_default=_now),
         sa.PrimaryKeyConstraint("singleton", name="store_identity_pkey"),
         sa.CheckConstraint("singleton", name="store_identity_one_row_check"),

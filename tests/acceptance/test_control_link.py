@@ -307,6 +307,19 @@ def test_an_unknown_txn_id_is_rejected(begin: Begin, txn: bytes, fail: bool) -> 
     assert control.declare()
 
 
+@pytest.mark.rule("T7", "T10")
+@pytest.mark.parametrize("octet", range(16))
+def test_a_txn_id_that_was_not_given_out_is_unknown_and_leaves_nothing(begin: Begin, ask: Ask, octet: int) -> None:
+    """However near it is to one that was: it is checked with the store's secret."""
+    control = begin().control()
+    txn = bytearray(control.declare())
+    txn[octet] ^= 1
+    refused = control.discharge(bytes(txn))
+    assert condition(refused) == "amqp:transaction:unknown-id"
+    assert "never gave out" in refused.error.description
+    assert ask("select 1 from coordinator.op where id = %s", bytes(txn).hex()) == []
+
+
 @pytest.mark.rule("T10")
 def test_an_unknown_txn_id_detaches_where_rejected_is_not_known(begin: Begin) -> None:
     """Part 4, section 4.3: the source's outcomes say what the peer can take."""
@@ -357,16 +370,23 @@ def test_a_discharge_repeated_at_once_has_one_answer(begin: Begin, address: str)
 
 @pytest.mark.rule("T12")
 def test_a_transaction_belongs_to_its_connection(begin: Begin, address: str) -> None:
-    """Part 4, section 4.1: work and discharges of another connection name an unknown transaction."""
+    """Part 4, section 4.1: work of another connection names an unknown transaction; its discharge is a question for the
+    outcome, and decides it (T11).
+    """
     session, other = begin(), begin()
     control = session.control()
     txn = control.declare()
     assert isinstance(session.sender(address).outcome(data(b"mine"), txn=txn), TransactionalState)
     assert condition(other.sender(address).outcome(data(b"theirs"), txn=txn)) == "amqp:transaction:unknown-id"
-    assert condition(other.control().discharge(txn)) == "amqp:transaction:unknown-id"
-    assert condition(other.control().discharge(txn, fail=True)) == "amqp:transaction:unknown-id"
-    control.commit(txn)
-    assert other.receiver(address).bodies() == [b"mine"]
+    refused = other.control().discharge(txn)
+    assert condition(refused) == "amqp:transaction:rollback"
+    assert "another connection asked" in refused.error.description
+    assert other.control().discharge(txn, fail=True) == Accepted()
+    assert condition(session.sender(address).outcome(data(b"late"), txn=txn)) == "amqp:transaction:unknown-id"
+    refused = control.discharge(txn)
+    assert condition(refused) == "amqp:transaction:rollback"
+    assert "another connection asked" in refused.error.description
+    assert other.receiver(address).bodies() == []
 
 
 @pytest.mark.rule("T12")

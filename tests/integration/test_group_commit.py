@@ -401,10 +401,10 @@ def test_answers_come_in_the_order_of_the_questions(asking: Asking, truth: Truth
 
 
 def test_a_question_that_harms_nobody_is_asked_again(asking: Asking, proxy: Proxy) -> None:
-    asking.ask(queries.OUTCOME, bytes(16))
+    asking.ask(queries.FIND_SUBSCRIPTION, b"none")
     asking.loop.run_until(asking.answered(1))
     with proxy.held("replies"):
-        asking.ask(queries.OUTCOME, bytes(16))
+        asking.ask(queries.FIND_SUBSCRIPTION, b"none")
         asking.loop.run_for(0.1)
         proxy.cut()
     asking.loop.run_until(asking.answered(2))

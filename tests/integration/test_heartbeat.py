@@ -58,8 +58,8 @@ def test_it_goes_on_while_a_question_waits(asking: Asking, truth: Truth, databas
         beating(asking.loop, database_url, asking.queries.connection) as beats,
         psycopg.connect(database_url) as blocker,
     ):
-        blocker.execute(f"lock table {SCHEMA}.op".encode())
-        asking.ask(queries.OUTCOME, bytes(16))
+        blocker.execute(f"lock table {SCHEMA}.consumer_group".encode())
+        asking.ask(queries.FIND_SUBSCRIPTION, b"none")
         asking.loop.run_until(lambda: len(beats) > 3)
         before = _beat_at(truth)
         asking.loop.run_until(lambda: len(beats) > 6)
@@ -100,11 +100,11 @@ def test_a_batch_whose_connection_neither_answers_nor_closes_is_found_out(
 def test_a_question_whose_connection_neither_answers_nor_closes_is_asked_again(
     asking: Asking, proxy: Proxy, database_url: str
 ) -> None:
-    asking.ask(queries.OUTCOME, bytes(16))
+    asking.ask(queries.FIND_SUBSCRIPTION, b"none")
     asking.loop.run_until(asking.answered(1))
     with beating(asking.loop, database_url, asking.queries.connection):
         proxy.freeze()
-        asking.ask(queries.OUTCOME, bytes(16))
+        asking.ask(queries.FIND_SUBSCRIPTION, b"none")
         asking.loop.run_until(asking.answered(2))
     assert asking.answers == [[], []]
 

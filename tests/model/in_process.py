@@ -13,6 +13,7 @@ from typing import Any, TypeVar, cast
 
 from coordinator import outcomes
 from coordinator.addresses import AddressPolicy
+from coordinator.control import Control
 from coordinator.directory import Address
 from coordinator.encoding import DecodeError, encode_long, encode_map, encode_symbol
 from coordinator.entries import Entry
@@ -23,11 +24,8 @@ from coordinator.posts import PlainPost, PostLink
 from coordinator.queues import Queue
 from coordinator.service import SWEEP_SECONDS, Service
 from coordinator.settings import AddressPattern, AddressSettings, LimitSettings, Settings, TransactionSettings
-from coordinator.transactions import Transaction
-from coordinator.transitions import TxnEvent
 from store import recovery
 from store.database import connected
-from store.errors import StoreError
 from tests.fix_loop import EpollLoop
 from tests.model import truth
 from tests.model.driver import Driver
@@ -118,75 +116,21 @@ L = TypeVar("L", bound=LinkEnd)
 
 
 class ControlEnd(LinkEnd):
-    """Implements :class:`coordinator.transactions.Control`."""
+    """Implements :class:`coordinator.control.Answers`."""
 
     def __init__(self, driver: InProcess, step: AttachControl) -> None:
         super().__init__(driver, step.link, step.connection, step.session)
         self.hasty = step.hasty
-        self.txns: dict[bytes, Transaction] = {}
+        self.control = Control(driver.service, self.owner, SETTINGS.transaction.timeout_seconds, self)
 
-    def discharge(self, txn_id: bytes, fail: bool, label: Label) -> None:
-        service = self.driver.service
-        txn = service.find(txn_id, self.owner)
-        if txn is None:
-            self._discharge_unknown(txn_id, fail, label)
-            return
-        if txn.control is not self:
-            assert isinstance(txn.control, ControlEnd)
-            txn.control.txns.pop(txn_id, None)
-            txn.control = self
-            self.txns[txn_id] = txn
-        txn.discharge(fail, label)
+    def accept(self, answer: object) -> None:
+        self.driver.say(cast("Label", answer), "accepted")
 
-    def _discharge_unknown(self, txn_id: bytes, fail: bool, label: Label) -> None:
-        if not self.open:
-            return
-        service = self.driver.service
-        refusal = service.unknown(txn_id)
-        if refusal.condition is Condition.TXN_TIMEOUT and not fail:
-            self._reject(label, refusal)
-            return
-        txn = service.txns.get(txn_id)
-        if txn is not None and not txn.open:
-            txn.when_decided(lambda: self._discharge_unknown(txn_id, fail, label))
-            return
-        if txn is not None:
-            self._reject(label, refusal)
-            return
-
-        def found(outcome: tuple[str, str] | StoreError | None) -> None:
-            assert not isinstance(outcome, StoreError)
-            if outcome is None:
-                self._reject(label, refusal)
-            elif (outcome[0] == "rollback") == fail:
-                self._say(label, "accepted")
-            else:
-                condition = Condition.ILLEGAL_STATE if fail else Condition.TXN_ROLLBACK
-                self._reject(label, Refusal(condition, ""))
-
-        service.outcome(txn_id, found)
-
-    def discharged(self, txn: Transaction, refusal: Refusal | None) -> None:
-        self.txns.pop(txn.id, None)
-        if txn.answer is None:
-            return
-        label = cast("Label", txn.answer)
-        if refusal is None:
-            self._say(label, "accepted")
-        else:
-            self._reject(label, refusal)
-
-    def _reject(self, label: Label, refusal: Refusal) -> None:
-        self._say(label, rejected(refusal.condition))
-
-    def _say(self, label: Label, answer: str) -> None:
-        if self.open:
-            self.driver.say(label, answer)
+    def reject(self, answer: object, refusal: Refusal) -> None:
+        self.driver.say(cast("Label", answer), rejected(refusal.condition))
 
     def lost(self) -> None:
-        for txn in list(self.txns.values()):
-            txn.abandon(TxnEvent.CONTROL_LOST, "link-lost")
-        self.txns.clear()
+        self.control.lost()
 
 
 class SenderEnd(LinkEnd):
@@ -333,7 +277,6 @@ class ReceiverEnd(LinkEnd):
             return
         elif enlisted is not None and enlisted is not txn:
             entry.peer_settled = entry.peer_settled or step.settled
-            assert isinstance(txn.control, ControlEnd)
             txn.control.refuse(Refusal(Condition.TXN_ROLLBACK, ""))
         else:
             outcome = outcomes.FAILED if step.outcome is Outcome.NONE else OUTCOMES[step.outcome]
@@ -394,6 +337,7 @@ class InProcess(Driver):
             self.url,
             instance_id=registration.instance_id,
             store_id=registration.store_id,
+            secret=registration.secret,
             highest_id=registration.highest_id,
             fenced=self._fenced,
         )
@@ -441,7 +385,14 @@ class InProcess(Driver):
 
     def wait(self) -> None:
         service = self.service
-        self.loop.run_until(lambda: service.commit.idle and not service.queries.waiting and not service.dirty_queues)
+        self.loop.run_until(
+            lambda: (
+                service.commit.idle
+                and not service.queries.waiting
+                and not service.decisions.waiting
+                and not service.dirty_queues
+            )
+        )
 
     def pause(self) -> None:
         self.loop.turn()
@@ -481,7 +432,7 @@ class InProcess(Driver):
                 for place in places:
                     receiver.retire(place, step)
             case Discharge():
-                self._link(step.control, ControlEnd).discharge(self.txn_id(step.txn), step.fail, label)
+                self._link(step.control, ControlEnd).control.discharge(self.txn_id(step.txn), step.fail, label)
             case Overdue():
                 self._overdue(self.txn_ids[step.txn])
             case Decide():
@@ -518,8 +469,7 @@ class InProcess(Driver):
 
     def _declare(self, step: Declare, label: Label) -> None:
         control = self._link(step.control, ControlEnd)
-        txn = self.service.declare(control.owner, control, SETTINGS.transaction.timeout_seconds)
-        control.txns[txn.id] = txn
+        txn = control.control.declare()
         self.txn_ids[step.txn] = txn.id
         self.say(label, "declared")
         if control.hasty:

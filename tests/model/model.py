@@ -418,10 +418,14 @@ class Model:
             self._commit(txn)  # T8
             return ACCEPTED
         txn = self.txns.get(step.txn)
-        if txn is None or txn.open:
+        if txn is None:
             return rejected(UNKNOWN_ID)
-        if txn.op is None or (txn.timed_out and not step.fail):
-            return rejected(self._unknown(step.txn))
+        if txn.timed_out and not step.fail:
+            return rejected(TIMEOUT)
+        if txn.open:  # T12: of another connection; the question rolls it back
+            self._roll_back(txn)
+        if txn.op is None:  # T11
+            txn.op, txn.pending = "rollback", True
         if (txn.op == "rollback") is step.fail:  # T11
             return ACCEPTED
         return rejected(ILLEGAL_STATE if step.fail else ROLLBACK)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store.ids import SLOTS, HalfIds, UuidV7, declared_at, id_at, moment_of
+from store.ids import SLOTS, HalfIds, TxnIds, UuidV7, declared_at, id_at, moment_of
 
 #: microseconds after 2000-01-01 UTC, as moments
 MOMENTS = st.integers(758937600000000, 1892160000000000).map(
@@ -56,7 +56,7 @@ def test_a_half_id_says_when(moment: datetime) -> None:
 @pytest.mark.rule("T7")
 def test_txn_ids_are_uuids_that_grow() -> None:
     """RFC 9562, section 5.7: version 7, variant 10, Unix milliseconds first."""
-    ids = UuidV7()
+    ids = TxnIds(70_000, b"secret")
     before = datetime.now(UTC) - timedelta(milliseconds=1)
     found = [ids.next() for _ in range(10_000)]
     assert found == sorted(set(found))
@@ -68,7 +68,7 @@ def test_txn_ids_are_uuids_that_grow() -> None:
 @pytest.mark.rule("T7")
 def test_two_makers_of_txn_ids_make_no_two_alike() -> None:
     """Instances that start in the same millisecond."""
-    makers = [UuidV7() for _ in range(10)]
+    makers = [TxnIds(number, b"secret") for number in range(10)]
     found = [maker.next() for _ in range(1000) for maker in makers]
     assert len(set(found)) == len(found)
 
@@ -80,3 +80,16 @@ def test_txn_ids_over_a_clock_that_is_set_back(monkeypatch: pytest.MonkeyPatch) 
     first = ids.next()
     monkeypatch.setattr("store.ids.time.time", lambda: 1_000_000_000.0)
     assert ids.next() > first
+
+
+@pytest.mark.rule("T7", "T10")
+def test_a_store_knows_its_own_txn_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+    ids, again, other = TxnIds(1, b"secret"), TxnIds(2, b"secret"), TxnIds(1, b"another")
+    monkeypatch.setattr("store.ids.time.time", lambda: 1_800_000_000.0)
+    txn_id = ids.next()
+    assert ids.genuine(txn_id)
+    assert again.genuine(txn_id)
+    assert not other.genuine(txn_id)
+    for bit in range(128):
+        assert not ids.genuine((int.from_bytes(txn_id, "big") ^ 1 << bit).to_bytes(16, "big")), bit
+    assert not any(map(ids.genuine, (b"", b"x", txn_id[:-1], txn_id + b"x", bytes(16), UuidV7().next())))

@@ -1,0 +1,137 @@
+"""Declare and discharge (part 4, sections 4.1 to 4.3; rules T7 to T15), whatever the wire.
+
+A control link hands over what it reads, and passes the answers back.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from coordinator.errors import Condition, Refusal
+from coordinator.transitions import TxnEvent
+from store.decisions import ASKED
+from store.errors import StoreError
+
+if TYPE_CHECKING:
+    from coordinator.service import Service
+    from coordinator.transactions import Transaction
+    from store.decisions import Decision
+
+
+class Answers(Protocol):
+    """The control link's end of the wire. ``answer``: the delivery of the discharge that is answered."""
+
+    @property
+    def open(self) -> bool: ...
+
+    def accept(self, answer: object) -> None: ...
+
+    def reject(self, answer: object, refusal: Refusal) -> None: ...
+
+    def refuse(self, refusal: Refusal) -> None:
+        """Detach."""
+
+
+class Control:
+    """The transactions of one control link. ``owner``: its connection (T12); ``timeout`` in seconds (T14)."""
+
+    __slots__ = ("_answers", "_owner", "_service", "_timeout", "_txns")
+
+    def __init__(self, service: Service, owner: object, timeout: float, answers: Answers) -> None:
+        self._service = service
+        self._owner = owner
+        self._timeout = timeout
+        self._answers = answers
+        self._txns: dict[bytes, Transaction] = {}
+
+    def declare(self) -> Transaction:
+        txn = self._service.declare(self._owner, self, self._timeout)
+        self._txns[txn.id] = txn
+        return txn
+
+    def discharge(self, txn_id: bytes, fail: bool, answer: object) -> None:
+        txn = self._service.find(txn_id, self._owner)
+        if txn is None:
+            self._ask(txn_id, fail, answer)
+        elif txn.partials:  # T15
+            refusal = Refusal(
+                Condition.TXN_ROLLBACK, "discharged while a delivery of the transaction has more frames to come"
+            )
+            txn.abandon(TxnEvent.CONTROL_LOST, "partial-delivery", refusal)
+            self._answers.refuse(refusal)
+        elif txn.answer is not None:
+            refusal = Refusal(Condition.ILLEGAL_STATE, "the transaction's discharge is under way already")
+            self._answers.reject(answer, refusal)
+        else:
+            # a transaction may be discharged on another control link of its connection than it was declared on
+            if txn.control is not self:
+                txn.control._txns.pop(txn_id, None)
+                txn.control = self
+                self._txns[txn_id] = txn
+            txn.discharge(fail, answer)
+
+    def _ask(self, txn_id: bytes, fail: bool, answer: object) -> None:
+        """T10, T14; and T11: of a transaction that is not open on this connection the store says what became of it. One
+        without a decision is rolled back by the question.
+        """
+        if not self._answers.open:
+            return
+        service = self._service
+        refusal = service.unknown(txn_id)
+        if refusal.condition is Condition.TXN_TIMEOUT and not fail:
+            self._answers.reject(answer, refusal)
+            return
+        if not service.txn_ids.genuine(txn_id):
+            self._answers.reject(answer, Refusal(Condition.TXN_UNKNOWN_ID, "this store never gave out such a txn-id"))
+            return
+        txn = service.txns.get(txn_id)
+        if txn is not None:
+            txn.abandon(TxnEvent.ASKED, ASKED)
+        if txn_id in service.txns:  # its decision is on its way to the store: the answer is there soon
+            service.txns[txn_id].when_decided(lambda: self._ask(txn_id, fail, answer))
+            return
+        service.decisions.ask(txn_id, lambda found: self._found(found, fail, answer))
+
+    def _found(self, found: Decision | StoreError | None, fail: bool, answer: object) -> None:
+        answers = self._answers
+        if not answers.open:
+            return
+        if isinstance(found, StoreError):
+            answers.reject(answer, Refusal(Condition.INTERNAL_ERROR, "the store cannot say now what became of it"))
+        elif found is None:
+            answers.reject(answer, Refusal(Condition.TXN_UNKNOWN_ID, "the txn-id is older than decisions are kept"))
+        elif (found.decision == "rollback") == fail:
+            answers.accept(answer)
+        elif fail:
+            answers.reject(answer, Refusal(Condition.ILLEGAL_STATE, "the transaction was committed before"))
+        else:
+            answers.reject(answer, rolled_back(found.reason))
+
+    def discharged(self, txn: Transaction, refusal: Refusal | None) -> None:
+        """It is decided; its discharge (``txn.answer``, where there is one) is accepted, or rejected with the
+        refusal.
+        """
+        self._txns.pop(txn.id, None)
+        if not self._answers.open or txn.answer is None:
+            return
+        if refusal is None:
+            self._answers.accept(txn.answer)
+        else:
+            self._answers.reject(txn.answer, refusal)
+
+    def refuse(self, refusal: Refusal) -> None:
+        """T29: detach the link; its transactions roll back with it."""
+        self._answers.refuse(refusal)
+
+    def lost(self) -> None:
+        """T13: the link is gone; its undecided transactions roll back at once."""
+        for txn in list(self._txns.values()):
+            txn.abandon(TxnEvent.CONTROL_LOST, "link-lost")
+        self._txns.clear()
+
+
+def rolled_back(reason: str) -> Refusal:
+    """What a commit gets that came too late."""
+    if reason == ASKED:
+        reason = "another connection asked for its outcome before it was discharged"
+    return Refusal(Condition.TXN_ROLLBACK, f"the transaction was rolled back: {reason}")

@@ -1,0 +1,125 @@
+"""What became of a transaction that this instance does not hold (T11).
+
+Asking decides: a transaction without an op gets one there and then, ``rollback`` for the reason ``asked``, and the
+first decision wins. A commit of it that is under way elsewhere has its place in the index of ops already; the question
+waits for that, on a connection of its own, so that nothing else waits with it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+import structlog
+from psycopg import pq
+
+from store.errors import Contended, StoreError, StoreUnavailable
+from store.libpq import Connection
+from store.loop import Loop
+from store.tables import SCHEMA
+
+log = structlog.get_logger(__name__)
+
+#: The reason of a rollback that was decided because its outcome was asked for.
+ASKED = "asked"
+#: Questions that wait for their turn; more are not taken.
+MOST_WAITING = 10_000
+
+#: A commit under way elsewhere is waited for in turns, so that those who ask for others get theirs.
+_SETUP = "set synchronous_commit = on; set lock_timeout = '200ms'; set statement_timeout = 0; set jit = off"
+
+#: Whether decisions of the time of a txn-id are kept. Retention says from when on before it drops any.
+_KEPT = f"""not exists (select from {SCHEMA}.retention where table_name = 'op' and kept_from >
+    (to_timestamp(('x' || substr(replace($1::uuid::text, '-', ''), 1, 12))::bit(48)::bigint / 1000.0)
+     at time zone 'utc')::date)"""
+
+#: txn-id, instance: decided now, unless it is decided
+_DECIDE = f"""insert into {SCHEMA}.op (id, decision, txn_id, reason, posted, instance_id)
+    select $1::uuid, 'rollback', $1::uuid, '{ASKED}',
+           coalesce((select posted from {SCHEMA}.txn where id = $1::uuid), 0), $2::int4
+     where {_KEPT} on conflict do nothing"""
+
+#: txn-id. A decision can be seen before the disk or the standby has it; the commit of this statement comes behind it.
+_READ = f"""with behind as materialized (select pg_logical_emit_message(true, 'coordinator', ''))
+    select o.decision, coalesce(o.reason, '') from {SCHEMA}.op o, behind
+     where o.id = $1::uuid and o.decision in ('commit', 'rollback') and {_KEPT}"""
+
+
+class Decision(NamedTuple):
+    """``commit`` or ``rollback``, and why."""
+
+    decision: str
+    reason: str
+
+
+#: Hears the decision; None: it is older than decisions are kept.
+Found = Callable[[Decision | StoreError | None], None]
+
+
+class Decisions:
+    """Asks, one question after the other. The connection is made with the first."""
+
+    def __init__(self, loop: Loop, url: str, instance_id: int) -> None:
+        self.connection = Connection(loop, url, f"decisions {instance_id}", _SETUP, self)
+        self._instance = instance_id.to_bytes(4, "big")
+        self._waiting: deque[tuple[bytes, Found]] = deque()
+        self._started = False
+
+    def close(self) -> None:
+        self.connection.close()
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    def ask(self, txn_id: bytes, found: Found) -> None:
+        """``txn_id``: one of this store's own."""
+        if len(self._waiting) >= MOST_WAITING:
+            found(StoreUnavailable("too many questions wait"))
+            return
+        self._waiting.append((txn_id, found))
+        if not self._started:
+            self._started = True
+            self.connection.start()
+        self._kick()
+
+    def _kick(self) -> None:
+        if self._waiting and self.connection.idle:
+            self.connection.execute(b"decide", _DECIDE, [self._waiting[0][0], self._instance], self._decided)
+
+    def _decided(self, answer: list[pq.abc.PGresult] | StoreError) -> None:
+        if isinstance(answer, Contended):
+            self._waiting.rotate(-1)
+            self._kick()
+        elif isinstance(answer, StoreError):
+            self._answer(answer)
+        else:
+            self.connection.execute(b"read", _READ, [self._waiting[0][0]], self._read)
+
+    def _read(self, answer: list[pq.abc.PGresult] | StoreError) -> None:
+        if isinstance(answer, StoreError):
+            self._answer(answer)
+        elif answer[-1].ntuples:
+            decision, reason = (answer[-1].get_value(0, column) or b"" for column in (0, 1))
+            self._answer(Decision(decision.decode(), reason.decode()))
+        else:
+            self._answer(None)
+
+    def _answer(self, answer: Decision | StoreError | None) -> None:
+        _, found = self._waiting.popleft()
+        if isinstance(answer, StoreError):
+            log.error("cannot say what became of a transaction", error=str(answer))
+        self._kick()
+        found(answer)
+
+    # -- the connection's owner: a question whose reply was lost is asked again, which decides nothing twice
+
+    def connected(self) -> None:
+        self._kick()
+
+    def lost(self) -> None:
+        pass
+
+    def notified(self, channel: str, payload: str) -> None:
+        pass

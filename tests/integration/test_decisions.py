@@ -1,0 +1,183 @@
+"""Asking what became of a transaction decides it, and no answer is given that may change."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import UUID
+
+import psycopg
+import pytest
+
+from store import migrations, partitions
+from store.database import connected
+from store.decisions import MOST_WAITING, Decision, Decisions
+from store.embedded import EmbeddedServer
+from store.errors import StoreError, StoreUnavailable
+from store.ids import UuidV7
+from store.tables import SCHEMA
+from tests.fix_loop import EpollLoop
+from tests.fix_proxy import Proxy
+from tests.fix_store_driver import ME, Truth
+
+OTHER = 9
+ROLLED_BACK = Decision("rollback", "asked")
+
+
+class Asker:
+    """Questions in a loop of their own; ``heard``: the answers in their order."""
+
+    def __init__(self, url: str) -> None:
+        self.loop = EpollLoop()
+        self.decisions = Decisions(self.loop, url, ME)
+        self.heard: list[tuple[bytes, Decision | StoreError | None]] = []
+
+    def ask(self, txn_id: bytes) -> None:
+        self.decisions.ask(txn_id, lambda found: self.heard.append((txn_id, found)))
+
+    def answer(self, txn_id: bytes) -> Decision | StoreError | None:
+        seen = len(self.heard)
+        self.ask(txn_id)
+        self.loop.run_until(lambda: len(self.heard) > seen)
+        return self.heard[-1][1]
+
+    def close(self) -> None:
+        self.decisions.close()
+        self.loop.close()
+
+
+@pytest.fixture
+def asker(database_url: str) -> Iterator[Asker]:
+    asker = Asker(database_url)
+    yield asker
+    asker.close()
+
+
+@pytest.fixture
+def txn_id() -> bytes:
+    return UuidV7().next()
+
+
+def _decide(connection: psycopg.Connection, txn_id: bytes, decision: str) -> None:
+    connection.execute(
+        f"insert into {SCHEMA}.op (id, decision, txn_id, posted, instance_id) values (%s, %s, %s, 1, %s)".encode(),
+        (UUID(bytes=txn_id), decision, UUID(bytes=txn_id), OTHER),
+    )
+
+
+def _ops(truth: Truth) -> list[tuple[bytes, str, str | None]]:
+    return [(row[0].bytes, *row[1:]) for row in truth.rows(f"select id, decision, reason from {SCHEMA}.op order by id")]
+
+
+@pytest.mark.rule("T11")
+def test_what_has_no_decision_is_rolled_back_by_the_question(asker: Asker, truth: Truth, txn_id: bytes) -> None:
+    assert asker.answer(txn_id) == ROLLED_BACK
+    assert _ops(truth) == [(txn_id, "rollback", "asked")]
+    assert asker.answer(txn_id) == ROLLED_BACK
+
+
+@pytest.mark.rule("T11")
+@pytest.mark.parametrize("decision", ["commit", "rollback"])
+def test_the_decision_that_is_there_is_told(asker: Asker, database_url: str, txn_id: bytes, decision: str) -> None:
+    with psycopg.connect(database_url) as other:
+        _decide(other, txn_id, decision)
+    assert asker.answer(txn_id) == Decision(decision, "")
+
+
+@pytest.mark.rule("T11")
+@pytest.mark.parametrize("ends", ["commit", "rollback"])
+def test_a_decision_under_way_is_waited_for_and_holds_up_no_other_question(
+    asker: Asker, truth: Truth, database_url: str, txn_id: bytes, ends: str
+) -> None:
+    with psycopg.connect(database_url) as other:
+        _decide(other, txn_id, "commit")
+        asker.ask(txn_id)
+        asker.loop.run_until(
+            lambda: truth.rows(
+                "select 1 from pg_stat_activity where application_name = %s and wait_event_type = 'Lock'",
+                f"coordinator decisions {ME}",
+            )
+        )
+        for _ in range(3):
+            assert asker.answer(UuidV7().next()) == ROLLED_BACK
+        assert txn_id not in dict(asker.heard)
+        if ends == "rollback":
+            other.rollback()
+    asker.loop.run_until(lambda: txn_id in dict(asker.heard))
+    assert dict(asker.heard)[txn_id] == (Decision("commit", "") if ends == "commit" else ROLLED_BACK)
+
+
+@pytest.mark.rule("T10", "H16")
+def test_what_is_older_than_decisions_are_kept_is_not_decided(asker: Asker, truth: Truth, txn_id: bytes) -> None:
+    truth.run(f"insert into {SCHEMA}.retention (table_name, kept_from) values ('op', now()::date + 2)")
+    assert asker.answer(txn_id) is None
+    assert _ops(truth) == []
+    truth.run(f"update {SCHEMA}.retention set kept_from = now()::date - 1")
+    assert asker.answer(txn_id) == ROLLED_BACK
+
+
+@pytest.mark.rule("T11")
+def test_a_question_whose_connection_is_lost_is_asked_again(proxy: Proxy, truth: Truth, txn_id: bytes) -> None:
+    asker = Asker(proxy.url)
+    assert asker.answer(UuidV7().next()) == ROLLED_BACK
+    with proxy.held("replies"):
+        asker.ask(txn_id)
+        asker.loop.run_until(lambda: txn_id in truth.ops())
+        proxy.cut()
+    asker.loop.run_until(lambda: len(asker.heard) == 2)
+    assert asker.heard[1] == (txn_id, ROLLED_BACK)
+    asker.close()
+
+
+def test_questions_that_wait_are_bounded(asker: Asker) -> None:
+    ids = UuidV7()
+    for _ in range(MOST_WAITING):
+        asker.ask(ids.next())
+    assert not asker.heard
+    asker.ask(ids.next())
+    assert isinstance(asker.heard[0][1], StoreUnavailable)
+
+
+@pytest.mark.rule("T8", "T11")
+def test_a_decision_that_no_standby_has_is_not_told(open_folder: Path, txn_id: bytes) -> None:
+    """It can be seen, as the server process that waited for the standby was ended."""
+    server = EmbeddedServer(open_folder / "unreplicated")
+    url = server.start()
+    try:
+        migrations.upgrade(url)
+        with connected(url) as connection:
+            partitions.make_ahead(connection)
+        truth = Truth(url)
+        truth.run("set synchronous_commit = local")
+        truth.run("alter system set synchronous_standby_names = 'nowhere'")
+        truth.run("select pg_reload_conf()")
+        asker = Asker(url)
+        asker.loop.run_until(lambda: truth.rows("show synchronous_standby_names") == [("nowhere",)])
+        waiting = "select pid from pg_stat_activity where wait_event = 'SyncRep'"
+
+        def commit() -> None:
+            try:
+                with psycopg.connect(url) as other:
+                    _decide(other, txn_id, "commit")
+            except psycopg.OperationalError:
+                pass  # ended while it waited
+
+        committing = threading.Thread(target=commit)
+        committing.start()
+        asker.loop.run_until(lambda: len(truth.rows(waiting)) == 1)
+        truth.run(f"select pg_terminate_backend(pid) from ({waiting}) w")
+        committing.join()
+        assert txn_id in truth.ops()
+        asker.ask(txn_id)
+        asker.loop.run_until(lambda: len(truth.rows(waiting)) == 1)
+        asker.loop.run_for(0.5)
+        assert not asker.heard
+        truth.run("alter system reset synchronous_standby_names")
+        truth.run("select pg_reload_conf()")
+        asker.loop.run_until(lambda: asker.heard)
+        assert asker.heard == [(txn_id, Decision("commit", ""))]
+        asker.close()
+        truth.close()
+    finally:
+        server.stop()

@@ -1,52 +1,53 @@
 """The process that people start: it keeps the database and the workers alive, and stops them.
 
-It has one thread and sleeps; whatever happens wakes it: a signal, a child's end, a worker that is ready, a time.
+It has one thread and sleeps; whatever happens wakes it: a signal, a child's end, what a child says, a time. Once it has
+started it never waits for the database: what the service asks of it for itself is asked by children.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import selectors
 import signal
 import socket
 import subprocess
-import sys
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import structlog
 
+from coordinator.children import MOST_FAILED_STARTS, Child, Pause
 from coordinator.listeners import CannotListen, listen
 from coordinator.settings import Settings
-from store import migrations, partitions, recovery
-from store.database import check_url, connected, place
+from store import migrations, partitions
+from store.database import Patience, check_url, connected, place
 from store.embedded import EmbeddedError, EmbeddedServer, StartCancelled, default_data_dir
 from store.errors import StoreError
+from store.processes import gone
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 #: What a worker ends with when it cannot work like this and starting it again would not help: a setting, the schema.
 STATUS_UNFIT = 2
 
-#: Without links, the module that reads what :meth:`Supervisor._spawn` hands over.
+#: Without links, the modules that read what :class:`coordinator.children.Child` hands over.
 WORKER = ("-m", "coordinator.commands.worker")
-
-#: And the one that maintains the store.
+WATCH = ("-m", "coordinator.commands.watch")
 MAINTENANCE = ("-m", "coordinator.commands.maintenance")
 
-_FIRST_PAUSE_SECONDS = 0.1
-_LONGEST_PAUSE_SECONDS = 5.0
-# Who lived this long did not die of its start.
-_STEADY_SECONDS = 30.0
 _GRACE_SECONDS = 10.0
+# A server that lived this long did not die of its start.
+_STEADY_SECONDS = 30.0
+# A spare that cannot be had costs time only when a worker dies.
+_SPARE_RETRY_SECONDS = 1.0
 _MAINTENANCE_SECONDS = 600.0
 # After the start, which has made the partitions.
 _MAINTENANCE_DELAY_SECONDS = 30.0
-# How often we look for instances of other machines that are dead; a worker of ours is missed at once.
-_LOST_SECONDS = 5.0
+# At the start only, and a signal ends it: somebody else may be migrating.
+_START_PATIENCE = Patience(statement_seconds=60.0, lock_seconds=60.0)
 
 
 class Unfit(Exception):
@@ -54,29 +55,12 @@ class Unfit(Exception):
 
 
 @dataclass(kw_only=True)
-class _Pause:
-    """How long to wait before the next start of something that died."""
-
-    seconds: float = _FIRST_PAUSE_SECONDS
-    started_at: float = 0.0
-
-    def next(self, now: float) -> float:
-        if now - self.started_at >= _STEADY_SECONDS:
-            self.seconds = _FIRST_PAUSE_SECONDS
-        pause, self.seconds = self.seconds, min(self.seconds * 2, _LONGEST_PAUSE_SECONDS)
-        return pause
-
-
-@dataclass(kw_only=True)
 class _Worker:
     number: int
-    sockets: list[socket.socket]
-    process: subprocess.Popen[bytes] | None = None
-    # Read end; readable when the worker serves, or when it ended before.
-    ready_pipe: int | None = None
+    child: Child | None = None
     ready: bool = False
-    start_at: float | None = 0.0
-    pause: _Pause = field(default_factory=_Pause)
+    start_at: float = 0.0
+    pause: Pause = field(default_factory=Pause)
 
 
 class Supervisor:
@@ -87,15 +71,23 @@ class Supervisor:
         self._settings = settings
         self._worker_arguments = tuple(worker)
         self._stopping = False
+        self._preparing = False
         self._status = 0
         self._selector = selectors.DefaultSelector()
+        self._sockets: list[list[socket.socket]] = []
         self._workers: list[_Worker] = []
+        #: A worker that has no number yet: it takes the place of the next one that dies.
+        self._spare: Child | None = None
+        self._spare_at = 0.0
+        self._watch: Child | None = None
+        self._watch_at = 0.0
+        self._watch_pause = Pause()
+        self._maintenance: Child | None = None
+        self._maintenance_at = time.monotonic() + _MAINTENANCE_DELAY_SECONDS
         self._embedded: EmbeddedServer | None = None
         self._embedded_start_at: float | None = None
-        self._embedded_pause = _Pause()
-        self._maintenance: subprocess.Popen[bytes] | None = None
-        self._maintenance_at = time.monotonic() + _MAINTENANCE_DELAY_SECONDS
-        self._lost_at = 0.0
+        self._embedded_started_at = 0.0
+        self._embedded_pause = Pause()
         self._database_url = ""
         self._announced = False
 
@@ -103,8 +95,8 @@ class Supervisor:
         """The service's exit status: 0 stopped when told to, 2 it cannot work like this (logged)."""
         with self._signals():
             try:
-                sockets, places = listen(self._settings.listen, self._settings.workers)
-                self._workers = [_Worker(number=number, sockets=own) for number, own in enumerate(sockets)]
+                self._sockets, places = listen(self._settings.listen, self._settings.workers)
+                self._workers = [_Worker(number=number) for number in range(self._settings.workers)]
                 self._prepare_store()
                 while not self._stopping:
                     self._turn([str(each) for each in places])
@@ -124,20 +116,22 @@ class Supervisor:
         if given is None:
             data_dir = self._settings.data_dir or default_data_dir()
             self._embedded = EmbeddedServer(data_dir, cancelled=lambda: self._stopping)
-            self._embedded_pause.started_at = time.monotonic()
+            self._embedded_started_at = time.monotonic()
             self._database_url = self._embedded.start()
             _log.info("database started", data_dir=str(data_dir), pid=self._embedded.pid)
-            migrations.upgrade(self._database_url)
+            with self._interruptible():
+                migrations.upgrade(self._database_url)
         else:
             self._database_url = check_url(given.get_secret_value())
-            with connected(self._database_url) as connection:
+            with self._interruptible(), connected(self._database_url, patience=_START_PATIENCE) as connection:
                 migrations.check(connection)
             _log.info("database found", place=place(self._database_url))
-        self._make_partitions()
+        with self._interruptible():
+            self._make_partitions()
 
     def _make_partitions(self) -> None:
         try:
-            with connected(self._database_url) as connection:
+            with connected(self._database_url, patience=_START_PATIENCE) as connection:
                 made = partitions.make_ahead(connection)
         except StoreError as error:
             _log.warning("partitions not made", reason=str(error))
@@ -147,57 +141,42 @@ class Supervisor:
         if made.few:
             _log.error("partitions are running out: soon nothing can be posted", days_ahead=made.ahead)
 
-    def _maintain(self, now: float) -> None:
-        """In a process of its own: what it waits for in the database holds up nothing here."""
-        if self._maintenance is not None:
-            if self._maintenance.poll() is None:
-                return
-            self._maintenance = None
-        if now < self._maintenance_at or self._embedded_start_at is not None:
-            return
-        self._maintenance_at = now + _MAINTENANCE_SECONDS
-        handed = self._handed()
+    @contextlib.contextmanager
+    def _interruptible(self) -> Iterator[None]:
+        """What waits for the database at the start: a signal ends it."""
+        self._preparing = True
         try:
-            self._maintenance = subprocess.Popen(
-                [sys.executable, *MAINTENANCE, str(handed)],
-                stdin=subprocess.DEVNULL,
-                pass_fds=[handed],
-                start_new_session=True,
-            )
+            if self._stopping:
+                raise StartCancelled("told to stop")
+            yield
+        except Exception:
+            # A connection that is left in the middle of a question has errors of its own.
+            if self._stopping:
+                raise StartCancelled("told to stop") from None
+            raise
         finally:
-            os.close(handed)
+            self._preparing = False
 
-    def _give_up_lost(self) -> None:
-        self._lost_at = time.monotonic() + _LOST_SECONDS
-        if self._embedded_start_at is not None:
-            return
-        try:
-            with connected(self._database_url) as connection:
-                given_up = recovery.give_up_dead(connection, 0, recovery.STALE_SECONDS)
-        except StoreError as error:
-            _log.debug("no look for lost instances", reason=str(error))
-            return
-        if given_up.instances:
-            _log.warning("instances given up", **asdict(given_up))
-
-    def _watch_embedded(self, now: float) -> None:
+    def _tend_embedded(self, now: float) -> None:
         server = self._embedded
         if server is None:
             return
         if self._embedded_start_at is None:
             status = server.poll()
             if status is not None:
-                pause = self._embedded_pause.next(now)
+                if now - self._embedded_started_at >= _STEADY_SECONDS:
+                    self._embedded_pause.served()
+                pause = self._embedded_pause.failed()
                 _log.error("database ended", status=status, again_in_seconds=pause)
                 self._embedded_start_at = now + pause
         elif now >= self._embedded_start_at:
-            self._embedded_pause.started_at = now
+            self._embedded_started_at = now
             try:
                 server.start()
             except StartCancelled:
                 raise
             except EmbeddedError as error:
-                pause = self._embedded_pause.next(now)
+                pause = self._embedded_pause.failed()
                 _log.error("database not started", reason=str(error), again_in_seconds=pause)
                 self._embedded_start_at = time.monotonic() + pause
             else:
@@ -208,120 +187,160 @@ class Supervisor:
 
     def _turn(self, places: list[str]) -> None:
         now = time.monotonic()
-        self._watch_embedded(now)
+        self._tend_embedded(now)
         for worker in self._workers:
-            self._watch(worker, now)
+            self._tend_worker(worker, now)
         if self._stopping:
             return
-        if not self._announced and all(worker.ready for worker in self._workers):
+        serving = all(worker.ready for worker in self._workers)
+        if serving and not self._announced:
             self._announced = True
             _log.info("listening", listen=places, workers=len(self._workers), pid=os.getpid())
+        self._tend_watch(now)
         self._maintain(now)
-        if now >= self._lost_at:
-            self._give_up_lost()
-        times = [worker.start_at for worker in self._workers] + [
-            self._embedded_start_at,
-            self._lost_at,
-            self._maintenance_at if self._maintenance is None and self._embedded_start_at is None else None,
-        ]
-        next_at = min(each for each in times if each is not None)
-        for key, _ in self._selector.select(max(0.0, next_at - time.monotonic())):
-            if isinstance(key.data, _Worker):
-                self._read_ready(key.data)
+        if serving:
+            # Not before: it would take the processor from those that clients wait for.
+            self._tend_spare(now)
+        times = [worker.start_at for worker in self._workers if worker.child is None]
+        times += [] if self._embedded_start_at is None else [self._embedded_start_at]
+        times += [self._watch_at] if self._watch is None else []
+        times += [self._maintenance_at] if self._maintenance is None and self._embedded_start_at is None else []
+        times += [self._spare_at] if self._spare is None and serving else []
+        # A child's end wakes us.
+        patience = max(0.0, min(times) - time.monotonic()) if times else None
+        for key, _ in self._selector.select(patience):
+            if isinstance(key.data, Child):
+                key.data.read()
             else:
                 with contextlib.suppress(BlockingIOError):
                     os.read(key.fd, 4096)
 
-    def _watch(self, worker: _Worker, now: float) -> None:
-        if worker.process is not None:
-            status = worker.process.poll()
-            if status is None:
+    def _tend_worker(self, worker: _Worker, now: float) -> None:
+        if worker.child is None:
+            if now >= worker.start_at:
+                self._start(worker)
+            return
+        status = worker.child.poll()
+        if status is None:
+            return
+        was_ready, worker.child, worker.ready = worker.ready, None, False
+        if status == STATUS_UNFIT:
+            # It has logged the reason itself.
+            self._give_in("stopping: a worker cannot work like this", worker)
+            return
+        pause = 0.0
+        if not was_ready:
+            pause = worker.pause.failed()
+            if worker.pause.failures >= MOST_FAILED_STARTS:
+                failures = worker.pause.failures
+                self._give_in("stopping: a worker does not start", worker, failed_starts=failures, last_status=status)
                 return
-            self._close_ready(worker)
-            worker.process = None
-            if status == STATUS_UNFIT:
-                # It has logged the reason itself.
-                _log.error("stopping: a worker cannot work like this", worker=worker.number)
-                self._status = STATUS_UNFIT
-                self._stopping = True
+        _log.error("worker ended", worker=worker.number, status=status, again_in_seconds=pause)
+        worker.start_at = now + pause
+        if not pause:
+            self._start(worker)
+
+    def _give_in(self, why: str, worker: _Worker, **more: object) -> None:
+        _log.error(why, worker=worker.number, **more)
+        self._status = STATUS_UNFIT
+        self._stopping = True
+
+    def _start(self, worker: _Worker) -> None:
+        child, self._spare = self._spare, None
+        if child is None or child.poll() is not None:
+            try:
+                child = self._spawn_worker()
+            except OSError as error:
+                pause = worker.pause.failed()
+                _log.error("worker not started", worker=worker.number, reason=error.strerror, again_in_seconds=pause)
+                worker.start_at = time.monotonic() + pause
                 return
-            pause = worker.pause.next(now)
-            _log.error("worker ended", worker=worker.number, status=status, again_in_seconds=pause)
-            worker.start_at = now + pause
-        elif worker.start_at is not None and now >= worker.start_at:
-            worker.start_at = None
-            worker.pause.started_at = now
-            self._spawn(worker)
+        worker.child = child
 
-    def _spawn(self, worker: _Worker) -> None:
-        read_end, write_end = os.pipe()
-        handed = self._handed(
-            listeners=[each.fileno() for each in worker.sockets], ready=write_end, number=worker.number
-        )
-        try:
-            worker.process = subprocess.Popen(
-                [sys.executable, *self._worker_arguments, str(handed)],
-                stdin=subprocess.DEVNULL,
-                pass_fds=[handed, write_end, *(each.fileno() for each in worker.sockets)],
-                # A terminal's Ctrl-C is for the supervisor, which tells the workers.
-                start_new_session=True,
-            )
-        finally:
-            os.close(handed)
-            os.close(write_end)
-        os.set_blocking(read_end, False)
-        worker.ready_pipe = read_end
-        worker.ready = False
-        self._selector.register(read_end, selectors.EVENT_READ, worker)
+        def heard(words: Mapping[str, Any]) -> None:
+            if words.get("ready"):
+                worker.ready = True
+                worker.pause.served()
+                _log.info("worker ready", worker=worker.number, pid=child.pid)
 
-    def _handed(self, **more: object) -> int:
-        """A file for a child: in memory and not on the command line, which everybody on the machine can read."""
-        handed = os.memfd_create("settings", os.MFD_CLOEXEC)
-        message = {
+        child.heard = heard
+        child.tell(number=worker.number)
+
+    def _spawn_worker(self) -> Child:
+        return self._spawn(self._worker_arguments, [each for own in self._sockets for each in own])
+
+    def _spawn(self, arguments: Sequence[str], listeners: Sequence[socket.socket] = ()) -> Child:
+        handed = {
             "settings": self._settings.model_dump(mode="json", exclude={"database_url"}),
             "database_url": self._database_url,
-            "parent": os.getpid(),
-            **more,
+            "listeners": [[each.fileno() for each in own] for own in self._sockets],
         }
-        os.write(handed, json.dumps(message).encode())
-        return handed
+        return Child(self._selector, arguments, handed, listeners)
 
-    def _read_ready(self, worker: _Worker) -> None:
-        if worker.ready_pipe is not None and os.read(worker.ready_pipe, 64):
-            worker.ready = True
-            _log.info("worker ready", worker=worker.number, pid=worker.process.pid if worker.process else None)
-        # Else it ended before it was ready; SIGCHLD says so.
-        self._close_ready(worker)
+    def _tend_spare(self, now: float) -> None:
+        if self._spare is None:
+            if now >= self._spare_at:
+                with contextlib.suppress(OSError):
+                    self._spare = self._spawn_worker()
+                self._spare_at = now + _SPARE_RETRY_SECONDS
+        elif (status := self._spare.poll()) is not None:
+            self._spare = None
+            _log.warning("spare worker ended", status=status, again_in_seconds=_SPARE_RETRY_SECONDS)
+            self._spare_at = now + _SPARE_RETRY_SECONDS
 
-    def _close_ready(self, worker: _Worker) -> None:
-        if worker.ready_pipe is not None:
-            self._selector.unregister(worker.ready_pipe)
-            os.close(worker.ready_pipe)
-            worker.ready_pipe = None
+    # -- who asks the database: what it waits for holds up nothing here
+
+    def _tend_watch(self, now: float) -> None:
+        if self._watch is None:
+            if now >= self._watch_at:
+                self._watch = self._spawn(WATCH)
+                self._watch.heard = self._told_by_watch
+        elif (status := self._watch.poll()) is not None:
+            self._watch = None
+            pause = self._watch_pause.failed()
+            _log.error("watch over the instances ended", status=status, again_in_seconds=pause)
+            self._watch_at = now + pause
+
+    def _maintain(self, now: float) -> None:
+        """Now and then, each time anew."""
+        if self._maintenance is not None:
+            if self._maintenance.poll() is None:
+                return
+            self._maintenance = None
+        if now >= self._maintenance_at and self._embedded_start_at is None:
+            self._maintenance_at = now + _MAINTENANCE_SECONDS
+            self._maintenance = self._spawn(MAINTENANCE)
+
+    def _told_by_watch(self, words: Mapping[str, Any]) -> None:
+        """A worker whose instance has ended is mute, however it stands: it would take connections and not answer."""
+        for pid, start in words.get("ended", ()):
+            for worker in self._workers:
+                if worker.child is not None and worker.child.pid == pid and not gone(pid, start):
+                    _log.error("worker killed: its instance was given up", worker=worker.number, pid=pid)
+                    worker.child.send_signal(signal.SIGKILL)
 
     # -- the end
 
     def _stop(self) -> None:
         """Workers first: what they have in hand needs the database (F5)."""
-        if self._maintenance is not None:
-            self._maintenance.kill()
-            self._maintenance.wait()
-        running = [worker.process for worker in self._workers if worker.process is not None]
+        running = [worker.child for worker in self._workers if worker.child is not None]
         if running:
             _log.info("stopping", workers=len(running))
-        for process in running:
-            process.send_signal(signal.SIGTERM)
+        for child in running:
+            child.send_signal(signal.SIGTERM)
+        for idle in (self._spare, self._watch, self._maintenance):
+            if idle is not None:
+                idle.kill()
         deadline = time.monotonic() + _GRACE_SECONDS
-        for process in running:
+        for child in running:
             try:
-                process.wait(max(0.0, deadline - time.monotonic()))
+                child.wait(max(0.0, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
-                _log.warning("worker killed: still there after the grace time", pid=process.pid)
-                process.kill()
-                process.wait()
-        for worker in self._workers:
-            self._close_ready(worker)
-            for each in worker.sockets:
+                _log.warning("worker killed: still there after the grace time", pid=child.pid)
+                child.kill()
+            child.close()
+        for own in self._sockets:
+            for each in own:
                 each.close()
         if self._embedded is not None:
             self._embedded.stop()
@@ -337,6 +356,8 @@ class Supervisor:
 
         def stop(_number: int, _frame: object) -> None:
             self._stopping = True
+            if self._preparing:
+                raise StartCancelled("told to stop")
 
         handlers = {signal.SIGTERM: stop, signal.SIGINT: stop, signal.SIGCHLD: lambda _number, _frame: None}
         before = {number: signal.signal(number, handler) for number, handler in handlers.items()}

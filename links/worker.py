@@ -19,15 +19,17 @@ from coordinator.settings import Settings
 from links.connection import Connection
 from links.container import VERSION
 from links.reactor import Reactor
-from store import recovery
-from store.database import connected
-from store.errors import StoreError, StoreUnavailable
+from store import migrations, recovery
+from store.database import Patience, connected
+from store.errors import Contended, StoreError, StoreUnavailable
 
 log = structlog.get_logger(__name__)
 
 #: how long work in hand may take when the service stops (rule F5)
 GRACE_SECONDS = 5.0
 _STORE_RETRY_SECONDS = 0.2
+_REGISTER_PATIENCE = Patience(statement_seconds=10.0, lock_seconds=5.0)
+_RECOVER_PATIENCE = Patience(statement_seconds=60.0, lock_seconds=2.0)
 
 STATUS_FENCED = 3
 
@@ -92,11 +94,12 @@ def _register(database_url: str) -> recovery.Registration:
     waiting = False
     while True:
         try:
-            with connected(database_url) as connection:
+            with connected(database_url, patience=_REGISTER_PATIENCE) as connection:
+                migrations.check(connection)
                 registration = recovery.register(connection, VERSION)
-                given_up = recovery.recover(connection, registration.instance_id, recovery.STALE_SECONDS)
+            given_up = _recover(database_url)
             break
-        except StoreUnavailable as error:
+        except (StoreUnavailable, Contended) as error:
             if not waiting:
                 waiting = True
                 log.warning("waiting for the database", reason=str(error))
@@ -113,9 +116,19 @@ def _register(database_url: str) -> recovery.Registration:
     return registration
 
 
+def _recover(database_url: str) -> recovery.GivenUp:
+    """What cannot be done now the watch over the instances does by and by."""
+    try:
+        with connected(database_url, patience=_RECOVER_PATIENCE) as connection:
+            return recovery.recover(connection)
+    except StoreError as error:
+        log.warning("not recovered yet from instances that were lost", reason=str(error))
+        return recovery.GivenUp()
+
+
 def _end(database_url: str, instance_id: int) -> None:
     try:
-        with connected(database_url) as connection:
+        with connected(database_url, patience=_RECOVER_PATIENCE) as connection:
             recovery.end(connection, instance_id)
     except StoreError as error:
         log.warning("left without a word; others will give this instance up", reason=str(error))

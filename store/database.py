@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
@@ -41,25 +42,59 @@ def place(url: str) -> str:
     return f"{host}:{parts.get('port') or 5432}/{parts.get('dbname') or parts.get('user') or ''}"
 
 
-def engine(url: str, *, application_name: str = "coordinator") -> Engine:
+@dataclass(frozen=True, kw_only=True)
+class Patience:
+    """How long to wait for the database. ``statement_seconds`` 0: for statements and locks without end."""
+
+    connect_seconds: int = 10
+    statement_seconds: float = 0.0
+    lock_seconds: float = 0.0
+
+
+#: Of commands that people wait for: a list or a deletion takes as long as it takes.
+ENDLESS = Patience()
+
+
+def engine(url: str, *, application_name: str = "coordinator", patience: Patience = ENDLESS) -> Engine:
     """An engine without a pool: administration connects, asks and goes. libpq itself reads ``url``, all of it."""
     check_url(url)
 
     def connect() -> psycopg.Connection[tuple[object, ...]]:
-        return psycopg.connect(url, application_name=application_name, connect_timeout=10)
+        connection = psycopg.connect(
+            url,
+            application_name=application_name,
+            connect_timeout=patience.connect_seconds,
+            # A server that is cut off without a word is given up.
+            keepalives_idle=5,
+            keepalives_interval=2,
+            keepalives_count=3,
+            tcp_user_timeout=15000,
+        )
+        if patience.statement_seconds:
+            limits = (f"{patience.statement_seconds:g}s", f"{patience.lock_seconds:g}s")
+            connection.execute(
+                "select set_config('statement_timeout', %s, false), set_config('lock_timeout', %s, false)", limits
+            )
+            connection.commit()
+        return connection
 
     return create_engine("postgresql+psycopg://", creator=connect, poolclass=NullPool)
 
 
+def prepare() -> None:
+    """Do now what the first connection of a process would wait for: the driver and its dialect are loaded."""
+    create_engine("postgresql+psycopg://", poolclass=NullPool)
+
+
 @contextmanager
-def connected(url: str, *, application_name: str = "coordinator") -> Iterator[Connection]:
+def connected(url: str, *, application_name: str = "coordinator", patience: Patience = ENDLESS) -> Iterator[Connection]:
     """One connection; the caller commits. Driver errors become those of :mod:`store.errors`.
 
     :raises StoreUnavailable: when the database is away, naming the place.
     """
     try:
         with boundary():
-            connection = engine(url, application_name=application_name).connect()
+            connection = engine(url, application_name=application_name, patience=patience).connect()
     except StoreUnavailable as error:
         raise StoreUnavailable(f"database at {place(url)}: {error}", sqlstate=error.sqlstate) from None
     with connection, boundary():

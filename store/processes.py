@@ -29,6 +29,22 @@ def machine() -> str:
     return f"{socket.gethostname()} {boot_id} {Path('/proc/self/ns/pid').readlink()}"
 
 
+def gone(pid: int, start: int) -> bool:
+    """Whether the process that had ``pid`` since ``start`` (of :func:`start_ticks`) has ended."""
+    ticks = start_ticks(pid)
+    if ticks is not None:
+        return ticks != start
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        # It is there and another user's: a /proc mounted with hidepid=2 does not show it.
+        return False
+    # It is there: hidden though ours, or a zombie.
+    return Path(f"/proc/{pid}/stat").exists()
+
+
 def start_ticks(pid: int) -> int | None:
     """When ``pid`` started, in clock ticks since boot (field 22 of ``/proc/<pid>/stat``); None: no such process."""
     try:

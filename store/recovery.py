@@ -1,18 +1,18 @@
 """Instances: one registers when it starts; others give it up when it is dead.
 
-Everything here is plain, blocking SQL: a worker calls it before it listens, and whoever maintains the store later.
+Everything here is plain, blocking SQL: a worker calls it before it listens, the watch (:mod:`store.watch`) later.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime
 
 from sqlalchemy import (
     Connection,
     Integer,
-    Row,
     Select,
     SmallInteger,
     case,
@@ -30,7 +30,7 @@ from sqlalchemy.dialects import postgresql
 from store import priorities
 from store.addresses import ADDRESS_CHANNEL
 from store.errors import boundary
-from store.processes import machine, start_ticks
+from store.processes import gone, machine, start_ticks
 from store.tables import (
     address,
     consumer_group,
@@ -49,7 +49,7 @@ INSTANCE_LOST = "instance-lost"
 #: Others hear here that entries came back, anywhere in any group; with an empty payload.
 READY_CHANNEL = "coordinator_ready"
 
-#: An instance whose heartbeat is older is dead, wherever it ran.
+#: An instance whose heartbeat stands still for longer, while the database answers, is dead wherever it ran.
 STALE_SECONDS = 10.0
 
 _LOCK = 0x636F6F72_72656376  # "coorrecv"
@@ -120,33 +120,42 @@ def end(connection: Connection, instance_id: int) -> GivenUp:
         return _clear(connection, (instance_id,))
 
 
-def recover(connection: Connection, own_id: int, stale_seconds: float) -> GivenUp:
-    """At the start: give up who is dead, and whatever is still in the name of one that ended at any time; commits."""
-    with boundary():
-        return _clear(connection, _end_dead(connection, own_id, stale_seconds))
+def recover(connection: Connection) -> GivenUp:
+    """Give up the instances of this machine whose process is gone, and what is left of those that ended; commits.
 
-
-def give_up_dead(connection: Connection, own_id: int, stale_seconds: float) -> GivenUp:
-    """Give up the other instances that are dead; commits.
-
-    Dead is who ran on this machine and whose process is gone, and whose heartbeat is older than ``stale_seconds``.
+    Nothing happens while another does the same: that one finds what there is to find.
     """
     with boundary():
-        dead = _end_dead(connection, own_id, stale_seconds)
+        if not connection.scalar(select(func.pg_try_advisory_xact_lock(_LOCK))):
+            connection.rollback()
+            return GivenUp()
+        return _clear(connection, _end_dead(connection, {}))
+
+
+def give_up_dead(connection: Connection, still: Mapping[int, datetime]) -> GivenUp:
+    """Give up the instances of this machine whose process is gone, and those that ``still`` names; commits.
+
+    ``still``: instances that are dead as their heartbeat stands at this value. One that has another by now lives.
+    """
+    with boundary():
+        # One at a time: what one gives back, an instance that the other does not see yet may take.
+        connection.execute(select(func.pg_advisory_xact_lock(_LOCK)))
+        dead = _end_dead(connection, still)
         if not dead:
             connection.rollback()
             return GivenUp()
         return _clear(connection, dead)
 
 
-def _end_dead(connection: Connection, own_id: int, stale_seconds: float) -> tuple[int, ...]:
-    """Mark them; the caller's transaction decides. Two that look at the same time do it one after the other."""
-    # One at a time: what one gives back, an instance that the other does not see yet may take.
-    connection.execute(select(func.pg_advisory_xact_lock(_LOCK)))
-    stale = instance.c.heartbeat_at < func.now() - timedelta(seconds=stale_seconds)
+def _end_dead(connection: Connection, still: Mapping[int, datetime]) -> tuple[int, ...]:
+    """Mark them; the caller's transaction decides, and holds the lock under which one looks after the other."""
     here = machine()
-    living = select(instance, stale.label("stale")).where(instance.c.ended_at.is_(None), instance.c.id != own_id)
-    dead = tuple(row.id for row in connection.execute(living).all() if row.stale or _gone(row, here))
+    living = connection.execute(select(instance).where(instance.c.ended_at.is_(None))).all()
+    dead = tuple(
+        row.id
+        for row in living
+        if still.get(row.id) == row.heartbeat_at or (row.host == here and gone(row.pid, row.process_start))
+    )
     if dead:
         # A statement of the dead may be under way still, and would take leases after they were given back.
         names = [f"coordinator {what} {number}" for number in dead for what in ("batch", "queries")]
@@ -168,10 +177,6 @@ def _end_instances(connection: Connection, ids: tuple[int, ...]) -> None:
     ours = instance.c.id.in_(ids)
     connection.execute(select(instance.c.id).where(ours).order_by(instance.c.id).with_for_update()).all()
     connection.execute(update(instance).where(ours, instance.c.ended_at.is_(None)).values(ended_at=func.now()))
-
-
-def _gone(row: Row[tuple[object, ...]], here: str) -> bool:
-    return bool(row.host == here and start_ticks(row.pid) != row.process_start)
 
 
 def _clear(connection: Connection, dead: tuple[int, ...]) -> GivenUp:

@@ -9,7 +9,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from sqlalchemy import Connection, func, insert, select, text
+from sqlalchemy import Connection, func, insert, select
 
 from store.ids import HalfIds, UuidV7
 from store.tables import address, consumer_group, entry, half, instance, op, txn
@@ -28,9 +28,8 @@ class Rows:
         self.connection.commit()
         return value
 
-    def instance(self, *, host: str = "elsewhere", silent_seconds: float = 0, **values: object) -> int:
-        beat = text(f"now() - interval '{silent_seconds} seconds'")
-        row = {"host": host, "pid": 1, "process_start": 1, "version": "1", "heartbeat_at": beat, **values}
+    def instance(self, *, host: str = "elsewhere", **values: object) -> int:
+        row = {"host": host, "pid": 1, "process_start": 1, "version": "1", **values}
         return int(self._one(insert(instance).values(row).returning(instance.c.id)))
 
     def queue(self, name: str, *, group: str = "", volatile: int | None = None, **values: object) -> int:

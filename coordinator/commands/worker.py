@@ -1,44 +1,47 @@
 """One worker, started by the supervisor only: ``python -m coordinator.commands.worker FD``.
 
-FD is a file in memory with a JSON object: ``settings``; ``database_url``; ``listeners``, the file descriptors of
-listening sockets; ``ready``, that of a pipe to write a byte to when it serves; ``number``; ``parent``, the supervisor.
+FD is a file in memory with a JSON object: ``settings``; ``database_url``; ``listeners``, for each worker the file
+descriptors of its listening sockets; ``supervisor`` and ``parent`` (:mod:`coordinator.handed`).
+
+What takes time is done first: then the process waits until it is told which worker it is (``number``), which may be
+much later, when a worker has died. It says ``ready`` when it serves.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import signal
 import socket
 import sys
 
 import structlog
 
-from coordinator import logs
+from coordinator import handed, logs
 from coordinator.settings import Settings
 from coordinator.supervisor import STATUS_UNFIT
 from links import worker
+from store.database import prepare
 from store.errors import SchemaMismatch
-from store.processes import die_with_parent
 
 
-def main(handed: int) -> int:
-    with os.fdopen(handed, "rb") as stream:
-        stream.seek(0)
-        message = json.load(stream)
-    die_with_parent(signal.SIGKILL, int(message["parent"]))
+def main(memory: int) -> int:
+    message, supervising = handed.take(memory)
     settings = Settings.model_validate_json(json.dumps(message["settings"]))
-    logs.configure(settings.log, worker=message["number"])
-    listeners = [socket.socket(fileno=number) for number in message["listeners"]]
-    for number in (*message["listeners"], message["ready"]):
-        os.set_inheritable(number, False)
-
-    def ready() -> None:
-        os.write(message["ready"], b"\n")
-        os.close(message["ready"])
-
+    prepare()
+    told = supervising.hear()
+    if not told:
+        return 0
+    number = told[0]["number"]
+    logs.configure(settings.log, worker=number)
+    listeners = []
+    for index, descriptors in enumerate(message["listeners"]):
+        for each in (socket.socket(fileno=descriptor) for descriptor in descriptors):
+            each.set_inheritable(False)
+            if index == number:
+                listeners.append(each)
+            else:
+                each.close()
     try:
-        return worker.main(settings, listeners, message["database_url"], ready)
+        return worker.main(settings, listeners, message["database_url"], lambda: supervising.tell(ready=True))
     except SchemaMismatch as error:
         # To start again would not help.
         structlog.get_logger().error("cannot work", reason=str(error))

@@ -12,11 +12,16 @@ from sqlalchemy import Connection, text
 
 from store import recovery
 from store.database import connected
-from store.processes import machine, start_ticks
+from store.processes import gone, machine, start_ticks
 from store.recovery import GivenUp
 from tests.fix_store import Rows
 
-STALE = 10.0
+
+def _give_up(connection: Connection, *silent: int) -> GivenUp:
+    """As when the heartbeats of ``silent`` stand still."""
+    beats = connection.execute(text("select id, heartbeat_at from coordinator.instance")).all()
+    connection.rollback()
+    return recovery.give_up_dead(connection, {row.id: row.heartbeat_at for row in beats if row.id in silent})
 
 
 def test_registering(database: Connection, rows: Rows) -> None:
@@ -38,14 +43,14 @@ def test_registering(database: Connection, rows: Rows) -> None:
 @pytest.mark.rule("P18")
 def test_the_message_groups_of_a_dead_instance_are_free(database: Connection, rows: Rows) -> None:
     own = recovery.register(database, "1").instance_id
-    dead, alive = rows.instance(silent_seconds=11), rows.instance(silent_seconds=9)
+    dead, alive = rows.instance(), rows.instance()
     group = rows.queue("orders")
     for key, instance in enumerate((dead, alive, own)):
         database.execute(
             text("insert into coordinator.message_group values (:g, :k, :i)"), {"g": group, "k": key, "i": instance}
         )
     database.commit()
-    recovery.give_up_dead(database, own, STALE)
+    _give_up(database, dead)
     left = database.execute(text("select key, instance_id from coordinator.message_group order by key")).all()
     assert [tuple(row) for row in left] == [(1, alive), (2, own)]
 
@@ -53,7 +58,7 @@ def test_the_message_groups_of_a_dead_instance_are_free(database: Connection, ro
 @pytest.mark.rule("D5", "H13")
 def test_what_a_dead_instance_held_comes_back(database: Connection, database_url: str, rows: Rows) -> None:
     own = recovery.register(database, "1").instance_id
-    dead, alive = rows.instance(silent_seconds=11), rows.instance(silent_seconds=9)
+    dead, alive = rows.instance(), rows.instance()
     group = rows.queue("orders", max_attempts=3)
     for values in (
         {"lease": dead},
@@ -67,7 +72,7 @@ def test_what_a_dead_instance_held_comes_back(database: Connection, database_url
         rows.entry(group, **values)
     with psycopg.connect(database_url, autocommit=True) as listener:
         listener.execute("listen coordinator_ready")
-        given_up = recovery.give_up_dead(database, own, STALE)
+        given_up = _give_up(database, dead)
         heard = [notice.payload for notice in listener.notifies(timeout=10, stop_after=1)]
     assert given_up == GivenUp(instances=(dead,), leases=4)
     assert rows.entries(group) == [
@@ -81,26 +86,26 @@ def test_what_a_dead_instance_held_comes_back(database: Connection, database_url
         (0, 0, None),
     ]
     assert heard == [""]
-    assert recovery.give_up_dead(database, own, STALE) == GivenUp()
+    assert _give_up(database, dead) == GivenUp()
 
 
 def test_dead_letters_are_tried_for_ever(database: Connection, rows: Rows) -> None:
-    own = recovery.register(database, "1").instance_id
-    dead = rows.instance(silent_seconds=11)
+    recovery.register(database, "1")
+    dead = rows.instance()
     group = rows.queue("%DLQ%orders", origin="dead-letter", max_attempts=1)
     rows.entry(group, lease=dead, attempts=32767)
-    recovery.give_up_dead(database, own, STALE)
+    _give_up(database, dead)
     assert rows.entries(group) == [(0, 32767, None)]
 
 
 @pytest.mark.rule("H5", "H13")
 def test_its_undecided_transactions_are_rolled_back(database: Connection, rows: Rows) -> None:
-    own = recovery.register(database, "1").instance_id
-    dead, alive = rows.instance(silent_seconds=11), rows.instance()
+    recovery.register(database, "1")
+    dead, alive = rows.instance(), rows.instance()
     lost, decided, kept = rows.txn(dead, posted=5), rows.txn(dead), rows.txn(alive)
     # It died between its commit and forgetting the transaction.
     rows.decision("commit", txn_id=decided, posted=2)
-    given_up = recovery.give_up_dead(database, own, STALE)
+    given_up = _give_up(database, dead)
     assert given_up == GivenUp(instances=(dead,), transactions=1)
     written = {row.id: (row.decision, row.reason, row.posted) for row in rows.ops()}
     assert written == {lost: ("rollback", "instance-lost", 5), decided: ("commit", None, 2)}
@@ -109,15 +114,15 @@ def test_its_undecided_transactions_are_rolled_back(database: Connection, rows: 
 
 
 def test_its_dynamic_addresses_and_subscriptions_go(database: Connection, rows: Rows) -> None:
-    own = recovery.register(database, "1").instance_id
-    dead, alive = rows.instance(silent_seconds=11), rows.instance()
+    recovery.register(database, "1")
+    dead, alive = rows.instance(), rows.instance()
     mine = rows.queue("$dynamic/1", origin="dynamic", instance_id=dead)
     other = rows.queue("$dynamic/2", origin="dynamic", instance_id=alive)
     volatile = rows.queue("news", group="sub", volatile=dead, routing="topic")
     durable = rows.queue("news", group="durable")
     for group in (mine, other, volatile, durable):
         rows.entry(group, lease=dead)
-    given_up = recovery.give_up_dead(database, own, STALE)
+    given_up = _give_up(database, dead)
     assert given_up == GivenUp(instances=(dead,), leases=2, addresses=1, groups=2)
     names = list(database.scalars(text("select name from coordinator.address order by name")))
     assert names == ["$dynamic/2", "news"]
@@ -126,30 +131,69 @@ def test_its_dynamic_addresses_and_subscriptions_go(database: Connection, rows: 
 
 
 def test_a_process_of_this_machine_is_dead_when_it_is_gone(database: Connection, rows: Rows) -> None:
-    own = recovery.register(database, "1").instance_id
+    recovery.register(database, "1")
     with subprocess.Popen(["sleep", "600"]) as process:
         start = start_ticks(process.pid)
         here = rows.instance(host=machine(), pid=process.pid, process_start=start)
         reused = rows.instance(host=machine(), pid=process.pid, process_start=1)
         elsewhere = rows.instance(host="another machine", pid=process.pid, process_start=1)
-        assert recovery.give_up_dead(database, own, STALE).instances == (reused,)
+        assert _give_up(database).instances == (reused,)
         process.kill()
-    assert recovery.give_up_dead(database, own, STALE).instances == (here,)
-    assert recovery.give_up_dead(database, own, STALE).instances == ()
+    assert _give_up(database).instances == (here,)
+    assert _give_up(database).instances == ()
     assert elsewhere not in (here, reused)
+
+
+def test_a_process_that_proc_does_not_show_is_alive_as_long_as_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    # As under hidepid=2 for another user's process: no /proc/PID, and kill(2) is not permitted.
+    hidden, ended = 1_000_001, 1_000_002
+    real = os.kill
+
+    def kill(pid: int, number: int) -> None:
+        if pid == hidden:
+            raise PermissionError
+        real(pid, number)
+
+    monkeypatch.setattr(os, "kill", kill)
+    assert not gone(hidden, 5)
+    assert gone(ended, 5)
+
+
+def test_one_whose_heart_beat_meanwhile_lives(database: Connection, rows: Rows) -> None:
+    silent, beating = rows.instance(), rows.instance()
+    seen = {
+        row.id: row.heartbeat_at for row in database.execute(text("select id, heartbeat_at from coordinator.instance"))
+    }
+    database.rollback()
+    # By the value only: a clock may have been set back.
+    database.execute(
+        text("update coordinator.instance set heartbeat_at = heartbeat_at - interval '1 hour' where id = :i"),
+        {"i": beating},
+    )
+    database.commit()
+    assert recovery.give_up_dead(database, seen).instances == (silent,)
+
+
+def test_a_start_does_not_wait_for_another_that_gives_up(database: Connection, database_url: str, rows: Rows) -> None:
+    left = rows.txn(rows.instance(ended_at=rows.now()))
+    with psycopg.connect(database_url) as other:
+        other.execute("select pg_advisory_xact_lock(%s)", (recovery._LOCK,))
+        assert recovery.recover(database) == GivenUp()
+    assert recovery.recover(database) == GivenUp(transactions=1)
+    assert [row.id for row in rows.ops()] == [left]
 
 
 def test_what_is_still_under_way_for_a_dead_instance_is_ended_first(
     database: Connection, database_url: str, rows: Rows
 ) -> None:
-    own = recovery.register(database, "1").instance_id
-    dead = rows.instance(silent_seconds=11)
+    recovery.register(database, "1")
+    dead = rows.instance()
     group = rows.queue("orders")
     with psycopg.connect(database_url, application_name=f"coordinator batch {dead}") as batch:
         batch.execute(
             "insert into coordinator.entry (group_id, id, half_id, lease) values (%s, 1, 1, %s)", (group, dead)
         )
-        recovery.give_up_dead(database, own, STALE)
+        _give_up(database, dead)
         with pytest.raises(psycopg.OperationalError):
             batch.commit()
         batch.close()
@@ -163,8 +207,8 @@ def test_what_was_left_in_the_name_of_an_ended_one_is_found_at_a_start(database:
     rows.entry(group, lease=ended)
     rows.entry(group, lease=own)
     lost = rows.txn(ended)
-    assert recovery.give_up_dead(database, own, STALE) == GivenUp()
-    assert recovery.recover(database, own, STALE) == GivenUp(leases=1, transactions=1)
+    assert _give_up(database) == GivenUp()
+    assert recovery.recover(database) == GivenUp(leases=1, transactions=1)
     assert rows.entries(group) == [(0, 1, None), (own, 0, None)]
     assert [row.id for row in rows.ops()] == [lost]
 
@@ -180,7 +224,7 @@ def test_an_instance_that_ends_leaves_nothing(database: Connection, rows: Rows) 
 
 
 def test_two_that_find_the_same_one_dead_give_it_up_once(database: Connection, database_url: str, rows: Rows) -> None:
-    dead = rows.instance(silent_seconds=11)
+    dead = rows.instance()
     group = rows.queue("orders")
     for _ in range(20):
         rows.entry(group, lease=dead)
@@ -189,8 +233,7 @@ def test_two_that_find_the_same_one_dead_give_it_up_once(database: Connection, d
 
     def give_up() -> None:
         with connected(database_url) as connection:
-            own = recovery.register(connection, "1").instance_id
-            found.append(recovery.give_up_dead(connection, own, STALE))
+            found.append(_give_up(connection, dead))
 
     threads = [threading.Thread(target=give_up) for _ in range(4)]
     for thread in threads:

@@ -12,6 +12,7 @@ import psycopg
 import pytest
 from sqlalchemy import Connection, text
 
+from store import recovery
 from store.embedded import running_url
 from tests.fix_command import Command, Serve, Serving, alive, answers
 
@@ -167,6 +168,7 @@ import sys
 from coordinator import logs, supervisor
 from coordinator.settings import load
 supervisor._GRACE_SECONDS = 0.2
+supervisor.MOST_FAILED_STARTS = 6
 settings = load({"listen": ["amqp://127.0.0.1:0"], "database_url": sys.argv[1]})
 logs.configure(settings.log)
 sys.exit(supervisor.Supervisor(settings, worker=["-c", sys.argv[2]]).run())
@@ -179,24 +181,124 @@ def test_a_worker_that_cannot_work_ends_the_service(database_url: str) -> None:
     assert service.end(None) == 2
 
 
-def test_a_worker_that_dies_at_its_start_is_started_ever_more_slowly(database_url: str) -> None:
+def test_a_worker_that_dies_at_its_start_is_started_ever_more_slowly_and_ends_the_service(database_url: str) -> None:
     service = Serving(["-c", _OTHER_WORKER, database_url, "import sys; sys.exit(1)"], {})
-    pauses = [service.until("worker ended", status=1)["again_in_seconds"] for _ in range(4)]
-    assert pauses == [0.1, 0.2, 0.4, 0.8]
+    assert service.until("stopping: a worker does not start", worker=0)["failed_starts"] == 6
+    assert service.values("worker ended", "again_in_seconds") == [0.1, 0.2, 0.4, 0.8, 1.6]
+    assert service.end(None) == 2
+    assert service.values("listening", "pid") == []
+
+
+_READY = """
+import json, os, signal, socket, sys, time
+os.lseek(int(sys.argv[1]), 0, 0)
+pair = socket.socket(fileno=json.loads(os.read(int(sys.argv[1]), 1 << 20))["supervisor"])
+pair.recv(100) or sys.exit()
+pair.sendall(b'{"ready": true}\\n')
+"""
+
+
+def test_a_worker_that_had_served_is_started_again_at_once(database_url: str) -> None:
+    service = Serving(["-c", _OTHER_WORKER, database_url, _READY + "sys.exit(1)"], {})
+    pauses = [service.until("worker ended", status=1)["again_in_seconds"] for _ in range(10)]
+    assert pauses == [0.0] * 10
     assert service.end() == 0
 
 
 def test_a_worker_that_does_not_stop_is_killed(database_url: str) -> None:
-    stubborn = """
-import json, os, signal, sys, time
-signal.signal(signal.SIGTERM, signal.SIG_IGN)
-os.lseek(int(sys.argv[1]), 0, 0)
-os.write(json.loads(os.read(int(sys.argv[1]), 1 << 20))["ready"], b"x")
-time.sleep(600)
-"""
+    stubborn = _READY + "signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
     service = Serving(["-c", _OTHER_WORKER, database_url, stubborn], {})
     service.listening()
     (pid,) = service.values("worker ready", "pid")
     assert service.end() == 0
     assert service.values("worker killed: still there after the grace time", "pid") == [pid]
     assert not alive(pid)
+
+
+def test_the_next_worker_waits_before_it_is_needed(serve: Serve, database_url: str) -> None:
+    service = serve("--database-url", database_url)
+    service.listening()
+    (pid,) = service.values("worker ready", "pid")
+    # A worker, the watch, and the worker that waits.
+    while len(children := _children(service.process.pid)) < 3:
+        time.sleep(0.01)
+    os.kill(pid, signal.SIGKILL)
+    assert service.until("worker ready")["pid"] in children - {pid}
+    while len(_children(service.process.pid)) < 3:
+        time.sleep(0.01)
+    assert service.end() == 0
+    _gone(*children)
+
+
+def _children(pid: int) -> set[int]:
+    return {int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()}
+
+
+@pytest.mark.rule("F2")
+def test_a_worker_that_stands_still_is_killed_and_replaced(serve: Serve, database_url: str) -> None:
+    service = serve("--database-url", database_url)
+    place = service.listening()
+    (pid,) = service.values("worker ready", "pid")
+    os.kill(pid, signal.SIGSTOP)
+    assert service.until("instances given up")["instances"] == [1]
+    assert service.until("worker killed: its instance was given up")["pid"] == pid
+    assert service.until("worker ready")["pid"] != pid
+    assert answers(place) == HEADER
+    assert not alive(pid)
+
+
+@pytest.mark.rule("F2")
+def test_a_database_that_stood_still_makes_no_worker_dead(serve: Serve, folder: Path) -> None:
+    service = serve("--data-dir", str(folder))
+    place = service.listening()
+    (pid,) = service.values("worker ready", "pid")
+    (server,) = service.values("database started", "pid")
+    backends = [server, *_children(server)]
+    for each in backends:
+        os.kill(each, signal.SIGSTOP)
+    time.sleep(15)
+    for each in reversed(backends):
+        os.kill(each, signal.SIGCONT)
+    # Longer than a look that has found it dead would take.
+    time.sleep(5)
+    assert answers(place) == HEADER
+    assert service.end() == 0
+    assert service.values("instances given up", "instances") == []
+    assert service.values("worker ended", "worker") == []
+    assert not alive(pid)
+
+
+def test_a_lock_that_another_holds_stops_neither_a_restart_nor_the_end(serve: Serve, database_url: str) -> None:
+    service = serve("--database-url", database_url)
+    place = service.listening()
+    (pid,) = service.values("worker ready", "pid")
+    with psycopg.connect(database_url) as other:
+        other.execute("select pg_advisory_xact_lock(%s)", (recovery._LOCK,))
+        os.kill(pid, signal.SIGKILL)
+        service.until("worker ready")
+        assert answers(place) == HEADER
+        assert service.end() == 0
+
+
+def test_a_start_that_waits_for_the_database_can_be_stopped(serve: Serve, database_url: str) -> None:
+    waits = "select 1 from pg_locks where relation = 'coordinator.alembic_version'::regclass and not granted"
+    with psycopg.connect(database_url) as other:
+        other.execute("lock coordinator.alembic_version")
+        service = serve("--database-url", database_url)
+        while not other.execute(waits).fetchone():
+            time.sleep(0.01)
+        assert service.end() == 0
+
+
+@pytest.mark.rule("F6")
+def test_a_worker_that_meets_another_schema_ends_the_service(
+    serve: Serve, database_url: str, database: Connection
+) -> None:
+    service = serve("--database-url", database_url)
+    service.listening()
+    (pid,) = service.values("worker ready", "pid")
+    database.execute(text("update coordinator.alembic_version set version_num = '9999'"))
+    database.commit()
+    os.kill(pid, signal.SIGKILL)
+    assert "schema is at 9999, newer than this version knows" in service.until("cannot work")["reason"]
+    assert service.end(None) == 2

@@ -328,7 +328,7 @@ class InProcess(Driver):
     def _birth(self) -> None:
         with connected(self.url) as connection:
             registration = recovery.register(connection, "1")
-            recovery.recover(connection, registration.instance_id, recovery.STALE_SECONDS)
+            recovery.recover(connection)
         self.loop = Loop()
         self.service = Service(
             self.loop,

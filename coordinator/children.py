@@ -1,0 +1,130 @@
+"""The supervisor's child processes: started, told things and heard by a socket pair, and ended.
+
+Both sides say one JSON object a line. A child is handed a file in memory with what it has to know, and not a command
+line, which everybody on the machine can read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+#: How often a worker may fail to start, one time after the other, before the service ends.
+MOST_FAILED_STARTS = 8
+_FIRST_PAUSE_SECONDS = 0.1
+_LONGEST_PAUSE_SECONDS = 5.0
+
+
+class Pause:
+    """How long to wait before the next start of something that ended: longer after each start that failed."""
+
+    def __init__(self) -> None:
+        self.failures = 0
+
+    def served(self) -> None:
+        """The last start was a good one."""
+        self.failures = 0
+
+    def failed(self) -> float:
+        """The seconds to wait."""
+        self.failures += 1
+        return float(min(_FIRST_PAUSE_SECONDS * 2 ** min(self.failures - 1, 10), _LONGEST_PAUSE_SECONDS))
+
+
+class Child:
+    """A process that runs this interpreter with ``arguments`` and a number: that of the file in memory."""
+
+    def __init__(
+        self,
+        selector: selectors.BaseSelector,
+        arguments: Sequence[str],
+        handed: Mapping[str, Any],
+        listeners: Sequence[socket.socket],
+    ) -> None:
+        """``handed`` reaches it as JSON, with ``supervisor``, the descriptor of its end of the pair, and ``parent``."""
+        #: Takes what it says; to be called by :meth:`read`, when the selector finds the pair readable.
+        self.heard: Callable[[Mapping[str, Any]], None] = lambda words: None
+        self._selector = selector
+        self._unread = b""
+        self._pair, theirs = socket.socketpair()
+        self._pair.setblocking(False)
+        memory = os.memfd_create("handed", os.MFD_CLOEXEC)
+        try:
+            message = {**handed, "supervisor": theirs.fileno(), "parent": os.getpid()}
+            os.write(memory, json.dumps(message).encode())
+            self._process = subprocess.Popen(
+                [sys.executable, *arguments, str(memory)],
+                stdin=subprocess.DEVNULL,
+                pass_fds=[memory, theirs.fileno(), *(each.fileno() for each in listeners)],
+                # A terminal's Ctrl-C is for the supervisor, which tells its children.
+                start_new_session=True,
+            )
+        except BaseException:
+            self._pair.close()
+            raise
+        finally:
+            os.close(memory)
+            theirs.close()
+        selector.register(self._pair, selectors.EVENT_READ, self)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def poll(self) -> int | None:
+        """Its exit status, once it has ended; its last words were heard then."""
+        status = self._process.poll()
+        if status is not None:
+            self.close()
+        return status
+
+    def tell(self, **words: object) -> None:
+        # One that has ended hears nothing; neither does one that has stood still for a thousand lines.
+        with contextlib.suppress(OSError):
+            self._pair.send(json.dumps(words).encode() + b"\n")
+
+    def read(self) -> None:
+        """Hear what it has said since."""
+        try:
+            octets = self._pair.recv(65536)
+        except BlockingIOError:
+            return
+        except OSError:
+            octets = b""
+        if not octets:
+            self._silence()
+            return
+        *lines, self._unread = (self._unread + octets).split(b"\n")
+        for line in lines:
+            self.heard(json.loads(line))
+
+    def send_signal(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
+
+    def wait(self, seconds: float) -> int:
+        """Its exit status; :class:`subprocess.TimeoutExpired` when it is still there after ``seconds``."""
+        return self._process.wait(seconds)
+
+    def kill(self) -> None:
+        """Kill -9, and wait until it is gone."""
+        self._process.kill()
+        self._process.wait()
+        self.close()
+
+    def close(self) -> None:
+        if self._pair.fileno() >= 0:
+            self.read()
+            self._silence()
+            self._pair.close()
+
+    def _silence(self) -> None:
+        with contextlib.suppress(KeyError, ValueError):
+            self._selector.unregister(self._pair)

@@ -1,0 +1,95 @@
+"""Which instances are dead: those whose heartbeat stands still while the database answers.
+
+Only the observer's own clock counts, and only the *value* of a heartbeat, not its age: so neither a step of a clock nor
+an outage of the database makes anybody dead.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Row, select
+
+from store import recovery
+from store.database import Patience, connected
+from store.processes import gone, machine
+from store.recovery import STALE_SECONDS, GivenUp
+from store.tables import instance
+
+#: How often to look.
+LOOK_SECONDS = 1.0
+
+# Two looks that are further apart, or one that takes as long, tell nothing of what was in between.
+_LONGEST_GAP_SECONDS = 3.0
+_LOOK_PATIENCE = Patience(connect_seconds=2, statement_seconds=2.0, lock_seconds=2.0)
+# To give up may mean to read all entries.
+_GIVE_UP_PATIENCE = Patience(connect_seconds=2, statement_seconds=600.0, lock_seconds=2.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """``ended``: processes of this machine, as (pid, start), that are there though their instance has ended."""
+
+    given_up: GivenUp
+    ended: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Beat:
+    value: datetime
+    #: By our clock, when the value had been seen for the first time.
+    since: float
+    #: Its process, where it is of this machine.
+    process: tuple[int, int] | None
+
+
+class Watch:
+    """``look()`` again and again, every :data:`LOOK_SECONDS`."""
+
+    def __init__(self, url: str, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._url = url
+        self._clock = clock
+        self._machine = machine()
+        self._looked_at: float | None = None
+        self._beats: dict[int, _Beat] = {}
+        #: Processes whose instance was there in an earlier look.
+        self._ended: set[tuple[int, int]] = set()
+
+    def look(self) -> Look:
+        """Give up the dead.
+
+        :raises StoreError: when the database is away; all heartbeats are new to us in the next look.
+        """
+        before, self._looked_at = self._looked_at, None
+        begun = self._clock()
+        with connected(self._url, application_name="coordinator watch", patience=_LOOK_PATIENCE) as connection:
+            living = connection.execute(select(instance).where(instance.c.ended_at.is_(None))).all()
+        now = self._clock()
+        # A process gets the time from one look to the next to end by itself.
+        ended = tuple(process for process in sorted(self._ended) if not gone(*process))
+        self._compare(living, now, throughout=before is not None and now - before <= _LONGEST_GAP_SECONDS)
+        self._looked_at = now
+        still = {number: beat.value for number, beat in self._beats.items() if begun - beat.since >= STALE_SECONDS}
+        given_up = GivenUp()
+        if still or any(beat.process is not None and gone(*beat.process) for beat in self._beats.values()):
+            with connected(self._url, application_name="coordinator watch", patience=_GIVE_UP_PATIENCE) as connection:
+                given_up = recovery.give_up_dead(connection, still)
+        return Look(given_up=given_up, ended=ended)
+
+    def _compare(self, living: Sequence[Row[Any]], now: float, *, throughout: bool) -> None:
+        """``throughout``: the database answered since the look before."""
+        before, self._beats = self._beats, {}
+        for row in living:
+            known = before.get(row.id) if throughout else None
+            process = (row.pid, row.process_start) if row.host == self._machine else None
+            if known is None or known.value != row.heartbeat_at:
+                known = _Beat(value=row.heartbeat_at, since=now, process=process)
+            self._beats[row.id] = known
+        was_there = {beat.process for number, beat in before.items() if number not in self._beats}
+        # A process that registered twice, as the answer to the first time was lost, is not an ended one.
+        lives = {beat.process for beat in self._beats.values()}
+        self._ended = {each for each in (self._ended | was_there) - lives if each is not None and not gone(*each)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from hashlib import blake2b
 from typing import Literal
 
 from coordinator.printable import printable
@@ -73,6 +74,20 @@ def check_name(name: str) -> str:
     if GROUP_SEPARATOR in name:
         raise AddressInvalid(f"the address {shown(name)} has '::', which parts an address from a consumer group")
     return name
+
+
+def dead_letter_name(name: str) -> str:
+    """The address of the dead letters of what is called ``name``, a queue or a group.
+
+    A name that no address can have behind the prefix is cut, and has octets of its digest in place of the rest.
+    """
+    whole = DEAD_LETTER_PREFIX + name
+    try:
+        return check_name(whole)
+    except AddressInvalid:
+        digest = blake2b(name.encode(errors="surrogatepass"), digest_size=16).hexdigest()
+        fit = "".join(each if each.isprintable() else "?" for each in whole).replace(GROUP_SEPARATOR, "??")
+        return f"{fit[: LONGEST_NAME - len(digest) - 1]}~{digest}"
 
 
 class AddressPolicy:

@@ -8,10 +8,11 @@ instance goes on.
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
 
+from coordinator.addresses import DEAD_LETTER_PREFIX, dead_letter_name
 from coordinator.encoding import (
     MOST_PAIRS,
     DecodeError,
@@ -24,6 +25,7 @@ from coordinator.encoding import (
 )
 from coordinator.message import annotate, first_annotations, front_of, merge_maps
 from store import queries
+from store.commit.large import CopiedHalf
 from store.commit.terms import PLAIN
 from store.errors import AddressGone, GroupsChanged, StoreError
 
@@ -39,7 +41,12 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-PREFIX = "%DLQ%"
+PREFIX = DEAD_LETTER_PREFIX
+#: how long it waits for what it could not move, and for a moment in which nothing is under way
+_AGAIN_SECONDS = 30.0
+_BUSY_SECONDS = 0.1
+#: octets before the bare message of a large one; those of a message with more become the body of its letter
+_LONGEST_FRONT = 1 << 22
 
 
 class DeadLetters:
@@ -50,6 +57,8 @@ class DeadLetters:
         self._asking = False
         self._again = False
         self._moving = 0
+        #: some could not be moved
+        self._left = False
 
     def wake(self) -> None:
         if self._asking or self._moving:
@@ -75,15 +84,57 @@ class DeadLetters:
     def take_up(self, row: Row) -> None:
         address = row[8] or f"group-{row[0]}"
         # a dead letter that cannot be delivered is put into a readable one, at the same address
-        name = address if address.startswith(PREFIX) else PREFIX + (row[9] or address)
+        name = address if address.startswith(PREFIX) else dead_letter_name(row[9] or address)
         self._service.resolve_dead_letters(name, lambda found: self._move(row, address, found))
 
     def _move(self, row: Row, origin: str, address: Address | Refusal) -> None:
         if isinstance(address, Exception):
             log.error("no address for a dead letter", origin=origin, error=str(address))
-            self.moved()
+            self.not_moved()
+        else:
+            self._bury(row, origin, address, row[6] or b"")
+
+    def _bury(self, row: Row, origin: str, address: Address, head: bytes) -> None:
+        """``head``: the message, or of a large one as much as may be enough for what is before the bare message."""
+        _, _, half_id, attempts, failed, annotations, _, txn_id, _, _, whole = row
+        if len(head) < min(whole, _LONGEST_FRONT):
+            try:
+                front_of(head)
+            except DecodeError:
+                self._ask_head(row, origin, address, 2 * len(head))
+                return
+        told = letter(head, annotations or b"", _story(origin, half_id, attempts, failed, txn_id), whole)
+        self._service.commit.add(Burial(self._service, row, origin, address, told, head))
+
+    def _ask_head(self, row: Row, origin: str, address: Address, size: int) -> None:
+        def answered(rows: list[Row] | StoreError) -> None:
+            if isinstance(rows, list) and rows:
+                self._bury(row, origin, address, rows[0][0])
+            else:
+                self.not_moved()
+
+        parameters = [row[2].to_bytes(8, "big"), bytes(4), size.to_bytes(4, "big")]
+        self._service.queries.ask(queries.PIECE, parameters, answered)
+
+    def not_moved(self) -> None:
+        """It stays leased, so that it is not tried at once; after a while it is given back, and tried again."""
+        if not self._left:
+            self._left = True
+            self._service.loop.call_later(_AGAIN_SECONDS, self._try_again)
+        self.moved()
+
+    def _try_again(self) -> None:
+        if self._asking or self._moving:
+            self._service.loop.call_later(_BUSY_SECONDS, self._try_again)
             return
-        self._service.commit.add(Burial(self._service, row, origin, address))
+        self._left = False
+        self._asking = True
+
+        def yielded(_: list[Row] | StoreError) -> None:
+            self._asking = False
+            self.wake()
+
+        self._service.queries.ask(queries.YIELD_FAILED, [self._service.lease_octets], yielded)
 
     def moved(self) -> None:
         self._moving -= 1
@@ -95,26 +146,32 @@ class DeadLetters:
 class Burial:
     """Unit: the entry goes, its letter is posted, the op says why."""
 
-    __slots__ = ("_address", "_entry", "_id", "_letter", "_origin", "_row", "_service")
+    __slots__ = ("_address", "_entry", "_head", "_id", "_letter", "_origin", "_row", "_service")
 
-    def __init__(self, service: Service, row: Row, origin: str, address: Address) -> None:
+    def __init__(self, service: Service, row: Row, origin: str, address: Address, told: Letter, head: bytes) -> None:
+        """``head``: the stored message, or the beginning of a large one."""
         self._service = service
+        self._letter = told
+        self._head = head
         self._row = row
         self._origin = origin
         self._address = address
         self._entry: Entry | None = None
         self._id = 0
-        _, _, half_id, attempts, failed, annotations, message, txn_id, _, _ = row
-        self._letter = letter(message or b"", annotations or b"", _story(origin, half_id, attempts, failed, txn_id))
 
     def write(self, batch: Batch) -> None:
-        group, entry_id, half_id, _, failed, _, _, _, _, _ = self._row
+        group, entry_id, half_id, _, failed, _, _, _, _, _, whole = self._row
         service = self._service
         service.unposted(self._entry)  # written before, in a batch refused for another unit
-        message = self._letter
+        prefix, start = self._letter
         batch.gone(group, entry_id)
         new_id = self._id = service.ids.next()
-        batch.half(new_id, bytes(16), self._address.id, message)
+        message = None
+        if whole:
+            batch.copied_half(CopiedHalf(new_id, bytes(16), self._address.id, prefix, half_id, start))
+        else:
+            message = prefix + self._head[start:]
+            batch.half(new_id, bytes(16), self._address.id, message)
         self._entry = service.write_entry(batch, self._address, new_id, message, PLAIN)
         covers: Sequence[tuple[int, int]] = ((half_id, group),)
         batch.op(service.uuids.next(), b"dead-letter", reason=failed, covers=covers)
@@ -135,7 +192,14 @@ class Burial:
             return
         log.error("a dead letter was refused", origin=self._origin, error=str(error))
         self._service.unposted(self._entry)
-        self._service.dead_letters.moved()
+        self._service.dead_letters.not_moved()
+
+
+class Letter(NamedTuple):
+    """``prefix``, then the stored message from octet ``start`` on."""
+
+    prefix: bytes
+    start: int
 
 
 def _story(origin: str, half_id: int, attempts: int, failed: str, txn_id: bytes | None) -> list[bytes]:
@@ -151,16 +215,18 @@ def _story(origin: str, half_id: int, attempts: int, failed: str, txn_id: bytes 
     return story
 
 
-def letter(message: bytes, annotations: bytes, story: list[bytes]) -> bytes:
-    """``message`` with the annotations of its outcomes and of its story; header and bare message as they were.
+def letter(head: bytes, annotations: bytes, story: list[bytes], whole: int = 0) -> Letter:
+    """The message with the annotations of its outcomes and of its story; header and bare message as they were.
 
-    Of annotations that are too many for one map those of outcomes are left out, then the last of the message's own. A
-    message that cannot be read is the body of its letter.
+    ``head``: the message, or the beginning of one of ``whole`` octets. Of annotations that are too many for one map
+    those of outcomes are left out, then the last of the message's own. A message that cannot be read is the body of its
+    letter.
     """
     try:
-        front = front_of(message)
+        front = front_of(head)
     except DecodeError:
-        return annotate(b"", encode_map(story)) + b"\x00\x53\x75\xb0" + len(message).to_bytes(4, "big") + message
+        body = b"\x00\x53\x75\xb0" + (whole or len(head)).to_bytes(4, "big")
+        return Letter(annotate(b"", encode_map(story)) + body, 0)
     section = front.annotations
     for added in (annotations, b""):
         with suppress(DecodeError):
@@ -168,4 +234,4 @@ def letter(message: bytes, annotations: bytes, story: list[bytes]) -> bytes:
             break
     else:
         section = annotate(first_annotations(section, MOST_PAIRS - len(story)), encode_map(story))
-    return message[: front.before] + section + message[front.rest :]
+    return Letter(head[: front.before] + section, front.rest)

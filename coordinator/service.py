@@ -312,9 +312,11 @@ class Service:
         return PLAIN if terms == PLAIN else terms
 
     def write_entry(
-        self, batch: Batch, address: Address, half_id: int, message: Octets, terms: Terms, poster: object = None
+        self, batch: Batch, address: Address, half_id: int, message: Octets | None, terms: Terms, poster: object = None
     ) -> Entry | None:
         """The rows that make a half deliverable; the entry where it is born leased to us.
+
+        ``message``: None where it is in the store alone.
 
         ``poster``: the connection it came on, for subscriptions that want nothing of their own (no-local).
         """

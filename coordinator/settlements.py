@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import structlog
+
 from coordinator import outcomes
 from store.errors import NotLeased
 
@@ -13,6 +15,8 @@ if TYPE_CHECKING:
     from coordinator.service import Service
     from store.commit.batch import Batch
     from store.errors import StoreError
+
+log = structlog.get_logger(__name__)
 
 
 class Settlement:
@@ -55,7 +59,8 @@ class Settlement:
             text = "the store could not apply the outcome; the message will be delivered again"
         if entry.link is not None:
             entry.link.unretired(entry, text)
-        entry.queue.give_back(entry, leased=False)
+        # where the store refused for another reason, the entry is leased to us still
+        entry.queue.give_back(entry, leased=not isinstance(error, NotLeased))
 
 
 class SetAside:
@@ -84,6 +89,7 @@ class SetAside:
         queue.failed()
 
     def refused(self, error: StoreError) -> None:
+        log.error("a message could not be set aside", entry=self._entry.id, error=str(error))
         self._entry.queue.done_with(self._entry)
 
 
@@ -112,4 +118,7 @@ class Expiry:
             queue.failed()
 
     def refused(self, error: StoreError) -> None:
-        self._entry.queue.done_with(self._entry)
+        entry = self._entry
+        entry.queue.done_with(entry)
+        if not isinstance(error, NotLeased):  # the store looks for what has expired and is in nobody's hands
+            entry.queue.yield_ids([entry.id], acquired=entry.acquired)

@@ -222,21 +222,22 @@ TAKE = Query(
     again=False,
 )
 
-#: lease: entries on their way to the dead letters, of any group, with what their letter must say
+#: lease: entries on their way to the dead letters, of any group, with what their letter must say; of a large message
+#: its beginning
 LEASE_FAILED = Query(
     b"lease_failed",
     f"""with picked as (
           select group_id, id, half_id from {SCHEMA}.entry where failed is not null and lease = 0
            limit 100 for update skip locked),
         sized as materialized (
-          select p.group_id, p.id, sum(octet_length(h.message)) over (order by p.id) - octet_length(h.message) as before
+          select p.group_id, p.id, sum({_SIZE}) over (order by p.id) - {_SIZE} as before
             from picked p join {SCHEMA}.half h on h.id = p.half_id),
         leased as (
           update {SCHEMA}.entry e set lease = $1::int4 from sized s
            where e.group_id = s.group_id and e.id = s.id and s.before < 4194304
           returning e.group_id, e.id, e.half_id, e.attempts, e.failed, e.annotations)
-        select l.group_id, l.id, l.half_id, l.attempts, l.failed, l.annotations, h.message, uuid_send(h.txn_id),
-               coalesce(a.name, ''), coalesce(g.name, '')
+        select l.group_id, l.id, l.half_id, l.attempts, l.failed, l.annotations, {_HEAD}, uuid_send(h.txn_id),
+               coalesce(a.name, ''), coalesce(g.name, ''), {_WHOLE}
           from leased l join {SCHEMA}.half h on h.id = l.half_id
           left join {SCHEMA}.consumer_group g on g.id = l.group_id left join {SCHEMA}.address a on a.id = g.address_id
          order by l.group_id, l.id""",

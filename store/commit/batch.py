@@ -7,7 +7,7 @@ from datetime import date
 from typing import NamedTuple
 
 from store import arrays
-from store.commit.large import ADD_PIECE, CLEAR_PIECES, JOIN_PIECES, LargeHalf, Step
+from store.commit.large import ADD_PIECE, CLEAR_PIECES, COPY_HALF, JOIN_PIECES, CopiedHalf, LargeHalf, Step
 from store.commit.parts import NO_TXN, notice
 from store.commit.terms import PLAIN, Terms, key_of
 from store.commit.unit import Unit
@@ -113,7 +113,7 @@ class Batch:
         self.half_txns: list[bytes] = []
         self.half_addresses: list[int] = []
         self.half_messages: list[Octets] = []
-        self.large: list[LargeHalf] = []
+        self.large: list[LargeHalf | CopiedHalf] = []
         self.entry_groups: list[int] = []
         self.entry_ids: list[int] = []
         self.entry_leases: list[int] = []
@@ -170,6 +170,11 @@ class Batch:
         self.half_txns.append(txn_id)
         self.half_addresses.append(address_id)
         self.half_messages.append(message)
+
+    def copied_half(self, half: CopiedHalf) -> None:
+        """A large message that is made of another in the store, and never here."""
+        self.octets += len(half.prefix)
+        self.large.append(half)
 
     def entry(self, group_id: int, entry_id: int, lease: int, terms: Terms) -> None:
         """The entry of a queue's half with the same id."""
@@ -380,11 +385,15 @@ class Batch:
     def large_steps(self) -> Iterator[Step]:
         """What writes the large messages, inside an SQL transaction; each piece is read when its turn has come."""
         for half in self.large:
+            own = (half.id.to_bytes(8, "big"), half.txn_id, half.address_id.to_bytes(4, "big"))
+            if isinstance(half, CopiedHalf):
+                of = (half.prefix, half.source.to_bytes(8, "big"), half.start.to_bytes(4, "big"))
+                yield Step(b"copy_half", COPY_HALF, own + of)
+                continue
             yield Step(b"clear_pieces", CLEAR_PIECES)
             for number, piece in enumerate(pieces(half.message)):
                 yield Step(b"add_piece", ADD_PIECE, (number.to_bytes(4, "big"), piece))
-            parameters = (half.id.to_bytes(8, "big"), half.txn_id, half.address_id.to_bytes(4, "big"))
-            yield Step(b"join_pieces", JOIN_PIECES, parameters)
+            yield Step(b"join_pieces", JOIN_PIECES, own)
 
     @property
     def traceless(self) -> bool:

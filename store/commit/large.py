@@ -24,6 +24,12 @@ JOIN_PIECES = (
     f"insert into {SCHEMA}.half (id, txn_id, address_id, message) "
     f"select $1::int8, nullif($2::uuid, {NO_UUID}), $3::int4, string_agg(octets, '' order by number) from {_PIECES}"
 )
+#: what stands before the rest of another half's message, and from which octet on the rest is
+COPY_HALF = (
+    f"insert into {SCHEMA}.half (id, txn_id, address_id, message) "
+    f"select $1::int8, nullif($2::uuid, {NO_UUID}), $3::int4, $4::bytea || substring(message from $6::int4 + 1) "
+    f"from {SCHEMA}.half where id = $5::int8"
+)
 
 
 class Step(NamedTuple):
@@ -39,3 +45,14 @@ class LargeHalf(NamedTuple):
     txn_id: bytes
     address_id: int
     message: Octets
+
+
+class CopiedHalf(NamedTuple):
+    """``prefix``, then the message of the half ``source`` from octet ``start`` on."""
+
+    id: int
+    txn_id: bytes
+    address_id: int
+    prefix: bytes
+    source: int
+    start: int

@@ -21,6 +21,7 @@ from tests.wire.frames import (
     Discharge,
     Disposition,
     Modified,
+    Rejected,
     Released,
     Source,
     State,
@@ -28,7 +29,7 @@ from tests.wire.frames import (
 )
 from tests.wire.messages import APPLICATION_PROPERTIES, MESSAGE_ANNOTATIONS, Header, data, section
 from tests.wire.peer import Ended, Peer, Receiver, Sender, Session
-from tests.wire.queues import select
+from tests.wire.queues import dead_letters, select
 from tests.wire.types import Symbol, UInt
 from tests.workers import Worker
 
@@ -368,3 +369,28 @@ def _session(service: Service) -> Iterator[Session]:
     peer.open(max_frame_size=65_536)
     with closing(peer.socket):
         yield peer.begin()
+
+
+@pytest.mark.rule("D4", "P2")
+def test_a_large_one_is_buried_where_it_lies(begin: Begin, address: str, worker: Worker) -> None:
+    """Neither the message nor its letter is in the service's memory; what is before the bare message may be long."""
+    session = begin(max_frame_size=65_536)
+    sender = session.sender(address)
+    own = {Symbol("x-opt-own"): bytes(100_000)}
+    bare = octets(60 * MIB)
+    *_, number = frames(sender, Header(durable=True, priority=7).encoded() + section(MESSAGE_ANNOTATIONS, own) + bare)
+    accepted(sender, number)
+    consumer = session.receiver(address)
+    marked = {Symbol("x-opt-mark"): "seen"}
+    consumer.take().disposition(Modified(message_annotations=marked))
+    again = consumer.take()
+    assert worker.peak < 16 * MIB
+    again.disposition(Rejected())
+    found = dead_letters(session, address).take()
+    assert worker.peak < 16 * MIB
+    assert found.octets.endswith(bare)
+    assert found.message.header.priority == 7
+    annotations = found.message.annotations
+    assert annotations.items() >= (own | marked).items()
+    assert annotations["x-opt-original-address"] == address
+    assert annotations["x-opt-last-error"] == "rejected"

@@ -10,6 +10,7 @@ from tests.fix_wire import Ask, Begin
 from tests.wire.frames import Accepted, Rejected, Source, Target
 from tests.wire.messages import data
 from tests.wire.peer import Receiver, Sender, Session
+from tests.wire.queues import dead_letters, post
 from tests.wire.types import Symbol
 
 TOPIC = (Symbol("topic"),)
@@ -211,3 +212,31 @@ def test_dead_letters_can_be_waited_for(begin: Begin, address: str) -> None:
     assert sender.outcome(data(b"1")) == Accepted()
     consumer.take().disposition(Rejected())
     assert letters.take().body == b"1"
+
+
+@pytest.mark.rule("D4")
+@pytest.mark.parametrize("length", [1020, 1024])
+def test_dead_letters_of_a_name_that_leaves_no_room_for_the_prefix(begin: Begin, address: str, length: int) -> None:
+    """It is cut, with a digest in place of the rest; the neighbour of the same beginning has another."""
+    session = begin()
+    names = [(address + "x" * 1024)[: length - 1] + last for last in "ab"]
+    for name in names:
+        post(session, name, name[-1:].encode())
+        session.receiver(name).take().disposition(Rejected())
+    for name in names:
+        letters = dead_letters(session, name)
+        assert letters.take().message.annotations["x-opt-original-address"] == name
+
+
+@pytest.mark.rule("D4")
+@pytest.mark.parametrize("link", ["a::b", "a\nb", "x" * 1000], ids=["separator", "control", "long"])
+def test_dead_letters_of_a_subscription_that_no_address_can_be_called_after(
+    begin: Begin, address: str, link: str
+) -> None:
+    session = begin(container_id="dead-letters-of-links")
+    consumer = lasting(session, address, link)
+    post(session, address, b"x")
+    consumer.take().disposition(Rejected())
+    letters = dead_letters(session, f"{link}@dead-letters-of-links")
+    assert letters.take().message.annotations["x-opt-original-address"] == address
+    consumer.detach()

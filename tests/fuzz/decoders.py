@@ -150,7 +150,8 @@ class Decoders:
         annotations = encoding.encode_map([encoding.encode_symbol("x-opt-a") + encoding.encode_uint(1)])
         for attempts, left, added in ((0, None, b""), (random.randrange(1, 40_000), 5, annotations)):
             message.sections(message.outgoing(octets, attempts, left, added, acquired=random.random() < 0.5))
-        message.sections(letter(octets, annotations, []))
+        prefix, start = letter(octets, annotations, [])
+        message.sections(prefix + octets[start:])
         with suppress(DecodeError):
             message.to_of(octets)
         for selector in _SELECTING:

@@ -2,70 +2,12 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any
-
 import pytest
 
 from coordinator.entries import Entry
-from coordinator.outcomes import Outcome
 from coordinator.queues import Queue
 from store import priorities
-
-
-class Consumer:
-    """Counts how often it is asked for its room."""
-
-    default_outcome: Outcome | None = None
-
-    def __init__(self, key: int, room: int) -> None:
-        self.key = key
-        self.has = room
-        self.asked = 0
-        self.draining = False
-        self.got: list[int] = []
-
-    @property
-    def room(self) -> int:
-        self.asked += 1
-        return self.has
-
-    def send(self, entry: Entry) -> bool:
-        self.got.append(entry.id)
-        self.has -= 1
-        return True
-
-    def drained(self) -> None:
-        self.draining = False
-        self.has = 0
-
-    def retired(self, entry: Entry, outcome: Any) -> None:
-        raise AssertionError
-
-    def unretired(self, entry: Entry, description: str) -> None:
-        raise AssertionError
-
-
-class Service:
-    """As much of one as a queue asks for."""
-
-    def __init__(self, peers: int) -> None:
-        self.instance_id = 1
-        self.peers = peers
-        self.dirty_queues: list[Queue] = []
-        self.limits = SimpleNamespace(window_messages=1000, window_bytes=1 << 20)
-        self.loop = SimpleNamespace(call_later=lambda seconds, callback: None)
-
-
-def queue_of(consumers: list[Consumer], *, peers: int = 0) -> Queue:
-    service: Any = Service(peers)
-    queue = Queue(service, 1, 1, "q", max_attempts=16, on_expiry="drop", dead_letters=False)
-    for consumer in consumers:
-        queue.add(consumer)
-    for window in queue.windows:  # the store has nothing
-        window.more, window.bound = False, None
-    queue.pump()
-    return queue
+from tests.fix_queue import Consumer, queue_of
 
 
 def post(queue: Queue, entry_id: int) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from coordinator.addresses import dead_letter_name
 from tests.wire.frames import Accepted, Rejected, Source
 from tests.wire.messages import data
 from tests.wire.peer import PATIENCE, Receiver, Session
@@ -54,7 +55,7 @@ def dead_letters(session: Session, address: str) -> Receiver:
     """A consumer of the dead letters, whose address comes to be with the first of them."""
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
-        letters = session.receiver(f"%DLQ%{address}")
+        letters = session.receiver(dead_letter_name(address))
         if letters.answer.source is not None:
             return letters
         assert letters.error == "amqp:not-found"

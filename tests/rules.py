@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -21,6 +21,8 @@ ROOT = Path(__file__).parent.parent
 RULES = ROOT / "docs/reference/rules.md"
 RECORD = ROOT / "build/rules.json"
 
+_NOT_YET = "*Not yet.* "
+_MARK = re.compile(r"\bmark\.rule\(([^)]*)\)")
 _ROW = re.compile(r"^\| ([A-Z]\d+) \| (.+) \|([^|]*)\|$", re.MULTILINE)
 
 
@@ -29,16 +31,22 @@ class State(Enum):
 
     PASSED = "passed"  # every test that carries it passed
     NOT_PASSED = "not passed"  # some test that carries it failed, or was skipped
-    NO_TEST = "no test"  # no test of the run carries it
+    NOT_RUN = "not run"  # tests carry it, and none of them was in the run
+    NO_TEST = "no test"  # no test carries it
+    NOT_YET = "not yet"  # a promise of a later version
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """One row of the table: ``number`` as "T8", what must hold, and the ``section`` it comes from (may be empty)."""
+    """One row of the table: ``number`` as "T8", what must hold, and the ``section`` it comes from (may be empty).
+
+    ``later``: it is a promise of a later version.
+    """
 
     number: str
     text: str
     section: str
+    later: bool
 
 
 def read_rules(path: Path = RULES) -> dict[str, Rule]:
@@ -47,8 +55,18 @@ def read_rules(path: Path = RULES) -> dict[str, Rule]:
     for number, text, section in _ROW.findall(path.read_text("utf-8")):
         if number in rules:
             raise ValueError(f"{path}: rule {number} stands twice")
-        rules[number] = Rule(number=number, text=text, section=section.strip())
+        later = text.startswith(_NOT_YET)
+        rules[number] = Rule(number=number, text=text.removeprefix(_NOT_YET), section=section.strip(), later=later)
     return rules
+
+
+def carried(folder: Path = ROOT / "tests") -> set[str]:
+    """The numbers that tests carry, as their source says."""
+    found: set[str] = set()
+    for path in folder.rglob("test_*.py"):
+        for arguments in _MARK.findall(path.read_text("utf-8")):
+            found.update(re.findall(r'"([A-Z]\d+)"', arguments))
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,17 +96,30 @@ class Record:
         fields = json.loads(path.read_text("utf-8"))
         return cls(**{**fields, "passed": frozenset(fields["passed"])})
 
-    def states(self, numbers: Iterable[str]) -> dict[str, State]:
-        """What this run says of each of ``numbers``."""
+    def states(self, rules: Iterable[Rule], carried: Set[str]) -> dict[str, State]:
+        """What this run says of each rule; ``carried``: the numbers that any test carries, in the run or not."""
         passed: dict[str, bool] = {}
         for test, of_test in self.tests.items():
             for number in of_test:
                 passed[number] = passed.get(number, True) and test in self.passed
-        state_of = {None: State.NO_TEST, True: State.PASSED, False: State.NOT_PASSED}
-        return {number: state_of[passed.get(number)] for number in numbers}
+
+        def state(rule: Rule) -> State:
+            if rule.number in passed:
+                return State.PASSED if passed[rule.number] else State.NOT_PASSED
+            if rule.later:
+                return State.NOT_YET
+            return State.NOT_RUN if rule.number in carried else State.NO_TEST
+
+        return {rule.number: state(rule) for rule in rules}
 
 
-_STYLE = {State.PASSED: "green", State.NOT_PASSED: "red", State.NO_TEST: "dim"}
+_STYLE = {
+    State.PASSED: "green",
+    State.NOT_PASSED: "red",
+    State.NOT_RUN: "yellow",
+    State.NO_TEST: "yellow",
+    State.NOT_YET: "dim",
+}
 
 
 def main() -> int:
@@ -100,14 +131,15 @@ def main() -> int:
         print("no run of the tests is recorded: make test", file=sys.stderr)  # noqa: T201
         return 1
     rules = read_rules()
-    states = record.states(rules)
+    states = record.states(rules.values(), carried())
     for number, state in states.items():
         console.print(f"[{_STYLE[state]}]{number:<4} {state.value:<11}[/] {escape(rules[number].text)}", soft_wrap=True)
     count = {state: sum(other is state for other in states.values()) for state in State}
     console.print(f"\nlast run: {escape(record.command)}, {record.ended_at}")
     console.print(
         f"{count[State.PASSED]} of {len(rules)} rules passed, {count[State.NOT_PASSED]} did not, "
-        f"{count[State.NO_TEST]} have no test in it"
+        f"{count[State.NOT_RUN]} were not run; {count[State.NO_TEST]} have no test, "
+        f"{count[State.NOT_YET]} are promises of later versions"
     )
     return 0
 

@@ -1,4 +1,4 @@
-"""The tour of the README, as a reader would type it, against a service on a port and a store of its own."""
+"""The tour of the README, in Python and in Java, as a reader would type it, against a service on a port of its own."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Reader:
         self._served = False
 
     def follow(self, block: Block) -> None:
-        if block.language == "python":
-            name = block.text.removeprefix("# ").split(":", 1)[0].split()[0]
+        if block.language in ("python", "java"):
+            name = block.text.lstrip("#/ ").split(":", 1)[0].split()[0]
             (self._folder / name).write_text(self._at_our_place(block.text))
         elif block.language == "console":
             for step in steps(block.text):
@@ -69,14 +69,16 @@ class Reader:
             "amqp://127.0.0.1:5672": self._service.url,
             ".venv/bin/coordinator": f"{python} -m coordinator",
             ".venv/bin/python": python,
+            "examples/orders_java": str(ROOT / "examples/orders_java"),
         }
         return re.sub("|".join(map(re.escape, here)), lambda found: here[found[0]], text)
 
 
 @pytest.mark.rule("T8", "T9", "T11", "T20", "H15")
+@pytest.mark.usefixtures("orders_java_classpath")  # the libraries that the Java program is run with, built once
 def test_the_tour_goes_as_it_says(service: Service, tmp_path: Path) -> None:
     reader = Reader(service, tmp_path)
-    tour = blocks(section("A tour of two minutes"))
-    assert [block.language for block in tour if block.language not in ("python", "console")] == []
+    tour = blocks(section("A tour of two minutes")) + blocks(section("The same with JMS"))
+    assert {block.language for block in tour} == {"python", "java", "console"}
     for block in tour:
         reader.follow(block)

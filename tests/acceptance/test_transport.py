@@ -350,7 +350,7 @@ def test_a_receiver_that_settles_second(begin: Begin, address: str) -> None:
     assert session.receiver(address).bodies() == []
 
 
-@pytest.mark.rule("P7")
+@pytest.mark.rule("P7", "D8")
 def test_delivery_tags(begin: Begin, address: str, ask: Ask) -> None:
     """Part 2, section 2.6.12: at most 32 octets, unique on the link; ours name the store and the entry."""
     session = begin()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.rules import ROOT, Record, State, read_rules
+from tests.rules import ROOT, Record, Rule, State, carried, read_rules
 
 _TESTS = """
 import pytest
@@ -36,6 +36,10 @@ def test_passes_twice(number): pass
 """
 
 
+def rules(*numbers: str) -> list[Rule]:
+    return [Rule(number=number, text="", section="", later=False) for number in numbers]
+
+
 def run(tmp_path: Path, tests: str, *args: str) -> tuple[subprocess.CompletedProcess[str], Path]:
     """pytest over ``tests`` with our plugin and settings, and the record that it writes."""
     (tmp_path / "test_it.py").write_text(tests)
@@ -49,7 +53,7 @@ def run(tmp_path: Path, tests: str, *args: str) -> tuple[subprocess.CompletedPro
 def test_a_rule_passes_when_every_test_that_carries_it_passed(tmp_path: Path) -> None:
     done, path = run(tmp_path, _TESTS)
     assert done.returncode == 1, done.stdout
-    states = Record.read(path).states(["T1", "T2", "T3", "T4", "T5", "T6"])
+    states = Record.read(path).states(rules("T1", "T2", "T3", "T4", "T5", "T6"), set())
     assert states == {
         "T1": State.PASSED,
         "T2": State.NOT_PASSED,
@@ -62,7 +66,15 @@ def test_a_rule_passes_when_every_test_that_carries_it_passed(tmp_path: Path) ->
 
 def test_a_deselected_test_says_nothing(tmp_path: Path) -> None:
     _, path = run(tmp_path, _TESTS, "-k", "test_passes")
-    assert Record.read(path).states(["T2", "T3"]) == {"T2": State.PASSED, "T3": State.NO_TEST}
+    promise = Rule(number="X2", text="", section="", later=True)
+    states = Record.read(path).states([*rules("T2", "T3", "T6"), promise], carried(tmp_path))
+    assert states == {"T2": State.PASSED, "T3": State.NOT_RUN, "T6": State.NO_TEST, "X2": State.NOT_YET}
+
+
+def test_a_promise_has_no_test() -> None:
+    """With its test the rule holds today: its mark in docs/reference/rules.md goes."""
+    kept = carried() & {rule.number for rule in read_rules().values() if rule.later}
+    assert not kept, f"take the mark 'Not yet' from docs/reference/rules.md: {kept}"
 
 
 def test_an_unknown_number_is_an_error(tmp_path: Path) -> None:
@@ -74,8 +86,8 @@ def test_an_unknown_number_is_an_error(tmp_path: Path) -> None:
 
 def test_the_rules_are_read_with_text_and_section() -> None:
     rules = read_rules()
-    assert rules["T10"].text == "An unknown txn-id in a discharge: `amqp:transaction:unknown-id`."
-    assert rules["T10"].section == "4.3, 4.5.8"
+    assert rules["T6"].text == "`declare` with a `global-id`: rejected with `amqp:not-implemented`."
+    assert rules["T6"].section == "4.5.2"
     assert rules["P20"].section == ""
     assert [number for number in rules if number.startswith("F")] == ["F1", "F2", "F3", "F4", "F5", "F6"]
 

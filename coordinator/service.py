@@ -79,6 +79,7 @@ class Service:
         url: str,
         *,
         instance_id: int,
+        slot: int,
         store_id: str,
         secret: bytes,
         highest_id: int,
@@ -91,7 +92,7 @@ class Service:
         self.lease_octets = instance_id.to_bytes(4, "big")
         self.store_id = store_id
         self._fenced = fenced
-        self.ids = HalfIds(instance_id, highest_id)
+        self.ids = HalfIds(slot, highest_id)
         self.uuids = UuidV7()
         self.txn_ids = TxnIds(instance_id, secret)
         self.peers = 0

@@ -41,9 +41,14 @@ class HalfIds:
 
     __slots__ = ("_last", "_slot")
 
-    def __init__(self, instance_id: int, above: int = 0) -> None:
-        """``above``: the highest id in the store at the start, so that a clock set back repeats none."""
-        self._slot = (instance_id % SLOTS) << _SEQUENCE_BITS
+    def __init__(self, slot: int, above: int = 0) -> None:
+        """``slot``: below :data:`SLOTS`, and no other living instance's (:func:`store.recovery.register`).
+
+        ``above``: the highest id in the store at the start, so that a clock set back repeats none.
+        """
+        if not 0 <= slot < SLOTS:
+            raise ValueError(f"slot {slot}: expected 0 to {SLOTS - 1}")
+        self._slot = slot << _SEQUENCE_BITS
         self._last = (((above >> _TIME_SHIFT) + 1) << _TIME_SHIFT | self._slot) if above else 0
         self.advance()
 

@@ -29,7 +29,8 @@ from sqlalchemy.dialects import postgresql
 
 from store import priorities
 from store.addresses import ADDRESS_CHANNEL
-from store.errors import boundary
+from store.errors import StoreUnavailable, boundary
+from store.ids import SLOTS
 from store.processes import gone, machine, start_ticks
 from store.tables import (
     address,
@@ -53,6 +54,7 @@ READY_CHANNEL = "coordinator_ready"
 STALE_SECONDS = 10.0
 
 _LOCK = 0x636F6F72_72656376  # "coorrecv"
+_SLOTS_LOCK = 0x636F6F72_736C6F74  # "coorslot"
 _LARGEST_COUNT = 32767
 _TERMINATE_MS = 5000
 
@@ -62,6 +64,8 @@ class Registration:
     """An instance that has just begun. ``highest_id``: of all halves and entries; new ids have to be above it."""
 
     instance_id: int
+    #: of its ids (:class:`store.ids.HalfIds`)
+    slot: int
     store_id: str
     #: by which the store knows its own txn-ids
     secret: bytes
@@ -84,11 +88,21 @@ class GivenUp:
 
 
 def register(connection: Connection, version: str) -> Registration:
-    """A row for this process; commits."""
+    """A row for this process, with a slot that no other living instance has; commits.
+
+    :raises StoreUnavailable: also when all slots are taken.
+    """
     with boundary():
+        # One at a time, for a moment: two would choose the same slot.
+        connection.execute(select(func.pg_advisory_xact_lock(_SLOTS_LOCK)))
+        taken = set(connection.scalars(select(instance.c.slot).where(instance.c.ended_at.is_(None))))
+        slot = next((each for each in range(SLOTS) if each not in taken), None)
+        if slot is None:
+            raise StoreUnavailable(f"{SLOTS} instances live in this store; there is no slot for the ids of another")
+        ticks = start_ticks(os.getpid())
         instance_id = connection.scalar(
             insert(instance)
-            .values(host=machine(), pid=os.getpid(), process_start=start_ticks(os.getpid()), version=version)
+            .values(slot=slot, host=machine(), pid=os.getpid(), process_start=ticks, version=version)
             .returning(instance.c.id)
         )
         identity = connection.execute(select(store_identity)).one()
@@ -101,6 +115,7 @@ def register(connection: Connection, version: str) -> Registration:
         connection.commit()
     return Registration(
         instance_id=int(instance_id or 0),
+        slot=slot,
         store_id=identity.id,
         secret=identity.secret,
         highest_id=max((each for each in highest if each is not None), default=0),

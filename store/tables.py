@@ -258,6 +258,8 @@ instance = Table(
     "instance",
     metadata,
     Column("id", Integer, Identity(always=True), primary_key=True),
+    # Of its ids: no two that live have the same.
+    Column("slot", SmallInteger, nullable=False),
     # host name and boot id; with pid and start tells on the same machine whether the process still lives.
     Column("host", Text, nullable=False),
     Column("pid", Integer, nullable=False),
@@ -281,6 +283,7 @@ retention = Table(
     Column("looked_at", DateTime(timezone=True), nullable=False, server_default=_now),
     CheckConstraint("table_name in ('half', 'op')", name="table_name"),
 )
+Index("instance_slot_idx", instance.c.slot, unique=True, postgresql_where=instance.c.ended_at.is_(None))
 
 sole_connection = Table(
     "sole_connection",

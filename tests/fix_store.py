@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 from sqlalchemy import Connection, func, insert, select
 
-from store.ids import HalfIds, UuidV7
+from store.ids import SLOTS, HalfIds, UuidV7
 from store.tables import address, consumer_group, entry, half, instance, op, txn
 
 
@@ -29,7 +29,10 @@ class Rows:
         return value
 
     def instance(self, *, host: str = "elsewhere", **values: object) -> int:
-        row = {"host": host, "pid": 1, "process_start": 1, "version": "1", **values}
+        # From above: an instance that registers takes the lowest that is free.
+        lowest = select(func.coalesce(func.min(instance.c.slot), SLOTS) - 1).where(instance.c.slot > SLOTS // 2)
+        slot = lowest.scalar_subquery()
+        row = {"slot": slot, "host": host, "pid": 1, "process_start": 1, "version": "1", **values}
         return int(self._one(insert(instance).values(row).returning(instance.c.id)))
 
     def queue(self, name: str, *, group: str = "", volatile: int | None = None, **values: object) -> int:

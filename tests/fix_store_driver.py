@@ -152,8 +152,8 @@ class Truth:
 
 
 INSTANCE = (
-    f"insert into {SCHEMA}.instance (id, host, pid, process_start, version) overriding system value "
-    f"values ({ME}, 'here', 1, 1, '1')"
+    f"insert into {SCHEMA}.instance (id, slot, host, pid, process_start, version) overriding system value "
+    f"values ({ME}, {ME}, 'here', 1, 1, '1')"
 )
 QUEUE = (
     f"insert into {SCHEMA}.address (id, name) overriding system value values (1, 'queue'); "

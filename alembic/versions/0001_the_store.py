@@ -208,6 +208,7 @@ def upgrade() -> None:
     op.create_table(
         "instance",
         sa.Column("id", sa.Integer, sa.Identity(always=True), nullable=False),
+        sa.Column("slot", sa.SmallInteger, nullable=False),
         sa.Column("host", sa.Text, nullable=False),
         sa.Column("pid", sa.Integer, nullable=False),
         sa.Column("process_start", sa.BigInteger, nullable=False),
@@ -218,6 +219,14 @@ def upgrade() -> None:
         sa.Column("ended_at", sa.DateTime(timezone=True)),
         sa.PrimaryKeyConstraint("id", name="instance_pkey"),
         schema=SCHEMA,
+    )
+    op.create_index(
+        "instance_slot_idx",
+        "instance",
+        ["slot"],
+        unique=True,
+        schema=SCHEMA,
+        postgresql_where=sa.text("ended_at is null"),
     )
     op.create_table(
         "retention",

@@ -45,7 +45,9 @@ def test_a_beat_says_who_lives(database_url: str, truth: Truth) -> None:
     with beating(loop, database_url) as beats:
         loop.run_until(lambda: beats)
         assert beats[0] == (True, 0)
-        truth.run(f"insert into {SCHEMA}.instance (host, pid, process_start, version) values ('x', 1, 1, '1')")
+        truth.run(
+            f"insert into {SCHEMA}.instance (slot, host, pid, process_start, version) values (1023, 'x', 1, 1, '1')"
+        )
         loop.run_until(lambda: beats[-1] == (True, 1))
         truth.run(f"update {SCHEMA}.instance set ended_at = now() where id = {ME}")
         loop.run_until(lambda: beats[-1] == (False, 1))

@@ -12,6 +12,7 @@ from sqlalchemy import Connection, text
 
 from store import recovery
 from store.database import connected
+from store.errors import StoreUnavailable
 from store.processes import gone, machine, start_ticks
 from store.recovery import GivenUp
 from tests.fix_store import Rows
@@ -38,6 +39,30 @@ def test_registering(database: Connection, rows: Rows) -> None:
     row = database.execute(text("select * from coordinator.instance where id = :i"), {"i": second.instance_id}).one()
     assert (row.host, row.pid, row.process_start) == (machine(), os.getpid(), start_ticks(os.getpid()))
     assert row.ended_at is None
+
+
+def test_no_two_that_live_have_one_slot(database: Connection, rows: Rows) -> None:
+    """However many came before: 1,024 instances later the number would be that of one that lives."""
+    database.execute(text("alter sequence coordinator.instance_id_seq restart with 5"))
+    first = recovery.register(database, "1")
+    database.execute(text("alter sequence coordinator.instance_id_seq restart with 1029"))
+    second = recovery.register(database, "1")
+    assert (first.slot, second.slot) == (0, 1)
+    assert (first.instance_id, second.instance_id) == (5, 1029)
+    recovery.end(database, first.instance_id)
+    assert recovery.register(database, "1").slot == 0
+
+
+def test_with_all_slots_taken_no_instance_begins(database: Connection, rows: Rows) -> None:
+    database.execute(
+        text(
+            "insert into coordinator.instance (slot, host, pid, process_start, version) "
+            "select n, 'elsewhere', 1, 1, '1' from generate_series(0, 1023) n"
+        )
+    )
+    database.commit()
+    with pytest.raises(StoreUnavailable, match="1024 instances live in this store"):
+        recovery.register(database, "1")
 
 
 @pytest.mark.rule("P18")

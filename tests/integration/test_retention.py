@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
@@ -270,8 +271,10 @@ def test_two_services_do_it_once(days: Days, database_url: str) -> None:
 
 
 def test_instances_that_ended_long_ago_go(days: Days) -> None:
+    slots = itertools.count()
+
     def one(**ended: object) -> int:
-        row = {"host": "h", "pid": 1, "process_start": 1, "version": "1", **ended}
+        row = {"slot": next(slots), "host": "h", "pid": 1, "process_start": 1, "version": "1", **ended}
         number = days.connection.scalar(insert(instance).values(row).returning(instance.c.id))
         assert number is not None
         days.connection.commit()

@@ -313,8 +313,8 @@ class InProcess(Driver):
         self.url = url
         if company:
             self.truth.execute(
-                b"insert into coordinator.instance (host, pid, process_start, version, heartbeat_at) "
-                b"values ('elsewhere', 1, 1, '1', now() + interval '1 day')"
+                b"insert into coordinator.instance (slot, host, pid, process_start, version, heartbeat_at) "
+                b"values (1023, 'elsewhere', 1, 1, '1', now() + interval '1 day')"
             )
         self._birth()
 
@@ -336,6 +336,7 @@ class InProcess(Driver):
             AddressPolicy(SETTINGS.addresses),
             self.url,
             instance_id=registration.instance_id,
+            slot=registration.slot,
             store_id=registration.store_id,
             secret=registration.secret,
             highest_id=registration.highest_id,

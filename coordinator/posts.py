@@ -140,6 +140,7 @@ class Relay:
         self.waiting.append(post)
         self._count(post, 1)
         if txn is not None:
+            txn.begin()
             txn.parked += 1
         self._go_on()
 

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from coordinator.entries import now_micros
+from coordinator.entries import POSTGRES_EPOCH, now_micros
 from store.commit.batch import Undecided
+from store.ids import micros_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,11 +42,10 @@ class Registration:
         now, monotonic = now_micros(), time.monotonic()
         for txn in self._txns:
             if txn.open:
-                declared = now - int((monotonic - txn.declared) * 1e6)
                 undecided = Undecided(
                     owner=str(txn.owner).replace("\0", "").encode(),
-                    declared=declared,
-                    timeout=declared + int(txn.timeout * 1e6),
+                    declared=micros_of(txn.id) - POSTGRES_EPOCH * 1_000_000,
+                    timeout=now + int((txn.began + txn.timeout - monotonic) * 1e6),
                     posted=txn.posted,
                     retired=len(txn.retired),
                 )

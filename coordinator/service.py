@@ -101,6 +101,8 @@ class Service:
         self._joining: Counter[tuple[int, str]] = Counter()
         self.dirty_queues: list[Queue] = []
         self.txns: dict[bytes, Transaction] = {}
+        #: those of them that have work, and so a time limit (T14)
+        self.working: dict[bytes, Transaction] = {}
         self._timed_out: dict[bytes, float] = {}
         self.memory = Account(settings.limits.memory_bytes or default_bytes(settings.workers))
         self._settling: list[tuple[Entry, Outcome]] = []
@@ -517,6 +519,7 @@ class Service:
     def forget(self, txn: Transaction) -> None:
         """It is decided."""
         self.txns.pop(txn.id, None)
+        self.working.pop(txn.id, None)
 
     def _sweep(self) -> None:
         """Roll back what is too old (T14); register what lives longer than a moment."""
@@ -524,8 +527,8 @@ class Service:
         now = time.monotonic()
         register_after = self.transaction_limits.register_after_seconds
         unknown: list[Transaction] = []
-        for txn in list(self.txns.values()):
-            age = now - txn.declared
+        for txn in list(self.working.values()):
+            age = now - txn.began
             if not txn.open:
                 continue
             if age >= txn.timeout:
@@ -599,7 +602,9 @@ def _micros(unix_ms: int) -> int:
 
 
 def timed_out(limit: float) -> Refusal:
-    return Refusal(Condition.TXN_TIMEOUT, f"the transaction was rolled back: it was open longer than {limit:g} s")
+    return Refusal(
+        Condition.TXN_TIMEOUT, f"the transaction was rolled back: its first work was more than {limit:g} s ago"
+    )
 
 
 class Joining:

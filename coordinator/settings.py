@@ -111,7 +111,9 @@ class LogSettings(_Section):
 class TransactionSettings(_Section):
     """Limits of one transaction. Past a limit it is rolled back with a reason (T12, T33)."""
 
-    timeout_seconds: Annotated[float, Field(gt=0, description="the longest life of an undecided transaction")] = 120
+    timeout_seconds: Annotated[
+        float, Field(gt=0, description="the longest time from the first work of a transaction to its discharge")
+    ] = 120
     max_messages: Annotated[int, Field(ge=1, description="messages posted in one")] = 100_000
     max_bytes: Annotated[ByteSize, Field(ge=1, description="bytes of messages posted in one")] = ByteSize(256 * MIB)
     register_after_seconds: Annotated[

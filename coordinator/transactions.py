@@ -43,9 +43,9 @@ class Transaction:
     __slots__ = (
         "_askers",
         "answer",
+        "began",
         "control",
         "counted",
-        "declared",
         "dropped",
         "entries",
         "error",
@@ -74,7 +74,8 @@ class Transaction:
         self.id = txn_id
         self.owner = owner
         self.control = control
-        self.declared = time.monotonic()
+        #: by the monotonic clock, when its first work came; 0: it has none yet
+        self.began = 0.0
         self.timeout = timeout
         self.state = TxnState.ACTIVE
         self.posts: list[tuple[Address, Octets, Terms]] = []
@@ -125,10 +126,18 @@ class Transaction:
 
     # -- work
 
+    def begin(self) -> None:
+        """Its first work, whatever becomes of it: from now on its time runs (T14)."""
+        if not self.began:
+            self.began = time.monotonic()
+            self.service.working[self.id] = self
+
     def post(self, address: Address, message: Octets, terms: Terms) -> None:
         """A half message; invisible until the commit (T20). Refusal where it cannot be taken; then rollback-only
         (T23).
         """
+        if not self.began:
+            self.begin()
         if self.state is TxnState.ROLLBACK_ONLY:
             self.dropped += 1
             return
@@ -156,6 +165,7 @@ class Transaction:
 
     def refuse(self, refusal: Refusal) -> None:
         """Part of the work was refused: it can only roll back now (T22, T23)."""
+        self.begin()
         self.state = after(self.state, TxnEvent.WORK_REFUSED)
         if self.error is None:
             self.error = refusal
@@ -179,6 +189,8 @@ class Transaction:
 
     def retire(self, entry: Entry, outcome: Outcome, peer_settled: bool) -> None:
         """The outcome is applied at commit; a later one in the same transaction replaces it (T26, T29)."""
+        if not self.began:
+            self.begin()
         if entry.txn is not self:
             entry.txn = self
             self.retired.append(entry)

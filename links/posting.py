@@ -116,6 +116,7 @@ class Posting(Incoming):
                 return  # refused when it is complete
             txn = self.connection.service.find(txn_id, self.connection)
             if txn is not None:
+                txn.begin()
                 txn.partials += 1
                 self._partial_txn = txn
 

@@ -129,3 +129,8 @@ class TxnIds:
 def declared_at(txn_id: bytes) -> datetime:
     """When a txn-id was made: the first 48 bits of a UUIDv7 are Unix milliseconds."""
     return datetime.fromtimestamp(int.from_bytes(txn_id[:6], "big") / 1000, UTC)
+
+
+def micros_of(txn_id: bytes) -> int:
+    """When a txn-id was made, in microseconds of Unix time."""
+    return int.from_bytes(txn_id[:6], "big") * 1000

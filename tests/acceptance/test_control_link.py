@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -446,6 +447,37 @@ def test_a_transaction_that_is_too_old_rolls_back(begin: Begin, address: str, as
     sender.outcome(data(b"kept"), txn=again)
     control.commit(again)
     assert session.receiver(address).bodies() == [b"kept"]
+
+
+@pytest.mark.rule("T14", "T35")
+def test_a_transaction_without_work_lives_with_its_control_link(begin: Begin, address: str) -> None:
+    """Clients declare the next with each discharge: its time runs from the first work."""
+    session = begin()
+    control = session.control(properties={Symbol("coordinator:timeout-ms"): UInt(2000)})
+    sender = session.sender(address)
+    posting, retiring = control.declare(), control.declare()
+    assert sender.outcome(data(b"before")) == Accepted()
+    receiver = session.receiver(address, credit=1)
+    delivery = receiver.take()
+    time.sleep(3)
+    assert isinstance(sender.outcome(data(b"x"), txn=posting), TransactionalState)
+    control.commit(posting)
+    delivery.retire(retiring, Accepted())
+    control.commit(retiring)
+    assert begin().receiver(address).bodies() == [b"x"]
+
+
+@pytest.mark.rule("T14")
+def test_the_first_frame_of_a_delivery_is_work(begin: Begin, address: str) -> None:
+    session = begin()
+    control = session.control(properties={Symbol("coordinator:timeout-ms"): UInt(300)})
+    sender = session.sender(address)
+    txn = control.declare()
+    number = session.next_delivery_id()
+    state = TransactionalState(txn_id=txn)
+    sender.transfer(b"\x00\x53\x75", delivery_id=number, delivery_tag=b"part", state=state, more=True)
+    time.sleep(2)
+    assert condition(control.discharge(txn)) == "amqp:transaction:timeout"
 
 
 @pytest.mark.rule("T14")

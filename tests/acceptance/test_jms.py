@@ -96,6 +96,13 @@ def test_rollback_keeps_order_and_counts_only_what_was_enlisted(service: Service
     assert seen["left"] == []
 
 
+@pytest.mark.rule("T14")
+def test_a_session_that_was_idle_for_longer_than_the_timeout_works(start: Start) -> None:
+    """It has declared its next transaction with the last commit."""
+    with running_service({"transaction.timeout_seconds": "1"}) as service:
+        assert start("idle-between-commits", service).line() == {"received": ["before0", "after0", "after1"]}
+
+
 @pytest.mark.rule("T26", "T28", "T13")
 def test_consuming_in_a_transaction(service: Service, start: Start) -> None:
     seen = start("consume", service).line()

@@ -478,7 +478,8 @@ class InProcess(Driver):
 
     def _overdue(self, txn_id: bytes) -> None:
         txn = self.service.txns[txn_id]
-        txn.declared -= txn.timeout
+        txn.begin()
+        txn.began -= txn.timeout
         self.loop.hurry(SWEEP_SECONDS)
         self.loop.run_until(lambda: not txn.open)
 

@@ -22,6 +22,7 @@ final class TransactionCases {
                 Map.entry("commit-and-rollback", TransactionCases::commitAndRollback),
                 Map.entry("rollback-with-prefetch", TransactionCases::rollbackWithPrefetch),
                 Map.entry("consume", TransactionCases::consume),
+                Map.entry("idle-between-commits", TransactionCases::idleBetweenCommits),
                 Map.entry("transfer", TransactionCases::transfer),
                 Map.entry("many-addresses", TransactionCases::manyAddresses),
                 Map.entry("anonymous-producer", TransactionCases::anonymousProducer),
@@ -52,6 +53,23 @@ final class TransactionCases {
         session.commit();
         broker.mark("q", "end");
         seen.put("after_rollback", Broker.receiveUpTo(consumer, "end"));
+    }
+
+    private static void idleBetweenCommits(Broker broker, Map<String, Object> seen) throws Exception {
+        Session session = Broker.transacted(broker.connect());
+        MessageProducer producer = session.createProducer(broker.queue(session, "q"));
+        MessageConsumer consumer = session.createConsumer(broker.queue(session, "q"));
+        Broker.send(session, producer, "before", 1);
+        session.commit();
+        Thread.sleep(3000);
+        List<String> received = new ArrayList<>(Broker.receive(consumer, 1));
+        session.commit();
+        Thread.sleep(3000);
+        Broker.send(session, producer, "after", 2);
+        session.commit();
+        received.addAll(Broker.receive(consumer, 2));
+        session.commit();
+        seen.put("received", received);
     }
 
     private static void rollbackWithPrefetch(Broker broker, Map<String, Object> seen) throws Exception {

@@ -1,6 +1,7 @@
 """The tables of the store, schema ``coordinator``: what a row is, and which invariant each constraint holds.
 
-Migrations (``alembic/versions``) build the same catalog step by step; a test compares the two.
+Migrations (``alembic/versions``) build the same catalog step by step; a test compares the two. One file because it is
+read, and compared, as a whole.
 Times are ``timestamptz``; ids of halves and entries are those of :mod:`store.ids`.
 """
 

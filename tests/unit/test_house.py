@@ -3,16 +3,110 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-TESTS = sorted((ROOT / "tests").rglob("test_*.py"))
+SOURCES = [
+    path
+    for folder in ("alembic", "coordinator", "examples", "links", "spark", "store", "tests")
+    for path in sorted((ROOT / folder).rglob("*.py"))
+]
+TESTS = [path for path in SOURCES if path.name.startswith("test_")]
+
+MOST_LINES_OF_A_FILE = 400
+MOST_LINES_OF_A_FUNCTION = 60
+#: What is below this part of its limit is no exception any more.
+CLEARLY_SHORT = 0.85
+#: How a docstring begins the sentence that says why its file is longer.
+REASON = "One file because"
+
+# What was longer when the limits came. What has become shorter is taken out; nothing is put in.
+LONG_FILES = frozenset(
+    {
+        "coordinator/fifo.py",
+        "coordinator/queues.py",
+        "coordinator/selectors.py",
+        "coordinator/service.py",
+        "coordinator/transactions.py",
+        "links/connection.py",
+        "links/reactor.py",
+        "spark/books.py",
+        "store/commit/batch.py",
+        "store/embedded.py",
+        "store/queries.py",
+        "tests/acceptance/proton_client.py",
+        "tests/acceptance/test_control_link.py",
+        "tests/acceptance/test_fifo.py",
+        "tests/acceptance/test_jms.py",
+        "tests/acceptance/test_messaging.py",
+        "tests/acceptance/test_transactional_work.py",
+        "tests/acceptance/test_transport.py",
+        "tests/fuzz/grammar.py",
+        "tests/integration/test_group_commit.py",
+        "tests/model/in_process.py",
+        "tests/model/model.py",
+        "tests/wire/peer.py",
+    }
+)
+LONG_FUNCTIONS = frozenset(
+    {
+        "alembic/versions/0001_the_store.py:upgrade",
+        "coordinator/commands/reconcile.py:reconcile",
+        "links/source.py:attach_source",
+        "spark/books.py:_unusable",
+        "spark/books.py:book_findings",
+        "spark/ledger.py:pairs",
+        "spark/metrics.py:measure",
+        "spark/reconcile.py:reconcile",
+        "store/commit/batch.py:parts",
+        "store/recovery.py:_clear",
+        "tests/acceptance/test_fifo.py:test_two_workers",
+        "tests/unit/test_books.py:fill",
+    }
+)
 
 
-@pytest.mark.parametrize("path", TESTS, ids=lambda path: str(path.relative_to(ROOT)))
+def _name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("path", TESTS, ids=_name)
 def test_a_test_file_takes_nothing_from_another(path: Path) -> None:
     """What several need has a file of its own: ``tests/fix_<subject>.py``, or a module named by its subject."""
     imported = [node for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.ImportFrom)]
     assert not [node.module for node in imported if (node.module or "").rpartition(".")[2].startswith("test_")]
+
+
+def _files() -> Iterator[tuple[str, int]]:
+    """Each that gives no reason for its length, with its lines."""
+    for path in SOURCES:
+        text = path.read_text("utf-8")
+        if REASON not in (ast.get_docstring(ast.parse(text)) or ""):
+            yield _name(path), len(text.splitlines())
+
+
+def _functions() -> Iterator[tuple[str, int]]:
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.FunctionDef):
+                yield f"{_name(path)}:{node.name}", (node.end_lineno or 0) - node.lineno + 1
+
+
+def _above(lengths: Iterator[tuple[str, int]], limit: float) -> set[str]:
+    return {name for name, lines in lengths if lines > limit}
+
+
+def test_a_long_file_says_why() -> None:
+    new = _above(_files(), MOST_LINES_OF_A_FILE) - LONG_FILES
+    assert not new, f"more than {MOST_LINES_OF_A_FILE} lines: split them, or say in the docstring: {REASON} ..."
+    assert not LONG_FILES - _above(_files(), CLEARLY_SHORT * MOST_LINES_OF_A_FILE), "take them out of LONG_FILES"
+
+
+def test_functions_are_short() -> None:
+    new = _above(_functions(), MOST_LINES_OF_A_FUNCTION) - LONG_FUNCTIONS
+    assert not new, f"more than {MOST_LINES_OF_A_FUNCTION} lines: split them"
+    still = _above(_functions(), CLEARLY_SHORT * MOST_LINES_OF_A_FUNCTION)
+    assert not LONG_FUNCTIONS - still, "take them out of LONG_FUNCTIONS"

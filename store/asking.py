@@ -7,16 +7,20 @@ questions that were asked after it.
 
 from __future__ import annotations
 
-from collections import deque
+import time
+from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, date, datetime
 from typing import Any
 
 import structlog
 from psycopg import pq
 from psycopg.adapt import Transformer
 
-from store.errors import StoreError, StoreUnavailable
+from store import leaves
+from store.errors import Elsewhere, StoreError, StoreUnavailable
+from store.ids import moment_of
 from store.libpq import Connection
 from store.loop import Loop
 from store.old_backend import OldBackend
@@ -38,9 +42,22 @@ class Query:
     #: nothing more can come of it.
     again: bool = True
 
+    @property
+    def by_day(self) -> bool:
+        """Whether it looks for messages: it may be asked of the partitions of some days alone."""
+        return leaves.OF_ANY_DAY in self.sql
+
 
 #: The holder of a claim hears here that another connection wants its place; the payload is its instance and number.
 SOLE_CHANNEL = "coordinator_sole"
+
+#: Subjects whose days are remembered, for so long.
+MOST_SUBJECTS = 10_000
+REMEMBERED_SECONDS = 600.0
+#: Statements of days that are kept prepared.
+MOST_STATEMENTS = 100
+HALF_ID_OCTETS = 8
+_NO_TABLE = "42P01"
 
 #: A plan is made once a connection, perhaps for tables that were never analysed: whatever reads and sorts a whole group
 #: (a bitmap, a hash) looks cheap then, and would be kept.
@@ -49,6 +66,63 @@ SETUP = (
     "set enable_hashjoin = off; set enable_mergejoin = off; set jit = off; set work_mem = '32MB'; "
     f"listen coordinator_ready; listen coordinator_address; listen {SOLE_CHANNEL}"
 )
+
+
+class Days:
+    """In which days the subject of a question (a group, or one half) has its messages, as far as is known."""
+
+    def __init__(self) -> None:
+        #: by subject, and until when; no days: in any
+        self._known: OrderedDict[bytes | None, tuple[tuple[date, ...], float]] = OrderedDict()
+        self._sql: dict[tuple[bytes, tuple[date, ...]], tuple[bytes, str]] = {}
+        #: how often the question under way was asked
+        self._asked = 0
+
+    @property
+    def full(self) -> bool:
+        """There are many statements, most of days gone by."""
+        return len(self._sql) >= MOST_STATEMENTS
+
+    def clear(self) -> None:
+        self._sql.clear()
+
+    def statement(self, query: Query, subject: bytes | None) -> tuple[bytes, str]:
+        """The query's name and SQL for the days of ``subject``."""
+        self._asked += 1
+        days = self._of(subject)
+        if not days:
+            return query.name, query.sql
+        found = self._sql.get((query.name, days))
+        if found is None:
+            name = b"_".join([query.name, *(f"{day:%Y%m%d}".encode() for day in days)])
+            found = self._sql[query.name, days] = (name, leaves.of(query.sql, days))
+        return found
+
+    def _of(self, subject: bytes | None) -> tuple[date, ...]:
+        known = self._known.get(subject)
+        if known is not None and time.monotonic() < known[1]:
+            return known[0]
+        if subject is not None and len(subject) == HALF_ID_OCTETS:
+            return (moment_of(int.from_bytes(subject, "big")).date(),)
+        return (datetime.now(UTC).date(),)
+
+    def answered(self) -> None:
+        self._asked = 0
+
+    def other(self, subject: bytes | None, error: StoreError) -> bool:
+        """Whether to ask once more, of other days: those asked of were too few, or one of them is not there."""
+        days = self._of(subject)
+        if isinstance(error, Elsewhere) and self._asked < 2 * leaves.MOST:
+            # Further on in a backlog of many days, those before are done with.
+            days = tuple(sorted({*days, error.day})) if len(days) < leaves.MOST else (error.day,)
+        elif days and self._asked <= 2 * leaves.MOST and (isinstance(error, Elsewhere) or error.sqlstate == _NO_TABLE):
+            days = ()
+        else:
+            return False
+        self._known[subject] = days, time.monotonic() + REMEMBERED_SECONDS
+        if len(self._known) > MOST_SUBJECTS:
+            self._known.popitem(last=False)
+        return True
 
 
 class Queries:
@@ -73,6 +147,7 @@ class Queries:
         self._in_doubt: list[Callback] = []
         self._notified = notified
         self._told = connected
+        self._days = Days()
         self._connection = Connection(loop, url, f"queries {instance_id}", SETUP, self)
         self._old_backend = OldBackend(loop, self._connection)
 
@@ -98,12 +173,27 @@ class Queries:
         if self._waiting and not self._busy and not self._doubtful and self._connection.idle:
             self._busy = True
             self._backend = self._connection.backend_pid
+            if self._days.full:
+                self._connection.execute(b"deallocate", "deallocate all", (), self._deallocated)
+                return
             query, parameters, _ = self._waiting[0]
-            self._connection.execute(query.name, query.sql, parameters, self._answered)
+            name, sql = self._days.statement(query, parameters[0]) if query.by_day else (query.name, query.sql)
+            self._connection.execute(name, sql, parameters, self._answered)
+
+    def _deallocated(self, _: object) -> None:
+        self._connection.forget_statements()
+        self._days.clear()
+        self._busy = False
+        self._kick()
 
     def _answered(self, answer: list[pq.abc.PGresult] | StoreError) -> None:
         self._busy = False
-        query, _, callback = self._waiting.popleft()
+        query, parameters, callback = self._waiting[0]
+        if isinstance(answer, StoreError) and query.by_day and self._days.other(parameters[0], answer):
+            self._kick()
+            return
+        self._days.answered()
+        self._waiting.popleft()
         if isinstance(answer, StoreError):
             log.error("query refused", query=query.name.decode(), error=str(answer))
             self._kick()

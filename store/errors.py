@@ -15,6 +15,7 @@
     ├── AppendOnly         somebody tried to change a half or an op
     ├── AddressExists      an address of that name is there
     ├── Contended          a deadlock, a lock timeout or a serialization failure: the same again may succeed
+    ├── Elsewhere          a statement that names its days met a half of another
     ├── Conflict           another constraint is violated
     │   └── NoPartition    the store has no partition for the day of a row
     └── StoreFault         anything else; a fault of this program
@@ -25,6 +26,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import date
 
 import psycopg
 from sqlalchemy.exc import DBAPIError
@@ -94,6 +96,14 @@ class NoPartition(Conflict):
     """No partition is there for the day of a row: it was not made yet, or retention has dropped it."""
 
 
+class Elsewhere(StoreError):
+    """A statement that looks in the partitions of some days met a half of another, ``day``."""
+
+    def __init__(self, day: date) -> None:
+        super().__init__(f"a half of {day.isoformat()} was met", sqlstate="CO003")
+        self.day = day
+
+
 class StoreFault(StoreError):
     """An error that nobody foresaw."""
 
@@ -149,6 +159,8 @@ def from_sqlstate(sqlstate: str | None, constraint: str | None = None) -> StoreE
             return AddressExists("an address of that name is there already", sqlstate=sqlstate)
     if sqlstate == "23514" and constraint is None:  # a check of ours has a name
         return NoPartition(f"the store has no partition for the day of a row (SQLSTATE {sqlstate})", sqlstate=sqlstate)
+    if sqlstate == "CO003" and constraint is not None:
+        return Elsewhere(date.fromisoformat(constraint))
     known = _STATES.get(sqlstate) or _CLASSES.get(sqlstate[:2])
     if known is None:
         return StoreFault(f"the database reports an error, SQLSTATE {sqlstate}", sqlstate=sqlstate)

@@ -193,6 +193,10 @@ class Connection:
 
     # -- one query at a time
 
+    def forget_statements(self) -> None:
+        """The server has thrown all prepared statements away."""
+        self._prepared.clear()
+
     @property
     def idle(self) -> bool:
         return self.up and self._answer is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from store import leaves
 from store.asking import SOLE_CHANNEL, Query
 from store.priorities import CONDITION, Rank
 from store.spool import HEAD, LARGE
@@ -111,7 +112,7 @@ _WHOLE = f"case when {_IS_LARGE} then octet_length(message) else 0 end"
 
 #: What an entry is read as: the columns of its row, and its message.
 _ENTRY = f"id, half_id, attempts, {_EXPIRES}, annotations, {_HEAD}, {_WHOLE}, acquired, priority"
-_MESSAGES = f"(select id as half_id, message from {SCHEMA}.half) h using (half_id)"
+_MESSAGES = f"p cross join lateral ({leaves.OF_ANY_DAY}) h"
 _PICKED = "id, half_id, attempts, expires_at, annotations, acquired, priority"
 
 
@@ -143,7 +144,7 @@ LEASE = _by_rank(
            order by {order} limit $3::int4 for update skip locked),
         sized as materialized (
           select id, message, sum({_SIZE}) over (order by {order}) - {_SIZE} as before
-            from picked join {_MESSAGES}),
+            from picked {_MESSAGES}),
         leased as (
           update {SCHEMA}.entry e set lease = $5::int4 from sized s
            where e.group_id = $1::int4 and e.id = s.id and s.before < $4::int8
@@ -178,7 +179,7 @@ READ = Query(
            order by id limit $3::int4),
         sized as materialized (
           select p.*, message, sum({_SIZE}) over (order by p.id) - {_SIZE} as before
-            from picked p join {SCHEMA}.half h on h.id = p.half_id),
+            from picked {_MESSAGES}),
         held as (
           update {SCHEMA}.consumer_group
              set read_through = greatest(read_through, (select max(id) from sized where before < $4::int8))
@@ -197,15 +198,16 @@ BROWSE = _by_rank(
              and (expires_at is null or expires_at > now())
            order by {order} limit $3::int4),
         sized as materialized (
-          select picked.*, sum({_SIZE}) over (order by {order}) - {_SIZE} as before
-            from picked join {_MESSAGES})
-        select {_ENTRY} from sized join {_MESSAGES} where before < $4::int8 order by {order}"""
+          select p.*, sum({_SIZE}) over (order by {order}) - {_SIZE} as before
+            from picked {_MESSAGES})
+        select {_ENTRY} from sized {_MESSAGES} where before < $4::int8 order by {order}"""
     ),
 )
 
 #: half, offset, octets: a piece of a large message
 PIECE = Query(
-    b"piece", f"select substring(message from $2::int4 + 1 for $3::int4) from {SCHEMA}.half where id = $1::int8"
+    b"piece",
+    f"select substring(message from $2::int4 + 1 for $3::int4) from (select $1::int8 as half_id) {_MESSAGES}",
 )
 
 #: group, ids, lease: those of them that are free, for a consumer that chose them (BROWSE showed them)
@@ -312,7 +314,7 @@ LEASE_GROUPS = Query(
              where {_IN_GROUP} order by id limit $3::int4) e),
         sized as materialized (
           select group_id, id, message, sum({_SIZE}) over (order by message_group, id) - {_SIZE} as before
-            from picked join {_MESSAGES}),
+            from picked {_MESSAGES}),
         leased as (
           update {SCHEMA}.entry e set lease = $5::int4 from sized s
            where e.group_id = s.group_id and e.id = s.id and e.lease = 0 and s.before < $4::int8

@@ -345,6 +345,13 @@ begin
   end loop;
   return made;
 end $$""",
+    # A statement that looks in the partitions of some days met the half of another: it is asked again, with that day.
+    f"""
+create function {SCHEMA}.elsewhere(half_id bigint) returns bytea language plpgsql as $$
+begin
+  raise exception 'a half of another day' using errcode = 'CO003',
+    constraint = to_char(to_timestamp(((half_id >> 22) + {EPOCH_MS}) / 1000) at time zone 'UTC', 'YYYYMMDD');
+end $$""",
     # The batch retires and requeues only what its instance holds; a single miss undoes the whole statement.
     f"""
 create function {SCHEMA}.require_held(there bigint, wanted bigint) returns void language plpgsql as $$

@@ -297,6 +297,14 @@ end $$"""
     )
     op.execute(
         """
+create function coordinator.elsewhere(half_id bigint) returns bytea language plpgsql as $$
+begin
+  raise exception 'a half of another day' using errcode = 'CO003',
+    constraint = to_char(to_timestamp(((half_id >> 22) + 1704067200000) / 1000) at time zone 'UTC', 'YYYYMMDD');
+end $$"""
+    )
+    op.execute(
+        """
 create function coordinator.require_held(there bigint, wanted bigint) returns void language plpgsql as $$
 begin
   if there <> wanted then
@@ -357,6 +365,7 @@ def downgrade() -> None:
         op.drop_table(table, schema=SCHEMA)
     op.execute("drop function coordinator.require_alive(bigint)")
     op.execute("drop function coordinator.require_held(bigint, bigint)")
+    op.execute("drop function coordinator.elsewhere(bigint)")
     op.execute("drop function coordinator.make_day(date)")
     op.execute("drop function coordinator.require_there(bigint, bigint, bigint)")
     op.execute("drop function coordinator.append_only()")

@@ -379,12 +379,10 @@ def test_a_store_in_trouble_is_waited_for(store: Store, truth: Truth, state: str
 
 
 def _fill(truth: Truth, count: int) -> None:
-    truth.run(
-        f"insert into {SCHEMA}.half (id, address_id, message) select i, 1, 'm' from generate_series(1, {count}) i"
-    )
-    truth.run(
-        f"insert into {SCHEMA}.entry (group_id, id, half_id) select {GROUP}, i, i from generate_series(1, {count}) i"
-    )
+    first = id_at(datetime.now(UTC))
+    numbers = f"from generate_series({first}, {first} + {count} - 1) i"
+    truth.run(f"insert into {SCHEMA}.half (id, address_id, message) select i, 1, 'm' {numbers}")
+    truth.run(f"insert into {SCHEMA}.entry (group_id, id, half_id) select {GROUP}, i, i {numbers}")
 
 
 def test_answers_come_in_the_order_of_the_questions(asking: Asking, truth: Truth) -> None:

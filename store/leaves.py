@@ -1,0 +1,33 @@
+"""Statements that name the partitions of the days they need, so that they cost the same however many days are kept.
+
+A statement over the whole of ``half`` locks and opens every partition each time it runs. Ids name their day: a
+statement says in which few days it looks, and ends with an error when it meets the half of another day; it is asked
+again then, of that day too (:mod:`store.asking`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, date, datetime, time, timedelta
+
+from store.ids import id_at
+from store.tables import SCHEMA
+
+#: The message of ``p.half_id``, whatever its day.
+OF_ANY_DAY = f"select message from {SCHEMA}.half where id = p.half_id"
+
+#: With more days than these a statement looks in all.
+MOST = 3
+
+
+def of(sql: str, days: Sequence[date]) -> str:
+    """``sql`` with :data:`OF_ANY_DAY` in it, looking in ``days`` only."""
+    looks = [f"select message from {SCHEMA}.half_{day:%Y%m%d} where id = p.half_id" for day in days]
+    bounds = [(_first(day), _first(day + timedelta(days=1))) for day in days]
+    inside = " or ".join(f"p.half_id >= {first} and p.half_id < {last}" for first, last in bounds)
+    looks.append(f"select {SCHEMA}.elsewhere(p.half_id) where not ({inside})")
+    return sql.replace(OF_ANY_DAY, " union all ".join(looks))
+
+
+def _first(day: date) -> int:
+    return id_at(datetime.combine(day, time(), UTC))

@@ -1,0 +1,190 @@
+"""Questions that look for messages name the partitions of the days they need."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from datetime import UTC, date, datetime, timedelta
+
+import pytest
+from sqlalchemy import Connection, insert, text
+
+from store import asking, leaves, queries
+from store.asking import Queries, Query, Row
+from store.errors import StoreError
+from store.ids import id_at
+from store.partitions import make_day
+from store.priorities import Rank
+from store.tables import entry, half
+from tests.fix_loop import EpollLoop
+from tests.fix_store import Rows
+
+ME = 7
+NOW = datetime.now(UTC)
+
+
+class Asking:
+    """Asks, and waits for the answer; remembers the statements that were sent."""
+
+    def __init__(self, url: str) -> None:
+        self.loop = EpollLoop()
+        self.queries = Queries(self.loop, url, ME, lambda *_: None, lambda: None)
+        self.sent: list[str] = []
+        connection = self.queries.connection
+        execute = connection.execute
+
+        def recorded(name: bytes, *rest: object) -> None:
+            if not self.sent or self.sent[-1] != name.decode():
+                self.sent.append(name.decode())
+            execute(name, *rest)  # type: ignore[arg-type]
+
+        connection.execute = recorded  # type: ignore[method-assign,assignment]
+        self.queries.start()
+
+    def ask(self, query: Query, *parameters: bytes) -> list[Row] | StoreError:
+        answers: list[list[Row] | StoreError] = []
+        self.queries.ask(query, parameters, answers.append)
+        self.loop.run_until(lambda: bool(answers))
+        return answers[0]
+
+    def read(self, query: Query, group: int, above: int = 0, most: int = 100) -> list[int] | StoreError:
+        """The halves of the entries it brings."""
+        last = (4).to_bytes(2, "big") if query in queries.BROWSE.values() else ME.to_bytes(4, "big")
+        parameters = (group.to_bytes(4, "big"), above.to_bytes(8, "big"), most.to_bytes(4, "big"))
+        rows = self.ask(query, *parameters, (1 << 20).to_bytes(8, "big"), last)
+        return rows if isinstance(rows, StoreError) else [row[1] for row in rows]
+
+
+@pytest.fixture
+def asked(database_url: str) -> Iterator[Asking]:
+    asked = Asking(database_url)
+    yield asked
+    asked.queries.close()
+    asked.loop.close()
+
+
+def _fill(rows: Rows, group: int, *days_ago: int) -> list[int]:
+    ids = []
+    for place, ago in enumerate(days_ago):
+        at = NOW - timedelta(days=ago)
+        make_day(rows.connection, at.date())
+        half_id = id_at(at) + place
+        rows.connection.execute(insert(half).values(id=half_id, address_id=1, message=b"m"))
+        rows.connection.execute(insert(entry).values(group_id=group, id=half_id, half_id=half_id))
+        ids.append(half_id)
+    rows.connection.commit()
+    return sorted(ids)
+
+
+def _day(days_ago: int) -> date:
+    return (NOW - timedelta(days=days_ago)).date()
+
+
+def _name(query: Query, *days_ago: int) -> str:
+    return "_".join([query.name.decode(), *(f"{_day(ago):%Y%m%d}" for ago in sorted(days_ago, reverse=True))])
+
+
+LOADS = [queries.LEASE[Rank.NORMAL], queries.BROWSE[Rank.NORMAL]]
+
+
+@pytest.mark.parametrize("query", LOADS, ids=lambda query: query.name.decode())
+def test_today_is_asked_alone(asked: Asking, rows: Rows, query: Query) -> None:
+    group = rows.queue("orders")
+    ids = _fill(rows, group, 0, 0)
+    assert asked.read(query, group) == ids
+    assert asked.sent == [_name(query, 0)]
+
+
+@pytest.mark.parametrize("query", LOADS, ids=lambda query: query.name.decode())
+def test_other_days_are_found_and_remembered(asked: Asking, rows: Rows, query: Query) -> None:
+    group, other = rows.queue("orders"), rows.queue("bills")
+    ids = _fill(rows, group, 5, 0, 0)
+    assert asked.read(query, group) == ids
+    assert asked.sent == [_name(query, 0), _name(query, 5, 0)]
+    asked.sent.clear()
+    later = _fill(rows, group, 1)
+    rows.connection.execute(text("update coordinator.entry set lease = 0"))
+    rows.connection.commit()
+    assert asked.read(query, group) == sorted([*ids, *later])
+    assert asked.sent == [_name(query, 5, 0), _name(query, 5, 1, 0)]
+    asked.sent.clear()
+    assert asked.read(query, other) == []
+    assert asked.sent == [_name(query, 0)]
+
+
+def test_what_is_known_is_forgotten_by_and_by(asked: Asking, rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asking, "REMEMBERED_SECONDS", 0.5)
+    query = queries.BROWSE[Rank.NORMAL]
+    group = rows.queue("orders")
+    ids = _fill(rows, group, 5)
+    assert asked.read(query, group) == ids
+    time.sleep(0.5)
+    asked.sent.clear()
+    assert asked.read(query, group) == ids
+    assert asked.sent == [_name(query, 0), _name(query, 5, 0)]
+
+
+def test_a_backlog_of_many_days_is_read_day_by_day_or_as_a_whole(asked: Asking, rows: Rows) -> None:
+    query = queries.BROWSE[Rank.NORMAL]
+    group = rows.queue("orders")
+    ids = _fill(rows, group, *range(9))
+    found: list[int] = []
+    while True:
+        page = asked.read(query, group, above=max(found, default=0), most=2)
+        assert isinstance(page, list)
+        if not page:
+            break
+        found += page
+    assert found == ids
+    assert query.name.decode() not in asked.sent, "never all partitions"
+    assert asked.read(query, group) == ids
+    assert asked.sent[-1] == query.name.decode()
+
+
+def test_a_day_that_is_not_there_is_no_error(asked: Asking, rows: Rows) -> None:
+    group = rows.queue("orders")
+    ids = _fill(rows, group, 1)
+    rows.connection.execute(text(f"drop table coordinator.half_{_day(0):%Y%m%d}"))
+    rows.connection.commit()
+    assert asked.read(queries.LEASE[Rank.NORMAL], group) == ids
+
+
+def test_a_piece_is_looked_for_in_its_own_day(asked: Asking, rows: Rows) -> None:
+    group = rows.queue("orders")
+    (half_id,) = _fill(rows, group, 6)
+    rows_found = asked.ask(queries.PIECE, half_id.to_bytes(8, "big"), bytes(4), (10).to_bytes(4, "big"))
+    assert rows_found == [(b"m",)]
+    assert asked.sent == [_name(queries.PIECE, 6)]
+
+
+def test_statements_are_bounded(asked: Asking, rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asking, "MOST_STATEMENTS", 3)
+    group = rows.queue("orders")
+    for ago in range(8):
+        (half_id,) = _fill(rows, group, ago)
+        found = asked.ask(queries.PIECE, half_id.to_bytes(8, "big"), bytes(4), (10).to_bytes(4, "big"))
+        assert found == [(b"m",)]
+    (prepared,) = asked.ask(Query(b"count", "select count(*) from pg_prepared_statements"))  # type: ignore[misc]
+    assert prepared[0] <= 5
+
+
+def test_each_names_its_days_and_no_other_partition(database: Connection, rows: Rows) -> None:
+    rows.queue("orders")
+    by_day = [
+        query
+        for known in vars(queries).values()
+        for query in (known.values() if isinstance(known, dict) else [known])
+        if isinstance(query, Query) and query.by_day
+    ]
+    assert len(by_day) == 9
+    for query in by_day:
+        plan = "\n".join(
+            database.scalars(
+                text("explain (generic_plan) " + leaves.of(query.sql, [_day(1), _day(0)]).replace(":", r"\:"))
+            )
+        )
+        database.rollback()
+        for ago in (1, 0):
+            assert f"half_{_day(ago):%Y%m%d}_pkey" in plan
+        assert plan.count("half_") % 2 == 0
+        assert f"{_day(2):%Y%m%d}" not in plan

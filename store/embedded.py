@@ -47,6 +47,10 @@ OLDEST_MAJOR = 15
 # sockaddr_un.sun_path is 108 octets with the final NUL (unix(7)).
 _LONGEST_SOCKET_PATH = 107
 _SOCKET_NAME = f".s.PGSQL.{PORT}"
+#: What the data folder holds; lost+found is a file system's own.
+_OURS = {
+    *("lock", "postgresql", "postgresql.new", "postgresql.log", "postgresql.log.1", "run", "binaries", "lost+found"),
+}
 _LARGEST_LOG_BYTES = 16 * 1024 * 1024
 
 _SETTINGS = {
@@ -219,8 +223,8 @@ class EmbeddedServer:
         Recovery after a crash takes as long as it takes: there is no limit while the server lives.
         """
         account = _Account.choose()
-        self._take_folder(account)
         try:
+            self._take_folder(account)
             self._await_leftovers()
             programs = self._programs(account)
             if not (self._cluster / "PG_VERSION").exists():
@@ -229,6 +233,10 @@ class EmbeddedServer:
             self._write_access_rules()
             self._launch(programs, account, socket_dir)
             _ensure_database(socket_dir)
+        except OSError as error:
+            self.stop()
+            named = f" ({error.filename})" if error.filename else ""
+            raise DataFolderUnusable(f"data folder {self.data_dir}: {error.strerror}{named}") from None
         except psycopg.Error as error:
             self.stop()
             raise ServerFailed(f"PostgreSQL in {self.data_dir} refused the service: {error}") from None
@@ -268,9 +276,7 @@ class EmbeddedServer:
         if self._lock is not None:
             return
         try:
-            self.data_dir.mkdir(parents=True, exist_ok=True)
-            # The server's user has to pass through, nobody else has business here.
-            self.data_dir.chmod(0o711 if account.other else 0o700)
+            self._make_folder(account)
             lock = os.open(self.data_dir / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise DataFolderUnusable(
@@ -293,9 +299,25 @@ class EmbeddedServer:
                 f"data folder {self.data_dir} is in use by another coordinator (process {holder}); "
                 "stop it, or choose another folder with --data-dir"
             ) from None
+        self._lock = lock
         os.ftruncate(lock, 0)
         os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
-        self._lock = lock
+
+    def _make_folder(self, account: _Account) -> None:
+        """A folder that is there stays as it is; one that holds what is not ours is somebody else's."""
+        try:
+            there = sorted(path.name for path in self.data_dir.iterdir())
+        except FileNotFoundError:
+            self.data_dir.mkdir(parents=True)
+            # The server's user has to pass through, nobody else has business here.
+            self.data_dir.chmod(0o711 if account.other else 0o700)
+            return
+        foreign = [name for name in there if name not in _OURS]
+        if foreign:
+            raise DataFolderUnusable(
+                f"data folder {self.data_dir} holds files that are not the coordinator's ({foreign[0][:80]!r}"
+                f"{' and others' if len(foreign) > 1 else ''}); choose an empty or a new one with --data-dir"
+            )
 
     def _await_leftovers(self) -> None:
         """A server whose service was killed may still be shutting down; so may the children of a killed server."""
@@ -404,6 +426,11 @@ class EmbeddedServer:
             unfinished.mkdir(mode=0o700)
             account.own(unfinished)
             if self._cluster.exists():
+                if any(self._cluster.iterdir()):
+                    raise DataFolderUnusable(
+                        f"{self._cluster} has files and no PG_VERSION, so it is damaged or no PostgreSQL cluster; "
+                        "restore it from a backup, or choose another folder with --data-dir"
+                    )
                 self._cluster.rmdir()
         except OSError as error:
             raise DataFolderUnusable(f"{error.filename} cannot be written: {error.strerror}") from None

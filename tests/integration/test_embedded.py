@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -213,6 +215,44 @@ def test_a_folder_that_cannot_be_made(make: Make, folder: Path) -> None:
     for wrong in (folder, folder / "below"):
         with pytest.raises(DataFolderUnusable, match=rf"data folder {wrong} cannot be written: .*--data-dir"):
             make(wrong).start()
+
+
+def test_a_folder_that_it_did_not_make_keeps_its_mode(make: Make, folder: Path) -> None:
+    folder.mkdir()
+    folder.chmod(0o1777)
+    server = make(folder)
+    server.start()
+    server.stop()
+    make(folder).start()
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o1777
+
+
+def test_a_folder_with_files_of_others_is_left_alone(make: Make, folder: Path) -> None:
+    folder.mkdir(mode=0o755)
+    (folder / "thesis.tex").write_text("x")
+    with pytest.raises(DataFolderUnusable, match=rf"data folder {folder} holds .* \('thesis\.tex'\); .*--data-dir"):
+        make(folder).start()
+    assert [path.name for path in folder.iterdir()] == ["thesis.tex"]
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o755
+
+
+def test_a_cluster_without_its_version_is_said_to_be_damaged(make: Make, folder: Path) -> None:
+    server = make(folder)
+    server.start()
+    server.stop()
+    (folder / "postgresql" / "PG_VERSION").unlink()
+    with pytest.raises(DataFolderUnusable, match=rf"{folder}/postgresql has files and no PG_VERSION.*--data-dir"):
+        make(folder).start()
+    assert (folder / "postgresql" / "base").exists()
+
+
+def test_a_full_disk_at_the_start_names_the_folder(make: Make, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "pwrite", full)
+    with pytest.raises(DataFolderUnusable, match=rf"data folder {folder}: No space left on device"):
+        make(folder).start()
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")

@@ -1,4 +1,4 @@
-"""Addresses: which names are possible, and which come to be because a client uses them."""
+"""Addresses: which names are allowed, and which addresses are made because a client uses their name."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from coordinator.settings import AddressPattern, AddressSettings
 
 LONGEST_NAME = 1024
 
-#: Names that the service gives a meaning: its own nodes, and the dead letters of a group (D4).
+#: Reserved prefixes: the service's own nodes, and the dead letters of a group (D4).
 SERVICE_PREFIX = "$"
 DEAD_LETTER_PREFIX = "%DLQ%"
-#: Parts an address from a consumer group in a source address (D1).
+#: Separates the address from the consumer group in a source address (D1).
 GROUP_SEPARATOR = "::"
 
 _LONGEST_SHOWN = 64
@@ -27,7 +27,7 @@ class AddressInvalid(ValueError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NewAddress:
-    """An address that is to be made."""
+    """An address to be made."""
 
     name: str
     routing: Literal["queue", "topic"] = "queue"
@@ -42,8 +42,8 @@ class NewAddress:
 class Refusal:
     """Why an address is not made. ``message`` is fit for the wire and for a log.
 
-    ``invalid``: no address can be called so (``amqp:invalid-field``); ``not-found``: it is possible but not there, and
-    it is not for clients to make it (``amqp:not-found``).
+    ``invalid``: no address can have this name (``amqp:invalid-field``). ``not-found``: the name is allowed, the address
+    does not exist, and clients may not make it (``amqp:not-found``).
     """
 
     condition: Literal["invalid", "not-found"]
@@ -57,7 +57,7 @@ def shown(name: str) -> str:
 
 
 def check_name(name: str) -> str:
-    """``name`` again, when an address can be called so: 1 to 1024 characters of printable text, without ``::``.
+    """Return ``name`` if an address can have it: 1 to 1024 characters of printable text, without ``::``.
 
     :raises AddressInvalid: saying what was wrong.
     """
@@ -77,7 +77,7 @@ def check_name(name: str) -> str:
 
 
 def dead_letter_name(name: str) -> str:
-    """The address of the dead letters of what is called ``name``, a queue or a group.
+    """The address for the dead letters of the queue or group ``name``.
 
     A name that no address can have behind the prefix is cut, and has octets of its digest in place of the rest.
     """
@@ -91,14 +91,14 @@ def dead_letter_name(name: str) -> str:
 
 
 class AddressPolicy:
-    """What becomes of a name that no address has yet."""
+    """Decides whether a name that no address has yet becomes an address."""
 
     def __init__(self, settings: AddressSettings) -> None:
         self._create = settings.create
         self._patterns = settings.patterns
 
     def decide(self, name: str, *, topic: bool = False) -> NewAddress | Refusal:
-        """``name`` was used by a client and is not there: the address to be made, or why not.
+        """A client used ``name``, which does not exist: the address to make, or why not.
 
         ``topic``: the client asked for one (the terminus capability ``topic``); a pattern that matches decides.
         """

@@ -1,4 +1,4 @@
-"""A committed message in one consumer group, in the hands of this instance; and the links that take such."""
+"""A committed message of one consumer group, leased to this instance; and the links that take it."""
 
 from __future__ import annotations
 
@@ -17,29 +17,30 @@ class Consumer(Protocol):
     """A link that takes entries. ``key`` is unique in this process."""
 
     key: int
-    #: what becomes of a delivery that was settled without an outcome that holds (part 3, section 3.5.3)
+    #: applied to a delivery that is settled without a valid outcome (part 3, section 3.5.3)
     default_outcome: Outcome | None
 
     @property
     def room(self) -> int:
-        """Entries it takes now: its credit, within the bound of unsettled deliveries."""
+        """How many entries it takes now: its credit, within the limit of unsettled deliveries."""
 
     @property
     def draining(self) -> bool: ...
 
     def send(self, entry: Entry) -> bool:
-        """Whether it takes another right away. DecodeError, and nothing sent, where the stored message cannot be
-        read.
+        """Send ``entry``; return whether the link takes another right away.
+
+        :raises DecodeError: the stored message cannot be read; nothing was sent.
         """
 
     def drained(self) -> None:
-        """There is nothing for it: its credit is used up (part 2, section 2.6.7)."""
+        """The queue has nothing more for it: the drain uses up its credit (part 2, section 2.6.7)."""
 
     def retired(self, entry: Entry, outcome: Outcome) -> None:
         """The delivery's outcome is durable: settle it."""
 
     def unretired(self, entry: Entry, description: str) -> None:
-        """The store does not take the outcome (rule D10)."""
+        """The store refused the outcome (rule D10)."""
 
 
 class Entry:
@@ -79,13 +80,13 @@ class Entry:
         acquired: bool = False,
         priority: int = priorities.DEFAULT,
     ) -> None:
-        """``expires``: microseconds since 2000, 0 for never. ``acquired``: a link had it before."""
+        """``expires``: microseconds since 2000, 0 for never. ``acquired``: it was on a link before."""
         self.queue = queue
         self.id = entry_id
         self.half_id = half_id
         self.message: bytes | None = message
         self.size = len(message)
-        #: octets of a large message, of which ``message`` is the beginning; 0 for all others
+        #: size of a large message, of which ``message`` holds the beginning; 0 for all others
         self.whole = 0
         self.attempts = attempts
         self.expires = expires
@@ -99,22 +100,22 @@ class Entry:
         self.last_txn: bytes | None = None
         self.outcome: Outcome | None = None
         self.peer_settled = False
-        #: what the store was told of its lease when it went back
+        #: whether the store kept our lease when the entry went back
         self.kept = False
 
     @property
     def order(self) -> tuple[int, int]:
-        """Its place among the others of the group (P17)."""
+        """Sort key within the group: by priority, then by id (P17)."""
         return -self.priority, self.id
 
     def __lt__(self, other: Entry) -> bool:
-        """Whether it goes before the other."""
+        """Whether it is delivered before ``other``."""
         if self.priority != other.priority:
             return self.priority > other.priority
         return self.id < other.id
 
 
-#: 2000-01-01 UTC, in Unix seconds: where PostgreSQL counts from
+#: 2000-01-01 UTC in Unix seconds: the epoch of PostgreSQL's timestamps
 POSTGRES_EPOCH = 946_684_800
 
 

@@ -1,11 +1,11 @@
-"""Which consumer group of an address a source means (rule D1, and the JMS mapping of subscriptions).
+"""Which consumer group a source names (rule D1, and the JMS mapping of subscriptions).
 
-* ``orders``: of a queue the default group, which all its consumers share; of a topic a group of the link's own.
-* ``orders::billing``: the group ``billing``, of a queue or a topic, made on first use and kept.
+* ``orders``: on a queue the default group, which all its consumers share; on a topic a group for this link alone.
+* ``orders::billing``: the group ``billing`` of a queue or a topic, made on first use and kept.
 * A topic with ``expiry-policy`` ``never``: a group named after container and link, kept until the link is closed (not
 merely detached).
-* With the capability ``shared`` links of one subscription share its group, lasting or not; with ``global`` whatever
-their container. One that does not last goes with the last of its links.
+* With the capability ``shared`` the links of one subscription share its group, lasting or not; with ``global`` also
+links of other containers. A group that does not last is removed with the last of its links.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from coordinator.errors import Condition, Refusal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """``lasting``: it stays when its consumers are gone; ``ends_with_close``: until a link to it is closed."""
+    """``lasting``: it stays when its consumers are gone. ``ends_with_close``: closing a link to it removes it."""
 
     name: str
     lasting: bool
@@ -26,7 +26,7 @@ class Group:
 
 
 def part(source: str) -> tuple[str, str | None]:
-    """The address of a source, and the group it names, if any. Refusal where the group's name is none."""
+    """Split a source into its address and the group it names, if any. Refusal if the group's name is invalid."""
     address, separator, group = source.partition(GROUP_SEPARATOR)
     if not separator:
         return source, None
@@ -42,17 +42,17 @@ def part(source: str) -> tuple[str, str | None]:
 def subscription(container: str, link: str, *, shared: bool, globally: bool) -> str:
     """The name of a lasting subscription's group.
 
-    Links that share one have names of their own: the subscription's, then ``|`` and something that sets them apart.
+    Links that share a subscription are named after it, with ``|`` and a suffix of their own.
     """
     name = link.partition("|")[0] if shared else link
     return f"{name}@" if globally else f"{name}@{container}"
 
 
 def anyones(link: str) -> str | None:
-    """The group of the subscription that is shared by all containers, where ``link`` asks for one by its name alone.
+    """The group of a subscription shared by all containers, if the name of ``link`` asks for one; else None.
 
-    A JMS client without an id puts ``|global`` behind the name when it ends a subscription. (It says so by the link's
-    desired capabilities too, which Proton 0.40 does not hand on.)
+    A JMS client without an id appends ``|global`` to the name when it ends a subscription. (The link's desired
+    capabilities say the same, but Proton 0.40 does not give them to us.)
     """
     name, separator, scope = link.rpartition("|")
     return f"{name}@" if separator and scope == "global" else None

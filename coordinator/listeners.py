@@ -1,4 +1,4 @@
-"""Listening sockets: bound once by the supervisor, one a worker, all on the same port (``SO_REUSEPORT``)."""
+"""Listening sockets: the supervisor binds one for each worker, all on the same port (``SO_REUSEPORT``)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from coordinator.settings import Endpoint, endpoint
 
-#: A crowd that comes at once has to wait in the kernel, not to be refused.
+#: Many clients that connect at once wait in the kernel and are not refused.
 BACKLOG = 4096
 
 _ABSENT = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
@@ -19,11 +19,11 @@ class CannotListen(Exception):
 
 
 def listen(urls: Sequence[str], workers: int) -> tuple[list[list[socket.socket]], list[Endpoint]]:
-    """For each worker its sockets, and where they really listen (port 0 became a number).
+    """Return the sockets of each worker, and where they listen (with the number that port 0 became).
 
-    A host with several addresses (``localhost``) is listened on at all that this machine has.
+    A host with several addresses (``localhost``) is bound on all of them that this machine has.
 
-    :raises CannotListen: when a port is taken, also by another coordinator, or a host is none of this machine.
+    :raises CannotListen: a port is taken, perhaps by another coordinator, or a host is not an address of this machine.
     """
     sockets: list[list[socket.socket]] = [[] for _ in range(workers)]
     places: list[Endpoint] = []
@@ -42,7 +42,7 @@ def listen(urls: Sequence[str], workers: int) -> tuple[list[list[socket.socket]]
 
 
 def _bindable(url: str) -> list[tuple[socket.AddressFamily, str, int]]:
-    """Where ``url`` can be bound, tried without ``SO_REUSEPORT``: with it another service's port would be shared."""
+    """Where ``url`` can be bound. Tried without ``SO_REUSEPORT``, which would share another service's port."""
     wanted = endpoint(url)
     try:
         found = socket.getaddrinfo(wanted.host, wanted.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -92,7 +92,7 @@ def _listening(family: socket.AddressFamily, host: str, port: int) -> socket.soc
 
 
 def _prepare(made: socket.socket, family: socket.AddressFamily) -> None:
-    # The port of a service that has just ended is free at once.
+    # Allows the port of a service that has just ended.
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     if family == socket.AF_INET6:
         made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)

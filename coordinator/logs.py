@@ -1,6 +1,6 @@
-"""Structured logs on the standard error: for a person on a terminal, as JSON otherwise.
+"""Structured logs on standard error: text on a terminal, JSON otherwise.
 
-A value can never make a line of its own, nor move a terminal's cursor: control characters are escaped (S7).
+Control characters in values are escaped, so that no value can forge a line or move a terminal's cursor (S7).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARN
 
 
 def configure(settings: LogSettings, *, stream: TextIO | None = None, **always: object) -> None:
-    """Set the logs of this process up; ``always`` is on every line, as the number of a worker."""
+    """Set up the logs of this process. ``always`` is added to every line, for example the number of a worker."""
     stream = sys.stderr if stream is None else stream
     console = settings.format == "console" or (settings.format == "auto" and stream.isatty())
     level = _LEVELS[settings.level]
@@ -34,18 +34,18 @@ def configure(settings: LogSettings, *, stream: TextIO | None = None, **always: 
     if console:
         last = [_one_line, structlog.dev.ConsoleRenderer(colors=stream.isatty(), exception_formatter=_never)]
     else:
-        # JSON escapes every control character by itself (RFC 8259, section 7); ASCII only, so no other line ends.
+        # JSON escapes control characters (RFC 8259, section 7); ASCII only, so that no other line ends remain.
         last = [structlog.processors.JSONRenderer(ensure_ascii=True)]
     structlog.configure(
         processors=[*shared, *last],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        # One write a line: lines of several processes on one pipe do not mix.
+        # One write per line, so that lines of several processes on one pipe do not mix.
         logger_factory=structlog.WriteLoggerFactory(stream),
         cache_logger_on_first_use=True,
     )
     structlog.contextvars.clear_contextvars()
     structlog.contextvars.bind_contextvars(**always)
-    # Libraries that use the standard logging: their warnings, in the same form.
+    # Warnings of libraries that use the standard logging, in the same form.
     handler = logging.StreamHandler(stream)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
@@ -59,7 +59,7 @@ def configure(settings: LogSettings, *, stream: TextIO | None = None, **always: 
 
 
 def _exception(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """The traceback without local variables: they hold bodies and secrets (S8)."""
+    """Add the traceback without local variables, which hold bodies and secrets (S8)."""
     info = event.pop("exc_info", None)
     if info is True:
         info = sys.exc_info()
@@ -81,4 +81,4 @@ def _escaped(value: object) -> object:
 
 
 def _never(_stream: TextIO, _info: object) -> None:
-    """No traceback reaches the renderer: :func:`_exception` took it."""
+    """Never called: :func:`_exception` has taken the traceback out."""

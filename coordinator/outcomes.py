@@ -1,4 +1,4 @@
-"""What a consumer says of a delivery (part 3, section 3.4), and what it does to the entry (rules P11, T26)."""
+"""The outcomes of a delivery (part 3, section 3.4), and what each does to the entry (rules P11, T26)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-#: that outcomes leave on one message, all together
+#: Most octets of annotations that all outcomes together leave on one message.
 MOST_ANNOTATION_OCTETS = 1 << 18
 
 
@@ -40,7 +40,7 @@ class Outcome(NamedTuple):
 
 ACCEPTED = Outcome(Kind.ACCEPTED)
 RELEASED = Outcome(Kind.RELEASED)
-#: The default outcome where a source gives none, for deliveries that were settled in a transaction that rolled back
+#: The default outcome of a source that names none; applied to deliveries settled in a transaction that rolled back
 #: (T28).
 FAILED = Outcome(Kind.MODIFIED, delivery_failed=True)
 
@@ -48,7 +48,7 @@ FAILED = Outcome(Kind.MODIFIED, delivery_failed=True)
 def write(
     batch: Batch, entry: Entry, outcome: Outcome, accepted: list[tuple[int, int]], ops: UuidV7, txn_id: bytes
 ) -> None:
-    """Add the rows that apply ``outcome`` to a held entry; accepted ones are collected for one op over all of them."""
+    """Add the rows that apply ``outcome`` to a leased entry. Accepted entries are collected: one op covers them all."""
     queue = entry.queue
     if outcome is ACCEPTED:
         group_id = queue.group_id
@@ -69,13 +69,13 @@ def write(
         )
         batch.op(ops.next(), b"reject", txn_id=txn_id, reason=outcome.error, covers=((entry.half_id, queue.group_id),))
     elif kind is Kind.RELEASED:
-        pass  # it keeps its lease and its count: only memory changes
+        pass  # the row keeps its lease and its count; only memory changes
     else:
         attempts = entry.attempts + (1 if outcome.delivery_failed or kind is Kind.REJECTED else 0)
         failed = ""
         if attempts >= queue.max_attempts and not queue.dead_letters:
             failed = f"attempts used up: {attempts} of {queue.max_attempts}"
-        # decided here: consumers may come and go before the rows are durable
+        # decided now, because consumers may come and go before the rows are durable
         entry.kept = not failed and queue.can_keep(entry)
         if not entry.kept and not failed and queue.service.peers:
             queue.wake(batch, (entry.id,))
@@ -91,7 +91,7 @@ def write(
 
 
 def merged(entry: Entry, outcome: Outcome) -> bytes:
-    """Annotations of the modified outcome over those the entry has; left out where they cannot be read or kept."""
+    """The entry's annotations with those of the outcome added; unchanged if they cannot be read or are too large."""
     if not outcome.annotations:
         return entry.annotations
     try:
@@ -102,7 +102,7 @@ def merged(entry: Entry, outcome: Outcome) -> bytes:
 
 
 def settle(entry: Entry, outcome: Outcome) -> None:
-    """The rows of :func:`write` are durable: bring memory in line."""
+    """The rows of :func:`write` are durable: do the same in memory."""
     queue = entry.queue
     if outcome is ACCEPTED:
         queue.done_with(entry)

@@ -1,7 +1,7 @@
-"""Messages that are to be delivered later (rule D7): when their time comes, they are entered among the others.
+"""Scheduled messages (rule D7): when the time comes, each is entered into its group like any other.
 
-What waits for its time is in the store alone, and in nobody's window. Each instance looks for what is due, whoever
-posted it: so a schedule is kept over restarts.
+A message that waits for its time is in the store only, in no instance's window. Every instance looks for messages
+that are due, also those that other instances posted; so a schedule is kept over restarts.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from coordinator.service import Service
     from store.asking import Row
 
-#: how often is looked, for what others posted since; and how often at most
+#: Poll interval for messages posted by other instances; and the shortest interval.
 _LOOK_SECONDS = 0.5
 _SHORTEST_SECONDS = 0.02
 _AT_ONCE = 200
@@ -27,14 +27,14 @@ class Schedule:
     def __init__(self, service: Service) -> None:
         self._service = service
         self._asking = False
-        #: by the monotonic clock
+        #: when to look next, by the monotonic clock
         self._next = 0.0
 
     def start(self) -> None:
         self._look()
 
     def due(self, available: int) -> None:
-        """Something was posted for that time: microseconds since 2000."""
+        """A message was posted here for this time, in microseconds since 2000."""
         self._look_in((available - now_micros()) / 1e6)
 
     def _look_in(self, seconds: float) -> None:
@@ -44,7 +44,7 @@ class Schedule:
             self._service.loop.call_later(max(seconds, 0.0), self._look_if_due)
 
     def _look_if_due(self) -> None:
-        """Of the calls that were asked for, the last is the one that counts."""
+        """Only the last call that was scheduled counts."""
         if not self._asking and time.monotonic() >= self._next:
             self._look()
 

@@ -1,7 +1,7 @@
-"""Containers that want one connection alone (rule P15; AMQP Enforcing Connection Uniqueness 1.0).
+"""Containers that allow themselves one connection only (rule P15; AMQP Enforcing Connection Uniqueness 1.0).
 
-A claim is a row of the store, so that it holds over all instances. Whoever finds it taken tells its holder, and asks
-again: until the claim is free, or the holder has shown that it lives.
+A claim is a row in the store, so that it holds over all instances. A connection that finds the claim taken notifies
+the holder and asks again, until the claim is free or the holder has shown that it is alive.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ if TYPE_CHECKING:
 
 _FIRST_WAIT_SECONDS = 0.02
 _LONGEST_WAIT_SECONDS = 0.5
-#: The claim of an instance that died is free when the others have given it up, which takes as long.
+#: The claim of a dead instance is free once the others have given the instance up, which takes this long.
 _PATIENCE_SECONDS = STALE_SECONDS + 2.0
 
 
 class Holder(Protocol):
-    """The connection a claim is for."""
+    """The connection that a claim is for."""
 
     def answered(self, refusal: Refusal | None) -> None:
-        """The claim is its own, or why not; once."""
+        """Called once: None if it has the claim, else why not."""
 
     def called(self) -> None:
-        """It has the claim, and another connection of the container is there."""
+        """Another connection of the container wants the claim that this one has."""
 
 
 class Claim:
-    """``number``: of the connection, in this process; ``close_existing``: what it asks for against the next one."""
+    """``number``: the connection's in this process. ``close_existing``: the policy it asks for."""
 
     def __init__(self, service: Service, holder: Holder, number: int, container: str, *, close_existing: bool) -> None:
         self._service = service
@@ -87,13 +87,13 @@ class Claim:
         self._holder.called()
 
     def seen(self) -> None:
-        """Its connection lives: the other one is refused."""
+        """The connection is alive, so that the other one is refused."""
         if not self._released:
             self._service.queries.ask(queries.SEEN, self._key, lambda _: None)
 
     def release(self) -> None:
-        """Its connection is gone, or was never taken. Questions are answered in their order, so that this comes after
-        a claim that is under way.
+        """The connection has ended or was refused. The store answers in order, so that this follows a claim that is
+        under way.
         """
         self._released = True
         self._service.sole_connections.forget(self._number)
@@ -116,7 +116,7 @@ class SoleConnections:
         self._claims.pop(number, None)
 
     def called(self, payload: str) -> None:
-        """Another connection, here or at another instance, found a claim taken."""
+        """A connection of this or another instance found a claim taken; ``payload`` names the claim."""
         instance, _, number = payload.partition(" ")
         if int(instance) == self._service.instance_id:
             claim = self._claims.get(int(number))

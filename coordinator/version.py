@@ -1,4 +1,4 @@
-"""The version, as the installed package has it."""
+"""The version of the installed package."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ DISTRIBUTION = "amqp-transaction-coordinator"
 try:
     VERSION = version(DISTRIBUTION)
 except PackageNotFoundError:
-    # Run from its folder without being installed.
+    # Run from the source folder, not installed.
     VERSION = "unknown"

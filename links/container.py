@@ -1,4 +1,4 @@
-"""What we are and offer: the container of the standard (part 2, section 2.7.1), and what its termini can do."""
+"""What the service says of itself: its container (part 2, section 2.7.1), and what its termini offer."""
 
 from __future__ import annotations
 
@@ -13,24 +13,23 @@ except PackageNotFoundError:  # run from a checkout that is not installed
 
 PRODUCT = "amqp-transaction-coordinator"
 
-#: T1: what the coordinator really has; never an echo of what a peer desires.
+#: T1: what the coordinator supports; never an echo of what a peer desires.
 TXN_CAPABILITIES = ("amqp:local-transactions", "amqp:multi-txns-per-ssn", "amqp:multi-ssns-per-txn")
-#: T2; and of the JMS mapping, that a topic's subscription can be shared (D1), and that a message can be delivered later
-#: (D7)
+#: T2; and from the JMS mapping: a topic's subscription can be shared (D1), a message can be delivered later (D7)
 OFFERED = (*TXN_CAPABILITIES, "ANONYMOUS-RELAY", "SHARED-SUBS", "DELAYED_DELIVERY")
 
-#: P15; offered to those that desire it
+#: P15; offered only to a peer that desires it
 SOLE_CONNECTION = "sole-connection-for-container"
-#: in our open: a close with the reason follows
+#: in our open frame: announces that a close with the reason follows
 ESTABLISHMENT_FAILED = "amqp:connection-establishment-failed"
 
 OUTCOMES = ("amqp:accepted:list", "amqp:rejected:list", "amqp:released:list", "amqp:modified:list")
 
-#: of a dynamic node (part 3, section 3.5.10): it goes with the link that made it
+#: lifetime of a dynamic node (part 3, section 3.5.10): it is removed with the link that made it
 LIFETIME_POLICY = symbol("lifetime-policy")
 DELETE_ON_CLOSE = Described(ulong(0x2B), [])
 
-#: Link properties of ours.
+#: Link properties that this service defines.
 TIMEOUT_MS = "coordinator:timeout-ms"
 ON_REFUSED_POST = "coordinator:on-refused-post"
 

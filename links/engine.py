@@ -1,7 +1,7 @@
 """Proton's engine through the binding that python-qpid-proton ships (``cproton_ffi``): the one file over it.
 
 The hot path binds C functions once and passes C pointers; a call costs about 0.1 us, a wrapper object ten times that.
-A pointer is valid as long as its connection (or link) is: whoever keeps one looks at that object's ``open`` flag first.
+A pointer is valid as long as its connection or link: code that keeps one checks that object's ``open`` flag first.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ data_encode = lib.pn_data_encode
 
 READ_ROOM = 1 << 18
 _read_octets = bytearray(READ_ROOM)
-#: one turn's input and output of one socket
+#: input and output of one socket in one turn
 read_view = memoryview(_read_octets)
 read_buffer = ffi.from_buffer("char[]", _read_octets)
 _write_octets = bytearray(READ_ROOM)
@@ -190,10 +190,10 @@ def outgoing_delivery(link: Pointer, tag: bytes) -> Pointer:
 
 
 def encoded(data: Pointer) -> bytes:
-    """A ``pn_data_t`` as AMQP octets; none where it is empty or not there.
+    """A ``pn_data_t`` as AMQP octets; empty if it is empty or NULL.
 
-    DecodeError where a peer filled it with what is no value: Proton keeps as much as it could read. It must not be sent
-    then, nor a copy of it: Proton takes the error of its own encoder for a size.
+    DecodeError if the peer's octets were not a value: Proton keeps the part that it could read. Neither it nor a copy
+    may be sent then, because Proton takes the error of its own encoder for a size.
     """
     if data == NULL:
         return b""
@@ -216,14 +216,14 @@ def set_state(pointer: Pointer, code: int, octets: bytes) -> None:
 
 
 def discard(pointer: Pointer) -> None:
-    """A delivery that came in on a link that is ours no more: its octets are let go, and it is said not to be taken."""
+    """Release a delivery that came in on a link that we have closed, and free its octets."""
     if lib.pn_link_is_receiver(delivery_link(pointer)):
         delivery_update(pointer, RELEASED)
         delivery_settle(pointer)
 
 
 def forget_modified(pointer: Pointer) -> None:
-    """Of a remote state: a later ``modified`` that leaves the fields out would have them still."""
+    """Reset the fields of a remote ``modified``: a later one that leaves them out would still have them."""
     remote = delivery_remote(pointer)
     lib.pn_disposition_set_failed(remote, False)
     lib.pn_disposition_set_undeliverable(remote, False)
@@ -234,13 +234,13 @@ def set_rejected(pointer: Pointer, condition: str, description: str) -> None:
     delivery_update(pointer, REJECTED)
 
 
-#: Octets of a description on the wire. Proton does not look at the peer's max-frame-size where it writes other frames
-#: than transfers; so long a description fits the smallest (part 2, section 2.8.19), in whatever frame it is.
+#: Most octets of a description on the wire. Proton respects the peer's max-frame-size in transfers only; a description
+#: of 300 octets fits the smallest frame (512; part 2, section 2.8.19), whichever performative has it.
 _LONGEST_DESCRIPTION = 300
 
 
 def description_of(text: str) -> str:
-    """What fits a frame of it; the log has it whole."""
+    """``text`` cut to fit a frame; the log has it whole."""
     octets = text.replace("\0", "").encode()
     if len(octets) <= _LONGEST_DESCRIPTION:
         return octets.decode()
@@ -248,13 +248,13 @@ def description_of(text: str) -> str:
 
 
 def set_condition(pointer: Pointer, name: str, description: str) -> None:
-    """``description`` may hold what the peer said; it is cut to what fits a small frame."""
+    """``description`` may contain text of the peer; it is cut to fit a small frame."""
     lib.pn_condition_set_name(pointer, name.encode())
     lib.pn_condition_set_description(pointer, description_of(description).encode())
 
 
 def set_condition_info(pointer: Pointer, info: dict[object, object]) -> None:
-    """What the error says beside its description; keys are symbols."""
+    """Set the info map of the error; keys are symbols."""
     put(info, lib.pn_condition_info(pointer))
 
 
@@ -263,7 +263,7 @@ def is_set(pointer: Pointer) -> bool:
 
 
 def condition_of(pointer: Pointer) -> str:
-    """``name: description`` of a condition that is set, else nothing."""
+    """``name: description`` of a condition; empty if it is not set."""
     if not lib.pn_condition_is_set(pointer):
         return ""
     name = _text(lib.pn_condition_get_name(pointer))
@@ -281,14 +281,14 @@ def put(value: object, data: Pointer) -> None:
 
 
 def put_octets(octets: bytes, data: Pointer) -> None:
-    """One encoded value, or none."""
+    """Set the data to one encoded value, or to nothing."""
     lib.pn_data_clear(data)
     if octets:
         data_decode(data, octets, len(octets))
 
 
 def address_of(terminus: Pointer) -> str | None:
-    """The address, None where it is null. Octets that are no UTF-8 are kept visible."""
+    """The address; None if it is null. Octets that are not UTF-8 are shown as escapes."""
     pointer = lib.pn_terminus_get_address(terminus)
     return None if pointer == NULL else bytes(ffi.string(pointer)).decode("utf-8", "backslashreplace")
 
@@ -301,7 +301,7 @@ def link_is_named(pointer: Pointer) -> bool:
     return bool(lib.pn_link_name(pointer) != NULL)
 
 
-#: what an attach has besides names, addresses and what clients put into it
+#: octets of an attach besides names, addresses and the peer's own values
 _ATTACH_ROOM = 210
 
 
@@ -311,12 +311,12 @@ def link_name(pointer: Pointer) -> str:
 
 @ffi.callback("void(pn_transport_t *, const char *)")  # type: ignore[untyped-decorator]
 def _said(_transport: Pointer, message: Pointer) -> None:
-    """What Proton would write to the standard error by itself, past our log (S7)."""
+    """Log what Proton would otherwise write to standard error by itself (S7)."""
     log.info("the engine says", what=_text(message))
 
 
 def attach_size(pointer: Pointer) -> int:
-    """About the octets of an answer to the peer's attach, at most."""
+    """An upper bound for the octets of our answer to the peer's attach."""
     size = _ATTACH_ROOM + len(ffi.string(lib.pn_link_name(pointer)))
     for terminus in (lib.pn_link_remote_source(pointer), lib.pn_link_remote_target(pointer)):
         address = lib.pn_terminus_get_address(terminus)
@@ -329,7 +329,7 @@ def attach_size(pointer: Pointer) -> int:
 def new_connection(
     events: Pointer, *, max_frame: int, channel_max: int, idle_timeout_ms: int
 ) -> tuple[Pointer, Pointer]:
-    """A server's transport and connection, bound. Without Proton's SASL: see ``links/greeting.py``."""
+    """A server's transport and connection, bound; without Proton's SASL (see ``links/greeting.py``)."""
     transport = lib.pn_transport()
     lib.pn_transport_set_server(transport)
     lib.pn_transport_set_tracer(transport, _said)
@@ -348,7 +348,7 @@ def remote_container(connection: Pointer) -> str:
 
 
 def describe_container(connection: Pointer, container: str, offered: object, properties: object) -> None:
-    """What our open frame says."""
+    """Set what our open frame says."""
     lib.pn_connection_set_container(connection, container.encode())
     put(offered, lib.pn_connection_offered_capabilities(connection))
     put(properties, lib.pn_connection_properties(connection))

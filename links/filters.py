@@ -1,4 +1,4 @@
-"""The filters of a source (part 3, section 3.5.8) that are known: JMS selectors and no-local (rule P16).
+"""The filters of a source (part 3, section 3.5.8) that this service knows: JMS selectors and no-local (rule P16).
 
 Both are described values under a key of the client's choice, by the descriptors of the registry "AMQP Capabilities,
 filters": ``apache.org:selector-filter:string`` and ``apache.org:no-local-filter:list``.
@@ -19,31 +19,31 @@ _NO_LOCAL = ("apache.org:no-local-filter:list", 0x0000_468C_0000_0003)
 
 @dataclass(frozen=True, slots=True)
 class Filters:
-    """What a client asked for, of what is known; ``selector``: None where there is none, or an empty one."""
+    """The known filters that a client asked for. ``selector``: None if it is missing or empty."""
 
     selector: Selector | None = None
     no_local: bool = False
-    #: as they came: encoded keys and values
+    #: encoded keys and values, as they came
     _selectors: tuple[bytes, ...] = ()
     _no_locals: tuple[bytes, ...] = ()
 
     @property
     def text(self) -> str:
-        """Of the selector; empty where everything matches."""
+        """The selector's text; empty if every message matches."""
         return "" if self.selector is None else self.selector.text
 
     def without_no_local(self) -> Filters:
-        """Where it cannot be honoured: the answer leaves it out, so that the client knows (section 3.5.3)."""
+        """For a source that cannot honour it: the answer leaves it out, so that the client knows (section 3.5.3)."""
         return replace(self, no_local=False, _no_locals=())
 
     def answer(self) -> bytes:
-        """The filter set of the answer, encoded: as it was asked; nothing where none is honoured."""
+        """The encoded filter set of the answer: the honoured filters as they came; empty if there are none."""
         honoured = [*self._selectors, *self._no_locals]
         return encode_map(honoured) if honoured else b""
 
 
 def asked(source: engine.Pointer) -> Filters:
-    """The known ones of a source's filter set. Refusal where one cannot be read, or there are two selectors."""
+    """The known filters of a source. Refusal if one cannot be read, or if there are two selectors."""
     try:
         return known(engine.encoded(engine.terminus_filter(source)))
     except DecodeError as error:
@@ -51,7 +51,7 @@ def asked(source: engine.Pointer) -> Filters:
 
 
 def known(octets: bytes) -> Filters:
-    """Of an encoded filter set; DecodeError where it is none."""
+    """The known filters of an encoded filter set. DecodeError if it is malformed."""
     if octets[:1] not in (b"\xc1", b"\xd1"):
         return Filters()
     texts: list[object] = []

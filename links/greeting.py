@@ -1,9 +1,9 @@
 """The first octets of a connection: protocol headers, and a SASL layer where the client wants one (rules P1, P14; part
 2, section 2.2; part 5, section 5.3).
 
-The SASL layer is ours and not Proton's. Proton 0.40 takes frames of both types at any time: a ``sasl-response`` before
-there is an exchange ends the process in Cyrus, and an ``open`` is taken before anybody has said who he is. A transport
-without Proton's SASL refuses SASL frames wherever they come.
+The SASL layer is ours, not Proton's. Proton 0.40 accepts frames of both types at any time: a ``sasl-response`` before
+the exchange crashes the process in Cyrus, and an ``open`` is accepted before the client has authenticated. A transport
+without Proton's SASL refuses every SASL frame.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _OK, _AUTH = (b"\x00\x00\x00\x10\x02\x01\x00\x00\x00\x53\x44\xc0\x03\x01\x50" + 
 
 
 class Greeting:
-    """``done``: what follows is for the engine. ``failed``: nothing that follows is read."""
+    """``done``: all further octets are for the engine. ``failed``: no further octet is read."""
 
     __slots__ = ("_expects", "_octets", "done", "failed")
 
@@ -36,13 +36,13 @@ class Greeting:
         self.failed = False
 
     def take(self, octets: bytes) -> bytes:
-        """The next octets of the peer; what is to be answered. What is the engine's is :attr:`rest` then."""
+        """Take the next octets of the peer; return the answer. :attr:`rest` then has the octets for the engine."""
         self._octets += octets
         answer = b""
         while not self.done and not self.failed:
             said = self._expects()
             if said is None:
-                break  # more must come first
+                break  # incomplete
             answer += said
         return answer
 
@@ -56,7 +56,7 @@ class Greeting:
 
     def _first_header(self) -> bytes | None:
         octets = self._octets
-        if octets.startswith(_TLS):  # Proton says nothing to it
+        if octets.startswith(_TLS):  # Proton would not answer
             return self._fail(HEADER)
         if octets.startswith(SASL_HEADER):
             self._octets = octets[8:]
@@ -64,9 +64,9 @@ class Greeting:
             return SASL_HEADER + _MECHANISMS
         if any(header.startswith(octets) for header in (SASL_HEADER, *_TLS)):
             return None
-        if octets.startswith(SASL_HEADER[:5]):  # of another version
+        if octets.startswith(SASL_HEADER[:5]):  # another version
             return self._fail(SASL_HEADER)
-        self.done = True  # AMQP's, or what Proton answers with that
+        self.done = True  # AMQP's header; Proton answers any other with its own
         return b""
 
     def _init(self) -> bytes | None:
@@ -97,7 +97,7 @@ class Greeting:
 
 
 def _mechanism(body: bytes) -> str | None:
-    """What ``sasl-init`` asks for; None where the octets are no ``sasl-init``."""
+    """The mechanism that a ``sasl-init`` asks for; None if the octets are something else."""
     try:
         found, end = decode(body)
     except DecodeError:

@@ -1,4 +1,4 @@
-"""What every link of ours has, whichever way its deliveries go."""
+"""What incoming and outgoing links have in common."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ log = structlog.get_logger(__name__)
 
 
 class Link:
-    """``open`` is looked at before ``pointer`` is used by anything that waited for the store."""
+    """Code that waited for the store checks ``open`` before it uses ``pointer``."""
 
     __slots__ = ("connection", "identity", "name", "open", "pointer", "session")
 
@@ -25,7 +25,7 @@ class Link:
         self.pointer = pointer
         self.session = engine.link_session(pointer)
         self.name = engine.link_name(pointer)
-        #: what makes it the same link on another connection (part 2, section 2.6.1)
+        #: identifies the same link on another connection (part 2, section 2.6.1)
         self.identity = (connection.container, bool(engine.link_is_receiver(pointer)), self.name)
         self.open = True
 
@@ -36,11 +36,11 @@ class Link:
         raise NotImplementedError
 
     def lost(self) -> None:
-        """Detached, its session ended, or its connection gone: let go of everything, without touching the pointer."""
+        """The link was detached, or its session or connection ended: release everything, without using the pointer."""
         raise NotImplementedError
 
     def refuse(self, refusal: Refusal) -> None:
-        """Detach with the error; the link is closed (part 2, section 2.6.5)."""
+        """Close the link with this error (part 2, section 2.6.5)."""
         if not self.open:
             return
         log.info(
@@ -55,7 +55,7 @@ class Link:
 
 
 class Attaching(Link):
-    """A link whose attach waits for the store; ``open`` says whether the peer still wants it."""
+    """A link whose attach waits for the store. ``open`` is false once the peer has detached it."""
 
     __slots__ = ()
 
@@ -65,18 +65,18 @@ class Attaching(Link):
         )
 
     def on_flow(self) -> None:
-        pass  # read from the engine once it is attached
+        pass  # its credit is read from the engine once it is attached
 
     def lost(self) -> None:
         pass
 
 
 def answer_terminus(answer: engine.Pointer, asked: engine.Pointer, *, lasts: bool = False) -> None:
-    """Our terminus in the answer to an attach: as asked for, but for how long it is kept (part 3, section 3.5.3).
+    """Our terminus in the answer to an attach: as asked for, except for how long it lasts (part 3, section 3.5.3).
 
-    ``lasts``: the terminus of a lasting subscription. It stays when its link is detached; but the state of its
-    deliveries does not, which are with the next consumer by then. Any other terminus goes with its link. So there is
-    nothing to resume, and no answer has a map of unsettled deliveries (part 2, section 2.6.13).
+    ``lasts``: the terminus of a lasting subscription. It outlives its link, but its unsettled deliveries do not: they
+    go to the next consumer. Every other terminus ends with its link. So no delivery is ever resumed, and no answer has
+    a map of unsettled deliveries (part 2, section 2.6.13).
     """
     engine.terminus_copy(answer, asked)
     engine.terminus_set_durability(answer, engine.DURABLE_CONFIGURATION if lasts else engine.NOT_DURABLE)
@@ -87,8 +87,8 @@ def answer_terminus(answer: engine.Pointer, asked: engine.Pointer, *, lasts: boo
 
 
 class Refused(Link):
-    """A link that we have closed, until the peer closes it too. What it still sends is thrown away: the engine would
-    keep it.
+    """A link that we have closed and the peer has not. What it still sends is discarded, because the engine would keep
+    it.
     """
 
     __slots__ = ()
@@ -111,7 +111,7 @@ class Refused(Link):
 
 
 def refuse_attach(connection: Connection, pointer: engine.Pointer, refusal: Refusal) -> None:
-    """Answer an attach, then detach it: the answer's terminus is null (part 2, section 2.6.3)."""
+    """Answer an attach with a null terminus, then close the link (part 2, section 2.6.3)."""
     if engine.link_is_receiver(pointer):
         engine.terminus_set_type(engine.link_target(pointer), engine.UNSPECIFIED)
     else:

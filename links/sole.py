@@ -1,7 +1,7 @@
-"""A connection that is to be its container's only one: what it asks for, and whether it still lives (rule P15).
+"""A connection that asks to be its container's only one, and whether it is still alive (rule P15).
 
-The extension is AMQP Enforcing Connection Uniqueness 1.0. Detection is *weak*: connections that did not ask count for
-nothing, and open beside any other. Of two that ask, the policy of the one that is there decides.
+The extension is AMQP Enforcing Connection Uniqueness 1.0. Detection is *weak*: connections that do not ask are not
+counted. Of two that ask, the policy of the first decides.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ _UINT = (0x43, 0x52, 0x70)
 _ENFORCEMENT_POLICY = symbol("sole-connection-enforcement-policy")
 _DETECTION_POLICY = symbol("sole-connection-detection-policy")
 
-#: A peer whose host does not answer so long is gone: time for three repeats of a lost packet.
+#: A peer whose host does not answer for this long is gone: time for three retransmissions.
 _ANSWER_SECONDS = 2.0
 _LOOK_SECONDS = 0.02
 _EMPTY_FRAME = b"\x00\x00\x00\x08\x02\x00\x00\x00"
-#: of Linux's tcp_info: unacknowledged packets, milliseconds since an acknowledgement came
+#: offsets in Linux's tcp_info: unacknowledged packets, milliseconds since the last acknowledgement
 _UNACKED, _SINCE_ACK = 24, 56
 _TCP_INFO_ROOM = 104
-#: how coarse its times are
+#: the resolution of its times
 _TICK_SECONDS = 0.01
 
 
 def policy(connection: engine.Pointer) -> int | None:
-    """The enforcement policy that the peer's open asks for; None where it does not ask to be alone.
+    """The enforcement policy that the peer's open asks for; None if it does not ask to be the only one.
 
-    :raises Refusal: where it is none of the extension's.
+    :raises Refusal: the extension has no such policy.
     """
     desired = values.symbols(
         engine.connection_remote_desired_capabilities(connection), "the desired capabilities of the open"
@@ -72,7 +72,7 @@ def policy(connection: engine.Pointer) -> int | None:
 
 
 class Sole:
-    """Claims the container for ``connection``, which waits for the answer before it is opened."""
+    """Claims the container for ``connection``, which is opened only when the claim is answered."""
 
     def __init__(self, connection: Connection, asked: int) -> None:
         self._connection = connection
@@ -83,7 +83,7 @@ class Sole:
         )
 
     def properties(self) -> dict[object, object]:
-        """Of our open: what holds for this connection from now on."""
+        """For our open frame: the policies of this connection."""
         return {_ENFORCEMENT_POLICY: uint(self._policy), _DETECTION_POLICY: uint(_WEAK)}
 
     def answered(self, refusal: Refusal | None) -> None:
@@ -108,12 +108,12 @@ class Sole:
             self._probe()
 
     def _probe(self) -> None:
-        """Whether the peer's host answers. A client that lost its network, and comes back, must not be refused for the
-        connection that it lost.
+        """Find out whether the peer's host answers, so that a client that lost its network is not refused because of
+        the connection it lost.
         """
         connection = self._connection
         with suppress(OSError):
-            # nothing of a frame is waiting, and there is room for a whole one
+            # no part of a frame is waiting, and there is room for a whole one
             if not connection.writing and not _waiting(connection.socket):
                 connection.socket.send(_EMPTY_FRAME)
         self._look(time.monotonic())
@@ -134,13 +134,13 @@ class Sole:
 
 
 def _waiting(sock: socket.socket) -> int:
-    """Octets written that the peer's host has not acknowledged."""
+    """Octets that were written and not acknowledged by the peer's host."""
     octets = ioctl(sock.fileno(), termios.TIOCOUTQ, bytes(4))
     return int(struct.unpack("i", octets)[0])
 
 
 def _answers(sock: socket.socket, seconds: float) -> bool:
-    """Nothing is unacknowledged, or something was acknowledged in the last ``seconds``."""
+    """Whether everything is acknowledged, or something was acknowledged in the last ``seconds``."""
     if sock.family not in (socket.AF_INET, socket.AF_INET6):
         return True  # no network between
     try:

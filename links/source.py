@@ -1,4 +1,4 @@
-"""What a client wants to consume or browse: its source, resolved to a queue or a subscription (rules D1, P8, P16)."""
+"""Attaches of consumers and browsers: the source resolved to a queue or a subscription (rules D1, P8, P16)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TOPICS = frozenset(("topic", "temporary-topic"))
 
 
 def attach_source(connection: Connection, pointer: engine.Pointer) -> None:
-    """A client wants to consume or browse: find the address (or make it), then answer."""
+    """A client wants to consume or browse: find or make the address, then answer."""
     source = engine.link_remote_source(pointer)
     service = connection.service
     capabilities = values.symbols(engine.terminus_capabilities(source), "the capabilities of the source")
@@ -92,7 +92,7 @@ def attach_source(connection: Connection, pointer: engine.Pointer) -> None:
             connection.attached(kind(connection, pointer, address, queue, group, asked.without_no_local()))
 
     def looked_up(topic_name: str | StoreError | None) -> None:
-        """A null source asks for a subscription that is there already: a client that wants to end it."""
+        """A null source names an existing subscription, which the client wants to end."""
         nonlocal subscription
         if not attaching.open:
             return
@@ -109,7 +109,7 @@ def attach_source(connection: Connection, pointer: engine.Pointer) -> None:
         )
 
     if topic and shared and globally and not lasting and service.peers:
-        # its links may be at any instance, and none knows which of them is the last
+        # its links may be at several instances, and no instance knows which is the last
         raise Refusal(
             Condition.NOT_IMPLEMENTED,
             "a shared subscription that does not last needs a client's id where several instances share the store",

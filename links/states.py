@@ -1,7 +1,7 @@
 """Transactional states as octets (part 4, sections 4.5.5 and 4.5.8), read and written.
 
-Proton 0.40 has no types for them: ``declared`` and ``transactional-state`` are the lists of their fields in a
-disposition's data. When Proton has them, this file is the one to change.
+Proton 0.40 has no types for ``declared`` and ``transactional-state``: they are lists of fields in a disposition's data.
+This is the file to change once Proton has types for them.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _REJECTED = (0x25, "amqp:rejected:list")
 _RELEASED = (0x26, "amqp:released:list")
 _MODIFIED = (0x27, "amqp:modified:list")
 _EMPTY_MAP = encode_map([])
-#: characters of what a consumer says of a message it rejects
+#: most characters kept of the error with which a consumer rejects a message
 _LONGEST_ERROR = 1000
 
 
 def declared(txn_id: bytes) -> bytes:
-    """The fields of ``declared``; ``txn_id`` of 16 octets."""
+    """The fields of ``declared``; ``txn_id`` has 16 octets."""
     return b"\xc0\x13\x01\xa0\x10" + txn_id
 
 
@@ -52,16 +52,16 @@ def rejected_in(txn_id: bytes, refusal: Refusal) -> bytes:
 
 
 def txn_id_of(delivery: engine.Pointer) -> bytes:
-    """The txn-id of a remote transactional state; empty where there is none."""
+    """The txn-id of a remote transactional state; empty if it has none."""
     octets = engine.encoded(engine.disposition_data(engine.delivery_remote(delivery)))
-    # Proton gives a list32; a binary of 16 octets is at 11 to 27
+    # Proton encodes a list32: a binary of 16 octets is at 11 to 27
     if octets[9:11] == b"\xa0\x10":
         return octets[11:27]
     return _fields(octets)[0]
 
 
 def retirement_of(delivery: engine.Pointer) -> tuple[bytes, Outcome | None]:
-    """The txn-id and outcome of a remote transactional state; None where it has no outcome."""
+    """The txn-id and outcome of a remote transactional state; the outcome is None if it has none."""
     octets = engine.encoded(engine.disposition_data(engine.delivery_remote(delivery)))
     if octets[27:] == _ACCEPTED_DESCRIBED and octets[9:11] == b"\xa0\x10":
         return octets[11:27], ACCEPTED
@@ -69,7 +69,7 @@ def retirement_of(delivery: engine.Pointer) -> tuple[bytes, Outcome | None]:
 
 
 def _fields(octets: bytes) -> tuple[bytes, Outcome | None]:
-    """DecodeError where the state is malformed."""
+    """DecodeError if the state is malformed."""
     fields, _ = decode(octets)
     if type(fields) is not list or not fields or not isinstance(fields[0], bytes):
         raise DecodeError("a transactional-state was expected: a list that begins with a binary txn-id")
@@ -112,7 +112,7 @@ def _error(error: object) -> str:
 
 
 def _annotations(octets: bytes) -> bytes:
-    """The octets of the map in ``modified``: third field of the list, in the second field of the state."""
+    """The octets of the map in ``modified``: the third field of the outcome, which is the state's second field."""
     at = _into_list(octets, 0)
     at = skip(octets, at)  # the txn-id
     at = skip(octets, at + 1)  # the descriptor
@@ -122,7 +122,7 @@ def _annotations(octets: bytes) -> bytes:
 
 
 def _symbolic(octets: bytes, at: int) -> bytes:
-    """The map at ``at`` without the keys that are no symbols; DecodeError where it is no map."""
+    """The map at ``at``, only the keys that are symbols. DecodeError if it is not a map."""
     return encode_map([raw for key, raw in pairs(octets, at) if isinstance(key, Symbol)])
 
 
@@ -131,7 +131,7 @@ def _into_list(octets: bytes, at: int) -> int:
 
 
 def plain_outcome(delivery: engine.Pointer, state: int) -> Outcome | None:
-    """The outcome of a remote state outside transactions; None for none (``received``, or nothing)."""
+    """The outcome of a remote state outside transactions; None if it is not an outcome (``received``, or no state)."""
     if state == engine.ACCEPTED:
         return ACCEPTED
     if state == engine.RELEASED:
@@ -146,7 +146,7 @@ def plain_outcome(delivery: engine.Pointer, state: int) -> Outcome | None:
         try:
             annotations = _symbolic(engine.encoded(engine.disposition_annotations(remote)), 0)
         except DecodeError:
-            annotations = b""  # none, or no map
+            annotations = b""  # missing, or not a map
         return Outcome(
             Kind.MODIFIED,
             delivery_failed=bool(engine.disposition_is_failed(remote)),
@@ -156,7 +156,7 @@ def plain_outcome(delivery: engine.Pointer, state: int) -> Outcome | None:
     return None
 
 
-#: the delivery state that says each outcome on the wire
+#: the delivery state of each outcome on the wire
 CODE = {
     Kind.ACCEPTED: engine.ACCEPTED,
     Kind.REJECTED: engine.REJECTED,

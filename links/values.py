@@ -1,7 +1,7 @@
-"""What peers say in maps and lists of symbols, read from its octets.
+"""Values of peers (maps, symbols), decoded from their octets.
 
-Proton's own way to Python objects is for what is well formed: a map whose key is a binary, a string that is no UTF-8
-or a character beyond Unicode end it in an exception of their own. Here all that is a :class:`Refusal`.
+Proton's own conversion to Python objects expects well-formed values: a binary as a map's key, a string that is not
+UTF-8 or a character beyond Unicode raise exceptions of various kinds. Here each of these is a :class:`Refusal`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from links import engine
 
 
 def value(data: engine.Pointer, name: str) -> Any:
-    """What a ``pn_data_t`` holds, as :mod:`coordinator.encoding` has it; None where it is empty."""
+    """The value of a ``pn_data_t``, decoded by :mod:`coordinator.encoding`; None if it is empty."""
     try:
         octets = engine.encoded(data)
         return decode(octets)[0] if octets else None
@@ -23,13 +23,13 @@ def value(data: engine.Pointer, name: str) -> Any:
 
 
 def symbols(data: engine.Pointer, name: str) -> list[str]:
-    """A symbol, or an array of them."""
+    """The symbols of a value that is one symbol or an array of symbols."""
     found = value(data, name)
     return [str(each) for each in (found if type(found) is list else [found]) if isinstance(each, Symbol)]
 
 
 def properties(data: engine.Pointer, name: str) -> dict[str, object]:
-    """Of a connection or a link, as its peer gave them."""
+    """The properties that the peer gave a connection or a link."""
     found = value(data, name)
     if not isinstance(found, Map):
         return {}

@@ -1,4 +1,4 @@
-"""One-dimensional arrays in PostgreSQL's binary format, built in one go: the parameters of the batch statement.
+"""One-dimensional arrays in PostgreSQL's binary format: the parameters of the batch statement.
 
 Layout (PostgreSQL, ``array_send``): int32 dimensions, int32 has-nulls, int32 element OID, then per dimension int32
 length and int32 lower bound, then per element an int32 length and its bytes. An empty array has no dimension.

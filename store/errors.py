@@ -12,7 +12,7 @@
     ├── Fenced             this instance was given up by others; it writes nothing any more
     ├── AddressGone        an address that was posted to is removed
     ├── GroupsChanged      a queue has groups beside the default one, of which the writer did not know
-    ├── AppendOnly         somebody tried to change a half or an op
+    ├── AppendOnly         an attempt to change a half or an op
     ├── AddressExists      an address of that name is there
     ├── Contended          a deadlock, a lock timeout or a serialization failure: the same again may succeed
     ├── Elsewhere          a statement that names its days met a half of another
@@ -49,7 +49,7 @@ class SchemaMismatch(StoreError):
 
 
 class AlreadyDecided(StoreError):
-    """There is an op for the transaction."""
+    """The transaction has an op."""
 
 
 class NotUndecided(StoreError):
@@ -57,7 +57,7 @@ class NotUndecided(StoreError):
 
 
 class CannotCommit(StoreError):
-    """Nobody but its client can commit it."""
+    """Only its client can commit it."""
 
 
 class NotLeased(StoreError):
@@ -65,7 +65,7 @@ class NotLeased(StoreError):
 
 
 class Fenced(StoreError):
-    """Others took this instance for dead; it writes nothing any more."""
+    """Another instance gave this one up; it writes nothing any more."""
 
 
 class AddressGone(StoreError):
@@ -85,11 +85,11 @@ class AddressExists(StoreError):
 
 
 class Contended(StoreError):
-    """Undone because of others; the same again may succeed."""
+    """Undone because of concurrent work; a repetition may succeed."""
 
 
 class Conflict(StoreError):
-    """A constraint holds against it."""
+    """A constraint is violated."""
 
 
 class NoPartition(Conflict):
@@ -105,7 +105,7 @@ class Elsewhere(StoreError):
 
 
 class StoreFault(StoreError):
-    """An error that nobody foresaw."""
+    """An unexpected error."""
 
 
 #: ``op_pkey``, and what a partition calls its own: ``op_20260131_pkey``.
@@ -181,11 +181,11 @@ def translate(error: BaseException) -> StoreError:
 
 
 def _without_sqlstate(error: psycopg.Error) -> StoreError:
-    """No answer of the server: libpq itself, or psycopg."""
+    """An error of libpq or psycopg, not an answer of the server."""
     if isinstance(error, psycopg.errors.ConnectionTimeout):
         return StoreUnavailable("no answer in time")
     if isinstance(error, psycopg.OperationalError):
-        # While connecting libpq says only in words what happened. Only the kind of failure is kept of them.
+        # While connecting, libpq reports errors as text only. Only the kind of failure is kept.
         said = str(error)
         for words in ("Connection refused", "No such file or directory", "could not translate host name"):
             if words.lower() in said.lower():
@@ -210,7 +210,7 @@ def _without_sqlstate(error: psycopg.Error) -> StoreError:
 
 @contextmanager
 def boundary() -> Iterator[None]:
-    """Driver errors that leave the block leave it as a :class:`StoreError`, without the driver's text."""
+    """Turn driver errors that leave the block into a :class:`StoreError`, without the driver's text."""
     try:
         yield
     except (psycopg.Error, DBAPIError) as error:

@@ -1,4 +1,4 @@
-"""What the store asks of the event loop that drives it: watch a descriptor, call back later."""
+"""What the store needs of its event loop: watching a descriptor, calling back later."""
 
 from __future__ import annotations
 

@@ -1,19 +1,19 @@
 """The header's priority (part 3, section 3.2.1; rule P17), and how entries of one group are read by it.
 
-Nearly all messages have the default. A group's entries of that priority are read in ranges of ids; the others, few, by
-an index of their own: those above the default before, those below it after.
+Nearly all messages have the default priority. A group's entries of that priority are read by ranges of ids. The others
+are few and are read by an index of their own: those above the default first, those below it last.
 """
 
 from __future__ import annotations
 
 from enum import IntEnum
 
-#: What a message has that does not say.
+#: The priority of a message that names none.
 DEFAULT = 4
 
 
 class Rank(IntEnum):
-    """In the order in which they are delivered."""
+    """In order of delivery."""
 
     URGENT = 0
     NORMAL = 1
@@ -26,7 +26,7 @@ def rank_of(priority: int) -> Rank:
     return Rank.URGENT if priority > DEFAULT else Rank.PATIENT
 
 
-#: Which entries are of a rank, as a condition of SQL that the index of priorities can prove.
+#: The SQL condition of each rank, in the form that the partial index of priorities has.
 CONDITION = {
     Rank.URGENT: f"priority > {DEFAULT}",
     Rank.NORMAL: f"priority = {DEFAULT}",

@@ -1,4 +1,4 @@
-"""What tells one process from another on a Linux machine, also after its id was given to another program."""
+"""Telling processes apart on a Linux machine, also when the kernel has reused a process id."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import socket
 from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1  # prctl(2)
-# Loaded now: between fork and exec is no time for it.
+# Loaded now, because it must not be loaded between fork and exec.
 _prctl = ctypes.CDLL(None, use_errno=True).prctl
 
 
 def die_with_parent(number: signal.Signals, parent: int) -> None:
     """Have the kernel send ``number`` to this process when the *thread* that started it ends.
 
-    Ends at once when ``parent`` is gone already. A change of user clears it, so it comes after that.
+    Exits at once if ``parent`` has already ended. Call it after a change of user, which clears the setting.
     """
     _prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0)
     if os.getppid() != parent:
@@ -24,7 +24,7 @@ def die_with_parent(number: signal.Signals, parent: int) -> None:
 
 
 def machine() -> str:
-    """Host name, boot id and namespace of process ids: the same only for processes that see each other in ``/proc``."""
+    """Host name, boot id and pid namespace: equal only for processes that see each other in ``/proc``."""
     boot_id = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     return f"{socket.gethostname()} {boot_id} {Path('/proc/self/ns/pid').readlink()}"
 
@@ -39,9 +39,9 @@ def gone(pid: int, start: int) -> bool:
     except ProcessLookupError:
         return True
     except PermissionError:
-        # It is there and another user's: a /proc mounted with hidepid=2 does not show it.
+        # It exists and belongs to another user: a /proc mounted with hidepid=2 does not show it.
         return False
-    # It is there: hidden though ours, or a zombie.
+    # It exists: hidden although ours, or a zombie.
     return Path(f"/proc/{pid}/stat").exists()
 
 
@@ -51,7 +51,7 @@ def start_ticks(pid: int) -> int | None:
         line = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
-    # The second field is the program's name in parentheses, and may hold any character.
+    # The second field is the program's name in parentheses; it may contain any character.
     fields = line.rpartition(")")[2].split()
-    # A zombie has ended; only its parent does not know yet.
+    # A zombie has ended; its parent has not waited for it yet.
     return None if fields[0] in ("Z", "X") else int(fields[19])

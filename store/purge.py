@@ -1,4 +1,4 @@
-"""Throw away what waits at an address. What an instance holds for its consumers stays, and so does what has failed."""
+"""Delete the entries that wait at an address, but not those that an instance holds or that have failed."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from store.ids import UuidV7
 from store.leases import held
 from store.tables import address, consumer_group, entry, op
 
-#: Entries of one SQL transaction: short locks, and an op of bounded size.
+#: Entries deleted in one SQL transaction, so that locks are short and an op is of bounded size.
 CHUNK = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
 class Purged:
-    """``purged``: entries that are gone; ``held``: those left, as an instance holds them or they have failed."""
+    """``purged``: entries deleted; ``held``: entries left, because an instance holds them or they have failed."""
 
     purged: int
     held: int
 
 
 def purge(connection: Connection, name: str, *, chunk: int = CHUNK) -> Purged | None:
-    """Remove the waiting entries of all groups of an address, those of delayed messages too; each chunk commits.
+    """Delete the waiting entries of all groups of an address, delayed ones too. Commits after each chunk.
 
-    The halves stay until retention drops them, with an op ``purge`` that covers them. What comes in meanwhile is not
-    touched. What an instance reads at that very moment may still be delivered; retiring it is then refused (D10).
+    The halves stay until retention drops them; an op ``purge`` covers them. Entries made meanwhile are not touched. An
+    entry that an instance reads at that moment may still be delivered, and its retirement is then refused (D10).
     None: there is no such address.
     """
     with boundary():
@@ -76,7 +76,7 @@ def _purge_group(connection: Connection, group_id: int, ids: UuidV7, chunk: int)
             )
         )
         connection.commit()
-        # Dead rows below are not walked through again.
+        # The next chunk does not scan the dead rows below.
         above = max(row.id for row in gone)
         purged += len(gone)
     return purged

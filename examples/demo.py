@@ -30,7 +30,7 @@ PATIENCE = 300.0
 
 
 class DemoFailed(Exception):
-    """Something did not come out as it must."""
+    """A result is not what it must be."""
 
 
 def say(text: str) -> None:
@@ -39,7 +39,7 @@ def say(text: str) -> None:
 
 def start_service(stack: ExitStack, folder: Path) -> tuple[str, Path]:
     """The service on a free port; its URL and its data folder. Its log goes to ``service.log``."""
-    # Not under the repository: PostgreSQL of root's service runs as another user, who must be able to get there.
+    # Outside the repository: started by root, PostgreSQL runs as another user, who must be able to reach the folder.
     home = Path(tempfile.mkdtemp(prefix="coordinator-demo-"))
     stack.callback(shutil.rmtree, home, ignore_errors=True)
     home.chmod(0o755)
@@ -72,7 +72,7 @@ def start_consumer(stack: ExitStack, url: str, inbox: Path) -> None:
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """Ask ``process`` to stop, and see that it does."""
+    """Ask ``process`` to stop, and check that it does."""
     process.send_signal(signal.SIGTERM)
     try:
         process.wait(timeout=PATIENCE)
@@ -102,7 +102,7 @@ def place_until_killed(database: str, url: str, orders: int, point: str, number:
 
 
 def wait_for_inbox(inbox: Path, count: int) -> Counter[int]:
-    """How often each order is in the inbox, when ``count`` lines are there."""
+    """How often each order is in the inbox, once it has ``count`` lines."""
     deadline = time.monotonic() + PATIENCE
     while True:
         lines = inbox.read_text().splitlines() if inbox.exists() else []
@@ -112,7 +112,7 @@ def wait_for_inbox(inbox: Path, count: int) -> Counter[int]:
 
 
 def reconcile(data_dir: Path, book: Path, out: Path, *, findings: bool) -> list[dict[str, str]]:
-    """Run ``coordinator reconcile``; the findings."""
+    """Run ``coordinator reconcile``; return its findings."""
     done = subprocess.run(
         [
             *(sys.executable, "-m", "coordinator", "reconcile", "--data-dir", str(data_dir)),

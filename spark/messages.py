@@ -54,7 +54,7 @@ _FIXED: Final[dict[int, struct.Struct]] = {
     0x82: struct.Struct(">d"),
 }
 _CONSTANT: Final[dict[int, object]] = {0x40: None, 0x41: True, 0x42: False, 0x43: 0, 0x44: 0, 0x45: ()}
-_OPAQUE: Final = {0x74: 4, 0x84: 8, 0x94: 16}  # decimals of IEEE 754: nobody sends them; kept as bytes
+_OPAQUE: Final = {0x74: 4, 0x84: 8, 0x94: 16}  # IEEE 754 decimals: rare, kept as bytes
 
 _PROPERTIES: Final = 0x73
 _APPLICATION_PROPERTIES: Final = 0x74

@@ -44,7 +44,7 @@ class SourceTable:
 
 
 def _spark_type(column_type: TypeEngine[object]) -> DataType:
-    """The Spark type of a column of the store. Raises ``TypeError`` for one that nobody has mapped yet."""
+    """The Spark type of a column of the store. Raises ``TypeError`` for a type without a mapping."""
     if isinstance(column_type, ARRAY):
         return ArrayType(_spark_type(column_type.item_type), containsNull=True)
     if isinstance(column_type, tables.Xid8):

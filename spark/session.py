@@ -37,7 +37,7 @@ class JavaMissing(Exception):
 def java_home() -> Path:
     """The folder of the Java to use.
 
-    :raises JavaMissing: none, or ``JAVA_HOME`` is none or too old (it was asked for by name, so nothing else is taken).
+    :raises JavaMissing: there is no Java, or ``JAVA_HOME`` is not one or too old (no other is tried then).
     """
     named = os.environ.get("JAVA_HOME")
     if named:

@@ -19,7 +19,7 @@ import pytest
 from coordinator.settings import endpoint
 
 ROOT = Path(__file__).resolve().parent.parent
-#: No event takes this long; who waits longer has found a fault, and the test fails instead of hanging.
+#: No event takes this long: a test that waits longer fails instead of hanging.
 PATIENCE_SECONDS = 60
 
 Command = Callable[..., subprocess.CompletedProcess[str]]

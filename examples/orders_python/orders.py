@@ -59,7 +59,7 @@ orders = Table(
 
 
 def open_database(url: str) -> Engine:
-    """The service's own database, its table made where it is missing."""
+    """The service's own database; makes its table if it is missing."""
     engine = create_engine(url)
     if engine.dialect.name == "sqlite":
 
@@ -84,7 +84,7 @@ class OrderService(MessagingHandler, TransactionHandler):
     """Places one order after the other, each in a transaction of its own."""
 
     def __init__(self, url: str, address: str, database: Connection, last: int, hold: tuple[str, int] | None) -> None:
-        """``hold``: a point (``before-commit``, ``after-commit``) and an order where it waits to be killed."""
+        """``hold``: a point (``before-commit``, ``after-commit``) and the order at which it waits to be killed."""
         super().__init__()
         self._url = url
         self._address = address
@@ -114,7 +114,7 @@ class OrderService(MessagingHandler, TransactionHandler):
         self._post()
 
     def _post(self) -> None:
-        """Step 1, as soon as there are a transaction and credit."""
+        """Step 1, once there is a transaction and credit."""
         if self._transaction is None or self._order is not None or not self._sender.credit:
             return
         self._order = next(self._incoming, None)
@@ -153,7 +153,7 @@ class OrderService(MessagingHandler, TransactionHandler):
         self._stop_at("after-commit", order["id"])
         transaction.commit()
         self._order = self._transaction = None
-        # the next one on the same way: one round trip for both
+        # declare the next one together with the discharge: one round trip for both
         self._container.declare_transaction(self._connection, handler=self)
 
     def _stop_at(self, point: str, number: int) -> None:

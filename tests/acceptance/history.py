@@ -155,7 +155,7 @@ class Worker(threading.Thread):
                     pass
                 except Lost:
                     assert not self.steady, "the connection was lost"
-        except Exception as error:  # noqa: BLE001 - a thread's exception is nobody's otherwise
+        except Exception as error:  # noqa: BLE001 - an exception in a thread would be lost
             self.history.errors.append(f"{self.name}: {type(error).__name__}: {error}")
 
     def _connected(self) -> None:

@@ -109,7 +109,7 @@ def test_groups_are_shared(begin: Begin, address: str) -> None:
 @pytest.mark.rule("D3")
 @pytest.mark.parametrize("stuck", ["from the beginning", "by an unsettled delivery", "by many groups"])
 def test_what_lies_behind_a_group_that_waits(begin: Begin, address: str, stuck: str) -> None:
-    """Many times the window of messages that nobody takes, and others behind them."""
+    """Messages behind many windows of others that no consumer takes."""
     session = begin()
     sender = session.sender(address)
     ones = [f"stuck {number}" for number in range(WINDOW // 2 if stuck == "by many groups" else 1)]
@@ -266,7 +266,7 @@ def test_a_transaction_keeps_its_groups(begin: Begin, address: str) -> None:
 
 
 def test_expiry_and_schedule(begin: Begin, address: str) -> None:
-    """What expires holds nobody up; what is delayed enters its group when it is due."""
+    """An expired message holds up no group; a delayed one enters its group when it is due."""
     session = begin()
     sender = session.sender(address)
     due = section(MESSAGE_ANNOTATIONS, {Symbol("x-opt-delivery-time"): Timestamp(int(time.time() * 1000) + 1000)})

@@ -37,7 +37,7 @@ class Driver:
         )
 
     def line(self) -> Seen:
-        """The next line: a step it waits at, or what it saw. Fails with its errors when there is none."""
+        """The next line: a step at which it waits, or what it saw. Fails with its errors if it ends instead."""
         assert self._process.stdout is not None
         text = self._process.stdout.readline()
         if not text:

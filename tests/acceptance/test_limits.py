@@ -168,7 +168,7 @@ def test_refused_links_that_are_never_detached(begin: Begin, address: str) -> No
 
 @pytest.mark.rule("P5", "P14")
 def test_more_transfers_than_credit(begin: Begin, address: str) -> None:
-    """Part 2, section 2.6.7: 40 in one go for a credit of 10: the link ends, nobody else notices."""
+    """Part 2, section 2.6.7: 40 in one go for a credit of 10: the link ends, other links go on."""
     session, other = begin(), begin()
     sender = session.sender(address)
     transfers = [Transfer(handle=0, delivery_id=n, delivery_tag=b"%d" % n, message_format=0) for n in range(40)]

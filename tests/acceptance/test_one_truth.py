@@ -1,4 +1,4 @@
-"""What became of a transaction is decided in the store, once: whoever is asked, whatever happens meanwhile (T11)."""
+"""A transaction is decided once, in the store: every instance gives the same answer, whatever happens (T11)."""
 
 from __future__ import annotations
 

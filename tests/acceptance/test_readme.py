@@ -17,7 +17,7 @@ from tests.rules import ROOT
 
 
 class Reader:
-    """Who takes the tour: keeps a shell in one terminal, and the service in another."""
+    """A reader who takes the tour, with a shell in one terminal and the service in another."""
 
     def __init__(self, service: Service, folder: Path) -> None:
         self._service = service

@@ -102,7 +102,7 @@ def test_the_database_decides_whether_an_address_is_there(
     assert isinstance(outcomes[1], Rejected)
     assert condition(outcomes[1]) == DELETED
     assert sender.error == DELETED
-    # what the address had belongs to nobody now; nothing has been added
+    # the address's entries belong to no address now; nothing was added
     assert ask(_ORPHANS) == [(1,)]
     _change(
         service,

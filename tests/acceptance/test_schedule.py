@@ -48,7 +48,7 @@ def post(session: Session, address: str, *messages: bytes) -> None:
 
 
 def test_not_before_its_time(begin: Begin, address: str) -> None:
-    """Others go before; nobody sees it meanwhile, and then it is as it was posted."""
+    """Others are delivered before it; no browser sees it meanwhile; then it comes as it was posted."""
     session = begin()
     consumer = session.receiver(address, credit=10)
     at = now() + 1500

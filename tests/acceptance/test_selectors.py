@@ -35,7 +35,7 @@ def bodies(deliveries: list[Delivery]) -> list[Any]:
 
 @pytest.mark.parametrize("descriptor", [SELECTOR, Symbol("apache.org:selector-filter:string")], ids=str)
 def test_the_answer_holds_the_filters_that_are_honoured(begin: Begin, address: str, descriptor: Any) -> None:
-    """A queue cannot leave out what its own connection posts, and nobody knows the third: they are not in it."""
+    """No-local is not honoured on a queue, and the third filter is unknown: both are left out."""
     selector = Described(descriptor, "n > 1")
     asked = {"s": selector, "l": Described(NO_LOCAL, []), "x": Described(Symbol("example:unknown"), "y")}
     link = begin().receiver(filtered(address, asked))
@@ -83,7 +83,7 @@ def test_an_empty_one_selects_everything(begin: Begin, address: str) -> None:
 
 
 def test_a_match_is_found_behind_ten_thousand_others(begin: Begin, address: str, ask: Ask) -> None:
-    """Five windows of messages that nobody here wants lie before it; none of them is leased, then or later."""
+    """Behind five windows of messages that no consumer here selects; none of them is leased, then or later."""
     session = begin()
     control, sender = session.control(), session.sender(address)
     for start in range(0, 10_000, 1000):

@@ -163,7 +163,7 @@ def test_the_first_is_closed_where_it_asked_for_that(dial_to: DialTo, address: s
 
 @pytest.mark.rule("P15")
 def test_the_policy_of_the_one_that_is_there_decides(dial_to: DialTo, address: str) -> None:
-    """As Qpid Broker-J has it: who asked to stay alone cannot be put out by whoever comes later."""
+    """As in Qpid Broker-J: a connection that asked to stay alone is not closed by a later one."""
     first, second, third = dial_to(0), dial_to(1), dial_to(0)
     assert is_admitted(opened(first, address, **alone(CLOSE)))
     assert is_admitted(opened(second, address, **alone(REFUSE)))

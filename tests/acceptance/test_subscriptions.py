@@ -118,7 +118,7 @@ def test_a_lasting_subscription_outlives_its_link_until_it_is_closed(begin: Begi
 
 @pytest.mark.rule("D1")
 def test_a_null_source_finds_a_lasting_subscription_by_its_name(begin: Begin, address: str) -> None:
-    """How a JMS client ends one: attach by name alone, then close; where there is none, not-found."""
+    """How a JMS client ends one: attach by name alone, then close; not-found if there is no such subscription."""
     session = begin(container_id=f"shop-{address}")
     lasting(session, address, "prices").detach(closed=False)
     found = by_name(session, "prices")

@@ -79,7 +79,7 @@ def test_an_unsettled_post_is_answered_before_the_discharge(begin: Begin, addres
 
 @pytest.mark.rule("T22")
 def test_a_settled_post_that_cannot_be_stored_spoils_the_transaction(begin: Begin, address: str) -> None:
-    """Part 4, section 4.4.4: the peer hears of it at the discharge, and nothing is committed."""
+    """Part 4, section 4.4.4: the discharge says so, and nothing is committed."""
     session = begin()
     control, sender = session.control(), session.sender(address)
     txn = control.declare()

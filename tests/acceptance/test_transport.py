@@ -453,7 +453,7 @@ def test_a_frame_of_another_type_is_passed_over(begin: Begin, address: str) -> N
 @pytest.mark.rule("P14")
 @pytest.mark.parametrize("cut", range(1, 60, 7))
 def test_a_frame_cut_off_by_the_end_of_the_stream(begin: Begin, address: str, cut: int) -> None:
-    """Part 2, section 2.3: half a frame is none."""
+    """Part 2, section 2.3: half a frame has no effect."""
     session, other = begin(), begin()
     sender = session.sender(address)
     whole = frame(

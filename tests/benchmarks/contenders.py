@@ -1,4 +1,4 @@
-"""Who takes part: the service, and any other server; each readies itself for a cell, and its cost is read."""
+"""The servers under load: the service, and any other; each prepares for a cell, and its cost is measured."""
 
 from __future__ import annotations
 

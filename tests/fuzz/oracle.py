@@ -151,7 +151,7 @@ class Bystander:
                 self._stopping.wait(0.02)
             assert receiver.drain(20) == []
             peer.close()
-        except BaseException as error:  # noqa: BLE001 - told to whoever asks
+        except BaseException as error:  # noqa: BLE001 - raised by stop()
             self.error = error
 
     def stop(self) -> None:

@@ -169,7 +169,7 @@ def test_version(command: Command) -> None:
 
 
 def test_administration_does_not_wait_for_what_it_does_not_use(tmp_path: Path) -> None:
-    """Spark and Proton take seconds; a person who asks for an outcome has none of them loaded."""
+    """Spark and Proton take seconds to load; `coordinator outcome` loads neither."""
     code = """
 import sys
 from coordinator.__main__ import main

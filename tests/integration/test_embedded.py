@@ -1,4 +1,4 @@
-"""The server that comes along: it starts from whatever it finds, and never outlives its service."""
+"""The embedded server: it starts from any state of its folder, and never outlives its service."""
 
 from __future__ import annotations
 

@@ -365,7 +365,7 @@ create trigger failing before insert on {schema}.half for each statement execute
 @pytest.mark.rule("T8")
 @pytest.mark.parametrize("state", ["53100", "53200", "58030", "40P01", "40001", "55P03"])
 def test_a_store_in_trouble_is_waited_for(store: Store, truth: Truth, state: str) -> None:
-    """A full disk, no memory, a broken file, a deadlock, a serialization failure, a lock not had: nobody's fault."""
+    """A full disk, no memory, a broken file, a deadlock, a serialization failure, a lock timeout: no unit's fault."""
     truth.run(_FAILING.format(most=4, state=state, schema=SCHEMA))
     units = [Post(store) for _ in range(10)]
     store.add(*units)
@@ -434,7 +434,7 @@ def test_a_load_whose_reply_was_lost_says_so(asking: Asking, proxy: Proxy, truth
 def test_a_load_still_at_work_is_ended_before_it_is_given_up(
     asking: Asking, proxy: Proxy, truth: Truth, database_url: str
 ) -> None:
-    """Else it would lease entries after we have looked, and nobody would ever deliver them."""
+    """Else it would lease entries after we have looked, and they would never be delivered."""
     asking.lease()  # of nothing: prepared from now on
     asking.loop.run_until(asking.answered(1))
     _fill(truth, 10)

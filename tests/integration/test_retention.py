@@ -234,7 +234,7 @@ def test_a_long_reader_of_one_day_holds_up_no_other(days: Days, database_url: st
         assert done.emptied == (f"half_{OLD:%Y%m%d}",)
         assert f"half_{OLDER:%Y%m%d}" in done.waiting
         assert days.halves() == [read]
-        # Nobody waits behind the one that could not be locked.
+        # Nothing waits behind the partition that could not be locked.
         reader.execute("set lock_timeout = '1ms'")
         assert reader.execute(b"select count(*) from coordinator.half").fetchone() == (1,)
     days.drop()

@@ -79,7 +79,7 @@ def test_a_worker_that_dies_is_started_again_and_clients_wait(serve: Serve, fold
     (pid,) = service.values("worker ready", "pid")
     os.kill(pid, signal.SIGKILL)
     assert service.until("worker ended")["status"] == -signal.SIGKILL
-    # Nobody accepts now: the connection waits in the socket's queue.
+    # No process accepts now: the connection waits in the socket's queue.
     assert answers(place) == HEADER
     assert service.until("worker ready")["pid"] != pid
 

@@ -31,7 +31,7 @@ HISTORIES: dict[str, list[Step]] = {
         Take(2, 1),
         Retire(2, 1, 1, txn=0),
     ],
-    # T28, T29: else nobody has it, and it comes to nobody
+    # T28, T29: else it is leased and never delivered again
     "a delivery settled under a second transaction is settled": [
         *_ONE_TAKEN,
         AttachControl(3, 0),
@@ -69,7 +69,7 @@ HISTORIES: dict[str, list[Step]] = {
         Retire(2, 0, 0, Outcome.ELSEWHERE),
         Take(2, 1),
     ],
-    # P11: time passes, and among other instances what nobody wants goes back to the store
+    # P11: after a while, beside other instances, entries that no consumer takes go back to the store
     "what a consumer has refused does not come to it by way of the store": [
         *_LINKS,
         AttachControl(3, 0, hasty=True),

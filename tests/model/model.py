@@ -121,7 +121,7 @@ class Stored:
         return self.place == place and self.least <= attempts <= self.most and self.marked is marked
 
     def survived(self, *, sent: bool) -> Stored:
-        """After a crash, which uses up nobody's attempts alone; what was not sent may count as sent (D5)."""
+        """After a crash, which alone uses up no attempts; an entry that was not sent may count as sent (D5)."""
         if self.place != "queue":
             return self
         least = max(self.least, min(self.least + 1, MAX_ATTEMPTS - 1)) if sent else self.least

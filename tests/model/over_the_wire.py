@@ -314,7 +314,7 @@ class OverTheWire(Driver):
             due = self.model.due.get(label)
             if due is not None and None not in due.allowed:
                 self._hear(label, sender, number)
-        # T11: whatever was decided is remembered, and whoever asks waits for it
+        # T11: a decision is remembered, and a question waits for it
         for txn in self.model.txns.values():
             if txn.pending:
                 found = answer_of(self._asking.discharge(self.txn_ids[txn.number], fail=txn.op == "rollback"))

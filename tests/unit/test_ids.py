@@ -1,4 +1,4 @@
-"""Identifiers (``store/ids.py``) grow, whatever the clock does, and are nobody else's (rule T7)."""
+"""Identifiers (``store/ids.py``) grow, whatever the clock does, and are never given twice (rule T7)."""
 
 from __future__ import annotations
 

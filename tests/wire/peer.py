@@ -598,7 +598,7 @@ class Receiver(Link):
         )
 
     def take(self) -> Delivery:
-        """The next delivery, which must come; credit is given where there is none."""
+        """The next delivery, which must come; gives credit if the link has none."""
         if not self.arrived and self.link_credit <= 0:
             self.credit(1)
         while not self.arrived:

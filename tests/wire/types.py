@@ -200,7 +200,7 @@ def symbols(*names: str) -> Array:
 
 
 def decode(data: bytes, at: int = 0) -> tuple[Any, int]:
-    """The value at ``at`` and the offset behind it. Malformed where there is none."""
+    """The value at ``at`` and the offset behind it. Malformed if there is no value."""
     code, at = _octet(data, at)
     if code == 0x00:
         descriptor, at = decode(data, at)

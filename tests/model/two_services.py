@@ -1,0 +1,394 @@
+"""Random histories over two services on one store, with faults: no answer may contradict an earlier or a later one.
+
+What is checked needs no model of what happens when: each transaction has one outcome, whoever is asked and whenever,
+and the store holds all of its messages or none. Faults are kill -9 of a worker and of a service, SIGSTOP, and database
+connections that are cut on both sides, cut on one, or held up.
+
+``python -m tests.model.two_services --histories 300 --seed 1``: a long run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import random
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import psycopg
+from proton import Sender
+
+from store import migrations
+from store.embedded import EmbeddedServer
+from tests.acceptance.engine_client import Answer, Client, Detached, Lost
+from tests.fix_proxy import Proxy
+from tests.fix_service import PATIENCE, Service
+from tests.workers import pids_of_workers
+
+STEPS = 40
+CLIENTS = 2
+#: A worker that stands still for so long is given up; now and then one does.
+LONG_STOP_SECONDS = 12.0
+
+COMMITTED, ROLLED_BACK = "commit", "rollback"
+#: of a transaction of this store, whose discharge asked for a commit, and for a rollback
+_MEANS_COMMITTED = {(True, False, ""), (False, True, "amqp:illegal-state")}
+_MEANS_ROLLED_BACK = {
+    (True, True, ""),
+    (False, False, "amqp:transaction:rollback"),
+    (False, False, "amqp:transaction:timeout"),
+}
+#: says nothing: it is under way on this connection already, or the store was away
+_UNDER_WAY = "under way already"
+_NO_WORD = "amqp:internal-error"
+
+
+@dataclass
+class Txn:
+    """A transaction with work, and all that was ever said of it: the outcome, by whom, after how many seconds."""
+
+    id: bytes
+    end: End
+    bodies: list[str]
+    declared: float = field(default_factory=time.monotonic)
+    discharged: bool = False
+    heard: list[tuple[str, str, float]] = field(default_factory=list)
+
+    def hear(self, answer: Answer, fail: bool, who: str) -> str | None:
+        """Take in an answer; what is wrong with it."""
+        said = (answer.accepted, fail, answer.condition)
+        if said in _MEANS_COMMITTED and _UNDER_WAY not in answer.description:
+            outcome = COMMITTED
+        elif said in _MEANS_ROLLED_BACK:
+            outcome = ROLLED_BACK
+        elif _UNDER_WAY in answer.description or answer.condition == _NO_WORD:
+            return None
+        else:
+            return f"{UUID(bytes=self.id)} with fail={fail} is answered {answer} by {who}"
+        self.heard.append((outcome, who, round(time.monotonic() - self.declared, 3)))
+        if len({outcome for outcome, _, _ in self.heard}) > 1:
+            return f"{UUID(bytes=self.id)} is answered {self.heard}"
+        return None
+
+
+@dataclass
+class End:
+    """One service: its process, its way to the database, and the clients that work at it."""
+
+    name: str
+    service: Service
+    proxy: Proxy
+    clients: list[tuple[Client, Sender]] = field(default_factory=list)
+    #: a worker that was stopped, and when it goes on
+    stopped: tuple[int, float] | None = None
+    #: wires that are held, and until when
+    held: tuple[contextlib.ExitStack, float] | None = None
+
+    @property
+    def well(self) -> bool:
+        return self.stopped is None and self.held is None
+
+    def mend(self, *, at_once: bool = False) -> None:
+        now = time.monotonic()
+        if self.stopped is not None and (at_once or now >= self.stopped[1]):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.stopped[0], signal.SIGCONT)
+            self.stopped = None
+        if self.held is not None and (at_once or now >= self.held[1]):
+            self.held[0].close()
+            self.held = None
+
+
+@dataclass
+class Asked:
+    txn: Txn
+    fail: bool
+    client: Client
+    delivery: Any
+    who: str
+
+
+class History:
+    """One history; :attr:`wrong` is what must not be."""
+
+    def __init__(self, ends: list[End], url: str, seed: int, faults: Counter[str]) -> None:
+        self._ends = ends
+        self._url = url
+        self._dice = random.Random(seed)
+        self._name = f"history-{seed}-{time.monotonic_ns()}"
+        self._faults = faults
+        self.txns: list[Txn] = []
+        self._asked: list[Asked] = []
+        self._askers: list[Client] = []
+        self.wrong: list[str] = []
+
+    def run(self) -> list[str]:
+        for end in self._ends:
+            self._connect(end)
+        weighted: dict[Callable[[], None], int] = {
+            self._work: 30,
+            self._discharge: 30,
+            self._ask: 20,
+            self._fault: 12,
+            self._cut_client: 5,
+        }
+        actions, weights = list(weighted), list(weighted.values())
+        for _ in range(STEPS):
+            for end in self._ends:
+                end.mend()
+            self._dice.choices(actions, weights)[0]()
+            self._turn(self._dice.choice((0.0, 0.0, 0.002, 0.02)))
+        for end in self._ends:
+            if end.stopped is not None and end.stopped[1] - time.monotonic() > 1:  # to be given up
+                while time.monotonic() < end.stopped[1]:
+                    self._turn(0.1)
+            end.mend(at_once=True)
+        deadline = time.monotonic() + PATIENCE
+        while self._asked:
+            assert time.monotonic() < deadline, f"no answer: {self._asked}"
+            self._turn(0.05)
+        self._check()
+        for client in [*self._askers, *(client for end in self._ends for client, _ in end.clients)]:
+            client.cut()
+        for end in self._ends:
+            end.clients.clear()
+        return self.wrong
+
+    # -- clients
+
+    def _patiently(self, end: End) -> Client:
+        """A connection, once the service is there again."""
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            try:
+                client = Client(end.service.port, f"{self._name}-{len(self._askers)}-{time.monotonic_ns()}")
+                client.control  # noqa: B018 - it is served when this is answered
+            except (Lost, Detached):
+                assert time.monotonic() < deadline, f"{end.name} does not come back"
+                time.sleep(0.05)
+            else:
+                return client
+
+    def _connect(self, end: End) -> None:
+        while len(end.clients) < CLIENTS:
+            client = self._patiently(end)
+            try:
+                end.clients.append((client, client.sender(self._name)))
+            except (Lost, Detached):
+                client.cut()
+
+    def _turn(self, seconds: float) -> None:
+        """Everybody writes and reads; what was answered is taken in."""
+        until = time.monotonic() + seconds
+        while True:
+            for end in self._ends:
+                end.clients = [(client, sender) for client, sender in end.clients if _turned(client)]
+            self._askers = [client for client in self._askers if _turned(client)]
+            rest = []
+            for asked in self._asked:
+                if asked.delivery.remote_state:
+                    self._hear(asked.txn, asked.client.answer_of(asked.delivery), asked.fail, asked.who)
+                elif not asked.client.lost:
+                    rest.append(asked)
+            self._asked = rest
+            if time.monotonic() >= until:
+                return
+            time.sleep(0.001)
+
+    def _hear(self, txn: Txn, answer: Answer, fail: bool, who: str) -> None:
+        if wrong := txn.hear(answer, fail, who):
+            self.wrong.append(wrong)
+
+    # -- steps
+
+    def _work(self) -> None:
+        end = self._dice.choice(self._ends)
+        if not end.well:
+            return
+        self._connect(end)
+        client, sender = self._dice.choice(end.clients)
+        try:
+            txn = Txn(client.declare(), end, [])
+            for number in range(self._dice.randint(1, 3)):
+                body = f"{len(self.txns)}/{number}"
+                client.post(sender, body, txn=txn.id)
+                txn.bodies.append(body)
+        except (Lost, Detached):
+            return
+        self.txns.append(txn)
+        txn.heard.clear()
+        if self._dice.random() < 0.5:
+            self._ask_at(txn, client, fail=self._dice.random() < 0.2, who=f"{end.name} (its own)")
+            txn.discharged = True
+
+    def _discharge(self) -> None:
+        left = [txn for txn in self.txns if not txn.discharged and txn.end.clients]
+        if left:
+            txn = self._dice.choice(left)
+            txn.discharged = True
+            # perhaps on the connection that declared it, perhaps on another
+            client = self._dice.choice(txn.end.clients)[0]
+            self._ask_at(txn, client, fail=self._dice.random() < 0.2, who=txn.end.name)
+
+    def _ask(self) -> None:
+        there = [end for end in self._ends if end.well]
+        if not there or not self.txns:
+            return
+        end = self._dice.choice(there)
+        client = self._patiently(end)
+        self._askers.append(client)
+        for txn in self._dice.sample(self.txns[-4:], min(2, len(self.txns[-4:]))):
+            self._ask_at(txn, client, fail=self._dice.random() < 0.3, who=f"{end.name} (asked)")
+
+    def _ask_at(self, txn: Txn, client: Client, *, fail: bool, who: str) -> None:
+        try:
+            self._asked.append(Asked(txn, fail, client, client.ask_discharge(txn.id, fail=fail), who))
+            client.turn(0)
+        except (Lost, Detached):
+            pass
+
+    def _cut_client(self) -> None:
+        clients = [client for end in self._ends for client, _ in end.clients]
+        if clients:
+            self._dice.choice(clients).cut()
+
+    def _fault(self) -> None:
+        end = self._dice.choice(self._ends)
+        if not end.well:
+            return
+        kind = self._dice.choice(("worker", "worker", "service", "stop", "stop", "cut", "one side", "hold", "hold"))
+        if kind == "stop" and self._dice.random() < 0.05:
+            kind = "long stop"
+        self._faults[kind] += 1
+        until = time.monotonic() + self._dice.uniform(0.01, 0.5)
+        if kind == "worker":
+            os.kill(pids_of_workers(end.service, count=1)[0], signal.SIGKILL)
+        elif kind == "service":
+            end.service.kill()
+            end.service.restart()
+        elif kind == "stop":
+            self._stop(end, until)
+        elif kind == "long stop":
+            self._stop(end, time.monotonic() + LONG_STOP_SECONDS)
+        elif kind == "cut":
+            end.proxy.cut()
+        elif kind == "one side":
+            end.proxy.cut_client_side()
+        else:
+            stack = contextlib.ExitStack()
+            stack.enter_context(end.proxy.held(self._dice.choice(("requests", "replies", "connections"))))
+            end.held = (stack, until)
+            if self._dice.random() < 0.5:
+                end.proxy.cut_client_side()
+
+    @staticmethod
+    def _stop(end: End, until: float) -> None:
+        pid = pids_of_workers(end.service, count=1)[0]
+        os.kill(pid, signal.SIGSTOP)
+        end.stopped = (pid, until)
+
+    # -- what must be so
+
+    def _check(self) -> None:
+        """Everything is well again: each is asked, twice, and the store is looked at."""
+        for end in (*self._ends, *reversed(self._ends)):
+            left = list(self.txns)
+            while left:
+                client = self._patiently(end)
+                try:
+                    while left:
+                        fail = self._dice.random() < 0.5
+                        answer = client.discharge(left[-1].id, fail=fail)
+                        if answer.condition == _NO_WORD:
+                            time.sleep(0.05)
+                            continue
+                        self._hear(left.pop(), answer, fail, f"{end.name} (at the end)")
+                except Lost:
+                    continue
+                client.cut()
+        with psycopg.connect(self._url) as connection:
+            for txn in self.txns:
+                if txn.heard:
+                    self._compare(connection, txn)
+
+    def _compare(self, connection: psycopg.Connection[Any], txn: Txn) -> None:
+        txn_id = UUID(bytes=txn.id)
+        ops = connection.execute(b"select decision from coordinator.op where id = %s", [txn_id]).fetchall()
+        halves = connection.execute(
+            b"select count(*), count(e.id) from coordinator.half h left join coordinator.entry e on e.half_id = h.id "
+            b"where h.txn_id = %s",
+            [txn_id],
+        ).fetchone()
+        outcome = txn.heard[-1][0]
+        wanted = len(txn.bodies) if outcome == COMMITTED else 0
+        if ops != [(outcome,)] or halves != (wanted, wanted):
+            self.wrong.append(f"{txn_id}: {txn.heard}; the store has {ops} and {halves}, not {wanted}")
+
+
+def _turned(client: Client) -> bool:
+    if not client.lost:
+        with contextlib.suppress(Lost):
+            client.turn(0)
+    return not client.lost
+
+
+@contextlib.contextmanager
+def two_services(url: str, folder: Path) -> Iterator[list[End]]:
+    """On the store of ``url``, each with a way of its own to it."""
+    ends: list[End] = []
+    try:
+        for number in range(2):
+            proxy = Proxy(url)
+            service = Service(folder / f"service-{number}", {"database_url": proxy.url})
+            ends.append(End(f"service {number}", service, proxy))
+            service.start()
+        yield ends
+    finally:
+        for end in ends:
+            end.mend(at_once=True)
+            end.service.discard()
+            end.proxy.close()
+
+
+def run(ends: list[End], url: str, seeds: range, told: Callable[[str], object] = print) -> Counter[str]:
+    """One history for each seed; AssertionError at the first that goes wrong. What was done, counted."""
+    counts: Counter[str] = Counter()
+    for seed in seeds:
+        history = History(ends, url, seed, counts)
+        wrong = history.run()
+        assert not wrong, f"seed {seed}:\n" + "\n".join(wrong)
+        counts["histories"] += 1
+        counts["transactions"] += len(history.txns)
+        counts["answers"] += sum(len(txn.heard) for txn in history.txns)
+        counts["committed"] += sum(txn.heard[-1][0] == COMMITTED for txn in history.txns if txn.heard)
+        told(f"seed {seed}: {dict(counts)}")
+    return counts
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.model.two_services", description=__doc__)
+    parser.add_argument("--histories", type=int, default=300)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--folder", type=Path, required=True, help="a short path that every user may pass through")
+    chosen = parser.parse_args()
+    server = EmbeddedServer(chosen.folder / "store")
+    url = server.start()
+    try:
+        migrations.upgrade(url)
+        with two_services(url, chosen.folder) as ends:
+            run(ends, url, range(chosen.seed, chosen.seed + chosen.histories))
+    finally:
+        server.stop()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

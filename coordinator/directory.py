@@ -161,6 +161,13 @@ class Directory:
         )
 
     def _looked_up(self, name: str, origin: str, topic: bool, rows: list[Row] | StoreError, *, made: bool) -> None:
+        try:
+            self._go_on(name, origin, topic, rows, made=made)
+        except Exception:  # noqa: BLE001 - whatever it is, who waits for the address must hear
+            self._service.loop.contain(self._looked_up)
+            self._tell(name, origin, Refusal(Condition.INTERNAL_ERROR, "the service failed; its log says more"))
+
+    def _go_on(self, name: str, origin: str, topic: bool, rows: list[Row] | StoreError, *, made: bool) -> None:
         if not isinstance(rows, list):
             refusal = Refusal(Condition.INTERNAL_ERROR, "the store cannot say whether the address exists")
             self._tell(name, origin, refusal)
@@ -260,7 +267,10 @@ class Directory:
 
     def _tell(self, name: str, origin: str, found: Address | Refusal) -> None:
         for callback in self._waiting.pop((name, origin), ()):
-            callback(found)
+            try:
+                callback(found)
+            except Exception:  # noqa: BLE001 - whatever it is, it is that link's
+                self._service.loop.contain(callback)
 
     def remove_dynamic(self, address: Address) -> None:
         """The link (or connection) that it lived with is gone; so are its messages."""

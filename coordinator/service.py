@@ -160,7 +160,11 @@ class Service:
             dirty = self.dirty_queues
             self.dirty_queues = []
             for queue in dirty:
-                queue.pump()
+                try:
+                    queue.pump()
+                except Exception:  # noqa: BLE001 - whatever it is, it is this queue's
+                    for consumer in [queue, *queue.consumers, *queue.browsers]:
+                        self.loop.contain(consumer)
         if self._settling:
             self.commit.add(Settlement(self, self._settling))
             self._settling = []
@@ -169,7 +173,10 @@ class Service:
             ended = self._congestion_ends
             self._congestion_ends = []
             for callback in ended:
-                callback()
+                try:
+                    callback()
+                except Exception:  # noqa: BLE001 - whatever it is, it is the callback's
+                    self.loop.contain(callback)
         return active
 
     def when_uncongested(self, callback: Callable[[], None]) -> None:
@@ -532,12 +539,18 @@ class Service:
             if not txn.open:
                 continue
             if age >= txn.timeout:
-                self._remember_timeout(txn)
-                txn.abandon(TxnEvent.TIMEOUT, "timeout", timed_out(txn.timeout))
+                self._time_out(txn)
             elif age >= register_after and not txn.registered and not txn.empty and len(unknown) < MOST_AT_ONCE:
                 unknown.append(txn)
         if unknown:
             self.commit.add(Registration(unknown))
+
+    def _time_out(self, txn: Transaction) -> None:
+        self._remember_timeout(txn)
+        try:
+            txn.abandon(TxnEvent.TIMEOUT, "timeout", timed_out(txn.timeout))
+        except Exception:  # noqa: BLE001 - whatever it is, it is this transaction's
+            self.loop.contain(txn)
 
     def _remember_timeout(self, txn: Transaction) -> None:
         self._timed_out[txn.id] = txn.timeout

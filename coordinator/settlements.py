@@ -38,12 +38,19 @@ class Settlement:
 
     def durable(self) -> None:
         for entry, outcome in self._items:
-            if entry.link is not None:
-                entry.link.retired(entry, outcome)
-            outcomes.settle(entry, outcome)
-            if outcome is not outcomes.ACCEPTED:
-                entry.queue.returning -= 1
-                entry.queue.touch()
+            link = entry.link
+            try:
+                self._settle(entry, outcome)
+            except Exception:  # noqa: BLE001 - the settlements of other links are not concerned
+                self._service.loop.contain(link)
+
+    def _settle(self, entry: Entry, outcome: Outcome) -> None:
+        if entry.link is not None:
+            entry.link.retired(entry, outcome)
+        outcomes.settle(entry, outcome)
+        if outcome is not outcomes.ACCEPTED:
+            entry.queue.returning -= 1
+            entry.queue.touch()
 
     def refused(self, error: StoreError) -> None:
         if len(self._items) > 1:  # one of them: each by itself

@@ -22,6 +22,7 @@ import structlog
 from coordinator.errors import Condition
 from links import engine
 from links.connection import Connection
+from links.containment import connection_of, name_of
 from links.greeting import Greeting
 from links.link import Link
 
@@ -223,15 +224,43 @@ class Reactor:
                 self._contain(event)
             pop(events)
 
-    def _contain(self, event: engine.Pointer) -> None:
-        """A defect of ours while one connection's event was handled: it ends that connection, and no other (P14).
-
-        All that the connection held is let go. Where even that fails, the worker ends, and the store puts things right.
-        """
-        log.exception("internal error", kind=engine.event_type(event))
-        connection = self.by_transport.get(engine.event_transport(event))
+    def contain(self, what: object) -> None:
+        """A defect of ours: it ends the connection that ``what`` belongs to, and no other (P14)."""
+        connection = connection_of(what)
+        log.exception("internal error", what=name_of(what), peer=connection.peer if connection is not None else None)
         if connection is not None:
+            self._end(connection)
+
+    def _contain(self, event: engine.Pointer) -> None:
+        """The same while an event of the engine was handled."""
+        connection = self.by_transport.get(engine.event_transport(event))
+        log.exception(
+            "internal error", kind=engine.event_type(event), peer=connection.peer if connection is not None else None
+        )
+        if connection is not None:
+            self._end(connection)
+
+    def _end(self, connection: Connection) -> None:
+        """All that it held is let go. Where even that fails it is closed without a word."""
+        if connection.closing:
+            self._abandon(connection)
+            return
+        try:
             connection.force_close(Condition.INTERNAL_ERROR, "an internal error; the service's log says more")
+        except Exception:
+            log.exception("internal error", what="force_close", peer=connection.peer)
+            self._abandon(connection)
+
+    def _abandon(self, connection: Connection) -> None:
+        """Its socket goes; what is left in the engine is never used again."""
+        if connection.open:
+            connection.open = False
+            self._connections.pop(connection.fd, None)
+            self.by_transport.pop(connection.transport, None)
+            self._unopened.pop(connection, None)
+            with suppress(OSError):
+                self._epoll.unregister(connection.fd)
+            connection.socket.close()
 
     # -- a store that does not keep up
 
@@ -367,14 +396,24 @@ class Reactor:
             for connection in dirty:
                 connection.dirty = False
                 if connection.open:
-                    self._write(connection)
-                    if connection.starved and connection.open:
-                        connection.feed()
+                    try:
+                        self._write(connection)
+                        if connection.starved and connection.open:
+                            connection.feed()
+                    except Exception:  # noqa: BLE001 - whatever it is, it is this connection's
+                        self.contain(connection)
 
     # -- running
 
     def stop(self) -> None:
         self._stopping = True
+
+    def _call(self, callback: Callable[..., object], *arguments: object) -> None:
+        """What goes wrong in it costs the connection it belongs to."""
+        try:
+            callback(*arguments)
+        except Exception:  # noqa: BLE001 - whatever it is, it is the callback's
+            self.contain(callback)
 
     def run(self) -> None:
         poll = self._epoll.poll
@@ -382,7 +421,7 @@ class Reactor:
         while not self._stopping:
             now = time.monotonic()
             while deadlines and deadlines[0][0] <= now:
-                heappop(deadlines)[2]()
+                self._call(heappop(deadlines)[2])
             wait = _LONGEST_WAIT_SECONDS
             if deadlines:
                 wait = min(wait, max(0.0, deadlines[0][0] - now))
@@ -391,18 +430,31 @@ class Reactor:
             for fd, events in poll(wait, _MOST_EVENTS):
                 connection = self._connections.get(fd)
                 if connection is not None:
-                    if events & _GONE and connection.paused:
-                        self.close(connection)
-                        continue
-                    if events & ~_OUT:
-                        self._read(connection)
-                    if events & _OUT:
-                        connection.mark()
+                    try:
+                        self._serve(connection, events)
+                    except Exception:  # noqa: BLE001 - whatever it is, it is this connection's
+                        self.contain(connection)
                     continue
                 callback = self._callbacks.get(fd)
                 if callback is not None:
-                    callback(events)
-            self.end_turn()
+                    self._call(callback, events)
+            self._gather()
             self._flush()
-            while self.end_turn():  # writing made room for more deliveries
+            while self._gather():  # writing made room for more deliveries
                 self._flush()
+
+    def _serve(self, connection: Connection, events: int) -> None:
+        if events & _GONE and connection.paused:
+            self.close(connection)
+            return
+        if events & ~_OUT:
+            self._read(connection)
+        if events & _OUT:
+            connection.mark()
+
+    def _gather(self) -> bool:
+        try:
+            return self.end_turn()
+        except Exception:  # noqa: BLE001 - what a turn has gathered contains its own; this is what is left
+            self.contain(self.end_turn)
+            return False

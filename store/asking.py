@@ -138,6 +138,7 @@ class Queries:
         notified: Callable[[str, str], None],
         connected: Callable[[], None],
     ) -> None:
+        self._loop = loop
         self._waiting: deque[tuple[Query, Sequence[bytes | None], Callback]] = deque()
         self._busy = False
         self._backend = 0
@@ -197,14 +198,21 @@ class Queries:
         if isinstance(answer, StoreError):
             log.error("query refused", query=query.name.decode(), error=str(answer))
             self._kick()
-            callback(answer)
+            self._call(callback, answer)
             return
         result = answer[-1]
         loader = Transformer()
         loader.set_pgresult(result)
         rows: list[Row] = loader.load_rows(0, result.ntuples, tuple)
         self._kick()
-        callback(rows)
+        self._call(callback, rows)
+
+    def _call(self, callback: Callable[..., None], *arguments: object) -> None:
+        """What an asker does with its answer concerns no other."""
+        try:
+            callback(*arguments)
+        except Exception:  # noqa: BLE001 - whatever it is, it is the asker's
+            self._loop.contain(callback)
 
     def connected(self) -> None:
         if self._doubtful:
@@ -215,10 +223,10 @@ class Queries:
     def _settled(self) -> None:
         self._doubtful = False
         in_doubt, self._in_doubt = self._in_doubt, []
-        self._told()
+        self._call(self._told)
         self._kick()
         for callback in in_doubt:
-            callback(StoreUnavailable("the connection was lost while the question was under way"))
+            self._call(callback, StoreUnavailable("the connection was lost while the question was under way"))
 
     def lost(self) -> None:
         if self._busy:
@@ -230,4 +238,4 @@ class Queries:
                 self._in_doubt.append(callback)
 
     def notified(self, channel: str, payload: str) -> None:
-        self._notified(channel, payload)
+        self._call(self._notified, channel, payload)

@@ -129,7 +129,12 @@ class Connection:
             self._fd = -1
 
     def _event(self, events: int) -> None:
-        self._step(events)
+        try:
+            self._step(events)
+        except Exception:  # noqa: BLE001 - a defect of ours; what the connection was about is in doubt
+            self._loop.contain(self._step)
+            if self._pg is not None:
+                self._gone("an internal error")
 
     def _poll(self, events: int) -> None:
         pg = self._pg

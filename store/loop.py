@@ -17,3 +17,8 @@ class Loop(Protocol):
     def forget(self, fd: int) -> None: ...
 
     def call_later(self, seconds: float, callback: Callable[[], None]) -> None: ...
+
+    def contain(self, what: object) -> None:
+        """To be called while an exception is handled that nothing foresaw. It arose in ``what``, a callback or a unit,
+        and costs the connection that this belongs to, where there is one; everything else goes on.
+        """

@@ -21,6 +21,8 @@ class EpollLoop:
         self._callbacks: dict[int, Callable[[int], None]] = {}
         self._deadlines: list[tuple[float, int, Callable[[], None]]] = []
         self._number = count()
+        #: what exceptions arose in; None: they are not contained
+        self.contained: list[object] | None = None
         self.end_turn: Callable[[], object] = lambda: None
 
     def watch(self, fd: int, events: int, callback: Callable[[int], None]) -> None:
@@ -37,6 +39,12 @@ class EpollLoop:
 
     def call_later(self, seconds: float, callback: Callable[[], None]) -> None:
         heappush(self._deadlines, (time.monotonic() + seconds, next(self._number), callback))
+
+    def contain(self, what: object) -> None:
+        """What a test did not ask for fails it."""
+        if self.contained is None:
+            raise
+        self.contained.append(what)
 
     def turn(self, longest: float = 0.01) -> None:
         now = time.monotonic()

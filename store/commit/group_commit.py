@@ -25,7 +25,7 @@ from store.commit.batch import Batch
 from store.commit.large import MAKE_PIECES, Step
 from store.commit.parts import SETUP, statement
 from store.commit.unit import Unit
-from store.errors import Contended, Fenced, NoPartition, StoreError
+from store.errors import Contended, Fenced, NoPartition, StoreError, StoreFault
 from store.libpq import Connection
 from store.loop import Loop
 from store.old_backend import OldBackend
@@ -70,6 +70,7 @@ class GroupCommit:
         self._old_backend = OldBackend(loop, self._connection)
         self._answers: deque[tuple[list[Unit], StoreError | None]] = deque()
         self._answering = False
+        self._sending = False
         # Refused for one unit's fault: halves of the batch still to be tried, oldest first, before anything newer.
         self._salvage: deque[list[Unit]] = deque()
         self._waiting: deque[tuple[Unit, int]] = deque()
@@ -99,7 +100,8 @@ class GroupCommit:
     @property
     def idle(self) -> bool:
         """Nothing waits and nothing is under way."""
-        return self._under_way is None and not self._next.units and not self._waiting and not self._salvage
+        waits = self._next.units or self._waiting or self._salvage or self._answers
+        return self._under_way is None and not waits
 
     @property
     def congested(self) -> bool:
@@ -119,19 +121,48 @@ class GroupCommit:
             self._waiting_octets += octets + _UNIT_OCTETS
         else:
             batch.units.append(unit)
+            try:
+                unit.write(batch)
+            except Exception:  # noqa: BLE001 - whatever it is, it is the unit's
+                self._next = self._without(batch, unit)
+
+    def _write(self, batch: Batch, unit: Unit) -> Batch:
+        """The batch, with the unit where that can be written."""
+        batch.units.append(unit)
+        try:
             unit.write(batch)
+        except Exception:  # noqa: BLE001 - whatever it is, it is the unit's
+            return self._without(batch, unit)
+        return batch
+
+    def _without(self, batch: Batch, broken: Unit) -> Batch:
+        """``write`` raised, perhaps after the first rows: the unit is refused, and the others are written anew into a
+        batch that has no part of it.
+        """
+        log.exception("unit refused: it cannot be written", unit=type(broken).__name__)
+        self._answers.append(([broken], StoreFault("an internal error kept it from being written")))
+        anew = Batch()
+        for unit in batch.units:
+            if unit is not broken:
+                anew = self._write(anew, unit)
+        return anew
 
     def kick(self) -> None:
-        """End of a turn: if nothing is under way, send what waits."""
-        if self._under_way is None and (self._next.units or self._salvage) and self._connection.idle:
-            self._send_next()
+        """End of a turn: if nothing is under way, send what waits; then answer what is decided."""
+        if not self._sending:
+            self._sending = True
+            try:
+                while self._under_way is None and (self._next.units or self._salvage) and self._connection.idle:
+                    self._send_next()
+            finally:
+                self._sending = False
+            self._tell()
 
     def _send_next(self) -> None:
         if self._salvage:
             batch = Batch()
             for unit in self._salvage.popleft():
-                batch.units.append(unit)
-                unit.write(batch)
+                batch = self._write(batch, unit)
         else:
             batch = self._next
             self._next = Batch()
@@ -141,8 +172,7 @@ class GroupCommit:
             while waiting and next_batch.octets < limits.octets and next_batch.rows < limits.messages:
                 unit, octets = waiting.popleft()
                 self._waiting_octets -= octets + _UNIT_OCTETS
-                next_batch.units.append(unit)
-                unit.write(next_batch)
+                next_batch = self._next = self._write(next_batch, unit)
         self._send(batch)
 
     def _send(self, batch: Batch) -> None:
@@ -150,7 +180,13 @@ class GroupCommit:
         self._backend = self._connection.backend_pid
         self._sent += 1
         batch.number = self._sent
-        parts, parameters = batch.parts()
+        try:
+            parts, parameters = batch.parts()
+        except Exception:
+            log.exception("a batch cannot be encoded", units=len(batch.units))
+            self._under_way = None
+            self._refused(batch, StoreFault("an internal error kept it from being written"))
+            return
         if not parts:  # units with nothing to write
             self._under_way = None
             self._finish(batch)
@@ -221,22 +257,25 @@ class GroupCommit:
 
     def _answer(self, units: list[Unit], error: StoreError | None) -> None:
         """Tell them, batch after batch in the order of the commits."""
-        answers = self._answers
-        answers.append((units, error))
+        self._answers.append((units, error))
         self.kick()  # the next batch is on its way before we answer; one without rows comes back here at once
+
+    def _tell(self) -> None:
         if self._answering:
             return
         self._answering = True
-        try:
-            while answers:
-                units, error = answers.popleft()
-                for unit in units:
+        answers = self._answers
+        while answers:
+            units, error = answers.popleft()
+            for unit in units:
+                try:
                     if error is None:
                         unit.durable()
                     else:
                         unit.refused(error)
-        finally:
-            self._answering = False
+                except Exception:  # noqa: BLE001 - whatever it is, it is the unit's
+                    self._loop.contain(unit)
+        self._answering = False
 
     def _refused(self, batch: Batch, error: StoreError) -> None:
         units = batch.units

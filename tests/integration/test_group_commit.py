@@ -192,6 +192,59 @@ def test_units_without_rows_wait_for_those_before_them(store: Store) -> None:
     assert sum(isinstance(unit.heard[0], AlreadyDecided) for unit in units) == 30
 
 
+# -- defects of ours
+
+
+class Broken(Post):
+    """Unit: fails ``where``, in ``write`` after its first rows."""
+
+    def __init__(self, store: Store, where: str) -> None:
+        super().__init__(store, 2)
+        self.where = where
+
+    def write(self, batch: Batch) -> None:
+        super().write(batch)
+        if self.where == "write":
+            raise ZeroDivisionError
+        if self.where == "parts":
+            batch.half(1 << 70, self.txn_id, 1, b"")
+
+    def durable(self) -> None:
+        super().durable()
+        if self.where == "durable":
+            raise ZeroDivisionError
+
+
+@pytest.mark.rule("P14")
+@pytest.mark.parametrize("where", ["write", "parts"])
+@pytest.mark.parametrize("most", [1, 5, 2000])
+def test_a_unit_that_cannot_be_written_leaves_nothing(database_url: str, truth: Truth, where: str, most: int) -> None:
+    """Whether it is written into the next batch at once, when its turn comes, or again after a refusal."""
+    with running(database_url, Limits(messages=most)) as store:
+        units: list[Post] = [Broken(store, where) if number % 3 == 0 else Post(store) for number in range(12)]
+        units.append(Post(store, txn_id=units[1].txn_id))
+        store.add(*units)
+        store.settle()
+        assert all(len(unit.heard) == 1 for unit in units)
+        good = [unit for unit in units if unit.heard == [None]]
+        assert good == [unit for unit in units[:-1] if not isinstance(unit, Broken)]
+        assert truth.ops() == {unit.txn_id for unit in good}
+        assert truth.halves() == sorted(id_ for unit in good for id_ in unit.ids)
+
+
+@pytest.mark.rule("P14")
+def test_a_unit_that_fails_when_it_hears(store: Store, truth: Truth) -> None:
+    store.loop.contained = []
+    units = [Post(store), Broken(store, "durable"), Post(store)]
+    store.add(*units)
+    store.settle()
+    store.add(later := Post(store))
+    store.settle()
+    assert store.heard == [*units, later]
+    assert store.loop.contained == [units[1]]
+    assert len(truth.ops()) == 4
+
+
 # -- the connection
 
 
@@ -457,3 +510,16 @@ def test_notices_are_heard_after_a_lost_connection_too(asking: Asking, proxy: Pr
     truth.run("select pg_notify('coordinator_ready', '5')")
     asking.loop.run_until(lambda: asking.notices)
     assert asking.notices == [("coordinator_ready", "5")]
+
+
+@pytest.mark.rule("P14")
+def test_an_asker_that_fails_does_not_keep_the_next(asking: Asking) -> None:
+    asking.loop.contained = []
+
+    def fail(_: object) -> None:
+        raise ZeroDivisionError
+
+    asking.queries.ask(queries.FIND_SUBSCRIPTION, [b"x"], fail)
+    asking.ask(queries.FIND_SUBSCRIPTION, b"x")
+    asking.loop.run_until(asking.answered(1))
+    assert asking.loop.contained == [fail]

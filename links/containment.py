@@ -1,0 +1,58 @@
+"""A defect of ours costs one connection, not the worker (P14): finds out which."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from types import FunctionType, MethodType
+
+from links.connection import Connection
+from links.link import Link
+
+#: where units and entries say what they belong to
+_OWNERS = ("link", "_link", "connection", "owner", "_entry")
+_DEEPEST = 5
+
+
+def connection_of(what: object) -> Connection | None:
+    """The connection that a callback or a unit of work belongs to: found in what it refers to. None: no single one."""
+    return _search(what, _DEEPEST)
+
+
+def name_of(what: object) -> str:
+    """For the log."""
+    if isinstance(what, partial):
+        return name_of(what.func)
+    return str(getattr(what, "__qualname__", type(what).__qualname__))
+
+
+def _search(what: object, depth: int) -> Connection | None:
+    if isinstance(what, Connection):
+        return what
+    if isinstance(what, Link):
+        return what.connection
+    if depth:
+        for each in _referred(what):
+            found = _search(each, depth - 1)
+            if found is not None:
+                return found
+    return None
+
+
+def _referred(what: object) -> Iterator[object]:
+    if isinstance(what, MethodType):
+        yield what.__self__
+    elif isinstance(what, partial):
+        yield what.func
+        yield from what.args
+    elif isinstance(what, FunctionType):
+        for cell in what.__closure__ or ():
+            try:
+                yield cell.cell_contents
+            except ValueError:  # not bound yet
+                continue
+    elif type(what).__module__.startswith(("coordinator.", "links.")):
+        for name in _OWNERS:
+            each = getattr(what, name, None)
+            if each is not None:
+                yield each

@@ -1,0 +1,191 @@
+"""A defect of ours costs the one it belongs to: one production function fails for one client, a neighbour is served."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+from sqlalchemy import Connection as StoreConnection
+
+from coordinator import service as services
+from coordinator.addresses import AddressPolicy
+from coordinator.directory import Directory
+from coordinator.queues import Queue
+from coordinator.service import Service
+from coordinator.settings import Settings
+from coordinator.settlements import Settlement
+from coordinator.transactions import Transaction
+from links.connection import Connection
+from links.reactor import Reactor
+from store import recovery
+from store.tables import SCHEMA
+from tests.acceptance.engine_client import Client, Detached, Lost
+
+INTERNAL_ERROR = "amqp:internal-error"
+
+
+class Fault(Exception):
+    """What nothing foresaw."""
+
+
+@pytest.fixture
+def port(database_url: str, database: StoreConnection) -> Iterator[int]:
+    """A worker's reactor in a thread of this process, so that its functions can be made to fail."""
+    registration = recovery.register(database, "1")
+    reactor = Reactor()
+    settings = Settings()
+    service = Service(
+        reactor,
+        settings,
+        AddressPolicy(settings.addresses),
+        database_url,
+        instance_id=registration.instance_id,
+        slot=registration.slot,
+        store_id=registration.store_id,
+        secret=registration.secret,
+        highest_id=0,
+        fenced=reactor.stop,
+    )
+    reactor.end_turn = service.end_turn
+    service.start()
+    listener = socket.create_server(("127.0.0.1", 0))
+    reactor.listen(listener, lambda sock: Connection(reactor, service, sock))
+    thread = threading.Thread(target=reactor.run)
+    thread.start()
+    try:
+        yield listener.getsockname()[1]
+        assert thread.is_alive(), "the worker has ended"
+    finally:
+        reactor.stop()
+        thread.join()
+        for connection in reactor.connections:
+            reactor.close(connection)
+        service.close()
+        listener.close()
+
+
+@pytest.fixture
+def victim(port: int) -> Iterator[Client]:
+    client = Client(port, "victim")
+    yield client
+    client.socket.close()
+
+
+@pytest.fixture
+def neighbour(port: int) -> Iterator[Client]:
+    client = Client(port, "neighbour")
+    yield client
+    client.close()
+
+
+def served(client: Client) -> None:
+    """All that a client does goes through the parts that failed for another."""
+    address = f"orders-{id(client)}"  # another client's receiver takes nothing of it
+    sender, receiver = client.sender(address), client.receiver(address, 10)
+    txn = client.declare()
+    client.post(sender, "m", txn=txn)
+    assert client.discharge(txn, fail=False).accepted
+    client.accept(client.receive(receiver))
+    for link in (sender, receiver):
+        link.close()
+
+
+def fails_for(monkeypatch: pytest.MonkeyPatch, kind: type[Any], name: str, concerned: Any) -> None:
+    """The method raises, after it has done its work, where ``concerned(*arguments)``."""
+    method = getattr(kind, name)
+
+    def failing(*arguments: Any, **named: Any) -> Any:
+        result = method(*arguments, **named)
+        if concerned(*arguments):
+            raise Fault
+        return result
+
+    monkeypatch.setattr(kind, name, failing)
+
+
+def _stored(database_url: str) -> int:
+    with psycopg.connect(database_url) as connection:
+        row = connection.execute(f"select count(*) from {SCHEMA}.half".encode()).fetchone()
+        assert row is not None
+        return int(row[0])
+
+
+@pytest.mark.rule("P14")
+def test_an_answer_that_fails(victim: Client, neighbour: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    fails_for(monkeypatch, Transaction, "durable", lambda txn: txn.owner.container == "victim")
+    sender = victim.sender("orders")
+    txn = victim.declare()
+    victim.post(sender, "m", txn=txn)
+    victim.ask_discharge(txn, fail=False)
+    with pytest.raises(Lost):
+        victim.until(lambda: False)
+    served(neighbour)
+
+
+@pytest.mark.rule("P14", "T20")
+def test_a_transaction_that_cannot_be_written_leaves_nothing(
+    victim: Client, neighbour: Client, monkeypatch: pytest.MonkeyPatch, database_url: str
+) -> None:
+    """Two of its three messages are in the batch by then."""
+    fails_for(monkeypatch, Service, "write_entry", lambda _service, _batch, address, *_: address.name == "poison")
+    good, poison = victim.sender("good"), victim.sender("poison")
+    txn = victim.declare()
+    for sender in (good, good, poison):
+        victim.post(sender, "m", txn=txn)
+    answer = victim.discharge(txn, fail=False)
+    assert (answer.accepted, answer.condition) == (False, "amqp:transaction:rollback")
+    assert _stored(database_url) == 0
+    served(neighbour)
+    served(victim)
+
+
+@pytest.mark.rule("P14")
+def test_an_answer_of_the_store_that_fails(victim: Client, neighbour: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    fails_for(monkeypatch, Directory, "_remember", lambda _directory, name, _row: name == "poison")
+    with pytest.raises(Detached, match=INTERNAL_ERROR):
+        victim.sender("poison")
+    served(neighbour)
+    served(victim)
+
+
+@pytest.mark.rule("P14")
+def test_a_queue_that_fails(victim: Client, neighbour: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    victim.receiver("poison", 10)
+    fails_for(monkeypatch, Queue, "pump", lambda queue: queue.name == "poison")
+    sender = neighbour.sender("poison")
+    neighbour.post(sender, "m")
+    with pytest.raises(Lost):
+        victim.until(lambda: False)
+    served(neighbour)
+
+
+@pytest.mark.rule("P14", "T14")
+def test_a_timer_that_fails(victim: Client, neighbour: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two transactions whose time is up, the one that cannot be ended does not keep the other."""
+    fails_for(monkeypatch, Transaction, "abandon", lambda txn, *_: txn.owner.container == "victim")
+    monkeypatch.setattr(services, "SWEEP_SECONDS", 0.01)
+    txns = []
+    for client in (victim, neighbour):
+        sender = client.sender("orders")
+        txn = client.declare()
+        txns.append(txn)
+        client.outcome(client.post(sender, "m", txn=txn))
+    for client in (victim, neighbour):
+        client.turn(0.01)
+    served(neighbour)
+
+
+@pytest.mark.rule("P14")
+def test_a_settlement_that_fails(victim: Client, neighbour: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    receiver = victim.receiver("poison", 10)
+    victim.post(victim.sender("poison"), "m")
+    taken = victim.receive(receiver)
+    fails_for(monkeypatch, Settlement, "_settle", lambda _unit, entry, _outcome: entry.queue.name == "poison")
+    victim.accept(taken)
+    with pytest.raises(Lost):
+        victim.until(lambda: False)
+    served(neighbour)

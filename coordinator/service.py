@@ -70,6 +70,11 @@ class Service:
     """``fenced``: called when others took this instance for dead; it must stop."""
 
     low_water_slack = LOW_WATER_SLACK
+    #: of posts, and of discharges of transactions with posts
+    disk_refusal = Refusal(
+        Condition.RESOURCE_LIMIT_EXCEEDED,
+        "the disk of the database is nearly full (limits.disk_free_bytes): make room; retirements go on",
+    )
 
     def __init__(
         self,
@@ -95,6 +100,8 @@ class Service:
         self.ids = HalfIds(slot, highest_id)
         self.uuids = UuidV7()
         self.txn_ids = TxnIds(instance_id, secret)
+        #: the disk has little room left: nothing is posted until there is more
+        self.disk_low = False
         self.peers = 0
         self.queues: dict[int, Queue] = {}
         #: groups (address, name) that links are about to join
@@ -302,6 +309,8 @@ class Service:
         """Of a message posted now: when it expires (rule P12), when it may be delivered (D7), its priority (P17) or,
         on a fifo address, its group (P18).
         """
+        if self.disk_low:
+            raise self.disk_refusal
         fifo = address.fifo
         if facts is NO_FACTS and not fifo:
             return PLAIN

@@ -154,6 +154,13 @@ class LimitSettings(_Section):
             "the cgroup's), divided by the workers",
         ),
     ] = None
+    disk_free_bytes: Annotated[
+        ByteSize,
+        Field(
+            ge=0,
+            description="with less free space for the embedded server nothing is posted; the rest goes on",
+        ),
+    ] = ByteSize(256 * MIB)
     unsettled_per_link: Annotated[int, Field(ge=1, description="unsettled deliveries of one consumer")] = 10_000
     window_messages: Annotated[int, Field(ge=1, description="messages a queue holds in memory")] = 2000
     window_bytes: Annotated[ByteSize, Field(ge=1, description="bytes a queue holds in memory")] = ByteSize(8 * MIB)

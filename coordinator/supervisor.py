@@ -43,6 +43,7 @@ _GRACE_SECONDS = 10.0
 _STEADY_SECONDS = 30.0
 # A spare that cannot be had costs time only when a worker dies.
 _SPARE_RETRY_SECONDS = 1.0
+_DISK_SECONDS = 1.0
 _MAINTENANCE_SECONDS = 600.0
 # After the start, which has made the partitions.
 _MAINTENANCE_DELAY_SECONDS = 30.0
@@ -88,6 +89,9 @@ class Supervisor:
         self._embedded_start_at: float | None = None
         self._embedded_started_at = 0.0
         self._embedded_pause = Pause()
+        #: Little room is left where the embedded server has its files.
+        self._disk_low = False
+        self._disk_at = 0.0
         self._database_url = ""
         self._announced = False
 
@@ -183,11 +187,30 @@ class Supervisor:
                 _log.info("database started", pid=server.pid)
                 self._embedded_start_at = None
 
+    def _look_at_disk(self, now: float) -> None:
+        """The workers refuse posts before the server has no room left to write its log, and ends."""
+        if self._embedded is None or now < self._disk_at:
+            return
+        self._disk_at = now + _DISK_SECONDS
+        free = self._embedded.free_bytes()
+        low = free < self._settings.limits.disk_free_bytes
+        if low == self._disk_low:
+            return
+        self._disk_low = low
+        if low:
+            _log.error("disk nearly full: posts are refused", free_bytes=free, data_dir=str(self._embedded.data_dir))
+        else:
+            _log.info("disk has room again: posts are taken", free_bytes=free)
+        for worker in self._workers:
+            if worker.child is not None:
+                worker.child.tell(disk_low=low)
+
     # -- the workers
 
     def _turn(self, places: list[str]) -> None:
         now = time.monotonic()
         self._tend_embedded(now)
+        self._look_at_disk(now)
         for worker in self._workers:
             self._tend_worker(worker, now)
         if self._stopping:
@@ -203,6 +226,7 @@ class Supervisor:
             self._tend_spare(now)
         times = [worker.start_at for worker in self._workers if worker.child is None]
         times += [] if self._embedded_start_at is None else [self._embedded_start_at]
+        times += [] if self._embedded is None else [self._disk_at]
         times += [self._watch_at] if self._watch is None else []
         times += [self._maintenance_at] if self._maintenance is None and self._embedded_start_at is None else []
         times += [self._spare_at] if self._spare is None and serving else []
@@ -264,7 +288,7 @@ class Supervisor:
                 _log.info("worker ready", worker=worker.number, pid=child.pid)
 
         child.heard = heard
-        child.tell(number=worker.number)
+        child.tell(number=worker.number, disk_low=self._disk_low)
 
     def _spawn_worker(self) -> Child:
         return self._spawn(self._worker_arguments, [each for own in self._sockets for each in own])

@@ -201,6 +201,8 @@ class Transaction:
 
     def discharge(self, fail: bool, answer: object) -> None:
         """``answer``: the discharge's delivery, handed back with the decision."""
+        if self.service.disk_low and self.posts and not fail:
+            self.refuse(self.service.disk_refusal)
         self.answer = answer
         self.wanted = fail
         if not self.parked:

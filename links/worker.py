@@ -8,12 +8,12 @@ import select
 import signal
 import socket
 import time
-from collections.abc import Callable
 
 import structlog
 
 from coordinator.addresses import AddressPolicy
 from coordinator.errors import Condition
+from coordinator.handed import Supervising
 from coordinator.service import Service
 from coordinator.settings import Settings
 from links.connection import Connection
@@ -34,8 +34,10 @@ _RECOVER_PATIENCE = Patience(statement_seconds=60.0, lock_seconds=2.0)
 STATUS_FENCED = 3
 
 
-def main(settings: Settings, listeners: list[socket.socket], database_url: str, ready: Callable[[], None]) -> int:
-    """Serve on ``listeners``; ``ready()`` once clients are taken. The process's exit status."""
+def main(
+    settings: Settings, listeners: list[socket.socket], database_url: str, supervising: Supervising, *, disk_low: bool
+) -> int:
+    """Serve on ``listeners``, and say so; what the supervisor says of the disk is minded. The process's exit status."""
     _raise_descriptor_limit()
     registration = _register(database_url)
     reactor = Reactor()
@@ -72,7 +74,17 @@ def main(settings: Settings, listeners: list[socket.socket], database_url: str, 
     # a signal's handler runs when the epoll returns, which this descriptor makes it do
     reactor.watch(wake_up, select.EPOLLIN, lambda _: _discard(wake_up))
     log.info("serving", instance=registration.instance_id, store=registration.store_id)
-    ready()
+    service.disk_low = disk_low
+
+    def told(_: int) -> None:
+        words = supervising.hear()
+        if not words:  # the supervisor is gone, and the kernel ends this process
+            reactor.forget(supervising.fileno())
+        for each in words:
+            service.disk_low = bool(each["disk_low"])
+
+    reactor.watch(supervising.fileno(), select.EPOLLIN, told)
+    supervising.tell(ready=True)
     reactor.run()
     service.close()
     if status != STATUS_FENCED:

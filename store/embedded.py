@@ -51,6 +51,8 @@ _SOCKET_NAME = f".s.PGSQL.{PORT}"
 _OURS = {
     *("lock", "postgresql", "postgresql.new", "postgresql.log", "postgresql.log.1", "run", "binaries", "lost+found"),
 }
+# A segment of its log; with less room it ends.
+_WAL_BYTES = 16 * 1024 * 1024
 _LARGEST_LOG_BYTES = 16 * 1024 * 1024
 
 _SETTINGS = {
@@ -61,8 +63,6 @@ _SETTINGS = {
     "synchronous_commit": "on",
     "full_page_writes": "on",
     "shared_buffers": "256MB",
-    "max_wal_size": "4GB",
-    "min_wal_size": "256MB",
     "checkpoint_timeout": "15min",
     "max_connections": "200",
     # The queries are short: compiling them costs more than it gains.
@@ -184,6 +184,14 @@ def running_url(data_dir: Path) -> str:
     except OSError as error:
         raise DataFolderUnusable(f"data folder {data_dir} cannot be read: {error.strerror}") from None
     if pidfile is None or not _is_postmaster(pidfile.pid, cluster):
+        holder = _holder(data_dir / "lock")
+        if holder is not None:
+            free = _free_bytes(data_dir)
+            why = f"its disk is full ({free // 2**20} MiB free)" if free < _WAL_BYTES else f"see {cluster}.log"
+            raise NotRunning(
+                f"a coordinator runs with the data folder {data_dir} (process {holder}), but its database does not: "
+                f"{why}"
+            )
         raise NotRunning(f"no coordinator runs with the data folder {data_dir}; start one, or give --database-url")
     if not pidfile.ready:
         raise NotRunning(f"the database in {data_dir} is starting or stopping; try again")
@@ -244,6 +252,10 @@ class EmbeddedServer:
             self.stop()
             raise
         return _url(socket_dir)
+
+    def free_bytes(self) -> int:
+        """Room where its files are."""
+        return _free_bytes(self.data_dir)
 
     def poll(self) -> int | None:
         """None while the server runs, else its exit status (negative: the signal). Keeps its log small."""
@@ -461,6 +473,7 @@ class EmbeddedServer:
     def _launch(self, programs: Path, account: _Account, socket_dir: Path) -> None:
         settings = {
             **_SETTINGS,
+            **_wal_settings(self.data_dir),
             "unix_socket_directories": str(socket_dir),
             "port": str(PORT),
             "hba_file": str(self._cluster / "coordinator_hba.conf"),
@@ -531,6 +544,33 @@ class _PidFile:
 
 def _url(socket_dir: Path) -> str:
     return f"postgresql://{ROLE}@/{DATABASE}?host={quote(str(socket_dir), safe='/')}&port={PORT}"
+
+
+def _free_bytes(folder: Path) -> int:
+    space = os.statvfs(folder)
+    return space.f_bavail * space.f_frsize
+
+
+def _wal_settings(folder: Path) -> dict[str, str]:
+    """On a small disk the log may not take what the messages need."""
+    space = os.statvfs(folder)
+    most = min(4096, max(64, space.f_blocks * space.f_frsize // 8 // 2**20))
+    return {"max_wal_size": f"{most}MB", "min_wal_size": f"{min(256, most // 2)}MB"}
+
+
+def _holder(path: Path) -> str | None:
+    """The process that holds the lock of a data folder."""
+    try:
+        lock = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return os.pread(lock, 32, 0).decode("ascii", "replace").strip() or "unknown"
+    finally:
+        os.close(lock)
+    return None
 
 
 def _ensure_database(socket_dir: Path) -> None:

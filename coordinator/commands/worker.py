@@ -41,7 +41,9 @@ def main(memory: int) -> int:
             else:
                 each.close()
     try:
-        return worker.main(settings, listeners, message["database_url"], lambda: supervising.tell(ready=True))
+        return worker.main(
+            settings, listeners, message["database_url"], supervising, disk_low=bool(told[0].get("disk_low"))
+        )
     except SchemaMismatch as error:
         # To start again would not help.
         structlog.get_logger().error("cannot work", reason=str(error))

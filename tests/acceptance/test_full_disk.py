@@ -1,0 +1,113 @@
+"""A disk that fills up: posts are refused before the database ends, the rest goes on, and posts are taken again."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.engine_client import Client
+from tests.fix_service import PATIENCE, Service
+
+MIB = 1024 * 1024
+REFUSED = "amqp:resource-limit-exceeded"
+ROLLBACK = "amqp:transaction:rollback"
+
+
+@pytest.fixture
+def small_disk() -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix="coordinator-disk-"))
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=400m,mode=755", "tmpfs", folder], capture_output=True, check=False
+    )
+    if mounted.returncode != 0:
+        folder.rmdir()
+        pytest.skip("a small disk needs the right to mount one")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", folder], check=True)
+        folder.rmdir()
+
+
+@pytest.mark.rule("F2")
+def test_a_disk_that_fills_up_refuses_posts_and_nothing_else(small_disk: Path) -> None:
+    ballast = small_disk / "ballast"
+    ballast.write_bytes(bytes(100 * MIB))
+    service = Service(small_disk, {"limits.disk_free_bytes": "96 MiB"})
+    try:
+        service.start()
+        client = Client(service.port, "client")
+        sender = client.sender("orders")
+        held = client.declare()
+        client.post(sender, "before", txn=held)
+        taken = 0
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            assert time.monotonic() < deadline
+            delivery = client.post(sender, bytes(MIB // 2))
+            client.until(lambda delivery=delivery: delivery.settled)  # type: ignore[misc]
+            if int(delivery.remote_state) != 0x24:
+                assert delivery.remote.condition.name == REFUSED
+                assert "limits.disk_free_bytes" in delivery.remote.condition.description
+                break
+            taken += 1
+        assert taken > 10
+        # What was posted while there was room is not committed now.
+        answer = client.discharge(held, fail=False)
+        assert (answer.condition, "limits.disk_free_bytes" in answer.description) == (ROLLBACK, True)
+        refused = client.declare()
+        client.post(sender, "x", txn=refused)
+        assert client.discharge(refused, fail=False).condition == ROLLBACK
+        receiver = client.receiver("orders", 20)
+        for number in range(10):
+            if number % 2:
+                txn = client.declare()
+                client.retire(client.receive(receiver), txn)
+                assert client.discharge(txn, fail=False).accepted
+            else:
+                client.accept(client.receive(receiver))
+        assert "orders" in service.cli("address", "list")
+        ballast.unlink()
+        service.wait_for(lambda line: line.get("event") == "disk has room again: posts are taken")
+        deadline = time.monotonic() + PATIENCE
+        while client.outcome(client.post(sender, "after")) != 0x24:
+            assert time.monotonic() < deadline
+        client.close()
+        assert not [line for line in service.log_lines() if line.get("event") in ("database ended", "worker ended")]
+        assert service.stop() == 0
+    finally:
+        service.discard()
+
+
+def test_the_command_line_says_what_ails_a_service_without_its_database(small_disk: Path) -> None:
+    service = Service(small_disk, {})
+    try:
+        service.start()
+        room = os.statvfs(small_disk)
+        with (small_disk / "ballast").open("wb") as ballast:
+            os.posix_fallocate(ballast.fileno(), 0, (room.f_bavail - 256) * room.f_frsize)
+        (started,) = [line for line in service.log_lines() if line.get("event") == "database started"]
+        seen = len(service.log_lines())
+        os.kill(started["pid"], 9)
+        service.wait_for(lambda line: line.get("event") == "database not started", since=seen)
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            assert time.monotonic() < deadline
+            done = subprocess.run(
+                [sys.executable, "-m", "coordinator", "address", "list", "--data-dir", str(service.data_dir)],
+                env=service.environment(),
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            if f"(process {service.pid}), but its database does not: its disk is full (1 MiB free)" in done.stderr:
+                break
+    finally:
+        service.discard()

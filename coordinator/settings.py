@@ -39,9 +39,9 @@ from coordinator.printable import printable
 
 PREFIX = "COORDINATOR_"
 _NESTED = "__"
-#: Names the TOML file; not a setting itself.
+#: The variable that names the TOML file; not a setting.
 CONFIG_VARIABLE = f"{PREFIX}CONFIG"
-#: Where the tests run; of no meaning here.
+#: Variables of the tests, ignored here.
 _TESTS_PREFIX = f"{PREFIX}TEST_"
 
 #: A hundred years.
@@ -52,7 +52,7 @@ MIB = 1024 * KIB
 
 
 class SettingsInvalid(Exception):
-    """A setting is unknown or wrong; one line for each, with its name, where it came from and what was expected."""
+    """Settings are unknown or wrong; one line for each, with its name, where it came from and what was expected."""
 
 
 class _Section(BaseModel):
@@ -70,7 +70,7 @@ class Endpoint(_Section):
 
 
 def endpoint(url: str) -> Endpoint:
-    """Take ``amqp://host:port`` apart; the port is 5672 where there is none, and 0 asks the kernel for a free one.
+    """Parse ``amqp://host:port``. The default port is 5672; 0 means any free port.
 
     :raises ValueError: saying what is wrong.
     """

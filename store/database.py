@@ -1,4 +1,4 @@
-"""Connections for everything that is not on the path of a message: SQLAlchemy Core over psycopg, synchronous."""
+"""Connections for everything off the path of a message: SQLAlchemy Core over psycopg, synchronous."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from store.errors import StoreError, StoreUnavailable, boundary
 
 
 class DatabaseUrlInvalid(StoreError):
-    """What was given as the database's URL is not one. The text itself is never repeated: it may hold a password."""
+    """The database URL is invalid. Its text is never repeated, because it may contain a password."""
 
 
 def check_url(url: str) -> str:
-    """``url`` again, when libpq can read it: ``postgresql://user@host:port/database?parameter=value``.
+    """Return ``url`` if libpq can read it: ``postgresql://user@host:port/database?parameter=value``.
 
-    :raises DatabaseUrlInvalid: without repeating any part of it.
+    :raises DatabaseUrlInvalid: its message repeats no part of the URL.
     """
     if not url.startswith(("postgresql://", "postgres://")):
         raise DatabaseUrlInvalid("the database URL must begin with postgresql://")
@@ -36,7 +36,7 @@ def check_url(url: str) -> str:
 
 
 def place(url: str) -> str:
-    """Where ``url`` leads, fit for a log: host, port and database; never a user's secret."""
+    """Host, port and database of ``url``, for a log; no user and no password."""
     parts = conninfo_to_dict(check_url(url))
     host = str(parts.get("host") or parts.get("hostaddr") or "localhost")
     return f"{host}:{parts.get('port') or 5432}/{parts.get('dbname') or parts.get('user') or ''}"
@@ -51,12 +51,12 @@ class Patience:
     lock_seconds: float = 0.0
 
 
-#: Of commands that people wait for: a list or a deletion takes as long as it takes.
+#: For commands that people wait for: a list or a deletion may take as long as it needs.
 ENDLESS = Patience()
 
 
 def engine(url: str, *, application_name: str = "coordinator", patience: Patience = ENDLESS) -> Engine:
-    """An engine without a pool: administration connects, asks and goes. libpq itself reads ``url``, all of it."""
+    """An engine without a pool, because administration uses a connection once. libpq reads the whole ``url``."""
     check_url(url)
 
     def connect() -> psycopg.Connection[tuple[object, ...]]:

@@ -1,4 +1,4 @@
-"""What the clients of other vendors are built with: Maven, npm, Cargo, Go and a C++ compiler, once a session.
+"""Builds the clients by others with Maven, npm, Cargo, Go or a C++ compiler, once a session.
 
 Maven and npm must be there. Not every system has a Cargo, a Go or a Proton C++ that is new enough; without them, their
 tests are skipped, and the end of the run says so.
@@ -18,7 +18,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 
 
 def maven_classpath(project: Path) -> str:
-    """The classes of ``project`` and its libraries, built when a source is newer than the last build."""
+    """The class path of ``project`` with its libraries; builds it when a source is newer than the last build."""
     if shutil.which("mvn") is None:
         pytest.fail("Apache Maven (mvn) and a JDK 17 are needed for the tests with Java clients")
     target = project / "target"
@@ -35,7 +35,7 @@ def maven_classpath(project: Path) -> str:
 
 
 def npm_modules(project: Path) -> Path:
-    """``project`` with the modules of its lock file; installed when that is newer than the last time."""
+    """``project``; installs the modules of its lock file when that is newer than the last installation."""
     if shutil.which("npm") is None:
         pytest.fail("Node.js 18 or newer with npm is needed for the tests with JavaScript clients")
     installed = project / "node_modules" / ".package-lock.json"
@@ -61,7 +61,7 @@ def need(tool: str, question: str, oldest: tuple[int, int], source: str) -> None
 
 
 def built(project: Path, program: str, command: list[str], **environment: str) -> Path:
-    """``program`` of ``project``, made by ``command``, which does nothing when it is up to date."""
+    """The path of ``program`` in ``project``; runs ``command``, which does nothing when it is up to date."""
     done = subprocess.run(
         command, cwd=project, env={**os.environ, **environment}, capture_output=True, text=True, check=False
     )
@@ -96,7 +96,7 @@ def proton_cpp_program() -> Path:
     )
     if shutil.which("c++") is None or shutil.which("make") is None:
         pytest.skip(f"{wanted}, and there is no compiler or no make")
-    # its package's pkg-config files are incomplete on Debian 12: the compiler is asked
+    # asks the compiler, because the package's pkg-config files are incomplete on Debian 12
     ask = ["c++", "-E", "-dM", "-x", "c++", "-include", "proton/container.hpp", "-include", "proton/version.h"]
     macros = subprocess.run([*ask, os.devnull], capture_output=True, text=True, check=False).stdout
     found = dict(re.findall(r"^#define PN_VERSION_(MAJOR|MINOR) (\d+)$", macros, re.MULTILINE))
@@ -109,13 +109,13 @@ def proton_cpp_program() -> Path:
 
 @pytest.fixture(scope="session")
 def jms_classpath() -> str:
-    """Of the acceptance cases with Qpid JMS."""
+    """The class path of the acceptance cases with Qpid JMS."""
     return maven_classpath(REPOSITORY / "tests" / "acceptance" / "jms")
 
 
 @pytest.fixture(scope="session")
 def orders_java_classpath() -> str:
-    """Of the order service in Java."""
+    """The class path of the order service in Java."""
     return maven_classpath(REPOSITORY / "examples" / "orders_java")
 
 

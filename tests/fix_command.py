@@ -27,13 +27,13 @@ Serve = Callable[..., "Serving"]
 
 
 def environment(**more: str) -> dict[str, str]:
-    """Ours, without settings."""
+    """The environment of this process without settings of the service."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("COORDINATOR_")}
     return {**kept, "PYTHONPATH": str(ROOT), **more}
 
 
 def alive(pid: int) -> bool:
-    """Whether there is such a process that has not ended."""
+    """Whether the process exists and is not a zombie."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
@@ -42,7 +42,7 @@ def alive(pid: int) -> bool:
 
 
 class Serving:
-    """A service under way; its log is read as it comes."""
+    """A running service; a thread reads its log."""
 
     def __init__(self, arguments: Sequence[str], more: Mapping[str, str]) -> None:
         self.lines: list[dict[str, Any]] = []
@@ -64,7 +64,7 @@ class Serving:
         self._queue.put(None)
 
     def until(self, event: str, **wanted: object) -> dict[str, Any]:
-        """The next line of the log with this event and these values."""
+        """Read the log up to the next line with this event and these values; return the line."""
         while True:
             line = self._queue.get(timeout=PATIENCE_SECONDS)
             assert line is not None, f"ended without {event!r}: {self.lines}"
@@ -73,16 +73,16 @@ class Serving:
                 return line
 
     def listening(self) -> tuple[str, int]:
-        """Where it listens, once it does."""
+        """Wait until it listens; return where."""
         place = endpoint(self.until("listening")["listen"][0])
         return place.host, place.port
 
     def end(self, number: signal.Signals | None = signal.SIGTERM) -> int:
-        """Send a signal (None: it ends by itself), wait for the end; the exit status. The rest of the log is read."""
+        """Send a signal (None: it ends by itself), wait for its end and read the rest of the log. The exit status."""
         if number is not None:
             self.process.send_signal(number)
         status = self.process.wait(PATIENCE_SECONDS)
-        # A worker that outlived it would keep the log open.
+        # A worker that survived it would keep the log open.
         self._reader.join(PATIENCE_SECONDS)
         assert not self._reader.is_alive(), "somebody holds the log"
         while (line := self._queue.get()) is not None:
@@ -92,7 +92,7 @@ class Serving:
         return status
 
     def values(self, event: str, name: str) -> list[Any]:
-        """What lines of ``event`` that were read say under ``name``."""
+        """The values of ``name`` in all lines of ``event`` that were read."""
         return [line[name] for line in self.lines if line["event"] == event]
 
 
@@ -114,7 +114,7 @@ def serve() -> Iterator[Serve]:
 
 @pytest.fixture
 def command() -> Command:
-    """Runs ``coordinator`` with these arguments to its end."""
+    """Runs ``coordinator`` with these arguments and waits for its end."""
 
     def run(*arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -131,7 +131,7 @@ def command() -> Command:
 
 
 def answers(place: tuple[str, int]) -> bytes:
-    """What the service says to the header of AMQP 1.0 (part 2, 2.2)."""
+    """The service's answer to the AMQP 1.0 header (part 2, 2.2)."""
     with socket.create_connection(place, timeout=PATIENCE_SECONDS) as connection:
         connection.sendall(b"AMQP\x00\x01\x00\x00")
         return connection.recv(8)

@@ -1,4 +1,4 @@
-"""The least loop that drives the store: one epoll, and deadlines. What the store does is seen without any client."""
+"""A minimal event loop for the store: one epoll and deadlines, so that the store is tested without clients."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from itertools import count
 
-#: Seconds for what must happen: far above anything seen.
+#: Seconds to wait for events that must happen: far longer than they ever took.
 PATIENCE = 60.0
 
 
@@ -57,7 +57,7 @@ class EpollLoop:
         self.end_turn()
 
     def run_until(self, done: Callable[[], object]) -> None:
-        """Turn until ``done()``; fails when it takes for ever."""
+        """Run turns until ``done()``; fails after :data:`PATIENCE` seconds."""
         deadline = time.monotonic() + PATIENCE
         self.end_turn()
         while not done():

@@ -37,7 +37,7 @@ def _administer(url: str, statement: str) -> None:
 
 @pytest.fixture(scope="session")
 def open_folder() -> Iterator[Path]:
-    """A short folder that every user may pass through: pytest's own are closed, and root's server is not root."""
+    """A folder with a short path that every user may enter; started by root, the server runs as another user."""
     folder = Path(tempfile.mkdtemp(prefix="coordinator-test-"))
     folder.chmod(0o755)
     yield folder
@@ -46,7 +46,7 @@ def open_folder() -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def server_url(open_folder: Path) -> Iterator[str]:
-    """A server that may be written to; tests take :func:`database_url` unless they create databases themselves."""
+    """A server for tests that create databases themselves; others use :func:`database_url`."""
     given = os.environ.get("COORDINATOR_TEST_DATABASE_URL")
     if given:
         yield given
@@ -72,7 +72,7 @@ def _template(server_url: str) -> Iterator[str]:
 
 @pytest.fixture
 def empty_database_url(server_url: str) -> Iterator[str]:
-    """A database with nothing in it."""
+    """An empty database."""
     name = f"coordinator_empty_{os.getpid()}_{next(_numbers)}"
     _administer(server_url, f"create database {name}")
     yield _other(server_url, name)
@@ -89,14 +89,14 @@ def _clone(server_url: str, template: str) -> Iterator[str]:
 
 @pytest.fixture
 def database_url(server_url: str, _template: str) -> Iterator[str]:
-    """A migrated store of the test's own."""
+    """A migrated store for one test."""
     with _clone(server_url, _template) as url:
         yield url
 
 
 @pytest.fixture(scope="module")
 def module_database_url(server_url: str, _template: str) -> Iterator[str]:
-    """A migrated store of the module's tests, which know to keep apart."""
+    """A migrated store for all tests of a module, which use addresses of their own."""
     with _clone(server_url, _template) as url:
         yield url
 

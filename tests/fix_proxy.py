@@ -1,4 +1,4 @@
-"""A wire to PostgreSQL that can be held, cut, and cut on one side only."""
+"""A proxy before PostgreSQL that can hold traffic, cut connections, and cut them on one side only."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class _Wire:
 
 
 class Proxy:
-    """Listens on 127.0.0.1 and passes on to the server of ``url``; :attr:`url` leads through it."""
+    """Listens on 127.0.0.1 and forwards to the server of ``url``; :attr:`url` connects through it."""
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
@@ -50,7 +50,7 @@ class Proxy:
 
     @contextlib.contextmanager
     def held(self, what: str) -> Iterator[None]:
-        """``requests``, ``replies`` or new ``connections`` get no further inside the block."""
+        """Inside the block, ``requests``, ``replies`` or new ``connections`` are held back."""
         self._passes[what].clear()
         try:
             yield
@@ -58,7 +58,7 @@ class Proxy:
             self._passes[what].set()
 
     def cut(self) -> None:
-        """Every connection, on both sides; what is held on it is lost."""
+        """Cut every connection on both sides; octets that are held back are lost."""
         with self._lock:
             wires, self._wires = self._wires, []
         for wire in wires:
@@ -71,7 +71,7 @@ class Proxy:
             self._frozen += self._wires
 
     def cut_client_side(self) -> None:
-        """The client is cut off, and the server hears nothing of it."""
+        """Cut the client off, without the server noticing."""
         with self._lock:
             wires, self._wires = self._wires, []
             self._orphans += [wire.server for wire in wires]

@@ -1,4 +1,4 @@
-"""The marker ``rule``: a number that is no rule is an error; the end of a run records which rules' tests passed."""
+"""The marker ``rule``: an unknown number is an error; at the end of a run, records which rules' tests passed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The service as its users have it: ``coordinator serve`` as a process on a port and a data folder of its own."""
+"""The service as users run it: the process ``coordinator serve`` with a port and a data folder of its own."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import pytest
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
-#: Seconds for what must happen: far above anything seen, so that a loaded machine fails nothing.
+#: Seconds to wait for events that must happen: far longer than they ever took, so that a busy machine fails no test.
 PATIENCE = 120.0
 
 
@@ -28,7 +28,7 @@ class Service:
     """One service. It can be stopped, killed, and started again on the same data folder and the same port."""
 
     def __init__(self, folder: Path, settings: Mapping[str, str]) -> None:
-        """``folder`` takes the data; ``settings`` are given by their dotted names, as ``addresses.create``."""
+        """``folder``: for its data. ``settings``: by dotted name, such as ``addresses.create``."""
         self.data_dir = folder / "data"
         self.port = 0
         self._settings = {f"COORDINATOR_{name.upper().replace('.', '__')}": value for name, value in settings.items()}
@@ -44,7 +44,7 @@ class Service:
 
     @property
     def pid(self) -> int:
-        """The process that was started, which supervises the others."""
+        """The process id of the supervisor."""
         assert self._process is not None, "the service is not running"
         return self._process.pid
 
@@ -78,11 +78,11 @@ class Service:
         return self._end(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Kill -9; what it started goes with it."""
+        """Kill -9; the processes it started end with it."""
         self._end(signal.SIGKILL)
 
     def restart(self) -> None:
-        """Start on the same data and port; to be used after :meth:`kill` or :meth:`stop`."""
+        """Start on the same data and port, after :meth:`kill` or :meth:`stop`."""
         self.start()
 
     def log_lines(self) -> list[dict[str, Any]]:
@@ -91,7 +91,7 @@ class Service:
             return list(self._lines)
 
     def wait_for(self, wanted: Callable[[dict[str, Any]], bool], *, since: int = 0) -> dict[str, Any]:
-        """The first log line from number ``since`` on that is ``wanted``; waits for it."""
+        """Wait for the first log line from number ``since`` on that is ``wanted``; return it."""
         with self._news:
 
             def found() -> bool:
@@ -120,16 +120,16 @@ class Service:
         return done.stdout
 
     def signal_database(self, number: signal.Signals) -> None:
-        """The embedded PostgreSQL with all its processes; one that ends meanwhile is passed over."""
+        """Send a signal to all processes of the embedded PostgreSQL; ignores those that end meanwhile."""
         started = [line for line in self.log_lines() if line.get("event") == "database started"]
         pid = int(started[-1]["pid"])
-        os.kill(pid, number)  # stopped first, it starts no other
+        os.kill(pid, number)  # first, so that a stopped server starts no other process
         for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(int(child), number)
 
     def environment(self) -> dict[str, str]:
-        """Of the processes started here: this repository's packages, the settings given, and none from outside."""
+        """For the processes started here: this repository's packages, the given settings, and no others."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith("COORDINATOR_")}
         return {**kept, "PYTHONPATH": str(REPOSITORY), "PYTHONWARNINGS": "error", **self._settings}
 
@@ -138,7 +138,7 @@ class Service:
         assert process is not None, "the service is not running"
         process.send_signal(signal_number)
         status = process.wait(timeout=PATIENCE)
-        with self._news:  # its end of the pipe is closed when all that it started are gone
+        with self._news:  # the pipe is closed once all processes that it started have ended
             self._news.wait_for(lambda: self._ended, timeout=PATIENCE)
         self._process = None
         return status
@@ -149,7 +149,7 @@ class Service:
                 try:
                     line = json.loads(text)
                 except ValueError:
-                    line = {"text": text.rstrip("\n")}  # not of our log: a traceback, say
+                    line = {"text": text.rstrip("\n")}  # not a log line: a traceback, for example
                 with self._news:
                     self._lines.append(line if isinstance(line, dict) else {"text": text})
                     self._news.notify_all()
@@ -158,16 +158,16 @@ class Service:
             self._news.notify_all()
 
     def discard(self) -> None:
-        """Make sure that nothing of it is left running."""
+        """Kill it if it still runs."""
         if self._process is not None:
             self.kill()
 
 
 @contextlib.contextmanager
 def running_service(settings: Mapping[str, str] | None = None) -> Iterator[Service]:
-    """A service with an empty store, gone with its data at the end; ``settings`` by their dotted names."""
+    """A service with an empty store; removes its data at the end. ``settings``: by dotted name."""
     folder = Path(tempfile.mkdtemp(prefix="coordinator-service-"))
-    folder.chmod(0o755)  # root's PostgreSQL runs as another user, who must pass through
+    folder.chmod(0o755)  # started by root, PostgreSQL runs as another user, who must be able to enter
     service = Service(folder, settings or {})
     try:
         service.start()
@@ -179,6 +179,6 @@ def running_service(settings: Mapping[str, str] | None = None) -> Iterator[Servi
 
 @pytest.fixture(scope="module")
 def service() -> Iterator[Service]:
-    """The service of a test module: its tests use addresses of their own."""
+    """The service of a test module, whose tests each use addresses of their own."""
     with running_service() as service:
         yield service

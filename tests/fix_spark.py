@@ -1,5 +1,4 @@
-"""One Spark for the whole test session, started by the first test that asks for it; and frames compared so that one can
-read it."""
+"""One Spark for the whole test session, started by the first test that uses it; and a readable comparison of frames."""
 
 from __future__ import annotations
 
@@ -22,10 +21,10 @@ def spark() -> Iterator[SparkSession]:
         "local[2]",
         memory="1g",
         settings={
-            # 64 tasks for 100 rows would be most of the time
+            # 64 tasks for 100 rows would take most of the time
             "spark.sql.shuffle.partitions": "2",
             "spark.default.parallelism": "2",
-            # plans of tests are run once: compiling them costs more than it gains
+            # a test runs a plan once: compiling it costs more than it gains
             "spark.sql.codegen.wholeStage": "false",
             "spark.sql.autoBroadcastJoinThreshold": "10485760",
         },
@@ -35,7 +34,7 @@ def spark() -> Iterator[SparkSession]:
 
 
 def assert_same_rows(actual: DataFrame, expected: DataFrame) -> None:
-    """Schemas first, then rows in any order; the difference is shown row by row."""
+    """Compare schemas, then rows in any order; shows the difference row by row."""
     assert actual.schema.simpleString() == expected.schema.simpleString()
     found, wanted = Counter(map(tuple, actual.collect())), Counter(map(tuple, expected.collect()))
     missing, surplus = wanted - found, found - wanted

@@ -1,4 +1,4 @@
-"""The test client of ``tests/wire`` against the service of the module, and what the store then holds."""
+"""The test client of ``tests/wire`` connected to the module's service, and questions to its store."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from store.embedded import running_url
 from tests.fix_service import Service
 from tests.wire.peer import PATIENCE, Peer, Session
 
-#: Gives a new connection: its socket alone, nothing said yet.
+#: Makes a new connection: a socket on which nothing was sent yet.
 Dial = Callable[[], Peer]
-#: Gives a session on a new connection.
+#: Makes a session on a new connection.
 Begin = Callable[..., Session]
 BeginAt = Callable[[Service], Session]
-#: Rows of the service's store.
+#: Reads rows of the service's store.
 Ask = Callable[..., list[tuple[Any, ...]]]
 
 
 @pytest.fixture
 def dial(service: Service) -> Iterator[Dial]:
-    """Connections to the module's service; it must be the same process still when the test ends."""
+    """Connections to the module's service, which must still be the same process when the test ends."""
     peers: list[Peer] = []
     since = len(service.log_lines())
 
@@ -58,7 +58,7 @@ def begin(dial: Dial) -> Begin:
 
 @pytest.fixture
 def begin_at() -> Iterator[BeginAt]:
-    """As ``begin``, on a service of the test's own, which may end meanwhile."""
+    """As ``begin``, but on a service of the test's own, which may end meanwhile."""
     peers: list[Peer] = []
 
     def session(service: Service) -> Session:
@@ -79,7 +79,7 @@ def address(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def ask(service: Service) -> Ask:
-    """Put a question to the store, past the service."""
+    """Query the store directly, not through the service."""
 
     def rows(statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
         with psycopg.connect(running_url(service.data_dir)) as connection:
@@ -89,7 +89,7 @@ def ask(service: Service) -> Ask:
 
 
 def decided(ask: Ask, txn: bytes) -> tuple[Any, ...]:
-    """The op of a transaction, which must come: decision, reason."""
+    """Wait for the op of a transaction; return its decision and reason."""
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
         rows = ask("select decision, reason from coordinator.op where id = encode(%s, 'hex')::uuid", txn)

@@ -13,14 +13,14 @@ from tests.wire.types import Described, Symbol, ULong
 
 SELECTOR, NO_LOCAL = ULong(0x468C_0000_0004), ULong(0x468C_0000_0003)
 
-#: No message: a data section that is longer than what is there.
+#: Not a message: a data section that is longer than its octets.
 BROKEN = b"\x00\x53\x75\xb0\x00\x00\x00\xff"
 #: A txn-id that no service gives.
 NEVER = b"never-was-never-"
 
 
 def condition(state: Any) -> str:
-    """Of a rejected outcome."""
+    """The condition of a rejected outcome, whose error must have a description."""
     assert isinstance(state, Rejected), state
     assert state.error is not None
     assert state.error.description, "an error says what, for a person"
@@ -28,7 +28,7 @@ def condition(state: Any) -> str:
 
 
 def post(session: Session, address: str, *bodies: bytes) -> None:
-    """Outside transactions."""
+    """Post outside transactions; each post must be accepted."""
     sender = session.sender(address)
     for body in bodies:
         assert sender.outcome(data(body)) == Accepted()
@@ -52,7 +52,7 @@ def select(session: Session, address: str, selector: str, **fields: Any) -> Rece
 
 
 def dead_letters(session: Session, address: str) -> Receiver:
-    """A consumer of the dead letters, whose address comes to be with the first of them."""
+    """A consumer of the dead letters; waits until the first of them makes their address."""
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
         letters = session.receiver(dead_letter_name(address))

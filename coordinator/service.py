@@ -34,7 +34,7 @@ from store.commit.group_commit import GroupCommit, Limits
 from store.commit.parts import EVERY_GROUP
 from store.commit.terms import ALONE, PLAIN, Terms, key_of
 from store.decisions import Decisions
-from store.errors import Conflict, StoreError
+from store.errors import Conflict, StoreError, StoreInTrouble
 from store.heartbeat import Heartbeat
 from store.ids import HalfIds, TxnIds, UuidV7
 
@@ -55,6 +55,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 SWEEP_SECONDS = 0.25
+LOAD_RETRY_SECONDS = 0.5
 EXPIRY_SECONDS = 2.0
 #: how far below the last entry taken a load looks again: for commits of other instances that were slower than ours
 LOW_WATER_SLACK = 60_000 << 22
@@ -410,7 +411,9 @@ class Service:
 
         def loaded(rows: list[Row] | StoreError) -> None:
             if isinstance(rows, StoreError):
-                self.reclaim(queue, window)
+                # a row that the server cannot read: asking at once would change nothing
+                wait = LOAD_RETRY_SECONDS if isinstance(rows, StoreInTrouble) else 0.0
+                self.loop.call_later(wait, lambda: self.reclaim(queue, window))
                 return
             entries = [self.entry_of(queue, row) for row in rows]
             # nothing beyond what came; among others there may be some below the low-water mark, so that an empty answer

@@ -104,6 +104,10 @@ class Elsewhere(StoreError):
         self.day = day
 
 
+class StoreInTrouble(StoreUnavailable):
+    """The server is up and could not do this one thing: perhaps it can later, perhaps never. None of it was done."""
+
+
 class StoreFault(StoreError):
     """An unexpected error."""
 
@@ -141,10 +145,10 @@ _CLASSES: dict[str, tuple[type[StoreError], str]] = {
     "08": (StoreUnavailable, "the connection to the database is lost"),
     "23": (Conflict, "a constraint is violated"),
     "28": (StoreUnavailable, "the database refuses the log-in"),
-    "53": (StoreUnavailable, "the database is out of resources"),
+    "53": (StoreInTrouble, "the database is out of resources"),
     "57": (StoreUnavailable, "the database is closing"),
-    "58": (StoreUnavailable, "the database has trouble with its files"),
-    "XX": (StoreUnavailable, "the database has an internal error"),
+    "58": (StoreInTrouble, "the database has trouble with its files"),
+    "XX": (StoreInTrouble, "the database has an internal error"),
 }
 
 

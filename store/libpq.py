@@ -14,7 +14,7 @@ from typing import Protocol
 import structlog
 from psycopg import OperationalError, conninfo, pq
 
-from store.errors import StoreError, StoreUnavailable, from_sqlstate
+from store.errors import StoreError, StoreInTrouble, StoreUnavailable, from_sqlstate
 from store.loop import Loop
 
 log = structlog.get_logger(__name__)
@@ -90,6 +90,8 @@ class Connection:
         self._asked_at = 0.0
         self._asked = 0
         self.up = False
+        #: the last connection ended as the server said that it closes, or serves nobody for now
+        self.server_ended = False
 
     # -- making the connection
 
@@ -225,6 +227,7 @@ class Connection:
         pg = self._pg
         assert pg is not None
         assert self._answer is None
+        self.server_ended = False
         self._asked += 1
         self._asked_at = time.monotonic()
         try:
@@ -302,8 +305,9 @@ class Connection:
         self._failure = None
         self._results = []
         assert answer is not None
-        if isinstance(failure, StoreUnavailable):
-            # the server is shutting down, out of room, or in the wrong hands: nobody's fault, so try again by and by
+        if isinstance(failure, StoreUnavailable) and not isinstance(failure, StoreInTrouble):
+            # the server is shutting down, out of room, or in the wrong hands: no question's fault, so try again later
+            self.server_ended = True
             self._gone(str(failure))
             return
         answer(failure if failure is not None else results)

@@ -47,6 +47,7 @@ class Batch:
     """Columns of one statement, filled by units."""
 
     __slots__ = (
+        "attempts",
         "back_annotations",
         "back_attempts",
         "back_failed",
@@ -103,6 +104,8 @@ class Batch:
     def __init__(self) -> None:
         #: of the batches that this instance has sent; given when it is
         self.number = 0
+        #: how often it was sent in vain
+        self.attempts = 0
         self.units: list[Unit] = []
         #: what the statement writes and deletes: halves, entries of a fan-out, retirements. Ops are as many as units.
         self.rows = 0

@@ -25,7 +25,7 @@ from store.commit.batch import Batch
 from store.commit.large import MAKE_PIECES, Step
 from store.commit.parts import SETUP, statement
 from store.commit.unit import Unit
-from store.errors import Contended, Fenced, NoPartition, StoreError, StoreFault
+from store.errors import Contended, Fenced, NoPartition, StoreError, StoreFault, StoreInTrouble, StoreUnavailable
 from store.libpq import Connection
 from store.loop import Loop
 from store.old_backend import OldBackend
@@ -37,6 +37,13 @@ log = structlog.get_logger(__name__)
 _UNIT_OCTETS = 512
 
 PROBE_RETRY_SECONDS = 1.0
+
+#: how often a batch is sent that the server could not take, or with which its connection was lost; then the halves are
+#: tried once each, down to the single unit, which is refused
+MOST_ATTEMPTS = 5
+#: between attempts; it doubles with each
+FIRST_PAUSE_SECONDS = 0.02
+LONGEST_PAUSE_SECONDS = 1.0
 
 _MAKE_DAYS = f"select {SCHEMA}.make_day(day::date) from unnest(string_to_array($1::text, ',')) day"
 #: A commit that was seen may still wait for the disk or for its standby: this one comes behind it.
@@ -72,13 +79,16 @@ class GroupCommit:
         self._answering = False
         self._sending = False
         # Refused for one unit's fault: halves of the batch still to be tried, oldest first, before anything newer.
-        self._salvage: deque[list[Unit]] = deque()
+        self._salvage: deque[tuple[list[Unit], int]] = deque()
         self._waiting: deque[tuple[Unit, int]] = deque()
         #: of the units that wait, with their messages
         self._waiting_octets = 0
         self._next = Batch()
         #: what is left of a batch that is several statements
         self._steps: Iterator[Step] = iter(())
+        self._ended_by_server = False
+        #: the batch under way waits for its next attempt
+        self._pausing = False
         self._sent = 0
         self.batches = 0
         self.rows = 0
@@ -160,9 +170,11 @@ class GroupCommit:
 
     def _send_next(self) -> None:
         if self._salvage:
+            units, attempts = self._salvage.popleft()
             batch = Batch()
-            for unit in self._salvage.popleft():
+            for unit in units:
                 batch = self._write(batch, unit)
+            batch.attempts = attempts
         else:
             batch = self._next
             self._next = Batch()
@@ -231,14 +243,32 @@ class GroupCommit:
         if isinstance(answer, Fenced):
             self.close()
             self._fenced()
-        elif isinstance(answer, Contended):
-            self._send(batch)
+        elif isinstance(answer, Contended | StoreInTrouble):
+            self._try_again(batch, answer)
         elif isinstance(answer, NoPartition) and not batch.days_made:
             self._make_days(batch)
         elif isinstance(answer, StoreError):
             self._refused(batch, answer)
         else:
             self._finish(batch)
+
+    def _try_again(self, batch: Batch, error: StoreError) -> None:
+        """After a pause, and not for ever: what the server can never do must not keep others from being committed."""
+        batch.attempts += 1
+        if batch.attempts >= MOST_ATTEMPTS:
+            self._refused(batch, error)
+            return
+        pause = min(FIRST_PAUSE_SECONDS * 2 ** (batch.attempts - 1), LONGEST_PAUSE_SECONDS)
+        log.warning("batch is sent again", error=str(error), attempts=batch.attempts, seconds=pause)
+        self._under_way = batch
+        self._pausing = True
+        self._loop.call_later(pause, self._send_again)
+
+    def _send_again(self) -> None:
+        """The pause is over. Where the connection was lost meanwhile, the next one sends it."""
+        self._pausing = False
+        if self._under_way is not None and self._connection.idle:
+            self._send(self._under_way)
 
     def _make_days(self, batch: Batch) -> None:
         """Make the partitions that are missing, and send the batch once more; it is refused where they are missing
@@ -284,8 +314,9 @@ class GroupCommit:
             self._answer(units, error)
             return
         middle = len(units) // 2
-        self._salvage.appendleft(units[middle:])
-        self._salvage.appendleft(units[:middle])
+        attempts = max(0, batch.attempts - 1)  # tried as often as this one: once more is enough
+        self._salvage.appendleft((units[middle:], attempts))
+        self._salvage.appendleft((units[:middle], attempts))
         self.kick()
 
     # -- the connection's owner
@@ -293,11 +324,14 @@ class GroupCommit:
     def connected(self) -> None:
         if self._under_way is None:
             self.kick()
+        elif self._pausing:
+            pass  # it is not under way: its last attempt was answered
         else:
             self._old_backend.end(self._backend, self._look_up)
 
     def lost(self) -> None:
-        pass  # whatever was under way is looked up by ``connected``
+        # whatever was under way is looked up by ``connected``
+        self._ended_by_server = self._connection.server_ended
 
     def notified(self, channel: str, payload: str) -> None:
         pass
@@ -321,7 +355,7 @@ class GroupCommit:
             if committed:
                 self._connection.execute(_FLUSH.name, _FLUSH.sql, _FLUSH.parameters, flushed)
             else:
-                self._send(batch)
+                self._lost(batch)
 
         def flushed(answer: list[pq.abc.PGresult] | StoreError) -> None:
             if isinstance(answer, StoreError):
@@ -331,6 +365,14 @@ class GroupCommit:
                 self._finish(batch)
 
         self._connection.execute(*probe, answered)
+
+    def _lost(self, batch: Batch) -> None:
+        """It was not committed. Where its connection breaks each time, without a word, the batch itself may be why."""
+        if self._ended_by_server:
+            self._send(batch)
+            return
+        self._under_way = None
+        self._try_again(batch, StoreUnavailable("the connection to the database was lost with it, again and again"))
 
     def _look_again(self, error: StoreError) -> None:
         log.error("cannot look for the batch in doubt", error=str(error))

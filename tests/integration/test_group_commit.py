@@ -192,6 +192,43 @@ def test_units_without_rows_wait_for_those_before_them(store: Store) -> None:
     assert sum(isinstance(unit.heard[0], AlreadyDecided) for unit in units) == 30
 
 
+_POISON = """
+create function public.poison() returns trigger language plpgsql as $$
+begin
+  if new.message = 'poison' then {what}; end if;
+  return new;
+end $$;
+create trigger poison before insert on {schema}.half for each row execute function public.poison()
+"""
+
+
+@pytest.mark.rule("S5")
+@pytest.mark.usefixtures("quick_retries")
+@pytest.mark.parametrize(
+    "what",
+    [
+        *(f"raise exception 'no' using errcode = '{state}'" for state in ("XX000", "53200", "58030", "40001", "54000")),
+        "perform pg_terminate_backend(pg_backend_pid())",
+    ],
+)
+def test_what_the_server_can_never_take_is_refused_alone(store: Store, truth: Truth, what: str) -> None:
+    """An internal error, no memory, a broken file, a conflict without end, and what ends the connection each time."""
+    truth.run(_POISON.format(what=what, schema=SCHEMA))
+    units = [Post(store) for _ in range(40)]
+    for unit in (units[7], units[30]):
+        unit.message = b"poison"
+    store.add(*units[:20])
+    store.loop.turn()
+    store.add(*units[20:])
+    store.settle()
+    assert [unit for unit in units if unit.heard != [None]] == [units[7], units[30]]
+    assert all(len(unit.heard) == 1 for unit in units)
+    store.add(later := Post(store))
+    store.settle()
+    assert later.heard == [None]
+    assert truth.halves() == sorted(id_ for unit in store.heard if unit.heard == [None] for id_ in unit.ids)
+
+
 # -- defects of ours
 
 

@@ -299,10 +299,10 @@ class Connection:
         self.mark()
 
     def _steal(self, link: Link) -> None:
-        """P13: a client that comes again on another connection takes its link with it."""
+        """P13: a client that attaches a link again, on another connection or session, takes it with it."""
         named = self.reactor.named
         before = named.get(link.identity)
-        if before is not None and before.connection is not self:
+        if before is not None and (before.connection is not self or before.pointer != link.pointer):
             before.refuse(Refusal(Condition.STOLEN, f"the link was attached again, from {self.peer}"))
         named[link.identity] = link
 

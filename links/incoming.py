@@ -52,7 +52,8 @@ class Incoming(Link):
 
     def on_delivery(self, delivery: engine.Pointer) -> None:
         if delivery != engine.link_current(self.pointer):
-            return  # it came before, and its sender has settled it or changed its state meanwhile
+            self.settled_later(delivery)
+            return
         if not self._begun and not engine.delivery_partial(delivery):
             size = engine.link_recv(self.pointer, engine.message_buffer, _ROOM)
             if size < _ROOM:
@@ -202,6 +203,9 @@ class Incoming(Link):
 
     #: whether what comes in on this link is held until the store has it
     waits_for_store = True
+
+    def settled_later(self, delivery: engine.Pointer) -> None:
+        """It came before, and its sender has settled it or changed its state meanwhile."""
 
     def partial(self, delivery: engine.Pointer) -> None:
         """A delivery has begun and is not complete; may be called for each of its frames."""

@@ -10,6 +10,7 @@ import structlog
 from coordinator.directory import Address
 from coordinator.encoding import DecodeError
 from coordinator.errors import Condition, Refusal
+from coordinator.memory import POST_OCTETS
 from coordinator.message import examine
 from coordinator.posts import PlainPost, Relay
 from coordinator.transactions import Transaction
@@ -71,12 +72,14 @@ class Posting(Incoming):
 
     __slots__ = (
         "_address",
+        "_awaited",
         "_continues",
         "_leave",
         "_partial_txn",
         "_refusal",
         "_relay",
         "_second",
+        "_sizes",
         "unanswered",
     )
 
@@ -95,6 +98,10 @@ class Posting(Incoming):
         self._refusal: Refusal | None = None
         self._relay = Relay(connection.service, self) if address is None else None
         self._second = engine.link_remote_rcv_settle_mode(pointer) == engine.RCV_SECOND
+        #: with receiver settle mode second: octets of posts not answered, and of those that their sender has not
+        #: settled since
+        self._sizes: dict[engine.Pointer, int] = {}
+        self._awaited: dict[engine.Pointer, int] = {}
         self._continues = continues
         engine.terminus_copy(engine.link_source(pointer), engine.link_remote_source(pointer))
         target = engine.link_target(pointer)
@@ -161,6 +168,8 @@ class Posting(Incoming):
         self, delivery: engine.Pointer, message: Octets, settled: bool, txn: Transaction | None, address: Address
     ) -> None:
         service = self.connection.service
+        if self._second and not settled:
+            self._sizes[delivery] = len(message) + POST_OCTETS if isinstance(message, bytes) else POST_OCTETS
         try:
             terms = service.terms(examine(message), address)
             if txn is None:
@@ -212,11 +221,35 @@ class Posting(Incoming):
             self.reject(delivery, refusal)
         else:
             engine.set_state(delivery, engine.TRANSACTIONAL, states.rejected_in(txn.id, refusal))
-            engine.delivery_settle(delivery)
-            self.connection.mark()
+            self._conclude(delivery)
 
     def reject(self, delivery: engine.Pointer, refusal: Refusal) -> None:
         engine.set_rejected(delivery, refusal.condition, refusal.description)
+        self._conclude(delivery)
+
+    def _conclude(self, delivery: engine.Pointer) -> None:
+        """Its outcome is said: settle it; with receiver settle mode second when its sender has (part 2, section 2.8.3).
+
+        Where senders leave too many unsettled, the oldest are settled before.
+        """
+        self.connection.mark()
+        if not self._second or engine.delivery_settled(delivery):
+            self._sizes.pop(delivery, None)
+            engine.delivery_settle(delivery)
+            return
+        size = self._sizes.pop(delivery, POST_OCTETS)
+        self._awaited[delivery] = size
+        memory = self.connection.service.memory
+        memory.unread += size
+        while len(self._awaited) > self._credit or (self._awaited and memory.unread > memory.most):
+            self._settle_awaited(next(iter(self._awaited)))
+
+    def settled_later(self, delivery: engine.Pointer) -> None:
+        if delivery in self._awaited and engine.delivery_settled(delivery):
+            self._settle_awaited(delivery)
+
+    def _settle_awaited(self, delivery: engine.Pointer) -> None:
+        self.connection.service.memory.unread -= self._awaited.pop(delivery)
         engine.delivery_settle(delivery)
         self.connection.mark()
 
@@ -237,8 +270,7 @@ class Posting(Incoming):
     def stored(self, delivery: engine.Pointer) -> None:
         if self.open:
             engine.delivery_update(delivery, engine.ACCEPTED)
-            engine.delivery_settle(delivery)
-            self.connection.mark()
+            self._conclude(delivery)
         self._answered()
 
     def not_stored(self, delivery: engine.Pointer | None, refusal: Refusal) -> None:
@@ -288,11 +320,12 @@ class Posting(Incoming):
         """T25."""
         if self.open:
             engine.delivery_update(delivery, engine.ACCEPTED if committed else engine.RELEASED)
-            engine.delivery_settle(delivery)
-            self.connection.mark()
+            self._conclude(delivery)
 
     def lost(self) -> None:
         self._leave = None
+        self.connection.service.memory.unread -= sum(self._awaited.values())
+        self._awaited = {}
         super().lost()
         if self._address is not None:
             self._address.users.discard(self)

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from sqlalchemy import select
 
+from store import priorities
 from store.tables import consumer_group, entry
+
+#: An entry that the holder of a group reads by the range, as it reads no other: of normal priority, and not for later.
+by_range = (entry.c.priority == priorities.DEFAULT) & entry.c.available_at.is_(None) & entry.c.failed.is_(None)
 
 #: The entry is in an instance's hands: in its window, or under way to a consumer.
 held = (entry.c.lease != 0) | (
-    select(consumer_group.c.id)
+    by_range
+    & select(consumer_group.c.id)
     .where(
         consumer_group.c.id == entry.c.group_id,
         consumer_group.c.holder != 0,

@@ -16,6 +16,7 @@ from tests.wire.frames import (
     RECEIVER,
     SENDER,
     Accepted,
+    Disposition,
     Error,
     Modified,
     Rejected,
@@ -432,3 +433,26 @@ def test_rejected_in_a_transaction_is_a_dead_letter_at_the_commit(begin: Begin, 
     letter = dead_letters(session, address).take()
     assert letter.body == b"bad"
     assert letter.message.annotations["x-opt-txn-id"] == uuid.UUID(bytes=posted)
+
+
+@pytest.mark.rule("P6")
+@pytest.mark.parametrize("taken", [True, False])
+def test_a_post_is_settled_after_its_sender_has(begin: Begin, address: str, taken: bool) -> None:
+    """Part 2, section 2.8.3, receiver settle mode second: answered first; what is left unsettled is bounded."""
+    session = begin()
+    sender = session.sender(address, rcv_settle_mode=1)
+    first = sender.post(data(b"x") if taken else b"no message")
+    answer = sender.answer_to(first)
+    assert not answer.settled
+    assert answer.state == Accepted() if taken else condition(answer.state) == "amqp:decode-error"
+    session.sync()
+    assert not session.answers[first]
+    session.send(Disposition(role=SENDER, first=first, settled=True))
+    session.sync()
+    kept = [sender.post(data(b"y")) for _ in range(1500)]
+    assert [sender.answer_to(number).state for number in kept] == [Accepted()] * len(kept)
+    session.sync()
+    settled = [number for number in kept if session.answers[number]]
+    assert settled == kept[: len(settled)]
+    assert 0 < len(settled) < len(kept)
+    assert all(session.answers[number][0].settled for number in settled)

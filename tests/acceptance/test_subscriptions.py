@@ -202,6 +202,19 @@ def test_a_link_attached_again_from_a_new_connection_is_stolen(begin: Begin, add
     assert stranger.answer is not None
 
 
+@pytest.mark.rule("P13")
+def test_a_link_attached_again_on_another_session_is_stolen(begin: Begin, address: str) -> None:
+    """Part 2, section 2.6.1: a name is that of one link between two containers, whatever session it is on."""
+    old = begin(container_id=f"c-{address}")
+    receiver = old.receiver(address, credit=10, name="mine")
+    assert old.sender(address).outcome(data(b"1")) == Accepted()
+    assert receiver.take().body == b"1"
+    new = old.peer.begin()
+    taken = new.receiver(address, credit=10, name="mine")
+    assert receiver.error == "amqp:link:stolen"
+    assert (taken.take().body, taken.detached) == (b"1", None)
+
+
 @pytest.mark.rule("D4")
 def test_dead_letters_can_be_waited_for(begin: Begin, address: str) -> None:
     """A monitor attaches before the first letter; of an address that is not there it gets not-found."""

@@ -8,9 +8,11 @@ import pytest
 
 from tests.fix_wire import Ask, Begin, decided
 from tests.wire.frames import (
+    SENDER,
     Accepted,
     Declare,
     Discharge,
+    Disposition,
     Modified,
     Received,
     Rejected,
@@ -196,7 +198,7 @@ def test_a_post_with_a_broken_transactional_state_is_refused(begin: Begin, addre
 @pytest.mark.rule("T25", "P6")
 @pytest.mark.parametrize("fail", [False, True])
 def test_after_the_decision_an_unsettled_post_has_its_plain_outcome(begin: Begin, address: str, fail: bool) -> None:
-    """Part 4, section 4.4.4; receiver settle mode second: settled when the transaction is decided, not before."""
+    """Part 4, section 4.4.4; receiver settle mode second: the peer settles when the transaction is decided."""
     session = begin()
     control, sender = session.control(), session.sender(address, rcv_settle_mode=1)
     assert sender.answer.rcv_settle_mode == 1
@@ -207,8 +209,11 @@ def test_after_the_decision_an_unsettled_post_has_its_plain_outcome(begin: Begin
     assert not answer.settled
     assert control.discharge(txn, fail=fail) == Accepted()
     answer = sender.answer_to(number)
-    assert answer.settled is True
+    assert not answer.settled
     assert answer.state == (Released() if fail else Accepted())
+    session.send(Disposition(role=SENDER, first=number, settled=True))
+    session.sync()
+    assert not session.answers[number]
 
 
 # -- retirement

@@ -8,7 +8,7 @@ from uuid import UUID, uuid4
 
 import psycopg
 import pytest
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, text, update
 
 from store import addresses, outcomes, undecided
 from store.addresses import Counts
@@ -24,6 +24,7 @@ from store.errors import (
     boundary,
 )
 from store.purge import Purged, purge
+from store.tables import consumer_group
 from tests.fix_store import Rows
 
 
@@ -191,6 +192,26 @@ def test_purge_takes_what_waits_and_nothing_else(database: Connection, rows: Row
     assert sorted(half_id for row in written for half_id in row.half_ids) == waiting
     assert {group_id for row in written for group_id in row.group_ids} == {group}
     assert purge(database, "orders") == Purged(purged=0, held=2)
+
+
+@pytest.mark.rule("H18")
+def test_what_a_holder_has_read_is_of_normal_priority_and_due(database: Connection, rows: Rows) -> None:
+    """It reads those by the range of their ids; others below it wait, and are purged as such."""
+    group = rows.queue("orders")
+    later = rows.now() + timedelta(hours=1)
+    waiting = [rows.entry(group, **values) for values in ({"priority": 9}, {"priority": 0}, {"available_at": later})]
+    rows.entry(group, failed="rejected")
+    rows.entry(group, lease=1, priority=9)
+    last = rows.entry(group)
+    rows.entry(group)
+    held = {"holder": 1, "read_through": last}
+    database.execute(update(consumer_group).where(consumer_group.c.id == group).values(held))
+    database.commit()
+    found = addresses.one_address(database, "orders")
+    assert found is not None
+    assert found.counts == Counts(ready=3, inflight=2, scheduled=1, failed=1)
+    assert purge(database, "orders") == Purged(purged=4, held=3)
+    assert {half_id for row in rows.ops() for half_id in row.half_ids} >= set(waiting)
 
 
 @pytest.mark.rule("H6")

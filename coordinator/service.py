@@ -57,6 +57,8 @@ log = structlog.get_logger(__name__)
 SWEEP_SECONDS = 0.25
 LOAD_RETRY_SECONDS = 0.5
 EXPIRY_SECONDS = 2.0
+#: the reason of the op for groups that want nothing of the connection that posted (P16)
+NO_LOCAL = "no-local"
 #: how far below the last entry taken a load looks again: for commits of other instances that were slower than ours
 LOW_WATER_SLACK = 60_000 << 22
 #: decided transactions whose time ran out, remembered for the error their late work gets
@@ -344,6 +346,9 @@ class Service:
         if queue is None or address.fans:
             without = [queue.group_id for queue in address.subscriptions if queue.not_from is poster is not None]
             batch.fan(address.id, half_id, terms, address.groups, without)
+            if without:  # a trace, or the message would seem to be lost on its way to them
+                covers = [(half_id, group_id) for group_id in without]
+                batch.op(self.uuids.next(), b"accept", reason=NO_LOCAL, covers=covers)
             if self.peers and terms.available == BEFORE:
                 self._wake(batch, -address.id, half_id, terms)
             return None

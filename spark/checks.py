@@ -16,6 +16,8 @@ from spark.schemas import FINDING
 
 #: How late a check, or the decision of a transaction past its timeout, may be before it counts as overdue.
 OVERDUE_AFTER: Final = timedelta(minutes=2)
+#: How long the entries of a group that was removed may be there still.
+SWEPT_AFTER: Final = timedelta(hours=1)
 
 
 def finding(
@@ -178,6 +180,26 @@ def lost_delivery(pairs: DataFrame, seen_at: datetime) -> DataFrame:
             "committed, but its group has neither an entry nor a final op (%d other ops)", f.col("ops")
         ),
         suggested_repair="give the group its entry again, so that the message is delivered",
+    )
+
+
+def orphan_entry(pairs: DataFrame, consumer_group: DataFrame, removed_group: DataFrame, seen_at: datetime) -> DataFrame:
+    """R13: an entry of a group that is gone: nobody will get it, and after ``SWEPT_AFTER`` it should be swept."""
+    just_removed = removed_group.where(f.col("removed_at") > f.lit(seen_at - SWEPT_AFTER))
+    owned = consumer_group.select(f.col("id").alias("group_id")).unionByName(
+        just_removed.select(f.col("id").alias("group_id"))
+    )
+    return finding(
+        pairs.where(f.col("judged") & (f.col("entries") > 0)).join(f.broadcast(owned), "group_id", "left_anti"),
+        kind="orphan-entry",
+        severity="error",
+        seen_at=seen_at,
+        txn_id=f.col("txn_id"),
+        half_id=f.col("half_id"),
+        address=f.col("address"),
+        consumer_group=f.col("consumer_group"),
+        detail=f.format_string("its consumer group (number %d) is gone, and its entry is still there", "group_id"),
+        suggested_repair="see that the service runs: its maintenance drops such entries, with an op",
     )
 
 

@@ -294,12 +294,17 @@ def balance(stated: DataFrame, paired: DataFrame) -> DataFrame:
     )
 
 
+def names(present: DataFrame, removed: DataFrame) -> DataFrame:
+    """``id, name`` of addresses, or of groups: those that are there, and those that were."""
+    return present.select("id", "name").unionByName(removed.select("id", "name"))
+
+
 def named(frame: DataFrame, address: DataFrame, consumer_group: DataFrame | None = None) -> DataFrame:
     """``frame`` with ``address`` (name, by ``address_id``) and, where groups are given, ``consumer_group`` (by
     ``group_id``).
 
-    An address that is gone is ``null``. A queue's default group has the empty name; the frame shows it as the store
-    does.
+    An address that is not even among those removed is ``null``. A queue's default group has the empty name; the frame
+    shows it as the store does.
     """
     names = address.select(f.col("id").alias("address_id"), f.col("name").alias("address"))
     result = frame.join(f.broadcast(names), "address_id", "left")

@@ -23,6 +23,9 @@ class Steps(Protocol):
     def rows(self, count: int) -> None:
         """``count`` rows so far, in all."""
 
+    def warn(self, text: str) -> None:
+        """Something that a person should know at once."""
+
 
 class ProgressBar(AbstractContextManager["ProgressBar"]):
     """:class:`Steps` on standard error. ``stages`` is how many there will be."""
@@ -78,3 +81,6 @@ class ProgressBar(AbstractContextManager["ProgressBar"]):
 
     def rows(self, count: int) -> None:
         self._progress.update(self._bar, rows=count)
+
+    def warn(self, text: str) -> None:
+        self._progress.console.print(f"warning: {text}", markup=False, highlight=False, soft_wrap=True)

@@ -33,6 +33,8 @@ from spark.source import FORMAT
 _COLUMNS: Final = {
     "address": "id,name,created_at",
     "consumer_group": "id,address_id,name,created_at",
+    "removed_address": "id,name",
+    "removed_group": "id,name,removed_at",
     "txn": "id,timeout_at,producer_group,checks,next_check_at",
     "op": "id,decision,txn_id,reason,posted,half_ids,group_ids,decided_at",
     "half": "id,txn_id,address_id,posted_at",
@@ -151,7 +153,8 @@ def reconcile(
         steps.rows(total)
         balance = keep(ledger.balance(stated, paired))
 
-        address, group = tables["address"], tables["consumer_group"]
+        address = ledger.names(tables["address"], tables["removed_address"])
+        group = ledger.names(tables["consumer_group"], tables["removed_group"])
         named_pairs = ledger.named(paired, address, group)
         named_transactions = ledger.named(transactions, address)
         named_balance = ledger.named(balance, address)
@@ -160,6 +163,7 @@ def reconcile(
             checks.orphan_op(named_pairs, named_transactions, seen_at),
             checks.double_decision(named_transactions, seen_at),
             checks.lost_delivery(named_pairs, seen_at),
+            checks.orphan_entry(named_pairs, tables["consumer_group"], tables["removed_group"], seen_at),
             checks.phantom_delivery(named_pairs, seen_at),
             checks.double_delivery(named_pairs, seen_at),
             checks.unbalanced(named_balance, named_transactions, seen_at),
@@ -242,14 +246,14 @@ def _read(
             tables[name] = keep(store.table(name, columns))
             rows[name] = tables[name].count()
             steps.rows(sum(rows.values()))
+        all_names = ledger.names(tables["address"], tables["removed_address"])
         for book in books:
             names = book.description.addresses
-            known = {
-                row["name"]: row["id"]
-                for row in tables["address"].where(f.col("name").isin(names)).select("name", "id").collect()
-            }
+            known = all_names.where(f.col("name").isin(names)).collect()
+            for name in sorted(set(names) - {row["name"] for row in known}):
+                steps.warn(f"book {book.name}: the store knows no address {name!r}; nothing was ever posted to it")
             messages = store.table("half", ",".join((*picked_columns(book), "address_id")))
-            messages = messages.where(f.col("address_id").isin(list(known.values())) if known else f.lit(False))
+            messages = messages.where(f.col("address_id").isin([row["id"] for row in known]))
             picked.append(keep(pick(book, messages.select(*picked_columns(book)))))
             picked[-1].count()
     return tables, picked, rows, snapshot

@@ -44,6 +44,10 @@ KINDS: Final = {
         title="Committed, never delivered",
         meaning="A committed message that one of its consumer groups will never get.",
     ),
+    "orphan-entry": KindText(
+        title="Kept for a group that is gone",
+        meaning="A message waits in a consumer group that was removed; nobody will ever get it from there.",
+    ),
     "double-delivery": KindText(
         title="Delivered twice", meaning="A message was finished with twice in one consumer group."
     ),

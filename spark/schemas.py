@@ -92,6 +92,8 @@ TABLES: Final = MappingProxyType(
         for table in (
             tables.address,
             tables.consumer_group,
+            tables.removed_address,
+            tables.removed_group,
             tables.half,
             tables.op,
             tables.entry,

@@ -264,11 +264,14 @@ def _delete_owned(connection: Connection, live: Select[tuple[int]]) -> tuple[int
     # Of nobody is not of the dead: null is "not in" an empty list.
     owned = select(address.c.id).where(address.c.instance_id.is_not(None), address.c.instance_id.not_in(live))
     volatile = consumer_group.c.instance_id.is_not(None) & consumer_group.c.instance_id.not_in(live)
-    groups = select(consumer_group.c.id).where(volatile | consumer_group.c.address_id.in_(owned))
-    connection.execute(delete(entry).where(entry.c.group_id.in_(groups)))
-    connection.execute(delete(message_group).where(message_group.c.group_id.in_(groups)))
-    gone = connection.execute(delete(consumer_group).where(consumer_group.c.id.in_(groups)))
+    # Batches of others that post there now are waited for, in the order in which they lock.
+    connection.execute(owned.order_by(address.c.id).with_for_update())
+    groups = volatile | consumer_group.c.address_id.in_(owned)
+    gone = connection.scalars(delete(consumer_group).where(groups).returning(consumer_group.c.id)).all()
     names = connection.scalars(delete(address).where(address.c.id.in_(owned)).returning(address.c.name)).all()
     for name in names:
         connection.execute(select(func.pg_notify(ADDRESS_CHANNEL, name)))
-    return len(names), gone.rowcount
+    # Only now all there is for them can be seen.
+    connection.execute(delete(entry).where(entry.c.group_id.in_(gone)))
+    connection.execute(delete(message_group).where(message_group.c.group_id.in_(gone)))
+    return len(names), len(gone)

@@ -130,6 +130,28 @@ consumer_group = Table(
     UniqueConstraint("address_id", "name"),
 )
 
+removed_address = Table(
+    "removed_address",
+    metadata,
+    # The id of an address that is gone, and its name: halves and ops still refer to it. Written by a trigger.
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("name", Text, nullable=False),
+    Column("origin", Text, nullable=False),
+    Column("removed_at", DateTime(timezone=True), nullable=False, server_default=_now),
+)
+
+removed_group = Table(
+    "removed_group",
+    metadata,
+    # The same of a consumer group.
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("address_id", Integer, nullable=False),
+    Column("name", Text, nullable=False),
+    # A subscription that did not end with its link: somebody may know its name.
+    Column("lasting", Boolean, nullable=False),
+    Column("removed_at", DateTime(timezone=True), nullable=False, server_default=_now),
+)
+
 half = Table(
     "half",
     metadata,
@@ -368,6 +390,24 @@ begin
     raise exception 'the instance was given up' using errcode = 'CO002';
   end if;
 end $$""",
+    # Names outlive what they are of.
+    f"""
+create function {SCHEMA}.remember_removed() returns trigger language plpgsql as $$
+begin
+  if tg_table_name = 'address' then
+    insert into {SCHEMA}.removed_address (id, name, origin) values (old.id, old.name, old.origin);
+  else
+    insert into {SCHEMA}.removed_group (id, address_id, name, lasting)
+    values (old.id, old.address_id, old.name, old.instance_id is null and old.name <> '');
+  end if;
+  return null;
+end $$""",
+    f"""
+create trigger address_removed after delete on {SCHEMA}.address
+  for each row execute function {SCHEMA}.remember_removed()""",
+    f"""
+create trigger consumer_group_removed after delete on {SCHEMA}.consumer_group
+  for each row execute function {SCHEMA}.remember_removed()""",
     # The batch posts to addresses that are there, and where a queue has several groups to each of them.
     f"""
 create function {SCHEMA}.require_there(there bigint, wanted bigint, split bigint) returns void language plpgsql as $$

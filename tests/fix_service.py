@@ -106,7 +106,13 @@ class Service:
 
     def cli(self, *arguments: str, status: int = 0) -> str:
         """The standard output of ``coordinator`` with ``arguments`` on the same store; fails on another exit status."""
-        done = subprocess.run(
+        done = self.command(*arguments)
+        assert done.returncode == status, f"{arguments} ended with {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done.stdout
+
+    def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """``coordinator`` with ``arguments`` on the same store, run to its end."""
+        return subprocess.run(
             [sys.executable, "-m", "coordinator", *arguments],
             cwd=REPOSITORY,
             env={**self.environment(), "COORDINATOR_DATA_DIR": str(self.data_dir)},
@@ -116,8 +122,6 @@ class Service:
             timeout=5 * PATIENCE,
             check=False,
         )
-        assert done.returncode == status, f"{arguments} ended with {done.returncode}\n{done.stdout}\n{done.stderr}"
-        return done.stdout
 
     def signal_database(self, number: signal.Signals) -> None:
         """Send a signal to all processes of the embedded PostgreSQL; ignores those that end meanwhile."""

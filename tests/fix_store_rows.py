@@ -66,7 +66,11 @@ class StoreRows:
     def __init__(self, seed: int = 1) -> None:
         self.random = random.Random(seed)
         self.rows: dict[str, list[Row]] = {
-            name: [] for name in ("instance", "address", "consumer_group", "half", "op", "entry", "txn")
+            name: []
+            for name in (
+                *("instance", "address", "consumer_group", "removed_address", "removed_group"),
+                *("half", "op", "entry", "txn"),
+            )
         }
         self._numbers: dict[str, int] = {}
         self._ops: dict[str, Row] = {}

@@ -91,6 +91,25 @@ def upgrade() -> None:
         schema=SCHEMA,
     )
     op.create_table(
+        "removed_address",
+        sa.Column("id", sa.Integer, autoincrement=False, nullable=False),
+        sa.Column("name", sa.Text, nullable=False),
+        sa.Column("origin", sa.Text, nullable=False),
+        sa.Column("removed_at", sa.DateTime(timezone=True), nullable=False, server_default=_now),
+        sa.PrimaryKeyConstraint("id", name="removed_address_pkey"),
+        schema=SCHEMA,
+    )
+    op.create_table(
+        "removed_group",
+        sa.Column("id", sa.Integer, autoincrement=False, nullable=False),
+        sa.Column("address_id", sa.Integer, nullable=False),
+        sa.Column("name", sa.Text, nullable=False),
+        sa.Column("lasting", sa.Boolean, nullable=False),
+        sa.Column("removed_at", sa.DateTime(timezone=True), nullable=False, server_default=_now),
+        sa.PrimaryKeyConstraint("id", name="removed_group_pkey"),
+        schema=SCHEMA,
+    )
+    op.create_table(
         "half",
         sa.Column("id", sa.BigInteger, autoincrement=False, nullable=False),
         sa.Column("txn_id", sa.Uuid),
@@ -335,6 +354,29 @@ end $$"""
     )
     op.execute(
         """
+create function coordinator.remember_removed() returns trigger language plpgsql as $$
+begin
+  if tg_table_name = 'address' then
+    insert into coordinator.removed_address (id, name, origin) values (old.id, old.name, old.origin);
+  else
+    insert into coordinator.removed_group (id, address_id, name, lasting)
+    values (old.id, old.address_id, old.name, old.instance_id is null and old.name <> '');
+  end if;
+  return null;
+end $$"""
+    )
+    op.execute(
+        """
+create trigger address_removed after delete on coordinator.address
+  for each row execute function coordinator.remember_removed()"""
+    )
+    op.execute(
+        """
+create trigger consumer_group_removed after delete on coordinator.consumer_group
+  for each row execute function coordinator.remember_removed()"""
+    )
+    op.execute(
+        """
 create view coordinator.outcome as
   select id as txn_id, decision as outcome, reason, posted, coalesce(cardinality(half_ids), 0) as retired,
          decided_at, instance_id
@@ -358,6 +400,8 @@ def downgrade() -> None:
         "entry",
         "op",
         "half",
+        "removed_group",
+        "removed_address",
         "consumer_group",
         "address",
         "store_identity",
@@ -368,4 +412,5 @@ def downgrade() -> None:
     op.execute("drop function coordinator.elsewhere(bigint)")
     op.execute("drop function coordinator.make_day(date)")
     op.execute("drop function coordinator.require_there(bigint, bigint, bigint)")
+    op.execute("drop function coordinator.remember_removed()")
     op.execute("drop function coordinator.append_only()")

@@ -1,4 +1,4 @@
-"""``coordinator address add | list | show``."""
+"""``coordinator address add | list | show | remove``."""
 
 from __future__ import annotations
 
@@ -154,3 +154,31 @@ def show(
         print_table(
             [{**group, "group": group["name"] or "(default)"} for group in groups], ("group", "volatile", *_COUNTS)
         )
+
+
+@app.command()
+def remove(
+    name: Annotated[str, typer.Argument(help="The address.")],
+    force: Annotated[
+        bool, typer.Option("--force", help="Even if it has messages, which are thrown away, or groups that last.")
+    ] = False,
+    database_url: DatabaseUrl = None,
+    data_dir: DataDir = None,
+    config: Config = None,
+) -> None:
+    """Remove an address; links to it end with amqp:resource-deleted."""
+    from coordinator.addresses import shown
+    from store import removal
+
+    with store(config, database_url, data_dir) as connection:
+        done = removal.remove(connection, name, force=force)
+    if done is None:
+        fail(f"there is no address {shown(name)}")
+    if not done.removed:
+        because = []
+        if done.waiting:
+            because.append("has messages that are not consumed (coordinator address show counts them)")
+        if done.groups:
+            because.append(f"has consumer groups that last: {', '.join(map(shown, done.groups))}")
+        fail(f"the address {shown(name)} {' and '.join(because)}; --force removes it with them")
+    typer.echo(f"removed {shown(name)}" + (f", with {done.dropped} messages" if done.dropped else ""))

@@ -224,3 +224,40 @@ def test_what_an_ended_subscription_had_goes_with_an_op(begin: Begin, service: S
     purged = """select count(*), sum(cardinality(half_ids)) from coordinator.op
                  where decision = 'purge' and reason = 'removed' and %s = any(group_ids)"""
     assert ask(purged, *group) == [(3, 2500)]
+
+
+@pytest.mark.rule("P9", "D1")
+def test_removing_an_address(begin: Begin, service: Service, address: str, ask: Ask) -> None:
+    """``coordinator address remove``: links end at once; what the address had has an op; its name stays known."""
+    session = begin()
+    sender, consumer = session.sender(address), session.receiver(address, credit=1)
+    for _ in range(3):
+        assert sender.outcome(data(b"x")) == Accepted()
+    held = consumer.take()
+    assert "has messages" in _refused(service, address)
+    service.cli("address", "remove", address, "--force")
+    assert sender.error == DELETED
+    assert consumer.error == DELETED
+    assert not held.settled
+    assert ask(_ORPHANS) == [(0,)]
+    purged = """select sum(cardinality(o.half_ids)) from coordinator.op o join coordinator.removed_group g
+                  on g.id = any(o.group_ids) join coordinator.removed_address a on a.id = g.address_id
+                 where a.name = %s and o.decision = 'purge' and o.reason = 'removed'"""
+    assert ask(purged, address) == [(3,)]
+    # the name may be used again, and is another address
+    assert session.sender(address).outcome(data(b"new")) == Accepted()
+    assert session.receiver(address, credit=5).take().body == b"new"
+
+
+def _refused(service: Service, address: str) -> str:
+    done = service.command("address", "remove", address)
+    assert done.returncode == 1
+    return done.stderr
+
+
+@pytest.mark.rule("D1")
+def test_a_subscription_that_lasts_stands_against_removal(begin: Begin, service: Service, address: str) -> None:
+    begin().receiver(f"{address}::audit").detach()
+    assert "consumer groups that last: 'audit'" in _refused(service, address)
+    service.cli("address", "remove", address, "--force")
+    assert "there is no address" in _refused(service, address)

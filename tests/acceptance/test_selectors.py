@@ -243,7 +243,8 @@ def test_a_subscription_gets_what_it_selects_and_keeps_nothing_else(begin: Begin
     assert ask(left, address) == [(3,)]  # the two that the one has not accepted yet, and what the other has not taken
 
 
-def test_no_local_leaves_out_what_its_own_connection_posts(begin: Begin, address: str) -> None:
+@pytest.mark.rule("P16", "R13")
+def test_no_local_leaves_out_what_its_own_connection_posts(begin: Begin, address: str, ask: Ask) -> None:
     """In a transaction and outside; another subscription of the connection has it all."""
     session, other = begin(), begin()
     quiet = session.receiver(filtered(address, {"no-local": Described(NO_LOCAL, [])}, capabilities=TOPIC))
@@ -259,6 +260,11 @@ def test_no_local_leaves_out_what_its_own_connection_posts(begin: Begin, address
     post(other.sender(address), range(3, 5))
     assert quiet.bodies() == ["m3", "m4"]
     assert every.bodies() == [f"m{n}" for n in range(5)]
+    # each has a trace of its own: nothing seems to be lost
+    traces = """select count(*), count(distinct h.id) from coordinator.half h
+                  join coordinator.address a on a.id = h.address_id
+                  join coordinator.op o on h.id = any(o.half_ids) where a.name = %s and o.reason = 'no-local'"""
+    assert ask(traces, address) == [(3, 3)]
 
 
 @pytest.mark.rule("P14")

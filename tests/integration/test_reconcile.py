@@ -42,12 +42,16 @@ class Told:
     def __init__(self) -> None:
         self.stages: list[str] = []
         self.counts: list[int] = []
+        self.warnings: list[str] = []
 
     def stage(self, name: str) -> None:
         self.stages.append(name)
 
     def rows(self, count: int) -> None:
         self.counts.append(count)
+
+    def warn(self, text: str) -> None:
+        self.warnings.append(text)
 
 
 def run(

@@ -36,9 +36,11 @@ def all_findings(rows: StoreRows, spark: SparkSession, period: Period) -> DataFr
         period,
         NOW,
     ).cache()
-    transactions = ledger.named(ledger.transactions(stated, decided, tables["txn"], period), tables["address"]).cache()
-    balance = ledger.named(ledger.balance(stated, pairs), tables["address"])
-    named = ledger.named(pairs, tables["address"], tables["consumer_group"])
+    addresses = ledger.names(tables["address"], tables["removed_address"])
+    transactions = ledger.named(ledger.transactions(stated, decided, tables["txn"], period), addresses).cache()
+    balance = ledger.named(ledger.balance(stated, pairs), addresses)
+    groups = ledger.names(tables["consumer_group"], tables["removed_group"])
+    named = ledger.named(pairs, addresses, groups)
     return reduce(
         lambda left, right: left.unionByName(right),
         [
@@ -46,6 +48,7 @@ def all_findings(rows: StoreRows, spark: SparkSession, period: Period) -> DataFr
             checks.orphan_op(named, transactions, NOW),
             checks.double_decision(transactions, NOW),
             checks.lost_delivery(named, NOW),
+            checks.orphan_entry(named, tables["consumer_group"], tables["removed_group"], NOW),
             checks.phantom_delivery(named, NOW),
             checks.double_delivery(named, NOW),
             checks.unbalanced(balance, transactions, NOW),
@@ -119,6 +122,14 @@ def plant_lost_plain_post(rows: StoreRows) -> set[Key]:
     return {("lost-delivery", None, half, "lost-plain"), ("unbalanced", None, None, "lost-plain")}
 
 
+def plant_entry_of_a_group_that_is_gone(rows: StoreRows) -> set[Key]:
+    address, group = _address(rows, "orphan")
+    half = rows.half(address, AT)
+    rows.op("accept", NOW, covers=[(half, group)])
+    rows.entry(1_000_000 + half % 1000, half)
+    return {("orphan-entry", None, half, "orphan")}
+
+
 def plant_entry_of_a_rollback(rows: StoreRows) -> set[Key]:
     address, group = _address(rows, "phantom-entry")
     txn = rows.uuid_v7(AT)
@@ -174,7 +185,7 @@ PLANTS: dict[str, list[Callable[[StoreRows], set[Key]]]] = {
     "R10": [plant_check_that_is_late, plant_timeout_without_a_check, plant_forgotten_transaction],
     "R11": [plant_op_of_a_missing_half, plant_commit_with_a_missing_half],
     "R12": [plant_two_decisions],
-    "R13": [plant_lost_delivery, plant_lost_plain_post],
+    "R13": [plant_lost_delivery, plant_lost_plain_post, plant_entry_of_a_group_that_is_gone],
     "R14": [plant_entry_of_a_rollback, plant_delivery_of_an_undecided, plant_entry_without_a_half],
     "R15": [plant_two_acceptances, plant_entry_of_an_accepted],
     "R19": [plant_more_halves_than_posted],
@@ -231,6 +242,24 @@ def test_a_group_owes_nothing_for_what_came_before_it_or_while_it_was_being_adde
     lost = all_findings(rows, spark, Period()).where("kind = 'lost-delivery'").collect()
     assert [row["half_id"] for row in lost] == owed
     assert lost[0]["consumer_group"] == "later"
+
+
+@pytest.mark.rule("R13")
+def test_entries_of_a_removed_group_may_be_there_for_a_while(spark: SparkSession) -> None:
+    rows = StoreRows()
+    address, group = _address(rows, "orders")
+    halves = []
+    for number, age in enumerate((timedelta(minutes=30), timedelta(hours=2))):
+        half = rows.half(address, AT)
+        halves.append(half)
+        rows.op("accept", NOW, covers=[(half, group)])
+        removed = {"id": 50 + number, "address_id": address, "name": f"g{number}", "lasting": True}
+        rows.rows["removed_group"].append({**removed, "removed_at": NOW - age})
+        rows.entry(50 + number, half)
+    found = all_findings(rows, spark, Period()).collect()
+    assert [(row["kind"], row["half_id"], row["consumer_group"]) for row in found] == [
+        ("orphan-entry", halves[1], "g1")
+    ]
 
 
 @pytest.mark.rule("R13", "R19")

@@ -1,0 +1,150 @@
+"""Removing an address, and what removed addresses and groups leave behind.
+
+A group goes first, then its entries, piece by piece: each batch that makes an entry for it locks the row of the group,
+or of its address, so that what begins after the removal sees all there will ever be. What a crash leaves in between,
+:func:`sweep` finds. What is dropped has an op ``purge``; names stay known for as long as something may refer to them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from uuid import UUID
+
+from sqlalchemy import Connection, delete, exists, func, insert, select, text, tuple_
+
+from store.addresses import ADDRESS_CHANNEL
+from store.errors import boundary
+from store.ids import UuidV7, moment_of
+from store.queries import REMOVED
+from store.tables import (
+    SCHEMA,
+    address,
+    consumer_group,
+    entry,
+    half,
+    message_group,
+    op,
+    removed_address,
+    removed_group,
+)
+
+#: Entries of one SQL transaction: short locks, and an op of bounded size.
+CHUNK = 1000
+
+#: That a name stays known at least, whatever refers to it.
+NAMES_KEPT = timedelta(days=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Removal:
+    """``removed``: the address is gone, with ``dropped`` entries. Else ``groups`` are what stands against it: named
+    groups that last, and ``waiting``: it has messages that are not consumed.
+    """
+
+    removed: bool
+    dropped: int = 0
+    waiting: bool = False
+    groups: tuple[str, ...] = ()
+
+
+def remove(connection: Connection, name: str, *, force: bool, chunk: int = CHUNK) -> Removal | None:
+    """Remove an address; commits. Only with ``force`` where it has messages, or groups that last. None: there is none.
+
+    Waits for the batches that post to it now; those that come later are refused, and its links end. Its halves stay
+    until retention drops them; its dead letters have an address of their own.
+    """
+    with boundary():
+        address_id = connection.scalar(select(address.c.id).where(address.c.name == name).with_for_update())
+        if address_id is None:
+            connection.rollback()
+            return None
+        found = connection.execute(
+            select(consumer_group.c.id, consumer_group.c.name, consumer_group.c.instance_id)
+            .where(consumer_group.c.address_id == address_id)
+            .order_by(consumer_group.c.id)
+            .with_for_update()
+        ).all()
+        groups = [row.id for row in found]
+        lasting = tuple(row.name for row in found if row.name and row.instance_id is None)
+        waiting = any(connection.scalar(select(exists().where(entry.c.group_id == group))) for group in groups)
+        if not force and (waiting or lasting):
+            connection.rollback()
+            return Removal(removed=False, waiting=waiting, groups=lasting)
+        connection.execute(delete(address).where(address.c.id == address_id))
+        connection.execute(select(func.pg_notify(ADDRESS_CHANNEL, name)))
+        connection.commit()
+        ids = UuidV7()
+        return Removal(removed=True, dropped=sum(_drop(connection, group, ids, chunk) for group in groups))
+
+
+def sweep(connection: Connection, *, chunk: int = CHUNK) -> int:
+    """Drop entries whose group is gone, and forget names that nothing refers to; commits each piece. How many entries.
+
+    Steps through the groups that have entries, by index: what it costs follows their number, not that of the entries.
+    """
+    with boundary():
+        ids = UuidV7()
+        dropped = sum(_drop(connection, group, ids, chunk) for group in orphaned_groups(connection))
+        oldest = connection.scalar(select(func.min(half.c.id)))
+        for removed, lasting in (
+            (removed_address, removed_address.c.origin != "dynamic"),
+            (removed_group, removed_group.c.lasting),
+        ):
+            old = removed.c.removed_at < func.now() - NAMES_KEPT
+            if oldest is not None:
+                old &= ~lasting | (removed.c.removed_at < moment_of(oldest))
+            connection.execute(delete(removed).where(old))
+        connection.commit()
+    return dropped
+
+
+def orphaned_groups(connection: Connection) -> list[int]:
+    """The groups that are gone and have entries."""
+    found = connection.scalars(
+        text(
+            f"""with recursive filled(id) as (
+                  (select group_id from {SCHEMA}.entry order by group_id limit 1)
+                  union all
+                  select (select e.group_id from {SCHEMA}.entry e where e.group_id > h.id order by e.group_id limit 1)
+                    from filled h where h.id is not null)
+                select id from filled h
+                 where id is not null and not exists (select from {SCHEMA}.consumer_group g where g.id = h.id)"""
+        )
+    ).all()
+    connection.rollback()
+    return list(found)
+
+
+def _drop(connection: Connection, group_id: int, ids: UuidV7, chunk: int) -> int:
+    """The entries of a group that is gone."""
+    dropped = 0
+    while True:
+        picked = (
+            select(entry.c.group_id, entry.c.id)
+            .where(entry.c.group_id == group_id, ~exists().where(consumer_group.c.id == group_id))
+            .order_by(entry.c.id)
+            .limit(chunk)
+            .with_for_update(skip_locked=True, of=entry)
+            .cte("picked")
+        )
+        halves = connection.scalars(
+            delete(entry)
+            .where(tuple_(entry.c.group_id, entry.c.id).in_(select(picked.c.group_id, picked.c.id)))
+            .returning(entry.c.half_id)
+        ).all()
+        if not halves:
+            connection.execute(delete(message_group).where(message_group.c.group_id == group_id))
+            connection.commit()
+            return dropped
+        connection.execute(
+            insert(op).values(
+                id=UUID(bytes=ids.next()),
+                decision="purge",
+                reason=REMOVED,
+                half_ids=halves,
+                group_ids=[group_id] * len(halves),
+            )
+        )
+        connection.commit()
+        dropped += len(halves)

@@ -1,5 +1,5 @@
-"""What the store needs now and then: partitions ahead, retention. Started by the supervisor, each time anew, so that
-nothing it waits for holds up the service: ``python -m coordinator.commands.maintenance FD``.
+"""What the store needs now and then: partitions ahead, retention, a sweep. Started by the supervisor, each time anew,
+so that nothing it waits for holds up the service: ``python -m coordinator.commands.maintenance FD``.
 
 FD is a file in memory with a JSON object: ``settings``; ``database_url``; ``parent``, the supervisor.
 """
@@ -17,7 +17,7 @@ import structlog
 
 from coordinator import logs
 from coordinator.settings import RetentionSettings, Settings
-from store import partitions, retention
+from store import partitions, removal, retention
 from store.database import connected
 from store.errors import StoreError
 from store.processes import die_with_parent
@@ -41,11 +41,14 @@ def maintain(settings: Settings, database_url: str) -> int:
             if made.few:
                 _log.error("partitions are running out: soon nothing can be posted", days_ahead=made.ahead)
             done = retention.drop_old(connection, policy(settings.retention))
+            swept = removal.sweep(connection)
     except StoreError as error:
         _log.warning("the store was not maintained", reason=str(error))
         return 1
     if done != retention.Dropped():
         _log.info("old days dropped", **asdict(done))
+    if swept:
+        _log.warning("entries of groups that are gone were dropped", entries=swept)
     return 1 if made.few else 0
 
 

@@ -54,6 +54,11 @@ class Period:
             raise ValueError(f"since ({self.since.isoformat()}) must be before until ({self.until.isoformat()})")
         if self.reach < timedelta(0):
             raise ValueError(f"reach must not be negative: {self.reach}")
+        for name, moment in (("until", self.until), ("since", self.since)):
+            if (moment <= BEGINNING) if name == "until" else (moment >= END):
+                raise ValueError(
+                    f"{name} is {moment.isoformat()}; a store has times from {BEGINNING:%Y-%m-%d} to {END:%Y-%m-%d}"
+                )
         object.__setattr__(self, "since", min(max(self.since, BEGINNING), END))
         object.__setattr__(self, "until", min(max(self.until, BEGINNING), END))
 

@@ -12,6 +12,7 @@ import os
 import re
 import shlex
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -22,12 +23,20 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
+from psycopg import conninfo
 from pyspark.sql import SparkSession
 
 from spark.source import HalfOpSource
 
 OLDEST_JAVA: Final = 17
 _LOGGING: Final = Path(__file__).with_name("log4j2.properties")
+
+
+_MASTER_SECONDS: Final = 10.0
+
+
+class MasterUnusable(Exception):
+    """Spark's master is not there, or not for this store; says why."""
 
 
 class JavaMissing(Exception):
@@ -98,7 +107,8 @@ def _environment(home: Path) -> Iterator[None]:
         known = os.environ.get("PYTHONPATH")
         wanted = {
             "JAVA_HOME": folder,
-            "PYSPARK_PYTHON": sys.executable,
+            # of the executors, which may be elsewhere: as the user says
+            "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),
             "PYSPARK_DRIVER_PYTHON": sys.executable,
             # the tasks import this package, also when it runs from a checkout
             "PYTHONPATH": f"{root}{os.pathsep}{known}" if known else root,
@@ -113,6 +123,35 @@ def _environment(home: Path) -> Iterator[None]:
                     os.environ.pop(name, None)
                 else:
                     os.environ[name] = value
+
+
+def check_master(master: str, url: str) -> None:
+    """See that Spark's master is there, and that its executors can reach the store at ``url``.
+
+    :raises MasterUnusable: what is wrong. Spark itself would try for a minute, and end with a Java trace.
+    """
+    if master.startswith("local"):
+        return
+    host = conninfo.conninfo_to_dict(url).get("host")
+    if not host or str(host).startswith(("/", "@")):
+        raise MasterUnusable(
+            f"the store is reached by a socket of this machine, and the executors of {master} may be elsewhere;"
+            " give a --database-url with a host that they can reach, or leave out --master"
+        )
+    if not master.startswith("spark://"):
+        return
+    failures = []
+    for place in master.removeprefix("spark://").split(","):
+        name, _, port = place.rpartition(":")
+        try:
+            if not name or not port.isdecimal():
+                raise MasterUnusable(f"--master {master}: {place!r}; expected HOST:PORT")
+            socket.create_connection((name.strip("[]"), int(port)), timeout=_MASTER_SECONDS).close()
+        except (OSError, OverflowError) as error:
+            failures.append(f"{place}: {error}")
+        else:
+            return
+    raise MasterUnusable(f"Spark's master does not answer: {'; '.join(failures)}")
 
 
 def open_session(

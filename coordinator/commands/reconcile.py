@@ -95,10 +95,11 @@ def reconcile(
     from spark.progress import ProgressBar
     from spark.reconcile import STAGES
     from spark.reconcile import reconcile as run_reconciliation
-    from spark.session import JavaMissing, open_session
+    from spark.session import JavaMissing, MasterUnusable, check_master, open_session
     from spark.snapshot import StoreUnreadable
 
     try:
+        check_master(master, url)
         with ProgressBar(STAGES + 2 * len(books)) as bar:
             spark = open_session(master, memory=memory)
             try:
@@ -108,7 +109,7 @@ def reconcile(
                 )
             finally:
                 spark.stop()
-    except (BookError, StoreUnreadable, JavaMissing) as error:
+    except (BookError, StoreUnreadable, JavaMissing, MasterUnusable) as error:
         fail(str(error), 2)
     except (PySparkException, Py4JError, OSError) as error:
         fail(f"Spark: {str(error).strip()[:2000]}", 2)

@@ -38,6 +38,10 @@ def test_a_period_needs_zones_and_an_order() -> None:
         Period(since=datetime(2026, 1, 1))  # noqa: DTZ001
     with pytest.raises(ValueError, match="must be before until"):
         Period(since=moment, until=moment)
+    with pytest.raises(ValueError, match=r"until is 1900-01-02.*a store has times from 2024-01-01 to"):
+        Period(since=datetime(1900, 1, 1, tzinfo=UTC), until=datetime(1900, 1, 2, tzinfo=UTC))
+    with pytest.raises(ValueError, match="since is 2999"):
+        Period(since=datetime(2999, 1, 1, tzinfo=UTC), until=datetime(2999, 1, 2, tzinfo=UTC))
     with pytest.raises(ValueError, match="reach"):
         Period(reach=timedelta(seconds=-1))
 

@@ -1,7 +1,9 @@
-"""Which Java is used, and the error if there is none."""
+"""Which Java is used, which master, and the error if there is none."""
 
 from __future__ import annotations
 
+import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from spark import session
-from spark.session import JavaMissing, java_home
+from spark.session import JavaMissing, MasterUnusable, check_master, java_home
 
 
 def fake_java(home: Path, version: str, *, status: int = 0) -> Path:
@@ -100,3 +102,30 @@ def test_spark_runs_on_the_java_that_comes_along(tmp_path: Path) -> None:
     assert int(version.split(".")[0]) >= 17
     assert home_left == "False"
     assert ran.stderr == ""
+
+
+def test_a_master_that_is_not_there_is_said_at_once() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as there:
+        port = there.getsockname()[1]
+        check_master(f"spark://127.0.0.1:{port}", "postgresql://db.example/store")
+    with pytest.raises(MasterUnusable, match=rf"Spark's master does not answer: 127.0.0.1:{port}: .*refused"):
+        check_master(f"spark://127.0.0.1:{port}", "postgresql://db.example/store")
+    with pytest.raises(MasterUnusable, match="expected HOST:PORT"):
+        check_master("spark://127.0.0.1", "postgresql://db.example/store")
+
+
+def test_executors_elsewhere_cannot_use_a_socket_of_this_machine() -> None:
+    embedded = "postgresql:///postgres?host=/var/lib/coordinator"
+    check_master("local[2]", embedded)
+    for master in ("spark://db.example:7077", "yarn", "k8s://https://db.example"):
+        with pytest.raises(MasterUnusable, match="a socket of this machine"):
+            check_master(master, embedded)
+
+
+def test_the_python_of_the_executors_is_that_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYSPARK_PYTHON", "/opt/python")
+    with session._environment(java_home()):
+        assert os.environ["PYSPARK_PYTHON"] == "/opt/python"
+    monkeypatch.delenv("PYSPARK_PYTHON")
+    with session._environment(java_home()):
+        assert os.environ["PYSPARK_PYTHON"] == sys.executable

@@ -32,10 +32,10 @@ class PostLink(Protocol):
     def connection(self) -> object:
         """What a subscription compares that wants nothing of its own connection (no-local)."""
 
-    def stored(self, delivery: Any) -> None:
+    def stored(self, delivery: Any, octets: int) -> None:
         """A post outside transactions, which its sender has not settled, is durable."""
 
-    def not_stored(self, delivery: Any, refusal: Refusal) -> None:
+    def not_stored(self, delivery: Any, octets: int, refusal: Refusal) -> None:
         """The store does not take a post outside transactions; ``delivery``: None where its sender has settled it."""
 
     def post(self, delivery: Any, message: Octets, settled: bool, txn: Transaction | None, address: Address) -> None:
@@ -85,7 +85,7 @@ class PlainPost:
     def durable(self) -> None:
         self._service.posted(self._address, self._entry, self._id, self._terms)
         if self._delivery is not None:
-            self._link.stored(self._delivery)
+            self._link.stored(self._delivery, len(self._message))
 
     def refused(self, error: StoreError) -> None:
         if isinstance(error, GroupsChanged):
@@ -97,7 +97,7 @@ class PlainPost:
         if isinstance(error, AddressGone):
             refusal = resource_deleted(self._address)
             self._service.directory.removed(self._address)
-        self._link.not_stored(self._delivery, refusal)
+        self._link.not_stored(self._delivery, len(self._message), refusal)
 
 
 class Parked(NamedTuple):

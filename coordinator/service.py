@@ -116,6 +116,8 @@ class Service:
         self._timed_out: dict[bytes, float] = {}
         self.memory = Account(settings.limits.memory_bytes or default_bytes(settings.workers))
         self._settling: list[tuple[Entry, Outcome]] = []
+        #: of links that wait until peers have read, or settled, what they have
+        self._held_back: set[Callable[[], None]] = set()
         self._congestion_ends: list[Callable[[], None]] = []
         #: in memory, of deliveries that are not complete
         self.unfinished_octets = 0
@@ -179,6 +181,10 @@ class Service:
             self.commit.add(Settlement(self, self._settling))
             self._settling = []
         self.commit.kick()
+        if self._held_back and self.memory.unread <= self.memory.most:
+            held_back, self._held_back = self._held_back, set()
+            for has_room in held_back:
+                has_room()
         if self._congestion_ends and not self.commit.congested:
             ended = self._congestion_ends
             self._congestion_ends = []
@@ -188,6 +194,10 @@ class Service:
                 except Exception:  # noqa: BLE001 - whatever it is, it is the callback's
                     self.loop.contain(callback)
         return active
+
+    def hold_back(self, has_room: Callable[[], None]) -> None:
+        """A link waits until there is memory for what peers have not settled."""
+        self._held_back.add(has_room)
 
     def when_uncongested(self, callback: Callable[[], None]) -> None:
         self._congestion_ends.append(callback)

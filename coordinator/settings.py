@@ -161,6 +161,10 @@ class LimitSettings(_Section):
             description="with less free space for the embedded server nothing is posted; the rest goes on",
         ),
     ] = ByteSize(256 * MIB)
+    unread_bytes: Annotated[
+        ByteSize,
+        Field(ge=64 * KIB, description="bytes that a peer leaves unread; beyond it nothing is read from it either"),
+    ] = ByteSize(4 * MIB)
     unsettled_per_link: Annotated[int, Field(ge=1, description="unsettled deliveries of one consumer")] = 10_000
     window_messages: Annotated[int, Field(ge=1, description="messages a queue holds in memory")] = 2000
     window_bytes: Annotated[ByteSize, Field(ge=1, description="bytes a queue holds in memory")] = ByteSize(8 * MIB)

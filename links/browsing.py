@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from coordinator.encoding import DecodeError
 from links import engine
-from links.outgoing import MOST_BACKLOG, Outgoing
+from links.outgoing import MOST_BACKLOG, Outgoing, octets_in_engine
+from links.output import FAIR_SHARE, MOST_HANDED
 from store import priorities, queries
 from store.priorities import Rank
 
@@ -30,7 +31,7 @@ class Browsing(Outgoing):
     It goes on with what is committed later, as long as it has credit.
     """
 
-    __slots__ = ("_at", "_loading", "_selector", "_stale")
+    __slots__ = ("_at", "_loading", "_selector", "_stale", "_unsettled")
 
     def __init__(
         self, connection: Connection, pointer: engine.Pointer, address: Address, queue: Queue, honoured: Filters
@@ -42,6 +43,8 @@ class Browsing(Outgoing):
         #: the ranks that may have something it has not seen, and behind which priority and id it looks next
         self._stale: dict[Rank, tuple[int, int]] = {}
         self._loading = False
+        #: octets by delivery
+        self._unsettled: dict[engine.Pointer, int] = {}
         queue.browsers.append(self)
         self.came()
         queue.touch()
@@ -63,20 +66,36 @@ class Browsing(Outgoing):
             self._go_on()
             self._queue.touch()
 
+    @property
+    def _room(self) -> int:
+        """Messages it may be sent: its credit, within the bounds of what is not settled."""
+        output = self.connection.output
+        if output.held > FAIR_SHARE and output.over_share:
+            self.connection.service.hold_back(self._has_room)
+            return 0
+        credit: int = self.credit
+        return min(credit, self.connection.service.limits.unsettled_per_link - len(self._unsettled))
+
+    def _backlogged(self) -> bool:
+        """Whether enough waits to be written."""
+        output = self.connection.output
+        in_session: int = engine.session_outgoing_bytes(self.session)
+        return output.writing or output.handed > MOST_HANDED or in_session > MOST_BACKLOG
+
     def advance(self) -> None:
         if self._loading or self._large is not None or not self.open:
             return
-        if self.connection.writing:
+        if self._backlogged():
             if self not in self.connection.starved:
                 self.connection.starved.append(self)
-        elif self._stale and self.credit > 0:
+        elif self._stale and self._room > 0:
             rank = min(self._stale)
             priority, behind = self._stale[rank]
             self._loading = True
             parameters = [
                 self._queue.group_id.to_bytes(4, "big"),
                 behind.to_bytes(8, "big"),
-                (_BROWSED_AT_ONCE if self._selector else min(self.credit, _BROWSED_AT_ONCE)).to_bytes(4, "big"),
+                (_BROWSED_AT_ONCE if self._selector else min(self._room, _BROWSED_AT_ONCE)).to_bytes(4, "big"),
                 MOST_BACKLOG.to_bytes(8, "big"),
                 priority.to_bytes(2, "big"),
             ]
@@ -108,7 +127,11 @@ class Browsing(Outgoing):
             seen = at.get(entry.priority, 0)
             if entry.id <= seen:
                 return entry.priority, seen
-            if self.credit <= 0 or (self._selector is not None and self.connection.service.selecting.used_up):
+            if (
+                self._room <= 0
+                or self._backlogged()
+                or (self._selector is not None and self.connection.service.selecting.used_up)
+            ):
                 break  # it looks at more than it may send, or may choose from in one turn
             at[entry.priority] = entry.id
             behind = (entry.priority, entry.id)
@@ -129,15 +152,25 @@ class Browsing(Outgoing):
     def _sent(self, entry: Entry, delivery: engine.Pointer) -> None:
         if self.presettled:
             engine.delivery_settle(delivery)
+        else:
+            self._unsettled[delivery] = octets_in_engine(entry)
+            self.connection.output.hold(octets_in_engine(entry))
 
     def on_delivery(self, delivery: engine.Pointer) -> None:
         """Outcomes mean nothing here; the delivery is settled when the peer says anything of it."""
         if self.refuse_transfer():
             return
         if not self._stop(delivery):
+            octets = self._unsettled.pop(delivery, None)
+            if octets is not None:
+                self.connection.output.release(octets)
             engine.delivery_settle(delivery)
+            self._queue.touch()
         self.connection.mark()
 
     def lost(self) -> None:
         super().lost()
         self._queue.browsers.remove(self)
+        for octets in self._unsettled.values():
+            self.connection.output.release(octets)
+        self._unsettled.clear()

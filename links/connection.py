@@ -17,6 +17,7 @@ from links.control_link import ControlLink
 from links.greeting import Greeting
 from links.link import Attaching, Link, Refused, refuse_attach
 from links.outgoing import Outgoing
+from links.output import FAIR_SHARE, Output
 from links.posting import Posting, attach_target
 from links.sole import Sole, policy
 from links.source import attach_source
@@ -59,6 +60,7 @@ class Connection:
         "number",
         "open",
         "opened",
+        "output",
         "parked",
         "paused",
         "peer",
@@ -71,7 +73,6 @@ class Connection:
         "starved",
         "ticks",
         "transport",
-        "writing",
     )
 
     def __init__(self, reactor: Reactor, service: Service, sock: sockets.socket) -> None:
@@ -109,7 +110,7 @@ class Connection:
         #: sessions and links that came and went before we have answered the open: its kind and the endpoint of each
         self._early: list[tuple[int, engine.Pointer]] | None = None
         self.dirty = False
-        self.writing = False
+        self.output = Output(self)
         #: nothing is read from it for now
         self.paused = False
         self.links: dict[engine.Pointer, Link] = {}
@@ -132,20 +133,16 @@ class Connection:
             self.reactor.dirty.append(self)
 
     @property
-    def parked_enough(self) -> bool:
-        """What it has posted on the relay waits for addresses: nothing more is read until they are known."""
-        if not self.parked:
-            return False
-        memory = self.service.memory
-        return self.parked > _MOST_PARKED or memory.parked > memory.most
-
-    @property
-    def has_output(self) -> bool:
-        return bool(engine.transport_pending(self.transport) > 0)
+    def posts_wait(self) -> bool:
+        """What it has posted waits for the store, or for addresses: nothing more is read for now."""
+        service = self.service
+        if service.commit.overfull or (self.output.held > FAIR_SHARE and self.output.over_share):
+            return True
+        return bool(self.parked) and (self.parked > _MOST_PARKED or service.memory.parked > service.memory.most)
 
     def feed(self) -> None:
         """Written out: consumers that waited for room go on."""
-        if self.writing:
+        if self.output.writing:
             return  # the socket takes no more for now
         starved = self.starved
         self.starved = []

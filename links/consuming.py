@@ -9,7 +9,8 @@ from coordinator.errors import Condition, Refusal
 from coordinator.outcomes import ACCEPTED, FAILED, RELEASED, Kind, Outcome
 from coordinator.search import Search
 from links import engine, states
-from links.outgoing import MOST_BACKLOG, Outgoing
+from links.outgoing import MOST_BACKLOG, Outgoing, octets_in_engine
+from links.output import FAIR_SHARE, MOST_HANDED
 
 if TYPE_CHECKING:
     from coordinator.directory import Address
@@ -58,8 +59,12 @@ class Consuming(Outgoing):
             return 0
         self._backlog = engine.session_outgoing_bytes(self.session)
         # what the engine has made frames of is no longer the session's, and waits for the socket
-        if self._backlog > MOST_BACKLOG or self.connection.writing:
+        output = self.connection.output
+        if self._backlog > MOST_BACKLOG or output.writing or output.handed > MOST_HANDED:
             self._starve()
+            return 0
+        if output.held > FAIR_SHARE and output.over_share:
+            self.connection.service.hold_back(self._has_room)
             return 0
         return room
 
@@ -90,6 +95,10 @@ class Consuming(Outgoing):
             entry.link = self
             entry.delivery = delivery
             self._unsettled[delivery] = entry
+            output = self.connection.output
+            output.hold(octets_in_engine(entry))
+            if output.held > FAIR_SHARE and output.over_share:
+                return False
         self._backlog += entry.size
         if self._backlog > MOST_BACKLOG:
             self._starve()
@@ -98,6 +107,7 @@ class Consuming(Outgoing):
 
     def _sent(self, entry: Entry, delivery: engine.Pointer) -> None:
         if self.presettled and self._unsettled.pop(delivery, None) is entry:
+            self.connection.output.release(octets_in_engine(entry))
             entry.link = entry.delivery = None
             engine.delivery_settle(delivery)
             self.connection.service.settle_later(entry, ACCEPTED)
@@ -167,6 +177,7 @@ class Consuming(Outgoing):
     def retired(self, entry: Entry, outcome: Outcome) -> None:
         delivery = entry.delivery
         if self.open and self._unsettled.pop(delivery, None) is entry:
+            self.connection.output.release(octets_in_engine(entry))
             if self._large is None or not self._stop(delivery):
                 if not engine.delivery_settled(delivery):
                     engine.delivery_update(delivery, states.CODE[outcome.kind])
@@ -177,7 +188,8 @@ class Consuming(Outgoing):
 
     def unretired(self, entry: Entry, description: str) -> None:
         if self.open:
-            self._unsettled.pop(entry.delivery, None)
+            if self._unsettled.pop(entry.delivery, None) is entry:
+                self.connection.output.release(octets_in_engine(entry))
             self.refuse(Refusal(Condition.INTERNAL_ERROR, description))
 
     # -- the end
@@ -193,6 +205,7 @@ class Consuming(Outgoing):
         unsettled = self._unsettled
         self._unsettled = {}
         for entry in unsettled.values():
+            self.connection.output.release(octets_in_engine(entry))
             entry.link = None
             entry.delivery = None
             if entry.txn is not None or entry.outcome is not None:

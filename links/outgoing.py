@@ -135,8 +135,10 @@ class Outgoing(Link):
             self.draining = False
             self._send_head(self._large, octets)
             return delivery
-        engine.link_send(pointer, octets, len(octets))
+        size = len(octets)
+        engine.link_send(pointer, octets, size)
         engine.link_advance(pointer)
+        self.connection.output.handed += size
         self.credit -= 1
         self.connection.mark()
         return delivery
@@ -159,6 +161,7 @@ class Outgoing(Link):
     def _send_piece(self, large: Large, octets: bytes, stored: int) -> None:
         large.at += stored
         engine.link_send(self.pointer, octets, len(octets))
+        self.connection.output.handed += len(octets)
         self.connection.mark()
         self._go_on()
 
@@ -176,7 +179,7 @@ class Outgoing(Link):
             self.draining = bool(engine.link_get_drain(self.pointer))
             self._sent(large.entry, large.delivery)
             self._has_room()
-        elif connection.writing or connection.asking or engine.session_outgoing_bytes(self.session) > _PIECE:
+        elif connection.output.writing or connection.asking or engine.session_outgoing_bytes(self.session) > _PIECE:
             if self not in connection.starved:
                 connection.starved.append(self)
         else:
@@ -223,6 +226,11 @@ class Outgoing(Link):
     def fed(self) -> None:
         """Something was written: see again."""
         raise NotImplementedError
+
+
+def octets_in_engine(entry: Entry) -> int:
+    """Of a delivery: what the engine has a buffer for until it is settled."""
+    return 2 * _PIECE if entry.whole else entry.size
 
 
 def _marked(entry: Entry, octets: bytes) -> bytes:

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
+#: of one delivery that comes in: what has come is taken out a frame or a few at a time
+_MOST_IN_ENGINE = 1 << 16
+
 _TOPICS = frozenset(("topic", "temporary-topic"))
 
 
@@ -173,11 +176,13 @@ class Posting(Incoming):
         try:
             terms = service.terms(examine(message), address)
             if txn is None:
-                if not settled:
+                octets = len(message)
+                if settled:
+                    service.commit.add(PlainPost(service, self, None, address, message, terms), octets)
+                else:
                     self.unanswered += 1
-                service.commit.add(
-                    PlainPost(service, self, None if settled else delivery, address, message, terms), len(message)
-                )
+                    self.connection.output.hold(min(octets, _MOST_IN_ENGINE))
+                    service.commit.add(PlainPost(service, self, delivery, address, message, terms), 2 * octets)
                 return
             txn.post(address, message, terms)
         except DecodeError as error:
@@ -267,13 +272,22 @@ class Posting(Incoming):
 
     # -- answers of the store
 
-    def stored(self, delivery: engine.Pointer) -> None:
+    def stored(self, delivery: engine.Pointer, octets: int) -> None:
+        self._release(octets)
         if self.open:
             engine.delivery_update(delivery, engine.ACCEPTED)
             self._conclude(delivery)
         self._answered()
 
-    def not_stored(self, delivery: engine.Pointer | None, refusal: Refusal) -> None:
+    def _release(self, octets: int) -> None:
+        connection = self.connection
+        connection.output.release(min(octets, _MOST_IN_ENGINE))
+        if connection.paused and connection.open and not connection.posts_wait:
+            connection.reactor.call_later(0, partial(connection.reactor.resume, connection))
+
+    def not_stored(self, delivery: engine.Pointer | None, octets: int, refusal: Refusal) -> None:
+        if delivery is not None:
+            self._release(octets)
         if delivery is not None and self.open:
             self.reject(delivery, refusal)
         if delivery is None or refusal.condition is not Condition.RESOURCE_DELETED:  # the relay has other addresses

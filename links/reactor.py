@@ -131,10 +131,18 @@ class Reactor:
         if not connection.open:
             return
         now = time.monotonic()
+        if connection.output.is_stuck(connection.service.limits.idle_timeout_seconds):
+            log.info(
+                "connection closed: its peer reads nothing", peer=connection.peer, unread=len(connection.output.unread)
+            )
+            self.close(connection)
+            return
         deadline = engine.transport_tick(connection.transport, int(now * 1000))
         self.drain_events()
         connection.mark()
         wait = max(deadline / 1000 - now, 0.01) if deadline else _TICK_SECONDS
+        if connection.output.unread:
+            wait = min(wait, connection.service.limits.idle_timeout_seconds)
         self._tick_in(min(wait, _TICK_SECONDS), connection)
 
     def _tick_in(self, seconds: float, connection: Connection) -> None:
@@ -177,6 +185,7 @@ class Reactor:
         self._epoll.unregister(connection.fd)
         connection.socket.close()
         connection.lost()
+        connection.output.lost()
         transport = connection.transport
         engine.transport_close_tail(transport)
         engine.transport_close_head(transport)
@@ -265,16 +274,16 @@ class Reactor:
     # -- a store that does not keep up
 
     def _pause(self, connection: Connection) -> None:
-        """Too many octets wait for the store: what the peer posts stays in its socket, whatever credit it has.
+        """Too many octets wait for the store, or for the peer: what it sends stays in its socket, credit or not.
 
         The peer cannot be seen to be silent meanwhile, so that no idle time runs.
         """
         if connection.paused:
             return
         connection.paused = True
-        self._watch_socket(connection)
+        self.watch_socket(connection)
         engine.transport_set_idle_timeout(connection.transport, 0)
-        if not connection.parked_enough:  # else it goes on when its addresses are known
+        if connection.posting and connection.service.commit.overfull:
             connection.service.when_uncongested(partial(self.resume, connection))
 
     def resume(self, connection: Connection) -> None:
@@ -282,15 +291,19 @@ class Reactor:
             return
         connection.paused = False
         if connection.open:
-            self._watch_socket(connection)
+            self.watch_socket(connection)
             engine.transport_set_idle_timeout(connection.transport, connection.idle_timeout_ms)
             self._read(connection)
 
-    def _watch_socket(self, connection: Connection) -> None:
-        self._epoll.modify(connection.fd, (not connection.paused and _IN) | (connection.writing and _OUT))
+    def watch_socket(self, connection: Connection) -> None:
+        self._epoll.modify(connection.fd, (not connection.paused and _IN) | (connection.output.writing and _OUT))
 
     def _read(self, connection: Connection) -> None:
-        if connection.posting and (connection.parked_enough or connection.service.commit.overfull):
+        if connection.output.unread and connection.output.too_much_unread:
+            self._pause(connection)  # goes on when enough is read, or ends
+            self._tick_in(connection.service.limits.idle_timeout_seconds, connection)
+            return
+        if connection.posting and connection.posts_wait:
             self._pause(connection)
             return
         greeting = connection.greeting
@@ -357,37 +370,8 @@ class Reactor:
                     Condition.DECODE_ERROR, "a frame that cannot be decoded, or that is out of its place"
                 )
         else:
-            self._write(connection)
+            connection.output.write()
             self.close(connection)
-
-    def _write(self, connection: Connection) -> None:
-        transport = connection.transport
-        pending, peek, pop = engine.transport_pending, engine.transport_peek, engine.transport_pop
-        room = engine.READ_ROOM
-        while True:
-            size = pending(transport)
-            if size <= 0:
-                if size < 0:
-                    self.close(connection)
-                elif connection.writing:
-                    connection.writing = False
-                    self._watch_socket(connection)
-                return
-            size = peek(transport, engine.write_buffer, min(size, room))
-            try:
-                sent = connection.socket.send(engine.write_view[:size])
-            except (BlockingIOError, InterruptedError):
-                sent = 0
-            except OSError:
-                self.close(connection)
-                return
-            if sent:
-                pop(transport, sent)
-            if sent < size:
-                if not connection.writing:
-                    connection.writing = True
-                    self._watch_socket(connection)
-                return
 
     def _flush(self) -> None:
         while self.dirty:
@@ -397,7 +381,7 @@ class Reactor:
                 connection.dirty = False
                 if connection.open:
                     try:
-                        self._write(connection)
+                        connection.output.write()
                         if connection.starved and connection.open:
                             connection.feed()
                     except Exception:  # noqa: BLE001 - whatever it is, it is this connection's

@@ -114,7 +114,7 @@ class Sole:
         connection = self._connection
         with suppress(OSError):
             # no part of a frame is waiting, and there is room for a whole one
-            if not connection.writing and not _waiting(connection.socket):
+            if not connection.output.writing and not _waiting(connection.socket):
                 connection.socket.send(_EMPTY_FRAME)
         self._look(time.monotonic())
 

@@ -175,7 +175,7 @@ class _Ending:
 
     def _finish(self) -> None:
         late = time.monotonic() >= self._deadline
-        written = not any(connection.has_output for connection in self._reactor.connections)
+        written = not any(connection.output.has_any for connection in self._reactor.connections)
         if late or (self._service.commit.idle and written):
             self._reactor.stop()
         else:

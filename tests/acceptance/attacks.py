@@ -12,7 +12,7 @@ from itertools import count
 from pathlib import Path
 
 from tests.fix_service import Service
-from tests.wire.frames import Accepted, Target
+from tests.wire.frames import SENDER, Accepted, Attach, Detach, Source, Target
 from tests.wire.messages import Properties, data
 from tests.wire.peer import Peer, Session
 
@@ -43,6 +43,61 @@ def leave_transactions_undecided(peer: Peer, number: int) -> None:
     txns = [control.declare() for _ in range(12)]
     for each in count():
         sender.post(data(bytes(60_000)), txn=txns[each % len(txns)])
+
+
+def read_nothing(peer: Peer, number: int) -> None:
+    """Attaches and detaches, and leaves the answers unread."""
+    session = _begin(peer)
+    with peer.at_once():
+        for _ in range(200):
+            source, target = Source(outcomes=("amqp:accepted:list",)), Target(address=f"unread-{number}")
+            session.send(
+                Attach(name="x" * 200, handle=7, role=SENDER, source=source, target=target, initial_delivery_count=0)
+            )
+            session.send(Detach(handle=7, closed=True))
+    octets = peer.record[-1].octets
+    peer.record.clear()
+    while True:
+        peer.socket.sendall(octets)
+
+
+def _fill(session: Session, address: str) -> None:
+    """30 MB."""
+    sender = session.sender(address)
+    for _ in range(300):
+        assert sender.outcome(data(bytes(100_000))) == Accepted()
+
+
+def browse_and_settle_nothing(peer: Peer, number: int) -> None:
+    """One browser after the other, each of the same 30 MB, read and left unsettled."""
+    session = _begin(peer)
+    _fill(session, f"browsed-{number}")
+    while True:
+        session.receiver(Source(address=f"browsed-{number}", distribution_mode="copy"), credit=10_000)
+        for _ in range(400):
+            peer.step()
+            peer.record.clear()
+
+
+def browse_through_a_closed_window(peer: Peer, number: int) -> None:
+    """One browser after the other, each with a session of its own that has room for a single frame."""
+    _fill(_begin(peer), f"windowed-{number}")
+    for _ in range(1000):
+        session = peer.begin(incoming_window=1)
+        session.receiver(Source(address=f"windowed-{number}", distribution_mode="copy"), credit=10_000)
+    while True:
+        peer.step()
+
+
+def consume_and_settle_nothing(peer: Peer, number: int) -> None:
+    """All of 30 MB, read and left unsettled; then more of it."""
+    session = _begin(peer)
+    for each in count():
+        _fill(session, f"consumed-{number}-{each}")
+        session.receiver(f"consumed-{number}-{each}", credit=10_000)
+        for _ in range(600):
+            peer.step()
+            peer.record.clear()
 
 
 class Memory:

@@ -4,17 +4,21 @@ meanwhile. Memory is the proportional set size.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import logging
+import socket
+from collections.abc import Iterator
 
 import pytest
 
 from tests.acceptance import attacks
 from tests.acceptance.attacks import MIB, Attack, Memory, attacking, neighbour, serve_beside
 from tests.fix_service import Service, running_service
-from tests.wire.frames import Accepted, TransactionalState
+from tests.wire.frames import Accepted, Declare, Declared, TransactionalState
 from tests.wire.messages import data
 from tests.wire.peer import Peer
 from tests.wire.queues import condition
+
+log = logging.getLogger(__name__)
 
 _MOST = 64 * MIB
 _SECONDS = 6.0
@@ -27,18 +31,27 @@ def small_service() -> Iterator[Service]:
 
 
 @pytest.mark.rule("S4", "S5", "F4")
-@pytest.mark.parametrize("attack", [attacks.park_posts, attacks.leave_transactions_undecided])
-def test_an_attack_on_memory(
-    small_service: Service, attack: Attack, record_property: Callable[[str, object], None]
-) -> None:
+@pytest.mark.parametrize(
+    "attack",
+    [
+        attacks.park_posts,
+        attacks.leave_transactions_undecided,
+        attacks.read_nothing,
+        attacks.browse_and_settle_nothing,
+        attacks.browse_through_a_closed_window,
+        attacks.consume_and_settle_nothing,
+    ],
+)
+def test_an_attack_on_memory(small_service: Service, attack: Attack) -> None:
     """Of four connections; what the worker grows by stays under the bound and a quarter."""
     neighbour(small_service.port)
     memory = Memory(small_service)
     with attacking(small_service, attack, each=4):
         served = serve_beside(small_service, memory, _SECONDS)
     neighbour(small_service.port)
-    record_property("MiB", f"{memory.before / MIB:.0f} to {memory.peak / MIB:.0f}")
-    record_property("served", served)
+    log.info(
+        "%s: %d to %d MiB, neighbour served %d times", attack.__name__, memory.before / MIB, memory.peak / MIB, served
+    )
     assert memory.peak - memory.before < 1.25 * _MOST
     assert not [line for line in small_service.log_lines() if line.get("event") in ("worker ended", "internal error")]
 
@@ -70,3 +83,20 @@ def test_the_largest_transactions_are_refused(small_service: Service) -> None:
     control.roll_back(other)
     assert session.receiver("many").bodies() == [b"small"]
     peer.close_socket()
+
+
+@pytest.mark.rule("S5")
+def test_a_peer_that_reads_nothing_is_closed() -> None:
+    """When it has left too much unread for the idle time; one that reads again in time goes on where it was."""
+    with running_service({"limits.unread_bytes": "64 KiB", "limits.idle_timeout_seconds": "5"}) as service:
+        with attacking(service, attacks.read_nothing):
+            service.wait_for(lambda line: line.get("event") == "connection closed: its peer reads nothing")
+        peer = Peer(service.port)
+        peer.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        peer.open(idle_time_out=None)
+        session = peer.begin()
+        control = session.control()
+        numbers = [control.request(Declare(), delivery_tag=b"%d" % each) for each in range(900)]
+        for number in numbers:
+            assert isinstance(control.answer_to(number).state, Declared)
+        peer.close_socket()

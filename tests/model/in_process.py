@@ -205,7 +205,7 @@ class _AsLink:
     def __init__(self, sender: SenderEnd) -> None:
         self.connection = sender
 
-    def not_stored(self, delivery: object, refusal: Refusal) -> None:
+    def not_stored(self, delivery: object, octets: int, refusal: Refusal) -> None:
         raise AssertionError(refusal)
 
 

@@ -1,0 +1,159 @@
+"""Octets on their way to one peer: written to its socket as far as that takes them, and the rest counted.
+
+The engine does not say how much it has to write, so that what a socket does not take is taken out of the engine and
+kept here. A connection whose peer leaves too much unread is not read either: it is given no more answers to leave.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import structlog
+
+from links import engine
+
+if TYPE_CHECKING:
+    from links.connection import Connection
+
+log = structlog.get_logger(__name__)
+
+#: Octets of messages that a connection may have waiting to be written, over all its sessions.
+MOST_HANDED = 4 << 20
+#: What a connection may leave unread, and unsettled, while all together leave too much.
+FAIR_SHARE = 1 << 18
+
+
+def _buffer_octets(octets: int) -> int:
+    """Proton doubles a buffer until a message fits; beside it is what it knows of a delivery."""
+    return 1500 + (1 << octets.bit_length())
+
+
+class Output:
+    """``writing``: the socket takes no more for now."""
+
+    __slots__ = ("_connection", "_kept", "_moved", "handed", "held", "unread", "writing")
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self.writing = False
+        #: out of the engine, and not in the socket
+        self.unread = bytearray()
+        #: when the socket last took something
+        self._moved = 0.0
+        #: octets of messages given to the engine since all was written
+        self.handed = 0
+        #: octets of messages that the engine has, both ways: it keeps their buffers until they are settled
+        self.held = 0
+        #: the most there ever were: Proton keeps the buffers for the connection's next messages
+        self._kept = 0
+
+    def hold(self, octets: int) -> None:
+        """A message of so many octets is in the engine, and will be settled later."""
+        self.held += _buffer_octets(octets)
+        if self.held > self._kept:
+            self._connection.service.memory.unread += self.held - self._kept
+            self._kept = self.held
+
+    def release(self, octets: int) -> None:
+        """It is settled."""
+        self.held -= _buffer_octets(octets)
+
+    @property
+    def has_any(self) -> bool:
+        return bool(self.unread) or engine.transport_pending(self._connection.transport) > 0
+
+    @property
+    def over_share(self) -> bool:
+        """All connections together leave too much unread or unsettled, and this one more than a fair share."""
+        memory = self._connection.service.memory
+        return memory.unread > memory.most and self.held + len(self.unread) > FAIR_SHARE
+
+    @property
+    def too_much_unread(self) -> bool:
+        unread = len(self.unread)
+        if not unread:
+            return False
+        service = self._connection.service
+        return unread > service.limits.unread_bytes or (
+            unread > FAIR_SHARE and service.memory.unread > service.memory.most
+        )
+
+    def is_stuck(self, seconds: float) -> bool:
+        """Whether the peer has read nothing for so long, and left too much."""
+        return self.too_much_unread and time.monotonic() - self._moved > seconds
+
+    def write(self) -> None:
+        connection = self._connection
+        if self.unread and not self._write_unread():
+            self._set_aside()
+            return
+        transport = connection.transport
+        pending, peek, pop = engine.transport_pending, engine.transport_peek, engine.transport_pop
+        room = engine.READ_ROOM
+        while True:
+            size = pending(transport)
+            if size <= 0:
+                if size < 0:
+                    connection.reactor.close(connection)
+                    return
+                if self.handed:  # what is left waits for the peer's windows
+                    self.handed = sum(map(engine.session_outgoing_bytes, connection.sessions))
+                if self.writing:
+                    self.writing = False
+                    connection.reactor.watch_socket(connection)
+                return
+            size = peek(transport, engine.write_buffer, min(size, room))
+            try:
+                sent = connection.socket.send(engine.write_view[:size])
+            except (BlockingIOError, InterruptedError):
+                sent = 0
+            except OSError:
+                connection.reactor.close(connection)
+                return
+            if sent:
+                pop(transport, sent)
+            if sent < size:
+                self._moved = time.monotonic()
+                if not self.writing:
+                    self.writing = True
+                    connection.reactor.watch_socket(connection)
+                self._set_aside()
+                return
+
+    def _write_unread(self) -> bool:
+        """Whether the socket has taken all of it."""
+        connection = self._connection
+        try:
+            sent = connection.socket.send(self.unread)
+        except (BlockingIOError, InterruptedError):
+            return False
+        except OSError:
+            connection.reactor.close(connection)
+            return False
+        self._moved = time.monotonic()
+        del self.unread[:sent]
+        connection.service.memory.unread -= sent
+        if connection.paused and not self.too_much_unread:
+            connection.reactor.call_later(0, lambda: connection.reactor.resume(connection))
+        return not self.unread
+
+    def _set_aside(self) -> None:
+        """Take out of the engine what the socket does not take."""
+        connection = self._connection
+        if not connection.open:
+            return
+        transport = connection.transport
+        size = engine.transport_pending(transport)
+        while size > 0:
+            size = engine.transport_peek(transport, engine.write_buffer, min(size, engine.READ_ROOM))
+            self.unread += engine.write_view[:size]
+            connection.service.memory.unread += size
+            engine.transport_pop(transport, size)
+            size = engine.transport_pending(transport)
+
+    def lost(self) -> None:
+        """The connection is closed, and its engine freed."""
+        self._connection.service.memory.unread -= len(self.unread) + self._kept
+        self.unread.clear()
+        self._kept = 0

@@ -259,7 +259,8 @@ class Directory:
 
     def _forget_least_used(self) -> None:
         """Another look-up would make a second object of the same address: one that has users stays."""
-        for name, address in list(islice(self._known.items(), max(0, len(self._known) - MOST_KNOWN))):
+        most = min(MOST_KNOWN, self._service.memory.most_addresses)
+        for name, address in list(islice(self._known.items(), max(0, len(self._known) - most))):
             if address.users:
                 self._known.move_to_end(name)
             else:

@@ -179,6 +179,10 @@ class FifoQueue(Queue):
 
     # -- entries arriving
 
+    @property
+    def window_octets(self) -> int:
+        return self._octets
+
     def reserve(self, size: int, priority: int) -> bool:
         return False
 
@@ -492,10 +496,12 @@ class FifoQueue(Queue):
             return False
         limits = self.service.limits
         window = limits.window_messages
-        if window - self._count < min(wanted, _FEW, window // 4) or self._octets >= limits.window_bytes:
+        if window - self._count < min(wanted, _FEW, window // 4) or self._octets >= self.service.memory.window_bytes:
             self._make_room()
         most = min(window - self._count, ahead)
-        octets = limits.window_bytes - self._octets
+        octets = self.service.memory.window_bytes - self._octets
+        if self.service.memory.windows_full:  # one message
+            octets = min(octets, 1)
         full = most <= 0 or octets <= 0
         if full:  # perhaps of what waits for older ones
             most, octets = _MOST_OF_GROUP, 1

@@ -1,8 +1,10 @@
 """What clients make this worker hold in memory: counted by part, each with a bound and a remedy of its own.
 
-The parts share ``limits.memory_bytes`` in quarters, so that one that is full stops none of the others:
+Six parts share ``limits.memory_bytes`` alike, so that one that is full stops none of the others:
 
-* what waits for the store, or for its address: posters wait (their credit stops, their sockets are not read);
+* what waits for the store: posters wait (their credit stops, their sockets are not read);
+* posts of the relay that wait for an address: the connections that have some wait;
+* messages that are not complete: they go on in files, which have a bound of their own (``limits.spool_bytes``);
 * undecided transactions: the largest are refused, and let go of their messages;
 * what peers have not read or settled: consumers of connections that hold more than a fair share wait;
 * windows of queues: they take less from the store.
@@ -12,9 +14,17 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from coordinator.settings import LimitSettings
 
 #: Memory that a post takes besides its octets.
 POST_OCTETS = 200
+#: Memory that an entry in hand takes besides its message.
+ENTRY_OCTETS = 500
+#: Memory that an address and its queue take, about.
+ADDRESS_OCTETS = 5000
 
 _CGROUPS = Path("/sys/fs/cgroup")
 _OWN_CGROUP = Path("/proc/self/cgroup")
@@ -23,12 +33,16 @@ _OWN_CGROUP = Path("/proc/self/cgroup")
 class Account:
     """Octets by part, and the most of each."""
 
-    __slots__ = ("most", "parked", "transactions", "unread", "windows")
+    __slots__ = ("most", "most_unfinished", "parked", "transactions", "unread", "window_bytes", "windows")
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, limits: LimitSettings, most: int) -> None:
         """``most``: of all parts together."""
         #: of each part
-        self.most = max(1, most // 4)
+        self.most = max(1, most // 6)
+        #: of messages that are not complete
+        self.most_unfinished = min(int(limits.unfinished_bytes), self.most)
+        #: of the windows of one queue
+        self.window_bytes = min(int(limits.window_bytes), self.share)
         #: posts of the relay whose address is looked up
         self.parked = 0
         #: messages of undecided transactions
@@ -37,6 +51,20 @@ class Account:
         self.unread = 0
         #: messages in windows, and those kept for deliveries under way
         self.windows = 0
+
+    @property
+    def share(self) -> int:
+        """Of a part: the most of one batch, one window, or one connection."""
+        return self.most // 4
+
+    @property
+    def windows_full(self) -> bool:
+        return self.windows > self.most
+
+    @property
+    def most_addresses(self) -> int:
+        """That are known in memory: they may have a quarter as much as a part."""
+        return max(16, self.most // 4 // ADDRESS_OCTETS)
 
 
 def default_bytes(workers: int) -> int:

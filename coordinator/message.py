@@ -114,6 +114,15 @@ def sections(message: Octets, last_code: int = FOOTER) -> list[Section]:
     return found
 
 
+def shows_properties(head: Octets) -> bool:
+    """Whether the beginning of a message has all of its sections before the body."""
+    try:
+        found = sections(head, APPLICATION_PROPERTIES)
+    except DecodeError:
+        return False
+    return not found or found[-1].end < len(head)
+
+
 def examine(message: Octets) -> Facts:
     """Check the sections and read what the service acts on. DecodeError where the message is malformed."""
     if message[:4] == b"\x00\x53\x75\xb0" and len(message) == 8 + int.from_bytes(message[4:8], "big"):

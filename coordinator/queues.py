@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from coordinator.encoding import DecodeError
 from coordinator.entries import Entry, now_micros
+from coordinator.memory import ENTRY_OCTETS
 from coordinator.takers import Takers
 from coordinator.windows import Window
 from store import priorities
@@ -44,6 +45,8 @@ class Queue:
     entry_kind: ClassVar[type[Entry]] = Entry
 
     __slots__ = (
+        "__weakref__",
+        "_counted",
         "_surplus",
         "address_id",
         "browsers",
@@ -103,6 +106,8 @@ class Queue:
         #: nearly all there is
         self.normal = self.windows[Rank.NORMAL]
         self.sent_octets = 0
+        #: what the account of the instance has of it
+        self._counted = 0
         #: what is on its way to the store and brings entries back. A drain waits for it, or a client that closes a
         #: consumer and drains another would be told that there is nothing; so does a load, or what is newer would go
         #: first (D5)
@@ -114,6 +119,26 @@ class Queue:
 
     def window(self, priority: int) -> Window:
         return self.windows[rank_of(priority)]
+
+    @property
+    def window_octets(self) -> int:
+        return sum(window.octets for window in self.windows)
+
+    def count(self) -> None:
+        """Keep the account of memory (:class:`coordinator.memory.Account`)."""
+        octets = self.window_octets + self.sent_octets + ENTRY_OCTETS * len(self.held)
+        if octets != self._counted:
+            self.service.memory.windows += octets - self._counted
+            self._counted = octets
+
+    def __del__(self) -> None:
+        if self._counted:
+            self.service.memory.windows -= self._counted
+
+    @property
+    def idle(self) -> bool:
+        """Nothing of it is here, and no link wants any."""
+        return not (self.consumers or self.searches or self.browsers or self.held or self.returning)
 
     # -- entries arriving
 
@@ -295,6 +320,8 @@ class Queue:
             self.service.loop.call_later(SURPLUS_SECONDS, self._give_surplus)
         for browser in self.browsers:
             browser.advance()
+        if self.service.memory.windows_full and any(map(len, self.windows)) and not self.wanted():
+            self._let_go()
 
     def _distribute(self, window: Window) -> None:
         takers = self.takers
@@ -366,7 +393,7 @@ class Queue:
         if entry.message is not None:
             size = entry.size
             self.sent_octets += size
-            if self.sent_octets > self.service.limits.window_bytes:
+            if self.sent_octets > self.service.memory.window_bytes or self.service.memory.windows_full:
                 entry.message = None
                 self.sent_octets -= size
         return more
@@ -395,6 +422,7 @@ class Queue:
 
     def shared(self) -> None:
         self.holding = False
+        self.service.holding.discard(self)
         self.normal.load_ended()
         self.in_store(0)
 

@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
 
 import structlog
 
@@ -37,6 +38,7 @@ from store.decisions import Decisions
 from store.errors import Conflict, StoreError, StoreInTrouble
 from store.heartbeat import Heartbeat
 from store.ids import HalfIds, TxnIds, UuidV7
+from store.spool import Room
 
 if TYPE_CHECKING:
     from coordinator.addresses import AddressPolicy
@@ -45,7 +47,7 @@ if TYPE_CHECKING:
     from coordinator.groups import Group
     from coordinator.message import Facts
     from coordinator.outcomes import Outcome
-    from coordinator.settings import Settings
+    from coordinator.settings import LimitSettings, Settings
     from coordinator.windows import Loader, Window
     from store.asking import Row
     from store.commit.batch import Batch
@@ -54,6 +56,8 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
+#: how often queues are looked at that may be of no use any more
+IDLE_QUEUES_SECONDS = 10.0
 SWEEP_SECONDS = 0.25
 LOAD_RETRY_SECONDS = 0.5
 EXPIRY_SECONDS = 2.0
@@ -106,36 +110,31 @@ class Service:
         #: the disk has little room left: nothing is posted until there is more
         self.disk_low = False
         self.peers = 0
-        self.queues: dict[int, Queue] = {}
+        #: as long as an address that is known, a link, or a transaction has them
+        self.queues: WeakValueDictionary[int, Queue] = WeakValueDictionary()
+        #: those whose groups are held whole: they are not dropped before they are held no more
+        self.holding: set[Queue] = set()
         #: groups (address, name) that links are about to join
         self._joining: Counter[tuple[int, str]] = Counter()
+        self._idle_before: set[Queue] = set()
         self.dirty_queues: list[Queue] = []
         self.txns: dict[bytes, Transaction] = {}
         #: those of them that have work, and so a time limit (T14)
         self.working: dict[bytes, Transaction] = {}
         self._timed_out: dict[bytes, float] = {}
-        self.memory = Account(settings.limits.memory_bytes or default_bytes(settings.workers))
+        self.memory = Account(settings.limits, settings.limits.memory_bytes or default_bytes(settings.workers))
         self._settling: list[tuple[Entry, Outcome]] = []
         #: of links that wait until peers have read, or settled, what they have
         self._held_back: set[Callable[[], None]] = set()
         self._congestion_ends: list[Callable[[], None]] = []
+        self.spool_room = Room(settings.limits.spool_bytes)
         #: in memory, of deliveries that are not complete
         self.unfinished_octets = 0
-        limits = Limits(
-            messages=settings.limits.batch_messages,
-            octets=settings.limits.batch_bytes,
-            waiting_octets=min(settings.limits.waiting_bytes, self.memory.most),
-        )
-        self.commit = GroupCommit(loop, url, instance_id, limits, self._given_up)
+        self.commit = GroupCommit(loop, url, instance_id, _batch_limits(settings.limits, self.memory), self._given_up)
         self.queries = Queries(loop, url, instance_id, self._notified, self._queries_back)
         self.decisions = Decisions(loop, url, instance_id)
-        self.heartbeat = Heartbeat(
-            loop,
-            url,
-            instance_id,
-            watched=(self.commit.connection, self.queries.connection, self.decisions.connection),
-            beaten=self._beaten,
-        )
+        watched = (self.commit.connection, self.queries.connection, self.decisions.connection)
+        self.heartbeat = Heartbeat(loop, url, instance_id, watched=watched, beaten=self._beaten)
         self.directory = Directory(self, policy)
         self.dead_letters = DeadLetters(self)
         self.sole_connections = SoleConnections(self)
@@ -143,6 +142,7 @@ class Service:
         self.selecting = TurnShare()
 
     def start(self) -> None:
+        self.loop.call_later(IDLE_QUEUES_SECONDS, self._drop_idle_queues)
         self.commit.start()
         self.queries.start()
         self.heartbeat.start()
@@ -174,6 +174,7 @@ class Service:
             for queue in dirty:
                 try:
                     queue.pump()
+                    queue.count()
                 except Exception:  # noqa: BLE001 - whatever it is, it is this queue's
                     for consumer in [queue, *queue.consumers, *queue.browsers]:
                         self.loop.contain(consumer)
@@ -203,6 +204,18 @@ class Service:
         self._congestion_ends.append(callback)
 
     # -- addresses and queues
+
+    def _drop_idle_queues(self) -> None:
+        """Queues that nobody has used for a while are held no longer; those of addresses that are not known any more
+        are gone then.
+        """
+        idle = {queue for queue in self.holding if queue.idle}
+        for queue in idle & self._idle_before:
+            queue.share()
+        self._idle_before = idle
+        for queue in list(self.queues.values()):
+            queue.count()
+        self.loop.call_later(IDLE_QUEUES_SECONDS, self._drop_idle_queues)
 
     def queue(
         self,
@@ -410,6 +423,8 @@ class Service:
 
         def asked(rows: list[Row] | StoreError) -> None:
             queue.holding = isinstance(rows, list) and bool(rows)
+            if queue.holding:
+                self.holding.add(queue)
             self._load(window, most, octets)
 
         self.queries.ask(queries.HOLD, [queue.group_id.to_bytes(4, "big"), self.lease_octets], asked)
@@ -595,7 +610,7 @@ class Service:
         if alone and peers:
             self.commit.add(Company())
         if peers:
-            for queue in self.queues.values():
+            for queue in list(self.queues.values()):
                 queue.share()
                 queue.touch()
 
@@ -606,7 +621,7 @@ class Service:
     def _queries_back(self) -> None:
         """Notices may have been missed while the connection was away."""
         self.directory.all_changed()
-        for queue in self.queues.values():
+        for queue in list(self.queues.values()):
             queue.in_store(0)
 
     def _notified(self, channel: str, payload: str) -> None:
@@ -621,12 +636,12 @@ class Service:
             return
         for token in payload.split(","):
             if not token:  # the leases of an instance that died, or too many groups for a notice
-                for queue in self.queues.values():
+                for queue in list(self.queues.values()):
                     queue.in_store(0)
                 continue
             name, _, key = token.partition("/")
             if name.startswith("-"):
-                found = [queue for queue in self.queues.values() if queue.address_id == -int(name)]
+                found = [queue for queue in list(self.queues.values()) if queue.address_id == -int(name)]
             else:
                 found = [queue for queue in (self.queues.get(int(name)),) if queue is not None]
             for queue in found:
@@ -639,6 +654,14 @@ class Service:
 def _micros(unix_ms: int) -> int:
     """As PostgreSQL counts: microseconds since 2000."""
     return unix_ms * 1000 - POSTGRES_EPOCH * 1_000_000
+
+
+def _batch_limits(limits: LimitSettings, memory: Account) -> Limits:
+    return Limits(
+        messages=limits.batch_messages,
+        octets=min(limits.batch_bytes, memory.share),
+        waiting_octets=min(limits.waiting_bytes, memory.most),
+    )
 
 
 def timed_out(limit: float) -> Refusal:

@@ -143,6 +143,10 @@ class LimitSettings(_Section):
         ByteSize,
         Field(ge=0, description="bytes in memory of messages that are not complete; beyond it they go to a file"),
     ] = ByteSize(32 * MIB)
+    spool_bytes: Annotated[
+        ByteSize,
+        Field(ge=1 * MIB, description="bytes of large messages in files; a file counts for 1 MiB at least"),
+    ] = ByteSize(4096 * MIB)
     waiting_bytes: Annotated[
         ByteSize, Field(ge=1, description="bytes that wait for the store; beyond it nothing is read from posters")
     ] = ByteSize(64 * MIB)

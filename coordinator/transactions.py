@@ -138,21 +138,21 @@ class Transaction:
         """
         if not self.began:
             self.begin()
-        if self.state is TxnState.ROLLBACK_ONLY:
-            self.dropped += 1
-            return
         limits = self.service.transaction_limits
-        if len(self.posts) >= limits.max_messages:
+        if len(self.posts) + self.dropped >= limits.max_messages:
             raise Refusal(
                 Condition.RESOURCE_LIMIT_EXCEEDED,
                 f"a transaction holds at most {limits.max_messages} messages (transaction.max_messages)",
             )
-        if self.octets + len(message) > limits.max_bytes and self.posts:
+        if self.octets + len(message) > limits.max_bytes and (self.posts or self.dropped):
             raise Refusal(
                 Condition.RESOURCE_LIMIT_EXCEEDED,
                 f"a transaction holds at most {limits.max_bytes} bytes of messages (transaction.max_bytes)",
             )
         self.octets += len(message)
+        if self.state is TxnState.ROLLBACK_ONLY:
+            self.dropped += 1
+            return
         self.posts.append((address, message, terms))
         held = POST_OCTETS + (len(message) if isinstance(message, bytes) else 0)
         self.counted += held

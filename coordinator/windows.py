@@ -102,7 +102,9 @@ class Window:
         queue = self.queue
         limits = queue.service.limits
         have = len(self) + self.reserved
-        if have >= limits.window_messages or self.octets + size > limits.window_bytes:
+        if have >= limits.window_messages or self.octets + size > queue.service.memory.window_bytes:
+            return False
+        if queue.service.memory.windows_full:
             return False
         if queue.service.peers and have >= queue.wanted():
             return False  # another instance may have a consumer that takes it now
@@ -197,7 +199,9 @@ class Window:
         # one instance alone reads ahead; what is here still, nobody with room may have (undeliverable-here)
         ahead = wanted - self.reserved if service.peers else max(2 * wanted, _FEW)
         most = min(service.limits.window_messages - have, ahead)
-        octets = service.limits.window_bytes - self.octets
+        octets = service.memory.window_bytes - self.octets
+        if service.memory.windows_full:  # one message
+            most, octets = min(most, _FEW), min(octets, 1)
         blocked = self._blocked()
         if blocked:  # what is still here waits for what the store has
             most, octets = max(most, min(wanted, _FEW)), max(octets, 1)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from coordinator.encoding import DecodeError
 from coordinator.errors import Condition, Refusal
+from coordinator.message import shows_properties
 from coordinator.outcomes import ACCEPTED, FAILED, RELEASED, Kind, Outcome
 from coordinator.search import Search
 from links import engine, states
@@ -300,6 +301,8 @@ class Subscribing(Consuming):
     def send(self, entry: Entry) -> bool:
         selector = self._selector
         if selector is None or entry.message is None or selector.matches(entry.message, entry.attempts):
+            return super().send(entry)
+        if entry.whole and not shows_properties(entry.message):  # nobody can say that it is not wanted
             return super().send(entry)
         service = self.connection.service
         service.settle_later(entry, ACCEPTED)

@@ -9,7 +9,7 @@ import structlog
 from coordinator.errors import Condition, Refusal
 from links import engine
 from links.link import Link
-from store.spool import LARGE, Spool
+from store.spool import LARGE, NoRoom, Spool
 
 if TYPE_CHECKING:
     from links.connection import Connection
@@ -83,8 +83,8 @@ class Incoming(Link):
             service = self.connection.service
             self._gathered += octets
             service.unfinished_octets += size
-            if self._size > LARGE or service.unfinished_octets > service.limits.unfinished_bytes:
-                self._spool = Spool(self._gathered)
+            if self._size > LARGE or service.unfinished_octets > service.memory.most_unfinished:
+                self._spool = Spool(self._gathered, service.spool_room)
                 self._forget_gathered()
         except OSError as error:
             self._no_room(delivery, error)
@@ -135,7 +135,10 @@ class Incoming(Link):
 
     def _no_room(self, delivery: engine.Pointer, error: OSError) -> None:
         log.error("no room for a large message", why=str(error))
-        self._give_up(delivery, Refusal(Condition.RESOURCE_LIMIT_EXCEEDED, "no room for a large message; try later"))
+        text = "no room for a large message; try later"
+        if isinstance(error, NoRoom):
+            text += " (limits.spool_bytes)"
+        self._give_up(delivery, Refusal(Condition.RESOURCE_LIMIT_EXCEEDED, text))
 
     def _give_up(self, delivery: engine.Pointer, refusal: Refusal) -> None:
         self.partial(delivery)

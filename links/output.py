@@ -75,7 +75,7 @@ class Output:
         if not unread:
             return False
         service = self._connection.service
-        return unread > service.limits.unread_bytes or (
+        return unread > min(service.limits.unread_bytes, service.memory.share) or (
             unread > FAIR_SHARE and service.memory.unread > service.memory.most
         )
 

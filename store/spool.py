@@ -6,8 +6,10 @@ names, else in ``/var/tmp``, which unlike ``/tmp`` is on a disk on all systems.
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
+import weakref
 from collections.abc import Iterator
 from mmap import ACCESS_READ, MADV_DONTNEED, mmap
 
@@ -28,23 +30,66 @@ def pieces(message: Octets) -> Iterator[bytes]:
             message.madvise(MADV_DONTNEED, at, PIECE)
 
 
+class Room:
+    """Octets of all files of this process: at most ``most``."""
+
+    __slots__ = ("_most", "_used")
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._used = 0
+
+    def take(self, octets: int) -> None:
+        """OSError where there is no room."""
+        if self._used + octets > self._most:
+            raise NoRoom(errno.ENOSPC, "large messages hold as much of the disk as they may (limits.spool_bytes)")
+        self._used += octets
+
+    def give_back(self, octets: int) -> None:
+        self._used -= octets
+
+
+class NoRoom(OSError):
+    """The files have as much as they may."""
+
+
 class Spool:
-    """A file that is written once, then read. OSError where there is no room for it."""
+    """A file that is written once, then read. OSError where there is no room for it.
 
-    __slots__ = ("_file", "_size")
+    It takes room as if it had :data:`PIECE` octets at least: a small file is a descriptor, too.
+    """
 
-    def __init__(self, first: bytes | bytearray) -> None:
+    __slots__ = ("_file", "_room", "_size", "_taken")
+
+    def __init__(self, first: bytes | bytearray, room: Room) -> None:
+        room.take(PIECE)
+        self._room = room
+        self._taken = PIECE
+        try:
+            self._open(first)
+        except OSError:
+            self._give_back()
+            raise
+
+    def _give_back(self) -> None:
+        self._room.give_back(self._taken)
+        self._taken = 0
+
+    def _open(self, first: bytes | bytearray) -> None:
         self._file = tempfile.TemporaryFile(buffering=0, dir=os.environ.get("TMPDIR", "/var/tmp"))  # noqa: S108, SIM115
         self._size = 0
         try:
             self.write(first)
         except OSError:
-            self.close()
+            self._file.close()
             raise
 
     def write(self, octets: bytes | bytearray | memoryview) -> None:
         rest = memoryview(octets)
         self._size += len(rest)
+        if self._size > self._taken:
+            self._room.take(self._size - self._taken)
+            self._taken = self._size
         while rest:
             rest = rest[self._file.write(rest) :]
 
@@ -52,11 +97,15 @@ class Spool:
         """All that was written; a large one stays in the file, which lives as long as what is returned."""
         try:
             if self._size > LARGE:
-                return mmap(self._file.fileno(), self._size, access=ACCESS_READ)
+                message = mmap(self._file.fileno(), self._size, access=ACCESS_READ)
+                weakref.finalize(message, self._room.give_back, self._taken)
+                self._taken = 0
+                return message
             self._file.seek(0)
             return self._file.read(self._size)
         finally:
             self.close()
 
     def close(self) -> None:
+        self._give_back()
         self._file.close()

@@ -6,8 +6,10 @@ from types import SimpleNamespace
 from typing import Any
 
 from coordinator.entries import Entry
+from coordinator.memory import Account
 from coordinator.outcomes import Outcome
 from coordinator.queues import Queue
+from coordinator.settings import LimitSettings
 
 
 class Consumer:
@@ -50,7 +52,8 @@ class Service:
         self.instance_id = 1
         self.peers = peers
         self.dirty_queues: list[Queue] = []
-        self.limits = SimpleNamespace(window_messages=1000, window_bytes=1 << 20)
+        self.limits = LimitSettings()
+        self.memory = Account(self.limits, 1 << 30)
         self.loop = SimpleNamespace(call_later=lambda seconds, callback: None)
 
 

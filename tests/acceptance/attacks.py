@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 from tests.fix_service import Service
 from tests.wire.frames import SENDER, Accepted, Attach, Detach, Source, Target
@@ -98,6 +99,32 @@ def consume_and_settle_nothing(peer: Peer, number: int) -> None:
         for _ in range(600):
             peer.step()
             peer.record.clear()
+
+
+def begin_large_messages(peer: Peer, number: int) -> None:
+    """On many links, each of 2 MB and never ended."""
+    session = _begin(peer)
+    for each in count():
+        sender = session.sender(f"large-{number}")
+        for at in range(40):
+            given: dict[str, Any] = (
+                {"delivery_id": each, "delivery_tag": b"%d" % each, "message_format": 0} if not at else {}
+            )
+            sender.transfer(bytes(50_000), **given, more=True)
+
+
+def fill_windows(peer: Peer, number: int) -> None:
+    """Consumers of many queues, each with 5 MB in it and credit for one message, which is never settled."""
+    session = _begin(peer)
+    for each in count():
+        address = f"window-{number}-{each}"
+        sender = session.sender(address)
+        for _ in range(50):
+            sender.post(data(bytes(100_000)), settled=True)
+        session.receiver(address, credit=3)
+        for _ in range(3):
+            peer.step()
+        peer.record.clear()
 
 
 class Memory:

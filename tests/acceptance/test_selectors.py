@@ -280,3 +280,18 @@ def test_a_selector_that_costs_much_holds_up_nobody(begin: Begin, address: str) 
     for number in range(20):
         post(neighbour.sender(f"{address}-beside"), range(number, number + 1))
     assert chosen.take().body == "m5"
+
+
+def test_a_large_message_whose_properties_are_not_at_hand_is_not_lost(begin: Begin, address: str) -> None:
+    """The properties of a message over 1 MiB pass what is read with its entry: it is delivered, not accepted away.
+    One whose properties are all there, and do not match, is left out.
+    """
+    session = begin()
+    chosen = select(session, address, "n = 1", capabilities=TOPIC)
+    chosen.credit(3)
+    sender = session.sender(address)
+    body = section(VALUE, "x" * ((1 << 20) + 1000))
+    for properties in ({"long": "y" * 100_000, "n": Int(1)}, {"n": Int(2)}, {"n": Int(1)}):
+        assert sender.outcome(section(APPLICATION_PROPERTIES, properties) + body) == Accepted()
+    sizes = [len(chosen.take().octets) for _ in range(2)]
+    assert sizes[0] - sizes[1] > 90_000

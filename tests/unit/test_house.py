@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -76,21 +77,26 @@ def _name(path: Path) -> str:
 @pytest.mark.parametrize("path", TESTS, ids=_name)
 def test_a_test_file_takes_nothing_from_another(path: Path) -> None:
     """What several need has a file of its own: ``tests/fix_<subject>.py``, or a module named by its subject."""
-    imported = [node for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.ImportFrom)]
+    imported = [node for node in ast.walk(_parsed(path)) if isinstance(node, ast.ImportFrom)]
     assert not [node.module for node in imported if (node.module or "").rpartition(".")[2].startswith("test_")]
+
+
+@cache
+def _parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text("utf-8"))
 
 
 def _files() -> Iterator[tuple[str, int]]:
     """Each that gives no reason for its length, with its lines."""
     for path in SOURCES:
         text = path.read_text("utf-8")
-        if REASON not in (ast.get_docstring(ast.parse(text)) or ""):
+        if REASON not in (ast.get_docstring(_parsed(path)) or ""):
             yield _name(path), len(text.splitlines())
 
 
 def _functions() -> Iterator[tuple[str, int]]:
     for path in SOURCES:
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        for node in ast.walk(_parsed(path)):
             if isinstance(node, ast.FunctionDef):
                 yield f"{_name(path)}:{node.name}", (node.end_lineno or 0) - node.lineno + 1
 

@@ -78,6 +78,13 @@ class Proxy:
         for wire in wires:
             _shut(wire.client)
 
+    def give_up_orphans(self) -> None:
+        """The server hears now that those clients are gone, as it would in time."""
+        with self._lock:
+            orphans, self._orphans = self._orphans, []
+        for orphan in orphans:
+            _shut(orphan)
+
     def close(self) -> None:
         self._closed = True
         for event in self._passes.values():

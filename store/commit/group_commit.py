@@ -104,10 +104,6 @@ class GroupCommit:
         return self._connection
 
     @property
-    def up(self) -> bool:
-        return self._connection.up
-
-    @property
     def idle(self) -> bool:
         """Nothing waits and nothing is under way."""
         waits = self._next.units or self._waiting or self._salvage or self._answers

@@ -65,6 +65,30 @@ def test_a_decision_of_another_is_not_taken_for_the_batch_in_doubt(
     assert truth.halves() == sorted(id_ for unit in (store.heard[0], *others) for id_ in unit.ids)
 
 
+@pytest.mark.rule("T8", "H4", "H5")
+@pytest.mark.parametrize(("reason", "instance"), [("link-lost", "null"), ("asked", str(ME))])
+def test_a_rollback_of_another_is_not_taken_for_our_own(
+    cuttable: Store, proxy: Proxy, truth: Truth, reason: str, instance: str
+) -> None:
+    store = cuttable
+    store.add(RollBack(store))
+    store.settle()
+    units = [RollBack(store), RollBack(store)]
+    with proxy.held("requests"):
+        store.add(*units)
+        store.loop.run_for(0.2)
+        txn_id = units[0].txn_id.hex()
+        truth.run(
+            f"insert into {SCHEMA}.op (id, decision, txn_id, reason, posted, instance_id) "
+            f"values ('{txn_id}', 'rollback', '{txn_id}', '{reason}', 1, {instance})"
+        )
+        proxy.cut()
+    store.settle()
+    assert [type(each) for each in units[0].heard] == [AlreadyDecided]
+    assert units[1].heard == [None]
+    assert units[1].txn_id in truth.ops()
+
+
 def test_a_batch_that_adds_no_row_is_not_repeated_either(cuttable: Store, proxy: Proxy, truth: Truth) -> None:
     store = cuttable
     first, post = Post(store), Post(store)

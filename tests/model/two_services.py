@@ -160,6 +160,7 @@ class History:
             client.cut()
         for end in self._ends:
             end.clients.clear()
+            end.proxy.give_up_orphans()
         return self.wrong
 
     # -- clients

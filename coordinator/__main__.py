@@ -19,6 +19,7 @@ app = typer.Typer(
     help="A transaction coordinator for AMQP 1.0 clients.",
     no_args_is_help=True,
     add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     rich_markup_mode=None,
     # Its tracebacks show local variables, and those hold secrets.
     pretty_exceptions_enable=False,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import ipaddress
 import socket
 from collections.abc import Sequence
 
@@ -39,6 +40,11 @@ def listen(urls: Sequence[str], workers: int) -> tuple[list[list[socket.socket]]
                 each.close()
         raise
     return sockets, places
+
+
+def loopback(place: Endpoint) -> bool:
+    """Whether only this machine can connect there."""
+    return ipaddress.ip_address(place.host).is_loopback
 
 
 def _bindable(url: str) -> list[tuple[socket.AddressFamily, str, int]]:

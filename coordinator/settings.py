@@ -58,6 +58,13 @@ class SettingsInvalid(Exception):
 class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
 
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_truth(cls, value: object) -> object:
+        if isinstance(value, bool):
+            raise ValueError("expected a number or a text, not true or false")
+        return value
+
 
 class Endpoint(_Section):
     """Where to listen."""

@@ -20,13 +20,15 @@ from typing import Any
 import structlog
 
 from coordinator.children import MOST_FAILED_STARTS, Child, Pause
-from coordinator.listeners import CannotListen, listen
-from coordinator.settings import Settings
-from store import migrations, partitions
+from coordinator.days import make_days
+from coordinator.listeners import CannotListen, listen, loopback
+from coordinator.settings import Endpoint, Settings
+from store import migrations
 from store.database import Patience, check_url, connected, place
 from store.embedded import EmbeddedError, EmbeddedServer, StartCancelled, default_data_dir
 from store.errors import StoreError
 from store.processes import gone
+from store.room import check_room, connections_needed
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
@@ -76,6 +78,7 @@ class Supervisor:
         self._status = 0
         self._selector = selectors.DefaultSelector()
         self._sockets: list[list[socket.socket]] = []
+        self._places: list[Endpoint] = []
         self._workers: list[_Worker] = []
         #: A worker that has no number yet: it takes the place of the next one that dies.
         self._spare: Child | None = None
@@ -89,21 +92,20 @@ class Supervisor:
         self._embedded_start_at: float | None = None
         self._embedded_started_at = 0.0
         self._embedded_pause = Pause()
-        #: Little room is left where the embedded server has its files.
         self._disk_low = False
         self._disk_at = 0.0
         self._database_url = ""
         self._announced = False
 
     def run(self) -> int:
-        """The service's exit status: 0 stopped when told to, 2 it cannot work like this (logged)."""
+        """The exit status: 0 stopped when told to, 2 it cannot work like this (logged)."""
         with self._signals():
             try:
-                self._sockets, places = listen(self._settings.listen, self._settings.workers)
+                self._sockets, self._places = listen(self._settings.listen, self._settings.workers)
                 self._workers = [_Worker(number=number) for number in range(self._settings.workers)]
                 self._prepare_store()
                 while not self._stopping:
-                    self._turn([str(each) for each in places])
+                    self._turn([str(each) for each in self._places])
             except StartCancelled:
                 pass
             except (Unfit, CannotListen, EmbeddedError, StoreError) as error:
@@ -119,7 +121,11 @@ class Supervisor:
         given = self._settings.database_url
         if given is None:
             data_dir = self._settings.data_dir or default_data_dir()
-            self._embedded = EmbeddedServer(data_dir, cancelled=lambda: self._stopping)
+            self._embedded = EmbeddedServer(
+                data_dir,
+                max_connections=2 * connections_needed(self._settings.workers),
+                cancelled=lambda: self._stopping,
+            )
             self._embedded_started_at = time.monotonic()
             self._database_url = self._embedded.start()
             _log.info("database started", data_dir=str(data_dir), pid=self._embedded.pid)
@@ -129,21 +135,16 @@ class Supervisor:
             self._database_url = check_url(given.get_secret_value())
             with self._interruptible(), connected(self._database_url, patience=_START_PATIENCE) as connection:
                 migrations.check(connection)
+                check_room(connection, self._settings.workers)
             _log.info("database found", place=place(self._database_url))
         with self._interruptible():
             self._make_partitions()
 
     def _make_partitions(self) -> None:
         try:
-            with connected(self._database_url, patience=_START_PATIENCE) as connection:
-                made = partitions.make_ahead(connection)
+            make_days(self._database_url, _START_PATIENCE)
         except StoreError as error:
             _log.warning("partitions not made", reason=str(error))
-            return
-        if made.created:
-            _log.info("partitions made", partitions=made.created)
-        if made.few:
-            _log.error("partitions are running out: soon nothing can be posted", days_ahead=made.ahead)
 
     @contextlib.contextmanager
     def _interruptible(self) -> Iterator[None]:
@@ -219,6 +220,8 @@ class Supervisor:
         if serving and not self._announced:
             self._announced = True
             _log.info("listening", listen=places, workers=len(self._workers), pid=os.getpid())
+            if not all(loopback(place) for place in self._places):
+                _log.warning("clients are not asked who they are: all who can connect may do all", listen=places)
         self._tend_watch(now)
         self._maintain(now)
         if serving:
@@ -342,8 +345,6 @@ class Supervisor:
                 if worker.child is not None and worker.child.pid == pid and not gone(pid, start):
                     _log.error("worker killed: its instance was given up", worker=worker.number, pid=pid)
                     worker.child.send_signal(signal.SIGKILL)
-
-    # -- the end
 
     def _stop(self) -> None:
         """Workers first: what they have in hand needs the database (F5)."""

@@ -51,6 +51,7 @@ _SOCKET_NAME = f".s.PGSQL.{PORT}"
 _OURS = {
     *("lock", "postgresql", "postgresql.new", "postgresql.log", "postgresql.log.1", "run", "binaries", "lost+found"),
 }
+_MAX_CONNECTIONS = 200
 # A segment of its log; with less room it ends.
 _WAL_BYTES = 16 * 1024 * 1024
 _LARGEST_LOG_BYTES = 16 * 1024 * 1024
@@ -64,7 +65,6 @@ _SETTINGS = {
     "full_page_writes": "on",
     "shared_buffers": "256MB",
     "checkpoint_timeout": "15min",
-    "max_connections": "200",
     # The queries are short: compiling them costs more than it gains.
     "jit": "off",
     # `entry` turns over quickly; the table's own thresholds say when.
@@ -205,7 +205,12 @@ class EmbeddedServer:
     """
 
     def __init__(
-        self, data_dir: Path, *, patience_seconds: float = 30.0, cancelled: Callable[[], bool] = lambda: False
+        self,
+        data_dir: Path,
+        *,
+        max_connections: int = _MAX_CONNECTIONS,
+        patience_seconds: float = 30.0,
+        cancelled: Callable[[], bool] = lambda: False,
     ) -> None:
         """``patience_seconds``: how long a server left over by a killed service may take to be gone.
 
@@ -213,6 +218,7 @@ class EmbeddedServer:
         """
         # As /proc shows it: without symbolic links.
         self.data_dir = data_dir.resolve()
+        self._max_connections = max(max_connections, _MAX_CONNECTIONS)
         self._patience_seconds = patience_seconds
         self._cancelled = cancelled
         self._cluster = self.data_dir / "postgresql"
@@ -474,6 +480,7 @@ class EmbeddedServer:
         settings = {
             **_SETTINGS,
             **_wal_settings(self.data_dir),
+            "max_connections": str(self._max_connections),
             "unix_socket_directories": str(socket_dir),
             "port": str(PORT),
             "hba_file": str(self._cluster / "coordinator_hba.conf"),

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 #: The revision that this version's tables are. Revisions are numbered: of two, the greater is the newer.
 HEAD = "0001"
+#: The oldest that there is.
+FIRST = "0001"
 
 # Of the session: two services that start at once migrate one after the other.
 _LOCK = 0x636F6F72_6D696772  # "coormigr"
@@ -68,6 +70,8 @@ def check(connection: Connection) -> None:
 
 
 def _refuse_newer(revision: str | None) -> None:
+    if revision is not None and revision < FIRST:
+        raise SchemaMismatch(f"database schema is at {revision!r}, which no version of the coordinator has made")
     if revision is not None and revision > HEAD:
         raise SchemaMismatch(
             f"database schema is at {revision}, newer than this version knows ({HEAD}); use a newer coordinator"

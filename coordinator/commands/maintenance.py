@@ -16,8 +16,9 @@ from datetime import timedelta
 import structlog
 
 from coordinator import logs
+from coordinator.days import make_days
 from coordinator.settings import RetentionSettings, Settings
-from store import partitions, removal, retention
+from store import removal, retention
 from store.database import connected
 from store.errors import StoreError
 from store.processes import die_with_parent
@@ -34,12 +35,8 @@ def policy(settings: RetentionSettings) -> retention.Policy:
 def maintain(settings: Settings, database_url: str) -> int:
     """Do it once; the exit status: 0 done, 1 not, or there are too few partitions ahead."""
     try:
+        enough = make_days(database_url)
         with connected(database_url, application_name="coordinator maintenance") as connection:
-            made = partitions.make_ahead(connection)
-            if made.created:
-                _log.info("partitions made", partitions=made.created)
-            if made.few:
-                _log.error("partitions are running out: soon nothing can be posted", days_ahead=made.ahead)
             done = retention.drop_old(connection, policy(settings.retention))
             swept = removal.sweep(connection)
     except StoreError as error:
@@ -49,7 +46,7 @@ def maintain(settings: Settings, database_url: str) -> int:
         _log.info("old days dropped", **asdict(done))
     if swept:
         _log.warning("entries of groups that are gone were dropped", entries=swept)
-    return 1 if made.few else 0
+    return 0 if enough else 1
 
 
 def main(handed: int) -> int:

@@ -76,6 +76,8 @@ def reconcile(
                 fail(f"--{name}: {error}", 2)
     if not re.fullmatch(r"[1-9]\d*[mg]", memory):
         fail(f"--memory: {memory!r}; expected a number and m or g, such as 2g", 2)
+    if bounds.get("until", END) <= BEGINNING or bounds.get("since", BEGINNING) >= END:
+        fail(f"--since, --until: no store has anything before {BEGINNING:%Y-%m-%d} or after {END:%Y-%m-%d}", 2)
     try:
         period = Period(since=bounds.get("since", BEGINNING), until=bounds.get("until", END))
     except ValueError as error:

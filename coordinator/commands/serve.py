@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from coordinator.commands.administration import Config, settings
+from coordinator.commands.administration import Config, fail, settings
 
 
 def serve(
@@ -44,6 +44,8 @@ def serve(
         workers=workers,
         log=log or None,
     )
+    if data_dir is not None and checked.database_url is not None:
+        fail("--data-dir: a database URL is given too, and then there is no server of its own; leave one out", 2)
     from coordinator import logs
     from coordinator.supervisor import Supervisor
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import time
@@ -12,8 +13,8 @@ import psycopg
 import pytest
 from sqlalchemy import Connection, text
 
-from store import recovery
-from store.embedded import running_url
+from store import migrations, recovery
+from store.embedded import EmbeddedServer, running_url
 from tests.fix_command import Command, Serve, Serving, alive, answers
 
 HEADER = b"AMQP\x00\x01\x00\x00"
@@ -302,3 +303,45 @@ def test_a_worker_that_meets_another_schema_ends_the_service(
     os.kill(pid, signal.SIGKILL)
     assert "schema is at 9999, newer than this version knows" in service.until("cannot work")["reason"]
     assert service.end(None) == 2
+
+
+def test_too_few_connections_are_said_at_the_start(serve: Serve, open_folder: Path) -> None:
+    server = EmbeddedServer(open_folder / "few")
+    try:
+        url = server.start()
+        migrations.upgrade(url)
+        reason = _refused(serve("--database-url", url, "--workers", "66"))
+        assert re.match(r"66 workers need 201 connections to the database and 19\d are left: .*max_connections", reason)
+    finally:
+        server.stop()
+
+
+def test_an_address_that_others_can_reach_is_warned_of(serve: Serve, database_url: str) -> None:
+    service = serve("--database-url", database_url, "--listen", "amqp://0.0.0.0:0")
+    warning = service.until("clients are not asked who they are: all who can connect may do all")
+    assert warning["level"] == "warning"
+
+
+def test_a_data_folder_beside_a_database_is_refused(command: Command, database_url: str) -> None:
+    done = command("serve", "--database-url", database_url, "--data-dir", "/tmp/x")
+    assert (done.returncode, "--data-dir: a database URL is given too" in done.stderr) == (2, True)
+
+
+def test_a_schema_that_no_version_has_made(command: Command, database_url: str, database: Connection) -> None:
+    database.execute(text("update coordinator.alembic_version set version_num = '0000'"))
+    database.commit()
+    done = command("migrate", "--database-url", database_url)
+    assert (done.returncode, done.stderr) == (
+        1,
+        "error: database schema is at '0000', which no version of the coordinator has made\n",
+    )
+
+
+def test_reconcile_of_a_time_that_no_store_has(command: Command, database_url: str, tmp_path: Path) -> None:
+    for period in (("--since", "1900-01-01", "--until", "1900-01-02"), ("--since", "2100-01-01")):
+        done = command("reconcile", "--database-url", database_url, "--out", str(tmp_path / "out"), *period)
+        assert (done.returncode, "no store has anything before 2024-01-01" in done.stderr) == (2, True)
+
+
+def test_help_has_a_short_name_everywhere(command: Command) -> None:
+    assert command("-h").returncode == command("address", "list", "-h").returncode == 0

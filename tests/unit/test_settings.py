@@ -176,3 +176,10 @@ def test_endpoints(url: str, host: str, port: int) -> None:
 def test_what_is_no_endpoint(url: str) -> None:
     with pytest.raises(ValueError, match="expected amqp://host:port"):
         endpoint(url)
+
+
+def test_true_is_no_number(tmp_path: Path) -> None:
+    config = tmp_path / "c.toml"
+    config.write_text("[limits]\nbatch_messages = true\n")
+    with pytest.raises(SettingsInvalid, match=r"limits\.batch_messages: expected a number or a text, not true"):
+        load(config=config)

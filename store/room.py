@@ -1,0 +1,42 @@
+"""Whether a given server has what a service needs of it."""
+
+from __future__ import annotations
+
+from sqlalchemy import Connection, text
+
+from store.embedded import OLDEST_MAJOR
+from store.errors import StoreUnavailable, boundary
+
+#: Of a worker: the batch, the queries, the heartbeat.
+PER_WORKER = 3
+#: The watch, the maintenance, and a command.
+BESIDE = 3
+
+
+def connections_needed(workers: int) -> int:
+    return workers * PER_WORKER + BESIDE
+
+
+def check_room(connection: Connection, workers: int) -> None:
+    """:raises StoreUnavailable: when the server is too old, or has too few connections left for ``workers``."""
+    with boundary():
+        found = connection.execute(
+            text(
+                "select current_setting('server_version_num')::int / 10000 as major, "
+                "current_setting('max_connections')::int as most, "
+                "current_setting('superuser_reserved_connections')::int "
+                "  + coalesce(current_setting('reserved_connections', true)::int, 0) as reserved, "
+                "(select count(*) from pg_stat_activity where backend_type = 'client backend' "
+                "  and pid <> pg_backend_pid()) as used"
+            )
+        ).one()
+        connection.rollback()
+    if found.major < OLDEST_MAJOR:
+        raise StoreUnavailable(f"the server is PostgreSQL {found.major}; {OLDEST_MAJOR} or newer is needed")
+    needed = connections_needed(workers)
+    left = found.most - found.reserved - found.used
+    if left < needed:
+        raise StoreUnavailable(
+            f"{workers} workers need {needed} connections to the database and {left} are left: max_connections is "
+            f"{found.most}, {found.reserved} are reserved, {found.used} in use; raise it, or set fewer workers"
+        )

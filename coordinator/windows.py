@@ -6,6 +6,7 @@ consumers have room.
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from heapq import heapify, heappush
 from typing import TYPE_CHECKING, Protocol
@@ -21,6 +22,9 @@ _HIGHEST = 1 << 63
 _BEFORE_ALL = (-(1 << 15), 0)
 #: entries of one load where the window is full of what the store may have better than
 _FEW = 100
+#: among others all entries are looked at no more often, and no more than a share of the time
+_WHOLE_SECONDS = 1.0
+_WHOLE_SHARE = 20
 
 
 class Loader(Protocol):
@@ -34,10 +38,14 @@ class Window:
     """``more``: the store may have entries of this rank that nobody holds."""
 
     __slots__ = (
+        "_asked_at",
+        "_asked_low",
         "_low",
         "_lowered",
         "_news",
         "_version",
+        "_whole_at",
+        "_whole_due",
         "bound",
         "gone",
         "loading",
@@ -74,6 +82,12 @@ class Window:
         #: came back
         self.gone: set[int] = set()
         self._lowered = _HIGHEST
+        #: the load on its way: when it was asked for, and above which id
+        self._asked_at = 0.0
+        self._asked_low = 0
+        #: among others: before then the store is not looked through from its beginning again; whether it will be
+        self._whole_at = 0.0
+        self._whole_due = False
 
     def __len__(self) -> int:
         return len(self.ready) + len(self.returned)
@@ -211,6 +225,8 @@ class Window:
             self.loading = True
             self._lowered = _HIGHEST
             self._news = None
+            self._asked_at = time.monotonic()
+            self._asked_low = self._low
             service.load(self, most, octets)
         return True
 
@@ -251,13 +267,42 @@ class Window:
             # nothing comes below any more: ids only grow with this instance's batches, and it is alone
             if entries:
                 self._low = max(self._low, entries[-1].id)
-        elif complete or not entries or not normal:
-            self._low = 0
-        else:
-            # rows already consumed at the head cost nothing; a little slack, for commits that were slower than ours
-            self._low = max(0, entries[-1].id - self.queue.service.low_water_slack)
+        elif normal:
+            self._move_low(entries, complete, version)
         self._low = min(self._low, self._lowered)
         self.load_ended()
+
+    def _move_low(self, entries: list[Entry], complete: bool, version: int) -> None:
+        """Among others: rows already consumed at the head are not walked through by each load, and while an old
+        snapshot is held they stay. What others give back is not told by id and may lie below the mark: now and then all
+        is looked at, the more seldom the longer that takes.
+        """
+        service = self.queue.service
+        now = time.monotonic()
+        looked_at_all = not self._asked_low
+        if looked_at_all and complete:
+            self._whole_at = now + max(_WHOLE_SECONDS, _WHOLE_SHARE * (now - self._asked_at))
+        if entries or looked_at_all:
+            # a little slack, for commits that were slower than ours
+            last = entries[-1].id if entries else service.ids.last
+            self._low = max(0, last - service.low_water_slack)
+        elif now >= self._whole_at:
+            self._low = 0
+            return
+        elif version == self._version:
+            self.more = False  # as far as is known, until all is looked at
+            self.bound = None
+        if not looked_at_all and not self.more and not self._whole_due:
+            self._whole_due = True
+            service.loop.call_later(max(0.0, self._whole_at - now), self._look_at_all)
+
+    def _look_at_all(self) -> None:
+        self._whole_due = False
+        if not self.by_range:
+            self.more = True
+            self._version += 1
+            self._low = self._lowered = 0  # of a load on its way too
+            self.queue.touch()
 
     def load_ended(self) -> None:
         self.loading = False

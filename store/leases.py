@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy import select
 
 from store import priorities
-from store.tables import consumer_group, entry
+from store.tables import consumer_group, entry, group_read
 
 #: An entry that the holder of a group reads by the range, as it reads no other: of normal priority, and not for later.
 by_range = (entry.c.priority == priorities.DEFAULT) & entry.c.available_at.is_(None) & entry.c.failed.is_(None)
@@ -16,8 +16,9 @@ held = (entry.c.lease != 0) | (
     & select(consumer_group.c.id)
     .where(
         consumer_group.c.id == entry.c.group_id,
-        consumer_group.c.holder != 0,
-        entry.c.id <= consumer_group.c.read_through,
+        group_read.c.group_id == consumer_group.c.id,
+        group_read.c.instance_id == consumer_group.c.holder,
+        entry.c.id <= group_read.c.read_through,
     )
     .exists()
 )

@@ -157,20 +157,21 @@ LEASE = _by_rank(
 #: group, instance: the group is the instance's own, whole, where no other lives
 HOLD = Query(
     b"hold",
-    f"""update {SCHEMA}.consumer_group
-           set holder = $2::int4, read_through = case when holder = 0 then 0 else read_through end
+    f"""with before as (
+          delete from {SCHEMA}.group_read r using {SCHEMA}.consumer_group g
+           where r.group_id = $1::int4 and r.instance_id = $2::int4 and g.id = $1::int4 and g.holder = 0)
+        update {SCHEMA}.consumer_group set holder = $2::int4
          where id = $1::int4 and holder in (0, $2::int4)
            and not exists (select from {SCHEMA}.instance where ended_at is null and id <> $2::int4)
         returning id""",
 )
 
 #: group, instance: of what its holder has read it has nothing left
-UNREAD = Query(
-    b"unread", f"update {SCHEMA}.consumer_group set read_through = 0 where id = $1::int4 and holder = $2::int4"
-)
+UNREAD = Query(b"unread", f"delete from {SCHEMA}.group_read where group_id = $1::int4 and instance_id = $2::int4")
 
 #: as LEASE of those of normal priority, by the holder of the group: one row says how far it has read, instead of a
-#: lease on each. Entries it has read before may come again.
+#: lease on each. Rows are added, and none where nothing moves: of a row that each load changes an old snapshot keeps
+#: all versions, and each load would walk through them. Entries it has read before may come again.
 READ = Query(
     b"read",
     f"""with picked as (
@@ -180,10 +181,12 @@ READ = Query(
         sized as materialized (
           select p.*, message, sum({_SIZE}) over (order by p.id) - {_SIZE} as before
             from picked {_MESSAGES}),
-        held as (
-          update {SCHEMA}.consumer_group
-             set read_through = greatest(read_through, (select max(id) from sized where before < $4::int8))
-           where id = $1::int4 and holder = $5::int4 returning 1)
+        held as materialized (
+          select 1 from {SCHEMA}.consumer_group where id = $1::int4 and holder = $5::int4 for share),
+        moved as (
+          insert into {SCHEMA}.group_read (group_id, instance_id, read_through)
+          select $1::int4, $5::int4, max(id) from sized where before < $4::int8 and exists (select from held)
+          having max(id) is not null on conflict do nothing)
         select {_ENTRY}, (select count(*) from picked)
           from sized where before < $4::int8 and exists (select from held) order by id""",
 )
@@ -374,8 +377,9 @@ EXPIRE = Query(
             from {SCHEMA}.entry e
            where e.expires_at <= now() and e.lease = 0 and e.failed is null
              and not (e.{CONDITION[Rank.NORMAL]} and e.available_at is null
-                      and exists (select from {SCHEMA}.consumer_group g
-                                   where g.id = e.group_id and g.holder <> 0 and e.id <= g.read_through))
+                      and exists (select from {SCHEMA}.consumer_group g join {SCHEMA}.group_read r
+                                    on r.group_id = g.id and r.instance_id = g.holder
+                                   where g.id = e.group_id and e.id <= r.read_through))
            limit 500 for update of e skip locked),
         marked as (
           update {SCHEMA}.entry e set failed = 'expired' from picked p

@@ -36,6 +36,7 @@ from store.tables import (
     address,
     consumer_group,
     entry,
+    group_read,
     half,
     instance,
     message_group,
@@ -129,9 +130,7 @@ def end(connection: Connection, instance_id: int) -> GivenUp:
         _end_instances(connection, (instance_id,))
         # Its consumers are gone, and what they had came back: nothing that is left of its ranges was sent and not
         # counted.
-        connection.execute(
-            update(consumer_group).where(consumer_group.c.holder == instance_id).values(holder=0, read_through=0)
-        )
+        connection.execute(update(consumer_group).where(consumer_group.c.holder == instance_id).values(holder=0))
         return _clear(connection, (instance_id,))
 
 
@@ -202,12 +201,17 @@ def _clear(connection: Connection, dead: tuple[int, ...]) -> GivenUp:
     """
     live = select(instance.c.id).where(instance.c.ended_at.is_(None))
     held_whole = consumer_group.c.holder.not_in(live) & (consumer_group.c.holder != 0)
+    read = (
+        select(func.max(group_read.c.read_through))
+        .where(group_read.c.group_id == consumer_group.c.id, group_read.c.instance_id == consumer_group.c.holder)
+        .scalar_subquery()
+    )
     limits = (
         select(
             consumer_group.c.id,
             address.c.max_attempts,
             address.c.origin,
-            case((held_whole, consumer_group.c.read_through), else_=0).label("read_through"),
+            case((held_whole, func.coalesce(read, 0)), else_=0).label("read_through"),
         )
         .join(address, address.c.id == consumer_group.c.address_id)
         .subquery()
@@ -237,7 +241,7 @@ def _clear(connection: Connection, dead: tuple[int, ...]) -> GivenUp:
         .returning(entry.c.group_id)
     ).all()
     connection.execute(delete(message_group).where(message_group.c.instance_id.not_in(live)))
-    connection.execute(update(consumer_group).where(held_whole).values(holder=0, read_through=0))
+    connection.execute(update(consumer_group).where(held_whole).values(holder=0))
     transactions = connection.execute(
         postgresql.insert(op)
         .from_select(

@@ -24,7 +24,7 @@ from sqlalchemy.dialects import postgresql
 from store.errors import Contended, boundary
 from store.ids import id_at
 from store.partitions import PARTITIONED, existing, op_id_at
-from store.tables import PARTITIONS_LOCK, SCHEMA, address, instance, retention, txn
+from store.tables import PARTITIONS_LOCK, SCHEMA, address, consumer_group, group_read, instance, retention, txn
 
 #: A day of which more must stay is kept whole.
 MOST_CARRIED_ROWS = 10_000
@@ -97,6 +97,7 @@ def drop_old(connection: Connection, policy: Policy) -> Dropped:
         done.ops()
         removed, waiting = _remove_empty(connection, now)
         instances = _forget_instances(connection, policy)
+        _forget_marks(connection)
     return Dropped(
         emptied=tuple(done.emptied),
         carried=done.carried,
@@ -336,6 +337,21 @@ def _remove(connection: Connection, table: str, name: str, pending: bool | None)
         connection.execute(text("reset lock_timeout"))
         connection.rollback()
         connection.execution_options(isolation_level=connection.default_isolation_level)
+
+
+def _forget_marks(connection: Connection) -> None:
+    """How far groups were read: of the holder the highest counts, of others none."""
+    connection.execute(
+        text(
+            f"""delete from {group_read.fullname} r
+                 where not exists (select from {consumer_group.fullname} g
+                                    where g.id = r.group_id and g.holder = r.instance_id)
+                    or exists (select from {group_read.fullname} n
+                                where n.group_id = r.group_id and n.instance_id = r.instance_id
+                                  and n.read_through > r.read_through)"""
+        )
+    )
+    connection.commit()
 
 
 def _forget_instances(connection: Connection, policy: Policy) -> int:

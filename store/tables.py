@@ -123,10 +123,9 @@ consumer_group = Table(
     # A volatile group is a subscription that ends with its link; the instance that holds the link owns it.
     Column("instance_id", Integer),
     Column("created_at", DateTime(timezone=True), nullable=False, server_default=_now),
-    # The only live instance takes entries by the range instead of leasing them one by one: all up to read_through are
-    # its own, whatever their lease says. 0: nobody holds the group.
+    # The only live instance takes entries by the range instead of leasing them one by one: all up to the highest
+    # group_read.read_through are its own, whatever their lease says. 0: nobody holds the group.
     Column("holder", Integer, nullable=False, server_default="0"),
-    Column("read_through", BigInteger, nullable=False, server_default="0"),
     UniqueConstraint("address_id", "name"),
 )
 
@@ -150,6 +149,16 @@ removed_group = Table(
     # A subscription that did not end with its link: somebody may know its name.
     Column("lasting", Boolean, nullable=False),
     Column("removed_at", DateTime(timezone=True), nullable=False, server_default=_now),
+)
+
+group_read = Table(
+    "group_read",
+    metadata,
+    # How far a holder has read a group: the highest counts, others are removed now and then. Those of an instance that
+    # is not the holder mean nothing.
+    Column("group_id", Integer, primary_key=True, autoincrement=False),
+    Column("instance_id", Integer, primary_key=True, autoincrement=False),
+    Column("read_through", BigInteger, primary_key=True, autoincrement=False),
 )
 
 half = Table(

@@ -123,7 +123,6 @@ class StoreRows:
                 "instance_id": instance,
                 "created_at": created_at,
                 "holder": 0,
-                "read_through": 0,
             }
         )
         return number

@@ -82,7 +82,6 @@ def upgrade() -> None:
         sa.Column("instance_id", sa.Integer),
         sa.Column("created_at", sa.DateTime(timezone=True), nullable=False, server_default=_now),
         sa.Column("holder", sa.Integer, nullable=False, server_default="0"),
-        sa.Column("read_through", sa.BigInteger, nullable=False, server_default="0"),
         sa.PrimaryKeyConstraint("id", name="consumer_group_pkey"),
         sa.UniqueConstraint("address_id", "name", name="consumer_group_address_id_key"),
         sa.ForeignKeyConstraint(
@@ -107,6 +106,14 @@ def upgrade() -> None:
         sa.Column("lasting", sa.Boolean, nullable=False),
         sa.Column("removed_at", sa.DateTime(timezone=True), nullable=False, server_default=_now),
         sa.PrimaryKeyConstraint("id", name="removed_group_pkey"),
+        schema=SCHEMA,
+    )
+    op.create_table(
+        "group_read",
+        sa.Column("group_id", sa.Integer, autoincrement=False, nullable=False),
+        sa.Column("instance_id", sa.Integer, autoincrement=False, nullable=False),
+        sa.Column("read_through", sa.BigInteger, autoincrement=False, nullable=False),
+        sa.PrimaryKeyConstraint("group_id", "instance_id", "read_through", name="group_read_pkey"),
         schema=SCHEMA,
     )
     op.create_table(
@@ -402,6 +409,7 @@ def downgrade() -> None:
         "half",
         "removed_group",
         "removed_address",
+        "group_read",
         "consumer_group",
         "address",
         "store_identity",

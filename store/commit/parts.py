@@ -87,7 +87,7 @@ PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     # Another instance came: groups held whole are held no more, and what we have of them is leased row by row.
     "shared": (
-        f"update {SCHEMA}.consumer_group e set holder = 0, read_through = 0 from unnest({{0}}) u(g) "
+        f"update {SCHEMA}.consumer_group e set holder = 0 from unnest({{0}}) u(g) "
         "where e.id = u.g and e.holder = {me}",
         ("int4[]",),
     ),

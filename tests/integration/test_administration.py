@@ -8,7 +8,7 @@ from uuid import UUID, uuid4
 
 import psycopg
 import pytest
-from sqlalchemy import Connection, text, update
+from sqlalchemy import Connection, insert, text, update
 
 from store import addresses, outcomes, undecided
 from store.addresses import Counts
@@ -24,7 +24,7 @@ from store.errors import (
     boundary,
 )
 from store.purge import Purged, purge
-from store.tables import consumer_group
+from store.tables import consumer_group, group_read
 from tests.fix_store import Rows
 
 
@@ -204,8 +204,8 @@ def test_what_a_holder_has_read_is_of_normal_priority_and_due(database: Connecti
     rows.entry(group, lease=1, priority=9)
     last = rows.entry(group)
     rows.entry(group)
-    held = {"holder": 1, "read_through": last}
-    database.execute(update(consumer_group).where(consumer_group.c.id == group).values(held))
+    database.execute(update(consumer_group).where(consumer_group.c.id == group).values(holder=1))
+    database.execute(insert(group_read).values(group_id=group, instance_id=1, read_through=last))
     database.commit()
     found = addresses.one_address(database, "orders")
     assert found is not None

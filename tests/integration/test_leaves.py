@@ -7,14 +7,16 @@ from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 
 import pytest
-from sqlalchemy import Connection, insert, text
+from sqlalchemy import Connection, func, insert, select, text
 
 from store import asking, leaves, queries
 from store.asking import Queries, Query, Row
 from store.errors import StoreError
 from store.ids import id_at
+from store.leases import held
 from store.partitions import make_day
 from store.priorities import Rank
+from store.retention import Policy, drop_old
 from store.tables import entry, half
 from tests.fix_loop import EpollLoop
 from tests.fix_store import Rows
@@ -188,3 +190,40 @@ def test_each_names_its_days_and_no_other_partition(database: Connection, rows: 
             assert f"half_{_day(ago):%Y%m%d}_pkey" in plan
         assert plan.count("half_") % 2 == 0
         assert f"{_day(2):%Y%m%d}" not in plan
+
+
+def test_a_load_by_the_holder_changes_no_row(asked: Asking, rows: Rows) -> None:
+    """Of a row that is changed by each load an old snapshot keeps all versions, and each load walks through them."""
+    group = rows.queue("orders")
+    ids = _fill(rows, group, 0, 0, 0)
+    assert asked.ask(queries.HOLD, group.to_bytes(4, "big"), ME.to_bytes(4, "big")) == [(group,)]
+    read = queries.READ
+
+    def versions() -> object:
+        found = rows.connection.execute(
+            text("select xmin::text, ctid::text from coordinator.consumer_group where id = :id"), {"id": group}
+        ).one()
+        rows.connection.rollback()
+        return tuple(found)
+
+    def marks() -> list[int]:
+        found = rows.connection.scalars(text("select read_through from coordinator.group_read order by 1")).all()
+        rows.connection.rollback()
+        return list(found)
+
+    before = versions()
+    assert asked.read(read, group, most=1) == ids[:1]
+    assert asked.read(read, group, above=ids[0]) == ids[1:]
+    assert marks() == [ids[0], ids[2]]
+    assert asked.read(read, group) == ids
+    assert asked.read(read, group, above=ids[2]) == []
+    assert marks() == [ids[0], ids[2]]
+    assert versions() == before
+    # The highest counts, and is what is left in the end.
+    assert [lease for lease, _, _ in rows.entries(group)] == [0, 0, 0]
+    assert rows.connection.scalar(select(func.count()).select_from(entry).where(held)) == 3
+    drop_old(rows.connection, Policy(messages=timedelta(days=3), decisions=timedelta(days=30)))
+    assert marks() == [ids[2]]
+    asked.ask(queries.UNREAD, group.to_bytes(4, "big"), ME.to_bytes(4, "big"))
+    assert marks() == []
+    assert rows.connection.scalar(select(func.count()).select_from(entry).where(held)) == 0

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 
@@ -43,35 +44,41 @@ class Made:
 
 
 def make_ahead(connection: Connection, *, now: datetime | None = None, days: int = DAYS_AHEAD) -> Made:
-    """Make the partitions of today, the ``days`` days after it and a few before it, where they are missing; commits
-    day by day.
+    """Make the partitions of today, the ``days`` days after it and a few before it, where they are missing; commits.
 
     Short locks only: nothing that writes or reads waits for it. What others lock meanwhile is left for the next time.
     """
     today = (now or datetime.now(UTC)).astimezone(UTC).date()
     there = existing(connection)
+    wanted = [today + timedelta(days=number) for number in (*range(days + 1), *range(-1, -DAYS_BACK - 1, -1))]
+    missing = [day for day in wanted if not all(day in there[table] for table in PARTITIONED)]
     created: list[str] = []
     try:
-        # Today first: what is needed soonest.
-        for number in (*range(days + 1), *range(-1, -DAYS_BACK - 1, -1)):
-            day = today + timedelta(days=number)
-            if not all(day in there[table] for table in PARTITIONED):
-                created += make_day(connection, day)
+        if missing:
+            created = make_days(connection, missing)
     except Contended:
         connection.rollback()
     return Made(created=tuple(created), ahead=days_ahead(connection, now=now))
 
 
 def make_day(connection: Connection, day: date) -> list[str]:
-    """Make the partitions of ``day`` where they are missing; commits. The names of the new ones: none for a day that
+    """As :func:`make_days`, of one."""
+    return make_days(connection, [day])
+
+
+def make_days(connection: Connection, days: Sequence[date]) -> list[str]:
+    """Make the partitions of ``days`` where they are missing; commits. The names of the new ones: none for a day that
     retention has dropped.
 
     :raises Contended: when another makes or drops partitions for longer than a moment.
     """
     with boundary():
-        made: list[str] = connection.scalar(text(f"select {SCHEMA}.make_day(:day)"), {"day": day}) or []
+        made = connection.scalars(
+            text(f"select {SCHEMA}.make_day(d) from unnest(cast(:days as date[])) with ordinality u(d, n) order by n"),
+            {"days": list(days)},
+        ).all()
         connection.commit()
-    return made
+    return [name for names in made for name in names]
 
 
 def existing(connection: Connection) -> dict[str, set[date]]:

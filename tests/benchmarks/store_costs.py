@@ -108,8 +108,8 @@ def prepare(url: str, days: int) -> None:
     ids = HalfIds(1)
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(
-            f"insert into {SCHEMA}.instance (id, host, pid, process_start, version) overriding system value "
-            f"values ({ME}, 'here', 1, 1, '1')".encode()
+            f"insert into {SCHEMA}.instance (id, slot, host, pid, process_start, version) overriding system value "
+            f"values ({ME}, {ME}, 'here', 1, 1, '1')".encode()
         )
         for number in (GROUP, GROUP + 1):
             connection.execute(

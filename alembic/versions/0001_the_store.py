@@ -1,6 +1,7 @@
 """The store: addresses and groups, halves and ops, entries, undecided transactions, instances.
 
-What a table means is said in ``store/tables.py``; a test compares the catalogs of the two.
+What a table means is said in ``store/tables.py``; a test compares the catalogs of the two. One file because it is the
+first version: nothing that is released came before it.
 """
 
 from __future__ import annotations

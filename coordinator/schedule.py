@@ -60,15 +60,18 @@ class Schedule:
     def _promoted(self, rows: list[Row] | StoreError) -> None:
         self._asking = False
         self._next = float("inf")
+        if isinstance(rows, StoreError):
+            self._look_in(_LOOK_SECONDS)
+            return
+        *groups, (_, _, _, next_ms) = rows
         wait = _LOOK_SECONDS
-        if not isinstance(rows, StoreError):
-            *groups, (_, _, _, next_ms) = rows
-            for group_id, lowest, _, _ in groups:
-                queue = self._service.queues.get(group_id)
-                if queue is not None:
-                    queue.in_store(lowest)
-            if sum(count for _, _, count, _ in groups) >= _AT_ONCE:
-                wait = 0
-            elif next_ms is not None:
-                wait = min(wait, max(next_ms / 1000, _SHORTEST_SECONDS))
+        if sum(count for _, _, count, _ in groups) >= _AT_ONCE:
+            wait = 0
+        elif next_ms is not None:
+            wait = min(wait, max(next_ms / 1000, _SHORTEST_SECONDS))
+        # before the queues hear of it: an exception in one of them must not end the schedule
         self._look_in(wait)
+        for group_id, lowest, _, _ in groups:
+            queue = self._service.queues.get(group_id)
+            if queue is not None:
+                queue.in_store(lowest)

@@ -515,14 +515,11 @@ class Service:
 
     def _expire_stored(self) -> None:
         def expired(rows: list[Row] | StoreError) -> None:
-            if not isinstance(rows, StoreError) and rows:
-                marked, dropped = rows[0][0], rows[0][1]
-                if marked:
-                    self.dead_letters.wake()
-                if marked + dropped >= 500:
-                    self._expire_stored()
-                    return
-            self.loop.call_later(EXPIRY_SECONDS, self._expire_stored)
+            marked, dropped = (0, 0) if isinstance(rows, StoreError) or not rows else rows[0]
+            # first: an exception in what follows must not end it
+            self.loop.call_later(0 if marked + dropped >= 500 else EXPIRY_SECONDS, self._expire_stored)
+            if marked:
+                self.dead_letters.wake()
 
         self.queries.ask(queries.EXPIRE, [self.uuids.next(), self.lease_octets], expired)
 

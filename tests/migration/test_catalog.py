@@ -144,12 +144,24 @@ def test_a_newer_schema_is_refused_and_left_alone(database_url: str) -> None:
     assert _catalog(database_url) == before
 
 
-def test_an_older_schema_says_what_to_run(database_url: str) -> None:
+def test_an_older_schema_says_what_to_run(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # There is one revision yet: this version stands for its successor.
+    monkeypatch.setattr(migrations, "HEAD", "0002")
+    with connected(database_url) as connection, pytest.raises(SchemaMismatch, match=r"at 0001.*coordinator migrate"):
+        migrations.check(connection)
+
+
+def test_a_schema_that_no_version_made_is_refused_and_left_alone(database_url: str) -> None:
     with connected(database_url) as connection:
         connection.execute(text("update coordinator.alembic_version set version_num = '0000'"))
         connection.commit()
-    with connected(database_url) as connection, pytest.raises(SchemaMismatch, match=r"at 0000.*coordinator migrate"):
+    before = _catalog(database_url)
+    with connected(database_url) as connection, pytest.raises(SchemaMismatch, match="at '0000', which no version"):
         migrations.check(connection)
+    for change in (migrations.upgrade, migrations.downgrade):
+        with pytest.raises(SchemaMismatch, match="no version of the coordinator has made"):
+            change(database_url)
+    assert _catalog(database_url) == before
 
 
 def test_migrations_are_quiet(empty_database_url: str, caplog: pytest.LogCaptureFixture) -> None:

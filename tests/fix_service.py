@@ -31,6 +31,8 @@ class Service:
         """``folder``: for its data. ``settings``: by dotted name, such as ``addresses.create``."""
         self.data_dir = folder / "data"
         self.port = 0
+        # A server of its own, unless one is given.
+        self._store = {} if "database_url" in settings else {"COORDINATOR_DATA_DIR": str(self.data_dir)}
         self._settings = {f"COORDINATOR_{name.upper().replace('.', '__')}": value for name, value in settings.items()}
         self._process: subprocess.Popen[str] | None = None
         self._lines: list[dict[str, Any]] = []
@@ -54,10 +56,7 @@ class Service:
         self._ended = False
         seen = len(self._lines)
         process = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "coordinator", "serve"),
-                *("--listen", self.url, "--data-dir", str(self.data_dir)),
-            ],
+            [sys.executable, "-m", "coordinator", "serve", "--listen", self.url],
             cwd=REPOSITORY,
             env=self.environment(),
             stdin=subprocess.DEVNULL,
@@ -115,7 +114,7 @@ class Service:
         return subprocess.run(
             [sys.executable, "-m", "coordinator", *arguments],
             cwd=REPOSITORY,
-            env={**self.environment(), "COORDINATOR_DATA_DIR": str(self.data_dir)},
+            env=self.environment(),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -135,7 +134,7 @@ class Service:
     def environment(self) -> dict[str, str]:
         """For the processes started here: this repository's packages, the given settings, and no others."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith("COORDINATOR_")}
-        return {**kept, "PYTHONPATH": str(REPOSITORY), "PYTHONWARNINGS": "error", **self._settings}
+        return {**kept, "PYTHONPATH": str(REPOSITORY), "PYTHONWARNINGS": "error", **self._store, **self._settings}
 
     def _end(self, signal_number: signal.Signals) -> int:
         process = self._process

@@ -251,8 +251,7 @@ class Supervisor:
         if status is None:
             return
         was_ready, worker.child, worker.ready = worker.ready, None, False
-        if status == STATUS_UNFIT:
-            # It has logged the reason itself.
+        if status == STATUS_UNFIT:  # it has logged the reason
             self._give_in("stopping: a worker cannot work like this", worker)
             return
         pause = 0.0
@@ -275,14 +274,11 @@ class Supervisor:
     def _start(self, worker: _Worker) -> None:
         child, self._spare = self._spare, None
         if child is None or child.poll() is not None:
-            try:
-                child = self._spawn_worker()
-            except OSError as error:
-                pause = worker.pause.failed()
-                _log.error("worker not started", worker=worker.number, reason=error.strerror, again_in_seconds=pause)
-                worker.start_at = time.monotonic() + pause
-                return
+            child = self._spawn_worker()
         worker.child = child
+        if child is None:
+            worker.start_at = time.monotonic() + worker.pause.failed()
+            return
 
         def heard(words: Mapping[str, Any]) -> None:
             if words.get("ready"):
@@ -293,22 +289,26 @@ class Supervisor:
         child.heard = heard
         child.tell(number=worker.number, disk_low=self._disk_low)
 
-    def _spawn_worker(self) -> Child:
+    def _spawn_worker(self) -> Child | None:
         return self._spawn(self._worker_arguments, [each for own in self._sockets for each in own])
 
-    def _spawn(self, arguments: Sequence[str], listeners: Sequence[socket.socket] = ()) -> Child:
+    def _spawn(self, arguments: Sequence[str], listeners: Sequence[socket.socket] = ()) -> Child | None:
+        """None, and a line in the log: there is no process or no descriptor to be had now."""
         handed = {
             "settings": self._settings.model_dump(mode="json", exclude={"database_url"}),
             "database_url": self._database_url,
             "listeners": [[each.fileno() for each in own] for own in self._sockets],
         }
-        return Child(self._selector, arguments, handed, listeners)
+        try:
+            return Child(self._selector, arguments, handed, listeners)
+        except OSError as error:
+            _log.error("process not started", module=arguments[-1], reason=error.strerror)
+            return None
 
     def _tend_spare(self, now: float) -> None:
         if self._spare is None:
             if now >= self._spare_at:
-                with contextlib.suppress(OSError):
-                    self._spare = self._spawn_worker()
+                self._spare = self._spawn_worker()
                 self._spare_at = now + _SPARE_RETRY_SECONDS
         elif (status := self._spare.poll()) is not None:
             self._spare = None
@@ -320,7 +320,9 @@ class Supervisor:
     def _tend_watch(self, now: float) -> None:
         if self._watch is None:
             if now >= self._watch_at:
+                self._watch_at = now + _SPARE_RETRY_SECONDS
                 self._watch = self._spawn(WATCH)
+            if self._watch is not None:
                 self._watch.heard = self._told_by_watch
         elif (status := self._watch.poll()) is not None:
             self._watch = None
@@ -329,7 +331,6 @@ class Supervisor:
             self._watch_at = now + pause
 
     def _maintain(self, now: float) -> None:
-        """Now and then, each time anew."""
         if self._maintenance is not None:
             if self._maintenance.poll() is None:
                 return

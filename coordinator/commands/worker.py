@@ -31,6 +31,7 @@ def main(memory: int) -> int:
     if not told:
         return 0
     number = told[0]["number"]
+    disk_low = bool(told[-1].get("disk_low"))  # each line says it: the last holds
     logs.configure(settings.log, worker=number)
     listeners = []
     for index, descriptors in enumerate(message["listeners"]):
@@ -41,9 +42,7 @@ def main(memory: int) -> int:
             else:
                 each.close()
     try:
-        return worker.main(
-            settings, listeners, message["database_url"], supervising, disk_low=bool(told[0].get("disk_low"))
-        )
+        return worker.main(settings, listeners, message["database_url"], supervising, disk_low=disk_low)
     except SchemaMismatch as error:
         # To start again would not help.
         structlog.get_logger().error("cannot work", reason=str(error))

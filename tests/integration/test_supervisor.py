@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import signal
 import socket
 import time
@@ -233,6 +234,22 @@ def test_the_next_worker_waits_before_it_is_needed(serve: Serve, database_url: s
 
 def _children(pid: int) -> set[int]:
     return {int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()}
+
+
+def test_a_shortage_of_descriptors_does_not_end_the_service(serve: Serve, database_url: str) -> None:
+    service = serve("--database-url", database_url)
+    place = service.listening()
+    supervisor = service.process.pid
+    while len(children := _children(supervisor)) < 3:
+        time.sleep(0.01)
+    limits = resource.prlimit(supervisor, resource.RLIMIT_NOFILE)
+    resource.prlimit(supervisor, resource.RLIMIT_NOFILE, (1, limits[1]))
+    for pid in children:
+        os.kill(pid, signal.SIGKILL)
+    assert service.until("process not started")["reason"]
+    resource.prlimit(supervisor, resource.RLIMIT_NOFILE, limits)
+    service.until("worker ready")
+    assert answers(place) == HEADER
 
 
 @pytest.mark.rule("F2")

@@ -35,6 +35,8 @@ from pyspark.sql.types import (
     IntegralType,
     NumericType,
     StringType,
+    StructField,
+    StructType,
     TimestampNTZType,
     TimestampType,
 )
@@ -214,6 +216,43 @@ def _first_line(error: PySparkException | Py4JJavaError) -> str:
     return next((line.strip() for line in text.splitlines() if line.strip()), "no reason given")[:500]
 
 
+#: Spark numbers the rows of each task from a multiple of this on.
+_ROWS_OF_FIRST_TASK: Final = 1 << 33
+
+
+def unreadable(description: BookDescription, error: PySparkException | Py4JJavaError) -> BookError:
+    """Why the rows of a book cannot be read: in a CSV with ``columns``, by the first cell that is not of its type."""
+    cell = _bad_cell(description) if description.format == "csv" and description.columns is not None else None
+    return BookError(f"book {description.name}: {cell or f'cannot be read: {_first_line(error)}'}")
+
+
+def _bad_cell(description: BookDescription) -> str | None:
+    """The first value of a CSV that cannot be what ``columns`` says; None: it is something else."""
+    spark = SparkSession.active()
+    assert description.columns is not None
+    types = spark.createDataFrame([], description.columns).schema
+    text = StructType([StructField(field.name, StringType()) for field in types])
+    options = {"header": "true", **description.options, "mode": "PERMISSIVE"}
+    formatted = any(name.lower().endswith("format") for name in options)
+    rows = spark.read.format("csv").options(**options).schema(text).load()
+    rows = rows.withColumn("_row", f.monotonically_increasing_id())
+    bad = [
+        f.when(
+            f.col(f"`{field.name}`").isNotNull() & f.col(f"`{field.name}`").try_cast(field.dataType).isNull(),
+            f.struct(f.lit(field.name).alias("column"), f.col(f"`{field.name}`").alias("value")),
+        )
+        for field in types
+        if not (formatted and isinstance(field.dataType, DateType | TimestampType | TimestampNTZType))
+    ]
+    kind = {field.name: field.dataType.simpleString() for field in types}
+    found = rows.select("_row", f.coalesce(*bad).alias("bad")).where("bad is not null").orderBy("_row").first()
+    if found is None:
+        return None
+    column, value = found["bad"]["column"], str(found["bad"]["value"])[:100]
+    row = f"row {found['_row'] + 1}, " if found["_row"] < _ROWS_OF_FIRST_TASK else ""
+    return f"{row}column {column!r}: {value!r} is no {kind[column]}"
+
+
 _UUID_TEXT: Final = r"^\s*\{?[0-9a-fA-F]{8}-?([0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{12}\}?\s*$"
 
 
@@ -317,11 +356,12 @@ def _picked(
 def sent(book: Book, picked: DataFrame, stated: DataFrame, decided: DataFrame, txn: DataFrame) -> DataFrame:
     """What the coordinator knows under the book's kind of key.
 
-    ``key, problem, half_id, txn_id, address_id, state, judged, decided_at, picked``; ``picked`` is what :func:`pick`
+    ``key, problem, half_id, txn_id, address_id, state, judged, decided_at, plain, picked``; ``plain``: undecided, and
+    none of it is in the store before its client commits it; ``picked`` is what :func:`pick`
     gave. For txn-ids also transactions that left no half at the book's addresses, with ``half_id`` null.
     """
     known = stated.select("half_id", "txn_id", "address_id", "state", "judged", "decided_at")
-    of_halves = picked.join(known, "half_id")
+    of_halves = picked.join(known, "half_id").withColumn("plain", f.lit(False))
     if book.description.message_key != "txn-id":
         return of_halves
     of_halves = of_halves.withColumns({"key": f.col("txn_id"), "problem": f.lit(None).cast("string")})
@@ -331,12 +371,14 @@ def sent(book: Book, picked: DataFrame, stated: DataFrame, decided: DataFrame, t
         "txn_id",
         f.when(f.col("commits") > 0, "committed").otherwise("rolled-back").alias("state"),
         "decided_at",
+        f.lit(False).alias("plain"),
     ).unionByName(
         txn.join(decided, f.col("id") == f.col("txn_id"), "left_anti").select(
             f.col("id").alias("key"),
             f.col("id").alias("txn_id"),
             f.lit("undecided").alias("state"),
             f.lit(None).cast("timestamp").alias("decided_at"),
+            f.col("producer_group").isNull().alias("plain"),
         )
     )
     return of_halves.unionByName(
@@ -344,6 +386,12 @@ def sent(book: Book, picked: DataFrame, stated: DataFrame, decided: DataFrame, t
             "*", f.lit(False).alias("judged"), *(f.lit(None).cast(kind).alias(name) for name, kind in none.items())
         )
     )
+
+
+_ONLY_ITS_CLIENT: Final = (
+    "let its client commit it: nobody else can; if the client is gone, it rolls back by itself, and the message is to"
+    " be posted again from the book's row"
+)
 
 
 def book_findings(book: Book, marks: DataFrame, period: Period, seen_at: datetime) -> DataFrame:
@@ -371,6 +419,7 @@ def book_findings(book: Book, marks: DataFrame, period: Period, seen_at: datetim
         f.max(f.when(undecided, f.col("txn_id"))).alias("undecided_txn"),
         f.max(f.when(f.col("state") == "rolled-back", f.col("txn_id"))).alias("rolled_back_txn"),
         f.max(f.when(undecided, f.col("address"))).alias("undecided_address"),
+        f.coalesce(f.bool_and(f.when(undecided, f.col("plain"))), f.lit(False)).alias("undecided_plain"),
     )
     prefix = f.format_string(f"book {description.name}, key %s: ", f.col("key"))
 
@@ -408,8 +457,8 @@ def book_findings(book: Book, marks: DataFrame, period: Period, seen_at: datetim
         detail=said(
             "undecided here, the book says %s", f.when(f.col("book_committed"), "committed").otherwise("rolled back")
         ),
-        suggested_repair=f.format_string(
-            'coordinator resolve %s --%s --reason "as the book says"', f.col("undecided_txn"), decision
+        suggested_repair=f.when(f.col("book_committed") & f.col("undecided_plain"), _ONLY_ITS_CLIENT).otherwise(
+            f.format_string('coordinator resolve %s --%s --reason "as the book says"', f.col("undecided_txn"), decision)
         ),
     )
     sent_out = keyed.where(

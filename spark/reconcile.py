@@ -14,13 +14,23 @@ from functools import reduce
 from pathlib import Path
 from typing import Final
 
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.storagelevel import StorageLevel
 
 from spark import checks, ledger
-from spark.books import Book, BookDescription, BookError, book_findings, open_book, pick, picked_columns, sent
+from spark.books import (
+    Book,
+    BookDescription,
+    book_findings,
+    open_book,
+    pick,
+    picked_columns,
+    sent,
+    unreadable,
+)
 from spark.metrics import measure
 from spark.period import Period
 from spark.progress import Steps
@@ -47,6 +57,9 @@ _KEPT: Final = StorageLevel.DISK_ONLY
 _ROWS_PER_TASK: Final = 100_000
 #: From here on compiled plans are faster by more than they take to compile.
 _ROWS_TO_COMPILE_FOR: Final = 500_000
+
+#: How far around the period a book's messages are looked for, where its grace is shorter.
+_LEAST_REACH: Final = timedelta(hours=1)
 
 #: Stages that a run without books tells of; each book adds two.
 STAGES: Final = len(_COLUMNS) + 5
@@ -124,7 +137,9 @@ def reconcile(
     """
     began = time.monotonic()
     opened = [open_book(spark, description) for description in books]
-    period = replace(period, reach=max((book.description.grace for book in opened), default=timedelta(0)))
+    # with books, messages are read beyond the period too, as a row and its message are not of the same moment
+    graces = [max(book.description.grace, _LEAST_REACH) for book in opened]
+    period = replace(period, reach=max(graces, default=timedelta(0)))
     with ExitStack() as kept:
 
         def keep(frame: DataFrame) -> DataFrame:
@@ -217,9 +232,8 @@ def _keep_book(book: Book, keep: Callable[[DataFrame], DataFrame], steps: Steps)
     rows = keep(book.rows)
     try:
         rows.count()
-    except PySparkException as error:
-        reason = next((line for line in str(error).splitlines() if line.strip()), "no reason given")
-        raise BookError(f"book {book.name}: cannot be read: {reason[:500]}") from None
+    except (PySparkException, Py4JJavaError) as error:
+        raise unreadable(book.description, error) from None
     return replace(book, rows=rows)
 
 

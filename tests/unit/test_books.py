@@ -9,9 +9,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 
 from spark import ledger
-from spark.books import BookDescription, BookError, book_findings, describe, open_book, pick, picked_columns, sent
+from spark.books import (
+    BookDescription,
+    BookError,
+    book_findings,
+    describe,
+    open_book,
+    pick,
+    picked_columns,
+    sent,
+    unreadable,
+)
 from spark.period import Period
 from tests.fix_store_rows import NOW, StoreRows, encode_message
 
@@ -227,7 +239,12 @@ def test_a_book_by_txn_id_in_a_csv_file(spark: SparkSession, tmp_path: Path) -> 
         options = { path = "book.csv" }
         """,
     )
-    found = Counter((row["kind"], row["txn_id"], row["half_id"]) for row in compare(spark, shop, description, Period()))
+    findings = compare(spark, shop, description, Period())
+    repairs = {row["txn_id"]: row["suggested_repair"] for row in findings if row["kind"] == "undecided-but-known"}
+    assert "resolve" in repairs[waiting]
+    # the coordinator would refuse to
+    assert "resolve" not in repairs[plain_waiting]
+    found = Counter((row["kind"], row["txn_id"], row["half_id"]) for row in findings)
     assert found == Counter(
         {
             ("phantom-message", phantom, half): 1,
@@ -294,3 +311,29 @@ def test_a_book_that_cannot_be_used_says_which_column(
     spark.createDataFrame([], SCHEMA).write.parquet(str(tmp_path / "orders.parquet"))
     with pytest.raises(BookError, match=says):
         open_book(spark, describe_text(tmp_path, BOOK.replace(*change, 1)))
+
+
+@pytest.mark.rule("R25")
+def test_a_cell_that_is_not_of_its_type_is_named(spark: SparkSession, tmp_path: Path) -> None:
+    """Book, row, column and value, and nothing of Spark's."""
+    lines = ["id,at,amount", f"a,{AT.isoformat()},12.50", f"b,{AT.isoformat()},", f"c,{AT.isoformat()},12 EUR"]
+    (tmp_path / "book.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    description = describe_text(
+        tmp_path,
+        """
+        name = "tills"
+        format = "csv"
+        columns = "id string, at timestamp, amount decimal(10,2)"
+        addresses = ["orders"]
+        key = "id"
+        message_key = "property:id"
+        time = "at"
+        committed_when = "amount is not null"
+        options = { path = "book.csv" }
+        """,
+    )
+    book = open_book(spark, description)
+    with pytest.raises((PySparkException, Py4JJavaError)) as failed:
+        book.rows.collect()
+    said = str(unreadable(description, failed.value))
+    assert said == "book tills: row 3, column 'amount': '12 EUR' is no decimal(10,2)"

@@ -222,7 +222,11 @@ _ROWS_OF_FIRST_TASK: Final = 1 << 33
 
 def unreadable(description: BookDescription, error: PySparkException | Py4JJavaError) -> BookError:
     """Why the rows of a book cannot be read: in a CSV with ``columns``, by the first cell that is not of its type."""
-    cell = _bad_cell(description) if description.format == "csv" and description.columns is not None else None
+    try:
+        cell = _bad_cell(description) if description.format == "csv" and description.columns is not None else None
+    except (PySparkException, Py4JJavaError):
+        # it is not a cell: the file is away, or no CSV
+        cell = None
     return BookError(f"book {description.name}: {cell or f'cannot be read: {_first_line(error)}'}")
 
 

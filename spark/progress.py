@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
 from typing import Final, Protocol
 
+from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -43,8 +45,6 @@ class ProgressBar(AbstractContextManager["ProgressBar"]):
             disable=not console.is_terminal,
         )
         self._bar = self._progress.add_task("starting Spark", total=stages + 1, rows=0, tasks="")
-        self._stopped = threading.Event()
-        self._watcher: threading.Thread | None = None
 
     def __enter__(self) -> ProgressBar:
         self._progress.start()
@@ -53,27 +53,36 @@ class ProgressBar(AbstractContextManager["ProgressBar"]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._stopped.set()
-        if self._watcher is not None:
-            self._watcher.join()
         self._progress.stop()
 
-    def watch(self, spark: SparkSession) -> None:
-        """Show the tasks of Spark's running jobs from now on."""
+    @contextmanager
+    def watching(self, spark: SparkSession) -> Iterator[None]:
+        """Show the tasks of Spark's running jobs during the block."""
         if self._progress.disable:
+            yield
             return
-        self._watcher = threading.Thread(target=self._poll, args=(spark,), name="progress", daemon=True)
-        self._watcher.start()
+        stopped = threading.Event()
+        watcher = threading.Thread(target=self._poll, args=(spark, stopped), name="progress", daemon=True)
+        watcher.start()
+        try:
+            yield
+        finally:
+            stopped.set()
+            watcher.join()
 
-    def _poll(self, spark: SparkSession) -> None:
+    def _poll(self, spark: SparkSession, stopped: threading.Event) -> None:
         tracker = spark.sparkContext.statusTracker()
-        while not self._stopped.wait(_POLL_SECONDS):
+        while not stopped.wait(_POLL_SECONDS):
             done = total = 0
-            for number in tracker.getActiveStageIds():
-                stage = tracker.getStageInfo(number)
-                if stage is not None:
-                    done += stage.numCompletedTasks
-                    total += stage.numTasks
+            try:
+                for number in tracker.getActiveStageIds():
+                    stage = tracker.getStageInfo(number)
+                    if stage is not None:
+                        done += stage.numCompletedTasks
+                        total += stage.numTasks
+            except Py4JError:
+                # Java has ended; the run itself says so
+                return
             self._progress.update(self._bar, tasks=f"{done}/{total} tasks" if total else "")
 
     def stage(self, name: str) -> None:

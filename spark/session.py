@@ -8,10 +8,12 @@ package that is no more.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import shlex
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -24,6 +26,9 @@ from pathlib import Path
 from typing import Final
 
 from psycopg import conninfo
+from pyspark import SparkConf, SparkContext
+from pyspark.java_gateway import launch_gateway
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from spark.source import HalfOpSource
@@ -33,6 +38,8 @@ _LOGGING: Final = Path(__file__).with_name("log4j2.properties")
 
 
 _MASTER_SECONDS: Final = 10.0
+#: How long Java may take to stop Spark and to remove its folders.
+_JAVA_SECONDS: Final = 20.0
 
 
 class MasterUnusable(Exception):
@@ -188,13 +195,73 @@ def open_session(
     }
     chosen.update(settings or {})
     home = java_home()
+    _quiet()
     with _environment(home), warnings.catch_warnings():
         # pyspark speaks of its own next releases; nothing that a user of ours can do
         warnings.simplefilter("ignore", category=FutureWarning)
         warnings.simplefilter("ignore", category=DeprecationWarning)
         builder = SparkSession.builder
+        conf = SparkConf(loadDefaults=False)
         for name, value in chosen.items():
             builder = builder.config(name, value)
+            conf.set(name, value)
+        if SparkContext._gateway is None:
+            # A Ctrl-C is for us alone: Java and its Python workers are in a session of their own, and end when we say.
+            gateway = launch_gateway(  # type: ignore[no-untyped-call]
+                conf, popen_kwargs={"start_new_session": True}
+            )
+            SparkContext._ensure_initialized(gateway=gateway)
         session = builder.getOrCreate()
     session.dataSource.register(HalfOpSource)
     return session
+
+
+@contextmanager
+def running_session(master: str, *, memory: str) -> Iterator[SparkSession]:
+    """A session as :func:`open_session` gives it, for the main thread; after the block its Java has ended, whatever
+    happened in it."""
+    try:
+        # PySpark cannot be interrupted while it starts Java: it would forget the process, and a folder
+        with _interrupted_later():
+            session = open_session(master, memory=memory)
+        yield session
+        session.stop()
+    finally:
+        _end_java()
+
+
+@contextmanager
+def _interrupted_later() -> Iterator[None]:
+    """A Ctrl-C during the block is raised after it."""
+    came: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: came.append(number))
+    try:
+        yield
+    finally:
+        # PySpark's own handler, which it has set meanwhile, would first ask Java to cancel its jobs
+        signal.signal(signal.SIGINT, before)
+    if came:
+        raise KeyboardInterrupt
+
+
+def _end_java() -> None:
+    """End the JVM as the system does at a shutdown, so that it stops Spark and removes its folders."""
+    gateway = SparkContext._gateway
+    if gateway is None:
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    java = gateway.proc
+    java.terminate()
+    try:
+        java.wait(_JAVA_SECONDS)
+    except subprocess.TimeoutExpired:
+        java.kill()
+        java.wait()
+    signal.signal(signal.SIGINT, before)
+
+
+def _quiet() -> None:
+    """What PySpark logs besides the exceptions that it raises: a JSON line for each, and a stack at a Ctrl-C."""
+    for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
+        PySparkLogger.getLogger(name).disabled = True
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)

@@ -77,6 +77,7 @@ class StoreRows:
         self.rows["instance"].append(
             {
                 "id": 1,
+                "slot": 0,
                 "host": "test",
                 "pid": 1,
                 "process_start": 1,

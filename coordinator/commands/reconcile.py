@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from coordinator.commands.administration import Config, DatabaseUrl, DataDir, database, fail
+
+if TYPE_CHECKING:
+    from spark.books import BookDescription
+    from spark.period import Period
+    from spark.results import Findings
 
 _AGO = re.compile(r"(\d+)([smhd])")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
@@ -53,20 +60,51 @@ def reconcile(
 ) -> None:
     """Hold what the coordinator decided against itself and against the applications' own books, and report.
 
-    Exit status: 0 clean, 1 findings at or above --fail-on, 2 it could not run.
+    Exit status: 0 clean, 1 findings at or above --fail-on, 2 it could not run, 130 interrupted (Ctrl-C).
     """
-    now = datetime.now(UTC)
+    with _interrupted_by_name():
+        try:
+            url = database(config, database_url, data_dir)
+        except typer.Exit:
+            # said already; here 1 means findings
+            raise typer.Exit(2) from None
+        if not re.fullmatch(r"[1-9]\d*[mg]", memory):
+            fail(f"--memory: {memory!r}; expected a number and m or g, such as 2g", 2)
+        period = _period(since, until)
+
+        # Spark is slow to import: after the cheap refusals
+        from spark.books import BookError, describe
+        from spark.reconcile import OutputUnusable, prepare_output
+
+        try:
+            books = [describe(path) for path in book or []]
+            if len({description.name for description in books}) < len(books):
+                fail("--book: two books have the same name", 2)
+            prepare_output(out)
+            _check_store(url)
+        except (BookError, OutputUnusable) as error:
+            fail(str(error), 2)
+        found = _compared(master, memory, url, period, books, out, fail_on)
+        counts = ", ".join(f"{count:,} {kind}" for kind, count in sorted(found.by_kind.items()))
+        typer.echo(f"{found.total:,} findings{': ' if counts else ''}{counts}; report: {out / 'report.html'}")
+        if found.at_or_above(fail_on):
+            raise typer.Exit(1)
+
+
+@contextmanager
+def _interrupted_by_name() -> Iterator[None]:
+    """Ctrl-C ends the command with a status of its own: 1 would mean findings."""
     try:
-        url = database(config, database_url, data_dir)
-    except typer.Exit:
-        # said already; here 1 means findings
-        raise typer.Exit(2) from None
+        yield
+    except KeyboardInterrupt:
+        fail("interrupted", 130)
 
-    # Spark is slow to import: after the cheap refusals
-    from spark.books import BookError, describe
+
+def _period(since: str | None, until: str | None) -> Period:
+    """What ``--since`` and ``--until`` mean; ends the command where that is nothing."""
     from spark.period import BEGINNING, END, Period
-    from spark.reconcile import OutputUnusable, prepare_output
 
+    now = datetime.now(UTC)
     bounds: dict[str, datetime] = {}
     for name, given in (("since", since), ("until", until)):
         if given is not None:
@@ -74,52 +112,44 @@ def reconcile(
                 bounds[name] = moment(given, now)
             except ValueError as error:
                 fail(f"--{name}: {error}", 2)
-    if not re.fullmatch(r"[1-9]\d*[mg]", memory):
-        fail(f"--memory: {memory!r}; expected a number and m or g, such as 2g", 2)
     if bounds.get("until", END) <= BEGINNING or bounds.get("since", BEGINNING) >= END:
         fail(f"--since, --until: no store has anything before {BEGINNING:%Y-%m-%d} or after {END:%Y-%m-%d}", 2)
+    if bounds.get("until", END) > END:
+        fail(f"--until: no store has anything after {END:%Y-%m-%d}; leave it out for all there is", 2)
     try:
-        period = Period(since=bounds.get("since", BEGINNING), until=bounds.get("until", END))
+        return Period(since=bounds.get("since", BEGINNING), until=bounds.get("until", END))
     except ValueError as error:
         fail(f"--since, --until: {error}", 2)
-    try:
-        books = [describe(path) for path in book or []]
-        if len({description.name for description in books}) < len(books):
-            fail("--book: two books have the same name", 2)
-        prepare_output(out)
-        _check_store(url)
-    except (BookError, OutputUnusable) as error:
-        fail(str(error), 2)
 
+
+def _compared(
+    master: str, memory: str, url: str, period: Period, books: list[BookDescription], out: Path, fail_on: str
+) -> Findings:
+    """What Spark finds; ends the command where it cannot run."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
+    from spark.books import BookError
     from spark.progress import ProgressBar
     from spark.reconcile import STAGES
     from spark.reconcile import reconcile as run_reconciliation
-    from spark.session import JavaMissing, MasterUnusable, check_master, open_session
+    from spark.session import JavaMissing, MasterUnusable, check_master, running_session
     from spark.snapshot import StoreUnreadable
 
     try:
         check_master(master, url)
-        with ProgressBar(STAGES + 2 * len(books)) as bar:
-            spark = open_session(master, memory=memory)
-            try:
-                bar.watch(spark)
-                run = run_reconciliation(
-                    spark, url=url, period=period, books=books, out=out, fail_on=fail_on, steps=bar
-                )
-            finally:
-                spark.stop()
+        with (
+            ProgressBar(STAGES + 2 * len(books)) as bar,
+            running_session(master, memory=memory) as spark,
+            bar.watching(spark),
+        ):
+            return run_reconciliation(
+                spark, url=url, period=period, books=books, out=out, fail_on=fail_on, steps=bar
+            ).findings
     except (BookError, StoreUnreadable, JavaMissing, MasterUnusable) as error:
         fail(str(error), 2)
     except (PySparkException, Py4JError, OSError) as error:
         fail(f"Spark: {str(error).strip()[:2000]}", 2)
-    found = run.findings
-    counts = ", ".join(f"{count:,} {kind}" for kind, count in sorted(found.by_kind.items()))
-    typer.echo(f"{found.total:,} findings{': ' if counts else ''}{counts}; report: {out / 'report.html'}")
-    if found.at_or_above(fail_on):
-        raise typer.Exit(1)
 
 
 def _check_store(url: str) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import csv
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
+import time
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -64,7 +66,13 @@ def run(
 ) -> Run:
     prepare_output(out)
     return reconcile(
-        spark, url=url, period=period or Period(), books=books, out=out, fail_on="warning", steps=told or Told()
+        spark,
+        url=url,
+        period=period or Period(),
+        books=books,
+        out=out,
+        fail_on="warning",
+        steps=told or Told(),
     )
 
 
@@ -274,6 +282,7 @@ def test_the_exit_status_says_how_it_went(lossy_store: str, tmp_path: Path) -> N
     ("arguments", "says"),
     [
         (["--since", "soon"], "--since: 'soon' is no time; expected 2026-03-01"),
+        (["--until", "2100-01-01"], "--until: no store has anything after 2093-"),
         (["--since", "1h", "--until", "2h"], "--since, --until: since (.*) must be before until"),
         (["--memory", "lots"], "--memory: 'lots'; expected"),
         (["--book", "none.toml"], "book none.toml: No such file"),
@@ -292,6 +301,43 @@ def test_what_cannot_run_says_why(tmp_path: Path, arguments: list[str], says: st
     assert "Traceback" not in ran.stderr
     assert "hunter2" not in ran.stderr
     assert not (tmp_path / "out" / "summary.json").exists()
+
+
+@pytest.mark.rule("R31")
+@pytest.mark.parametrize("moment", ["coordinator-java-*", "coordinator-[!j]*"], ids=["starting", "reading"])
+def test_what_is_interrupted_leaves_nothing_behind(lossy_store: str, tmp_path: Path, moment: str) -> None:
+    """Ctrl-C while Java starts, and while the tables are read: one line, no process and no folder is left."""
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    marker = f"-Dinterrupted={tmp_path}"
+    with subprocess.Popen(
+        [sys.executable, "-m", "coordinator", "reconcile", "--out", str(tmp_path / "out")],
+        env={
+            **os.environ,
+            "COORDINATOR_DATABASE_URL": lossy_store,
+            "TMPDIR": str(folder),
+            "SPARK_LOCAL_DIRS": str(folder),
+            # by which its Java is known
+            "SPARK_SUBMIT_OPTS": marker,
+        },
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as ran:
+        limit = time.monotonic() + 120
+        while not list(folder.glob(moment)):
+            assert ran.poll() is None, ran.communicate()
+            assert time.monotonic() < limit
+            time.sleep(0.01)
+        # of the whole group, as a terminal does
+        os.killpg(ran.pid, signal.SIGINT)
+        out, error = ran.communicate(timeout=120)
+    assert (ran.returncode, out, error) == (130, "", "error: interrupted\n")
+    assert list(folder.iterdir()) == []
+    running = subprocess.run(["ps", "-eo", "args="], capture_output=True, text=True, check=True).stdout
+    assert [line for line in running.splitlines() if marker in line] == []
 
 
 def test_a_database_without_a_store_is_said(empty_database_url: str, tmp_path: Path) -> None:

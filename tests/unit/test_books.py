@@ -306,11 +306,13 @@ def test_a_description_that_is_not_there(tmp_path: Path) -> None:
     ],
 )
 def test_a_book_that_cannot_be_used_says_which_column(
-    spark: SparkSession, tmp_path: Path, change: tuple[str, str], says: str
+    spark: SparkSession, tmp_path: Path, capfd: pytest.CaptureFixture[str], change: tuple[str, str], says: str
 ) -> None:
     spark.createDataFrame([], SCHEMA).write.parquet(str(tmp_path / "orders.parquet"))
     with pytest.raises(BookError, match=says):
         open_book(spark, describe_text(tmp_path, BOOK.replace(*change, 1)))
+    # the error is all there is: no log line of PySpark's before it
+    assert capfd.readouterr().err == ""
 
 
 @pytest.mark.rule("R25")

@@ -50,8 +50,10 @@ class Watching:
         if not self._recovered:
             # What earlier instances left, once: a look finds only those whose row is not ended.
             with connected(self._url, patience=_RECOVERY_PATIENCE) as connection:
-                _tell(recovery.recover(connection))
-            self._recovered = True
+                given_up = recovery.recover(connection)
+            if given_up is not None:
+                self._recovered = True
+                _tell(given_up)
         seen = self._watch.look()
         _tell(seen.given_up)
         if seen.ended:

@@ -29,7 +29,9 @@ log = structlog.get_logger(__name__)
 GRACE_SECONDS = 5.0
 _STORE_RETRY_SECONDS = 0.2
 _REGISTER_PATIENCE = Patience(statement_seconds=10.0, lock_seconds=5.0)
-_RECOVER_PATIENCE = Patience(statement_seconds=60.0, lock_seconds=2.0)
+# To recover may mean to read all entries. A start does not wait for that to end: the watch over the instances does it.
+_RECOVER_PATIENCE = Patience(statement_seconds=5.0, lock_seconds=2.0)
+_END_PATIENCE = Patience(statement_seconds=60.0, lock_seconds=2.0)
 
 STATUS_FENCED = 3
 
@@ -133,7 +135,7 @@ def _recover(database_url: str) -> recovery.GivenUp:
     """What cannot be done now the watch over the instances does by and by."""
     try:
         with connected(database_url, patience=_RECOVER_PATIENCE) as connection:
-            return recovery.recover(connection)
+            return recovery.recover(connection) or recovery.GivenUp()
     except StoreError as error:
         log.warning("not recovered yet from instances that were lost", reason=str(error))
         return recovery.GivenUp()
@@ -141,7 +143,7 @@ def _recover(database_url: str) -> recovery.GivenUp:
 
 def _end(database_url: str, instance_id: int) -> None:
     try:
-        with connected(database_url, patience=_RECOVER_PATIENCE) as connection:
+        with connected(database_url, patience=_END_PATIENCE) as connection:
             recovery.end(connection, instance_id)
     except StoreError as error:
         log.warning("left without a word; others will give this instance up", reason=str(error))

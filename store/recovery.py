@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from sqlalchemy import (
+    ColumnElement,
     Connection,
     Integer,
     Select,
@@ -134,20 +135,22 @@ def end(connection: Connection, instance_id: int) -> GivenUp:
         return _clear(connection, (instance_id,))
 
 
-def recover(connection: Connection) -> GivenUp:
+def recover(connection: Connection) -> GivenUp | None:
     """Give up the instances of this machine whose process is gone, and what is left of those that ended; commits.
 
-    Nothing happens while another does the same: that one finds what there is to find.
+    None: nothing is done, as another does the same now.
     """
     with boundary():
         if not connection.scalar(select(func.pg_try_advisory_xact_lock(_LOCK))):
             connection.rollback()
-            return GivenUp()
+            return None
         return _clear(connection, _end_dead(connection, {}))
 
 
 def give_up_dead(connection: Connection, still: Mapping[int, datetime]) -> GivenUp:
     """Give up the instances of this machine whose process is gone, and those that ``still`` names; commits.
+
+    An error may come when only the addresses of the dead are left: they go with the next call, whatever it finds.
 
     ``still``: instances that are dead as their heartbeat stands at this value. One that has another by now lives.
     """
@@ -155,10 +158,10 @@ def give_up_dead(connection: Connection, still: Mapping[int, datetime]) -> Given
         # One at a time: what one gives back, an instance that the other does not see yet may take.
         connection.execute(select(func.pg_advisory_xact_lock(_LOCK)))
         dead = _end_dead(connection, still)
-        if not dead:
-            connection.rollback()
-            return GivenUp()
-        return _clear(connection, dead)
+        if dead:
+            return _clear(connection, dead)
+        addresses, groups = _delete_owned(connection, select(instance.c.id).where(instance.c.ended_at.is_(None)))
+        return GivenUp(addresses=addresses, groups=groups)
 
 
 def _end_dead(connection: Connection, still: Mapping[int, datetime]) -> tuple[int, ...]:
@@ -194,12 +197,40 @@ def _end_instances(connection: Connection, ids: tuple[int, ...]) -> None:
 
 
 def _clear(connection: Connection, dead: tuple[int, ...]) -> GivenUp:
-    """Everything in the name of an instance that does not live is given up, in one SQL transaction.
+    """Everything in the name of an instance that does not live is given up; commits.
 
     Leases are found by reading ``entry`` from end to end, once: an index by lease would cost each message on the way
-    in and out, and this happens when an instance dies.
+    in and out, and this happens when an instance dies. That takes long where many messages wait, and what it has
+    locked by then no batch of a living instance asks for. The rows that batches lock as they post, those of dynamic
+    addresses, are deleted in SQL transactions of their own.
     """
     live = select(instance.c.id).where(instance.c.ended_at.is_(None))
+    transactions = connection.execute(
+        postgresql.insert(op)
+        .from_select(
+            ["id", "decision", "txn_id", "reason", "posted"],
+            select(txn.c.id, literal("rollback"), txn.c.id, literal(INSTANCE_LOST), txn.c.posted).where(
+                txn.c.instance_id.not_in(live), txn.c.producer_group.is_(None)
+            ),
+        )
+        .on_conflict_do_nothing()
+        .returning(op.c.id)
+    ).all()
+    connection.execute(delete(txn).where(txn.c.instance_id.not_in(live), txn.c.producer_group.is_(None)))
+    leases = _return_entries(connection, live)
+    connection.execute(delete(message_group).where(message_group.c.instance_id.not_in(live)))
+    held_whole = consumer_group.c.holder.not_in(live) & (consumer_group.c.holder != 0)
+    connection.execute(update(consumer_group).where(held_whole).values(holder=0))
+    connection.execute(delete(sole_connection).where(sole_connection.c.instance_id.not_in(live)))
+    if leases:
+        connection.execute(select(func.pg_notify(READY_CHANNEL, "")))
+    connection.commit()
+    addresses, groups = _delete_owned(connection, live)
+    return GivenUp(instances=dead, leases=leases, transactions=len(transactions), addresses=addresses, groups=groups)
+
+
+def _return_entries(connection: Connection, live: Select[tuple[int]]) -> int:
+    """What the dead held for their consumers is free; how many entries."""
     held_whole = consumer_group.c.holder.not_in(live) & (consumer_group.c.holder != 0)
     read = (
         select(func.max(group_read.c.read_through))
@@ -214,6 +245,8 @@ def _clear(connection: Connection, dead: tuple[int, ...]) -> GivenUp:
             case((held_whole, func.coalesce(read, 0)), else_=0).label("read_through"),
         )
         .join(address, address.c.id == consumer_group.c.address_id)
+        # Not those that go themselves.
+        .where(~_of_the_dead(consumer_group.c.instance_id, live), ~_of_the_dead(address.c.instance_id, live))
         .subquery()
     )
     lost = (entry.c.lease.not_in(live) & (entry.c.lease != 0)) | (
@@ -222,7 +255,6 @@ def _clear(connection: Connection, dead: tuple[int, ...]) -> GivenUp:
         & (entry.c.priority == priorities.DEFAULT)
         & entry.c.available_at.is_(None)
     )
-    addresses, groups = _delete_owned(connection, live)
     # It may have been sent: one failed delivery more (D5). What is on its way to the dead letters was not. As nobody
     # knows, this alone uses up no one's attempts: a backlog must survive any number of crashes.
     most = case((limits.c.origin == "dead-letter", _LARGEST_COUNT), else_=limits.c.max_attempts - 1)
@@ -239,43 +271,29 @@ def _clear(connection: Connection, dead: tuple[int, ...]) -> GivenUp:
         .where(lost, entry.c.group_id == limits.c.id)
         .values(lease=0, attempts=cast(attempts, SmallInteger), acquired=entry.c.acquired | entry.c.failed.is_(None))
         .returning(entry.c.group_id)
-    ).all()
-    connection.execute(delete(message_group).where(message_group.c.instance_id.not_in(live)))
-    connection.execute(update(consumer_group).where(held_whole).values(holder=0))
-    transactions = connection.execute(
-        postgresql.insert(op)
-        .from_select(
-            ["id", "decision", "txn_id", "reason", "posted"],
-            select(txn.c.id, literal("rollback"), txn.c.id, literal(INSTANCE_LOST), txn.c.posted).where(
-                txn.c.instance_id.not_in(live), txn.c.producer_group.is_(None)
-            ),
-        )
-        .on_conflict_do_nothing()
-        .returning(op.c.id)
-    ).all()
-    connection.execute(delete(txn).where(txn.c.instance_id.not_in(live), txn.c.producer_group.is_(None)))
-    connection.execute(delete(sole_connection).where(sole_connection.c.instance_id.not_in(live)))
-    if returned:
-        connection.execute(select(func.pg_notify(READY_CHANNEL, "")))
-    connection.commit()
-    return GivenUp(
-        instances=dead, leases=len(returned), transactions=len(transactions), addresses=addresses, groups=groups
     )
+    return len(returned.all())
+
+
+def _of_the_dead(owner: ColumnElement[int | None], live: Select[tuple[int]]) -> ColumnElement[bool]:
+    # Of nobody is not of the dead: null is "not in" an empty list.
+    return owner.is_not(None) & owner.not_in(live)
 
 
 def _delete_owned(connection: Connection, live: Select[tuple[int]]) -> tuple[int, int]:
-    """Dynamic addresses with all they have, and subscriptions that ended with their link."""
-    # Of nobody is not of the dead: null is "not in" an empty list.
-    owned = select(address.c.id).where(address.c.instance_id.is_not(None), address.c.instance_id.not_in(live))
-    volatile = consumer_group.c.instance_id.is_not(None) & consumer_group.c.instance_id.not_in(live)
+    """Dynamic addresses with all they have, and subscriptions that ended with their link; commits."""
+    owned = select(address.c.id).where(_of_the_dead(address.c.instance_id, live))
     # Batches of others that post there now are waited for, in the order in which they lock.
     connection.execute(owned.order_by(address.c.id).with_for_update())
-    groups = volatile | consumer_group.c.address_id.in_(owned)
+    groups = _of_the_dead(consumer_group.c.instance_id, live) | consumer_group.c.address_id.in_(owned)
     gone = connection.scalars(delete(consumer_group).where(groups).returning(consumer_group.c.id)).all()
     names = connection.scalars(delete(address).where(address.c.id.in_(owned)).returning(address.c.name)).all()
     for name in names:
         connection.execute(select(func.pg_notify(ADDRESS_CHANNEL, name)))
-    # Only now all there is for them can be seen.
-    connection.execute(delete(entry).where(entry.c.group_id.in_(gone)))
-    connection.execute(delete(message_group).where(message_group.c.group_id.in_(gone)))
+    connection.commit()
+    # Only now all there is for them can be seen. Should it not come to this, the maintenance of the store sweeps them.
+    if gone:
+        connection.execute(delete(entry).where(entry.c.group_id.in_(gone)))
+        connection.execute(delete(message_group).where(message_group.c.group_id.in_(gone)))
+        connection.commit()
     return len(names), len(gone)

@@ -58,6 +58,8 @@ class Watch:
         self._beats: dict[int, _Beat] = {}
         #: Processes whose instance was there in an earlier look.
         self._ended: set[tuple[int, int]] = set()
+        #: the dead that were found are not given up, or not wholly
+        self._owed = False
 
     def look(self) -> Look:
         """Give up the dead.
@@ -76,8 +78,11 @@ class Watch:
         still = {number: beat.value for number, beat in self._beats.items() if begun - beat.since >= STALE_SECONDS}
         given_up = GivenUp()
         if still or any(beat.process is not None and gone(*beat.process) for beat in self._beats.values()):
+            self._owed = True
+        if self._owed:
             with connected(self._url, application_name="coordinator watch", patience=_GIVE_UP_PATIENCE) as connection:
                 given_up = recovery.give_up_dead(connection, still)
+            self._owed = False
         return Look(given_up=given_up, ended=ended)
 
     def _compare(self, living: Sequence[Row[Any]], now: float, *, throughout: bool) -> None:

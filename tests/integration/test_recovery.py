@@ -12,7 +12,7 @@ from sqlalchemy import Connection, text
 
 from store import recovery
 from store.database import connected
-from store.errors import StoreUnavailable
+from store.errors import Contended, StoreUnavailable
 from store.processes import gone, machine, start_ticks
 from store.recovery import GivenUp
 from tests.fix_store import Rows
@@ -155,6 +155,52 @@ def test_its_dynamic_addresses_and_subscriptions_go(database: Connection, rows: 
     assert [rows.entries(group) for group in (other, durable)] == [[(0, 1, None)], [(0, 1, None)]]
 
 
+def test_a_reply_to_a_dead_address_waits_for_no_other_entry(
+    database: Connection, database_url: str, rows: Rows
+) -> None:
+    """All entries are read when an instance is given up: a batch that posts to its dynamic address does not wait."""
+    dead = rows.instance(ended_at=rows.now())
+    rows.queue("$dynamic/1", origin="dynamic", instance_id=dead)
+    held = rows.entry(rows.queue("orders"), lease=dead)
+    waits = "select 1 from pg_stat_activity where application_name = 'giving up' and wait_event_type = 'Lock'"
+    found: list[GivenUp | None] = []
+
+    def recover() -> None:
+        with connected(database_url, application_name="giving up") as connection:
+            found.append(recovery.recover(connection))
+
+    thread = threading.Thread(target=recover)
+    with psycopg.connect(database_url) as other, psycopg.connect(database_url) as batch:
+        other.execute("select from coordinator.entry where id = %s for update", (held,))
+        thread.start()
+        while not batch.execute(waits).fetchone():
+            assert thread.is_alive()
+            batch.rollback()
+        batch.execute("set lock_timeout = '1ms'")
+        there = "select name from coordinator.address where name = '$dynamic/1' for key share"
+        assert batch.execute(there).fetchone() == ("$dynamic/1",)
+        batch.rollback()
+        other.rollback()
+        thread.join()
+    assert found == [GivenUp(leases=1, addresses=1, groups=1)]
+
+
+def test_addresses_that_a_batch_held_go_with_the_next_look(database: Connection, database_url: str, rows: Rows) -> None:
+    dead = rows.instance()
+    rows.queue("$dynamic/1", origin="dynamic", instance_id=dead)
+    group = rows.queue("orders")
+    rows.entry(group, lease=dead)
+    with psycopg.connect(database_url) as batch:
+        batch.execute("select from coordinator.address where name = '$dynamic/1' for key share")
+        database.execute(text("set lock_timeout = '1ms'"))
+        database.commit()
+        with pytest.raises(Contended):
+            _give_up(database, dead)
+        database.rollback()
+        assert rows.entries(group) == [(0, 1, None)]
+    assert _give_up(database) == GivenUp(addresses=1, groups=1)
+
+
 def test_a_process_of_this_machine_is_dead_when_it_is_gone(database: Connection, rows: Rows) -> None:
     recovery.register(database, "1")
     with subprocess.Popen(["sleep", "600"]) as process:
@@ -203,7 +249,7 @@ def test_a_start_does_not_wait_for_another_that_gives_up(database: Connection, d
     left = rows.txn(rows.instance(ended_at=rows.now()))
     with psycopg.connect(database_url) as other:
         other.execute("select pg_advisory_xact_lock(%s)", (recovery._LOCK,))
-        assert recovery.recover(database) == GivenUp()
+        assert recovery.recover(database) is None
     assert recovery.recover(database) == GivenUp(transactions=1)
     assert [row.id for row in rows.ops()] == [left]
 

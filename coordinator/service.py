@@ -377,10 +377,10 @@ class Service:
             return None
         now = terms is PLAIN or terms.available == BEFORE
         if now and queue.consumers and isinstance(message, bytes) and queue.reserve(len(message), terms.priority):
-            batch.entry(queue.group_id, half_id, self.instance_id, terms)
+            batch.entry(address.id, queue.group_id, half_id, self.instance_id, terms)
             expires = 0 if terms.expires == INFINITY else terms.expires
             return Entry(queue, half_id, half_id, message, 0, expires, b"", False, terms.priority)
-        batch.entry(queue.group_id, half_id, 0, terms)
+        batch.entry(address.id, queue.group_id, half_id, 0, terms)
         if self.peers and now:
             self._wake(batch, queue.group_id, half_id, terms)
         return None

@@ -383,21 +383,11 @@ begin
   raise exception 'a half of another day' using errcode = 'CO003',
     constraint = to_char(to_timestamp(((half_id >> 22) + {EPOCH_MS}) / 1000) at time zone 'UTC', 'YYYYMMDD');
 end $$""",
-    # The batch retires and requeues only what its instance holds; a single miss undoes the whole statement.
+    # Undoes a whole batch statement, which calls it only where it has found a reason.
     f"""
-create function {SCHEMA}.require_held(there bigint, wanted bigint) returns void language plpgsql as $$
+create function {SCHEMA}.refuse(code text, why text) returns int4 language plpgsql as $$
 begin
-  if there <> wanted then
-    raise exception 'of % held entries % were found', wanted, there using errcode = 'CO001';
-  end if;
-end $$""",
-    # Nothing is written by an instance that others gave up.
-    f"""
-create function {SCHEMA}.require_alive(alive bigint) returns void language plpgsql as $$
-begin
-  if alive <> 1 then
-    raise exception 'the instance was given up' using errcode = 'CO002';
-  end if;
+  raise exception '%', why using errcode = code;
 end $$""",
     # Names outlive what they are of.
     f"""
@@ -417,17 +407,6 @@ create trigger address_removed after delete on {SCHEMA}.address
     f"""
 create trigger consumer_group_removed after delete on {SCHEMA}.consumer_group
   for each row execute function {SCHEMA}.remember_removed()""",
-    # The batch posts to addresses that are there, and where a queue has several groups to each of them.
-    f"""
-create function {SCHEMA}.require_there(there bigint, wanted bigint, split bigint) returns void language plpgsql as $$
-begin
-  if there <> wanted then
-    raise exception 'of % addresses that are posted to % were found', wanted, there using errcode = 'CO003';
-  end if;
-  if split <> 0 then
-    raise exception '% queues have groups beside the default one', split using errcode = 'CO004';
-  end if;
-end $$""",
     # H15: what became of a transaction.
     f"""
 create view {SCHEMA}.outcome as

@@ -40,7 +40,7 @@ class Post:
         self.written += 1
         for half_id in self.ids:
             batch.half(half_id, self.txn_id, 1, self.message)
-            batch.entry(GROUP, half_id, ME, PLAIN)
+            batch.entry(1, GROUP, half_id, ME, PLAIN)
         batch.commit_ids.append(self.txn_id)
         batch.commit_posted.append(len(self.ids))
 

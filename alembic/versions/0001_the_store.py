@@ -332,32 +332,9 @@ end $$"""
     )
     op.execute(
         """
-create function coordinator.require_held(there bigint, wanted bigint) returns void language plpgsql as $$
+create function coordinator.refuse(code text, why text) returns int4 language plpgsql as $$
 begin
-  if there <> wanted then
-    raise exception 'of % held entries % were found', wanted, there using errcode = 'CO001';
-  end if;
-end $$"""
-    )
-    op.execute(
-        """
-create function coordinator.require_alive(alive bigint) returns void language plpgsql as $$
-begin
-  if alive <> 1 then
-    raise exception 'the instance was given up' using errcode = 'CO002';
-  end if;
-end $$"""
-    )
-    op.execute(
-        """
-create function coordinator.require_there(there bigint, wanted bigint, split bigint) returns void language plpgsql as $$
-begin
-  if there <> wanted then
-    raise exception 'of % addresses that are posted to % were found', wanted, there using errcode = 'CO003';
-  end if;
-  if split <> 0 then
-    raise exception '% queues have groups beside the default one', split using errcode = 'CO004';
-  end if;
+  raise exception '%', why using errcode = code;
 end $$"""
     )
     op.execute(
@@ -416,10 +393,8 @@ def downgrade() -> None:
         "store_identity",
     ):
         op.drop_table(table, schema=SCHEMA)
-    op.execute("drop function coordinator.require_alive(bigint)")
-    op.execute("drop function coordinator.require_held(bigint, bigint)")
+    op.execute("drop function coordinator.refuse(text, text)")
     op.execute("drop function coordinator.elsewhere(bigint)")
     op.execute("drop function coordinator.make_day(date)")
-    op.execute("drop function coordinator.require_there(bigint, bigint, bigint)")
     op.execute("drop function coordinator.remember_removed()")
     op.execute("drop function coordinator.append_only()")

@@ -90,6 +90,7 @@ class Batch:
         "particular_terms",
         "pinned_groups",
         "pinned_ids",
+        "queue_addresses",
         "registered",
         "rows",
         "shared_groups",
@@ -117,6 +118,8 @@ class Batch:
         self.half_addresses: list[int] = []
         self.half_messages: list[Octets] = []
         self.large: list[LargeHalf | CopiedHalf] = []
+        #: those of which a message has one entry
+        self.queue_addresses: set[int] = set()
         self.entry_groups: list[int] = []
         self.entry_ids: list[int] = []
         self.entry_leases: list[int] = []
@@ -179,8 +182,9 @@ class Batch:
         self.octets += len(half.prefix)
         self.large.append(half)
 
-    def entry(self, group_id: int, entry_id: int, lease: int, terms: Terms) -> None:
-        """The entry of a queue's half with the same id."""
+    def entry(self, address_id: int, group_id: int, entry_id: int, lease: int, terms: Terms) -> None:
+        """The one entry of a half with the same id: of a queue, in its default group."""
+        self.queue_addresses.add(address_id)
         if terms is PLAIN:
             self.entry_groups.append(group_id)
             self.entry_ids.append(entry_id)
@@ -303,13 +307,13 @@ class Batch:
             )
             if self.left_out_ids:
                 parameters += (arrays.int8(self.left_out_ids), arrays.int4(self.left_out_groups))
-        there = 0
-        if self.entry_ids or self.particular_ids or self.fan_ids:
+        queues = self.queue_addresses
+        if queues or self.fan_ids:
             names.append("there")
-            queues = {*self.entry_groups, *self.particular_groups}
-            fans = set(self.fan_addresses)
-            there = len(queues) + len(fans)
-            parameters += (arrays.int4([*queues]), arrays.int4([*fans]))
+            parameters.append(arrays.int4([*queues.union(self.fan_addresses)]))
+        if queues:
+            names.append("split")
+            parameters.append(arrays.int4([*queues]))
         if self.gone_ids:
             names.append("gone")
             parameters += (arrays.int4(self.gone_groups), arrays.int8(self.gone_ids))
@@ -372,10 +376,6 @@ class Batch:
         if self.traceless:
             names.append("mark")
             parameters.append(self.number.to_bytes(8, "big"))
-        if self.gone_ids or self.back_ids:
-            parameters.append((len(self.gone_ids) + len(self.back_ids)).to_bytes(8, "big"))
-        if there:
-            parameters.append(there.to_bytes(8, "big"))
         return tuple(names), parameters
 
     def days(self) -> set[date]:

@@ -27,16 +27,6 @@ _FAN = (
 #: A group that is being removed meanwhile gets no entry: nothing would remove it.
 _STAYS = " for key share of g"
 
-#: The addresses that are posted to: those of the queues whose default groups are ``{0}``, and ``{1}``, which fan. They
-#: stay until the batch is committed; locks are taken in the order of ids, as removing an address does.
-_THERE = (
-    "select u.q "
-    f"and exists (select from {SCHEMA}.consumer_group o where o.address_id = a.id and o.name > '') as split "
-    f"from (select g.address_id as t, true as q from unnest({{0}}) d(i) join {SCHEMA}.consumer_group g on g.id = d.i "
-    f"union all select t, false from unnest({{1}}) f(t)) u join {SCHEMA}.address a on a.id = u.t "
-    "order by a.id for key share of a"
-)
-
 #: Part -> (its common table expression, the types of its parameters). ``{0}``, ``{1}``… are its own parameters,
 #: ``{me}`` the instance.
 PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -122,10 +112,31 @@ PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
         f"update {SCHEMA}.instance set batch = {{0}} where id = {{me}} and ended_at is null returning 1",
         ("int8",),
     ),
-    # A client is told "accepted" only of what is somewhere: no entry without an address and a group.
-    "there": (_THERE, ("int4[]", "int4[]")),
+    # A client is told "accepted" only of what is somewhere: the addresses that are posted to, each given once. They
+    # stay until the batch is committed, and with them the default groups of queues; locks are taken in the order of
+    # ids, as removing an address does.
+    "there": (
+        f"select from {SCHEMA}.address a where a.id = any({{0}}) order by a.id for key share",
+        ("int4[]",),
+    ),
+    # Groups beside the default one, of the queues whose messages have one entry each.
+    "split": (f"select from {SCHEMA}.consumer_group g where g.address_id = any({{0}}) and g.name > ''", ("int4[]",)),
     # Only where other instances live: they may have consumers for what was left to the store.
     "wake": ("select pg_notify('coordinator_ready', {0})", ("text",)),
+}
+
+#: Giving an instance up locks its row for update: that waits for a batch which is under way, and no later one finds the
+#: instance alive. The heartbeat's update of the same row and this look do not wait for each other.
+_ALIVE = f"select from {SCHEMA}.instance where id = {{me}} and ended_at is null for key share"
+_GIVEN_UP = ("CO002", "the instance was given up")
+_NOT_HELD = ("CO001", "an entry is not held")
+#: Part -> (when the whole batch is refused, with which SQLSTATE, and why).
+REFUSED: dict[str, tuple[str, str, str]] = {
+    "mark": ("not exists (select from mark)", *_GIVEN_UP),
+    "gone": ("(select count(*) from gone) <> cardinality({1})", *_NOT_HELD),
+    "back": ("(select count(*) from back) <> cardinality({1})", *_NOT_HELD),
+    "there": ("(select count(*) from there) <> cardinality({0})", "CO003", "an address that is posted to is gone"),
+    "split": ("exists (select from split)", "CO004", "a queue has groups beside the default one"),
 }
 
 #: Session settings of the batch connection: durability is not negotiable, plans are for a table of any size.
@@ -140,31 +151,22 @@ SETUP = (
 def statement(parts: Sequence[str], instance_id: int) -> str:
     """The batch statement of these parts."""
     clauses = []
+    refusals = []
     number = 1
-    held = []
+    if "mark" not in parts:
+        refusals.append((f"not exists ({_ALIVE.format(me=instance_id)})", *_GIVEN_UP))
     for part in parts:
         sql, types = PARTS[part]
         placeholders = [f"${number + offset}::{kind}" for offset, kind in enumerate(types)]
         number += len(types)
-        clauses.append(f"{'alive' if part == 'mark' else part} as ({sql.format(*placeholders, me=instance_id)})")
-        if part in ("gone", "back"):
-            held.append(f"(select count(*) from {part})")
-    wanted = f"select {SCHEMA}.require_alive((select count(*) from alive))"
-    # Giving an instance up locks its row for update: that waits for a batch which is under way, and no later one finds
-    # the instance alive. The heartbeat's update of the same row and this look do not wait for each other.
-    if "mark" not in parts:
-        clauses.append(
-            f"alive as (select 1 from {SCHEMA}.instance where id = {instance_id} and ended_at is null for key share)"
-        )
-    if held:
-        wanted += f", {SCHEMA}.require_held({' + '.join(held)}, ${number}::int8)"
-        number += 1
-    if "there" in parts:
-        split = "(select count(*) from there where split)"
-        wanted += f", {SCHEMA}.require_there((select count(*) from there), ${number}::int8, {split})"
-    if "wake" in parts:
-        wanted += ", (select count(*) from wake)"
-    return f"with {', '.join(clauses)} {wanted}"
+        clauses.append(f"{part} as ({sql.format(*placeholders, me=instance_id)})")
+        if part in REFUSED:
+            condition, code, why = REFUSED[part]
+            refusals.append((condition.format(*placeholders), code, why))
+    # A function is called only where the batch is refused: a call for each condition is dear beside one small batch.
+    refused = " ".join(f"when {condition} then {SCHEMA}.refuse('{code}', '{why}')" for condition, code, why in refusals)
+    woken = ", (select count(*) from wake)" if "wake" in parts else ""
+    return f"with {', '.join(clauses)} select case {refused} end{woken}"
 
 
 def notice(groups: Set[int], keys: Set[tuple[int, int]]) -> bytes:

@@ -47,8 +47,8 @@ class Post:
         self._txn_id = uuids.next()
 
     def write(self, batch: Batch) -> None:
-        batch.half(self._half_id, self._txn_id, 1, bytes(300))
-        batch.entry(GROUP + 1, self._half_id, 0, PLAIN)
+        batch.half(self._half_id, self._txn_id, GROUP + 1, bytes(300))
+        batch.entry(GROUP + 1, GROUP + 1, self._half_id, 0, PLAIN)
         batch.commit_ids.append(self._txn_id)
         batch.commit_posted.append(1)
 

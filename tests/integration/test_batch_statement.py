@@ -101,7 +101,7 @@ def _assigned(part: str) -> list[tuple[str, str, str]]:
     return result
 
 
-@pytest.mark.parametrize("part", [part for part in statements.PARTS if part not in ("mark", "there", "wake")])
+@pytest.mark.parametrize("part", [part for part in statements.PARTS if part not in ("mark", "there", "split", "wake")])
 def test_each_column_of_a_part_is_declared_with_its_type(part: str) -> None:
     written = _assigned(part)
     assert written
@@ -131,7 +131,8 @@ def _combinations() -> Iterator[tuple[str, ...]]:
         ("", "yielded"), ("", "shared", "shared pinned"), ("", "commit"), ("", "op"), ("", "wake"), ("", "mark"),
     ):  # fmt: skip
         there = "there" if any(chosen[1:4]) else ""  # whatever makes an entry
-        parts = tuple(" ".join((*chosen[:4], there, *chosen[4:])).split())
+        split = "split" if any(chosen[1:3]) else ""  # or one alone
+        parts = tuple(" ".join((*chosen[:4], there, split, *chosen[4:])).split())
         traced = {"half", "commit", "op"} & set(parts)
         changes = {"gone", "back", "yielded", "shared"} & set(parts)
         if parts and ("mark" in parts) == (bool(changes) and not traced):
@@ -156,10 +157,6 @@ def test_each_combination_prepares_on_a_migrated_database(database_url: str) -> 
             assert prepared.status == pq.ExecStatus.COMMAND_OK, (parts, prepared.error_message)
             described = connection.pgconn.describe_prepared(b"")
             types = [kind for part in parts for kind in statements.PARTS[part][1]]
-            if "gone" in parts or "back" in parts:
-                types.append("int8")  # how many are wanted
-            if "there" in parts:
-                types.append("int8")
             expected = [_ARRAY_OIDS[kind[:-2]] if kind.endswith("[]") else _OIDS[kind] for kind in types]
             assert [described.param_type(number) for number in range(described.nparams)] == expected, parts
             count += 1
@@ -203,8 +200,8 @@ def _batches() -> Iterator[batch.Batch]:
 def _full_batch() -> batch.Batch:
     whole = batch.Batch()
     whole.half(1, statements.NO_TXN, 1, b"m")
-    whole.entry(1, 1, 7, terms.PLAIN)
-    whole.entry(1, 1, 7, terms.Terms(priority=9))
+    whole.entry(1, 1, 1, 7, terms.PLAIN)
+    whole.entry(1, 1, 1, 7, terms.Terms(priority=9))
     whole.gone(1, 2)
     whole.back(1, 3, attempts=1, lease=0)
     whole.yield_entry(1, 4, acquired=True)
@@ -220,8 +217,7 @@ def test_a_batch_gives_the_parameters_its_parts_take() -> None:
     for whole in _batches():
         names, parameters = whole.parts()
         types = [kind for name in names for kind in statements.PARTS[name][1]]
-        assert len(parameters) == len(types) + bool({"gone", "back"} & set(names)) + ("there" in names)
-        made = [(kind, octets) for kind, octets in zip(types, parameters, strict=False) if kind.endswith("[]")]
+        made = [(kind, octets) for kind, octets in zip(types, parameters, strict=True) if kind.endswith("[]")]
         assert [int.from_bytes(octets[8:12], "big") for _, octets in made] == [_OIDS[kind[:-2]] for kind, _ in made]
 
 
@@ -294,6 +290,28 @@ def _each_scan_is_by_index(connection: psycopg.Connection[Any]) -> None:
                 scans = _scans(connection, asking.SETUP, query.sql)
                 indexes = [index for table, _, index in scans if table == "entry"]
                 assert sorted(indexes) == sorted([index_wanted, "entry_pkey"]), query.name
+
+
+@pytest.mark.parametrize("analysed", [False, True])
+def test_a_post_finds_what_it_locks_by_index(database_url: str, analysed: bool) -> None:
+    """Each row by its key, and in the order of ids without sorting them."""
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        connection.execute(
+            f"insert into {SCHEMA}.address (name) select i::text from generate_series(1, 10000) i".encode()
+        )
+        connection.execute(f"insert into {SCHEMA}.consumer_group (address_id) select id from {SCHEMA}.address".encode())
+        if analysed:
+            connection.execute(b"analyze")
+        connection.execute(statements.SETUP.encode())
+        sql = statements.statement(("half", "entry", "there", "split"), 7)
+        row = connection.execute(b"explain (generic_plan, format json) " + sql.encode()).fetchone()
+        assert row is not None
+        nodes = [node for node in _nodes(row[0][0]["Plan"]) if node["Node Type"] != "ModifyTable"]
+        found = {node["Relation Name"]: node["Index Name"] for node in nodes if "Index Name" in node}
+        assert found.pop("instance") in ("instance_pkey", "instance_slot_idx")
+        assert found == {"address": "address_pkey", "consumer_group": "consumer_group_address_id_key"}
+        others = {node["Node Type"] for node in nodes if "Index Name" not in node}
+        assert others <= {"Result", "Aggregate", "CTE Scan", "Subquery Scan", "Function Scan", "LockRows"}
 
 
 def test_plans_of_a_store_that_was_never_analysed(database_url: str) -> None:

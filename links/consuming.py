@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from coordinator import retirement
 from coordinator.encoding import DecodeError
 from coordinator.errors import Condition, Refusal
 from coordinator.message import shows_properties
-from coordinator.outcomes import ACCEPTED, FAILED, RELEASED, Kind, Outcome
+from coordinator.outcomes import ACCEPTED, Kind, Outcome
 from coordinator.search import Search
 from links import engine, states
 from links.outgoing import MOST_BACKLOG, Outgoing, octets_in_engine
@@ -125,55 +126,19 @@ class Consuming(Outgoing):
         if state == engine.TRANSACTIONAL:
             self._retire_in_transaction(entry, delivery, settled)
             return
-        if entry.txn is not None:
-            # a plain state after a transactional one changes nothing before the discharge but the settlement
-            entry.peer_settled = entry.peer_settled or settled
-            if state == engine.MODIFIED:
-                engine.forget_modified(delivery)
-            return
-        if entry.outcome is not None:
-            return  # on its way to the store
         outcome = ACCEPTED if state == engine.ACCEPTED else states.plain_outcome(delivery, state)
-        if outcome is None:
-            if not settled:
-                return
-            outcome = self.default_outcome or RELEASED
-        entry.outcome = outcome
-        self.connection.service.settle_later(entry, outcome)
+        if state == engine.MODIFIED:
+            engine.forget_modified(delivery)
+        retirement.settle(self.connection.service, self, entry, outcome, settled)
 
     def _retire_in_transaction(self, entry: Entry, delivery: engine.Pointer, settled: bool) -> None:
-        service = self.connection.service
         try:
             txn_id, outcome = states.retirement_of(delivery)
         except DecodeError as error:
             self.refuse(Refusal(Condition.DECODE_ERROR, str(error)))
             return
-        txn = service.find(txn_id, self.connection)
-        enlisted = entry.txn
-        if txn is None or txn.wanted is not None:
-            known = entry.last_txn == txn_id if enlisted is None else enlisted.id == txn_id
-            if enlisted is None:
-                if settled and entry.outcome is None:  # T28
-                    self._settle_plainly(entry, self.default_outcome or FAILED)
-            elif known:
-                entry.peer_settled = entry.peer_settled or settled
-            if not known:  # T30; else its discharge is under way, or it was part of it (T34)
-                self.refuse(service.unknown(txn_id))
-            return
-        if entry.outcome is not None and enlisted is None:
-            return  # settled outside transactions already
-        if enlisted is not None and enlisted is not txn:  # T29
-            refusal = Refusal(
-                Condition.TXN_ROLLBACK, "a delivery was retired in one transaction and then in another, both undecided"
-            )
-            entry.peer_settled = entry.peer_settled or settled
-            txn.control.refuse(refusal)
-            return
-        txn.retire(entry, outcome or self.default_outcome or FAILED, settled)
-
-    def _settle_plainly(self, entry: Entry, outcome: Outcome) -> None:
-        entry.outcome = outcome
-        self.connection.service.settle_later(entry, outcome)
+        connection = self.connection
+        retirement.retire(connection.service, self, connection, entry, txn_id, outcome, settled)
 
     def retired(self, entry: Entry, outcome: Outcome) -> None:
         delivery = entry.delivery
@@ -209,13 +174,10 @@ class Consuming(Outgoing):
             self.connection.output.release(octets_in_engine(entry))
             entry.link = None
             entry.delivery = None
-            if entry.txn is not None or entry.outcome is not None:
-                continue
-            if volatile or self._address.gone:  # nobody is left to have it
+            if not volatile and not self._address.gone:
+                retirement.link_lost(service, entry)
+            elif entry.txn is None and entry.outcome is None:  # nobody is left to have it
                 self._queue.done_with(entry)
-            else:
-                entry.outcome = FAILED
-                service.settle_later(entry, FAILED)
         if volatile and not self._address.gone:
             service.remove_group(self._address, self._queue)
 

@@ -1,8 +1,10 @@
-"""Histories that went wrong once, as they were found and made short. Both levels replay them."""
+"""Histories that went wrong once, as they were found and made short, and those that break a rule of retirement where
+chance seldom comes. Both levels replay them."""
 
 from __future__ import annotations
 
 from tests.model.steps import (
+    NEVER_DECLARED,
     AttachControl,
     AttachReceiver,
     AttachSender,
@@ -79,6 +81,61 @@ HISTORIES: dict[str, list[Step]] = {
         Settle(),
         Declare(3, 0),
         Take(2, 1),
+    ],
+    # T27
+    "a rollback leaves a delivery with its consumer": [
+        *_ONE_TAKEN,
+        Retire(2, 0, 0, txn=0, settled=False),
+        Discharge(0, 0, fail=True),
+        Settle(),
+        AttachReceiver(3, 0, 0),
+        Take(3, 1),
+    ],
+    # T28
+    "a plain settlement of what is enlisted counts at the rollback": [
+        *_ONE_TAKEN,
+        Retire(2, 0, 0, txn=0, settled=False),
+        Retire(2, 0, 0),
+        Discharge(0, 0, fail=True),
+        Take(2, 1),
+    ],
+    # T28, T34: the default outcome, and not the one that the settlement names
+    "a settlement that names the transaction that was rolled back is one": [
+        *_ONE_TAKEN,
+        Retire(2, 0, 0, txn=0, settled=False),
+        Discharge(0, 0, fail=True),
+        Settle(),
+        Retire(2, 0, 0, txn=0),
+        Take(2, 1),
+    ],
+    # T29
+    "a second undecided transaction ends itself and leaves the first": [
+        *_ONE_TAKEN,
+        AttachControl(3, 0),
+        Declare(3, 1),
+        Retire(2, 0, 0, txn=0, settled=False),
+        Retire(2, 0, 0, Outcome.RELEASED, txn=1, settled=False),
+        Discharge(0, 0),
+        Settle(),
+        AttachReceiver(4, 0, 0),
+        Take(4, 1),
+    ],
+    # T29
+    "the later outcome in one transaction holds": [
+        *_ONE_TAKEN,
+        Retire(2, 0, 0, Outcome.RELEASED, txn=0, settled=False),
+        Retire(2, 0, 0, txn=0),
+        Discharge(0, 0),
+        Settle(),
+        Take(2, 1),
+    ],
+    # T30
+    "a transaction that was never declared detaches the link and applies nothing": [
+        *_ONE_TAKEN,
+        Retire(2, 0, 0, txn=NEVER_DECLARED),
+        Settle(),
+        AttachReceiver(3, 0, 0),
+        Take(3, 1),
     ],
     # of the test itself: an outcome under way when the instance dies may be there or not
     "a mark that was on its way when the instance died": [

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from heapq import heappop
 from typing import Any, TypeVar, cast
 
-from coordinator import outcomes
+from coordinator import outcomes, retirement
 from coordinator.addresses import AddressPolicy
 from coordinator.control import Control
 from coordinator.directory import Address
@@ -252,35 +252,12 @@ class ReceiverEnd(LinkEnd):
         if step.settled:
             self.settled.add(place)
         service = self.driver.service
+        outcome = None if step.outcome is Outcome.NONE else OUTCOMES[step.outcome]
         if step.txn is not None:
-            self._retire_in(entry, self.driver.txn_id(step.txn), step)
-        elif entry.txn is not None:
-            entry.peer_settled = entry.peer_settled or step.settled
-        elif entry.outcome is None and (step.outcome is not Outcome.NONE or step.settled):
-            entry.outcome = outcomes.RELEASED if step.outcome is Outcome.NONE else OUTCOMES[step.outcome]
-            service.settle_later(entry, entry.outcome)
-
-    def _retire_in(self, entry: Entry, txn_id: bytes, step: Retire) -> None:
-        service = self.driver.service
-        txn = service.find(txn_id, self.owner)
-        enlisted = entry.txn
-        if txn is None or txn.wanted is not None:
-            known = entry.last_txn == txn_id if enlisted is None else enlisted.id == txn_id
-            if enlisted is None and step.settled and entry.outcome is None:
-                entry.outcome = outcomes.FAILED
-                service.settle_later(entry, outcomes.FAILED)
-            elif enlisted is not None and known:
-                entry.peer_settled = entry.peer_settled or step.settled
-            if not known:
-                self.refuse(service.unknown(txn_id))
-        elif entry.outcome is not None and enlisted is None:
-            return
-        elif enlisted is not None and enlisted is not txn:
-            entry.peer_settled = entry.peer_settled or step.settled
-            txn.control.refuse(Refusal(Condition.TXN_ROLLBACK, ""))
+            txn_id = self.driver.txn_id(step.txn)
+            retirement.retire(service, self, self.owner, entry, txn_id, outcome, step.settled)
         else:
-            outcome = outcomes.FAILED if step.outcome is Outcome.NONE else OUTCOMES[step.outcome]
-            txn.retire(entry, outcome, step.settled)
+            retirement.settle(service, self, entry, outcome, step.settled)
 
     def retired(self, entry: Entry, outcome: outcomes.Outcome) -> None:
         if self.open:
@@ -300,9 +277,7 @@ class ReceiverEnd(LinkEnd):
         for entry in unsettled.values():
             entry.link = None
             entry.delivery = None
-            if entry.txn is None and entry.outcome is None:
-                entry.outcome = outcomes.FAILED
-                self.driver.service.settle_later(entry, outcomes.FAILED)
+            retirement.link_lost(self.driver.service, entry)
 
 
 class InProcess(Driver):

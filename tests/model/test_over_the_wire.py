@@ -41,7 +41,7 @@ def test_a_history_with_a_crash_goes_on(driver: OverTheWire, history: list[Step]
     driver.run(history)
 
 
-@pytest.mark.rule("T28", "T29", "T30", "P11", "H13")
+@pytest.mark.rule("T27", "T28", "T29", "T30", "T34", "P11", "H13")
 @pytest.mark.parametrize("name", HISTORIES)
 def test_what_went_wrong_once(driver: OverTheWire, name: str) -> None:
     driver.run(HISTORIES[name])

@@ -1,0 +1,54 @@
+"""What a client says of a delivery while the discharge of its transaction is on its way to the store
+(``coordinator/retirement.py``): the model of histories waits there.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from coordinator import retirement
+from coordinator.entries import Entry
+from coordinator.errors import Condition, Refusal
+from coordinator.outcomes import ACCEPTED, RELEASED, Outcome
+
+
+class Link:
+    default_outcome: Outcome | None = RELEASED
+
+    def __init__(self) -> None:
+        self.refusals: list[Refusal] = []
+
+    def refuse(self, refusal: Refusal) -> None:
+        self.refusals.append(refusal)
+
+
+def retired(named: bytes) -> tuple[Entry, Link]:
+    """A delivery enlisted in ``b"one"``, then settled under ``named``."""
+    service: Any = SimpleNamespace(
+        find=lambda txn_id, owner: None, unknown=lambda txn_id: Refusal(Condition.TXN_UNKNOWN_ID, "")
+    )
+    queue: Any = None
+    entry, link = Entry(queue, 1, 1, b"x", 0, 0, b""), Link()
+    txn: Any = SimpleNamespace(id=b"one")
+    entry.txn, entry.outcome = txn, ACCEPTED
+    retirement.retire(service, link, None, entry, named, RELEASED, True)
+    return entry, link
+
+
+@pytest.mark.rule("T28", "T34")
+def test_a_settlement_while_the_discharge_is_under_way() -> None:
+    """Part 4, section 4.4.4: it counts, and the outcome stays the one that goes to the store."""
+    entry, link = retired(b"one")
+    assert (entry.peer_settled, entry.outcome) == (True, ACCEPTED)
+    assert not link.refusals
+
+
+@pytest.mark.rule("T30")
+def test_a_settlement_under_another_that_is_unknown() -> None:
+    """Part 4, section 4.4: not applied; the link is told."""
+    entry, link = retired(b"two")
+    assert (entry.peer_settled, entry.outcome) == (False, ACCEPTED)
+    assert [refusal.condition for refusal in link.refusals] == [Condition.TXN_UNKNOWN_ID]

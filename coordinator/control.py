@@ -45,6 +45,7 @@ class Control:
         self._txns: dict[bytes, Transaction] = {}
 
     def declare(self) -> Transaction:
+        """Refusal where it is one too many."""
         txn = self._service.declare(self._owner, self, self._timeout)
         self._txns[txn.id] = txn
         return txn

@@ -7,6 +7,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable
+from heapq import heapify, heappop
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
@@ -121,6 +122,8 @@ class Service:
         self.txns: dict[bytes, Transaction] = {}
         #: those of them that have work, and so a time limit (T14)
         self.working: dict[bytes, Transaction] = {}
+        #: how many of them each connection has
+        self._undecided: dict[object, int] = {}
         self._timed_out: dict[bytes, float] = {}
         self.memory = Account(settings.limits, settings.limits.memory_bytes or default_bytes(settings.workers))
         self._settling: list[tuple[Entry, Outcome]] = []
@@ -526,6 +529,16 @@ class Service:
     # -- transactions
 
     def declare(self, owner: object, control: Control, timeout: float) -> Transaction:
+        """Refusal where the connection has too many undecided transactions already (S4)."""
+        undecided = self._undecided.get(owner, 0)
+        most = self.limits.transactions_per_connection
+        if undecided >= most:
+            raise Refusal(
+                Condition.RESOURCE_LIMIT_EXCEEDED,
+                f"a connection has at most {most} undecided transactions (limits.transactions_per_connection): "
+                "discharge some first",
+            )
+        self._undecided[owner] = undecided + 1
         txn = Transaction(self, self.txn_ids.next(), owner, control, timeout)
         self.txns[txn.id] = txn
         return txn
@@ -539,9 +552,10 @@ class Service:
             Condition.RESOURCE_LIMIT_EXCEEDED,
             "undecided transactions hold too much memory, and this is among the largest (limits.memory_bytes)",
         )
-        for txn in sorted(self.txns.values(), key=lambda txn: txn.counted, reverse=True):
-            if self.memory.transactions <= enough:
-                break
+        largest = [(-txn.counted, number, txn) for number, txn in enumerate(self.working.values())]
+        heapify(largest)  # few of many are taken
+        while largest and self.memory.transactions > enough:
+            txn = heappop(largest)[2]
             if txn.open and txn.posts:
                 log.warning("transaction refused: too much memory", peer=str(txn.owner), octets=txn.octets)
                 txn.refuse(refusal)
@@ -564,8 +578,12 @@ class Service:
 
     def forget(self, txn: Transaction) -> None:
         """It is decided."""
-        self.txns.pop(txn.id, None)
+        if self.txns.pop(txn.id, None) is None:
+            return
         self.working.pop(txn.id, None)
+        undecided = self._undecided.pop(txn.owner) - 1
+        if undecided:
+            self._undecided[txn.owner] = undecided
 
     def _sweep(self) -> None:
         """Roll back what is too old (T14); register what lives longer than a moment."""

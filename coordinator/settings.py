@@ -2,7 +2,8 @@
 
 An environment variable is ``COORDINATOR_`` and the setting's path in capitals, its parts joined by two underscores:
 ``COORDINATOR_WORKERS``, ``COORDINATOR_TRANSACTION__TIMEOUT_SECONDS``. In TOML a dotted setting is a key of a table.
-Sizes are bytes, or text with a unit: ``"64 MiB"``.
+Sizes are bytes, or text with a unit: ``"64 MiB"``. One file because it is the list of all settings and how they are
+read.
 """
 
 from __future__ import annotations
@@ -146,6 +147,9 @@ class LimitSettings(_Section):
         int, Field(ge=0, le=2**32 - 1, description="the highest handle: links of a session less one")
     ] = 1023
     link_credit: Annotated[int, Field(ge=1, description="credit given to a sender")] = 1000
+    transactions_per_connection: Annotated[
+        int, Field(ge=1, description="undecided transactions of one connection; a declare beyond it is rejected")
+    ] = 10_000
     unfinished_bytes: Annotated[
         ByteSize,
         Field(ge=0, description="bytes in memory of messages that are not complete; beyond it they go to a file"),

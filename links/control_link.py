@@ -118,7 +118,11 @@ class ControlLink(Incoming):
             self.reject(delivery, refusal)
 
     def _declare(self, delivery: engine.Pointer) -> None:
-        txn = self._control.declare()
+        try:
+            txn = self._control.declare()
+        except Refusal as refusal:
+            self.reject(delivery, refusal)
+            return
         txn.wire_state = states.accepted_in(txn.id)
         engine.set_state(delivery, engine.DECLARED, states.declared(txn.id))
         engine.delivery_settle(delivery)

@@ -122,7 +122,9 @@ class TransactionSettings(_Section):
     timeout_seconds: Annotated[
         float, Field(gt=0, description="the longest time from the first work of a transaction to its discharge")
     ] = 120
-    max_messages: Annotated[int, Field(ge=1, description="messages posted in one")] = 100_000
+    max_messages: Annotated[
+        int, Field(ge=1, description="messages posted in one; to several consumer groups, each counts once a group")
+    ] = 100_000
     max_bytes: Annotated[ByteSize, Field(ge=1, description="bytes of messages posted in one")] = ByteSize(256 * MIB)
     register_after_seconds: Annotated[
         float, Field(gt=0, description="when older, it is in the store's list of undecided transactions")

@@ -59,6 +59,7 @@ class Transaction:
         "reason",
         "registered",
         "retired",
+        "rows",
         "service",
         "state",
         "timeout",
@@ -80,6 +81,8 @@ class Transaction:
         self.state = TxnState.ACTIVE
         self.posts: list[tuple[Address, Octets, Terms]] = []
         self.octets = 0
+        #: what its posts cost: one for each group that gets the message
+        self.rows = 0
         #: memory of its posts, in the account of undecided transactions
         self.counted = 0
         #: posts that were let go, as it can only roll back
@@ -139,16 +142,19 @@ class Transaction:
         if not self.began:
             self.begin()
         limits = self.service.transaction_limits
-        if len(self.posts) + self.dropped >= limits.max_messages:
+        rows = self.rows + (address.groups or 1)
+        if rows > limits.max_messages and self.rows:
             raise Refusal(
                 Condition.RESOURCE_LIMIT_EXCEEDED,
-                f"a transaction holds at most {limits.max_messages} messages (transaction.max_messages)",
+                f"a transaction holds at most {limits.max_messages} messages (transaction.max_messages); "
+                "one to several consumer groups counts once for each",
             )
         if self.octets + len(message) > limits.max_bytes and (self.posts or self.dropped):
             raise Refusal(
                 Condition.RESOURCE_LIMIT_EXCEEDED,
                 f"a transaction holds at most {limits.max_bytes} bytes of messages (transaction.max_bytes)",
             )
+        self.rows = rows
         self.octets += len(message)
         if self.state is TxnState.ROLLBACK_ONLY:
             self.dropped += 1

@@ -84,6 +84,7 @@ class StoreRows:
                 "version": "0",
                 "started_at": NOW - timedelta(days=30),
                 "heartbeat_at": NOW,
+                "batch": 0,
                 "ended_at": None,
             }
         )

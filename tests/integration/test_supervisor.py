@@ -208,7 +208,8 @@ def test_a_worker_that_had_served_is_started_again_at_once(database_url: str) ->
 
 
 def test_a_worker_that_does_not_stop_is_killed(database_url: str) -> None:
-    stubborn = _READY + "signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
+    # Deaf before it says that it is ready: SIGTERM may come right after.
+    stubborn = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)" + _READY + "time.sleep(600)"
     service = Serving(["-c", _OTHER_WORKER, database_url, stubborn], {})
     service.listening()
     (pid,) = service.values("worker ready", "pid")

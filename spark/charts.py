@@ -6,7 +6,7 @@ import io
 import re
 import warnings
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -23,7 +23,9 @@ from spark.metrics import Metrics, Outcomes
 MOST_PANELS: Final = 6
 
 COMMITTED: Final = "#2a7f62"
-ROLLED_BACK: Final = "#c8553d"
+#: An ordinary outcome; red is for what has gone wrong.
+ROLLED_BACK: Final = "#8a97a3"
+FAILED: Final = "#c8553d"
 UNDECIDED: Final = "#e3b23c"
 NEUTRAL: Final = "#4a6fa5"
 INK: Final = "#22303c"
@@ -85,12 +87,25 @@ def _svg(draw: Callable[[Figure], None], height: float, name: str) -> str:
     return out.getvalue().decode("utf-8")
 
 
+#: An axis of time has room for as many.
+_LEAST_POINTS: Final = 12
+
+
 def _counts(axes: Axes, axis: str = "y") -> None:
-    getattr(axes, f"{axis}axis").set_major_locator(MaxNLocator(nbins=5, integer=True, min_n_ticks=1))
+    # up to a line, so that no bar is higher than the last one
+    lines = MaxNLocator(nbins=5, integer=True, min_n_ticks=1)
+    ticks = lines.tick_values(0, max(1, getattr(axes, f"get_{axis}lim")()[1]))
+    getattr(axes, f"set_{axis}lim")(0, ticks[-1])
+    getattr(axes, f"{axis}axis").set_major_locator(FixedLocator(ticks))
     getattr(axes, f"{axis}axis").set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
 
 
-def _times(axes: Axes) -> None:
+def _times(axes: Axes, moments: Sequence[datetime], width: timedelta) -> None:
+    """``moments`` are where the points of ``width`` begin; for a few of them the axis shows what is around them too,
+    as it would otherwise show years around a single one."""
+    first, last = min(moments), max(moments) + width
+    margin = max(width * _LEAST_POINTS - (last - first), width) / 2
+    axes.set_xlim(first - margin, last + margin)  # type: ignore[arg-type]
     locator = AutoDateLocator()  # type: ignore[no-untyped-call]
     axes.xaxis.set_major_locator(locator)
     axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))  # type: ignore[no-untyped-call]
@@ -152,7 +167,8 @@ def outcomes_over_time(metrics: Metrics) -> Chart:
             )
             axes.set_title("rolled back before they were stored (address not known)")
             _counts(axes)
-        _times(every[-1])
+        at = [item.at for item in metrics.outcomes] + [moment for moment, _ in metrics.unstored]
+        _times(every[-1], at, metrics.bucket)
         every[0].legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=3, borderaxespad=0.2)
 
     return Chart(
@@ -188,14 +204,19 @@ def decision_latency(metrics: Metrics) -> Chart:
         axes = figure.subplots()
         names = dict(_DURATIONS)
         moments: Any = [item.at + metrics.bucket / 2 for item in metrics.latencies]
-        for name, colour in (("p99", ROLLED_BACK), ("p95", UNDECIDED), ("p50", NEUTRAL)):
+        for name, colour in (("p99", FAILED), ("p95", UNDECIDED), ("p50", NEUTRAL)):
             values = [max(getattr(item, name), 0.0001) for item in metrics.latencies]
             axes.plot(moments, values, color=colour, label=name, marker="o", markersize=3, linewidth=1.6)
         axes.set_yscale("log")
+        lowest, highest = axes.get_ylim()
+        axes.set_ylim(
+            max((seconds for seconds in names if seconds <= lowest), default=lowest),
+            min((seconds for seconds in names if seconds >= highest), default=highest),
+        )
         axes.yaxis.set_major_locator(FixedLocator([seconds for seconds, _ in _DURATIONS]))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: names.get(value, "")))
         axes.yaxis.set_minor_locator(NullLocator())
-        _times(axes)
+        _times(axes, [item.at for item in metrics.latencies], metrics.bucket)
         axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=3, borderaxespad=0.2)
 
     return Chart(
@@ -241,7 +262,7 @@ def deliveries_by_attempt(metrics: Metrics) -> Chart:
         places = [row[0] for row in metrics.attempts]
         # beside each other, not stacked: the scale is logarithmic
         for column, (label, colour) in enumerate(
-            (("accepted", COMMITTED), ("dead-lettered", ROLLED_BACK), ("waiting", UNDECIDED)), start=1
+            (("accepted", COMMITTED), ("dead-lettered", FAILED), ("waiting", UNDECIDED)), start=1
         ):
             heights = [row[column] for row in metrics.attempts]
             bars = axes.bar([place + 0.27 * (column - 2) for place in places], heights, 0.25, color=colour, label=label)
@@ -254,6 +275,10 @@ def deliveries_by_attempt(metrics: Metrics) -> Chart:
         axes.set_xlabel("attempt")
         axes.grid(visible=False, axis="x")
         axes.set_yscale("symlog", linthresh=10)
+        most = max(max(row[1:]) for row in metrics.attempts)
+        # whole numbers; the small ones stand too close below large ones
+        small = (0, 1, 2, 5) if most < 100 else (0,)
+        axes.yaxis.set_major_locator(FixedLocator([*small, *(10**power for power in range(1, 13))]))
         axes.yaxis.set_minor_locator(NullLocator())
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
         axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=3, borderaxespad=0.2)
@@ -283,7 +308,7 @@ def dead_letters(metrics: Metrics) -> Chart:
     return Chart(
         title="Dead letters, by group and error",
         note="Deliveries given up, the most frequent first.",
-        svg=_bars(rows, ROLLED_BACK, "dead") if rows else "",
+        svg=_bars(rows, FAILED, "dead") if rows else "",
         alt="Bars of the number of dead letters by consumer group and error",
     )
 

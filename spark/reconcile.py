@@ -128,6 +128,7 @@ def reconcile(
     out: Path,
     fail_on: str,
     steps: Steps,
+    version: str,
 ) -> Run:
     """Reconcile the store at ``url`` over ``period`` and write everything into ``out``, which is there and can be
     written.
@@ -206,6 +207,8 @@ def reconcile(
         )
         steps.stage("writing the report")
         run = Run(
+            store=snapshot.store,
+            version=version,
             period=period,
             seen_at=seen_at,
             took=timedelta(seconds=time.monotonic() - began),

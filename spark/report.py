@@ -21,6 +21,7 @@ from spark.metrics import Metrics
 from spark.period import BEGINNING, END, Period
 from spark.results import Finding, Findings
 from spark.schemas import SEVERITIES
+from spark.snapshot import StoreName
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,8 +100,10 @@ class BookTotals:
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """Everything that a report says."""
+    """Everything that a report says. ``version`` is of the program that made it."""
 
+    store: StoreName
+    version: str
     period: Period
     seen_at: datetime
     took: timedelta
@@ -180,6 +183,13 @@ def summary(run: Run, fail_on: str) -> dict[str, object]:
     """What ``summary.json`` says."""
     return {
         "format": 1,
+        "version": run.version,
+        "store": {
+            "id": run.store.id,
+            "database": run.store.database,
+            "server": run.store.server,
+            "schema": run.store.schema,
+        },
         "period": {"since": run.period.since.isoformat(), "until": run.period.until.isoformat()},
         "seen_at": run.seen_at.isoformat(),
         "took_seconds": round(run.took.total_seconds(), 1),

@@ -18,11 +18,22 @@ class StoreUnreadable(Exception):
 
 
 @dataclass(frozen=True, kw_only=True)
+class StoreName:
+    """Which store it is: the database and its server, the store's own id, the revision of its schema."""
+
+    database: str
+    server: str
+    id: str
+    schema: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Snapshot:
     """``name`` is what ``SET TRANSACTION SNAPSHOT`` takes; ``taken_at`` is PostgreSQL's clock at that moment."""
 
     name: str
     taken_at: datetime
+    store: StoreName
     #: Halves of all days from here on are there; of the days before, retention has dropped them. None: of all days.
     kept_since: datetime | None = None
 
@@ -62,6 +73,7 @@ def exported_snapshot(url: str) -> Iterator[Snapshot]:
             connection.execute(f"lock table {SCHEMA}.half, {SCHEMA}.op in access share mode".encode())
             found = connection.execute("select pg_export_snapshot(), clock_timestamp()").fetchone()
             kept_since = messages_kept_since(connection)
+            store = _store_name(connection)
         except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
             raise StoreUnreadable(
                 f"database: there is no table {SCHEMA}.half in it; is it the coordinator's, and migrated?"
@@ -69,7 +81,7 @@ def exported_snapshot(url: str) -> Iterator[Snapshot]:
         except psycopg.Error as error:
             raise StoreUnreadable(f"database: {_line(error)}") from None
         assert found is not None
-        yield Snapshot(name=found[0], taken_at=found[1], kept_since=kept_since)
+        yield Snapshot(name=found[0], taken_at=found[1], store=store, kept_since=kept_since)
     finally:
         connection.close()
 
@@ -77,6 +89,16 @@ def exported_snapshot(url: str) -> Iterator[Snapshot]:
 def messages_kept_since(connection: psycopg.Connection) -> datetime | None:
     row = connection.execute(f"select kept_from from {SCHEMA}.retention where table_name = 'half'".encode()).fetchone()
     return None if row is None else datetime.combine(row[0], time(), UTC)
+
+
+def _store_name(connection: psycopg.Connection) -> StoreName:
+    found = connection.execute(
+        f"select i.id, v.version_num from {SCHEMA}.store_identity i, {SCHEMA}.alembic_version v".encode()
+    ).fetchone()
+    assert found is not None
+    at = connection.info
+    server = at.host if at.host.startswith("/") else f"{at.host}:{at.port}"
+    return StoreName(database=at.dbname, server=server, id=found[0], schema=found[1])
 
 
 def _line(error: psycopg.Error) -> str:

@@ -129,6 +129,7 @@ def _compared(
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
+    from coordinator.version import VERSION
     from spark.books import BookError
     from spark.progress import ProgressBar
     from spark.reconcile import STAGES
@@ -144,7 +145,7 @@ def _compared(
             bar.watching(spark),
         ):
             return run_reconciliation(
-                spark, url=url, period=period, books=books, out=out, fail_on=fail_on, steps=bar
+                spark, url=url, period=period, books=books, out=out, fail_on=fail_on, steps=bar, version=VERSION
             ).findings
     except (BookError, StoreUnreadable, JavaMissing, MasterUnusable) as error:
         fail(str(error), 2)

@@ -24,6 +24,7 @@ from spark.period import Period
 from spark.reconcile import STAGES, OutputUnusable, prepare_output, reconcile
 from spark.schemas import FINDING
 from store.ids import moment_of
+from store.migrations import HEAD
 from store.tables import SCHEMA
 from tests.fix_store_rows import NOW, StoreRows, encode_message
 
@@ -73,6 +74,7 @@ def run(
         out=out,
         fail_on="warning",
         steps=told or Told(),
+        version="1.2.3",
     )
 
 
@@ -229,6 +231,9 @@ def test_findings_are_written_in_every_form(spark: SparkSession, database_url: s
     assert "key A-2" in next(line["detail"] for line in lines if line["kind"] == "phantom-message")
     summary = json.loads((out / "summary.json").read_text(encoding="utf-8"))
     assert summary["findings"]["by_kind"] == expected
+    assert summary["version"] == "1.2.3"
+    assert summary["store"]["database"] in database_url
+    assert summary["store"]["schema"] == HEAD
     assert summary["books"] == [{"name": "shop", "rows": 3, "messages": 3, "grace_seconds": 300.0}]
     assert len(told.stages) == STAGES + 2
     assert told.counts == sorted(told.counts)

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
+from matplotlib.axes import Axes
+from matplotlib.dates import num2date
+from matplotlib.figure import Figure
 
+from spark.charts import FAILED, dead_letters, decision_latency, deliveries_by_attempt, outcomes_over_time
 from spark.metrics import AddressBalance, Latency, Metrics, Outcomes, bucket_width
 from spark.period import Period
 from spark.report import BookTotals, Run, render, summary, write_report
 from spark.results import SHOWN, Finding, Findings
+from spark.snapshot import StoreName
 
 AT = datetime(2026, 3, 10, 12, tzinfo=UTC)
 NASTY = "<script>alert(1)</script>$x^2$\u202e\x07\n'\" onload=x %d {{7*7}} 名前"
@@ -100,15 +109,20 @@ def findings(count: int, *kinds: str) -> Findings:
     return result
 
 
-def run(found: Findings, numbers: Metrics) -> Run:
+ORDERS = BookTotals(name="orders", rows=5, messages=6, grace=timedelta(minutes=5))
+
+
+def run(found: Findings, numbers: Metrics, *books: BookTotals) -> Run:
     return Run(
+        store=StoreName(database="shop", server="db.example:5432", id="0badcafe", schema="0001"),
+        version="1.2.3",
         period=Period(),
         seen_at=AT,
         took=timedelta(seconds=12.3),
         rows_read={"half": 1000},
         metrics=numbers,
         findings=found,
-        books=[BookTotals(name="orders", rows=5, messages=6, grace=timedelta(minutes=5))],
+        books=list(books),
     )
 
 
@@ -131,9 +145,101 @@ class Page(HTMLParser):
 
 @pytest.mark.rule("R30")
 def test_a_clean_report_of_nothing_says_so() -> None:
-    html = render(run(Findings(), EMPTY))
+    html = render(run(Findings(), EMPTY, ORDERS))
     assert "Clean: everything agrees." in html
+    assert "with the book orders." in html
     assert html.count("— none.") == 5
+
+
+@pytest.mark.rule("R30")
+def test_a_clean_report_without_a_book_says_what_it_has_not_seen() -> None:
+    html = render(run(Findings(), EMPTY))
+    assert "Clean: the coordinator agrees with itself." in html
+    assert "No book of an application was compared" in html
+    assert "everything agrees" not in html
+
+
+@pytest.mark.rule("R30")
+def test_the_report_says_of_which_store_it_is() -> None:
+    this = run(Findings(), EMPTY)
+    html = render(this)
+    for said in ("0badcafe", "shop on db.example:5432", "schema 0001", "coordinator 1.2.3", "the beginning to now"):
+        assert said in html
+    assert summary(this, "error")["store"] == {
+        "id": "0badcafe",
+        "database": "shop",
+        "server": "db.example:5432",
+        "schema": "0001",
+    }
+
+
+@pytest.mark.rule("R30")
+def test_each_value_of_a_finding_has_its_name_beside_it() -> None:
+    """On a narrow screen the table has no columns: the name stands before the value."""
+    html = render(run(findings(1, "lost-delivery"), EMPTY))
+    header = re.findall(r"<th>([^<]*)</th>", html)
+    assert header
+    assert re.findall(r'<td[^>]* data-name="([^"]*)"', html) == header
+
+
+def axes_of(draw: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> list[Axes]:
+    """The axes that ``draw`` makes."""
+    drawn: list[Axes] = []
+    whole = Figure.savefig
+
+    def keep(figure: Figure, *given: Any, **named: Any) -> None:
+        whole(figure, *given, **named)
+        drawn.extend(figure.axes)
+
+    monkeypatch.setattr(Figure, "savefig", keep)
+    draw()
+    return drawn
+
+
+def test_a_single_point_has_an_axis_of_its_own_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = replace(
+        EMPTY,
+        bucket=timedelta(seconds=1),
+        outcomes=[Outcomes(at=AT, address="orders", committed=2, rolled_back=0, undecided=0)],
+        latencies=[Latency(at=AT, p50=0.01, p95=0.02, p99=0.02)],
+    )
+    for draw in (outcomes_over_time, decision_latency):
+        (axes,) = axes_of(partial(draw, one), monkeypatch)
+        left, right = (num2date(edge) for edge in axes.get_xlim())  # type: ignore[no-untyped-call]
+        assert left < AT < right
+        assert right - left <= timedelta(minutes=1)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7, 10, 11, 101, 12345])
+def test_no_bar_is_higher_than_its_scale(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    one = replace(EMPTY, outcomes=[Outcomes(at=AT, address="orders", committed=count, rolled_back=0, undecided=0)])
+    (axes,) = axes_of(lambda: outcomes_over_time(one), monkeypatch)
+    low, high = axes.get_ylim()
+    assert low == 0
+    assert count <= high
+    assert max(tick for tick in axes.get_yticks() if tick <= high) >= count
+
+
+def test_lines_of_the_scale_are_where_their_numbers_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = replace(EMPTY, attempts=[(1, 1, 0, 0)], latencies=[Latency(at=AT, p50=0.01, p95=0.012, p99=0.02)])
+    (attempts,) = axes_of(partial(deliveries_by_attempt, one), monkeypatch)
+    _, high = attempts.get_ylim()
+    assert [tick for tick in attempts.get_yticks() if tick <= high] == [0, 1]
+    (latency,) = axes_of(partial(decision_latency, one), monkeypatch)
+    low, high = latency.get_ylim()
+    assert low < 0.01
+    assert high > 0.02
+    assert len([tick for tick in latency.get_yticks() if low <= tick <= high]) >= 2
+
+
+def test_an_ordinary_rollback_is_not_red_and_a_dead_letter_is() -> None:
+    one = replace(
+        EMPTY,
+        outcomes=[Outcomes(at=AT, address="orders", committed=0, rolled_back=2, undecided=0)],
+        dead_letters=[("orders", None, "expired", 1)],
+    )
+    assert FAILED not in outcomes_over_time(one).svg
+    assert FAILED in dead_letters(one).svg
 
 
 @pytest.mark.rule("R30")

@@ -61,6 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, _stop)
     # Straight in the folder for temporary files: PostgreSQL may run as another user and has to get there.
     data_dir = Path(tempfile.mkdtemp(prefix="coordinator-bench-", dir=asked.data_dir))
+    data_dir.chmod(0o755)
     contenders = _contenders(asked, data_dir)
     measured: list[Measured] = []
     idle: list[Idle] = []

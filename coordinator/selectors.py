@@ -12,8 +12,8 @@ but not to ``NOT``. The rules where the specification leaves room, or people exp
   Beside them ``amqp.message_id``, ``amqp.subject``… name the fields of header and properties as AMQP has them, and a
   name in double quotes is an application property whatever its characters.
 
-What a selector may cost is bounded: its text, its nesting, and the work of one evaluation, in octets looked at
-(``MOST_WORK``). Beyond it the selector is unknown for the message, which is not selected then.
+What a selector may cost is bounded: its text, its tokens, its nesting, and the work of one evaluation, in octets
+looked at (``MOST_WORK``). Beyond that the selector is unknown for the message, which is not selected then.
 
 The file is long as the grammar and what it is compiled to are one thing: a function for each kind of node.
 """
@@ -24,8 +24,8 @@ import operator
 import time
 from collections.abc import Callable
 from enum import Enum
-from functools import cache
-from typing import NamedTuple
+from functools import cache, lru_cache
+from typing import NamedTuple, cast
 
 from lark import Lark, Token, Tree
 from lark.exceptions import UnexpectedCharacters, UnexpectedEOF, UnexpectedToken
@@ -36,10 +36,14 @@ from coordinator.selectable import AMQP_FIELDS, JMS_FIELDS, NOT_SELECTABLE, Eval
 
 #: characters of a selector
 LONGEST = 8192
+#: names, values and signs of a selector: reading takes some 50 microseconds for each
+MOST_TOKENS = 512
 #: levels of conditions within conditions
 DEEPEST = 100
 #: bits of an exact number; one that outgrows them is unknown
 _WIDEST = 1024
+#: selectors that are kept once they are read, some 100 kB each at most
+_MOST_KEPT = 128
 #: for all selectors together, in one turn
 _TURN_SECONDS = 0.02
 
@@ -114,6 +118,12 @@ class Selector:
             return False
 
 
+@lru_cache(_MOST_KEPT)
+def selector(text: str) -> Selector:
+    """The same for those that ask for the same; a client's consumers mostly do."""
+    return Selector(text)
+
+
 class TurnShare:
     """The time that selectors have in one turn of the reactor; what is left goes on in the next, after all others."""
 
@@ -146,8 +156,14 @@ def _parser() -> Lark:
 
 
 def _parse(text: str) -> _Node:
+    parsing = _parser().parse_interactive(text)
+    last: Token | None = None
     try:
-        return _parser().parse(text)
+        for number, last in enumerate(parsing.iter_parse()):
+            if number == MOST_TOKENS:
+                what = f"a selector has at most {MOST_TOKENS} names, values and signs; this one goes on"
+                raise _bad(last.line or 1, last.column or 1, what)
+        return cast(_Node, parsing.feed_eof(last))  # type: ignore[no-untyped-call]
     except UnexpectedCharacters as error:
         character = error.char
         what = f"the text after {character} has no end" if character in "'\"" else f"{character!r} begins nothing known"

@@ -11,7 +11,7 @@ import structlog
 from proton import symbol
 
 from coordinator.errors import Condition, Refusal
-from links import container, engine
+from links import container, engine, filters
 from links.consuming import Consuming
 from links.control_link import ControlLink
 from links.greeting import Greeting
@@ -268,11 +268,22 @@ class Connection:
             if not self._within_handles(pointer):
                 return
             if not engine.link_is_receiver(pointer):
-                attach_source(self, pointer)
+                if filters.any_asked(engine.link_remote_source(pointer)):
+                    self.reactor.attaches.take(self, pointer)
+                else:
+                    attach_source(self, pointer)
             elif engine.terminus_get_type(engine.link_remote_target(pointer)) == engine.COORDINATOR:
                 self.attached(ControlLink(self, pointer))
             else:
                 attach_target(self, pointer)
+        except Refusal as refusal:
+            refuse_attach(self, pointer, refusal)
+
+    def attach_source(self, pointer: engine.Pointer) -> None:
+        """Of a source with filters, when it is its turn."""
+        self._drop(pointer)
+        try:
+            attach_source(self, pointer)
         except Refusal as refusal:
             refuse_attach(self, pointer, refusal)
 

@@ -156,6 +156,7 @@ disposition_is_undeliverable = lib.pn_disposition_is_undeliverable
 disposition_annotations = lib.pn_disposition_annotations
 data_decode = lib.pn_data_decode
 data_encode = lib.pn_data_encode
+data_encoded_size = lib.pn_data_encoded_size
 
 READ_ROOM = 1 << 18
 _read_octets = bytearray(READ_ROOM)
@@ -200,7 +201,7 @@ def encoded(data: Pointer) -> bytes:
     size = data_encode(data, _state_buffer, _STATE_ROOM)
     if size >= 0:
         return bytes(_state_octets[:size])
-    room = lib.pn_data_encoded_size(data)
+    room = data_encoded_size(data)
     if room > 0:
         buffer = ffi.new("char[]", room)
         size = data_encode(data, buffer, room)
@@ -322,7 +323,7 @@ def attach_size(pointer: Pointer) -> int:
         address = lib.pn_terminus_get_address(terminus)
         size += 0 if address == NULL else len(ffi.string(address))
         for data in (terminus_filter(terminus), terminus_capabilities(terminus), lib.pn_terminus_properties(terminus)):
-            size += max(0, lib.pn_data_encoded_size(data))
+            size += max(0, data_encoded_size(data))
     return size
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from coordinator.encoding import DecodeError, Described, Symbol, decode, encode_map, pairs
 from coordinator.errors import Condition, Refusal
-from coordinator.selectors import Selector
+from coordinator.selectors import Selector, selector
 from links import engine
 
 _SELECTOR = ("apache.org:selector-filter:string", 0x0000_468C_0000_0004)
@@ -42,6 +42,11 @@ class Filters:
         return encode_map(honoured) if honoured else b""
 
 
+def any_asked(source: engine.Pointer) -> bool:
+    """Whether there are filters, which take time to read."""
+    return bool(engine.data_encoded_size(engine.terminus_filter(source)))
+
+
 def asked(source: engine.Pointer) -> Filters:
     """The known filters of a source. Refusal if one cannot be read, or if there are two selectors."""
     try:
@@ -68,7 +73,7 @@ def known(octets: bytes) -> Filters:
                 no_locals.append(pair)
     if len(texts) > 1:
         raise Refusal(Condition.INVALID_FIELD, f"the source has {len(texts)} selectors, one was expected")
-    selector = None
+    found = None
     if texts:
         text = texts[0]
         if not isinstance(text, str) or isinstance(text, Symbol):
@@ -76,5 +81,5 @@ def known(octets: bytes) -> Filters:
                 Condition.INVALID_FIELD, f"the selector is of type {type(text).__name__}, a string was expected"
             )
         if text.strip():
-            selector = Selector(text)
-    return Filters(selector, bool(no_locals), tuple(selectors), tuple(no_locals))
+            found = selector(text)
+    return Filters(found, bool(no_locals), tuple(selectors), tuple(no_locals))

@@ -24,6 +24,7 @@ from links import engine
 from links.connection import Connection
 from links.containment import connection_of, name_of
 from links.greeting import Greeting
+from links.in_turn import Attaches
 from links.link import Link
 
 log = structlog.get_logger(__name__)
@@ -64,6 +65,8 @@ class Reactor:
         self._unopened: dict[Connection, float] = {}
         #: one deadline is theirs: one for each would outlive those that come and go by the thousand
         self._looks_at_unopened = False
+        #: that have filters to be read
+        self.attaches = Attaches(self)
         #: connections that may have something to write
         self.dirty: list[Connection] = []
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
 from tests.fix_service import Service, running_service
 from tests.fix_wire import Ask, Begin
-from tests.wire.frames import Accepted, Modified, Released, Source
+from tests.wire.frames import RECEIVER, Accepted, Attach, Detach, Modified, Released, Source, Target
 from tests.wire.messages import APPLICATION_PROPERTIES, VALUE, Header, section
-from tests.wire.peer import Delivery, Peer, Sender
+from tests.wire.peer import PATIENCE, Delivery, Peer, Sender, Session
 from tests.wire.queues import NO_LOCAL, SELECTOR, filtered, select
 from tests.wire.types import Described, Int, Symbol
 
@@ -295,3 +296,47 @@ def test_a_large_message_whose_properties_are_not_at_hand_is_not_lost(begin: Beg
         assert sender.outcome(section(APPLICATION_PROPERTIES, properties) + body) == Accepted()
     sizes = [len(chosen.take().octets) for _ in range(2)]
     assert sizes[0] - sizes[1] > 90_000
+
+
+def attach_many(session: Session, address: str, texts: list[str], *, detach: bool) -> None:
+    """All in one piece."""
+    with session.peer.at_once():
+        for handle, text in enumerate(texts):
+            source = filtered(address, {"s": Described(SELECTOR, text)})
+            session.send(Attach(name=f"many {handle}", handle=handle, role=RECEIVER, source=source, target=Target()))
+            if detach:
+                session.send(Detach(handle=handle, closed=True))
+
+
+def long_selectors(number: int) -> list[str]:
+    return [f"b = {each} OR " + " OR ".join(["a=1"] * 125) for each in range(number)]
+
+
+@pytest.mark.rule("S6")
+def test_long_selectors_of_one_client_hold_up_no_other(begin: Begin, address: str) -> None:
+    """They come in one read, and take a second. Another client is answered between them."""
+    neighbour, client = begin(), begin()
+    texts = long_selectors(60)
+    attach_many(client, address, texts, detach=False)
+    neighbour.receiver(address)
+    peer = client.peer
+    peer.socket.settimeout(0.001)
+    with suppress(AssertionError):
+        while True:
+            peer.step()
+    peer.socket.settimeout(PATIENCE)
+    answered = len(peer.heard)
+    assert answered < len(texts)
+    for handle in range(len(texts)):
+        assert peer.wait(Attach, handle=handle).source is not None
+
+
+@pytest.mark.rule("S6")
+def test_an_attach_that_waits_for_its_turn_can_be_detached(begin: Begin, address: str) -> None:
+    client = begin()
+    texts = long_selectors(20)
+    attach_many(client, address, texts, detach=True)
+    for handle in range(len(texts)):
+        client.peer.wait(Detach, handle=handle)
+    client.peer.heard.clear()
+    assert select(client, address, texts[0]).answer.source is not None

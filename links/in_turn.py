@@ -1,0 +1,71 @@
+"""Attaches with filters: to read a selector takes milliseconds, so that a turn of the reactor reads only some of them.
+
+The others wait, and are answered later; connections take turns, so that one that asks for thousands holds up no other.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from coordinator.selectors import TurnShare
+from links import engine
+from links.link import Attaching
+
+if TYPE_CHECKING:
+    from links.connection import Connection
+    from links.reactor import Reactor
+
+
+class InTurn(Attaching):
+    """An attach that waits for its turn."""
+
+    __slots__ = ()
+
+    def lost(self) -> None:
+        self.connection.reactor.attaches.forget(self)
+
+
+class Attaches:
+    """Those that wait, by connection."""
+
+    def __init__(self, reactor: Reactor) -> None:
+        self._reactor = reactor
+        self._share = TurnShare()
+        self._counting = False
+        self._waiting: dict[Connection, dict[InTurn, None]] = {}
+
+    def take(self, connection: Connection, pointer: engine.Pointer) -> None:
+        """Now, where this turn has time left for it."""
+        if not self._counting:
+            self._counting = True
+            self._share.renew()
+            self._reactor.call_later(0, self._next_turn)
+        if not self._waiting and not self._share.used_up:
+            connection.attach_source(pointer)
+            return
+        waiting = InTurn(connection, pointer)
+        self._waiting.setdefault(connection, {})[waiting] = None
+        connection.attached(waiting)
+
+    def forget(self, link: InTurn) -> None:
+        """Its client has detached it."""
+        waiting = self._waiting.get(link.connection, {})
+        waiting.pop(link, None)
+        if not waiting:
+            self._waiting.pop(link.connection, None)
+
+    def _next_turn(self) -> None:
+        self._share.renew()
+        while self._waiting and not self._share.used_up:
+            connection, waiting = next(iter(self._waiting.items()))
+            link = next(iter(waiting))
+            self.forget(link)
+            if waiting:  # the others first
+                self._waiting[connection] = self._waiting.pop(connection)
+            try:
+                connection.attach_source(link.pointer)
+            except Exception:  # noqa: BLE001 - whatever it is, it is this connection's
+                self._reactor.contain(link)
+        self._counting = bool(self._waiting)
+        if self._counting:
+            self._reactor.call_later(0, self._next_turn)

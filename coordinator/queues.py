@@ -420,6 +420,13 @@ class Queue:
         self.normal.loading = True
         self.service.commit.add(Share(self))
 
+    def not_shared(self) -> None:
+        """The store has the group as ours whole still, and nothing of it is leased row by row: so it is read on. The
+        next heartbeat that sees others, or the next look for idle queues, shares it again.
+        """
+        self.normal.load_ended()
+        self.touch()
+
     def shared(self) -> None:
         self.holding = False
         self.service.holding.discard(self)
@@ -460,7 +467,7 @@ class Share:
         queue.shared()
 
     def refused(self, error: StoreError) -> None:
-        self._queue.shared()
+        self._queue.not_shared()
 
 
 class Yield:

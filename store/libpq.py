@@ -6,7 +6,10 @@ the results or that the connection was lost meanwhile, in which case nobody know
 
 from __future__ import annotations
 
+import fcntl
 import select
+import struct
+import termios
 import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -86,9 +89,11 @@ class Connection:
         self._failure: StoreError | None = None
         self._closed = False
         self._prepared: set[bytes] = set()
-        #: when the question under way was asked, and how many were asked in all
+        #: when the question under way was asked, or more of it was seen to go out; and how many were asked in all
         self._asked_at = 0.0
         self._asked = 0
+        #: of the question under way, octets in the kernel when they were looked at last
+        self._unsent = 0
         self.up = False
         #: the last connection ended as the server said that it closes, or serves nobody for now
         self.server_ended = False
@@ -209,9 +214,23 @@ class Connection:
         return self.up and self._answer is None
 
     def overdue(self, seconds: float) -> int:
-        """The number of the question that has been under way for longer than ``seconds``; 0: there is none."""
-        late = self.up and self._answer is not None and time.monotonic() - self._asked_at > seconds
-        return self._asked if late else 0
+        """The number of the question that is not answered ``seconds`` after the last sign that its octets go out; 0:
+        there is none. One that takes long to transmit is not overdue meanwhile.
+        """
+        if not self.up or self._answer is None or time.monotonic() - self._asked_at <= seconds:
+            return 0
+        unsent = self._unsent_octets()
+        if unsent and unsent != self._unsent:
+            self._unsent = unsent
+            self._asked_at = time.monotonic()
+            return 0
+        return self._asked
+
+    def _unsent_octets(self) -> int:
+        """Those that the kernel has and the server's side has not taken yet."""
+        size: int
+        (size,) = struct.unpack("i", fcntl.ioctl(self._fd, termios.TIOCOUTQ, bytes(4)))
+        return size
 
     def drop(self, why: str) -> None:
         """Give the connection up and make it anew; the outcome of a question under way is unknown."""
@@ -230,6 +249,7 @@ class Connection:
         self.server_ended = False
         self._asked += 1
         self._asked_at = time.monotonic()
+        self._unsent = 0
         try:
             if name in self._prepared:
                 self._answer = answer
@@ -273,6 +293,7 @@ class Connection:
         assert pg is not None
         try:
             if events & select.EPOLLOUT:
+                self._asked_at = time.monotonic()
                 self._flush()
                 if self._pg is None:
                     return

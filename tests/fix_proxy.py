@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from urllib.parse import parse_qs, urlencode, urlsplit, urlunsplit
 
@@ -56,6 +57,11 @@ class Proxy:
             yield
         finally:
             self._passes[what].set()
+
+    def slow(self, seconds: float) -> None:
+        """From now on requests of new connections are taken piece by piece, with a pause after each."""
+        self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 19)
+        self.on_request = lambda _: time.sleep(seconds)
 
     def cut(self) -> None:
         """Cut every connection on both sides; octets that are held back are lost."""

@@ -5,7 +5,8 @@ Units write themselves into a :class:`Batch` of parallel columns; one batch is u
 meanwhile. The statement is one SQL transaction, so one flush to disk serves many units, and each unit hears
 ``durable()`` only after it, or ``refused(error)`` when the store will never take it.
 
-The statement is composed of parts, each only where the batch has rows for it; it is prepared once per combination.
+The statement is composed of parts, each only where the batch has rows for it; it is prepared once per combination, and
+all are thrown away when they are many.
 
 Large messages (:data:`store.spool.LARGE`) are not in the statement, which would be in memory as a whole, here and in
 PostgreSQL. A batch that has some is an SQL transaction of several statements: first each large message goes piece by
@@ -37,6 +38,9 @@ log = structlog.get_logger(__name__)
 _UNIT_OCTETS = 512
 
 PROBE_RETRY_SECONDS = 1.0
+
+#: combinations of parts that are kept prepared
+MOST_STATEMENTS = 200
 
 #: how often a batch is sent that the server could not take, or with which its connection was lost; then the halves are
 #: tried once each, down to the single unit, which is refused
@@ -72,6 +76,8 @@ class GroupCommit:
         self._limits = limits
         self._connection = Connection(loop, url, f"batch {instance_id}", SETUP, self)
         self._statements: dict[tuple[str, ...], tuple[bytes, str]] = {}
+        #: statements there ever were: no two have one name
+        self._composed = 0
         self._under_way: Batch | None = None
         self._backend = 0
         self._old_backend = OldBackend(loop, self._connection)
@@ -201,8 +207,12 @@ class GroupCommit:
             return
         known = self._statements.get(parts)
         if known is None:
+            if len(self._statements) >= MOST_STATEMENTS:
+                self._connection.execute(b"deallocate", "deallocate all", (), self._deallocated)
+                return
+            self._composed += 1
             known = self._statements[parts] = (
-                f"batch_{len(self._statements)}".encode(),
+                f"batch_{self._composed}".encode(),
                 statement(parts, self._instance_id),
             )
         if batch.large:
@@ -210,6 +220,12 @@ class GroupCommit:
             self._step()
         else:
             self._connection.execute(known[0], known[1], parameters, self._answered)
+
+    def _deallocated(self, _: object) -> None:
+        self._connection.forget_statements()
+        self._statements.clear()
+        assert self._under_way is not None
+        self._send(self._under_way)
 
     @staticmethod
     def _steps_of(batch: Batch, statement: Step) -> Iterator[Step]:

@@ -11,6 +11,7 @@ import psycopg
 import pytest
 
 from store import migrations, queries
+from store.commit import group_commit
 from store.commit.batch import Batch
 from store.commit.group_commit import Limits
 from store.embedded import EmbeddedServer
@@ -125,6 +126,19 @@ def test_batches_are_bounded(database_url: str) -> None:
 
 
 @pytest.mark.rule("T8", "H5")
+def test_statements_are_bounded(store: Store, truth: Truth, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One for each combination of what a batch has: there are thousands."""
+    monkeypatch.setattr(group_commit, "MOST_STATEMENTS", 2)
+    for _ in range(3):
+        first, second = Post(store), Post(store)
+        for units in ([first, second], [Retire(store, first.ids[0])], [Post(store), Retire(store, second.ids[0])]):
+            store.add(*units)
+            store.settle()
+            assert len(store.commit._statements) <= 2
+    assert [unit.heard for unit in store.heard] == [[None]] * 15
+    assert len(truth.entries()) == 3
+
+
 def test_a_decision_that_is_there_fails_itself_only(store: Store, truth: Truth) -> None:
     first = Post(store)
     store.add(first)

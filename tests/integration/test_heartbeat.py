@@ -14,7 +14,7 @@ from store.libpq import Connection
 from store.tables import SCHEMA
 from tests.fix_loop import EpollLoop
 from tests.fix_proxy import Proxy
-from tests.fix_store_driver import ME, Asking, Post, Store, Truth
+from tests.fix_store_driver import ME, Asking, Post, Store, Truth, running
 
 
 @pytest.fixture(autouse=True)
@@ -131,6 +131,24 @@ def test_a_slow_commit_keeps_its_connection(store: Store, truth: Truth, database
         store.settle()
     assert unit.heard == [None]
     assert store.commit.connection.backend_pid == backend
+
+
+def test_a_batch_that_takes_long_to_transmit_keeps_its_connection(
+    truth: Truth, proxy: Proxy, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server waits for the rest of it: it is at work on nothing, and could never be sent whole otherwise."""
+    monkeypatch.setattr(heartbeat, "OVERDUE_SECONDS", 1.0)
+    proxy.slow(0.05)
+    with running(proxy.url) as store:
+        store.add(Post(store))
+        store.settle()
+        backend = store.commit.connection.backend_pid
+        unit = Post(store, size=6 << 20)
+        with beating(store.loop, database_url, store.commit.connection):
+            store.add(unit)
+            store.settle()
+        assert unit.heard == [None]
+        assert store.commit.connection.backend_pid == backend
 
 
 def test_a_release_still_at_work_is_ended_before_it_is_asked_again(

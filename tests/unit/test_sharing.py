@@ -1,0 +1,31 @@
+"""A group that was held whole is given up for others (``coordinator/queues.py``): done only when the store has it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from coordinator.queues import Share
+from store.errors import StoreFault
+from tests.fix_queue import Consumer, queue_of
+
+
+@pytest.mark.rule("D10")
+def test_a_group_that_the_store_did_not_give_up_is_held_still() -> None:
+    """Else what consumers have of it would be leased again, and go out twice."""
+    queue = queue_of([Consumer(1, 1)], peers=1)
+    service: Any = queue.service
+    units: list[Share] = []
+    service.commit = SimpleNamespace(add=units.append)
+    service.holding = {queue}
+    queue.holding = True
+    queue.share()
+    units[0].refused(StoreFault("x"))
+    assert queue.holding
+    assert queue in service.holding
+    assert not queue.normal.loading
+    queue.share()
+    units[1].durable()
+    assert service.holding == set()

@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from heapq import heapify, heappop
+from itertools import takewhile
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
@@ -38,7 +39,7 @@ from store.commit.terms import ALONE, PLAIN, Terms, key_of
 from store.decisions import Decisions
 from store.errors import Conflict, StoreError, StoreInTrouble
 from store.heartbeat import Heartbeat
-from store.ids import HalfIds, TxnIds, UuidV7
+from store.ids import HalfIds, TxnIds, UuidV7, micros_of
 from store.spool import Room
 
 if TYPE_CHECKING:
@@ -60,6 +61,9 @@ log = structlog.get_logger(__name__)
 #: how often queues are looked at that may be of no use any more
 IDLE_QUEUES_SECONDS = 10.0
 SWEEP_SECONDS = 0.25
+#: after its declare, a transaction without work is forgotten: its decision goes by the day of its declare, and with
+#: that day
+UNUSED_SECONDS = 24 * 3600.0
 LOAD_RETRY_SECONDS = 0.5
 EXPIRY_SECONDS = 2.0
 #: the reason of the op for groups that want nothing of the connection that posted (P16)
@@ -124,7 +128,8 @@ class Service:
         self.working: dict[bytes, Transaction] = {}
         #: how many of them each connection has
         self._undecided: dict[object, int] = {}
-        self._timed_out: dict[bytes, float] = {}
+        self._unused_seconds = _unused_seconds(settings)
+        self._timed_out: dict[bytes, Refusal] = {}
         self.memory = Account(settings.limits, settings.limits.memory_bytes or default_bytes(settings.workers))
         self._settling: list[tuple[Entry, Outcome]] = []
         #: of links that wait until peers have read, or settled, what they have
@@ -569,10 +574,7 @@ class Service:
 
     def unknown(self, txn_id: bytes) -> Refusal:
         """What work in a transaction that is not there gets: its time ran out (T14), or nobody knows it."""
-        limit = self._timed_out.get(txn_id)
-        if limit is not None:
-            return timed_out(limit)
-        return Refusal(
+        return self._timed_out.get(txn_id) or Refusal(
             Condition.TXN_UNKNOWN_ID, f"no transaction {txn_id.hex()} is open on this connection; declare one first"
         )
 
@@ -596,21 +598,29 @@ class Service:
             if not txn.open:
                 continue
             if age >= txn.timeout:
-                self._time_out(txn)
+                self._time_out(txn, timed_out(txn.timeout))
             elif age >= register_after and not txn.registered and not txn.empty and len(unknown) < MOST_AT_ONCE:
                 unknown.append(txn)
         if unknown:
             self.commit.add(Registration(unknown))
+        for txn in self._unused():
+            self._time_out(txn, unused(self._unused_seconds))
 
-    def _time_out(self, txn: Transaction) -> None:
-        self._remember_timeout(txn)
+    def _unused(self) -> list[Transaction]:
+        """Transactions without work whose declare is too long ago. Ids grow with time, and the oldest come first."""
+        latest = (time.time() - self._unused_seconds) * 1e6
+        old = takewhile(lambda txn: micros_of(txn.id) <= latest, self.txns.values())
+        return [txn for txn in old if not txn.began]
+
+    def _time_out(self, txn: Transaction, refusal: Refusal) -> None:
+        self._remember_timeout(txn, refusal)
         try:
-            txn.abandon(TxnEvent.TIMEOUT, "timeout", timed_out(txn.timeout))
+            txn.abandon(TxnEvent.TIMEOUT, "timeout", refusal)
         except Exception:  # noqa: BLE001 - whatever it is, it is this transaction's
             self.loop.contain(txn)
 
-    def _remember_timeout(self, txn: Transaction) -> None:
-        self._timed_out[txn.id] = txn.timeout
+    def _remember_timeout(self, txn: Transaction, refusal: Refusal) -> None:
+        self._timed_out[txn.id] = refusal
         if len(self._timed_out) > MOST_TIMED_OUT:
             self._timed_out.pop(next(iter(self._timed_out)))
 
@@ -679,9 +689,21 @@ def _batch_limits(limits: LimitSettings, memory: Account) -> Limits:
     )
 
 
+def _unused_seconds(settings: Settings) -> float:
+    """Half of what decisions are kept at most, so that one is kept that is made just before."""
+    return min(UNUSED_SECONDS, settings.retention.decisions_hours * 3600 / 2)
+
+
 def timed_out(limit: float) -> Refusal:
     return Refusal(
         Condition.TXN_TIMEOUT, f"the transaction was rolled back: its first work was more than {limit:g} s ago"
+    )
+
+
+def unused(limit: float) -> Refusal:
+    return Refusal(
+        Condition.TXN_TIMEOUT,
+        f"the transaction was rolled back: there was no work in it for {limit:g} s after its declare; declare another",
     )
 
 

@@ -120,8 +120,14 @@ class TransactionSettings(_Section):
     """Limits of one transaction. Past a limit it is rolled back with a reason (T12, T33)."""
 
     timeout_seconds: Annotated[
-        float, Field(gt=0, description="the longest time from the first work of a transaction to its discharge")
+        float, Field(gt=0, le=86400, description="time from the first work of a transaction to its discharge")
     ] = 120
+    longest_timeout_seconds: Annotated[
+        float,
+        Field(
+            gt=0, le=86400, description="the most that a client may ask for (link property `coordinator:timeout-ms`)"
+        ),
+    ] = 3600
     max_messages: Annotated[
         int, Field(ge=1, description="messages posted in one; to several consumer groups, each counts once a group")
     ] = 100_000

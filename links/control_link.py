@@ -28,7 +28,6 @@ _DISCHARGE = (0x32, "amqp:discharge:list")
 _PLAIN_DECLARES = (b"\x00\x53\x77\x00\x53\x31\x45", b"\x00\x53\x77\x00\x53\x31\xc0\x01\x00")
 _PLAIN_DISCHARGE = b"\x00\x53\x77\x00\x53\x32\xc0"
 
-_LONGEST_TIMEOUT_MS = 24 * 3600 * 1000
 _CREDIT = 1000
 #: octets of a declare or a discharge, with whatever sections it has besides
 _MOST_OCTETS = 1 << 16
@@ -60,15 +59,17 @@ class ControlLink(Incoming):
 
     def _timeout_seconds(self) -> float:
         """T14: the link property, else the setting."""
-        limit = self.connection.service.transaction_limits.timeout_seconds
+        limits = self.connection.service.transaction_limits
         properties = values.properties(engine.link_remote_properties(self.pointer), "the properties of the attach")
         asked = properties.get(container.TIMEOUT_MS)
         if asked is None:
-            return limit
-        if isinstance(asked, bool) or not isinstance(asked, int) or not 0 < asked <= _LONGEST_TIMEOUT_MS:
+            return limits.timeout_seconds
+        longest = int(limits.longest_timeout_seconds * 1000)
+        if isinstance(asked, bool) or not isinstance(asked, int) or not 0 < asked <= longest:
             raise Refusal(
                 Condition.INVALID_FIELD,
-                f"the link property {container.TIMEOUT_MS} is a number of milliseconds from 1 to {_LONGEST_TIMEOUT_MS}",
+                f"the link property {container.TIMEOUT_MS} is a number of milliseconds from 1 to {longest} "
+                "(transaction.longest_timeout_seconds)",
             )
         return asked / 1000
 

@@ -33,6 +33,8 @@ MOST_CARRIED_BYTES = 16 << 20
 #: What was carried is looked at again after this long; the days that have just become old enough, at once.
 AGAIN = timedelta(hours=6)
 
+#: from the declare of a transaction to its decision
+_LONGEST_UNDECIDED = timedelta(days=3)
 _LOCK_TIMEOUT = "200ms"
 _NEVER = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -192,10 +194,11 @@ class _Work:
                      where o.id >= :since and u.half_id < :end
                        and o.decided_at > now() - coalesce(make_interval(hours => a.retention_hours), :messages)"""
             ),
-            # A transaction is declared, and has its id, before it is decided.
+            # A transaction is declared, and has its id, before it is decided: a day without work, a day until it times
+            # out, and as long as the store is away
             {
                 "end": id_at(end),
-                "since": op_id_at(self._now - longest - timedelta(days=1)),
+                "since": op_id_at(self._now - longest - _LONGEST_UNDECIDED),
                 "messages": self._policy.messages,
             },
         )

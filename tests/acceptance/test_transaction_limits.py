@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import pytest
 
 from tests.fix_service import Service, running_service
-from tests.fix_wire import Begin
-from tests.wire.frames import Declare, Source
+from tests.fix_wire import Begin, BeginAt
+from tests.wire.frames import Accepted, Declare, Source
 from tests.wire.messages import data
 from tests.wire.queues import condition
+from tests.wire.types import Symbol, UInt
 
 
 @pytest.fixture(scope="module")
@@ -18,6 +20,7 @@ def service() -> Iterator[Service]:
     """One with small limits."""
     settings = {
         "limits.transactions_per_connection": "8",
+        "transaction.longest_timeout_seconds": "600",
     }
     with running_service(settings) as service:
         yield service
@@ -57,3 +60,40 @@ def test_a_declare_too_many_where_rejected_is_not_known(begin: Begin) -> None:
     control.request(Declare())
     assert control.error == "amqp:resource-limit-exceeded"
     assert session.control().declare()
+
+
+@pytest.mark.rule("T14", "S4")
+def test_a_timeout_longer_than_the_longest_is_refused(begin: Begin) -> None:
+    """Part 2, section 2.8.15: amqp:invalid-field, naming the property and the setting."""
+    session = begin()
+    assert session.control(properties={Symbol("coordinator:timeout-ms"): UInt(600_000)}).declare()
+    control = session.control(properties={Symbol("coordinator:timeout-ms"): UInt(600_001)})
+    assert not control.accepted
+    found = control.wait_detached().error
+    assert found is not None
+    assert found.condition == "amqp:invalid-field"
+    assert "coordinator:timeout-ms" in str(found.description)
+    assert "transaction.longest_timeout_seconds" in str(found.description)
+
+
+@pytest.mark.rule("T14", "H16")
+def test_a_transaction_that_is_not_used_for_long_is_forgotten(begin_at: BeginAt) -> None:
+    """After a day, or half the time that decisions are kept: its decision would go with the day of its declare. Work in
+    it, or a commit, is told so; the control link goes on.
+    """
+    with running_service({"retention.hours": "0.001", "retention.decisions_hours": "0.002"}) as short:
+        session = begin_at(short)
+        control, sender = session.control(), session.sender("later")
+        posting, committing, used = control.declare(), control.declare(), control.declare()
+        sender.outcome(data(b"used"), txn=used)
+        time.sleep(6)
+        late = sender.outcome(data(b"late"), txn=posting)
+        for refused in (late, control.discharge(posting), control.discharge(committing)):
+            assert condition(refused) == "amqp:transaction:timeout"
+            assert "no work in it for 3.6 s" in refused.error.description
+        assert control.discharge(committing, fail=True) == Accepted()
+        control.commit(used)
+        again = control.declare()
+        sender.outcome(data(b"again"), txn=again)
+        control.commit(again)
+        assert session.receiver("later").bodies() == [b"used", b"again"]

@@ -63,10 +63,13 @@ class Days:
         self.connection.commit()
         return half_id
 
-    def accepted(self, halves: Sequence[int], *, to: tuple[int, int], at: datetime) -> UUID:
-        make_day(self.connection, at.date())
+    def accepted(
+        self, halves: Sequence[int], *, to: tuple[int, int], at: datetime, declared_at: datetime | None = None
+    ) -> UUID:
+        begun = declared_at or at
+        make_day(self.connection, begun.date())
         self._count += 1
-        op_id = UUID(int=op_id_at(at).int + self._count)
+        op_id = UUID(int=op_id_at(begun).int + self._count)
         covers = {"half_ids": list(halves), "group_ids": [to[1]] * len(halves)}
         self.connection.execute(insert(op).values(id=op_id, decision="accept", decided_at=at, **covers))
         self.connection.commit()
@@ -148,8 +151,12 @@ def test_what_was_consumed_not_long_ago_is_carried(days: Days) -> None:
     late, early = days.half(OLD, to=orders), days.half(OLD, to=orders)
     days.accepted([late], to=orders, at=NOW - timedelta(hours=71))
     days.accepted([early], to=orders, at=NOW - timedelta(hours=73))
-    assert days.drop().carried == 1
-    assert days.halves() == [late]
+    # in a transaction that was declared two days before it was decided
+    long = days.half(OLD, to=orders)
+    decided = NOW - timedelta(hours=71)
+    days.accepted([long], to=orders, at=decided, declared_at=decided - timedelta(days=2))
+    assert days.drop().carried == 2
+    assert days.halves() == [late, long]
 
 
 def test_addresses_have_periods_of_their_own(days: Days) -> None:

@@ -98,7 +98,9 @@ class Control:
         if not answers.open:
             return
         if isinstance(found, StoreError):
-            answers.reject(answer, Refusal(Condition.INTERNAL_ERROR, "the store cannot say now what became of it"))
+            answers.reject(
+                answer, Refusal(Condition.INTERNAL_ERROR, "the store cannot say now what became of it: ask again")
+            )
         elif found is None:
             answers.reject(answer, Refusal(Condition.TXN_UNKNOWN_ID, "the txn-id is older than decisions are kept"))
         elif (found.decision == "rollback") == fail:

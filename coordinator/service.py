@@ -153,6 +153,7 @@ class Service:
         self.loop.call_later(IDLE_QUEUES_SECONDS, self._drop_idle_queues)
         self.commit.start()
         self.queries.start()
+        self.decisions.start()
         self.heartbeat.start()
         self.queries.ask(queries.ARRIVE, [], lambda _: None)
         self._sweep()

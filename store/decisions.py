@@ -2,13 +2,15 @@
 
 Asking decides: a transaction without an op gets one there and then, ``rollback`` for the reason ``asked``, and the
 first decision wins. A commit of it that is under way elsewhere has its place in the index of ops already; the question
-waits for that, on a connection of its own, so that nothing else waits with it.
+waits for that, on a connection of its own, so that nothing else waits with it. No question waits for long: one that
+gets no answer in time says so, and decides nothing for the one that asked.
 """
 
 from __future__ import annotations
 
-from collections import deque
+import time
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import structlog
@@ -25,6 +27,10 @@ log = structlog.get_logger(__name__)
 ASKED = "asked"
 #: Questions that wait for their turn; more are not taken.
 MOST_WAITING = 10_000
+#: A question that waits longer is told to ask again.
+LONGEST_WAIT_SECONDS = 10.0
+#: How often those that wait are looked at.
+_LOOK_SECONDS = 1.0
 
 #: A commit under way elsewhere is waited for in turns, so that those who ask for others get theirs.
 _SETUP = "set synchronous_commit = on; set lock_timeout = '200ms'; set statement_timeout = 0; set jit = off"
@@ -57,14 +63,28 @@ class Decision(NamedTuple):
 Found = Callable[[Decision | StoreError | None], None]
 
 
+class _Question:
+    __slots__ = ("found", "since", "txn_id")
+
+    def __init__(self, txn_id: bytes, found: Found) -> None:
+        self.txn_id = txn_id
+        self.found = found
+        self.since = time.monotonic()
+
+
 class Decisions:
-    """Asks, one question after the other. The connection is made with the first."""
+    """Asks, one question after the other."""
 
     def __init__(self, loop: Loop, url: str, instance_id: int) -> None:
         self.connection = Connection(loop, url, f"decisions {instance_id}", _SETUP, self)
+        self._loop = loop
         self._instance = instance_id.to_bytes(4, "big")
-        self._waiting: deque[tuple[bytes, Found]] = deque()
-        self._started = False
+        #: the first is under way, where there is a connection
+        self._waiting: dict[_Question, None] = {}
+        self._looks = False
+
+    def start(self) -> None:
+        self.connection.start()
 
     def close(self) -> None:
         self.connection.close()
@@ -78,40 +98,61 @@ class Decisions:
         if len(self._waiting) >= MOST_WAITING:
             found(StoreUnavailable("too many questions wait"))
             return
-        self._waiting.append((txn_id, found))
-        if not self._started:
-            self._started = True
-            self.connection.start()
+        self._waiting[_Question(txn_id, found)] = None
+        if not self._looks:
+            self._looks = True
+            self._loop.call_later(_LOOK_SECONDS, self._look)
         self._kick()
+
+    def _look(self) -> None:
+        """Those that have waited too long are answered. What is under way for one of them may still decide."""
+        latest = time.monotonic() - LONGEST_WAIT_SECONDS
+        late = [question for question in self._waiting if question.since < latest]
+        for question in late:
+            del self._waiting[question]
+        self._looks = bool(self._waiting)
+        if self._looks:
+            self._loop.call_later(_LOOK_SECONDS, self._look)
+        if late:
+            log.error("cannot say in time what became of transactions", questions=len(late))
+        for question in late:
+            question.found(StoreUnavailable(f"no answer within {LONGEST_WAIT_SECONDS:g} s"))
 
     def _kick(self) -> None:
         if self._waiting and self.connection.idle:
-            self.connection.execute(b"decide", _DECIDE, [self._waiting[0][0], self._instance], self._decided)
+            question = next(iter(self._waiting))
+            self.connection.execute(
+                b"decide", _DECIDE, [question.txn_id, self._instance], partial(self._decided, question)
+            )
 
-    def _decided(self, answer: list[pq.abc.PGresult] | StoreError) -> None:
-        if isinstance(answer, Contended):
-            self._waiting.rotate(-1)
+    def _decided(self, question: _Question, answer: list[pq.abc.PGresult] | StoreError) -> None:
+        if question not in self._waiting:
+            self._kick()
+        elif isinstance(answer, Contended):
+            self._waiting[question] = self._waiting.pop(question)
             self._kick()
         elif isinstance(answer, StoreError):
-            self._answer(answer)
+            self._answer(question, answer)
         else:
-            self.connection.execute(b"read", _READ, [self._waiting[0][0]], self._read)
+            self.connection.execute(b"read", _READ, [question.txn_id], partial(self._read, question))
 
-    def _read(self, answer: list[pq.abc.PGresult] | StoreError) -> None:
-        if isinstance(answer, StoreError):
-            self._answer(answer)
+    def _read(self, question: _Question, answer: list[pq.abc.PGresult] | StoreError) -> None:
+        if question not in self._waiting:
+            self._kick()
+        elif isinstance(answer, StoreError):
+            self._answer(question, answer)
         elif answer[-1].ntuples:
             decision, reason = (answer[-1].get_value(0, column) or b"" for column in (0, 1))
-            self._answer(Decision(decision.decode(), reason.decode()))
+            self._answer(question, Decision(decision.decode(), reason.decode()))
         else:
-            self._answer(None)
+            self._answer(question, None)
 
-    def _answer(self, answer: Decision | StoreError | None) -> None:
-        _, found = self._waiting.popleft()
+    def _answer(self, question: _Question, answer: Decision | StoreError | None) -> None:
+        del self._waiting[question]
         if isinstance(answer, StoreError):
             log.error("cannot say what became of a transaction", error=str(answer))
         self._kick()
-        found(answer)
+        question.found(answer)
 
     # -- the connection's owner: a question whose reply was lost is asked again, which decides nothing twice
 

@@ -7,8 +7,8 @@ from sqlalchemy import Connection, text
 from store.embedded import OLDEST_MAJOR
 from store.errors import StoreUnavailable, boundary
 
-#: Of a worker: the batch, the queries, the heartbeat.
-PER_WORKER = 3
+#: Of a worker: the batch, the queries, the heartbeat, the decisions.
+PER_WORKER = 4
 #: The watch, the maintenance, and a command.
 BESIDE = 3
 

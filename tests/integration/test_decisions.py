@@ -10,7 +10,7 @@ from uuid import UUID
 import psycopg
 import pytest
 
-from store import migrations, partitions
+from store import decisions, migrations, partitions
 from store.database import connected
 from store.decisions import MOST_WAITING, Decision, Decisions
 from store.embedded import EmbeddedServer
@@ -31,6 +31,7 @@ class Asker:
     def __init__(self, url: str) -> None:
         self.loop = EpollLoop()
         self.decisions = Decisions(self.loop, url, ME)
+        self.decisions.start()
         self.heard: list[tuple[bytes, Decision | StoreError | None]] = []
 
     def ask(self, txn_id: bytes) -> None:
@@ -128,6 +129,35 @@ def test_a_question_whose_connection_is_lost_is_asked_again(proxy: Proxy, truth:
     asker.loop.run_until(lambda: len(asker.heard) == 2)
     assert asker.heard[1] == (txn_id, ROLLED_BACK)
     asker.close()
+
+
+@pytest.mark.rule("T11")
+def test_a_question_that_waits_too_long_is_told_so_and_nothing_is_said_for_it(
+    proxy: Proxy, truth: Truth, txn_id: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One is under way, the other waits behind it."""
+    asker = Asker(proxy.url)
+    assert asker.answer(UuidV7().next()) == ROLLED_BACK
+    monkeypatch.setattr(decisions, "LONGEST_WAIT_SECONDS", 0.2)
+    monkeypatch.setattr(decisions, "_LOOK_SECONDS", 0.1)
+    behind = UuidV7().next()
+    with proxy.held("replies"):
+        asker.ask(txn_id)
+        asker.ask(behind)
+        asker.loop.run_until(lambda: len(asker.heard) == 3)
+    assert [asked for asked, _ in asker.heard[1:]] == [txn_id, behind]
+    assert all(isinstance(said, StoreUnavailable) for _, said in asker.heard[1:])
+    monkeypatch.undo()
+    assert asker.answer(txn_id) == ROLLED_BACK
+    assert asker.answer(behind) == ROLLED_BACK
+    assert len(asker.heard) == 5
+    asker.close()
+
+
+@pytest.mark.rule("T11")
+def test_it_is_connected_before_the_first_question(asker: Asker) -> None:
+    """With the connections used up later, there is an answer."""
+    asker.loop.run_until(lambda: asker.decisions.connection.up)
 
 
 def test_questions_that_wait_are_bounded(asker: Asker) -> None:

@@ -329,7 +329,7 @@ def test_too_few_connections_are_said_at_the_start(serve: Serve, open_folder: Pa
         url = server.start()
         migrations.upgrade(url)
         reason = _refused(serve("--database-url", url, "--workers", "66"))
-        assert re.match(r"66 workers need 201 connections to the database and 19\d are left: .*max_connections", reason)
+        assert re.match(r"66 workers need 267 connections to the database and 19\d are left: .*max_connections", reason)
     finally:
         server.stop()
 

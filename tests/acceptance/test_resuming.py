@@ -202,5 +202,5 @@ def test_a_control_link_that_comes_again_has_nothing(begin: Begin) -> None:
     control.detach(closed=False)
     control = session.control(name="again", unsettled={b"1": None})
     assert not control.answer.unsettled
-    assert control.discharge(txn).error.condition == "amqp:transaction:unknown-id"
+    assert control.discharge(txn).error.condition == "amqp:transaction:rollback"
     control.declare()

@@ -171,6 +171,7 @@ async function dynamic(client) {
     const answered = await answer(sender.send({ body: 'hello' }));
     const item = await inbox.credit(1).take();
     item.delivery.accept();
+    const ended = new Promise((resolve) => sender.once('sender_error', () => resolve(String(sender.error.condition))));
     await inbox.close();
     const relay = await client.sender(elsewhere, {});
     const after = await answer(relay.send({ to: address, body: 'too late' }));
@@ -179,6 +180,7 @@ async function dynamic(client) {
         is_dynamic: inbox.receiver.source.dynamic,
         answered: answered.kind,
         received: item.body,
+        sender_ended: await ended,
         after: [after.kind, after.state && after.state.error ? String(after.state.error.condition) : null],
     };
 }

@@ -174,7 +174,7 @@ async function refusals(client) {
     await post(sender, undecided, { body: 'undecided' });
     seen.of_another_connection = told(await discharge(elsewhere, undecided, false));
     seen.decided_asked_elsewhere = told(await discharge(elsewhere, committed, false));
-    seen.own_still_works = told(await discharge(controller, undecided, false));
+    seen.own_afterwards = told(await discharge(controller, undecided, false));
     seen.post_unknown = await told(await post(sender, Buffer.alloc(16, 9), { body: 'lost' }));
     seen.left = await client.takeAll('q');
     return seen;

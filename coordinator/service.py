@@ -135,7 +135,7 @@ class Service:
         #: of links that wait until peers have read, or settled, what they have
         self._held_back: set[Callable[[], None]] = set()
         self._congestion_ends: list[Callable[[], None]] = []
-        self.spool_room = Room(settings.limits.spool_bytes)
+        self.spool_room = Room(settings.limits.spool_bytes, self._make_spool_room)
         #: in memory, of deliveries that are not complete
         self.unfinished_octets = 0
         self.commit = GroupCommit(loop, url, instance_id, _batch_limits(settings.limits, self.memory), self._given_up)
@@ -558,13 +558,35 @@ class Service:
             Condition.RESOURCE_LIMIT_EXCEEDED,
             "undecided transactions hold too much memory, and this is among the largest (limits.memory_bytes)",
         )
-        largest = [(-txn.counted, number, txn) for number, txn in enumerate(self.working.values())]
+        self._refuse_undecided(lambda txn: txn.counted, lambda: self.memory.transactions > enough, refusal)
+
+    def _make_spool_room(self, octets: int) -> None:
+        """Large messages have all the disk that they may: the undecided transactions with the most of it let go."""
+        refusal = Refusal(
+            Condition.RESOURCE_LIMIT_EXCEEDED,
+            "large messages hold too much of the disk, and this transaction has among the most (limits.spool_bytes)",
+        )
+        self._refuse_undecided(lambda txn: txn.spooled, lambda: self.spool_room.short_of(octets), refusal)
+
+    def _refuse_undecided(
+        self, held: Callable[[Transaction], int], too_much: Callable[[], bool], refusal: Refusal
+    ) -> None:
+        """Those first that have ``held`` the most, as long as it is ``too_much``."""
+        largest = [
+            (-held(txn), number, txn)
+            for number, txn in enumerate(self.working.values())
+            if txn.open and txn.posts and held(txn)
+        ]
         heapify(largest)  # few of many are taken
-        while largest and self.memory.transactions > enough:
-            txn = heappop(largest)[2]
-            if txn.open and txn.posts:
-                log.warning("transaction refused: too much memory", peer=str(txn.owner), octets=txn.octets)
-                txn.refuse(refusal)
+        while largest and too_much():
+            _, _, txn = heappop(largest)
+            log.warning(
+                "transaction refused: it holds too much",
+                peer=str(txn.owner),
+                octets=txn.octets,
+                description=refusal.description,
+            )
+            txn.refuse(refusal)
 
     def find(self, txn_id: bytes, owner: object) -> Transaction | None:
         """The undecided transaction, where the connection that asks declared it (T12)."""

@@ -61,6 +61,7 @@ class Transaction:
         "retired",
         "rows",
         "service",
+        "spooled",
         "state",
         "timeout",
         "undone",
@@ -85,6 +86,8 @@ class Transaction:
         self.rows = 0
         #: memory of its posts, in the account of undecided transactions
         self.counted = 0
+        #: octets of its posts that are in files
+        self.spooled = 0
         #: posts that were let go, as it can only roll back
         self.dropped = 0
         self.retired: list[Entry] = []
@@ -160,7 +163,11 @@ class Transaction:
             self.dropped += 1
             return
         self.posts.append((address, message, terms))
-        held = POST_OCTETS + (len(message) if isinstance(message, bytes) else 0)
+        held = POST_OCTETS
+        if isinstance(message, bytes):
+            held += len(message)
+        else:
+            self.spooled += len(message)
         self.counted += held
         memory = self.service.memory
         memory.transactions += held
@@ -192,6 +199,7 @@ class Transaction:
         self._uncount()
         self.dropped += len(self.posts)
         self.posts = []
+        self.spooled = 0
 
     def retire(self, entry: Entry, outcome: Outcome, peer_settled: bool) -> None:
         """The outcome is applied at commit; a later one in the same transaction replaces it (T26, T29)."""

@@ -10,7 +10,7 @@ import errno
 import os
 import tempfile
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from mmap import ACCESS_READ, MADV_DONTNEED, mmap
 
 #: A message: in memory, or in a file (its octets are read as they are looked at, and not kept).
@@ -31,19 +31,27 @@ def pieces(message: Octets) -> Iterator[bytes]:
 
 
 class Room:
-    """Octets of all files of this process: at most ``most``."""
+    """Octets of all files of this process: at most ``most``. ``make_room``: called with what is asked for and not
+    there, it may have files let go.
+    """
 
-    __slots__ = ("_most", "_used")
+    __slots__ = ("_make_room", "_most", "_used")
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, make_room: Callable[[int], None]) -> None:
+        self._make_room = make_room
         self._most = most
         self._used = 0
 
     def take(self, octets: int) -> None:
         """OSError where there is no room."""
-        if self._used + octets > self._most:
+        if self.short_of(octets):
+            self._make_room(octets)
+        if self.short_of(octets):
             raise NoRoom(errno.ENOSPC, "large messages hold as much of the disk as they may (limits.spool_bytes)")
         self._used += octets
+
+    def short_of(self, octets: int) -> bool:
+        return self._used + octets > self._most
 
     def give_back(self, octets: int) -> None:
         self._used -= octets

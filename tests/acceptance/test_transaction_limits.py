@@ -14,6 +14,8 @@ from tests.wire.messages import data
 from tests.wire.queues import condition
 from tests.wire.types import Symbol, UInt
 
+MIB = 1 << 20
+
 
 @pytest.fixture(scope="module")
 def service() -> Iterator[Service]:
@@ -21,6 +23,7 @@ def service() -> Iterator[Service]:
     settings = {
         "limits.transactions_per_connection": "8",
         "transaction.longest_timeout_seconds": "600",
+        "limits.spool_bytes": "16 MiB",
     }
     with running_service(settings) as service:
         yield service
@@ -97,3 +100,42 @@ def test_a_transaction_that_is_not_used_for_long_is_forgotten(begin_at: BeginAt)
         sender.outcome(data(b"again"), txn=again)
         control.commit(again)
         assert session.receiver("later").bodies() == [b"used", b"again"]
+
+
+@pytest.mark.rule("S4", "T23")
+def test_a_neighbour_has_room_for_large_messages(begin: Begin, address: str) -> None:
+    """Files of large messages are full of one client's undecided transactions: the one with the most of them rolls
+    back, with the setting's name; what another client posts, and a transaction with less, are taken.
+    """
+    session, other = begin(), begin()
+    control, sender = session.control(), session.sender(address)
+    large, small = control.declare(), control.declare()
+    octets = data(bytes(2 * MIB))
+    assert sender.outcome(octets, txn=small).outcome == Accepted()
+    for _ in range(6):
+        assert sender.outcome(octets, txn=large).outcome == Accepted()
+    beside = other.sender(address)
+    for _ in range(4):
+        assert beside.outcome(octets) == Accepted()
+    refused = control.discharge(large)
+    assert condition(refused) == "amqp:transaction:rollback"
+    assert "limits.spool_bytes" in refused.error.description
+    control.commit(small)
+    assert len(other.receiver(address).bodies()) == 5
+
+
+@pytest.mark.rule("S4", "T23")
+def test_the_largest_goes_on_as_rollback_only(begin: Begin, address: str) -> None:
+    """It has all the room itself: what it posts later is of no use, and other transactions go on at once."""
+    session = begin()
+    control, sender = session.control(), session.sender(address)
+    txn = control.declare()
+    octets = data(bytes(2 * MIB))
+    for _ in range(20):
+        assert sender.outcome(octets, txn=txn).outcome == Accepted()
+    assert condition(control.discharge(txn)) == "amqp:transaction:rollback"
+    again = control.declare()
+    for _ in range(6):
+        assert sender.outcome(octets, txn=again).outcome == Accepted()
+    control.commit(again)
+    assert len(session.receiver(address).bodies()) == 6

@@ -23,7 +23,6 @@ from tests.wire.frames import (
     Rejected,
     Released,
     Source,
-    Target,
     TransactionalState,
     Transfer,
     frame,
@@ -190,31 +189,6 @@ def test_a_transaction_that_is_too_large(begin: Begin, address: str, count: int,
     assert "transaction.max_" in states[-1].outcome.error.description
     assert condition(control.discharge(txn)) == "amqp:transaction:rollback"
     assert session.receiver(address).bodies() == []
-
-
-@pytest.mark.rule("T22", "T23", "D1")
-def test_a_transaction_whose_messages_go_to_many_groups(begin: Begin, address: str, ask: Ask) -> None:
-    """It is one SQL transaction with an entry for each group: that many are counted."""
-    session = begin()
-    topic = Target(address=address, capabilities=("topic",))
-    for number in range(20):
-        session.receiver(Source(address=f"{address}::{number}", capabilities=("topic",))).detach()
-    control, sender = session.control(), session.sender(topic)
-    txn = control.declare()
-    states = [sender.outcome(data(b"x"), txn=txn) for _ in range(3)]
-    assert [type(state.outcome) for state in states] == [Accepted, Accepted, Rejected]
-    assert condition(states[2].outcome) == "amqp:resource-limit-exceeded"
-    description = states[2].outcome.error.description
-    assert "at most 50 messages (transaction.max_messages)" in description
-    assert "counts once for each" in description
-    assert condition(control.discharge(txn)) == "amqp:transaction:rollback"
-    txn = control.declare()
-    for _ in range(2):
-        sender.post(data(b"y"), txn=txn)
-    control.commit(txn)
-    counted = """select count(*) from coordinator.entry e join coordinator.consumer_group g on g.id = e.group_id
-                   join coordinator.address a on a.id = g.address_id where a.name = %s"""
-    assert ask(counted, address) == [(40,)]
 
 
 # -- windows

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.fix_service import Service, running_service
-from tests.fix_wire import Begin, BeginAt
-from tests.wire.frames import Accepted, Declare, Source
+from tests.fix_wire import Ask, Begin, BeginAt
+from tests.wire.frames import Accepted, Declare, Rejected, Source, Target
 from tests.wire.messages import data
 from tests.wire.queues import condition
 from tests.wire.types import Symbol, UInt
@@ -24,6 +24,7 @@ def service() -> Iterator[Service]:
         "limits.transactions_per_connection": "8",
         "transaction.longest_timeout_seconds": "600",
         "limits.spool_bytes": "16 MiB",
+        "transaction.max_messages": "50",
     }
     with running_service(settings) as service:
         yield service
@@ -139,3 +140,28 @@ def test_the_largest_goes_on_as_rollback_only(begin: Begin, address: str) -> Non
         assert sender.outcome(octets, txn=again).outcome == Accepted()
     control.commit(again)
     assert len(session.receiver(address).bodies()) == 6
+
+
+@pytest.mark.rule("T22", "T23", "D1")
+def test_a_transaction_whose_messages_go_to_many_groups(begin: Begin, address: str, ask: Ask) -> None:
+    """It is one SQL transaction with an entry for each group: that many are counted."""
+    session = begin()
+    topic = Target(address=address, capabilities=("topic",))
+    for number in range(20):
+        session.receiver(Source(address=f"{address}::{number}", capabilities=("topic",))).detach()
+    control, sender = session.control(), session.sender(topic)
+    txn = control.declare()
+    states = [sender.outcome(data(b"x"), txn=txn) for _ in range(3)]
+    assert [type(state.outcome) for state in states] == [Accepted, Accepted, Rejected]
+    assert condition(states[2].outcome) == "amqp:resource-limit-exceeded"
+    description = states[2].outcome.error.description
+    assert "at most 50 messages (transaction.max_messages)" in description
+    assert "counts once for each" in description
+    assert condition(control.discharge(txn)) == "amqp:transaction:rollback"
+    txn = control.declare()
+    for _ in range(2):
+        sender.post(data(b"y"), txn=txn)
+    control.commit(txn)
+    counted = """select count(*) from coordinator.entry e join coordinator.consumer_group g on g.id = e.group_id
+                   join coordinator.address a on a.id = g.address_id where a.name = %s"""
+    assert ask(counted, address) == [(40,)]

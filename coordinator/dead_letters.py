@@ -27,7 +27,7 @@ from coordinator.message import annotate, first_annotations, front_of, merge_map
 from store import queries
 from store.commit.large import CopiedHalf
 from store.commit.terms import PLAIN
-from store.errors import AddressGone, GroupsChanged, StoreError
+from store.errors import AddressGone, GroupsChanged, StoreError, StoreInTrouble, StoreUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -57,7 +57,7 @@ class DeadLetters:
         self._asking = False
         self._again = False
         self._moving = 0
-        #: some could not be moved
+        #: some could not be moved, or not even be asked for
         self._left = False
 
     def wake(self) -> None:
@@ -71,9 +71,10 @@ class DeadLetters:
 
     def _leased(self, rows: list[Row] | StoreError) -> None:
         self._asking = False
-        if not isinstance(rows, list):  # what was leased, nobody remembers: give it back first
-            service = self._service
-            service.queries.ask(queries.YIELD_FAILED, [service.lease_octets], lambda _: self.wake())
+        if not isinstance(rows, list):
+            # What was leased, nobody remembers: it is given back first. A new connection may do better at once.
+            lost = isinstance(rows, StoreUnavailable) and not isinstance(rows, StoreInTrouble)
+            self._later(_BUSY_SECONDS if lost else _AGAIN_SECONDS)
             return
         for row in rows:
             self._moving += 1
@@ -117,11 +118,15 @@ class DeadLetters:
         self._service.queries.ask(queries.PIECE, parameters, answered)
 
     def not_moved(self) -> None:
-        """It stays leased, so that it is not tried at once; after a while it is given back, and tried again."""
+        """It stays leased, so that it is not tried at once."""
+        self._later(_AGAIN_SECONDS)
+        self.moved()
+
+    def _later(self, seconds: float) -> None:
+        """After a while all that is leased is given back, and tried again."""
         if not self._left:
             self._left = True
-            self._service.loop.call_later(_AGAIN_SECONDS, self._try_again)
-        self.moved()
+            self._service.loop.call_later(seconds, self._try_again)
 
     def _try_again(self) -> None:
         if self._asking or self._moving:

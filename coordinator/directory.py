@@ -16,7 +16,7 @@ from coordinator.addresses import AddressInvalid, AddressPolicy, NewAddress, sho
 from coordinator.dead_letters import PREFIX as DEAD_LETTERS
 from coordinator.errors import Condition, Refusal
 from coordinator.queues import Queue
-from store import queries
+from store import arrays, queries
 from store.errors import StoreError
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ Found = Callable[["Address | Refusal"], None]
 
 #: Addresses kept in memory, beside those that have links; the least used goes first.
 MOST_KNOWN = 100_000
+_ASKED_AT_ONCE = 1000
 
 
 class User(Protocol):
@@ -110,17 +111,26 @@ class Directory:
     def changed(self, name: str) -> None:
         """It was changed or removed, here or elsewhere: ask the store. Links that use it keep the same object."""
         if name in self._known:
-            self._service.queries.ask(queries.ADDRESS, [name.encode()], lambda rows: self._refreshed(name, rows))
+            self._ask_again([name])
 
     def all_changed(self) -> None:
-        for name in list(self._known):
-            self.changed(name)
+        """Any may have been: ask the store for all, many at once."""
+        names = list(self._known)
+        for start in range(0, len(names), _ASKED_AT_ONCE):
+            self._ask_again(names[start : start + _ASKED_AT_ONCE])
 
-    def _refreshed(self, name: str, rows: list[Row] | StoreError) -> None:
-        if not isinstance(rows, list):
-            return
-        if rows:
-            self._remember(name, rows[0])
+    def _ask_again(self, names: list[str]) -> None:
+        def refreshed(rows: list[Row] | StoreError) -> None:
+            if isinstance(rows, list):
+                there = {row[0]: row[1:] for row in rows}
+                for name in names:
+                    self._refresh(name, there.get(name))
+
+        self._service.queries.ask(queries.ADDRESSES, [arrays.text([name.encode() for name in names])], refreshed)
+
+    def _refresh(self, name: str, row: Row | None) -> None:
+        if row is not None:
+            self._remember(name, row)
         elif name in self._known:
             self.removed(self._known[name])
 

@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 #: how long a message waits in one instance's window for a consumer's credit while other instances live
 SURPLUS_SECONDS = 0.1
 
+#: how long what the store could not answer is not asked again
+LOAD_RETRY_SECONDS = 0.5
+
 #: entries in the store that are known to be refused by a consumer here
 MOST_REFUSED = 10_000
 

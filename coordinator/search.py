@@ -29,6 +29,7 @@ import time
 from typing import TYPE_CHECKING
 
 from coordinator.entries import now_micros
+from coordinator.queues import LOAD_RETRY_SECONDS
 from store import arrays, priorities, queries
 from store.errors import StoreError
 from store.priorities import Rank, rank_of
@@ -177,9 +178,12 @@ class Search:
             consumer.drained()
 
     def _seen(self, cursor: Cursor, rows: list[Row] | StoreError) -> None:
+        if isinstance(rows, StoreError):
+            self._pause(cursor)
+            return
         self._waiting = False
-        if not self._open or isinstance(rows, StoreError):
-            return  # when the store is back, everything is news
+        if not self._open:
+            return
         queue = self._queue
         at = cursor.at
         room = self._consumer.room
@@ -219,6 +223,16 @@ class Search:
         else:
             queue.touch()
 
+    def _pause(self, cursor: Cursor) -> None:
+        """The store could not answer: look again, but not at once, as that would change nothing."""
+
+        def again() -> None:
+            self._waiting = False
+            cursor.stale = True
+            self._queue.touch()
+
+        self._queue.service.loop.call_later(LOAD_RETRY_SECONDS, again)
+
     def _wants(self, entry: Entry, now: int) -> bool:
         """Whether it may have the entry, as far as is known here; not where a consumer has it already."""
         if entry.message is None or entry.link is not None or entry.outcome is not None:
@@ -233,11 +247,12 @@ class Search:
         service = queue.service
 
         def taken(rows: list[Row] | StoreError) -> None:
-            self._waiting = False
             if isinstance(rows, StoreError):
                 cursor.go_back((-chosen[0].priority, chosen[0].id - 1))
+                self._pause(cursor)
                 service.reclaim(queue, None)
                 return
+            self._waiting = False
             got = {row[0]: row[1:] for row in rows}
             back: list[int] = []
             consumer = self._consumer

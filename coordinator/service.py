@@ -22,7 +22,7 @@ from coordinator.errors import Condition, Refusal
 from coordinator.fifo import FifoQueue, message_group
 from coordinator.memory import Account, default_bytes
 from coordinator.message import NO_FACTS
-from coordinator.queues import Queue
+from coordinator.queues import LOAD_RETRY_SECONDS, Queue
 from coordinator.registration import MOST_AT_ONCE, Registration
 from coordinator.schedule import Schedule
 from coordinator.selectors import TurnShare
@@ -37,7 +37,7 @@ from store.commit.group_commit import GroupCommit, Limits
 from store.commit.parts import EVERY_GROUP
 from store.commit.terms import ALONE, PLAIN, Terms, key_of
 from store.decisions import Decisions
-from store.errors import Conflict, StoreError, StoreInTrouble
+from store.errors import Conflict, StoreError
 from store.heartbeat import Heartbeat
 from store.ids import HalfIds, TxnIds, UuidV7, micros_of
 from store.spool import Room
@@ -64,7 +64,6 @@ SWEEP_SECONDS = 0.25
 #: after its declare, a transaction without work is forgotten: its decision goes by the day of its declare, and with
 #: that day
 UNUSED_SECONDS = 24 * 3600.0
-LOAD_RETRY_SECONDS = 0.5
 EXPIRY_SECONDS = 2.0
 #: the reason of the op for groups that want nothing of the connection that posted (P16)
 NO_LOCAL = "no-local"
@@ -451,8 +450,7 @@ class Service:
         def loaded(rows: list[Row] | StoreError) -> None:
             if isinstance(rows, StoreError):
                 # a row that the server cannot read: asking at once would change nothing
-                wait = LOAD_RETRY_SECONDS if isinstance(rows, StoreInTrouble) else 0.0
-                self.loop.call_later(wait, lambda: self.reclaim(queue, window))
+                self.loop.call_later(LOAD_RETRY_SECONDS, lambda: self.reclaim(queue, window))
                 return
             entries = [self.entry_of(queue, row) for row in rows]
             # nothing beyond what came; among others there may be some below the low-water mark, so that an empty answer

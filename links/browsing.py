@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from coordinator.encoding import DecodeError
+from coordinator.queues import LOAD_RETRY_SECONDS
 from links import engine
 from links.outgoing import MOST_BACKLOG, Outgoing, octets_in_engine
 from links.output import FAIR_SHARE, MOST_HANDED
 from store import priorities, queries
+from store.errors import StoreError
 from store.priorities import Rank
 
 if TYPE_CHECKING:
@@ -18,7 +20,6 @@ if TYPE_CHECKING:
     from links.connection import Connection
     from links.filters import Filters
     from store.asking import Row
-    from store.errors import StoreError
 
 _BROWSED_AT_ONCE = 200
 #: more than any priority
@@ -107,8 +108,11 @@ class Browsing(Outgoing):
             self.drained()
 
     def _loaded(self, rank: Rank, asked: tuple[int, int], rows: list[Row] | StoreError) -> None:
+        if isinstance(rows, StoreError):
+            self.connection.service.loop.call_later(LOAD_RETRY_SECONDS, self._look_again)
+            return
         self._loading = False
-        if not self.open or not isinstance(rows, list):
+        if not self.open:
             return
         if rows:
             behind = self._show(rows)
@@ -116,6 +120,11 @@ class Browsing(Outgoing):
                 self._stale[rank] = behind
         elif self._stale.get(rank) == asked:  # else there is news meanwhile
             del self._stale[rank]
+        self._queue.touch()
+
+    def _look_again(self) -> None:
+        """What the store could not answer is stale still."""
+        self._loading = False
         self._queue.touch()
 
     def _show(self, rows: list[Row]) -> tuple[int, int] | None:

@@ -70,12 +70,12 @@ def engine(url: str, *, application_name: str = "coordinator", patience: Patienc
             keepalives_count=3,
             tcp_user_timeout=15000,
         )
-        if patience.statement_seconds:
-            limits = (f"{patience.statement_seconds:g}s", f"{patience.lock_seconds:g}s")
-            connection.execute(
-                "select set_config('statement_timeout', %s, false), set_config('lock_timeout', %s, false)", limits
-            )
-            connection.commit()
+        # Without end, too: a role or a database may have limits of its own.
+        limits = (f"{patience.statement_seconds:g}s", f"{patience.lock_seconds:g}s")
+        connection.execute(
+            "select set_config('statement_timeout', %s, false), set_config('lock_timeout', %s, false)", limits
+        )
+        connection.commit()
         return connection
 
     return create_engine("postgresql+psycopg://", creator=connect, poolclass=NullPool)

@@ -13,13 +13,15 @@ from store.tables import SCHEMA
 #: The reason of the op ``purge`` of what was for a group, or an address, that was removed.
 REMOVED = "removed"
 
-ADDRESS = Query(
-    b"address",
-    f"""select a.id, a.routing, a.kind, a.on_expiry, a.max_attempts, a.origin,
+_ADDRESS = f"""a.id, a.routing, a.kind, a.on_expiry, a.max_attempts, a.origin,
                (select g.id from {SCHEMA}.consumer_group g where g.address_id = a.id and g.name = ''),
                (select count(*) from {SCHEMA}.consumer_group g where g.address_id = a.id and g.name <> '')
-          from {SCHEMA}.address a where a.name = $1::text""",
-)
+          from {SCHEMA}.address a"""
+
+ADDRESS = Query(b"address", f"select {_ADDRESS} where a.name = $1::text")
+
+#: names: of each that is there, the name and what ADDRESS says
+ADDRESSES = Query(b"addresses", f"select a.name, {_ADDRESS} where a.name = any($1::text[])")
 
 #: name, routing, kind, on_expiry, max_attempts, origin, instance (0: none), retention_hours (0: as the settings say).
 #: Two instances may make it at once: one row wins.
@@ -228,12 +230,13 @@ TAKE = Query(
 )
 
 #: lease: entries on their way to the dead letters, of any group, with what their letter must say; of a large message
-#: its beginning
+#: its beginning. Those whose half is missing stay where they are, and keep no other from its turn.
 LEASE_FAILED = Query(
     b"lease_failed",
     f"""with picked as (
-          select group_id, id, half_id from {SCHEMA}.entry where failed is not null and lease = 0
-           limit 100 for update skip locked),
+          select e.group_id, e.id, e.half_id from {SCHEMA}.entry e join {SCHEMA}.half h on h.id = e.half_id
+           where e.failed is not null and e.lease = 0
+           limit 100 for update of e skip locked),
         sized as materialized (
           select p.group_id, p.id, sum({_SIZE}) over (order by p.id) - {_SIZE} as before
             from picked p join {SCHEMA}.half h on h.id = p.half_id),

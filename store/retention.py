@@ -337,7 +337,7 @@ def _remove(connection: Connection, table: str, name: str, pending: bool | None)
             connection.execute(text(f"alter table {SCHEMA}.{table} detach partition {SCHEMA}.{name} {how}"))
         connection.execute(text(f"drop table {SCHEMA}.{name}"))
     finally:
-        connection.execute(text("reset lock_timeout"))
+        connection.execute(text("set lock_timeout = 0"))
         connection.rollback()
         connection.execution_options(isolation_level=connection.default_isolation_level)
 

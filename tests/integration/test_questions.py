@@ -1,0 +1,53 @@
+"""Single questions of the service, and the connections they are asked on."""
+
+from __future__ import annotations
+
+import pytest
+from sqlalchemy import text
+
+from store import arrays, queries
+from store.asking import Query
+from store.database import connected
+from store.ids import HalfIds
+from store.tables import SCHEMA
+from tests.fix_store_driver import GROUP, ME, Asking, Truth
+
+
+@pytest.mark.rule("D4")
+def test_failed_entries_without_a_message_keep_no_other_from_the_dead_letters(asking: Asking, truth: Truth) -> None:
+    half_id = HalfIds(ME).next()
+    truth.run(
+        f"insert into {SCHEMA}.entry (group_id, id, half_id, failed) "
+        f"select {GROUP}, i, i, 'rejected' from generate_series(1, 300) i"
+    )
+    truth.run(f"insert into {SCHEMA}.half (id, address_id, message) values ({half_id}, 1, 'x')")
+    truth.run(
+        f"insert into {SCHEMA}.entry (group_id, id, half_id, failed) values ({GROUP}, {half_id}, {half_id}, 'rejected')"
+    )
+    asking.ask(queries.LEASE_FAILED, ME.to_bytes(4, "big"))
+    asking.loop.run_until(asking.answered(1))
+    (rows,) = asking.answers
+    assert isinstance(rows, list)
+    assert [row[:3] for row in rows] == [(GROUP, half_id, half_id)]
+
+
+def test_addresses_are_found_by_many_names(asking: Asking, truth: Truth) -> None:
+    asking.ask(queries.ADDRESSES, arrays.text([b"queue", b"none"]))
+    asking.ask(queries.ADDRESS, b"queue")
+    asking.loop.run_until(asking.answered(2))
+    many, one = asking.answers
+    assert isinstance(many, list)
+    assert isinstance(one, list)
+    assert many == [("queue", *one[0])]
+
+
+def test_limits_of_the_role_or_database_do_not_count(database_url: str, asking: Asking, truth: Truth) -> None:
+    (name,) = truth.rows("select current_database()")[0]
+    for setting in ("statement_timeout", "lock_timeout"):
+        truth.run(f"alter database {name} set {setting} = '20s'")
+    shown = "select current_setting('statement_timeout'), current_setting('lock_timeout')"
+    asking.ask(Query(b"shown", shown))
+    asking.loop.run_until(asking.answered(1))
+    assert asking.answers == [[("0", "0")]]
+    with connected(database_url) as connection:
+        assert tuple(connection.execute(text(shown)).one()) == ("0", "0")

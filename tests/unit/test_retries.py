@@ -1,0 +1,127 @@
+"""Questions that the store cannot answer are asked again after a pause, by each who asks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from coordinator import dead_letters
+from coordinator.dead_letters import DeadLetters
+from coordinator.directory import Directory
+from coordinator.queues import LOAD_RETRY_SECONDS
+from coordinator.search import Search
+from coordinator.selectors import TurnShare
+from links.browsing import Browsing
+from store import queries
+from store.asking import Query
+from store.errors import StoreFault, StoreUnavailable
+from store.priorities import Rank
+from tests.fix_queue import Consumer, queue_of
+
+
+class Asked:
+    """As much of a service as an asker needs: what was asked, and what is to be called later."""
+
+    def __init__(self) -> None:
+        self.questions: list[tuple[Query, Callable[[Any], None]]] = []
+        self.timers: list[tuple[float, Callable[[], None]]] = []
+        self.lease_octets = bytes(4)
+        self.queries = SimpleNamespace(ask=lambda query, _, callback: self.questions.append((query, callback)))
+        self.loop = SimpleNamespace(call_later=lambda seconds, callback: self.timers.append((seconds, callback)))
+
+    def answer(self, answer: object) -> None:
+        _, callback = self.questions.pop(0)
+        callback(answer)
+
+    @property
+    def names(self) -> list[bytes]:
+        return [query.name for query, _ in self.questions]
+
+
+def test_dead_letters_wait_after_an_error() -> None:
+    asked: Any = Asked()
+    letters = DeadLetters(asked)
+    letters.wake()
+    for _ in range(3):
+        asked.answer(StoreFault("x"))
+        assert asked.questions == []
+        ((seconds, again),) = asked.timers
+        asked.timers.clear()
+        assert seconds == dead_letters._AGAIN_SECONDS
+        again()
+        assert asked.names == [b"yield_failed"]  # what was leased, nobody remembers
+        asked.answer([])
+        assert asked.names == [b"lease_failed"]
+
+
+def test_dead_letters_go_on_with_a_new_connection() -> None:
+    asked: Any = Asked()
+    letters = DeadLetters(asked)
+    letters.wake()
+    asked.answer(StoreUnavailable("x"))
+    ((seconds, _),) = asked.timers
+    assert seconds < 1
+
+
+@pytest.mark.rule("P16")
+def test_a_consumer_that_chooses_looks_again_after_an_error() -> None:
+    consumer: Any = Consumer(1, 1)
+    queue = queue_of([])
+    asked = Asked()
+    service: Any = queue.service
+    service.queries, service.loop, service.selecting = asked.queries, asked.loop, TurnShare()
+    search = Search(queue, consumer, SimpleNamespace(matches=lambda *_: True))  # type: ignore[arg-type]
+    queue.searches.append(search)
+    queue.pump()
+    assert asked.names == [b"browse_urgent"]
+    asked.answer(StoreFault("x"))
+    queue.pump()
+    assert asked.names == []
+    ((seconds, again),) = asked.timers
+    assert seconds == LOAD_RETRY_SECONDS
+    again()
+    queue.pump()
+    assert asked.names == [b"browse_urgent"]
+
+
+@pytest.mark.rule("P8")
+def test_a_browser_looks_again_after_an_error() -> None:
+    asked = Asked()
+    touched: list[bool] = []
+    browser: Any = SimpleNamespace(
+        _loading=True,
+        open=True,
+        connection=SimpleNamespace(service=asked),
+        _queue=SimpleNamespace(touch=lambda: touched.append(True)),
+    )
+    browser._look_again = lambda: Browsing._look_again(browser)
+    Browsing._loaded(browser, Rank.NORMAL, (4, 0), StoreFault("x"))
+    assert browser._loading
+    ((seconds, again),) = asked.timers
+    assert seconds == LOAD_RETRY_SECONDS
+    again()
+    assert not browser._loading
+    assert touched == [True]
+
+
+def test_all_addresses_are_looked_at_in_one_question() -> None:
+    asked: Any = Asked()
+    asked.memory = SimpleNamespace(most_addresses=100)
+    asked.queues = {}
+    directory = Directory(asked, SimpleNamespace())  # type: ignore[arg-type]
+    found: list[Any] = []
+    for number in range(50):
+        directory.resolve(f"news/{number}", found.append)
+        asked.answer([(number, "topic", "normal", "drop", 16, "use", None, 0)])
+    directory.all_changed()
+    ((query, answered),) = asked.questions
+    assert query is queries.ADDRESSES
+    answered(
+        [(f"news/{number}", number, "topic", "normal", "drop", 16, "use", None, number) for number in range(1, 50)]
+    )
+    assert [address.groups for address in found[1:]] == list(range(1, 50))
+    assert found[0].gone
+    assert directory.known("news/0") is None

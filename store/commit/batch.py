@@ -103,9 +103,8 @@ class Batch:
     )
 
     def __init__(self) -> None:
-        #: of the batches that this instance has sent; given when it is
+        #: of the batches that this instance has sent, and how often this one was sent in vain
         self.number = 0
-        #: how often it was sent in vain
         self.attempts = 0
         self.units: list[Unit] = []
         #: what the statement writes and deletes: halves, entries of a fan-out, retirements. Ops are as many as units.
@@ -157,7 +156,6 @@ class Batch:
         self.op_hi: list[int] = []
         self.covered_halves: list[int] = []
         self.covered_groups: list[int] = []
-        #: undecided transactions by their id
         self.registered: dict[bytes, Undecided] = {}
         self.forgotten: list[bytes] = []
         self.wake: set[int] = set()

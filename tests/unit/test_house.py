@@ -63,7 +63,6 @@ LONG_FUNCTIONS = frozenset(
         "spark/metrics.py:measure",
         "spark/reconcile.py:reconcile",
         "store/commit/batch.py:parts",
-        "store/recovery.py:_clear",
         "tests/acceptance/test_fifo.py:test_two_workers",
         "tests/unit/test_books.py:fill",
     }

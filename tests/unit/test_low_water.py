@@ -10,6 +10,8 @@ import pytest
 
 from coordinator import windows
 from coordinator.entries import Entry
+from coordinator.memory import Account
+from coordinator.settings import LimitSettings
 from coordinator.windows import Window
 from store.priorities import Rank
 
@@ -24,6 +26,7 @@ class Service:
     peers = 1
     limits = SimpleNamespace(window_messages=100, window_bytes=1 << 20)
     ids = SimpleNamespace(last=NEWEST)
+    memory = Account(LimitSettings(), 1 << 30)
 
     def __init__(self) -> None:
         self.asked_above: list[int] = []

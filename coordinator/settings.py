@@ -154,6 +154,9 @@ class LimitSettings(_Section):
     handle_max: Annotated[
         int, Field(ge=0, le=2**32 - 1, description="the highest handle: links of a session less one")
     ] = 1023
+    links_per_connection: Annotated[int, Field(ge=1, description="links of one connection, over all its sessions")] = (
+        4096
+    )
     link_credit: Annotated[int, Field(ge=1, description="credit given to a sender")] = 1000
     transactions_per_connection: Annotated[
         int, Field(ge=1, description="undecided transactions of one connection; a declare beyond it is rejected")

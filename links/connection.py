@@ -289,11 +289,17 @@ class Connection:
 
     def _within_handles(self, pointer: engine.Pointer) -> bool:
         """Proton 0.40 cannot say a ``handle-max`` in the begin, so that links beyond it are refused one by one."""
-        most = self.service.limits.handle_max + 1
+        limits = self.service.limits
+        most, most_of_all = limits.handle_max + 1, limits.links_per_connection
         links = len(self.sessions[engine.link_session(pointer)])
-        if links >= 2 * most:
+        if links >= 2 * most or len(self.links) >= 2 * most_of_all:
             self.force_close(Condition.RESOURCE_LIMIT_EXCEEDED, "too many links that were refused are not detached")
             return False
+        if len(self.links) >= most_of_all:
+            raise Refusal(
+                Condition.RESOURCE_LIMIT_EXCEEDED,
+                f"a connection has at most {most_of_all} links (limits.links_per_connection)",
+            )
         if links >= most:
             raise Refusal(Condition.RESOURCE_LIMIT_EXCEEDED, f"a session has at most {most} links (limits.handle_max)")
         return True

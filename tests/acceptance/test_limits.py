@@ -47,6 +47,7 @@ def service() -> Iterator[Service]:
         "limits.idle_timeout_seconds": "4",
         "limits.channel_max": "3",
         "limits.handle_max": "7",
+        "limits.links_per_connection": "12",
         "limits.link_credit": "10",
         "limits.unsettled_per_link": "20",
         "limits.window_messages": "30",
@@ -153,6 +154,20 @@ def test_more_links_than_handles(begin: Begin, address: str) -> None:
     assert session.peer.begin().sender(address).outcome(data(b"2")) == Accepted()
     senders[1].detach()
     assert session.sender(address).outcome(data(b"3")) == Accepted()
+
+
+@pytest.mark.rule("P2", "S4")
+def test_more_links_than_a_connection_may_have(begin: Begin, address: str) -> None:
+    """Over all its sessions. One too many is refused with the setting's name; one that goes makes room."""
+    session = begin()
+    other = session.peer.begin()
+    senders = [each.sender(address) for each in (session, other) for _ in range(6)]
+    assert other.sender(address, name="one-too-many").error == "amqp:resource-limit-exceeded"
+    assert senders[0].outcome(data(b"1")) == Accepted()
+    for sender in senders[1:3]:  # the refused one has its handle still
+        sender.detach()
+    assert other.sender(address).outcome(data(b"2")) == Accepted()
+    assert begin().sender(address).outcome(data(b"3")) == Accepted()
 
 
 @pytest.mark.rule("P2", "P14")

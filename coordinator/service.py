@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from heapq import heapify, heappop
 from itertools import takewhile
 from typing import TYPE_CHECKING
@@ -131,10 +131,10 @@ class Service:
         self._timed_out: dict[bytes, Refusal] = {}
         self.memory = Account(settings.limits, settings.limits.memory_bytes or default_bytes(settings.workers))
         self._settling: list[tuple[Entry, Outcome]] = []
-        #: of links that wait until peers have read, or settled, what they have
+        #: of connections whose links wait until peers have read, or settled, what they have
         self._held_back: set[Callable[[], None]] = set()
-        self._congestion_ends: list[Callable[[], None]] = []
         self.spool_room = Room(settings.limits.spool_bytes, self._make_spool_room)
+        self._congestion_ends: dict[Callable[[], None], None] = {}
         #: in memory, of deliveries that are not complete
         self.unfinished_octets = 0
         self.commit = GroupCommit(loop, url, instance_id, _batch_limits(settings.limits, self.memory), self._given_up)
@@ -192,24 +192,28 @@ class Service:
         self.commit.kick()
         if self._held_back and self.memory.unread <= self.memory.most:
             held_back, self._held_back = self._held_back, set()
-            for has_room in held_back:
-                has_room()
+            self._call_each(held_back)
         if self._congestion_ends and not self.commit.congested:
-            ended = self._congestion_ends
-            self._congestion_ends = []
-            for callback in ended:
-                try:
-                    callback()
-                except Exception:  # noqa: BLE001 - whatever it is, it is the callback's
-                    self.loop.contain(callback)
+            ended, self._congestion_ends = self._congestion_ends, {}
+            self._call_each(ended)
         return active
 
+    def _call_each(self, callbacks: Iterable[Callable[[], None]]) -> None:
+        for callback in callbacks:
+            try:
+                callback()
+            except Exception:  # noqa: BLE001 - whatever it is, it is the callback's
+                self.loop.contain(callback)
+
     def hold_back(self, has_room: Callable[[], None]) -> None:
-        """A link waits until there is memory for what peers have not settled."""
+        """Links of a connection wait until there is memory for what peers have not settled."""
         self._held_back.add(has_room)
 
+    def hold_back_no_more(self, has_room: Callable[[], None]) -> None:
+        self._held_back.discard(has_room)
+
     def when_uncongested(self, callback: Callable[[], None]) -> None:
-        self._congestion_ends.append(callback)
+        self._congestion_ends[callback] = None
 
     # -- addresses and queues
 

@@ -183,6 +183,12 @@ class Transaction:
         if self.error is None:
             self.error = refusal
         self._let_go()
+        self._conclude_posts()  # the engine would keep their octets until the discharge
+
+    def _conclude_posts(self) -> None:
+        unsettled, self.unsettled_posts = self.unsettled_posts, []
+        for poster, delivery in unsettled:
+            poster.decided(delivery, self.state is TxnState.COMMITTED)
 
     def also_in_engine(self, message: Octets) -> None:
         """Its sender waits for the decision (receiver settle mode second): the engine keeps the octets until then."""
@@ -322,14 +328,12 @@ class Transaction:
     def _finish(self) -> None:
         """Decided and done with: let go of what it held, and answer the discharge."""
         committed = self.state is TxnState.COMMITTED
-        for poster, delivery in self.unsettled_posts:
-            poster.decided(delivery, committed)
+        self._conclude_posts()
         refusal = None if committed or self.wanted is not False else self.refusal()
         self.posts = []
         self.entries = []
         self.retired = []
         self.undone = []
-        self.unsettled_posts = []
         self.control.discharged(self, refusal)
         self.answer = None
         askers, self._askers = self._askers, ()

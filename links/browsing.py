@@ -8,7 +8,7 @@ from coordinator.encoding import DecodeError
 from coordinator.queues import LOAD_RETRY_SECONDS
 from links import engine
 from links.outgoing import MOST_BACKLOG, Outgoing, octets_in_engine
-from links.output import FAIR_SHARE, MOST_HANDED
+from links.output import MOST_HANDED
 from store import priorities, queries
 from store.errors import StoreError
 from store.priorities import Rank
@@ -70,9 +70,7 @@ class Browsing(Outgoing):
     @property
     def _room(self) -> int:
         """Messages it may be sent: its credit, within the bounds of what is not settled."""
-        output = self.connection.output
-        if output.held > FAIR_SHARE and output.over_share:
-            self.connection.service.hold_back(self._has_room)
+        if self._held_back():
             return 0
         credit: int = self.credit
         return min(credit, self.connection.service.limits.unsettled_per_link - len(self._unsettled))

@@ -17,7 +17,7 @@ from links.control_link import ControlLink
 from links.greeting import Greeting
 from links.link import Attaching, Link, Refused, refuse_attach
 from links.outgoing import Outgoing
-from links.output import FAIR_SHARE, Output
+from links.output import Output
 from links.posting import Posting, attach_target
 from links.sole import Sole, policy
 from links.source import attach_source
@@ -55,6 +55,7 @@ class Connection:
         "dynamic",
         "fd",
         "greeting",
+        "held_back",
         "idle_timeout_ms",
         "links",
         "number",
@@ -117,6 +118,8 @@ class Connection:
         self.sessions: dict[engine.Pointer, dict[engine.Pointer, Link]] = {}
         #: consumers that stopped because the connection had enough to write
         self.starved: list[Outgoing] = []
+        #: and those that stopped because too much is not settled
+        self.held_back: dict[Outgoing, None] = {}
         #: a piece of a large message is being read for it
         self.asking = False
         #: dynamic addresses that live as long as this connection (the link that made them is known by its pointer)
@@ -136,9 +139,27 @@ class Connection:
     def posts_wait(self) -> bool:
         """What it has posted waits for the store, or for addresses: nothing more is read for now."""
         service = self.service
-        if service.commit.overfull or (self.output.held > FAIR_SHARE and self.output.over_share):
+        if service.commit.overfull or self.output.too_much_posted:
             return True
         return bool(self.parked) and (self.parked > _MOST_PARKED or service.memory.parked > service.memory.most)
+
+    def resume(self) -> None:
+        self.reactor.resume(self)
+
+    @property
+    def must_pause(self) -> bool:
+        """Nothing is read from it for now."""
+        return bool(self.output.unread and self.output.too_much_unread) or bool(self.posting and self.posts_wait)
+
+    def hold_back(self, link: Outgoing) -> None:
+        """The link sends nothing until this connection, or all together, have less in the engine."""
+        self.held_back[link] = None
+        self.service.hold_back(self.go_on_held_back)
+
+    def go_on_held_back(self) -> None:
+        held_back, self.held_back = self.held_back, {}
+        for link in held_back:
+            link.held_no_more()
 
     def feed(self) -> None:
         """Written out: consumers that waited for room go on."""
@@ -391,11 +412,16 @@ class Connection:
             self._drop(link.pointer)
         links.sort(key=lambda link: not isinstance(link, Outgoing))
         for link in links:
-            link.lost()
+            try:
+                link.lost()
+            except Exception:  # the others let go all the same
+                log.exception("internal error", what=type(link).__name__, peer=self.peer)
         for address in self.dynamic.values():
             self.service.directory.remove_dynamic(address)
         self.dynamic.clear()
         self.starved.clear()
+        self.held_back.clear()
+        self.service.hold_back_no_more(self.go_on_held_back)
         if self._sole is not None:
             self._sole.release()
             self._sole = self._early = None

@@ -65,10 +65,7 @@ class Consuming(Outgoing):
         if self._backlog > MOST_BACKLOG or output.writing or output.handed > MOST_HANDED:
             self._starve()
             return 0
-        if output.held > FAIR_SHARE and output.over_share:
-            self.connection.service.hold_back(self._has_room)
-            return 0
-        return room
+        return 0 if self._held_back() else room
 
     def _starve(self) -> None:
         if not self._starved:

@@ -18,6 +18,7 @@ from coordinator.entries import now_micros
 from coordinator.errors import Condition, Refusal
 from links import container, engine
 from links.link import Link, answer_terminus
+from links.output import FAIR_SHARE
 from store import queries
 
 if TYPE_CHECKING:
@@ -104,6 +105,19 @@ class Outgoing(Link):
 
     def lost(self) -> None:
         self._address.users.discard(self)
+        self.connection.held_back.pop(self, None)
+
+    def _held_back(self) -> bool:
+        """Whether too much is not settled: its connection has more than its share while all together have too much."""
+        output = self.connection.output
+        if output.held > FAIR_SHARE and output.over_share:
+            self.connection.hold_back(self)
+            return True
+        return False
+
+    def held_no_more(self) -> None:
+        if self.open:
+            self._has_room()
 
     def _has_room(self) -> None:
         """More may be sent than before, or the peer drains its credit."""

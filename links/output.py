@@ -32,7 +32,7 @@ def _buffer_octets(octets: int) -> int:
 class Output:
     """``writing``: the socket takes no more for now."""
 
-    __slots__ = ("_connection", "_kept", "_moved", "handed", "held", "unread", "writing")
+    __slots__ = ("_connection", "_kept", "_moved", "handed", "held", "posted", "unread", "writing")
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -45,6 +45,8 @@ class Output:
         self.handed = 0
         #: octets of messages that the engine has, both ways: it keeps their buffers until they are settled
         self.held = 0
+        #: those of them that the peer has posted, and the store has not answered
+        self.posted = 0
         #: the most there ever were: Proton keeps the buffers for the connection's next messages
         self._kept = 0
 
@@ -57,7 +59,19 @@ class Output:
 
     def release(self, octets: int) -> None:
         """It is settled."""
+        connection = self._connection
         self.held -= _buffer_octets(octets)
+        if connection.held_back and self.held <= FAIR_SHARE:
+            connection.go_on_held_back()
+
+    def hold_post(self, octets: int) -> None:
+        """The same for a post that waits for the store."""
+        self.posted += _buffer_octets(octets)
+        self.hold(octets)
+
+    def release_post(self, octets: int) -> None:
+        self.posted -= _buffer_octets(octets)
+        self.release(octets)
 
     @property
     def has_any(self) -> bool:
@@ -68,6 +82,12 @@ class Output:
         """All connections together leave too much unread or unsettled, and this one more than a fair share."""
         memory = self._connection.service.memory
         return memory.unread > memory.most and self.held + len(self.unread) > FAIR_SHARE
+
+    @property
+    def too_much_posted(self) -> bool:
+        """The same of its posts alone: the store answers those, whereas only what is read from it settles the rest."""
+        memory = self._connection.service.memory
+        return self.posted > FAIR_SHARE and memory.unread > memory.most
 
     @property
     def too_much_unread(self) -> bool:
@@ -135,7 +155,7 @@ class Output:
         del self.unread[:sent]
         connection.service.memory.unread -= sent
         if connection.paused and not self.too_much_unread:
-            connection.reactor.call_later(0, lambda: connection.reactor.resume(connection))
+            connection.reactor.call_later(0, connection.resume)
         return not self.unread
 
     def _set_aside(self) -> None:

@@ -181,7 +181,7 @@ class Posting(Incoming):
                     service.commit.add(PlainPost(service, self, None, address, message, terms), octets)
                 else:
                     self.unanswered += 1
-                    self.connection.output.hold(min(octets, _MOST_IN_ENGINE))
+                    self.connection.output.hold_post(min(octets, _MOST_IN_ENGINE))
                     service.commit.add(PlainPost(service, self, delivery, address, message, terms), 2 * octets)
                 return
             txn.post(address, message, terms)
@@ -192,6 +192,9 @@ class Posting(Incoming):
             self.refuse_post(delivery, settled, txn, refusal)
             return
         if not settled:
+            if txn.error is not None:
+                self._reject_in(txn, delivery, txn.error)
+                return
             engine.set_state(delivery, engine.TRANSACTIONAL, txn.wire_state)
             if self._second:
                 txn.unsettled_posts.append((self, delivery))
@@ -225,8 +228,11 @@ class Posting(Incoming):
         elif txn is None:
             self.reject(delivery, refusal)
         else:
-            engine.set_state(delivery, engine.TRANSACTIONAL, states.rejected_in(txn.id, refusal))
-            self._conclude(delivery)
+            self._reject_in(txn, delivery, refusal)
+
+    def _reject_in(self, txn: Transaction, delivery: engine.Pointer, refusal: Refusal) -> None:
+        engine.set_state(delivery, engine.TRANSACTIONAL, states.rejected_in(txn.id, refusal))
+        self._conclude(delivery)
 
     def reject(self, delivery: engine.Pointer, refusal: Refusal) -> None:
         engine.set_rejected(delivery, refusal.condition, refusal.description)
@@ -262,7 +268,7 @@ class Posting(Incoming):
         connection = self.connection
         connection.parked += octets
         if not connection.parked and connection.paused:  # later: a post of this link is under way
-            connection.reactor.call_later(0, partial(connection.reactor.resume, connection))
+            connection.reactor.call_later(0, connection.resume)
 
     def caught_up(self) -> None:
         self._left()
@@ -281,9 +287,12 @@ class Posting(Incoming):
 
     def _release(self, octets: int) -> None:
         connection = self.connection
-        connection.output.release(min(octets, _MOST_IN_ENGINE))
-        if connection.paused and connection.open and not connection.posts_wait:
-            connection.reactor.call_later(0, partial(connection.reactor.resume, connection))
+        connection.output.release_post(min(octets, _MOST_IN_ENGINE))
+        if connection.paused and connection.open:
+            if not connection.posts_wait:
+                connection.reactor.call_later(0, connection.resume)
+            elif connection.service.commit.overfull:  # it may have become so only while the connection was paused
+                connection.service.when_uncongested(connection.resume)
 
     def not_stored(self, delivery: engine.Pointer | None, octets: int, refusal: Refusal) -> None:
         if delivery is not None:

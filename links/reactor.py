@@ -140,6 +140,8 @@ class Reactor:
             )
             self.close(connection)
             return
+        if connection.paused and not connection.must_pause:  # nothing that it was paused for has said so
+            self.call_later(0, connection.resume)
         deadline = engine.transport_tick(connection.transport, int(now * 1000))
         self.drain_events()
         connection.mark()
@@ -173,22 +175,33 @@ class Reactor:
             if deadline > now:
                 self.call_later(deadline - now, self._end_unopened)
                 return
+            del self._unopened[connection]
             log.info("connection closed: it was not opened in time", peer=connection.peer)
-            self.close(connection)
+            self._call(partial(self.close, connection))
         self._looks_at_unopened = False
 
     def close(self, connection: Connection) -> None:
         """The socket is done with, for whatever reason. The descriptor may be another connection's right after."""
         if not connection.open:
             return
+        self._let_go(connection)
+        self._free(connection)
+
+    def _let_go(self, connection: Connection) -> None:
+        """All but what the engine has."""
         connection.open = False
-        del self._connections[connection.fd]
-        del self.by_transport[connection.transport]
+        self._connections.pop(connection.fd, None)
+        self.by_transport.pop(connection.transport, None)
         self._unopened.pop(connection, None)
-        self._epoll.unregister(connection.fd)
+        with suppress(OSError):
+            self._epoll.unregister(connection.fd)
         connection.socket.close()
-        connection.lost()
-        connection.output.lost()
+        try:
+            connection.lost()
+        finally:
+            connection.output.lost()
+
+    def _free(self, connection: Connection) -> None:
         transport = connection.transport
         engine.transport_close_tail(transport)
         engine.transport_close_head(transport)
@@ -254,6 +267,8 @@ class Reactor:
 
     def _end(self, connection: Connection) -> None:
         """All that it held is let go. Where even that fails it is closed without a word."""
+        if not connection.open:  # the engine has nothing of it any more
+            return
         if connection.closing:
             self._abandon(connection)
             return
@@ -264,15 +279,13 @@ class Reactor:
             self._abandon(connection)
 
     def _abandon(self, connection: Connection) -> None:
-        """Its socket goes; what is left in the engine is never used again."""
+        """Its socket goes at once; what the engine has of it may be in use further up, and goes in the next turn."""
         if connection.open:
-            connection.open = False
-            self._connections.pop(connection.fd, None)
-            self.by_transport.pop(connection.transport, None)
-            self._unopened.pop(connection, None)
-            with suppress(OSError):
-                self._epoll.unregister(connection.fd)
-            connection.socket.close()
+            self.call_later(0, partial(self._free, connection))
+            try:
+                self._let_go(connection)
+            except Exception:
+                log.exception("internal error", what="lost", peer=connection.peer)
 
     # -- a store that does not keep up
 
@@ -287,7 +300,7 @@ class Reactor:
         self.watch_socket(connection)
         engine.transport_set_idle_timeout(connection.transport, 0)
         if connection.posting and connection.service.commit.overfull:
-            connection.service.when_uncongested(partial(self.resume, connection))
+            connection.service.when_uncongested(connection.resume)
 
     def resume(self, connection: Connection) -> None:
         if not connection.paused:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -33,7 +34,7 @@ class Fault(Exception):
 
 
 @pytest.fixture
-def port(database_url: str, database: StoreConnection) -> Iterator[int]:
+def service_and_port(database_url: str, database: StoreConnection) -> Iterator[tuple[Service, int]]:
     """A worker's reactor in a thread of this process, so that its functions can be made to fail."""
     registration = recovery.register(database, "1")
     reactor = Reactor()
@@ -57,7 +58,7 @@ def port(database_url: str, database: StoreConnection) -> Iterator[int]:
     thread = threading.Thread(target=reactor.run)
     thread.start()
     try:
-        yield listener.getsockname()[1]
+        yield service, listener.getsockname()[1]
         assert thread.is_alive(), "the worker has ended"
     finally:
         reactor.stop()
@@ -66,6 +67,11 @@ def port(database_url: str, database: StoreConnection) -> Iterator[int]:
             reactor.close(connection)
         service.close()
         listener.close()
+
+
+@pytest.fixture
+def port(service_and_port: tuple[Service, int]) -> int:
+    return service_and_port[1]
 
 
 @pytest.fixture
@@ -189,3 +195,58 @@ def test_a_settlement_that_fails(victim: Client, neighbour: Client, monkeypatch:
     with pytest.raises(Lost):
         victim.until(lambda: False)
     served(neighbour)
+
+
+@pytest.mark.rule("P14", "S4")
+def test_a_connection_that_cannot_even_be_closed_in_order(
+    service_and_port: tuple[Service, int], victim: Client, neighbour: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it held in memory is let go, and what it had in hand comes back."""
+    memory = service_and_port[0].memory
+    receiver = victim.receiver("orders", 10)
+    victim.post(victim.sender("orders"), "m")
+    victim.receive(receiver)
+    assert memory.unread > 0
+    fails_for(monkeypatch, Connection, "force_close", lambda connection, *_: connection.container == "victim")
+    fails_for(monkeypatch, Transaction, "durable", lambda txn: txn.owner.container == "victim")
+    victim.ask_discharge(victim.declare(), fail=False)
+    with pytest.raises(Lost):
+        victim.until(lambda: False)
+    neighbour.turn(0.01)
+    assert memory.unread == 0
+    assert str(neighbour.receive(neighbour.receiver("orders", 10)).body) == "m"
+    served(neighbour)
+
+
+@pytest.mark.rule("P14")
+def test_of_links_that_wait_for_room_one_fails(service_and_port: tuple[Service, int], neighbour: Client) -> None:
+    service, _ = service_and_port
+    called: list[int] = []
+
+    def fail() -> None:
+        raise Fault
+
+    def hold_back() -> None:
+        for number in range(20):  # they are called in any order
+            service.hold_back(partial(called.append, number))
+            service.hold_back(partial(fail))
+
+    service.loop.call_later(0, hold_back)
+    served(neighbour)
+    assert sorted(called) == list(range(20))
+
+
+@pytest.mark.rule("P4", "P14")
+def test_of_peers_that_say_nothing_one_cannot_be_closed(
+    service_and_port: tuple[Service, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others are closed all the same."""
+    service, port = service_and_port
+    limits = service.limits.model_copy(update={"idle_timeout_seconds": 0.5})
+    monkeypatch.setattr(service, "limits", limits)
+    silent = [socket.create_connection(("127.0.0.1", port), timeout=30) for _ in range(3)]
+    first = silent[0].getsockname()[1]
+    fails_for(monkeypatch, Reactor, "close", lambda _reactor, connection: connection.peer.endswith(f":{first}"))
+    for each in silent:
+        assert each.recv(1) == b""
+        each.close()

@@ -171,6 +171,8 @@ class Txn:
     retired: list[Delivery] = field(default_factory=list)
     unsettled: list[tuple[Sender, int]] = field(default_factory=list)
     timed_out: bool = False
+    #: the condition of what made it rollback-only
+    refused: str | None = None
     #: somebody else has rolled it back
     decided: bool = False
     #: what the store remembers
@@ -497,8 +499,11 @@ class Model:
             return
         if refused is None:
             txn.posts.append((sender.queue, step.message))
+            refused = txn.refused
         else:  # T22, T23
             txn.state = "rollback-only"
+            txn.refused = txn.refused or refused
+            self._decided(txn, RELEASED)
         if not step.settled:  # T21
             self._answer(sender.number, in_txn(ACCEPTED if refused is None else rejected(refused)))
             if sender.second and refused is None:

@@ -1,0 +1,102 @@
+"""Memory has its bounds, and what they stop goes on: a connection that is not read, a consumer that waits (S4, S5)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.acceptance.attacks import MIB, Memory
+from tests.fix_service import Service, running_service
+from tests.wire.frames import Accepted, Released, TransactionalState
+from tests.wire.messages import data
+from tests.wire.peer import Delivery, Peer, Receiver, Session
+from tests.wire.queues import condition, post
+
+#: limits.memory_bytes has six parts; deliveries of so many octets fill one before they use up a link's unsettled ones
+_OCTETS = 60_000
+
+
+@pytest.fixture
+def small_service() -> Iterator[Service]:
+    with running_service({"limits.memory_bytes": "12 MiB"}) as service:
+        yield service
+
+
+def _begin(service: Service) -> Session:
+    peer = Peer(service.port)
+    peer.open()
+    return peer.begin()
+
+
+def _hold_all(session: Session) -> tuple[Receiver, list[Delivery]]:
+    """Of 60 deliveries as many as the service gives before any is settled."""
+    post(session, "held", *[bytes(_OCTETS)] * 60)
+    receiver = session.receiver("held", credit=100)
+    held = [receiver.take() for _ in range(30)]
+    session.sync()
+    assert len(receiver.arrived) < 30, "all together hold too much: some must wait"
+    return receiver, held
+
+
+@pytest.mark.rule("S4", "F4")
+def test_a_connection_that_posts_and_holds_deliveries_is_read(small_service: Service) -> None:
+    """What it has not settled is settled only by what is read from it."""
+    session = _begin(small_service)
+    sender = session.sender("results")
+    receiver, held = _hold_all(session)
+    for delivery in held:
+        delivery.disposition(Accepted())
+    assert sender.outcome(data(b"result")) == Accepted()
+    for _ in range(30):
+        receiver.take().disposition(Accepted())
+    session.peer.close_socket()
+
+
+@pytest.mark.rule("S4", "F4")
+def test_a_consumer_goes_on_when_the_posts_of_its_connection_are_answered(small_service: Service) -> None:
+    """A neighbour holds too much and settles nothing; the consumer waits for its own connection's posts alone."""
+    neighbour = _begin(small_service)
+    _hold_all(neighbour)
+    session, other = _begin(small_service), _begin(small_service)
+    consumer, results = session.receiver("work", credit=1000), session.sender("results")
+    work = other.sender("work")
+    for _ in range(5):
+        with session.peer.at_once():
+            posts = [results.post(data(bytes(_OCTETS))) for _ in range(12)]
+        for number in range(3):
+            work.outcome(data(b"%d" % number))
+        for number in posts:
+            assert results.answer_to(number).state == Accepted()
+        for _ in range(3):
+            consumer.take().disposition(Accepted())
+    for each in (neighbour, session, other):
+        each.peer.close_socket()
+
+
+@pytest.mark.rule("S4", "T23", "T25")
+def test_a_transaction_that_is_refused_lets_go_of_posts_whose_sender_waits(small_service: Service) -> None:
+    """Receiver settle mode second: the engine keeps a post until its outcome is said, and that is said at once."""
+    session = _begin(small_service)
+    control, sender = session.control(), session.sender("undecided", rcv_settle_mode=1)
+    memory = Memory(small_service)
+    txn = control.declare()
+    posts = []
+    for number in range(1000):
+        posts.append(sender.post(data(bytes(_OCTETS)), txn=txn))
+        session.peer.record.clear()
+        if number % 100 == 99:
+            session.sync()
+    session.sync()
+    states: list[Any] = [session.answers[number][-1].state for number in posts]
+    released = [state for state in states if state == Released()]
+    assert released == states[: len(released)], "after the first that is refused, all are"
+    assert 0 < len(released) < 100
+    for state in states[len(released) :]:
+        assert isinstance(state, TransactionalState)
+        assert condition(state.outcome) == "amqp:resource-limit-exceeded"
+    memory.look()
+    assert memory.peak - memory.before < 30 * MIB
+    assert condition(control.discharge(txn)) == "amqp:transaction:rollback"
+    session.peer.close_socket()

@@ -183,7 +183,9 @@ class Transaction:
         if self.error is None:
             self.error = refusal
         self._let_go()
-        self._conclude_posts()  # the engine would keep their octets until the discharge
+        if self.unsettled_posts:
+            # the engine would keep their octets until the discharge; a turn later, so that what is said of each is sent
+            self.service.loop.call_later(0, self._conclude_posts)
 
     def _conclude_posts(self) -> None:
         unsettled, self.unsettled_posts = self.unsettled_posts, []

@@ -27,9 +27,7 @@ from tests.wire.frames import (
     Transfer,
     frame,
 )
-from tests.wire.frames import (
-    Begin as BeginFrame,
-)
+from tests.wire.frames import Begin as BeginFrame
 from tests.wire.messages import Header, Properties, data
 from tests.wire.queues import condition, dead_letters, post
 from tests.wire.types import Symbol, Timestamp, UInt
@@ -159,9 +157,8 @@ def test_more_links_than_handles(begin: Begin, address: str) -> None:
 @pytest.mark.rule("P2", "S4")
 def test_more_links_than_a_connection_may_have(begin: Begin, address: str) -> None:
     """Over all its sessions. One too many is refused with the setting's name; one that goes makes room."""
-    session = begin()
-    other = session.peer.begin()
-    senders = [each.sender(address) for each in (session, other) for _ in range(6)]
+    other = begin().peer.begin()
+    senders = [each.sender(address) for each in (other, other.peer.begin()) for _ in range(6)]
     assert other.sender(address, name="one-too-many").error == "amqp:resource-limit-exceeded"
     assert senders[0].outcome(data(b"1")) == Accepted()
     for sender in senders[1:3]:  # the refused one has its handle still

@@ -85,7 +85,7 @@ def test_browsing_with_a_copy(run: Run) -> None:
 def test_dynamic_address_goes_with_its_link(run: Run) -> None:
     seen = run("dynamic")
     assert seen["received"] == "hello"
-    assert seen["after"] == "rejected"
+    assert seen["after"] == "amqp:resource-deleted"
 
 
 @pytest.mark.rule("T2")

@@ -167,6 +167,8 @@ class SenderEnd(LinkEnd):
                 service.commit.add(_Plain(self, None if step.settled else label, message, terms))
                 return
             txn.post(self.address, message, terms)
+            if txn.error is not None:
+                answer = rejected(txn.error.condition)
         except (DecodeError, Refusal) as error:
             refusal = error if isinstance(error, Refusal) else Refusal(Condition.DECODE_ERROR, str(error))
             answer = rejected(refusal.condition)

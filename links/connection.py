@@ -37,6 +37,9 @@ MOST_FRAME_BESIDES_NAME = 100
 #: octets of one connection's posts on the relay whose address is looked up
 _MOST_PARKED = 1 << 20
 
+#: of a connection: each has a buffer in the engine
+MOST_INCOMPLETE = 64
+
 #: a batch's flush may take as long: what is below, we may break ourselves
 SHORTEST_IDLE_MS = 100
 
@@ -57,6 +60,7 @@ class Connection:
         "greeting",
         "held_back",
         "idle_timeout_ms",
+        "incomplete",
         "links",
         "number",
         "open",
@@ -102,6 +106,8 @@ class Connection:
         self.posting = 0
         #: octets of its posts on the relay whose address is looked up
         self.parked = 0
+        #: links that we have closed, and the peer has not, in the middle of a delivery
+        self.incomplete = 0
         self.opened = False
         #: numbers the ticks of the engine's clock; only the last that was asked for is due
         self.ticks = 0
@@ -373,6 +379,9 @@ class Connection:
         link = Refused(self, pointer)
         self.links[pointer] = self.reactor.links[pointer] = self.sessions[link.session][pointer] = link
         self.mark()
+        if self.incomplete > MOST_INCOMPLETE and not self.closing:
+            text = f"more than {MOST_INCOMPLETE} links that were refused have deliveries which are not complete"
+            self.force_close(Condition.RESOURCE_LIMIT_EXCEEDED, text)
 
     def refuse_attach(self, attaching: Attaching, refusal: Refusal) -> None:
         self._drop(attaching.pointer)

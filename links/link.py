@@ -88,10 +88,15 @@ def answer_terminus(answer: engine.Pointer, asked: engine.Pointer, *, lasts: boo
 
 class Refused(Link):
     """A link that we have closed and the peer has not. What it still sends is discarded, because the engine would keep
-    it.
+    it. It does keep the buffer of a delivery that is not complete: a connection has few of those.
     """
 
-    __slots__ = ()
+    __slots__ = ("_incomplete",)
+
+    def __init__(self, connection: Connection, pointer: engine.Pointer) -> None:
+        super().__init__(connection, pointer)
+        self._incomplete = bool(engine.link_is_receiver(pointer)) and engine.link_current(pointer) != engine.NULL
+        connection.incomplete += self._incomplete
 
     def on_delivery(self, delivery: engine.Pointer) -> None:
         pointer = self.pointer
@@ -102,12 +107,17 @@ class Refused(Link):
                 engine.link_advance(pointer)
                 engine.discard(delivery)
                 self.connection.mark()
+                self.lost()
+            elif not self._incomplete:
+                self._incomplete = True
+                self.connection.incomplete += 1
 
     def on_flow(self) -> None:
         pass
 
     def lost(self) -> None:
-        pass
+        self.connection.incomplete -= self._incomplete
+        self._incomplete = False
 
 
 def refuse_attach(connection: Connection, pointer: engine.Pointer, refusal: Refusal) -> None:

@@ -61,11 +61,6 @@ def make_ahead(connection: Connection, *, now: datetime | None = None, days: int
     return Made(created=tuple(created), ahead=days_ahead(connection, now=now))
 
 
-def make_day(connection: Connection, day: date) -> list[str]:
-    """As :func:`make_days`, of one."""
-    return make_days(connection, [day])
-
-
 def make_days(connection: Connection, days: Sequence[date]) -> list[str]:
     """Make the partitions of ``days`` where they are missing; commits. The names of the new ones: none for a day that
     retention has dropped.

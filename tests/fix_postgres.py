@@ -65,7 +65,7 @@ def _template(server_url: str) -> Iterator[str]:
     migrations.upgrade(_other(server_url, name))
     with connected(_other(server_url, name)) as connection:
         partitions.make_ahead(connection)
-        partitions.make_day(connection, moment_of(1).date())  # for tests that count their halves from 1
+        partitions.make_days(connection, [moment_of(1).date()])  # for tests that count their halves from 1
     yield name
     _administer(server_url, f"drop database {name} with (force)")
 

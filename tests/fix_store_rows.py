@@ -19,7 +19,7 @@ from psycopg import sql
 from store import tables
 from store.database import connected
 from store.ids import declared_at, id_at, moment_of
-from store.partitions import make_day
+from store.partitions import make_days
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -331,7 +331,7 @@ class StoreRows:
         days |= {declared_at(uuid.UUID(row["id"]).bytes).date() for row in self.rows["op"]}
         with connected(url) as made:
             for day in days:
-                make_day(made, day)
+                make_days(made, [day])
         with psycopg.connect(url) as connection, connection.cursor() as cursor:
             for name, rows in self.rows.items():
                 if not rows:

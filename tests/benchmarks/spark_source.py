@@ -28,7 +28,7 @@ from spark.snapshot import exported_snapshot
 from spark.source import HalfOpReader, ReadOptions
 from store.database import connected
 from store.ids import id_at
-from store.partitions import make_day
+from store.partitions import make_days
 from store.tables import SCHEMA, metadata
 from tests.fix_store_rows import NOW
 
@@ -53,7 +53,7 @@ def fill(url: str, rows: int) -> None:
         connection.execute(f"create schema {SCHEMA}".encode())
         metadata.create_all(engine)
         with connected(url) as made:
-            make_day(made, NOW.date())
+            make_days(made, [NOW.date()])
         connection.execute(
             f"insert into {SCHEMA}.half (id, txn_id, address_id, message)"
             f" select {id_at(NOW)} + i::bigint * 4096, gen_random_uuid(), 1 + i % 4,"

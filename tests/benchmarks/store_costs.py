@@ -109,7 +109,7 @@ def prepare(url: str, days: int) -> None:
     with connected(url) as connection:
         partitions.make_ahead(connection, days=1)
         for ago in range(days):
-            partitions.make_day(connection, (datetime.now(UTC) - timedelta(days=ago)).date())
+            partitions.make_days(connection, [(datetime.now(UTC) - timedelta(days=ago)).date()])
     ids = HalfIds(1)
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(

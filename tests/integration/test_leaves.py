@@ -14,7 +14,7 @@ from store.asking import Queries, Query, Row
 from store.errors import StoreError
 from store.ids import id_at
 from store.leases import held
-from store.partitions import make_day
+from store.partitions import make_days
 from store.priorities import Rank
 from store.retention import Policy, drop_old
 from store.tables import entry, half
@@ -69,7 +69,7 @@ def _fill(rows: Rows, group: int, *days_ago: int) -> list[int]:
     ids = []
     for place, ago in enumerate(days_ago):
         at = NOW - timedelta(days=ago)
-        make_day(rows.connection, at.date())
+        make_days(rows.connection, [at.date()])
         half_id = id_at(at) + place
         rows.connection.execute(insert(half).values(id=half_id, address_id=1, message=b"m"))
         rows.connection.execute(insert(entry).values(group_id=group, id=half_id, half_id=half_id))

@@ -16,7 +16,7 @@ from spark.snapshot import StoreUnreadable, exported_snapshot
 from store import retention
 from store.errors import NoPartition, boundary
 from store.ids import id_at
-from store.partitions import existing, make_ahead, make_day, op_id_at
+from store.partitions import existing, make_ahead, make_days, op_id_at
 from store.retention import Dropped, Policy, drop_old
 from store.tables import PARTITIONS_LOCK, address, consumer_group, entry, half, instance, op, txn
 
@@ -54,7 +54,7 @@ class Days:
         return number, group
 
     def half(self, at: datetime, *, to: tuple[int, int], waiting: bool = False) -> int:
-        make_day(self.connection, at.date())
+        make_days(self.connection, [at.date()])
         self._count += 1
         half_id = id_at(at) + self._count
         self.connection.execute(insert(half).values(id=half_id, address_id=to[0], message=b"m", posted_at=at))
@@ -67,7 +67,7 @@ class Days:
         self, halves: Sequence[int], *, to: tuple[int, int], at: datetime, declared_at: datetime | None = None
     ) -> UUID:
         begun = declared_at or at
-        make_day(self.connection, begun.date())
+        make_days(self.connection, [begun.date()])
         self._count += 1
         op_id = UUID(int=op_id_at(begun).int + self._count)
         covers = {"half_ids": list(halves), "group_ids": [to[1]] * len(halves)}
@@ -211,7 +211,7 @@ def test_decisions_of_a_day_whose_halves_are_kept_whole_stay(days: Days, monkeyp
 def test_what_is_undecided_holds_its_day(days: Days) -> None:
     orders = days.address("orders")
     pending = days.half(ANCIENT, to=orders)
-    make_day(days.connection, ANCIENT.date())
+    make_days(days.connection, [ANCIENT.date()])
     values = {"instance_id": 1, "owner": "c", "declared_at": ANCIENT, "timeout_at": NOW, "posted": 1, "retired": 0}
     days.connection.execute(insert(txn).values(id=op_id_at(ANCIENT), producer_group="shop", **values))
     days.connection.commit()
@@ -225,7 +225,7 @@ def test_a_dropped_day_is_not_made_again(days: Days) -> None:
     orders = days.address("orders")
     half_id = days.half(OLD, to=orders)
     days.drop()
-    assert make_day(days.connection, OLD.date()) == []
+    assert make_days(days.connection, [OLD.date()]) == []
     with pytest.raises(NoPartition), boundary():
         days.connection.execute(insert(half).values(id=half_id, address_id=orders[0], message=b"m"))
     days.connection.rollback()

@@ -51,6 +51,25 @@ def test_else_the_path_else_the_one_that_comes_along(tmp_path: Path, monkeypatch
         java_home()
 
 
+def test_an_interrupted_call_of_java_is_not_logged() -> None:
+    """Py4J logs a Ctrl-C during a call with its stack, by the root logger."""
+    # a process of its own: one JVM a process
+    code = (
+        "import os, signal, threading\n"
+        "from spark.session import running_session\n"
+        "try:\n"
+        "    with running_session('local[1]', memory='512m') as spark:\n"
+        "        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()\n"
+        "        spark._jvm.java.lang.Thread.sleep(60_000)\n"
+        "except KeyboardInterrupt:\n"
+        "    print('interrupted')\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parents[2], check=False
+    )
+    assert (ran.stdout, ran.stderr) == ("interrupted\n", "")
+
+
 def test_spark_runs_on_the_java_that_comes_along(tmp_path: Path) -> None:
     # a process of its own: one JVM a process
     code = (

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
 
-from coordinator.encoding import DecodeError
-from coordinator.message import merge_maps
+from coordinator.codec.encoding import DecodeError
+from coordinator.codec.message import merge_maps
 
 if TYPE_CHECKING:
-    from coordinator.entries import Entry
+    from coordinator.group.entries import Entry
     from store.commit.batch import Batch
     from store.ids import UuidV7
 

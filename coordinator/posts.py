@@ -7,15 +7,15 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from coordinator.directory import Address, resource_deleted
-from coordinator.encoding import DecodeError
+from coordinator.address.directory import Address, resource_deleted
+from coordinator.codec.encoding import DecodeError
+from coordinator.codec.message import to_of
 from coordinator.errors import Condition, Refusal
 from coordinator.memory import POST_OCTETS
-from coordinator.message import to_of
 from store.errors import AddressGone, GroupsChanged, StoreError
 
 if TYPE_CHECKING:
-    from coordinator.entries import Entry
+    from coordinator.group.entries import Entry
     from coordinator.service import Service
     from coordinator.transactions import Transaction
     from store.commit.batch import Batch

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from coordinator.entries import POSTGRES_EPOCH, now_micros
+from coordinator.group.entries import POSTGRES_EPOCH, now_micros
 from store.commit.batch import Undecided
 from store.ids import micros_of
 

@@ -13,7 +13,7 @@ from coordinator.errors import Condition, Refusal
 from coordinator.outcomes import FAILED, RELEASED
 
 if TYPE_CHECKING:
-    from coordinator.entries import Entry
+    from coordinator.group.entries import Entry
     from coordinator.outcomes import Outcome
     from coordinator.service import Service
 

@@ -15,17 +15,17 @@ from weakref import WeakValueDictionary
 import structlog
 
 from coordinator import outcomes
-from coordinator.dead_letters import DeadLetters
-from coordinator.directory import Directory, resource_deleted
-from coordinator.entries import POSTGRES_EPOCH, Entry, now_micros
+from coordinator.address.dead_letters import DeadLetters
+from coordinator.address.directory import Directory, resource_deleted
+from coordinator.codec.message import NO_FACTS
+from coordinator.codec.selectors import TurnShare
 from coordinator.errors import Condition, Refusal
-from coordinator.fifo import FifoQueue, message_group
+from coordinator.group.entries import POSTGRES_EPOCH, Entry, now_micros
+from coordinator.group.fifo import FifoQueue, message_group
+from coordinator.group.queues import LOAD_RETRY_SECONDS, Queue
+from coordinator.group.schedule import Schedule
 from coordinator.memory import Account, default_bytes
-from coordinator.message import NO_FACTS
-from coordinator.queues import LOAD_RETRY_SECONDS, Queue
 from coordinator.registration import MOST_AT_ONCE, Registration
-from coordinator.schedule import Schedule
-from coordinator.selectors import TurnShare
 from coordinator.settlements import Expiry, SetAside, Settlement
 from coordinator.sole import SoleConnections
 from coordinator.transactions import Transaction
@@ -43,14 +43,14 @@ from store.ids import HalfIds, TxnIds, UuidV7, micros_of
 from store.spool import Room
 
 if TYPE_CHECKING:
-    from coordinator.addresses import AddressPolicy
+    from coordinator.address.addresses import AddressPolicy
+    from coordinator.address.directory import Address, Found
+    from coordinator.address.groups import Group
+    from coordinator.codec.message import Facts
     from coordinator.control import Control
-    from coordinator.directory import Address, Found
-    from coordinator.groups import Group
-    from coordinator.message import Facts
+    from coordinator.group.windows import Loader, Window
     from coordinator.outcomes import Outcome
     from coordinator.settings import LimitSettings, Settings
-    from coordinator.windows import Loader, Window
     from store.asking import Row
     from store.commit.batch import Batch
     from store.loop import Loop

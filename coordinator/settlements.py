@@ -10,7 +10,7 @@ from coordinator import outcomes
 from store.errors import NotLeased
 
 if TYPE_CHECKING:
-    from coordinator.entries import Entry
+    from coordinator.group.entries import Entry
     from coordinator.outcomes import Outcome
     from coordinator.service import Service
     from store.commit.batch import Batch

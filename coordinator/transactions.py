@@ -21,9 +21,9 @@ from store.errors import AddressGone, AlreadyDecided, GroupsChanged, NotLeased
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from coordinator.address.directory import Address
     from coordinator.control import Control
-    from coordinator.directory import Address
-    from coordinator.entries import Entry
+    from coordinator.group.entries import Entry
     from coordinator.outcomes import Outcome
     from coordinator.service import Service
     from store.commit.batch import Batch

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from coordinator.encoding import DecodeError
-from coordinator.queues import LOAD_RETRY_SECONDS
+from coordinator.codec.encoding import DecodeError
+from coordinator.group.queues import LOAD_RETRY_SECONDS
 from links import engine
 from links.outgoing import MOST_BACKLOG, Outgoing, octets_in_engine
 from links.output import MOST_HANDED
@@ -14,9 +14,9 @@ from store.errors import StoreError
 from store.priorities import Rank
 
 if TYPE_CHECKING:
-    from coordinator.directory import Address
-    from coordinator.entries import Entry
-    from coordinator.queues import Queue
+    from coordinator.address.directory import Address
+    from coordinator.group.entries import Entry
+    from coordinator.group.queues import Queue
     from links.connection import Connection
     from links.filters import Filters
     from store.asking import Row

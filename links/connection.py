@@ -23,7 +23,7 @@ from links.sole import Sole, policy
 from links.source import attach_source
 
 if TYPE_CHECKING:
-    from coordinator.directory import Address
+    from coordinator.address.directory import Address
     from coordinator.service import Service
     from links.reactor import Reactor
 

@@ -5,26 +5,26 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from coordinator import retirement
-from coordinator.encoding import DecodeError
+from coordinator.codec.encoding import DecodeError
+from coordinator.codec.message import shows_properties
 from coordinator.errors import Condition, Refusal
-from coordinator.message import shows_properties
+from coordinator.group.search import Search
 from coordinator.outcomes import ACCEPTED, Kind, Outcome
-from coordinator.search import Search
 from links import engine, states
 from links.outgoing import MOST_BACKLOG, Outgoing, octets_in_engine
 from links.output import FAIR_SHARE, MOST_HANDED
 
 if TYPE_CHECKING:
-    from coordinator.directory import Address
-    from coordinator.entries import Entry
-    from coordinator.groups import Group
-    from coordinator.queues import Queue
+    from coordinator.address.directory import Address
+    from coordinator.address.groups import Group
+    from coordinator.group.entries import Entry
+    from coordinator.group.queues import Queue
     from links.connection import Connection
     from links.filters import Filters
 
 
 class Consuming(Outgoing):
-    """Implements :class:`coordinator.queues.Consumer`."""
+    """Implements :class:`coordinator.group.queues.Consumer`."""
 
     __slots__ = ("_backlog", "_group", "_most_unsettled", "_starved", "_unsettled")
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from coordinator.codec.encoding import DecodeError, Described, decode
+from coordinator.codec.message import VALUE, sections
 from coordinator.control import Control
-from coordinator.encoding import DecodeError, Described, decode
 from coordinator.errors import Condition, Refusal
-from coordinator.message import VALUE, sections
 from links import container, engine, states, values
 from links.incoming import Incoming
 

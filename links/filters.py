@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from coordinator.encoding import DecodeError, Described, Symbol, decode, encode_map, pairs
+from coordinator.codec.encoding import DecodeError, Described, Symbol, decode, encode_map, pairs
+from coordinator.codec.selectors import Selector, selector
 from coordinator.errors import Condition, Refusal
-from coordinator.selectors import Selector, selector
 from links import engine
 
 _SELECTOR = ("apache.org:selector-filter:string", 0x0000_468C_0000_0004)

@@ -8,7 +8,7 @@ without Proton's SASL refuses every SASL frame.
 
 from __future__ import annotations
 
-from coordinator.encoding import DecodeError, Described, Symbol, decode
+from coordinator.codec.encoding import DecodeError, Described, Symbol, decode
 
 HEADER = b"AMQP\x00\x01\x00\x00"
 SASL_HEADER = b"AMQP\x03\x01\x00\x00"

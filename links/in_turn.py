@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from coordinator.selectors import TurnShare
+from coordinator.codec.selectors import TurnShare
 from links import engine
 from links.link import Attaching
 

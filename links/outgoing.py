@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from coordinator import message as messages
-from coordinator.encoding import DecodeError
-from coordinator.entries import now_micros
+from coordinator.codec import message as messages
+from coordinator.codec.encoding import DecodeError
 from coordinator.errors import Condition, Refusal
+from coordinator.group.entries import now_micros
 from links import container, engine
 from links.link import Link, answer_terminus
 from links.output import FAIR_SHARE
 from store import queries
 
 if TYPE_CHECKING:
-    from coordinator.directory import Address
-    from coordinator.entries import Entry
+    from coordinator.address.directory import Address
+    from coordinator.group.entries import Entry
+    from coordinator.group.queues import Queue
     from coordinator.outcomes import Outcome
-    from coordinator.queues import Queue
     from links.connection import Connection
     from links.filters import Filters
     from store.asking import Row

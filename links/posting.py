@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from coordinator.directory import Address
-from coordinator.encoding import DecodeError
+from coordinator.address.directory import Address
+from coordinator.codec.encoding import DecodeError
+from coordinator.codec.message import examine
 from coordinator.errors import Condition, Refusal
 from coordinator.memory import POST_OCTETS
-from coordinator.message import examine
 from coordinator.posts import PlainPost, Relay
 from coordinator.transactions import Transaction
 from links import container, engine, states, values

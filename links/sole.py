@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import structlog
 from proton import symbol, uint
 
-from coordinator.encoding import DecodeError, decode, pairs, skip
+from coordinator.codec.encoding import DecodeError, decode, pairs, skip
 from coordinator.errors import Condition, Refusal
 from links import container, engine, values
 

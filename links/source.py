@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from coordinator import groups
-from coordinator.directory import Address
+from coordinator.address import groups
+from coordinator.address.directory import Address
+from coordinator.address.groups import Group
 from coordinator.errors import Condition, Refusal
-from coordinator.groups import Group
-from coordinator.queues import Queue
+from coordinator.group.queues import Queue
 from links import engine, filters, values
 from links.browsing import Browsing
 from links.consuming import Choosing, Consuming, Subscribing

@@ -6,7 +6,7 @@ This is the file to change once Proton has types for them.
 
 from __future__ import annotations
 
-from coordinator.encoding import (
+from coordinator.codec.encoding import (
     DecodeError,
     Described,
     Symbol,

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from coordinator.encoding import DecodeError, Map, Symbol, decode
+from coordinator.codec.encoding import DecodeError, Map, Symbol, decode
 from coordinator.errors import Condition, Refusal
 from links import engine
 
 
 def value(data: engine.Pointer, name: str) -> Any:
-    """The value of a ``pn_data_t``, decoded by :mod:`coordinator.encoding`; None if it is empty."""
+    """The value of a ``pn_data_t``, decoded by :mod:`coordinator.codec.encoding`; None if it is empty."""
     try:
         octets = engine.encoded(data)
         return decode(octets)[0] if octets else None

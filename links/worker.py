@@ -11,9 +11,9 @@ import time
 
 import structlog
 
-from coordinator.addresses import AddressPolicy
+from coordinator.address.addresses import AddressPolicy
 from coordinator.errors import Condition
-from coordinator.handed import Supervising
+from coordinator.process.handed import Supervising
 from coordinator.service import Service
 from coordinator.settings import Settings
 from links.connection import Connection

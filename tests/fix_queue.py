@@ -5,10 +5,10 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from coordinator.entries import Entry
+from coordinator.group.entries import Entry
+from coordinator.group.queues import Queue
 from coordinator.memory import Account
 from coordinator.outcomes import Outcome
-from coordinator.queues import Queue
 from coordinator.settings import LimitSettings
 
 

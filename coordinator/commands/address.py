@@ -53,7 +53,7 @@ def add(
     config: Config = None,
 ) -> None:
     """Make an address."""
-    from coordinator.addresses import AddressInvalid, check_name, shown
+    from coordinator.address.addresses import AddressInvalid, check_name, shown
     from store import addresses
     from store.errors import AddressExists
 
@@ -95,7 +95,7 @@ def set_(
     config: Config = None,
 ) -> None:
     """Change the policies of an address."""
-    from coordinator.addresses import shown
+    from coordinator.address.addresses import shown
     from store import addresses
 
     if retention_hours is None:
@@ -133,7 +133,7 @@ def show(
     config: Config = None,
 ) -> None:
     """Show one address, its policies and its consumer groups."""
-    from coordinator.addresses import shown
+    from coordinator.address.addresses import shown
     from store import addresses
 
     with store(config, database_url, data_dir) as connection:
@@ -167,7 +167,7 @@ def remove(
     config: Config = None,
 ) -> None:
     """Remove an address; links to it end with amqp:resource-deleted."""
-    from coordinator.addresses import shown
+    from coordinator.address.addresses import shown
     from store import removal
 
     with store(config, database_url, data_dir) as connection:

@@ -15,8 +15,8 @@ from datetime import timedelta
 
 import structlog
 
-from coordinator import logs
-from coordinator.days import make_days
+from coordinator.process import logs
+from coordinator.process.days import make_days
 from coordinator.settings import RetentionSettings, Settings
 from store import removal, retention
 from store.database import connected

@@ -16,7 +16,7 @@ def purge(
     config: Config = None,
 ) -> None:
     """Throw away the messages that wait at an address; those that consumers hold stay."""
-    from coordinator.addresses import shown
+    from coordinator.address.addresses import shown
     from store.purge import purge as purge_store
 
     with store(config, database_url, data_dir) as connection:

@@ -46,8 +46,8 @@ def serve(
     )
     if data_dir is not None and checked.database_url is not None:
         fail("--data-dir: a database URL is given too, and then there is no server of its own; leave one out", 2)
-    from coordinator import logs
-    from coordinator.supervisor import Supervisor
+    from coordinator.process import logs
+    from coordinator.process.supervisor import Supervisor
 
     logs.configure(checked.log)
     raise typer.Exit(Supervisor(checked).run())

@@ -1,7 +1,7 @@
 """The watch over the instances, started by the supervisor only: ``python -m coordinator.commands.watch FD``.
 
 FD is a file in memory with a JSON object: ``settings``; ``database_url``; ``supervisor`` and ``parent``
-(:mod:`coordinator.handed`).
+(:mod:`coordinator.process.handed`).
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import json
 import signal
 import sys
 
-from coordinator import handed, logs
+from coordinator.process import handed, logs
+from coordinator.process.watching import Watching
 from coordinator.settings import Settings
-from coordinator.watching import Watching
 
 
 def main(memory: int) -> None:

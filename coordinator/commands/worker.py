@@ -1,7 +1,7 @@
 """One worker, started by the supervisor only: ``python -m coordinator.commands.worker FD``.
 
 FD is a file in memory with a JSON object: ``settings``; ``database_url``; ``listeners``, for each worker the file
-descriptors of its listening sockets; ``supervisor`` and ``parent`` (:mod:`coordinator.handed`).
+descriptors of its listening sockets; ``supervisor`` and ``parent`` (:mod:`coordinator.process.handed`).
 
 What takes time is done first: then the process waits until it is told which worker it is (``number``), which may be
 much later, when a worker has died. It says ``ready`` when it serves.
@@ -15,9 +15,9 @@ import sys
 
 import structlog
 
-from coordinator import handed, logs
+from coordinator.process import handed, logs
+from coordinator.process.supervisor import STATUS_UNFIT
 from coordinator.settings import Settings
-from coordinator.supervisor import STATUS_UNFIT
 from links import worker
 from store.database import prepare
 from store.errors import SchemaMismatch

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.encoding import MOST_PAIRS
+from coordinator.codec.encoding import MOST_PAIRS
 from tests.fix_wire import Ask, Begin
 from tests.wire import types
 from tests.wire.frames import Accepted, Modified, Rejected, Source

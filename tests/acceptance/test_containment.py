@@ -13,9 +13,9 @@ import pytest
 from sqlalchemy import Connection as StoreConnection
 
 from coordinator import service as services
-from coordinator.addresses import AddressPolicy
-from coordinator.directory import Directory
-from coordinator.queues import Queue
+from coordinator.address.addresses import AddressPolicy
+from coordinator.address.directory import Directory
+from coordinator.group.queues import Queue
 from coordinator.service import Service
 from coordinator.settings import Settings
 from coordinator.settlements import Settlement

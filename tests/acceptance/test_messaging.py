@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from coordinator.message import sections
+from coordinator.codec.message import sections
 from tests.fix_service import Service
 from tests.fix_wire import Begin
 from tests.wire.frames import (

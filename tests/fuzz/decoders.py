@@ -12,9 +12,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from random import Random
 
-from coordinator import encoding, message, selectors
-from coordinator.dead_letters import letter
-from coordinator.encoding import DecodeError
+from coordinator.address.dead_letters import letter
+from coordinator.codec import encoding, message, selectors
+from coordinator.codec.encoding import DecodeError
 from coordinator.errors import Refusal
 from links import filters, states
 from links.greeting import SASL_HEADER, Greeting

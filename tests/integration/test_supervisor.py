@@ -167,7 +167,7 @@ def test_a_database_of_a_newer_version(serve: Serve, database_url: str, database
 
 _OTHER_WORKER = """
 import sys
-from coordinator import logs, supervisor
+from coordinator.process import logs, supervisor
 from coordinator.settings import load
 supervisor._GRACE_SECONDS = 0.2
 supervisor.MOST_FAILED_STARTS = 6

@@ -12,16 +12,16 @@ from heapq import heappop
 from typing import Any, TypeVar, cast
 
 from coordinator import outcomes, retirement
-from coordinator.addresses import AddressPolicy
+from coordinator.address.addresses import AddressPolicy
+from coordinator.address.directory import Address
+from coordinator.codec.encoding import DecodeError, encode_long, encode_map, encode_symbol
+from coordinator.codec.message import examine
 from coordinator.control import Control
-from coordinator.directory import Address
-from coordinator.encoding import DecodeError, encode_long, encode_map, encode_symbol
-from coordinator.entries import Entry
 from coordinator.errors import Condition, Refusal
-from coordinator.message import examine
+from coordinator.group.entries import Entry
+from coordinator.group.queues import Queue
 from coordinator.outcomes import Kind
 from coordinator.posts import PlainPost, PostLink
-from coordinator.queues import Queue
 from coordinator.service import SWEEP_SECONDS, Service
 from coordinator.settings import AddressPattern, AddressSettings, LimitSettings, Settings, TransactionSettings
 from store import recovery
@@ -212,7 +212,7 @@ class _AsLink:
 
 
 class ReceiverEnd(LinkEnd):
-    """Implements :class:`coordinator.queues.Consumer`."""
+    """Implements :class:`coordinator.group.queues.Consumer`."""
 
     def __init__(self, driver: InProcess, step: AttachReceiver, queue: Queue) -> None:
         super().__init__(driver, step.link, step.connection, step.session)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.addresses import AddressInvalid, AddressPolicy, NewAddress, Refusal, check_name, shown
+from coordinator.address.addresses import AddressInvalid, AddressPolicy, NewAddress, Refusal, check_name, shown
 from coordinator.settings import AddressPattern, AddressSettings
 
 

@@ -12,14 +12,14 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from coordinator import encoding
-from coordinator.encoding import DecodeError, decode, encode_list, encode_map, pairs, skip
+from coordinator.codec import encoding
+from coordinator.codec.encoding import DecodeError, decode, encode_list, encode_map, pairs, skip
 from tests.wire import types
 from tests.wire.values import ASCII, KEYS, VALUES
 
 
 def plain(value: Any) -> Any:
-    """What ``coordinator.encoding`` makes of a value of the test client's."""
+    """What ``coordinator.codec.encoding`` makes of a value of the test client's."""
     if isinstance(value, types.Described):
         return encoding.Described(plain(value.descriptor), plain(value.value))
     if isinstance(value, types.Array):

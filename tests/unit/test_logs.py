@@ -11,7 +11,7 @@ from typing import Literal
 import pytest
 import structlog
 
-from coordinator import logs
+from coordinator.process import logs
 from coordinator.settings import LogSettings
 
 EVIL = "orders\n2026-01-01 [error] forged\r\x1b[2J\u2028"

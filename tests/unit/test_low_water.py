@@ -8,11 +8,11 @@ from typing import Any, cast
 
 import pytest
 
-from coordinator import windows
-from coordinator.entries import Entry
+from coordinator.group import windows
+from coordinator.group.entries import Entry
+from coordinator.group.windows import Window
 from coordinator.memory import Account
 from coordinator.settings import LimitSettings
-from coordinator.windows import Window
 from store.priorities import Rank
 
 SLACK = 1000

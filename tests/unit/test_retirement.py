@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from coordinator import retirement
-from coordinator.entries import Entry
 from coordinator.errors import Condition, Refusal
+from coordinator.group.entries import Entry
 from coordinator.outcomes import ACCEPTED, RELEASED, Outcome
 
 

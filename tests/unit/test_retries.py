@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from coordinator import dead_letters
-from coordinator.dead_letters import DeadLetters
-from coordinator.directory import Directory
-from coordinator.queues import LOAD_RETRY_SECONDS
-from coordinator.search import Search
-from coordinator.selectors import TurnShare
+from coordinator.address import dead_letters
+from coordinator.address.dead_letters import DeadLetters
+from coordinator.address.directory import Directory
+from coordinator.codec.selectors import TurnShare
+from coordinator.group.queues import LOAD_RETRY_SECONDS
+from coordinator.group.search import Search
 from links.browsing import Browsing
 from store import queries
 from store.asking import Query

@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from coordinator.entries import now_micros
-from coordinator.schedule import Schedule
+from coordinator.group.entries import now_micros
+from coordinator.group.schedule import Schedule
 from store.asking import Row
 from store.errors import StoreError, StoreUnavailable
 

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coordinator.entries import Entry
+from coordinator.codec.selectors import DEEPEST, LONGEST, MOST_TOKENS, Selector, TurnShare
 from coordinator.errors import Condition, Refusal
-from coordinator.search import Search
-from coordinator.selectors import DEEPEST, LONGEST, MOST_TOKENS, Selector, TurnShare
+from coordinator.group.entries import Entry
+from coordinator.group.search import Search
 from tests.wire.frames import Record
 from tests.wire.messages import APPLICATION_PROPERTIES, Header, Properties, data, section
 from tests.wire.types import Byte, Char, Double, Float, Int, Long, Short, Symbol, Timestamp, UInt, ULong

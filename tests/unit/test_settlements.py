@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.entries import Entry
+from coordinator.group.entries import Entry
 from coordinator.outcomes import ACCEPTED
 from coordinator.settlements import Settlement
 from store import priorities

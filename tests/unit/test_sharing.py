@@ -1,4 +1,4 @@
-"""A group that was held whole is given up for others (``coordinator/queues.py``): done only when the store has it."""
+"""A group that was held whole is given up for others (``coordinator/group/queues.py``) when the store has it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.queues import Share
+from coordinator.group.queues import Share
 from store.errors import StoreFault
 from tests.fix_queue import Consumer, queue_of
 

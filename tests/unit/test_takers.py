@@ -1,11 +1,11 @@
-"""Consumers in turns (``coordinator/takers.py``): a message costs the same however many wait."""
+"""Consumers in turns (``coordinator/group/takers.py``): a message costs the same however many wait."""
 
 from __future__ import annotations
 
 import pytest
 
-from coordinator.entries import Entry
-from coordinator.queues import Queue
+from coordinator.group.entries import Entry
+from coordinator.group.queues import Queue
 from store import priorities
 from tests.fix_queue import Consumer, queue_of
 

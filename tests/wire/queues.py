@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from coordinator.addresses import dead_letter_name
+from coordinator.address.addresses import dead_letter_name
 from tests.wire.frames import Accepted, Rejected, Source
 from tests.wire.messages import data
 from tests.wire.peer import PATIENCE, Receiver, Session

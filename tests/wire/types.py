@@ -1,6 +1,6 @@
 """AMQP's type system (part 1, section 1.6) for the test client: every type, in its small and in its large encoding.
 
-Written apart from ``coordinator/encoding.py`` and from Proton, so that one can be held against the other. Python's own
+Written apart from ``codec/encoding.py`` and from Proton, so that one can be held against the other. Python's own
 types stand for what they say (None, bool, bytes, str, list, dict, ``uuid.UUID``); numbers say their width by a class of
 their own, as the wire knows no plain number. :class:`Raw` goes out as it is: the way to send what no encoder would.
 """

@@ -5,7 +5,7 @@ D5). A rank of priorities waits until those above it have nothing more, here or 
 bodies kept for deliveries under way are bounded too: an entry whose body was let go returns through the store.
 
 The windows are for consumers that take anything. Those with a selector (rule P16) would leave them full of what nobody
-wants: each has a :class:`coordinator.search.Search` of its own instead, which says how.
+wants: each has a :class:`coordinator.group.search.Search` of its own instead, which says how.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from __future__ import annotations
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
-from coordinator.encoding import DecodeError
-from coordinator.entries import Entry, now_micros
+from coordinator.codec.encoding import DecodeError
+from coordinator.group.entries import Entry, now_micros
+from coordinator.group.takers import Takers
+from coordinator.group.windows import Window
 from coordinator.memory import ENTRY_OCTETS
-from coordinator.takers import Takers
-from coordinator.windows import Window
 from store import priorities
 from store.priorities import Rank, rank_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from coordinator.entries import Consumer
-    from coordinator.search import Search
+    from coordinator.group.entries import Consumer
+    from coordinator.group.search import Search
     from coordinator.service import Service
     from store.commit.batch import Batch
     from store.commit.terms import Terms

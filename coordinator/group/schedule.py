@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from coordinator.entries import now_micros
+from coordinator.group.entries import now_micros
 from store import arrays, queries
 from store.errors import StoreError
 

@@ -19,9 +19,9 @@ from typing import Any
 
 import structlog
 
-from coordinator.children import MOST_FAILED_STARTS, Child, Pause
-from coordinator.days import make_days
-from coordinator.listeners import CannotListen, listen, loopback
+from coordinator.process.children import MOST_FAILED_STARTS, Child, Pause
+from coordinator.process.days import make_days
+from coordinator.process.listeners import CannotListen, listen, loopback
 from coordinator.settings import Endpoint, Settings
 from store import migrations
 from store.database import Patience, check_url, connected, place
@@ -35,7 +35,7 @@ _log: structlog.stdlib.BoundLogger = structlog.get_logger()
 #: What a worker ends with when it cannot work like this and starting it again would not help: a setting, the schema.
 STATUS_UNFIT = 2
 
-#: Without links, the modules that read what :class:`coordinator.children.Child` hands over.
+#: Without links, the modules that read what :class:`coordinator.process.children.Child` hands over.
 WORKER = ("-m", "coordinator.commands.worker")
 WATCH = ("-m", "coordinator.commands.watch")
 MAINTENANCE = ("-m", "coordinator.commands.maintenance")

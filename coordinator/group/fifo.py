@@ -1,7 +1,7 @@
 """A consumer group of a fifo address: message groups that keep their order, each with one consumer at a time (rules
 P18, D3; part 3, section 3.2.4).
 
-**Decision.** A window that is read by ranges of ids, as :mod:`coordinator.windows` has it, would be full of one group
+**Decision.** A window that is read by ranges of ids (:mod:`coordinator.group.windows`) would be full of one group
 whose consumer waits, and hold up all that lies behind. So entries are found by their group: an index has them by
 (group, id), a *scan* steps from one group to the next over however many entries, and each group is read on by itself, a
 few entries at a time. Nothing here goes over a backlog.
@@ -28,8 +28,8 @@ from heapq import heappop, heappush
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from coordinator.entries import Entry, now_micros
-from coordinator.queues import SURPLUS_SECONDS, Queue
+from coordinator.group.entries import Entry, now_micros
+from coordinator.group.queues import SURPLUS_SECONDS, Queue
 from store import arrays, queries
 from store.commit.parts import MOST_KEYS_WOKEN, notice
 from store.commit.terms import key_of
@@ -38,7 +38,7 @@ from store.errors import StoreError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from coordinator.entries import Consumer
+    from coordinator.group.entries import Consumer
     from coordinator.service import Service
     from store.asking import Row
     from store.commit.batch import Batch

@@ -30,9 +30,9 @@ from typing import NamedTuple, cast
 from lark import Lark, Token, Tree
 from lark.exceptions import UnexpectedCharacters, UnexpectedEOF, UnexpectedToken
 
+from coordinator.codec.like import Pattern
+from coordinator.codec.selectable import AMQP_FIELDS, JMS_FIELDS, NOT_SELECTABLE, Evaluate, TooMuchWork, View
 from coordinator.errors import Condition, Refusal
-from coordinator.like import Pattern
-from coordinator.selectable import AMQP_FIELDS, JMS_FIELDS, NOT_SELECTABLE, Evaluate, TooMuchWork, View
 
 #: characters of a selector
 LONGEST = 8192

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Protocol
 from store.priorities import DEFAULT, Rank
 
 if TYPE_CHECKING:
-    from coordinator.entries import Entry
-    from coordinator.queues import Queue
+    from coordinator.group.entries import Entry
+    from coordinator.group.queues import Queue
 
 _HIGHEST = 1 << 63
 #: an order before that of any entry

@@ -9,7 +9,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from coordinator.encoding import (
+from coordinator.codec.encoding import (
     MOST_PAIRS,
     DecodeError,
     encode_list,

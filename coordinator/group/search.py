@@ -28,16 +28,16 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from coordinator.entries import now_micros
-from coordinator.queues import LOAD_RETRY_SECONDS
+from coordinator.group.entries import now_micros
+from coordinator.group.queues import LOAD_RETRY_SECONDS
 from store import arrays, priorities, queries
 from store.errors import StoreError
 from store.priorities import Rank, rank_of
 
 if TYPE_CHECKING:
-    from coordinator.entries import Consumer, Entry
-    from coordinator.queues import Queue
-    from coordinator.selectors import Selector
+    from coordinator.codec.selectors import Selector
+    from coordinator.group.entries import Consumer, Entry
+    from coordinator.group.queues import Queue
     from store.asking import Row
 
 _FEWEST, _MOST = 20, 1000

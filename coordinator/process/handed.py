@@ -1,4 +1,4 @@
-"""The child's side of :mod:`coordinator.children`: what it was handed, and the line to the supervisor."""
+"""The child's side of :mod:`coordinator.process.children`: what it was handed, and the line to the supervisor."""
 
 from __future__ import annotations
 

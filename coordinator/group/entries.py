@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Protocol
 from store import priorities
 
 if TYPE_CHECKING:
+    from coordinator.group.queues import Queue
     from coordinator.outcomes import Outcome
-    from coordinator.queues import Queue
     from coordinator.transactions import Transaction
 
 

@@ -12,7 +12,7 @@ from dataclasses import asdict
 
 import structlog
 
-from coordinator.handed import Supervising
+from coordinator.process.handed import Supervising
 from store import recovery
 from store.database import Patience, connected
 from store.errors import StoreError

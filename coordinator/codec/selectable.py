@@ -6,8 +6,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from uuid import UUID
 
-from coordinator.encoding import DecodeError, pairs, scalar, skip
-from coordinator.message import APPLICATION_PROPERTIES, HEADER, PROPERTIES, fields_of, sections
+from coordinator.codec.encoding import DecodeError, pairs, scalar, skip
+from coordinator.codec.message import APPLICATION_PROPERTIES, HEADER, PROPERTIES, fields_of, sections
 
 #: of one evaluation: octets of the strings compared, for LIKE times the characters of the pattern
 MOST_WORK = 1 << 22

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
-from coordinator import addresses
-from coordinator.addresses import AddressInvalid, AddressPolicy, NewAddress, shown
-from coordinator.dead_letters import PREFIX as DEAD_LETTERS
+from coordinator.address import addresses
+from coordinator.address.addresses import AddressInvalid, AddressPolicy, NewAddress, shown
+from coordinator.address.dead_letters import PREFIX as DEAD_LETTERS
 from coordinator.errors import Condition, Refusal
-from coordinator.queues import Queue
+from coordinator.group.queues import Queue
 from store import arrays, queries
 from store.errors import StoreError
 

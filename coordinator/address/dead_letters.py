@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
 
-from coordinator.addresses import DEAD_LETTER_PREFIX, dead_letter_name
-from coordinator.encoding import (
+from coordinator.address.addresses import DEAD_LETTER_PREFIX, dead_letter_name
+from coordinator.codec.encoding import (
     MOST_PAIRS,
     DecodeError,
     encode_long,
@@ -23,7 +23,7 @@ from coordinator.encoding import (
     encode_uint,
     encode_uuid,
 )
-from coordinator.message import annotate, first_annotations, front_of, merge_maps
+from coordinator.codec.message import annotate, first_annotations, front_of, merge_maps
 from store import queries
 from store.commit.large import CopiedHalf
 from store.commit.terms import PLAIN
@@ -32,9 +32,9 @@ from store.errors import AddressGone, GroupsChanged, StoreError, StoreInTrouble,
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from coordinator.directory import Address
-    from coordinator.entries import Entry
+    from coordinator.address.directory import Address
     from coordinator.errors import Refusal
+    from coordinator.group.entries import Entry
     from coordinator.service import Service
     from store.asking import Row
     from store.commit.batch import Batch

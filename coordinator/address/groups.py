@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from coordinator.addresses import GROUP_SEPARATOR, LONGEST_NAME, shown
+from coordinator.address.addresses import GROUP_SEPARATOR, LONGEST_NAME, shown
 from coordinator.errors import Condition, Refusal
 
 

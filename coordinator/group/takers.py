@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from coordinator.entries import Consumer
+    from coordinator.group.entries import Consumer
 
 
 class Takers:

@@ -1,0 +1,1 @@
+"""Octets of AMQP values and messages, and selectors over them."""

@@ -1,0 +1,1 @@
+"""A consumer group of an address: its entries, windows, consumers."""

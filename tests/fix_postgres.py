@@ -79,6 +79,18 @@ def empty_database_url(server_url: str) -> Iterator[str]:
     _administer(server_url, f"drop database {name} with (force)")
 
 
+@pytest.fixture
+def own_server(open_folder: Path) -> Iterator[tuple[EmbeddedServer, str]]:
+    """A migrated server for one test, which may stop it or change its settings; and its URL."""
+    server = EmbeddedServer(open_folder / f"own-{next(_numbers)}")
+    try:
+        url = server.start()
+        migrations.upgrade(url)
+        yield server, url
+    finally:
+        server.stop()
+
+
 @contextlib.contextmanager
 def _clone(server_url: str, template: str) -> Iterator[str]:
     name = f"coordinator_test_{os.getpid()}_{next(_numbers)}"

@@ -161,14 +161,20 @@ QUEUE = (
 )
 
 
-@pytest.fixture
-def truth(database_url: str) -> Iterator[Truth]:
-    """With an instance that lives, and a queue."""
-    truth = Truth(database_url)
+@contextmanager
+def truth_of(url: str) -> Iterator[Truth]:
+    """Of a migrated store, which gets an instance that lives and a queue."""
+    truth = Truth(url)
     truth.run(INSTANCE)
     truth.run(QUEUE)
     yield truth
     truth.close()
+
+
+@pytest.fixture
+def truth(database_url: str) -> Iterator[Truth]:
+    with truth_of(database_url) as truth:
+        yield truth
 
 
 @pytest.fixture

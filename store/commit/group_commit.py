@@ -132,11 +132,9 @@ class GroupCommit:
             self._waiting.append((unit, octets))
             self._waiting_octets += octets + _UNIT_OCTETS
         else:
-            batch.units.append(unit)
-            try:
-                unit.write(batch)
-            except Exception:  # noqa: BLE001 - whatever it is, it is the unit's
-                self._next = self._without(batch, unit)
+            written = self._write(batch, unit)
+            if written is not batch:  # else the next batch may be another by now, as a write may add a unit
+                self._next = written
 
     def _write(self, batch: Batch, unit: Unit) -> Batch:
         """The batch, with the unit where that can be written."""

@@ -7,12 +7,10 @@ import random
 import signal
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import psycopg
 import pytest
 
-from store import migrations
 from store.embedded import EmbeddedServer, running_url
 from tests.acceptance.engine_client import Client
 from tests.acceptance.history import WORK, Consumer, History, Mover, Producer, Worker, decisions, left
@@ -115,22 +113,10 @@ def test_the_server_is_frozen_for_a_while(own_service: Service) -> None:
     _check(history, load, service, running_url(service.data_dir))
 
 
-@pytest.fixture
-def given(open_folder: Path) -> Iterator[tuple[EmbeddedServer, str]]:
-    """A server that is not the service's own, migrated."""
-    server = EmbeddedServer(open_folder / "given")
-    url = server.start()
-    try:
-        migrations.upgrade(url)
-        yield server, url
-    finally:
-        server.stop()
-
-
 @pytest.mark.rule("T8", "H4", "H13")
 @pytest.mark.parametrize("stop", ["fast", "immediate"])
-def test_a_given_server_is_stopped_and_started(given: tuple[EmbeddedServer, str], stop: str) -> None:
-    server, url = given
+def test_a_given_server_is_stopped_and_started(own_server: tuple[EmbeddedServer, str], stop: str) -> None:
+    server, url = own_server
     ways: dict[str, Callable[[], None]] = {"fast": server.stop, "immediate": lambda: server.stop(grace_seconds=0)}
     with running_service({"database_url": url}) as service:
         history = History()

@@ -462,7 +462,7 @@ STEPS = st.lists(
 _count = itertools.count()
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(steps=STEPS)
 def test_any_history(begin: Begin, address: str, steps: list[tuple[str, Any]]) -> None:
     """Against a model: of the groups that a consumer may be given, it is given the first of one."""

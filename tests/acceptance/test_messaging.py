@@ -325,7 +325,7 @@ def _bare(octets: bytes) -> bytes:
 
 
 @pytest.mark.rule("P10", "P14")
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(edits=st.lists(st.tuples(st.integers(0, len(_WELL_FORMED) - 1), st.integers(0, 255)), max_size=4), cut=st.data())
 def test_mutated_messages_are_taken_whole_or_refused(service: Service, edits: Any, cut: Any) -> None:
     """Part 3, section 3.2: each is accepted and comes out as it went in, or is a decode error; the link lives."""

@@ -194,7 +194,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(steps=STEPS)
 def test_any_history(begin: Begin, steps: list[tuple[str, int | None]]) -> None:
     """Against a model that is a sorted list."""

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from uuid import UUID
 
 import psycopg
 import pytest
 
-from store import decisions, migrations, partitions
+from store import decisions, partitions
 from store.database import connected
 from store.decisions import MOST_WAITING, Decision, Decisions
 from store.embedded import EmbeddedServer
@@ -170,44 +169,39 @@ def test_questions_that_wait_are_bounded(asker: Asker) -> None:
 
 
 @pytest.mark.rule("T8", "T11")
-def test_a_decision_that_no_standby_has_is_not_told(open_folder: Path, txn_id: bytes) -> None:
+def test_a_decision_that_no_standby_has_is_not_told(own_server: tuple[EmbeddedServer, str], txn_id: bytes) -> None:
     """It can be seen, as the server process that waited for the standby was ended."""
-    server = EmbeddedServer(open_folder / "unreplicated")
-    url = server.start()
-    try:
-        migrations.upgrade(url)
-        with connected(url) as connection:
-            partitions.make_ahead(connection)
-        truth = Truth(url)
-        truth.run("set synchronous_commit = local")
-        truth.run("alter system set synchronous_standby_names = 'nowhere'")
-        truth.run("select pg_reload_conf()")
-        asker = Asker(url)
-        asker.loop.run_until(lambda: truth.rows("show synchronous_standby_names") == [("nowhere",)])
-        waiting = "select pid from pg_stat_activity where wait_event = 'SyncRep'"
+    _, url = own_server
+    with connected(url) as connection:
+        partitions.make_ahead(connection)
+    truth = Truth(url)
+    truth.run("set synchronous_commit = local")
+    truth.run("alter system set synchronous_standby_names = 'nowhere'")
+    truth.run("select pg_reload_conf()")
+    asker = Asker(url)
+    asker.loop.run_until(lambda: truth.rows("show synchronous_standby_names") == [("nowhere",)])
+    waiting = "select pid from pg_stat_activity where wait_event = 'SyncRep'"
 
-        def commit() -> None:
-            try:
-                with psycopg.connect(url) as other:
-                    _decide(other, txn_id, "commit")
-            except psycopg.OperationalError:
-                pass  # ended while it waited
+    def commit() -> None:
+        try:
+            with psycopg.connect(url) as other:
+                _decide(other, txn_id, "commit")
+        except psycopg.OperationalError:
+            pass  # ended while it waited
 
-        committing = threading.Thread(target=commit)
-        committing.start()
-        asker.loop.run_until(lambda: len(truth.rows(waiting)) == 1)
-        truth.run(f"select pg_terminate_backend(pid) from ({waiting}) w")
-        committing.join()
-        assert txn_id in truth.ops()
-        asker.ask(txn_id)
-        asker.loop.run_until(lambda: len(truth.rows(waiting)) == 1)
-        asker.loop.run_for(0.5)
-        assert not asker.heard
-        truth.run("alter system reset synchronous_standby_names")
-        truth.run("select pg_reload_conf()")
-        asker.loop.run_until(lambda: asker.heard)
-        assert asker.heard == [(txn_id, Decision("commit", ""))]
-        asker.close()
-        truth.close()
-    finally:
-        server.stop()
+    committing = threading.Thread(target=commit)
+    committing.start()
+    asker.loop.run_until(lambda: len(truth.rows(waiting)) == 1)
+    truth.run(f"select pg_terminate_backend(pid) from ({waiting}) w")
+    committing.join()
+    assert txn_id in truth.ops()
+    asker.ask(txn_id)
+    asker.loop.run_until(lambda: len(truth.rows(waiting)) == 1)
+    asker.loop.run_for(0.5)
+    assert not asker.heard
+    truth.run("alter system reset synchronous_standby_names")
+    truth.run("select pg_reload_conf()")
+    asker.loop.run_until(lambda: asker.heard)
+    assert asker.heard == [(txn_id, Decision("commit", ""))]
+    asker.close()
+    truth.close()

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import threading
-from pathlib import Path
 
 import psycopg
 import pytest
 
-from store import migrations, recovery
+from store import recovery
 from store.commit.batch import Batch
 from store.database import connected
 from store.embedded import EmbeddedServer
 from store.errors import AlreadyDecided
 from store.tables import SCHEMA
 from tests.fix_proxy import Proxy
-from tests.fix_store_driver import GROUP, INSTANCE, ME, QUEUE, Post, Retire, Store, Truth, running
+from tests.fix_store_driver import GROUP, ME, Post, Retire, Store, Truth, running, truth_of
 
 
 class RollBack(Post):
@@ -169,37 +168,30 @@ def test_giving_up_waits_for_the_batch_under_way(store: Store, truth: Truth, dat
 
 
 @pytest.mark.rule("T8", "H4")
-def test_a_commit_that_waits_for_its_standby_is_not_answered_because_it_is_seen(open_folder: Path) -> None:
+def test_a_commit_that_waits_for_its_standby_is_not_answered_because_it_is_seen(
+    own_server: tuple[EmbeddedServer, str],
+) -> None:
     """The server process that waits is ended: its transaction can be seen from then on, and no standby has it."""
-    server = EmbeddedServer(open_folder / "standby")
-    url = server.start()
-    try:
-        migrations.upgrade(url)
-        truth = Truth(url)
-        truth.run(INSTANCE)
-        truth.run(QUEUE)
-        with running(url) as store:
-            store.add(Post(store))
-            store.settle()
-            truth.run("set synchronous_commit = local")
-            truth.run("alter system set synchronous_standby_names = 'nowhere'")
-            truth.run("select pg_reload_conf()")
-            store.loop.run_until(lambda: truth.rows("show synchronous_standby_names") == [("nowhere",)])
-            waiting = "select count(*) from pg_stat_activity where wait_event = 'SyncRep'"
-            unit = Post(store)
-            store.add(unit)
-            store.loop.run_until(lambda: truth.rows(waiting) == [(1,)])
-            assert unit.txn_id not in truth.ops()
-            assert truth.kill_backends() == 1
-            store.loop.run_until(lambda: unit.txn_id in truth.ops())
-            store.loop.run_until(lambda: truth.rows(waiting) == [(1,)])
-            store.loop.run_for(0.5)
-            assert unit.heard == []
-            truth.run("alter system reset synchronous_standby_names")
-            truth.run("select pg_reload_conf()")
-            store.settle()
-            assert unit.heard == [None]
-            assert unit.written == 1
-        truth.close()
-    finally:
-        server.stop()
+    _, url = own_server
+    with truth_of(url) as truth, running(url) as store:
+        store.add(Post(store))
+        store.settle()
+        truth.run("set synchronous_commit = local")
+        truth.run("alter system set synchronous_standby_names = 'nowhere'")
+        truth.run("select pg_reload_conf()")
+        store.loop.run_until(lambda: truth.rows("show synchronous_standby_names") == [("nowhere",)])
+        waiting = "select count(*) from pg_stat_activity where wait_event = 'SyncRep'"
+        unit = Post(store)
+        store.add(unit)
+        store.loop.run_until(lambda: truth.rows(waiting) == [(1,)])
+        assert unit.txn_id not in truth.ops()
+        assert truth.kill_backends() == 1
+        store.loop.run_until(lambda: unit.txn_id in truth.ops())
+        store.loop.run_until(lambda: truth.rows(waiting) == [(1,)])
+        store.loop.run_for(0.5)
+        assert unit.heard == []
+        truth.run("alter system reset synchronous_standby_names")
+        truth.run("select pg_reload_conf()")
+        store.settle()
+        assert unit.heard == [None]
+        assert unit.written == 1

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import random
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 
-from store import migrations, queries
+from store import queries
 from store.commit import group_commit
 from store.commit.batch import Batch
 from store.commit.group_commit import Limits
@@ -20,7 +19,7 @@ from store.ids import id_at
 from store.partitions import op_id_at
 from store.tables import SCHEMA
 from tests.fix_proxy import Proxy
-from tests.fix_store_driver import GROUP, INSTANCE, ME, QUEUE, Asking, Nothing, Post, Retire, Store, Truth, running
+from tests.fix_store_driver import GROUP, ME, Asking, Nothing, Post, Retire, Store, Truth, running, truth_of
 
 
 class PostOf(Post):
@@ -418,39 +417,30 @@ def test_server_processes_killed_at_random_moments(store: Store, truth: Truth) -
 
 
 @pytest.mark.rule("T8", "H13")
-def test_postgresql_stopped_and_started(open_folder: Path) -> None:
-    server = EmbeddedServer(open_folder / "stopped")
-    url = server.start()
-    try:
-        migrations.upgrade(url)
-        truth = Truth(url)
-        truth.run(INSTANCE)
-        truth.run(QUEUE)
-        truth.close()
-        with running(url) as store:
-            units = []
-            for round_ in range(3):
-                batch = [Post(store) for _ in range(50)]
-                units += batch
-                store.add(*batch)
-                for _ in range(round_):
-                    store.loop.turn(0.001)
-                server.stop(grace_seconds=0)
-                more = [Post(store) for _ in range(50)]
-                units += more
-                store.add(*more)
-                heard = len(store.heard)
-                store.loop.run_for(0.3)
-                assert len(store.heard) - heard <= 50  # of the batch before, which may have been committed
-                assert not any(unit.heard for unit in more)
-                server.start()
-            store.settle()
-            assert store.heard == units
-            truth = Truth(url)
-            assert truth.halves() == sorted(id_ for unit in units for id_ in unit.ids)
-            truth.close()
-    finally:
-        server.stop()
+def test_postgresql_stopped_and_started(own_server: tuple[EmbeddedServer, str]) -> None:
+    server, url = own_server
+    with truth_of(url), running(url) as store:
+        units = []
+        for round_ in range(3):
+            batch = [Post(store) for _ in range(50)]
+            units += batch
+            store.add(*batch)
+            for _ in range(round_):
+                store.loop.turn(0.001)
+            server.stop(grace_seconds=0)
+            more = [Post(store) for _ in range(50)]
+            units += more
+            store.add(*more)
+            heard = len(store.heard)
+            store.loop.run_for(0.3)
+            assert len(store.heard) - heard <= 50  # of the batch before, which may have been committed
+            assert not any(unit.heard for unit in more)
+            server.start()
+        store.settle()
+        assert store.heard == units
+    truth = Truth(url)
+    assert truth.halves() == sorted(id_ for unit in units for id_ in unit.ids)
+    truth.close()
 
 
 _FAILING = """

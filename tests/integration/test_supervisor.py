@@ -14,7 +14,7 @@ import psycopg
 import pytest
 from sqlalchemy import Connection, text
 
-from store import migrations, recovery
+from store import recovery
 from store.embedded import EmbeddedServer, running_url
 from tests.fix_command import Command, Serve, Serving, alive, answers
 
@@ -323,15 +323,10 @@ def test_a_worker_that_meets_another_schema_ends_the_service(
     assert service.end(None) == 2
 
 
-def test_too_few_connections_are_said_at_the_start(serve: Serve, open_folder: Path) -> None:
-    server = EmbeddedServer(open_folder / "few")
-    try:
-        url = server.start()
-        migrations.upgrade(url)
-        reason = _refused(serve("--database-url", url, "--workers", "66"))
-        assert re.match(r"66 workers need 267 connections to the database and 19\d are left: .*max_connections", reason)
-    finally:
-        server.stop()
+def test_too_few_connections_are_said_at_the_start(serve: Serve, own_server: tuple[EmbeddedServer, str]) -> None:
+    _, url = own_server
+    reason = _refused(serve("--database-url", url, "--workers", "66"))
+    assert re.match(r"66 workers need 267 connections to the database and 19\d are left: .*max_connections", reason)
 
 
 def test_an_address_that_others_can_reach_is_warned_of(serve: Serve, database_url: str) -> None:

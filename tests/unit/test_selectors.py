@@ -133,7 +133,7 @@ def _properties(row: dict[str, Any]) -> dict[str, Any]:
     return {name: wire.get(name, str)(value) for name, value in row.items() if value is not None}
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.integers(0, 1 << 32))
 def test_ten_thousand_expressions_mean_what_sqlite_means(seed: int) -> None:
     """A hundred seeds with a hundred expressions each, on ten messages."""

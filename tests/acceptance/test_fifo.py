@@ -19,8 +19,9 @@ from hypothesis import strategies as st
 from tests.fix_service import Service, running_service
 from tests.fix_wire import Begin, BeginAt
 from tests.wire.frames import Accepted, Modified, Rejected, Released, Source, State, Target
+from tests.wire.links import Delivery, Receiver, Sender
 from tests.wire.messages import MESSAGE_ANNOTATIONS, VALUE, Header, Properties, section
-from tests.wire.peer import Delivery, Receiver, Sender, Session
+from tests.wire.peer import Session
 from tests.wire.queues import select
 from tests.wire.types import Int, Symbol, Timestamp
 

@@ -27,8 +27,9 @@ from tests.wire.frames import (
     State,
     TransactionalState,
 )
+from tests.wire.links import Receiver, Sender
 from tests.wire.messages import APPLICATION_PROPERTIES, MESSAGE_ANNOTATIONS, Header, data, section
-from tests.wire.peer import Ended, Peer, Receiver, Sender, Session
+from tests.wire.peer import Ended, Peer, Session
 from tests.wire.queues import dead_letters, select
 from tests.wire.types import Symbol, UInt
 from tests.workers import Worker

@@ -10,8 +10,9 @@ import pytest
 from tests.acceptance.attacks import MIB, Memory
 from tests.fix_service import Service, running_service
 from tests.wire.frames import Accepted, Released, TransactionalState
+from tests.wire.links import Delivery, Receiver
 from tests.wire.messages import data
-from tests.wire.peer import Delivery, Peer, Receiver, Session
+from tests.wire.peer import Peer, Session
 from tests.wire.queues import condition, post
 
 #: limits.memory_bytes has six parts; deliveries of so many octets fill one before they use up a link's unsettled ones

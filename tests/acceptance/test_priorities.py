@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from tests.fix_service import Service, running_service
 from tests.fix_wire import Begin, BeginAt
 from tests.wire.frames import Accepted, Modified, Released, Source
+from tests.wire.links import Delivery, Sender
 from tests.wire.messages import VALUE, Header, section
-from tests.wire.peer import Delivery, Sender
 from tests.wire.queues import select
 from tests.wire.types import Int
 

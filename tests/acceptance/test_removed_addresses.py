@@ -16,8 +16,9 @@ from store.ids import id_at
 from tests.fix_service import PATIENCE, Service
 from tests.fix_wire import Ask, Begin
 from tests.wire.frames import Accepted, Rejected, Source, Target
+from tests.wire.links import Receiver
 from tests.wire.messages import Properties, data
-from tests.wire.peer import Receiver, Session
+from tests.wire.peer import Session
 from tests.wire.queues import condition
 
 DELETED = "amqp:resource-deleted"

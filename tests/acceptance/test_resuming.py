@@ -13,8 +13,9 @@ import pytest
 
 from tests.fix_wire import Begin
 from tests.wire.frames import RECEIVER, Accepted, Attach, Received, Source, Target
+from tests.wire.links import Receiver
 from tests.wire.messages import Properties, data
-from tests.wire.peer import Receiver, Session
+from tests.wire.peer import Session
 from tests.wire.queues import post
 from tests.wire.types import Described, Symbol, UInt, ULong
 

@@ -11,8 +11,9 @@ import pytest
 from tests.fix_service import Service, running_service
 from tests.fix_wire import Ask, Begin
 from tests.wire.frames import RECEIVER, Accepted, Attach, Detach, Modified, Released, Source, Target
+from tests.wire.links import Delivery, Sender
 from tests.wire.messages import APPLICATION_PROPERTIES, VALUE, Header, section
-from tests.wire.peer import PATIENCE, Delivery, Peer, Sender, Session
+from tests.wire.peer import PATIENCE, Peer, Session
 from tests.wire.queues import NO_LOCAL, SELECTOR, filtered, select
 from tests.wire.types import Described, Int, Symbol
 

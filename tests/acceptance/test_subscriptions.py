@@ -8,8 +8,9 @@ import pytest
 
 from tests.fix_wire import Ask, Begin
 from tests.wire.frames import Accepted, Rejected, Source, Target
+from tests.wire.links import Receiver, Sender
 from tests.wire.messages import data
-from tests.wire.peer import Receiver, Sender, Session
+from tests.wire.peer import Session
 from tests.wire.queues import dead_letters, post
 from tests.wire.types import Symbol
 

@@ -13,8 +13,8 @@ from tests.wire.frames import (
     Transfer,
     frame,
 )
+from tests.wire.links import Receiver
 from tests.wire.messages import VALUE, data, section
-from tests.wire.peer import Receiver
 from tests.wire.queues import post
 from tests.wire.types import Symbol
 

@@ -12,8 +12,11 @@ import psycopg
 
 from tests.fix_service import PATIENCE
 from tests.model import truth
-from tests.model.model import QUEUES, Label, Model, Receiver
+from tests.model.model import Model
+from tests.model.possible import allows, waits
+from tests.model.state import QUEUES, Label, Receiver
 from tests.model.steps import AttachReceiver, Close, Detach, Open, Retire, Step, Take
+from tests.model.verdicts import crashed, differences
 
 _histories = itertools.count(1)
 _EVERYTHING = 1000
@@ -58,7 +61,7 @@ class Driver(ABC):
 
     def do(self, step: Step) -> None:
         """One step, in the service and in the model."""
-        if self.model.allows(step):
+        if allows(self.model, step):
             self.steps += 1
             self._guarded(step)
 
@@ -90,7 +93,7 @@ class Driver(ABC):
             raise
 
     def _both(self, step: Step) -> None:
-        if self.model.waits(step):
+        if waits(self.model, step):
             self.settle()
         places = self._places(step)
         self.perform(step, ("answer", self.model.apply(step)), places)
@@ -171,7 +174,7 @@ class Driver(ABC):
             assert time.monotonic() < deadline, f"no letter for {stored.failed}"
             self.pause()
             stored = truth.stored(self.truth, self.history, self.txn_ids)
-        wrong = self.model.differences(stored.ops, stored.queues, stored.dead)
+        wrong = differences(self.model, stored.ops, stored.queues, stored.dead)
         assert not wrong, wrong
 
     def pause(self) -> None:
@@ -181,6 +184,6 @@ class Driver(ABC):
     def survey(self) -> None:
         """After a crash: the store is as it may be."""
         stored = truth.stored(self.truth, self.history, self.txn_ids)
-        wrong = self.model.crashed(stored.ops, stored.found)
+        wrong = crashed(self.model, stored.ops, stored.found)
         self.heard.clear()
         assert not wrong, wrong

@@ -29,7 +29,7 @@ from store.database import connected
 from tests.fix_loop import EpollLoop
 from tests.model import truth
 from tests.model.driver import Driver
-from tests.model.model import MAX_ATTEMPTS, MOST_POSTS, WINDOW, Label, in_txn, rejected
+from tests.model.state import MAX_ATTEMPTS, MOST_POSTS, WINDOW, Label, in_txn, rejected
 from tests.model.steps import (
     NEVER_DECLARED,
     AttachControl,

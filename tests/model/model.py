@@ -8,14 +8,41 @@ anonymous relay, deliveries in several frames, consumers that are sent settled d
 takes when it says so), more than one live instance with consumers, and limits of memory. A client does not speak of a
 delivery while a decision on it is under way, except to name the same transaction again (T34): the standard gives no
 order for it. Nor does it settle without a state what it has given one before.
+
+One file because it is one state machine, which is read against the rules from top to bottom.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
+from tests.model.state import (
+    ACCEPTED,
+    DECODE_ERROR,
+    ILLEGAL_STATE,
+    KIND,
+    MAX_ATTEMPTS,
+    MOST_POSTS,
+    QUEUES,
+    RELEASED,
+    RESOURCE_LIMIT_EXCEEDED,
+    ROLLBACK,
+    TIMEOUT,
+    UNKNOWN_ID,
+    Control,
+    Delivery,
+    Due,
+    Label,
+    Link,
+    Message,
+    Receiver,
+    Sender,
+    Stored,
+    Txn,
+    in_txn,
+    rejected,
+)
 from tests.model.steps import (
-    NEVER_DECLARED,
     AttachControl,
     AttachReceiver,
     AttachSender,
@@ -36,165 +63,6 @@ from tests.model.steps import (
     Step,
     Take,
 )
-
-#: What the drivers set up the service with.
-QUEUES = 2
-MAX_ATTEMPTS = 3
-MOST_POSTS = 3
-#: Messages that a consumer has refused, in memory where it could take others; fewer than a window holds.
-MOST_REFUSED = 3
-WINDOW = 4
-
-ACCEPTED, RELEASED = "accepted", "released"
-#: As the service says it when it settles a delivery.
-KIND = {
-    Outcome.ACCEPTED: "accepted",
-    Outcome.REJECTED: "rejected",
-    Outcome.RELEASED: "released",
-    Outcome.MARKED: "modified",
-    Outcome.FAILED: "modified",
-    Outcome.ELSEWHERE: "modified",
-    Outcome.FAILED_ELSEWHERE: "modified",
-}
-ILLEGAL_STATE = "amqp:illegal-state"
-DECODE_ERROR = "amqp:decode-error"
-RESOURCE_LIMIT_EXCEEDED = "amqp:resource-limit-exceeded"
-UNKNOWN_ID = "amqp:transaction:unknown-id"
-ROLLBACK = "amqp:transaction:rollback"
-TIMEOUT = "amqp:transaction:timeout"
-
-
-def rejected(condition: str) -> str:
-    return f"rejected {condition}"
-
-
-def in_txn(answer: str) -> str:
-    return f"in the transaction: {answer}"
-
-
-#: ("answer", step), ("decided", step): the second one to a post (T25), ("settled", delivery): the service settles it.
-Label = tuple[str, int]
-
-
-@dataclass(eq=False)
-class Link:
-    number: int
-    connection: int
-    session: int
-    open: bool = True
-    #: of the detach, where the service sent it
-    condition: str | None = None
-
-
-@dataclass(eq=False)
-class Control(Link):
-    hasty: bool = False
-
-
-@dataclass(eq=False)
-class Sender(Link):
-    queue: int = 0
-    second: bool = False
-
-
-@dataclass(eq=False)
-class Receiver(Link):
-    queue: int = 0
-    deliveries: list[Delivery] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class Stored:
-    """``place``: "queue", "dead" (its letter is written or will be), or "nowhere". ``least``, ``most``: attempts.
-
-    ``marked``: a consumer's annotation is on it.
-    """
-
-    place: str
-    least: int = 0
-    most: int = 0
-    marked: bool = False
-
-    def holds(self, place: str, attempts: int, marked: bool) -> bool:
-        if place != "queue":
-            return self.place == place
-        return self.place == place and self.least <= attempts <= self.most and self.marked is marked
-
-    def survived(self, *, sent: bool) -> Stored:
-        """After a crash, which alone uses up no attempts; an entry that was not sent may count as sent (D5)."""
-        if self.place != "queue":
-            return self
-        least = max(self.least, min(self.least + 1, MAX_ATTEMPTS - 1)) if sent else self.least
-        return replace(self, least=least, most=max(self.most, min(self.most + 1, MAX_ATTEMPTS - 1)))
-
-
-@dataclass(eq=False)
-class Message:
-    number: int
-    queue: int
-    stored: Stored
-    #: the delivery that holds it
-    delivery: Delivery | None = None
-    #: receivers that it is not to come to again
-    refused_by: set[int] = field(default_factory=set)
-    #: before what is not known to be durable yet, and whether a consumer had it then; the transaction that changed it
-    before: tuple[Stored, bool] | None = None
-    changed_by: Txn | None = None
-
-
-@dataclass(eq=False)
-class Delivery:
-    number: int
-    receiver: Receiver
-    message: Message
-    txn: Txn | None = None
-    outcome: Outcome = Outcome.NONE
-    #: the last transaction that let it go, undecided
-    last_txn: Txn | None = None
-    #: the client says no more of it: it has settled it, or given a plain outcome
-    closed: bool = False
-    #: the client has said something of it
-    spoken_of: bool = False
-    #: by the client
-    settled: bool = False
-    #: the service has settled it
-    done: bool = False
-
-
-@dataclass(eq=False)
-class Txn:
-    number: int
-    connection: int
-    control: Control
-    state: str = "active"
-    posts: list[tuple[int, int]] = field(default_factory=list)
-    retired: list[Delivery] = field(default_factory=list)
-    unsettled: list[tuple[Sender, int]] = field(default_factory=list)
-    timed_out: bool = False
-    #: the condition of what made it rollback-only
-    refused: str | None = None
-    #: somebody else has rolled it back
-    decided: bool = False
-    #: what the store remembers
-    op: str | None = None
-    #: whether the store may not have it yet
-    pending: bool = False
-
-    @property
-    def open(self) -> bool:
-        return self.state in ("active", "rollback-only")
-
-    @property
-    def empty(self) -> bool:
-        return not self.posts and not self.retired
-
-
-@dataclass(frozen=True)
-class Due:
-    """An answer: one of ``allowed``; None among them: it may not come."""
-
-    allowed: frozenset[str | None]
-    link: int
 
 
 class Model:
@@ -238,62 +106,6 @@ class Model:
             and not (each.spoken_of and step.txn is None and step.outcome is Outcome.NONE)
         ]
 
-    def allows(self, step: Step) -> bool:
-        """A shorter history may have lost what a step needs; then it is passed over."""
-        match step:
-            case Open():
-                return step.connection not in self.connections
-            case Close():
-                return step.connection in self.connections
-            case End():
-                return (step.connection, step.session) in self.sessions
-            case AttachControl() | AttachSender() | AttachReceiver():
-                return step.link not in self.links and step.connection in self.connections
-            case Detach():
-                return self.is_open(step.link, Link)
-            case Declare():
-                return self.is_open(step.control, Control) and step.txn not in self.txns
-            case Post():
-                return (
-                    self.is_open(step.sender, Sender)
-                    and step.message not in self.messages
-                    and self._knows(step.txn)
-                    and not any(step.message == number for txn in self.txns.values() for _, number in txn.posts)
-                )
-            case Take():
-                return self.is_open(step.receiver, Receiver)
-            case Retire():
-                return self.is_open(step.receiver, Receiver) and self._knows(step.txn) and self._may_retire(step)
-            case Discharge():
-                return self.is_open(step.control, Control) and self._knows(step.txn)
-            case Overdue():
-                return step.txn in self.txns and self.txns[step.txn].open
-            case Decide():
-                txn = self.txns.get(step.txn)
-                return txn is not None and txn.open and not txn.empty and not txn.decided
-            case Settle() | Crash() | Restart():
-                return True
-
-    def _may_retire(self, step: Retire) -> bool:
-        named = self.named(step)
-        if step.outcome in (Outcome.ELSEWHERE, Outcome.FAILED_ELSEWHERE):
-            receiver = self.links[step.receiver]
-            assert isinstance(receiver, Receiver)
-            refused = [message for message in self.queues[receiver.queue] if message.refused_by]
-            return 0 < len(named) <= MOST_REFUSED - len(refused)
-        return bool(named)
-
-    def _knows(self, txn: int | None) -> bool:
-        return txn is None or txn == NEVER_DECLARED or txn in self.txns
-
-    def waits(self, step: Step) -> bool:
-        """Whether the clients wait for every answer before they do this."""
-        if isinstance(step, Retire):
-            return any(
-                each.txn.pending for each in self.named(step) if each.txn is not None and each.txn.number != step.txn
-            ) or any(each.last_txn.pending for each in self.named(step) if each.last_txn is not None)
-        return isinstance(step, Take | Decide | Overdue | Settle | Restart)
-
     # -- steps
 
     def apply(self, step: Step) -> int:
@@ -332,11 +144,9 @@ class Model:
             case Decide():
                 self.txns[step.txn].decided = True
             case Restart():
-                for connection in sorted(self.connections):
-                    self._close(connection)
-                self._forget_times()
+                self.end_all()
             case Settle() | Crash():
-                pass  # settled() and crashed() follow
+                pass  # Model.settled and verdicts.crashed follow
         return self.step
 
     def _attach(self, link: Link) -> None:
@@ -391,7 +201,10 @@ class Model:
         txn.timed_out = True
         self._roll_back(txn)
 
-    def _forget_times(self) -> None:
+    def end_all(self) -> None:
+        """The instance ends, and with it every connection."""
+        for connection in sorted(self.connections):
+            self._close(connection)
         for txn in self.txns.values():
             txn.timed_out = False
 
@@ -601,60 +414,3 @@ class Model:
         self._unsure.clear()
         for txn in self.txns.values():
             txn.pending = False
-
-    def crashed(self, ops: dict[int, str], found: dict[int, tuple[str, int, bool]]) -> list[str]:
-        """What the store holds after it, by transaction and by message (place, attempts, mark); what of it cannot be.
-
-        What was under way may have been done or not; a transaction in full or not at all (H13).
-        """
-        wrong = []
-        for txn in self.txns.values():
-            op = ops.get(txn.number)
-            allowed = {txn.op, None} if txn.pending else {"rollback" if txn.decided else txn.op}
-            if op not in allowed:
-                wrong.append(f"transaction {txn.number}: decided {op}, not one of {allowed}")
-            if txn.open or (txn.pending and op is None):
-                txn.state = "rolled-back"
-            txn.op = op
-        for message in list(self.messages.values()):
-            states = []
-            changed_by = message.changed_by
-            if message.before is None or changed_by is None or changed_by.op is not None:
-                states.append(message.stored.survived(sent=message.delivery is not None))
-            if message.before is not None and (changed_by is None or changed_by.op is None):
-                states.append(message.before[0].survived(sent=message.before[1]))
-            place, attempts, marked = found.get(message.number, ("nowhere", 0, False))
-            if not any(state.holds(place, attempts, marked) for state in states):
-                wrong.append(f"message {message.number}: {(place, attempts, marked)}, not one of {states}")
-            message.stored = Stored(place, attempts, attempts, marked)
-            message.delivery = None
-        wrong += [f"message {number}: it was never committed" for number in found.keys() - self.messages.keys()]
-        for link in self.links.values():
-            if isinstance(link, Receiver):
-                for each in link.deliveries:
-                    each.done = each.closed = True
-        for connection in sorted(self.connections):
-            self._close(connection)
-        self._forget_times()
-        self.settled()
-        return wrong
-
-    def differences(self, ops: dict[int, str], queues: list[list[tuple[int, int, bool]]], dead: set[int]) -> list[str]:
-        """What the settled store must hold, and does not: ops, (message, attempts, mark) in order, dead letters."""
-        wrong = []
-        for txn in self.txns.values():
-            op = "rollback" if txn.decided else txn.op
-            if ops.get(txn.number) != op:
-                wrong.append(f"transaction {txn.number}: the store says {ops.get(txn.number)}, not {op}")
-        for number, queue in enumerate(self.queues):
-            wanted = [message for message in queue if message.stored.place == "queue"]
-            found = queues[number]
-            if [each.number for each in wanted] != [each for each, _, _ in found] or not all(
-                message.stored.holds("queue", attempts, marked)
-                for message, (_, attempts, marked) in zip(wanted, found, strict=True)
-            ):
-                wrong.append(f"queue {number}: {found}, not {[(each.number, each.stored) for each in wanted]}")
-        wanted_dead = {each.number for each in self.messages.values() if each.stored.place == "dead"}
-        if dead != wanted_dead:
-            wrong.append(f"dead letters: {sorted(dead)}, not {sorted(wanted_dead)}")
-        return wrong

@@ -11,7 +11,7 @@ from store.embedded import running_url
 from tests.fix_service import Service
 from tests.model import truth
 from tests.model.driver import Driver
-from tests.model.model import MAX_ATTEMPTS, MOST_POSTS, TIMEOUT, WINDOW, Label, in_txn, rejected
+from tests.model.state import MAX_ATTEMPTS, MOST_POSTS, TIMEOUT, WINDOW, Label, in_txn, rejected
 from tests.model.steps import (
     NEVER_DECLARED,
     AttachControl,
@@ -34,7 +34,7 @@ from tests.model.steps import (
     Step,
     Take,
 )
-from tests.wire import frames, peer
+from tests.wire import frames, links
 from tests.wire.frames import (
     Accepted,
     Declared,
@@ -106,11 +106,11 @@ class OverTheWire(Driver):
         #: a session of each connection for questions alone
         self.aside: dict[int, Session] = {}
         self.sessions: dict[tuple[int, int], Session] = {}
-        self.links: dict[int, peer.Link] = {}
+        self.links: dict[int, links.Link] = {}
         #: what came on each receiver
-        self.deliveries: dict[int, list[peer.Delivery]] = {}
+        self.deliveries: dict[int, list[links.Delivery]] = {}
         #: posts, declares and discharges: their sender and delivery id
-        self._asked: dict[Label, tuple[peer.Sender, int]] = {}
+        self._asked: dict[Label, tuple[links.Sender, int]] = {}
         #: those of them that have their first answer
         self._answered: set[Label] = set()
         self._last = -1
@@ -196,7 +196,7 @@ class OverTheWire(Driver):
                 self._retire(step, places)
             case Discharge():
                 control = self.links[step.control]
-                assert isinstance(control, peer.Control)
+                assert isinstance(control, links.Control)
                 body = frames.Discharge(txn_id=self.txn_id(step.txn), fail=step.fail)
                 self._asked[label] = (control, control.request(body))
             case Decide():
@@ -255,7 +255,7 @@ class OverTheWire(Driver):
 
     def _declare(self, step: Declare, label: Label) -> None:
         control = self.links[step.control]
-        assert isinstance(control, peer.Control)
+        assert isinstance(control, links.Control)
         self.txn_ids[step.txn] = control.declare()
         self.say(label, "declared")
         link = self.model.links[step.control]
@@ -268,7 +268,7 @@ class OverTheWire(Driver):
 
     def _post(self, step: Post, label: Label) -> None:
         sender = self.links[step.sender]
-        assert isinstance(sender, peer.Sender)
+        assert isinstance(sender, links.Sender)
         number = sender.post(
             truth.octets(step.message, malformed=step.malformed),
             txn=None if step.txn is None else self.txn_id(step.txn),
@@ -279,7 +279,7 @@ class OverTheWire(Driver):
 
     def _take(self, step: Take) -> None:
         receiver = self.links[step.receiver]
-        assert isinstance(receiver, peer.Receiver)
+        assert isinstance(receiver, links.Receiver)
         came = receiver.drain(step.most)
         self.deliveries[step.receiver] += came
         self.came([(int(each.body), each.count, "x-opt-mark" in each.message.annotations) for each in came])
@@ -326,7 +326,7 @@ class OverTheWire(Driver):
             self._sync(connection)
         self._collect()
 
-    def _hear(self, label: Label, sender: peer.Sender, number: int) -> None:
+    def _hear(self, label: Label, sender: links.Sender, number: int) -> None:
         answers = sender.session.answers[number]
         while not answers:
             if sender.detached is not None:
@@ -352,7 +352,7 @@ class OverTheWire(Driver):
             if not link.open or not another:
                 del self._asked[label]
         for number, end in self.links.items():
-            if isinstance(end, peer.Receiver):
+            if isinstance(end, links.Receiver):
                 self._settlements(number, end)
             error = None if end.detached is None else end.detached.error
             if error is not None and number not in self.detached:
@@ -360,7 +360,7 @@ class OverTheWire(Driver):
                 if end.session in self.sessions.values():
                     end.session.send(frames.Detach(handle=end.handle, closed=True))
 
-    def _settlements(self, number: int, receiver: peer.Receiver) -> None:
+    def _settlements(self, number: int, receiver: links.Receiver) -> None:
         wanted = self.model.links[number]
         for place, delivery in enumerate(self.deliveries[number]):
             found = receiver.session.settlements[delivery.id]

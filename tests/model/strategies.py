@@ -6,7 +6,9 @@ from collections.abc import Callable
 
 from hypothesis import strategies as st
 
-from tests.model.model import QUEUES, Control, Model, Receiver, Sender
+from tests.model.model import Model
+from tests.model.possible import allows, waits
+from tests.model.state import QUEUES, Control, Receiver, Sender
 from tests.model.steps import (
     NEVER_DECLARED,
     AttachControl,
@@ -29,6 +31,7 @@ from tests.model.steps import (
     Step,
     Take,
 )
+from tests.model.verdicts import crashed
 
 CONNECTIONS = (0, 1)
 SESSIONS = (0, 1)
@@ -162,12 +165,12 @@ def discharging(model: Model) -> Steps:
 
 
 def overdue(model: Model) -> Steps:
-    there = [step for step in map(Overdue, model.txns) if model.allows(step)]
+    there = [step for step in map(Overdue, model.txns) if allows(model, step)]
     return st.sampled_from(there) if there else None
 
 
 def deciding(model: Model) -> Steps:
-    there = [step for step in map(Decide, model.txns) if model.allows(step)]
+    there = [step for step in map(Decide, model.txns) if allows(model, step)]
     return st.sampled_from(there) if there else None
 
 
@@ -243,9 +246,9 @@ def histories(
 
 def imagine(model: Model, step: Step) -> None:
     """Go on as if all had gone the usual way."""
-    if not model.allows(step):
+    if not allows(model, step):
         return
-    if model.waits(step):
+    if waits(model, step):
         model.settled()
     model.apply(step)
     if isinstance(step, Take):
@@ -261,4 +264,4 @@ def imagine(model: Model, step: Step) -> None:
             )
             for each in model.messages.values()
         }
-        model.crashed({**ops, **{txn.number: "rollback" for txn in model.txns.values() if txn.decided}}, found)
+        crashed(model, {**ops, **{txn.number: "rollback" for txn in model.txns.values() if txn.decided}}, found)

@@ -9,7 +9,7 @@ from uuid import UUID
 import psycopg
 
 from store.tables import SCHEMA
-from tests.model.model import QUEUES
+from tests.model.state import QUEUES
 from tests.wire.messages import Message, data
 
 MALFORMED = b"\x00\x53\x77"

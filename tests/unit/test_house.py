@@ -43,8 +43,6 @@ LONG_FILES = frozenset(
         "tests/fuzz/grammar.py",
         "tests/integration/test_group_commit.py",
         "tests/model/in_process.py",
-        "tests/model/model.py",
-        "tests/wire/peer.py",
     }
 )
 LONG_FUNCTIONS = frozenset(

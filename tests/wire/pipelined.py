@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from itertools import count
 
 from tests.wire.frames import Accepted, Declare, Discharge, Disposition, Transfer, frame, parse
+from tests.wire.links import Control
 from tests.wire.messages import VALUE, section
-from tests.wire.peer import Control
 
 #: declares sent at once, then their discharges: within the control link's credit
 AT_ONCE = 400

@@ -7,8 +7,9 @@ from typing import Any
 
 from coordinator.address.addresses import dead_letter_name
 from tests.wire.frames import Accepted, Rejected, Source
+from tests.wire.links import Receiver
 from tests.wire.messages import data
-from tests.wire.peer import PATIENCE, Receiver, Session
+from tests.wire.peer import PATIENCE, Session
 from tests.wire.types import Described, Symbol, ULong
 
 SELECTOR, NO_LOCAL = ULong(0x468C_0000_0004), ULong(0x468C_0000_0003)

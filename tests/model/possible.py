@@ -1,0 +1,94 @@
+"""Which steps there can be in a state of the model, and which of them wait for every answer."""
+
+from __future__ import annotations
+
+from tests.model.model import Model
+from tests.model.state import (
+    MOST_REFUSED,
+    Control,
+    Link,
+    Receiver,
+    Sender,
+)
+from tests.model.steps import (
+    NEVER_DECLARED,
+    AttachControl,
+    AttachReceiver,
+    AttachSender,
+    Close,
+    Crash,
+    Decide,
+    Declare,
+    Detach,
+    Discharge,
+    End,
+    Open,
+    Outcome,
+    Overdue,
+    Post,
+    Restart,
+    Retire,
+    Settle,
+    Step,
+    Take,
+)
+
+
+def allows(model: Model, step: Step) -> bool:
+    """A shorter history may have lost what a step needs; then it is passed over."""
+    match step:
+        case Open():
+            return step.connection not in model.connections
+        case Close():
+            return step.connection in model.connections
+        case End():
+            return (step.connection, step.session) in model.sessions
+        case AttachControl() | AttachSender() | AttachReceiver():
+            return step.link not in model.links and step.connection in model.connections
+        case Detach():
+            return model.is_open(step.link, Link)
+        case Declare():
+            return model.is_open(step.control, Control) and step.txn not in model.txns
+        case Post():
+            return (
+                model.is_open(step.sender, Sender)
+                and step.message not in model.messages
+                and _knows(model, step.txn)
+                and not any(step.message == number for txn in model.txns.values() for _, number in txn.posts)
+            )
+        case Take():
+            return model.is_open(step.receiver, Receiver)
+        case Retire():
+            return model.is_open(step.receiver, Receiver) and _knows(model, step.txn) and _may_retire(model, step)
+        case Discharge():
+            return model.is_open(step.control, Control) and _knows(model, step.txn)
+        case Overdue():
+            return step.txn in model.txns and model.txns[step.txn].open
+        case Decide():
+            txn = model.txns.get(step.txn)
+            return txn is not None and txn.open and not txn.empty and not txn.decided
+        case Settle() | Crash() | Restart():
+            return True
+
+
+def _may_retire(model: Model, step: Retire) -> bool:
+    named = model.named(step)
+    if step.outcome in (Outcome.ELSEWHERE, Outcome.FAILED_ELSEWHERE):
+        receiver = model.links[step.receiver]
+        assert isinstance(receiver, Receiver)
+        refused = [message for message in model.queues[receiver.queue] if message.refused_by]
+        return 0 < len(named) <= MOST_REFUSED - len(refused)
+    return bool(named)
+
+
+def _knows(model: Model, txn: int | None) -> bool:
+    return txn is None or txn == NEVER_DECLARED or txn in model.txns
+
+
+def waits(model: Model, step: Step) -> bool:
+    """Whether the clients wait for every answer before they do this."""
+    if isinstance(step, Retire):
+        return any(
+            each.txn.pending for each in model.named(step) if each.txn is not None and each.txn.number != step.txn
+        ) or any(each.last_txn.pending for each in model.named(step) if each.last_txn is not None)
+    return isinstance(step, Take | Decide | Overdue | Settle | Restart)

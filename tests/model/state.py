@@ -1,0 +1,168 @@
+"""What the model keeps: links, messages, deliveries, transactions, and the answers that are due."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from tests.model.steps import (
+    Outcome,
+)
+
+#: What the drivers set up the service with.
+QUEUES = 2
+MAX_ATTEMPTS = 3
+MOST_POSTS = 3
+#: Messages that a consumer has refused, in memory where it could take others; fewer than a window holds.
+MOST_REFUSED = 3
+WINDOW = 4
+
+ACCEPTED, RELEASED = "accepted", "released"
+#: As the service says it when it settles a delivery.
+KIND = {
+    Outcome.ACCEPTED: "accepted",
+    Outcome.REJECTED: "rejected",
+    Outcome.RELEASED: "released",
+    Outcome.MARKED: "modified",
+    Outcome.FAILED: "modified",
+    Outcome.ELSEWHERE: "modified",
+    Outcome.FAILED_ELSEWHERE: "modified",
+}
+ILLEGAL_STATE = "amqp:illegal-state"
+DECODE_ERROR = "amqp:decode-error"
+RESOURCE_LIMIT_EXCEEDED = "amqp:resource-limit-exceeded"
+UNKNOWN_ID = "amqp:transaction:unknown-id"
+ROLLBACK = "amqp:transaction:rollback"
+TIMEOUT = "amqp:transaction:timeout"
+
+
+def rejected(condition: str) -> str:
+    return f"rejected {condition}"
+
+
+def in_txn(answer: str) -> str:
+    return f"in the transaction: {answer}"
+
+
+#: ("answer", step), ("decided", step): the second one to a post (T25), ("settled", delivery): the service settles it.
+Label = tuple[str, int]
+
+
+@dataclass(eq=False)
+class Link:
+    number: int
+    connection: int
+    session: int
+    open: bool = True
+    #: of the detach, where the service sent it
+    condition: str | None = None
+
+
+@dataclass(eq=False)
+class Control(Link):
+    hasty: bool = False
+
+
+@dataclass(eq=False)
+class Sender(Link):
+    queue: int = 0
+    second: bool = False
+
+
+@dataclass(eq=False)
+class Receiver(Link):
+    queue: int = 0
+    deliveries: list[Delivery] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Stored:
+    """``place``: "queue", "dead" (its letter is written or will be), or "nowhere". ``least``, ``most``: attempts.
+
+    ``marked``: a consumer's annotation is on it.
+    """
+
+    place: str
+    least: int = 0
+    most: int = 0
+    marked: bool = False
+
+    def holds(self, place: str, attempts: int, marked: bool) -> bool:
+        if place != "queue":
+            return self.place == place
+        return self.place == place and self.least <= attempts <= self.most and self.marked is marked
+
+    def survived(self, *, sent: bool) -> Stored:
+        """After a crash, which alone uses up no attempts; an entry that was not sent may count as sent (D5)."""
+        if self.place != "queue":
+            return self
+        least = max(self.least, min(self.least + 1, MAX_ATTEMPTS - 1)) if sent else self.least
+        return replace(self, least=least, most=max(self.most, min(self.most + 1, MAX_ATTEMPTS - 1)))
+
+
+@dataclass(eq=False)
+class Message:
+    number: int
+    queue: int
+    stored: Stored
+    #: the delivery that holds it
+    delivery: Delivery | None = None
+    #: receivers that it is not to come to again
+    refused_by: set[int] = field(default_factory=set)
+    #: before what is not known to be durable yet, and whether a consumer had it then; the transaction that changed it
+    before: tuple[Stored, bool] | None = None
+    changed_by: Txn | None = None
+
+
+@dataclass(eq=False)
+class Delivery:
+    number: int
+    receiver: Receiver
+    message: Message
+    txn: Txn | None = None
+    outcome: Outcome = Outcome.NONE
+    #: the last transaction that let it go, undecided
+    last_txn: Txn | None = None
+    #: the client says no more of it: it has settled it, or given a plain outcome
+    closed: bool = False
+    #: the client has said something of it
+    spoken_of: bool = False
+    #: by the client
+    settled: bool = False
+    #: the service has settled it
+    done: bool = False
+
+
+@dataclass(eq=False)
+class Txn:
+    number: int
+    connection: int
+    control: Control
+    state: str = "active"
+    posts: list[tuple[int, int]] = field(default_factory=list)
+    retired: list[Delivery] = field(default_factory=list)
+    unsettled: list[tuple[Sender, int]] = field(default_factory=list)
+    timed_out: bool = False
+    #: the condition of what made it rollback-only
+    refused: str | None = None
+    #: somebody else has rolled it back
+    decided: bool = False
+    #: what the store remembers
+    op: str | None = None
+    #: whether the store may not have it yet
+    pending: bool = False
+
+    @property
+    def open(self) -> bool:
+        return self.state in ("active", "rollback-only")
+
+    @property
+    def empty(self) -> bool:
+        return not self.posts and not self.retired
+
+
+@dataclass(frozen=True)
+class Due:
+    """An answer: one of ``allowed``; None among them: it may not come."""
+
+    allowed: frozenset[str | None]
+    link: int

@@ -5,70 +5,26 @@ The window of the queues is small, so that all of this goes past it.
 
 from __future__ import annotations
 
-import itertools
-import random
-import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterator
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
+from tests.acceptance.fifo import SETTINGS, WINDOW, by_group, message, numbers, post, post_each, settle
 from tests.fix_service import Service, running_service
 from tests.fix_wire import Begin, BeginAt
 from tests.wire.frames import Accepted, Modified, Rejected, Released, Source, State, Target
-from tests.wire.links import Delivery, Receiver, Sender
-from tests.wire.messages import MESSAGE_ANNOTATIONS, VALUE, Header, Properties, section
-from tests.wire.peer import Session
+from tests.wire.messages import MESSAGE_ANNOTATIONS, section
 from tests.wire.queues import select
-from tests.wire.types import Int, Symbol, Timestamp
+from tests.wire.types import Symbol, Timestamp
 
 pytestmark = pytest.mark.rule("P18")
-
-WINDOW = 100
-SETTINGS = {
-    "addresses.patterns": '[{"match": "*", "kind": "fifo", "max_attempts": 3}]',
-    "limits.window_messages": str(WINDOW),
-}
 
 
 @pytest.fixture(scope="module")
 def service() -> Iterator[Service]:
     with running_service(SETTINGS) as service:
         yield service
-
-
-def message(number: int, group: str | None, **header: Any) -> bytes:
-    """With ``number`` for a body."""
-    octets = section(VALUE, Int(number))
-    if group is not None:
-        octets = section(Properties.CODE, Properties(group_id=group, group_sequence=number).described().value) + octets
-    return section(Header.CODE, Header(**header).described().value) + octets if header else octets
-
-
-def post_each(sender: Sender, *messages: bytes) -> None:
-    sent = [sender.post(each) for each in messages]
-    for delivery in sent:
-        assert sender.answer_to(delivery).state == Accepted()
-
-
-def post(sender: Sender, groups: str, first: int = 0) -> None:
-    """One of each group, by its letter; ``-``: of none. Numbered from ``first`` on."""
-    post_each(sender, *(message(first + n, None if each == "-" else each) for n, each in enumerate(groups)))
-
-
-def numbers(deliveries: list[Delivery]) -> list[Any]:
-    return [delivery.body for delivery in deliveries]
-
-
-def settle(state: State, *deliveries: Delivery) -> None:
-    """And wait until the store has it."""
-    for delivery in deliveries:
-        delivery.disposition(state, settled=False)
-    for delivery in deliveries:
-        delivery.settlement()
 
 
 def test_in_order_of_commit_where_nobody_waits(begin: Begin, address: str) -> None:
@@ -303,7 +259,7 @@ def test_presettled(begin: Begin, address: str) -> None:
     consumer = session.receiver(address, snd_settle_mode=1)
     found = numbers(consumer.take_many(4 * WINDOW))
     assert sorted(found) == list(range(4 * WINDOW))
-    assert all(each == sorted(each) for each in _by_group("ab-a", found))
+    assert all(each == sorted(each) for each in by_group("ab-a", found))
 
 
 def test_each_subscription_of_a_topic_keeps_the_order(begin: Begin, address: str) -> None:
@@ -318,193 +274,6 @@ def test_each_subscription_of_a_topic_keeps_the_order(begin: Begin, address: str
     assert numbers(subscriptions[1].drain()) == [0, 1, 2, 3, 4]
     settle(Released(), first)
     assert numbers(shared.drain()) == [0, 1, 4]
-
-
-@pytest.fixture
-def own() -> Iterator[Service]:
-    with running_service(SETTINGS) as service:
-        yield service
-
-
-@pytest.mark.rule("D5")
-def test_over_a_kill(own: Service, begin_at: BeginAt) -> None:
-    session = begin_at(own)
-    post(session.sender("jobs"), "abc-" * WINDOW)
-    taken = session.receiver("jobs").take_many(6)
-    settle(Accepted(), taken[1])
-    gone = taken.pop(1).body
-    sent = numbers(taken)
-    own.kill()
-    own.restart()
-    session = begin_at(own)
-    one, other = session.receiver("jobs"), session.receiver("jobs")
-    (first,) = one.take_many(1)
-    found = [first]
-    while batch := other.drain(most=WINDOW):
-        settle(Accepted(), *batch)
-        found += batch
-    settle(Accepted(), first)
-    found += other.drain()
-    assert sorted(numbers(found)) == [number for number in range(4 * WINDOW) if number != gone]
-    assert all(each == sorted(each) for each in _by_group("abc-", numbers(found))[:3])
-    assert {each.body for each in found if each.count} >= set(sent)
-
-
-def _by_group(groups: str, found: list[int]) -> list[list[int]]:
-    """Of what :func:`post` posted as a repetition of ``groups``: those of each, as they came."""
-    of = {group: [n for n in found if groups[n % len(groups)] == group] for group in dict.fromkeys(groups)}
-    return list(of.values())
-
-
-class Held(NamedTuple):
-    """A delivery as its consumer saw it, by a clock that all share."""
-
-    consumer: int
-    number: int
-    group: str
-    came: int
-    went: int
-    accepted: bool
-
-
-def test_two_workers(begin_at: BeginAt) -> None:
-    """Many groups, consumers at both workers that fail and vanish: no group is in two hands, and order holds."""
-    producers, each, groups = 3, 250, 12
-    clock = itertools.count()
-    seen: list[Held] = []
-    group_of: dict[int, str] = {}
-    lock = threading.Lock()
-    failures: list[BaseException] = []
-    done = threading.Event()
-
-    def consume(session: Session, name: int) -> None:
-        choose = random.Random(name)
-        receiver = session.receiver("jobs")
-        while not done.is_set():
-            came = [(delivery, next(clock)) for delivery in receiver.drain(most=choose.randint(1, 8))]
-            lost = choose.random() < 0.03
-            for delivery, tick in came:
-                state = Accepted() if choose.random() < 0.8 else choose.choice((Released(), Modified()))
-                number = delivery.body
-                with lock:
-                    seen.append(
-                        Held(name, number, group_of[number], tick, next(clock), state == Accepted() and not lost)
-                    )
-                    # a link that goes has what is not settled in its hands until then
-                    if state == Accepted() and not lost and sum(held.accepted for held in seen) == producers * each:
-                        done.set()
-                if not lost:
-                    delivery.disposition(state)
-            if lost:
-                receiver.detach()
-                receiver = session.receiver("jobs")
-        session.peer.close_socket()
-
-    def produce(session: Session, name: int) -> None:
-        choose = random.Random(100 + name)
-        sender = session.sender("jobs")
-        for number in range(each):
-            body = number * producers + name
-            group_of[body] = f"group {choose.randrange(groups)}"
-            post_each(sender, message(body, group_of[body]))
-
-    def run(function: Callable[[Session, int], None], session: Session, name: int) -> None:
-        try:
-            function(session, name)
-        except BaseException as error:  # noqa: BLE001 - the test fails with it
-            failures.append(error)
-            done.set()
-
-    with running_service({**SETTINGS, "addresses.patterns": '[{"match": "*", "kind": "fifo"}]', "workers": "2"}) as two:
-        threads = [threading.Thread(target=run, args=(consume, begin_at(two), name)) for name in range(8)]
-        threads += [threading.Thread(target=run, args=(produce, begin_at(two), name)) for name in range(producers)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert not failures, failures[0]
-    accepted = [held for held in seen if held.accepted]
-    assert sorted(held.number for held in accepted) == list(range(producers * each))
-    by_group: dict[str, list[Held]] = {}
-    for held in seen:
-        by_group.setdefault(held.group, []).append(held)
-    assert len(by_group) == groups
-    for of_group in by_group.values():
-        for before, after in itertools.pairwise(sorted(of_group, key=lambda held: held.came)):
-            assert before.consumer == after.consumer or before.went < after.came, (before, after)
-        for producer in range(producers):
-            numbers_of = [held.number for held in of_group if held.number % producers == producer]
-            # what failed before came again, in its place: of each new number all before it were seen
-            firsts = list(dict.fromkeys(numbers_of))
-            assert firsts == sorted(firsts)
-
-
-def _groups_of_model(
-    waiting: list[tuple[int, str]], hands: dict[int, list[tuple[int, str]]], consumer: int
-) -> set[int]:
-    """The messages that the consumer may be given next: the first of each group that is not in other hands."""
-    elsewhere = {group for other, held in hands.items() if other != consumer for _, group in held}
-    heads: dict[str, int] = {}
-    for number, group in sorted(waiting):
-        heads.setdefault(group if group != "-" else f"-{number}", number)
-    return {number for group, number in heads.items() if group not in elsewhere}
-
-
-STEPS = st.lists(
-    st.one_of(
-        st.tuples(st.just("post"), st.sampled_from("aab-")),
-        st.tuples(st.just("take"), st.integers(0, 1)),
-        st.tuples(st.just("take"), st.integers(0, 1)),
-        st.tuples(st.sampled_from(["accept", "release", "fail"]), st.integers(0, 5)),
-        st.tuples(st.just("lose"), st.integers(0, 1)),
-    ),
-    max_size=40,
-)
-_count = itertools.count()
-
-
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
-@given(steps=STEPS)
-def test_any_history(begin: Begin, address: str, steps: list[tuple[str, Any]]) -> None:
-    """Against a model: of the groups that a consumer may be given, it is given the first of one."""
-    session = begin()
-    name = f"{address}-{next(_count)}"
-    sender = session.sender(name)
-    consumers: list[Receiver] = [session.receiver(name), session.receiver(name)]
-    waiting: list[tuple[int, str]] = []
-    hands: dict[int, list[tuple[int, str]]] = {0: [], 1: []}
-    deliveries: dict[int, Delivery] = {}
-    groups: dict[int, str] = {}
-    for number, (step, argument) in enumerate(steps):
-        if step == "post":
-            post(sender, argument, first=number)
-            groups[number] = argument
-            waiting.append((number, argument))
-        elif step == "take":
-            allowed = _groups_of_model(waiting, hands, argument)
-            found = consumers[argument].drain(most=1)
-            assert len(found) == min(1, len(allowed))
-            for delivery in found:
-                assert delivery.body in allowed
-                item = (delivery.body, groups[delivery.body])
-                waiting.remove(item)
-                hands[argument].append(item)
-                deliveries[delivery.body] = delivery
-        elif step == "lose":
-            consumers[argument].detach()
-            consumers[argument] = session.receiver(name)
-            waiting += hands[argument]
-            hands[argument] = []
-        else:
-            held = [(consumer, item) for consumer in hands for item in hands[consumer]]
-            if held:
-                consumer, item = held[argument % len(held)]
-                state = {"accept": Accepted(), "release": Released(), "fail": Modified()}[step]
-                settle(state, deliveries[item[0]])
-                hands[consumer].remove(item)
-                if step != "accept":
-                    waiting.append(item)
-    session.peer.close()
 
 
 def test_on_other_addresses_a_group_id_means_nothing(begin_at: BeginAt) -> None:

@@ -24,6 +24,7 @@ from rich.table import Table
 from tests.fix_service import PATIENCE, REPOSITORY
 from tests.fuzz import oracle
 from tests.fuzz.cases import Case, load, save
+from tests.fuzz.conversation import Conversation
 from tests.fuzz.decoders import Broken, Decoders
 from tests.fuzz.driver import Driver, Hang
 from tests.fuzz.grammar import QUEUES, Grammar
@@ -72,7 +73,7 @@ def cases(seed: int) -> Iterator[Case]:
     random = Random(seed)
     grammar, mutation = Grammar(random), Mutation(random)
     while True:
-        yield grammar.case()
+        yield Conversation(grammar, random).case()
         yield mutation.case()
 
 

@@ -38,10 +38,6 @@ LONG_FILES = frozenset(
         "store/commit/batch.py",
         "store/embedded.py",
         "store/queries.py",
-        "tests/acceptance/proton_client.py",
-        "tests/acceptance/test_fifo.py",
-        "tests/fuzz/grammar.py",
-        "tests/integration/test_group_commit.py",
         "tests/model/in_process.py",
     }
 )
@@ -56,7 +52,6 @@ LONG_FUNCTIONS = frozenset(
         "spark/metrics.py:measure",
         "spark/reconcile.py:reconcile",
         "store/commit/batch.py:parts",
-        "tests/acceptance/test_fifo.py:test_two_workers",
         "tests/unit/test_books.py:fill",
     }
 )

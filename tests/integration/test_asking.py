@@ -1,0 +1,109 @@
+"""The queries' connection on a real PostgreSQL: their order, and what becomes of them when it is lost."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import psycopg
+import pytest
+
+from store import queries
+from store.errors import StoreUnavailable
+from store.ids import id_at
+from store.tables import SCHEMA
+from tests.fix_proxy import Proxy
+from tests.fix_store_driver import GROUP, ME, Asking, Truth
+
+
+def _fill(truth: Truth, count: int) -> None:
+    first = id_at(datetime.now(UTC))
+    numbers = f"from generate_series({first}, {first} + {count} - 1) i"
+    truth.run(f"insert into {SCHEMA}.half (id, address_id, message) select i, 1, 'm' {numbers}")
+    truth.run(f"insert into {SCHEMA}.entry (group_id, id, half_id) select {GROUP}, i, i {numbers}")
+
+
+def test_answers_come_in_the_order_of_the_questions(asking: Asking, truth: Truth) -> None:
+    _fill(truth, 10)
+    asking.lease(3)
+    asking.ask(queries.HELD, GROUP.to_bytes(4, "big"), ME.to_bytes(4, "big"))
+    asking.lease(100)
+    asking.loop.run_until(asking.answered(3))
+    first, held, rest = asking.answers
+    assert isinstance(first, list)
+    assert isinstance(held, list)
+    assert isinstance(rest, list)
+    assert [len(first), len(held), len(rest)] == [3, 3, 7]
+
+
+def test_a_question_that_harms_nobody_is_asked_again(asking: Asking, proxy: Proxy) -> None:
+    asking.ask(queries.FIND_SUBSCRIPTION, b"none")
+    asking.loop.run_until(asking.answered(1))
+    with proxy.held("replies"):
+        asking.ask(queries.FIND_SUBSCRIPTION, b"none")
+        asking.loop.run_for(0.1)
+        proxy.cut()
+    asking.loop.run_until(asking.answered(2))
+    assert asking.answers == [[], []]
+    assert asking.connections == 2
+
+
+@pytest.mark.parametrize("what", ["requests", "replies"])
+def test_a_load_whose_reply_was_lost_says_so(asking: Asking, proxy: Proxy, truth: Truth, what: str) -> None:
+    """The asker then looks what is held in its name: nothing where the question never came, all where only the answer
+    did not.
+    """
+    asking.lease()  # of nothing: prepared from now on
+    asking.loop.run_until(asking.answered(1))
+    _fill(truth, 10)
+    with proxy.held(what):
+        asking.lease()
+        asking.loop.run_for(0.2)
+        proxy.cut()
+    asking.loop.run_until(asking.answered(2))
+    assert isinstance(asking.answers[1], StoreUnavailable)
+    asking.ask(queries.HELD, GROUP.to_bytes(4, "big"), ME.to_bytes(4, "big"))
+    asking.loop.run_until(asking.answered(3))
+    held = asking.answers[2]
+    assert isinstance(held, list)
+    assert len(held) == (10 if what == "replies" else 0)
+
+
+def test_a_load_still_at_work_is_ended_before_it_is_given_up(
+    asking: Asking, proxy: Proxy, truth: Truth, database_url: str
+) -> None:
+    """Else it would lease entries after we have looked, and they would never be delivered."""
+    asking.lease()  # of nothing: prepared from now on
+    asking.loop.run_until(asking.answered(1))
+    _fill(truth, 10)
+    with psycopg.connect(database_url) as blocker:
+        blocker.execute(f"lock table {SCHEMA}.entry in share mode".encode())  # an update waits, a look does not
+        asking.lease()
+        busy = "select count(*) from pg_stat_activity where wait_event_type = 'Lock'"
+        asking.loop.run_until(lambda: truth.rows(busy) == [(1,)])
+        proxy.cut_client_side()
+        asking.loop.run_until(asking.answered(2))
+        assert truth.rows(busy) == [(0,)]
+    assert isinstance(asking.answers[1], StoreUnavailable)
+    assert truth.rows(f"select count(*) from {SCHEMA}.entry where lease <> 0") == [(0,)]
+
+
+def test_notices_are_heard_after_a_lost_connection_too(asking: Asking, proxy: Proxy, truth: Truth) -> None:
+    asking.loop.run_until(lambda: asking.connections == 1)
+    proxy.cut()
+    asking.loop.run_until(lambda: asking.connections == 2)
+    truth.run("select pg_notify('coordinator_ready', '5')")
+    asking.loop.run_until(lambda: asking.notices)
+    assert asking.notices == [("coordinator_ready", "5")]
+
+
+@pytest.mark.rule("P14")
+def test_an_asker_that_fails_does_not_keep_the_next(asking: Asking) -> None:
+    asking.loop.contained = []
+
+    def fail(_: object) -> None:
+        raise ZeroDivisionError
+
+    asking.queries.ask(queries.FIND_SUBSCRIPTION, [b"x"], fail)
+    asking.ask(queries.FIND_SUBSCRIPTION, b"x")
+    asking.loop.run_until(asking.answered(1))
+    assert asking.loop.contained == [fail]

@@ -87,6 +87,8 @@ class Connection:
         self._answer: Answer | None = None
         self._results: list[pq.abc.PGresult] = []
         self._failure: StoreError | None = None
+        #: the server's warning about the question under way
+        self._warning = ""
         self._closed = False
         self._prepared: set[bytes] = set()
         #: when the question under way was asked, or more of it was seen to go out; and how many were asked in all
@@ -112,6 +114,7 @@ class Connection:
             self._gone(pg.get_error_message())
             return
         pg.nonblocking = 1
+        pg.notice_handler = self._noticed
         self._step = self._poll
         self._watch(pg.socket, _BOTH)
         self._loop.call_later(self._connect_seconds, lambda: self._too_slow(number))
@@ -183,6 +186,7 @@ class Connection:
             self._pg = None
         self._results = []
         self._failure = None
+        self._warning = ""
         self._answer = None
         if self._closed:
             return
@@ -318,6 +322,10 @@ class Connection:
         except OperationalError as error:
             self._gone(str(error))
 
+    def _noticed(self, notice: pq.abc.PGresult) -> None:
+        if notice.error_field(pq.DiagnosticField.SEVERITY_NONLOCALIZED) == b"WARNING":
+            self._warning = (notice.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"").decode(errors="replace")
+
     def _finish_query(self) -> None:
         answer = self._answer
         failure = self._failure
@@ -326,6 +334,12 @@ class Connection:
         self._failure = None
         self._results = []
         assert answer is not None
+        warning, self._warning = self._warning, ""
+        if warning and self.up:
+            # "Committed", but perhaps not replicated: somebody cancelled the wait for the standby. Whether it was
+            # done is in doubt, as where the connection is lost.
+            self._gone(warning)
+            return
         if isinstance(failure, StoreUnavailable) and not isinstance(failure, StoreInTrouble):
             # the server is shutting down, out of room, or in the wrong hands: no question's fault, so try again later
             self.server_ended = True

@@ -9,6 +9,7 @@ import contextlib
 import itertools
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,6 +34,18 @@ def _other(url: str, database: str) -> str:
 def _administer(url: str, statement: str) -> None:
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(statement.encode())
+
+
+def signal_server(pid: int, number: signal.Signals) -> None:
+    """Send a signal to all processes of the server ``pid``; ignores those that end meanwhile."""
+    children = Path(f"/proc/{pid}/task/{pid}/children")
+    started = set(children.read_text().split())
+    os.kill(pid, number)  # first, so that a stopped server starts no other process
+    with contextlib.suppress(FileNotFoundError):
+        started.update(children.read_text().split())
+    for child in started:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(int(child), number)
 
 
 @pytest.fixture(scope="session")

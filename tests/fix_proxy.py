@@ -23,10 +23,8 @@ class Proxy:
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
-        query = parse_qs(parts.query)
-        host = parts.hostname or query.pop("host", [""])[0]
-        port = parts.port or int(query.pop("port", ["5432"])[0])
-        self._upstream: str | tuple[str, int] = f"{host}/.s.PGSQL.{port}" if host.startswith("/") else (host, port)
+        query = {name: values for name, values in parse_qs(parts.query).items() if name not in ("host", "port")}
+        self.lead_to(url)
         self._listener = socket.create_server(("127.0.0.1", 0))
         user = f"{parts.netloc.rpartition('@')[0]}@" if "@" in parts.netloc else ""
         place = f"{user}127.0.0.1:{self._listener.getsockname()[1]}"
@@ -43,6 +41,14 @@ class Proxy:
         #: of what came from the client, seen before it is passed on
         self.on_request: Callable[[bytes], None] = lambda _: None
         threading.Thread(target=self._accept, daemon=True).start()
+
+    def lead_to(self, url: str) -> None:
+        """New connections go to the server of ``url``."""
+        parts = urlsplit(url)
+        query = parse_qs(parts.query)
+        host = parts.hostname or query.get("host", [""])[0]
+        port = parts.port or int(query.get("port", ["5432"])[0])
+        self._upstream: str | tuple[str, int] = f"{host}/.s.PGSQL.{port}" if host.startswith("/") else (host, port)
 
     @property
     def wires(self) -> int:

@@ -18,6 +18,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from tests.fix_postgres import signal_server
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 #: Seconds to wait for events that must happen: far longer than they ever took, so that a busy machine fails no test.
@@ -125,11 +127,7 @@ class Service:
     def signal_database(self, number: signal.Signals) -> None:
         """Send a signal to all processes of the embedded PostgreSQL; ignores those that end meanwhile."""
         started = [line for line in self.log_lines() if line.get("event") == "database started"]
-        pid = int(started[-1]["pid"])
-        os.kill(pid, number)  # first, so that a stopped server starts no other process
-        for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(int(child), number)
+        signal_server(int(started[-1]["pid"]), number)
 
     def environment(self) -> dict[str, str]:
         """For the processes started here: this repository's packages, the given settings, and no others."""

@@ -1,0 +1,168 @@
+"""Two servers, and every commit waits for the standby: what is answered is there when the primary is no more."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from store import partitions
+from store.database import connected
+from store.decisions import Decision, Decisions
+from store.embedded import EmbeddedServer
+from tests.fix_postgres import signal_server
+from tests.fix_proxy import Proxy
+from tests.fix_store_driver import INSTANCE, ME, QUEUE, Post, Store, Truth, running
+
+_WAITING = "select pid from pg_stat_activity where wait_event = 'SyncRep'"
+
+
+def _copy(primary: EmbeddedServer, url: str, folder: Path) -> None:
+    """The data folder of a standby of ``primary``, for an :class:`EmbeddedServer` to start."""
+    cluster = primary.data_dir / "postgresql"
+    owner = cluster.stat()
+    with (cluster / "coordinator_hba.conf").open("a") as rules:
+        rules.write("local replication all trust\n")
+    with psycopg.connect(url) as connection:
+        connection.execute(b"select pg_reload_conf()")
+    program = Path(f"/proc/{primary.pid}/exe").readlink().with_name("pg_basebackup")
+    for made, mode in ((folder, 0o711), (folder / "postgresql", 0o700)):
+        made.mkdir(mode=mode)
+    os.chown(folder / "postgresql", owner.st_uid, owner.st_gid)
+    subprocess.run(
+        [
+            program,
+            "--pgdata",
+            folder / "postgresql",
+            "--dbname",
+            url,
+            "--write-recovery-conf",
+            "--checkpoint=fast",
+            "--no-sync",
+        ],
+        user=owner.st_uid,
+        group=owner.st_gid,
+        cwd="/",
+        check=True,
+    )
+
+
+class Pair:
+    """A primary and its standby. Clients connect through :attr:`proxy`; :attr:`truth` looks past it."""
+
+    def __init__(self, primary: EmbeddedServer, url: str, standby: Path) -> None:
+        self.primary = primary
+        self.standby = EmbeddedServer(standby)
+        with connected(url) as connection:
+            partitions.make_ahead(connection)
+        self.proxy = Proxy(url)
+        self.truth = Truth(url)
+        self.truth.run(INSTANCE)
+        self.truth.run(QUEUE)
+        _copy(primary, url, standby)
+        self._standby_url = self.standby.start()
+
+    def wait_for_standby(self, store: Store) -> None:
+        """From now on every commit does."""
+        self.truth.run("set synchronous_commit = local")
+        self.truth.run("alter system set synchronous_standby_names = '*'")
+        self.truth.run("select pg_reload_conf()")
+        synchronous = "select count(*) from pg_stat_replication where sync_state = 'sync'"
+        store.loop.run_until(lambda: self.truth.rows(synchronous) == [(1,)])
+
+    def signal_standby(self, number: signal.Signals) -> None:
+        assert self.standby.pid
+        signal_server(self.standby.pid, number)
+
+    def waiting(self) -> list[int]:
+        """Server processes whose commit waits for the standby."""
+        return [row[0] for row in self.truth.rows(_WAITING)]
+
+    def fail_over(self) -> Truth:
+        """The primary is killed and the standby takes its place."""
+        assert self.primary.pid
+        signal_server(self.primary.pid, signal.SIGKILL)
+        self.primary.wait()
+        with psycopg.connect(self._standby_url) as connection:
+            assert connection.execute(b"select pg_promote()").fetchone() == (True,)
+        self.proxy.lead_to(self._standby_url)
+        self.truth.close()
+        self.truth = Truth(self._standby_url)
+        return self.truth
+
+    def close(self) -> None:
+        self.proxy.close()
+        self.truth.close()
+        if self.standby.pid:
+            self.signal_standby(signal.SIGCONT)
+        self.standby.stop()
+
+
+@pytest.fixture
+def pair(own_server: tuple[EmbeddedServer, str]) -> Iterator[Pair]:
+    primary, url = own_server
+    pair = Pair(primary, url, primary.data_dir.with_name(f"{primary.data_dir.name}-standby"))
+    yield pair
+    pair.close()
+
+
+@pytest.fixture
+def store(pair: Pair) -> Iterator[Store]:
+    """One commit has gone through both servers; then the standby stands still."""
+    with running(pair.proxy.url) as store:
+        pair.wait_for_standby(store)
+        store.add(Post(store))
+        store.settle()
+        pair.signal_standby(signal.SIGSTOP)
+        yield store
+
+
+def _commit_in_doubt(pair: Pair, store: Store) -> Post:
+    """Its commit waits for the standby, and its connection is gone."""
+    unit = Post(store, 3)
+    store.add(unit)
+    store.loop.run_until(lambda: len(pair.waiting()) == 1)
+    (pid,) = pair.waiting()
+    pair.proxy.cut()
+    store.loop.run_until(lambda: unit.txn_id in pair.truth.ops())
+    store.loop.run_until(lambda: unit.heard or [each for each in pair.waiting() if each != pid])
+    return unit
+
+
+@pytest.mark.rule("T8", "T11", "H4")
+def test_a_commit_in_doubt_is_answered_and_told_only_when_the_standby_has_it(pair: Pair, store: Store) -> None:
+    unit = _commit_in_doubt(pair, store)
+    assert unit.heard == []
+    told: list[object] = []
+    decisions = Decisions(store.loop, pair.proxy.url, ME)
+    decisions.start()
+    decisions.ask(unit.txn_id, told.append)
+    store.loop.run_until(lambda: told or len(pair.waiting()) == 2)
+    assert (told, unit.heard) == ([], [])
+    pair.signal_standby(signal.SIGCONT)
+    store.loop.run_until(lambda: told)
+    store.settle()
+    decisions.close()
+    assert (told, unit.heard, unit.written) == ([Decision("commit", "")], [None], 1)
+    truth = pair.fail_over()
+    assert unit.txn_id in truth.ops()
+    assert set(unit.ids) <= set(truth.halves())
+
+
+@pytest.mark.rule("T8", "H4")
+def test_a_batch_in_doubt_whose_primary_is_lost_is_in_the_store_that_takes_over(pair: Pair, store: Store) -> None:
+    """Whether the standby had it or not: it is answered once, and there once."""
+    unit = _commit_in_doubt(pair, store)
+    pair.signal_standby(signal.SIGCONT)
+    truth = pair.fail_over()
+    later = Post(store)
+    store.add(later)
+    store.settle()
+    assert (unit.heard, later.heard) == ([None], [None])
+    assert truth.halves() == sorted(id_ for each in store.heard for id_ in each.ids)
+    assert truth.entries() == truth.halves()

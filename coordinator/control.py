@@ -13,9 +13,9 @@ from store.decisions import ASKED
 from store.errors import StoreError
 
 if TYPE_CHECKING:
-    from coordinator.service import Service
+    from coordinator.registry import Registry
     from coordinator.transactions import Transaction
-    from store.decisions import Decision
+    from store.decisions import Decision, Decisions
 
 
 class Answers(Protocol):
@@ -35,10 +35,13 @@ class Answers(Protocol):
 class Control:
     """The transactions of one control link. ``owner``: its connection (T12); ``timeout`` in seconds (T14)."""
 
-    __slots__ = ("_answers", "_owner", "_service", "_timeout", "_txns")
+    __slots__ = ("_answers", "_decisions", "_owner", "_registry", "_timeout", "_txns")
 
-    def __init__(self, service: Service, owner: object, timeout: float, answers: Answers) -> None:
-        self._service = service
+    def __init__(
+        self, registry: Registry, decisions: Decisions, owner: object, timeout: float, answers: Answers
+    ) -> None:
+        self._registry = registry
+        self._decisions = decisions
         self._owner = owner
         self._timeout = timeout
         self._answers = answers
@@ -46,12 +49,12 @@ class Control:
 
     def declare(self) -> Transaction:
         """Refusal where it is one too many."""
-        txn = self._service.declare(self._owner, self, self._timeout)
+        txn = self._registry.declare(self._owner, self, self._timeout)
         self._txns[txn.id] = txn
         return txn
 
     def discharge(self, txn_id: bytes, fail: bool, answer: object) -> None:
-        txn = self._service.find(txn_id, self._owner)
+        txn = self._registry.find(txn_id, self._owner)
         if txn is None:
             self._ask(txn_id, fail, answer)
         elif txn.partials:  # T15
@@ -66,7 +69,7 @@ class Control:
         else:
             # a transaction may be discharged on another control link of its connection than it was declared on
             if txn.control is not self:
-                txn.control._txns.pop(txn_id, None)
+                txn.control.give_up(txn_id)
                 txn.control = self
                 self._txns[txn_id] = txn
             txn.discharge(fail, answer)
@@ -77,21 +80,21 @@ class Control:
         """
         if not self._answers.open:
             return
-        service = self._service
-        refusal = service.unknown(txn_id)
+        registry = self._registry
+        refusal = registry.unknown(txn_id)
         if refusal.condition is Condition.TXN_TIMEOUT and not fail:
             self._answers.reject(answer, refusal)
             return
-        if not service.txn_ids.genuine(txn_id):
+        if not registry.genuine(txn_id):
             self._answers.reject(answer, Refusal(Condition.TXN_UNKNOWN_ID, "this store never gave out such a txn-id"))
             return
-        txn = service.txns.get(txn_id)
+        txn = registry.txns.get(txn_id)
         if txn is not None:
             txn.abandon(TxnEvent.ASKED, ASKED)
-        if txn_id in service.txns:  # its decision is on its way to the store: the answer is there soon
-            service.txns[txn_id].when_decided(lambda: self._ask(txn_id, fail, answer))
+        if txn_id in registry.txns:  # its decision is on its way to the store: the answer is there soon
+            registry.txns[txn_id].when_decided(lambda: self._ask(txn_id, fail, answer))
             return
-        service.decisions.ask(txn_id, lambda found: self._found(found, fail, answer))
+        self._decisions.ask(txn_id, lambda found: self._found(found, fail, answer))
 
     def _found(self, found: Decision | StoreError | None, fail: bool, answer: object) -> None:
         answers = self._answers
@@ -125,6 +128,10 @@ class Control:
     def refuse(self, refusal: Refusal) -> None:
         """T29: detach the link; its transactions roll back with it."""
         self._answers.refuse(refusal)
+
+    def give_up(self, txn_id: bytes) -> None:
+        """The transaction is discharged on another control link of its connection."""
+        self._txns.pop(txn_id, None)
 
     def lost(self) -> None:
         """T13: the link is gone; its undecided transactions roll back at once."""

@@ -15,8 +15,11 @@ from coordinator.memory import POST_OCTETS
 from store.errors import AddressGone, GroupsChanged, StoreError
 
 if TYPE_CHECKING:
+    from coordinator.address.directory import Directory
+    from coordinator.address.enqueue import Enqueue
     from coordinator.group.entries import Entry
-    from coordinator.service import Service
+    from coordinator.instance import Instance
+    from coordinator.registry import Registry
     from coordinator.transactions import Transaction
     from store.commit.batch import Batch
     from store.commit.terms import Terms
@@ -54,16 +57,26 @@ class PostLink(Protocol):
         """Nothing of the link waits for its address any more."""
 
 
+class Posts:
+    """What posts of an instance work with."""
+
+    def __init__(self, instance: Instance, directory: Directory, enqueue: Enqueue, registry: Registry) -> None:
+        self.instance = instance
+        self.directory = directory
+        self.enqueue = enqueue
+        self.registry = registry
+
+
 class PlainPost:
     """Unit: one message posted outside transactions."""
 
-    __slots__ = ("_address", "_delivery", "_entry", "_id", "_link", "_message", "_service", "_terms")
+    __slots__ = ("_address", "_delivery", "_entry", "_id", "_link", "_message", "_posts", "_terms")
 
     def __init__(
-        self, service: Service, link: PostLink, delivery: Any, address: Address, message: Octets, terms: Terms
+        self, posts: Posts, link: PostLink, delivery: Any, address: Address, message: Octets, terms: Terms
     ) -> None:
         """``delivery``: None where its sender has settled it."""
-        self._service = service
+        self._posts = posts
         self._link = link
         self._delivery = delivery
         self._address = address
@@ -73,30 +86,31 @@ class PlainPost:
         self._id = 0
 
     def write(self, batch: Batch) -> None:
-        service = self._service
+        posts = self._posts
+        enqueue = posts.enqueue
         if self._id:  # written before, in a batch that was refused for another unit
-            service.unposted(self._entry)
-        half_id = self._id = self._id or service.ids.next()
+            enqueue.unposted(self._entry)
+        half_id = self._id = self._id or posts.instance.ids.next()
         batch.half(half_id, bytes(16), self._address.id, self._message)
-        self._entry = service.write_entry(
+        self._entry = enqueue.write_entry(
             batch, self._address, half_id, self._message, self._terms, self._link.connection
         )
 
     def durable(self) -> None:
-        self._service.posted(self._address, self._entry, self._id, self._terms)
+        self._posts.enqueue.posted(self._address, self._entry, self._id, self._terms)
         if self._delivery is not None:
             self._link.stored(self._delivery, len(self._message))
 
     def refused(self, error: StoreError) -> None:
         if isinstance(error, GroupsChanged):
             self._address.fans = True
-            self._service.commit.add(self, len(self._message))
+            self._posts.instance.commit.add(self, len(self._message))
             return
-        self._service.unposted(self._entry)
+        self._posts.enqueue.unposted(self._entry)
         refusal = Refusal(Condition.INTERNAL_ERROR, "the store could not take the message")
         if isinstance(error, AddressGone):
             refusal = resource_deleted(self._address)
-            self._service.directory.removed(self._address)
+            self._posts.directory.removed(self._address)
         self._link.not_stored(self._delivery, len(self._message), refusal)
 
 
@@ -116,10 +130,10 @@ class Relay:
     (anonymous terminus 1.0, section 2.2).
     """
 
-    __slots__ = ("_asked", "_going_on", "_link", "_link_open", "_resolved", "_service", "waiting")
+    __slots__ = ("_asked", "_going_on", "_link", "_link_open", "_posts", "_resolved", "waiting")
 
-    def __init__(self, service: Service, link: PostLink) -> None:
-        self._service = service
+    def __init__(self, posts: Posts, link: PostLink) -> None:
+        self._posts = posts
         self._link = link
         self._link_open = True
         self.waiting: deque[Parked] = deque()
@@ -131,7 +145,7 @@ class Relay:
 
     def take(self, delivery: Any, message: Octets, settled: bool, txn: Transaction | None) -> None:
         """A message on the relay: posted at once where its address is known and nothing waits before it."""
-        memory = self._service.memory
+        memory = self._posts.instance.memory
         if memory.parked > 2 * memory.most:
             text = "too many messages wait for their addresses to be looked up (limits.memory_bytes); try later"
             self._link.refuse_post(delivery, settled, txn, Refusal(Condition.RESOURCE_LIMIT_EXCEEDED, text))
@@ -146,7 +160,7 @@ class Relay:
 
     def _count(self, post: Parked, sign: int) -> None:
         octets = sign * (held_octets(post.message, settled=post.settled) + POST_OCTETS)
-        self._service.memory.parked += octets
+        self._posts.instance.memory.parked += octets
         self._link.parked(octets)
 
     def _go_on(self) -> None:
@@ -166,7 +180,7 @@ class Relay:
         if post.txn is not None and not post.txn.open:  # it was decided meanwhile: its time ran out
             self._count(self.waiting.popleft(), -1)
             if self._link_open:
-                self._link.refuse_unknown(post.delivery, post.settled, self._service.unknown(post.txn.id))
+                self._link.refuse_unknown(post.delivery, post.settled, self._posts.registry.unknown(post.txn.id))
             return
         found, self._resolved = self._resolved, None
         if found is None:
@@ -177,10 +191,10 @@ class Relay:
             except Refusal as refusal:
                 found = refusal
             else:
-                found = self._service.directory.known(name)
+                found = self._posts.directory.known(name)
                 if found is None:
                     self._asked = post
-                    self._service.resolve(name, self._answered)
+                    self._posts.directory.resolve(name, self._answered)
                     return
         self._count(self.waiting.popleft(), -1)
         if isinstance(found, Refusal):

@@ -7,7 +7,7 @@ empty transaction is not listed: there is nothing to decide.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
@@ -16,9 +16,8 @@ from store.commit.batch import Undecided
 from store.ids import micros_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Sequence, Sized
 
-    from coordinator.transactions import Transaction
     from store.commit.batch import Batch
     from store.errors import StoreError
 
@@ -28,12 +27,39 @@ log = structlog.get_logger(__name__)
 MOST_AT_ONCE = 500
 
 
+class Listed(Protocol):
+    """A transaction, as the list sees it."""
+
+    registered: bool
+
+    @property
+    def id(self) -> bytes: ...
+
+    @property
+    def owner(self) -> object: ...
+
+    @property
+    def open(self) -> bool: ...
+
+    @property
+    def began(self) -> float: ...
+
+    @property
+    def timeout(self) -> float: ...
+
+    @property
+    def posted(self) -> int: ...
+
+    @property
+    def retired(self) -> Sized: ...
+
+
 class Registration:
     """Unit: transactions that are undecided still, when it is written."""
 
     __slots__ = ("_txns",)
 
-    def __init__(self, txns: Sequence[Transaction]) -> None:
+    def __init__(self, txns: Sequence[Listed]) -> None:
         self._txns = txns
         for txn in txns:
             txn.registered = True

@@ -15,7 +15,8 @@ from coordinator.outcomes import FAILED, RELEASED
 if TYPE_CHECKING:
     from coordinator.group.entries import Entry
     from coordinator.outcomes import Outcome
-    from coordinator.service import Service
+    from coordinator.registry import Registry
+    from coordinator.settlements import Settlements
 
 
 class Retiring(Protocol):
@@ -27,50 +28,54 @@ class Retiring(Protocol):
         """Detach the link."""
 
 
-def settle(service: Service, link: Retiring, entry: Entry, outcome: Outcome | None, settled: bool) -> None:
-    """A plain state. ``outcome``: None where the state is none; ``settled``: the peer has settled the delivery."""
-    if entry.txn is not None:
-        # after a transactional state it changes nothing before the discharge but the settlement
-        entry.peer_settled = entry.peer_settled or settled
-    elif entry.outcome is None and (outcome is not None or settled):  # else an outcome is on its way to the store
-        outcome = outcome or link.default_outcome or RELEASED
+class Retirement:
+    """Of all consumers of an instance."""
+
+    def __init__(self, registry: Registry, settlements: Settlements) -> None:
+        self._registry = registry
+        self._settlements = settlements
+
+    def settle(self, link: Retiring, entry: Entry, outcome: Outcome | None, settled: bool) -> None:
+        """A plain state. ``outcome``: None where the state is none; ``settled``: the peer has settled the delivery."""
+        if entry.txn is not None:
+            # after a transactional state it changes nothing before the discharge but the settlement
+            entry.peer_settled = entry.peer_settled or settled
+        elif entry.outcome is None and (outcome is not None or settled):  # else an outcome is on its way to the store
+            outcome = outcome or link.default_outcome or RELEASED
+            entry.outcome = outcome
+            self._settlements.add(entry, outcome)
+
+    def retire(
+        self, link: Retiring, owner: object, entry: Entry, txn_id: bytes, outcome: Outcome | None, settled: bool
+    ) -> None:
+        """A transactional state. ``owner``: the link's connection; ``outcome``: None where the state names none."""
+        txn = self._registry.find(txn_id, owner)
+        enlisted = entry.txn
+        if txn is None or txn.wanted is not None:
+            if enlisted is None:
+                known = entry.last_txn == txn_id
+                if settled and entry.outcome is None:  # T28
+                    self._apply(entry, link.default_outcome or FAILED)
+            else:
+                known = enlisted.id == txn_id
+                if known:
+                    entry.peer_settled = entry.peer_settled or settled
+            if not known:  # T30; else the delivery is part of it, or was (T34)
+                link.refuse(self._registry.unknown(txn_id))
+        elif enlisted is not None and enlisted is not txn:  # T29
+            entry.peer_settled = entry.peer_settled or settled
+            text = "a delivery was retired in one transaction and then in another, both undecided"
+            txn.control.refuse(Refusal(Condition.TXN_ROLLBACK, text))
+        elif enlisted is txn or entry.outcome is None:  # else it is settled outside transactions already
+            txn.retire(entry, outcome or link.default_outcome or FAILED, settled)
+
+    def link_lost(self, entry: Entry) -> None:
+        """What was sent and not decided comes back with one more attempt (D5); what is enlisted waits for its
+        transaction.
+        """
+        if entry.txn is None and entry.outcome is None:
+            self._apply(entry, FAILED)
+
+    def _apply(self, entry: Entry, outcome: Outcome) -> None:
         entry.outcome = outcome
-        service.settle_later(entry, outcome)
-
-
-def retire(
-    service: Service, link: Retiring, owner: object, entry: Entry, txn_id: bytes, outcome: Outcome | None, settled: bool
-) -> None:
-    """A transactional state. ``owner``: the connection of the link; ``outcome``: None where the state names none."""
-    txn = service.find(txn_id, owner)
-    enlisted = entry.txn
-    if txn is None or txn.wanted is not None:
-        if enlisted is None:
-            known = entry.last_txn == txn_id
-            if settled and entry.outcome is None:  # T28
-                _apply(service, entry, link.default_outcome or FAILED)
-        else:
-            known = enlisted.id == txn_id
-            if known:
-                entry.peer_settled = entry.peer_settled or settled
-        if not known:  # T30; else the delivery is part of it, or was (T34)
-            link.refuse(service.unknown(txn_id))
-    elif enlisted is not None and enlisted is not txn:  # T29
-        entry.peer_settled = entry.peer_settled or settled
-        text = "a delivery was retired in one transaction and then in another, both undecided"
-        txn.control.refuse(Refusal(Condition.TXN_ROLLBACK, text))
-    elif enlisted is txn or entry.outcome is None:  # else it is settled outside transactions already
-        txn.retire(entry, outcome or link.default_outcome or FAILED, settled)
-
-
-def link_lost(service: Service, entry: Entry) -> None:
-    """What was sent and not decided comes back with one more attempt (D5); what is enlisted waits for its
-    transaction.
-    """
-    if entry.txn is None and entry.outcome is None:
-        _apply(service, entry, FAILED)
-
-
-def _apply(service: Service, entry: Entry, outcome: Outcome) -> None:
-    entry.outcome = outcome
-    service.settle_later(entry, outcome)
+        self._settlements.add(entry, outcome)

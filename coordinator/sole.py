@@ -16,7 +16,7 @@ from store.errors import StoreError
 from store.recovery import STALE_SECONDS
 
 if TYPE_CHECKING:
-    from coordinator.service import Service
+    from coordinator.instance import Instance
     from store.asking import Row
 
 _FIRST_WAIT_SECONDS = 0.02
@@ -38,8 +38,18 @@ class Holder(Protocol):
 class Claim:
     """``number``: the connection's in this process. ``close_existing``: the policy it asks for."""
 
-    def __init__(self, service: Service, holder: Holder, number: int, container: str, *, close_existing: bool) -> None:
-        self._service = service
+    def __init__(
+        self,
+        instance: Instance,
+        sole_connections: SoleConnections,
+        holder: Holder,
+        number: int,
+        container: str,
+        *,
+        close_existing: bool,
+    ) -> None:
+        self._instance = instance
+        self._sole_connections = sole_connections
         self._holder = holder
         self._number = number
         self._close_existing = close_existing
@@ -53,7 +63,7 @@ class Claim:
 
     @property
     def _key(self) -> list[bytes | None]:
-        return [self._digest, self._service.lease_octets, self._number.to_bytes(8, "big")]
+        return [self._digest, self._instance.lease_octets, self._number.to_bytes(8, "big")]
 
     def _ask(self) -> None:
         if self._released:
@@ -61,7 +71,7 @@ class Claim:
         digest, instance, number = self._key
         close_existing = self._close_existing.to_bytes(1, "big")
         parameters = [digest, self._container, instance, number, close_existing, self._asked_at]
-        self._service.queries.ask(queries.CLAIM, parameters, self._answered)
+        self._instance.queries.ask(queries.CLAIM, parameters, self._answered)
 
     def _answered(self, rows: list[Row] | StoreError) -> None:
         if self._released:
@@ -80,7 +90,7 @@ class Claim:
             )
             self._holder.answered(refusal)
         else:
-            self._service.loop.call_later(self._wait, self._ask)
+            self._instance.loop.call_later(self._wait, self._ask)
             self._wait = min(2 * self._wait, _LONGEST_WAIT_SECONDS)
 
     def called(self) -> None:
@@ -89,26 +99,26 @@ class Claim:
     def seen(self) -> None:
         """The connection is alive, so that the other one is refused."""
         if not self._released:
-            self._service.queries.ask(queries.SEEN, self._key, lambda _: None)
+            self._instance.queries.ask(queries.SEEN, self._key, lambda _: None)
 
     def release(self) -> None:
         """The connection has ended or was refused. The store answers in order, so that this follows a claim that is
         under way.
         """
         self._released = True
-        self._service.sole_connections.forget(self._number)
-        self._service.queries.ask(queries.RELEASE, self._key, lambda _: None)
+        self._sole_connections.forget(self._number)
+        self._instance.queries.ask(queries.RELEASE, self._key, lambda _: None)
 
 
 class SoleConnections:
     """The claims of this instance's connections."""
 
-    def __init__(self, service: Service) -> None:
-        self._service = service
+    def __init__(self, instance: Instance) -> None:
+        self._instance = instance
         self._claims: dict[int, Claim] = {}
 
     def claim(self, holder: Holder, number: int, container: str, *, close_existing: bool) -> Claim:
-        claim = Claim(self._service, holder, number, container, close_existing=close_existing)
+        claim = Claim(self._instance, self, holder, number, container, close_existing=close_existing)
         self._claims[number] = claim
         return claim
 
@@ -118,7 +128,7 @@ class SoleConnections:
     def called(self, payload: str) -> None:
         """A connection of this or another instance found a claim taken; ``payload`` names the claim."""
         instance, _, number = payload.partition(" ")
-        if int(instance) == self._service.instance_id:
+        if int(instance) == self._instance.instance_id:
             claim = self._claims.get(int(number))
             if claim is not None:
                 claim.called()

@@ -10,8 +10,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Protocol
 
-from coordinator import outcomes
 from coordinator.errors import Condition, Refusal
+from coordinator.group import deliveries
 from coordinator.memory import POST_OCTETS
 from coordinator.registration import Removal
 from coordinator.transitions import TxnEvent, TxnState, after
@@ -21,11 +21,12 @@ from store.errors import AddressGone, AlreadyDecided, GroupsChanged, NotLeased
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from coordinator.address.directory import Address
-    from coordinator.control import Control
+    from coordinator.address.directory import Address, Directory
+    from coordinator.address.enqueue import Enqueue
     from coordinator.group.entries import Entry
+    from coordinator.instance import Instance
     from coordinator.outcomes import Outcome
-    from coordinator.service import Service
+    from coordinator.settlements import Settlements
     from store.commit.batch import Batch
     from store.commit.terms import Terms
     from store.errors import StoreError
@@ -39,9 +40,51 @@ class Poster(Protocol):
         """Part 4, section 4.4.4: the plain outcome, now that the transaction is decided (T25)."""
 
 
+class Discharging(Protocol):
+    """What the control link of a transaction does for it."""
+
+    def discharged(self, txn: Transaction, refusal: Refusal | None) -> None:
+        """It is decided; its discharge (``txn.answer``, where there is one) is accepted, or rejected with the
+        refusal.
+        """
+
+    def refuse(self, refusal: Refusal) -> None:
+        """T29: detach the link; its transactions roll back with it."""
+
+    def give_up(self, txn_id: bytes) -> None:
+        """The transaction is discharged on another control link of its connection."""
+
+
+class Host(Protocol):
+    """The undecided transactions of an instance, as one of them sees it."""
+
+    @property
+    def instance(self) -> Instance: ...
+
+    @property
+    def directory(self) -> Directory: ...
+
+    @property
+    def enqueue(self) -> Enqueue: ...
+
+    @property
+    def settlements(self) -> Settlements: ...
+
+    def began(self, txn: Transaction) -> None:
+        """It has its first work, and so a time limit (T14)."""
+
+    def forget(self, txn: Transaction) -> None:
+        """It is decided."""
+
+    def refuse_largest(self) -> None:
+        """Undecided transactions hold too much memory: refuse some."""
+
+
 class Transaction:
     __slots__ = (
         "_askers",
+        "_host",
+        "_instance",
         "answer",
         "began",
         "control",
@@ -60,7 +103,6 @@ class Transaction:
         "registered",
         "retired",
         "rows",
-        "service",
         "spooled",
         "state",
         "timeout",
@@ -70,9 +112,10 @@ class Transaction:
         "wire_state",
     )
 
-    def __init__(self, service: Service, txn_id: bytes, owner: object, control: Control, timeout: float) -> None:
+    def __init__(self, host: Host, txn_id: bytes, owner: object, control: Discharging, timeout: float) -> None:
         """``owner``: the connection that declared it (T12). ``timeout`` in seconds."""
-        self.service = service
+        self._host = host
+        self._instance = host.instance
         self.id = txn_id
         self.owner = owner
         self.control = control
@@ -136,7 +179,7 @@ class Transaction:
         """Its first work, whatever becomes of it: from now on its time runs (T14)."""
         if not self.began:
             self.began = time.monotonic()
-            self.service.working[self.id] = self
+            self._host.began(self)
 
     def post(self, address: Address, message: Octets, terms: Terms) -> None:
         """A half message; invisible until the commit (T20). Refusal where it cannot be taken; then rollback-only
@@ -144,7 +187,7 @@ class Transaction:
         """
         if not self.began:
             self.begin()
-        limits = self.service.transaction_limits
+        limits = self._instance.transaction_limits
         rows = self.rows + (address.groups or 1)
         if rows > limits.max_messages and self.rows:
             raise Refusal(
@@ -169,10 +212,10 @@ class Transaction:
         else:
             self.spooled += len(message)
         self.counted += held
-        memory = self.service.memory
+        memory = self._instance.memory
         memory.transactions += held
         if memory.transactions > memory.most:
-            self.service.refuse_largest()
+            self._host.refuse_largest()
             if self.error is not None:
                 raise self.error
 
@@ -185,7 +228,7 @@ class Transaction:
         self._let_go()
         if self.unsettled_posts:
             # the engine would keep their octets until the discharge; a turn later, so that what is said of each is sent
-            self.service.loop.call_later(0, self._conclude_posts)
+            self._instance.loop.call_later(0, self._conclude_posts)
 
     def _conclude_posts(self) -> None:
         unsettled, self.unsettled_posts = self.unsettled_posts, []
@@ -196,10 +239,10 @@ class Transaction:
         """Its sender waits for the decision (receiver settle mode second): the engine keeps the octets until then."""
         if isinstance(message, bytes):
             self.counted += len(message)
-            self.service.memory.transactions += len(message)
+            self._instance.memory.transactions += len(message)
 
     def _uncount(self) -> None:
-        self.service.memory.transactions -= self.counted
+        self._instance.memory.transactions -= self.counted
         self.counted = 0
 
     def _let_go(self) -> None:
@@ -223,8 +266,8 @@ class Transaction:
 
     def discharge(self, fail: bool, answer: object) -> None:
         """``answer``: the discharge's delivery, handed back with the decision."""
-        if self.service.disk_low and self.posts and not fail:
-            self.refuse(self.service.disk_refusal)
+        if self._instance.disk_low and self.posts and not fail:
+            self.refuse(self._host.enqueue.disk_refusal)
         self.answer = answer
         self.wanted = fail
         if not self.parked:
@@ -246,7 +289,7 @@ class Transaction:
             self.durable()
         else:
             self._uncount()
-            self.service.commit.add(self, self.octets)
+            self._instance.commit.add(self, self.octets)
 
     def abandon(self, event: TxnEvent, reason: str, error: Refusal | None = None) -> None:
         """The control link is gone, time is up, or another connection has asked for the outcome; a commit on its way is
@@ -268,7 +311,7 @@ class Transaction:
         if self.empty and not self.registered:
             self.durable()
         else:
-            self.service.commit.add(self)
+            self._instance.commit.add(self)
 
     # -- the unit of the group commit
 
@@ -281,29 +324,28 @@ class Transaction:
             self._write_rollback(batch)
 
     def _write_commit(self, batch: Batch) -> None:
-        service = self.service
+        enqueue, instance = self._host.enqueue, self._instance
         txn_id = self.id
         for entry in self.entries:  # written before, in a batch that was refused for another unit
-            service.unposted(entry)
+            enqueue.unposted(entry)
         entries = self.entries = []
-        next_id = service.ids.next
+        next_id = instance.ids.next
         ids = self.half_ids = self.half_ids or [next_id() for _ in self.posts]
         for (address, message, terms), half_id in zip(self.posts, ids, strict=True):
             batch.half(half_id, txn_id, address.id, message)
-            entries.append(service.write_entry(batch, address, half_id, message, terms, self.owner))
+            entries.append(enqueue.write_entry(batch, address, half_id, message, terms, self.owner))
         if self.retired:
             accepted: list[tuple[int, int]] = []
             for entry in self.retired:
                 outcome = entry.outcome
                 assert outcome is not None
-                outcomes.write(batch, entry, outcome, accepted, service.uuids, txn_id)
+                deliveries.write(batch, entry, outcome, accepted, instance.uuids, txn_id)
             batch.op(txn_id, b"commit", txn_id=txn_id, posted=len(self.posts), covers=accepted)
         else:
             batch.commit_ids.append(txn_id)
             batch.commit_posted.append(len(self.posts))
 
     def _write_rollback(self, batch: Batch) -> None:
-        service = self.service
         batch.op(self.id, b"rollback", txn_id=self.id, reason=self.reason, posted=self.posted)
         aside: list[tuple[int, int]] = []
         undone = self.undone = []
@@ -312,14 +354,14 @@ class Transaction:
             # link that
             # went meanwhile is a failed delivery (D5)
             if entry.peer_settled or entry.link is None:
-                outcome = service.default_outcome(entry)
-                outcomes.write(batch, entry, outcome, aside, service.uuids, self.id)
+                outcome = deliveries.default_outcome(entry)
+                deliveries.write(batch, entry, outcome, aside, self._instance.uuids, self.id)
                 undone.append((entry, outcome))
             else:
                 undone.append((entry, None))
 
     def durable(self) -> None:
-        self.service.forget(self)
+        self._host.forget(self)
         if self.state is TxnState.COMMITTING:
             self.state = after(self.state, TxnEvent.DURABLE)
             self._committed()
@@ -355,20 +397,20 @@ class Transaction:
         )
 
     def _committed(self) -> None:
-        service = self.service
+        enqueue = self._host.enqueue
         told: Address | None = None
         for (address, _, terms), half_id, entry in zip(self.posts, self.half_ids, self.entries, strict=True):
             if entry is None and terms is PLAIN:
                 if address is told:
                     continue  # it heard of the first, whose id is the lowest
                 told = address
-            service.posted(address, entry, half_id, terms)
+            enqueue.posted(address, entry, half_id, terms)
         for retired in self.retired:
             outcome = retired.outcome
             assert outcome is not None
             if retired.link is not None:
                 retired.link.retired(retired, outcome)
-            outcomes.settle(retired, outcome)
+            deliveries.settle(retired, outcome)
 
     def _rolled_back(self) -> None:
         for entry, outcome in self.undone:
@@ -376,7 +418,7 @@ class Transaction:
             if outcome is not None:
                 if entry.link is not None:
                     entry.link.retired(entry, outcome)
-                outcomes.settle(entry, outcome)
+                deliveries.settle(entry, outcome)
             else:
                 self._keep(entry)
 
@@ -385,20 +427,20 @@ class Transaction:
         entry.last_txn = self.id
         entry.txn = entry.outcome = None
         if entry.peer_settled or entry.link is None:
-            self.service.settle_later(entry, self.service.default_outcome(entry))
+            self._host.settlements.add(entry, deliveries.default_outcome(entry))
 
     def refused(self, error: StoreError) -> None:
         """The store does not take the decision."""
         if isinstance(error, GroupsChanged):
             for address, _, _ in self.posts:
                 address.fans = True
-            self.service.commit.add(self, self.octets)
+            self._instance.commit.add(self, self.octets)
             return
         if isinstance(error, AddressGone):
             for name in {address.name for address, _, _ in self.posts}:
-                self.service.directory.changed(name)
+                self._host.directory.changed(name)
         for entry in self.entries:
-            self.service.unposted(entry)
+            self._host.enqueue.unposted(entry)
         self.entries = []
         had_retired = bool(self.retired)
         for retired in self.retired:
@@ -412,12 +454,12 @@ class Transaction:
             error = AlreadyDecided(str(error))
         if isinstance(error, AlreadyDecided):
             if self.registered:
-                self.service.commit.add(Removal(self.id))
-            self.service.forget(self)
+                self._instance.commit.add(Removal(self.id))
+            self._host.forget(self)
             self._finish()
         else:  # an op, though nothing is left of the work
             self.reason = "store-refused"
-            self.service.commit.add(self)
+            self._instance.commit.add(self)
 
 
 def _why(error: StoreError) -> Refusal:

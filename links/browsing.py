@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from coordinator.codec.encoding import DecodeError
-from coordinator.group.queues import LOAD_RETRY_SECONDS
+from coordinator.group import loading
+from coordinator.group.loading import LOAD_RETRY_SECONDS
 from links import engine
 from links.outgoing import MOST_BACKLOG, Outgoing, octets_in_engine
 from links.output import MOST_HANDED
@@ -99,7 +100,7 @@ class Browsing(Outgoing):
                 priority.to_bytes(2, "big"),
             ]
             asked = self._stale[rank]
-            self.connection.service.queries.ask(
+            self.connection.service.instance.queries.ask(
                 queries.BROWSE[rank], parameters, lambda rows: self._loaded(rank, asked, rows)
             )
         elif self.draining:
@@ -130,14 +131,14 @@ class Browsing(Outgoing):
         at = self._at
         behind = None
         for row in rows:
-            entry = self.connection.service.entry_of(self._queue, row)
+            entry = loading.entry_of(self._queue, row)
             seen = at.get(entry.priority, 0)
             if entry.id <= seen:
                 return entry.priority, seen
             if (
                 self._room <= 0
                 or self._backlogged()
-                or (self._selector is not None and self.connection.service.selecting.used_up)
+                or (self._selector is not None and self.connection.service.instance.selecting.used_up)
             ):
                 break  # it looks at more than it may send, or may choose from in one turn
             at[entry.priority] = entry.id

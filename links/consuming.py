@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from coordinator import retirement
 from coordinator.codec.encoding import DecodeError
 from coordinator.codec.message import shows_properties
 from coordinator.errors import Condition, Refusal
@@ -89,7 +88,7 @@ class Consuming(Outgoing):
         delivery = self._deliver(entry)
         if self.presettled and not entry.whole:
             engine.delivery_settle(delivery)
-            self.connection.service.settle_later(entry, ACCEPTED)
+            self.connection.service.settlements.add(entry, ACCEPTED)
         else:
             entry.link = self
             entry.delivery = delivery
@@ -109,7 +108,7 @@ class Consuming(Outgoing):
             self.connection.output.release(octets_in_engine(entry))
             entry.link = entry.delivery = None
             engine.delivery_settle(delivery)
-            self.connection.service.settle_later(entry, ACCEPTED)
+            self.connection.service.settlements.add(entry, ACCEPTED)
 
     # -- outcomes
 
@@ -126,7 +125,7 @@ class Consuming(Outgoing):
         outcome = ACCEPTED if state == engine.ACCEPTED else states.plain_outcome(delivery, state)
         if state == engine.MODIFIED:
             engine.forget_modified(delivery)
-        retirement.settle(self.connection.service, self, entry, outcome, settled)
+        self.connection.service.retirement.settle(self, entry, outcome, settled)
 
     def _retire_in_transaction(self, entry: Entry, delivery: engine.Pointer, settled: bool) -> None:
         try:
@@ -135,7 +134,7 @@ class Consuming(Outgoing):
             self.refuse(Refusal(Condition.DECODE_ERROR, str(error)))
             return
         connection = self.connection
-        retirement.retire(connection.service, self, connection, entry, txn_id, outcome, settled)
+        connection.service.retirement.retire(self, connection, entry, txn_id, outcome, settled)
 
     def retired(self, entry: Entry, outcome: Outcome) -> None:
         delivery = entry.delivery
@@ -172,11 +171,11 @@ class Consuming(Outgoing):
             entry.link = None
             entry.delivery = None
             if not volatile and not self._address.gone:
-                retirement.link_lost(service, entry)
+                service.retirement.link_lost(entry)
             elif entry.txn is None and entry.outcome is None:  # nobody is left to have it
                 self._queue.done_with(entry)
         if volatile and not self._address.gone:
-            service.remove_group(self._address, self._queue)
+            service.subscriptions.remove(self._address, self._queue)
 
     @property
     def subscription(self) -> bool:
@@ -184,7 +183,7 @@ class Consuming(Outgoing):
         return self._group is not None and self._group.ends_with_close
 
     def end_subscription(self) -> None:
-        self.connection.service.remove_group(self._address, self._queue)
+        self.connection.service.subscriptions.remove(self._address, self._queue)
 
 
 class Choosing(Consuming):
@@ -245,7 +244,7 @@ class Subscribing(Consuming):
     @property
     def room(self) -> int:
         service = self.connection.service
-        if self._selector is None or not service.selecting.used_up:
+        if self._selector is None or not service.instance.selecting.used_up:
             return super().room
         if not self._waits:
             self._waits = True
@@ -264,8 +263,8 @@ class Subscribing(Consuming):
         if entry.whole and not shows_properties(entry.message):  # nobody can say that it is not wanted
             return super().send(entry)
         service = self.connection.service
-        service.settle_later(entry, ACCEPTED)
-        return not service.selecting.used_up
+        service.settlements.add(entry, ACCEPTED)
+        return not service.instance.selecting.used_up
 
     def lost(self) -> None:
         self._queue.not_from = None

@@ -43,7 +43,9 @@ class ControlLink(Incoming):
     def __init__(self, connection: Connection, pointer: engine.Pointer) -> None:
         most = int(connection.service.limits.max_message_size_bytes)
         super().__init__(connection, pointer, _CREDIT, min(_MOST_OCTETS, most))
-        self._control = Control(connection.service, connection, self._timeout_seconds(), self)
+        self._control = Control(
+            connection.service.registry, connection.service.decisions, connection, self._timeout_seconds(), self
+        )
         outcomes = values.symbols(
             engine.terminus_outcomes(engine.link_remote_source(pointer)), "the outcomes of the source"
         )
@@ -59,7 +61,7 @@ class ControlLink(Incoming):
 
     def _timeout_seconds(self) -> float:
         """T14: the link property, else the setting."""
-        limits = self.connection.service.transaction_limits
+        limits = self.connection.service.instance.transaction_limits
         properties = values.properties(engine.link_remote_properties(self.pointer), "the properties of the attach")
         asked = properties.get(container.TIMEOUT_MS)
         if asked is None:

@@ -84,7 +84,7 @@ class Incoming(Link):
             self._gathered += octets
             service.unfinished_octets += size
             if self._size > LARGE or service.unfinished_octets > service.memory.most_unfinished:
-                self._spool = Spool(self._gathered, service.spool_room)
+                self._spool = Spool(self._gathered, service.registry.spool_room)
                 self._forget_gathered()
         except OSError as error:
             self._no_room(delivery, error)

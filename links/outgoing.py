@@ -218,7 +218,7 @@ class Outgoing(Link):
                 self._send_head(large, octets)
 
         parameters = [large.entry.half_id.to_bytes(8, "big"), large.at.to_bytes(4, "big"), size.to_bytes(4, "big")]
-        self.connection.service.queries.ask(queries.PIECE, parameters, answered)
+        self.connection.service.instance.queries.ask(queries.PIECE, parameters, answered)
 
     def _sent(self, entry: Entry, delivery: engine.Pointer) -> None:
         """A large delivery is complete."""

@@ -59,11 +59,11 @@ def attach_target(connection: Connection, pointer: engine.Pointer) -> None:
             connection.attached(Posting(connection, pointer, address, continues))
 
     if dynamic:
-        service.make_dynamic(found, topic=topic)
+        service.directory.make_dynamic(found, topic=topic)
     elif name is None:
         connection.attached(Posting(connection, pointer, None, continues))
     else:
-        service.resolve(name, found, topic=topic)
+        service.directory.resolve(name, found, topic=topic)
 
 
 class Posting(Incoming):
@@ -99,7 +99,7 @@ class Posting(Incoming):
         #: what ends the link once they are answered, and what is said to posts until then
         self._leave: Callable[[], None] | None = None
         self._refusal: Refusal | None = None
-        self._relay = Relay(connection.service, self) if address is None else None
+        self._relay = Relay(connection.service.posts, self) if address is None else None
         self._second = engine.link_remote_rcv_settle_mode(pointer) == engine.RCV_SECOND
         #: with receiver settle mode second: octets of posts not answered, and of those that their sender has not
         #: settled since
@@ -124,7 +124,7 @@ class Posting(Incoming):
                 txn_id = states.txn_id_of(delivery)
             except DecodeError:
                 return  # refused when it is complete
-            txn = self.connection.service.find(txn_id, self.connection)
+            txn = self.connection.service.registry.find(txn_id, self.connection)
             if txn is not None:
                 txn.begin()
                 txn.partials += 1
@@ -152,9 +152,9 @@ class Posting(Incoming):
             except DecodeError as error:
                 unknown = Refusal(Condition.DECODE_ERROR, str(error))
             else:
-                txn = service.find(txn_id, self.connection)
+                txn = service.registry.find(txn_id, self.connection)
                 if txn is None or txn.wanted is not None:
-                    unknown = service.unknown(txn_id)
+                    unknown = service.registry.unknown(txn_id)
         if settled:  # nothing will be said of it, so that it is not needed any more
             engine.delivery_settle(delivery)
         if unknown is not None:
@@ -174,15 +174,15 @@ class Posting(Incoming):
         if self._second and not settled:
             self._sizes[delivery] = len(message) + POST_OCTETS if isinstance(message, bytes) else POST_OCTETS
         try:
-            terms = service.terms(examine(message), address)
+            terms = service.posts.enqueue.terms(examine(message), address)
             if txn is None:
                 octets = len(message)
                 if settled:
-                    service.commit.add(PlainPost(service, self, None, address, message, terms), octets)
+                    service.commit.add(PlainPost(service.posts, self, None, address, message, terms), octets)
                 else:
                     self.unanswered += 1
                     self.connection.output.hold_post(min(octets, _MOST_IN_ENGINE))
-                    service.commit.add(PlainPost(service, self, delivery, address, message, terms), 2 * octets)
+                    service.commit.add(PlainPost(service.posts, self, delivery, address, message, terms), 2 * octets)
                 return
             txn.post(address, message, terms)
         except DecodeError as error:

@@ -55,11 +55,11 @@ def attach_source(connection: Connection, pointer: engine.Pointer) -> None:
             elif lasting:
                 join(address, Group(name=subscription, lasting=True, ends_with_close=True))
             else:
-                own = f"shared/{service.instance_id}" if shared else service.uuids.next().hex()
+                own = f"shared/{service.instance.instance_id}" if shared else service.instance.uuids.next().hex()
                 join(address, Group(name=f"{subscription}/{own}"[-1024:], lasting=False))
 
     def join(address: Address, group: Group) -> None:
-        service.join(address, group, lambda queue: joined(address, group, queue))
+        service.subscriptions.join(address, group, lambda queue: joined(address, group, queue))
 
     def joined(address: Address, group: Group, queue: Queue | Refusal) -> None:
         if isinstance(queue, Refusal):
@@ -67,7 +67,7 @@ def attach_source(connection: Connection, pointer: engine.Pointer) -> None:
                 connection.refuse_attach(attaching, queue)
         elif not attaching.open:
             if not group.lasting:
-                service.remove_group(address, queue)
+                service.subscriptions.remove(address, queue)
         else:
             attach(address, queue, group)
 
@@ -97,18 +97,18 @@ def attach_source(connection: Connection, pointer: engine.Pointer) -> None:
         if not attaching.open:
             return
         if isinstance(topic_name, str):
-            service.resolve(topic_name, found)
+            service.directory.resolve(topic_name, found)
             return
         anyones = groups.anyones(engine.link_name(pointer))
         if anyones is not None and anyones != subscription:
             subscription = anyones
-            service.subscription(subscription, looked_up)
+            service.subscriptions.find(subscription, looked_up)
             return
         connection.refuse_attach(
             attaching, Refusal(Condition.NOT_FOUND, f"there is no lasting subscription {subscription!r}")
         )
 
-    if topic and shared and globally and not lasting and service.peers:
+    if topic and shared and globally and not lasting and service.instance.peers:
         # its links may be at several instances, and no instance knows which is the last
         raise Refusal(
             Condition.NOT_IMPLEMENTED,
@@ -117,10 +117,10 @@ def attach_source(connection: Connection, pointer: engine.Pointer) -> None:
 
     if dynamic:
         connection.attached(attaching)
-        service.make_dynamic(found, topic=topic)
+        service.directory.make_dynamic(found, topic=topic)
     elif name is None:
         connection.attached(attaching)
-        service.subscription(subscription, looked_up)
+        service.subscriptions.find(subscription, looked_up)
     else:
         connection.attached(attaching)
-        service.resolve(name, found, topic=topic)
+        service.directory.resolve(name, found, topic=topic)

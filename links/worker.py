@@ -76,14 +76,14 @@ def main(
     # a signal's handler runs when the epoll returns, which this descriptor makes it do
     reactor.watch(wake_up, select.EPOLLIN, lambda _: _discard(wake_up))
     log.info("serving", instance=registration.instance_id, store=registration.store_id)
-    service.disk_low = disk_low
+    service.instance.disk_low = disk_low
 
     def told(_: int) -> None:
         words = supervising.hear()
         if not words:  # the supervisor is gone, and the kernel ends this process
             reactor.forget(supervising.fileno())
         for each in words:
-            service.disk_low = bool(each["disk_low"])
+            service.instance.disk_low = bool(each["disk_low"])
 
     reactor.watch(supervising.fileno(), select.EPOLLIN, told)
     supervising.tell(ready=True)

@@ -1,4 +1,4 @@
-"""A queue by itself: consumers that count, and as much of a service as it asks for."""
+"""A queue by itself: consumers that count, and as much of an instance as it asks for."""
 
 from __future__ import annotations
 
@@ -45,21 +45,29 @@ class Consumer:
         raise AssertionError
 
 
-class Service:
+class Instance:
     """As much of one as a queue asks for."""
 
     def __init__(self, peers: int) -> None:
         self.instance_id = 1
         self.peers = peers
-        self.dirty_queues: list[Queue] = []
         self.limits = LimitSettings()
         self.memory = Account(self.limits, 1 << 30)
         self.loop = SimpleNamespace(call_later=lambda seconds, callback: None)
 
 
+class Home:
+    """Implements :class:`coordinator.group.queues.Home`."""
+
+    def __init__(self) -> None:
+        self.dirty: list[Queue] = []
+        self.holding: set[Queue] = set()
+        self.failed = lambda: None
+
+
 def queue_of(consumers: list[Consumer], *, peers: int = 0) -> Queue:
-    service: Any = Service(peers)
-    queue = Queue(service, 1, 1, "q", max_attempts=16, on_expiry="drop", dead_letters=False)
+    instance: Any = Instance(peers)
+    queue = Queue(instance, Home(), 1, 1, "q", max_attempts=16, on_expiry="drop", dead_letters=False)
     for consumer in consumers:
         queue.add(consumer)
     for window in queue.windows:  # the store has nothing

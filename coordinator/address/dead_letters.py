@@ -32,10 +32,11 @@ from store.errors import AddressGone, GroupsChanged, StoreError, StoreInTrouble,
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from coordinator.address.directory import Address
+    from coordinator.address.directory import Address, Directory
+    from coordinator.address.enqueue import Enqueue
     from coordinator.errors import Refusal
     from coordinator.group.entries import Entry
-    from coordinator.service import Service
+    from coordinator.instance import Instance
     from store.asking import Row
     from store.commit.batch import Batch
 
@@ -52,8 +53,10 @@ _LONGEST_FRONT = 1 << 22
 class DeadLetters:
     """Moves marked entries; ``wake()`` when there may be some."""
 
-    def __init__(self, service: Service) -> None:
-        self._service = service
+    def __init__(self, instance: Instance, directory: Directory, enqueue: Enqueue) -> None:
+        self._instance = instance
+        self.directory = directory
+        self.enqueue = enqueue
         self._asking = False
         self._again = False
         self._moving = 0
@@ -66,8 +69,8 @@ class DeadLetters:
             return
         self._asking = True
         self._again = False
-        service = self._service
-        service.queries.ask(queries.LEASE_FAILED, [service.lease_octets], self._leased)
+        instance = self._instance
+        instance.queries.ask(queries.LEASE_FAILED, [instance.lease_octets], self._leased)
 
     def _leased(self, rows: list[Row] | StoreError) -> None:
         self._asking = False
@@ -86,7 +89,7 @@ class DeadLetters:
         address = row[8] or f"group-{row[0]}"
         # a dead letter that cannot be delivered is put into a readable one, at the same address
         name = address if address.startswith(PREFIX) else dead_letter_name(row[9] or address)
-        self._service.resolve_dead_letters(name, lambda found: self._move(row, address, found))
+        self.directory.resolve(name, lambda found: self._move(row, address, found), origin="dead-letter")
 
     def _move(self, row: Row, origin: str, address: Address | Refusal) -> None:
         if isinstance(address, Exception):
@@ -105,7 +108,7 @@ class DeadLetters:
                 self._ask_head(row, origin, address, 2 * len(head))
                 return
         told = letter(head, annotations or b"", _story(origin, half_id, attempts, failed, txn_id), whole)
-        self._service.commit.add(Burial(self._service, row, origin, address, told, head))
+        self._instance.commit.add(Burial(self._instance, self, row, origin, address, told, head))
 
     def _ask_head(self, row: Row, origin: str, address: Address, size: int) -> None:
         def answered(rows: list[Row] | StoreError) -> None:
@@ -115,7 +118,7 @@ class DeadLetters:
                 self.not_moved()
 
         parameters = [row[2].to_bytes(8, "big"), bytes(4), size.to_bytes(4, "big")]
-        self._service.queries.ask(queries.PIECE, parameters, answered)
+        self._instance.queries.ask(queries.PIECE, parameters, answered)
 
     def not_moved(self) -> None:
         """It stays leased, so that it is not tried at once."""
@@ -126,11 +129,11 @@ class DeadLetters:
         """After a while all that is leased is given back, and tried again."""
         if not self._left:
             self._left = True
-            self._service.loop.call_later(seconds, self._try_again)
+            self._instance.loop.call_later(seconds, self._try_again)
 
     def _try_again(self) -> None:
         if self._asking or self._moving:
-            self._service.loop.call_later(_BUSY_SECONDS, self._try_again)
+            self._instance.loop.call_later(_BUSY_SECONDS, self._try_again)
             return
         self._left = False
         self._asking = True
@@ -139,7 +142,7 @@ class DeadLetters:
             self._asking = False
             self.wake()
 
-        self._service.queries.ask(queries.YIELD_FAILED, [self._service.lease_octets], yielded)
+        self._instance.queries.ask(queries.YIELD_FAILED, [self._instance.lease_octets], yielded)
 
     def moved(self) -> None:
         self._moving -= 1
@@ -151,11 +154,21 @@ class DeadLetters:
 class Burial:
     """Unit: the entry goes, its letter is posted, the op says why."""
 
-    __slots__ = ("_address", "_entry", "_head", "_id", "_letter", "_origin", "_row", "_service")
+    __slots__ = ("_address", "_entry", "_head", "_id", "_instance", "_letter", "_letters", "_origin", "_row")
 
-    def __init__(self, service: Service, row: Row, origin: str, address: Address, told: Letter, head: bytes) -> None:
+    def __init__(
+        self,
+        instance: Instance,
+        letters: DeadLetters,
+        row: Row,
+        origin: str,
+        address: Address,
+        told: Letter,
+        head: bytes,
+    ) -> None:
         """``head``: the stored message, or the beginning of a large one."""
-        self._service = service
+        self._instance = instance
+        self._letters = letters
         self._letter = told
         self._head = head
         self._row = row
@@ -166,38 +179,38 @@ class Burial:
 
     def write(self, batch: Batch) -> None:
         group, entry_id, half_id, _, failed, _, _, _, _, _, whole = self._row
-        service = self._service
-        service.unposted(self._entry)  # written before, in a batch refused for another unit
+        enqueue = self._letters.enqueue
+        enqueue.unposted(self._entry)  # written before, in a batch refused for another unit
         prefix, start = self._letter
         batch.gone(group, entry_id)
-        new_id = self._id = service.ids.next()
+        new_id = self._id = self._instance.ids.next()
         message = None
         if whole:
             batch.copied_half(CopiedHalf(new_id, bytes(16), self._address.id, prefix, half_id, start))
         else:
             message = prefix + self._head[start:]
             batch.half(new_id, bytes(16), self._address.id, message)
-        self._entry = service.write_entry(batch, self._address, new_id, message, PLAIN)
+        self._entry = enqueue.write_entry(batch, self._address, new_id, message, PLAIN)
         covers: Sequence[tuple[int, int]] = ((half_id, group),)
-        batch.op(service.uuids.next(), b"dead-letter", reason=failed, covers=covers)
+        batch.op(self._instance.uuids.next(), b"dead-letter", reason=failed, covers=covers)
 
     def durable(self) -> None:
-        self._service.posted(self._address, self._entry, self._id, PLAIN)
-        self._service.dead_letters.moved()
+        self._letters.enqueue.posted(self._address, self._entry, self._id, PLAIN)
+        self._letters.moved()
 
     def refused(self, error: StoreError) -> None:
         if isinstance(error, GroupsChanged):
             self._address.fans = True
-            self._service.commit.add(self)
+            self._instance.commit.add(self)
             return
         if isinstance(error, AddressGone):  # it is made again
-            self._service.unposted(self._entry)
-            self._service.directory.removed(self._address)
-            self._service.dead_letters.take_up(self._row)
+            self._letters.enqueue.unposted(self._entry)
+            self._letters.directory.removed(self._address)
+            self._letters.take_up(self._row)
             return
         log.error("a dead letter was refused", origin=self._origin, error=str(error))
-        self._service.unposted(self._entry)
-        self._service.dead_letters.not_moved()
+        self._letters.enqueue.unposted(self._entry)
+        self._letters.not_moved()
 
 
 class Letter(NamedTuple):

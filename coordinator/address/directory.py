@@ -12,15 +12,17 @@ from typing import TYPE_CHECKING, Protocol
 import structlog
 
 from coordinator.address import addresses
+from coordinator.address.addresses import DEAD_LETTER_PREFIX as DEAD_LETTERS
 from coordinator.address.addresses import AddressInvalid, AddressPolicy, NewAddress, shown
-from coordinator.address.dead_letters import PREFIX as DEAD_LETTERS
+from coordinator.address.removal import drop_entries
 from coordinator.errors import Condition, Refusal
 from coordinator.group.queues import Queue
 from store import arrays, queries
 from store.errors import StoreError
 
 if TYPE_CHECKING:
-    from coordinator.service import Service
+    from coordinator.group.serving import Queues
+    from coordinator.instance import Instance
     from store.asking import Row
 
 log = structlog.get_logger(__name__)
@@ -95,8 +97,9 @@ class Address:
 
 
 class Directory:
-    def __init__(self, service: Service, policy: AddressPolicy) -> None:
-        self._service = service
+    def __init__(self, instance: Instance, queues: Queues, policy: AddressPolicy) -> None:
+        self._instance = instance
+        self._queues = queues
         self._policy = policy
         self._known: OrderedDict[str, Address] = OrderedDict()
         #: by name and origin: what a client's use is refused, the service may make for itself
@@ -126,7 +129,7 @@ class Directory:
                 for name in names:
                     self._refresh(name, there.get(name))
 
-        self._service.queries.ask(queries.ADDRESSES, [arrays.text([name.encode() for name in names])], refreshed)
+        self._instance.queries.ask(queries.ADDRESSES, [arrays.text([name.encode() for name in names])], refreshed)
 
     def _refresh(self, name: str, row: Row | None) -> None:
         if row is not None:
@@ -141,7 +144,7 @@ class Directory:
         address.gone = True
         for queue in (address.queue, *address.subscriptions):
             if queue is not None:
-                self._service.queues.pop(queue.group_id, None)
+                self._queues.by_group.pop(queue.group_id, None)
         users, address.users = address.users, set()
         for user in users:
             user.refuse(resource_deleted(address))
@@ -166,15 +169,19 @@ class Directory:
             waiting.append(found)
             return
         self._waiting[name, origin] = [found]
-        self._service.queries.ask(
+        self._instance.queries.ask(
             queries.ADDRESS, [name.encode()], lambda rows: self._looked_up(name, origin, topic, rows, made=False)
         )
+
+    def make_dynamic(self, found: Found, *, topic: bool = False) -> None:
+        """A temporary queue or topic, owned by this instance."""
+        self.resolve(f"$dynamic/{self._instance.uuids.next().hex()}", found, origin="dynamic", topic=topic)
 
     def _looked_up(self, name: str, origin: str, topic: bool, rows: list[Row] | StoreError, *, made: bool) -> None:
         try:
             self._go_on(name, origin, topic, rows, made=made)
         except Exception:  # noqa: BLE001 - whatever it is, who waits for the address must hear
-            self._service.loop.contain(self._looked_up)
+            self._instance.loop.contain(self._looked_up)
             self._tell(name, origin, Refusal(Condition.INTERNAL_ERROR, "the service failed; its log says more"))
 
     def _go_on(self, name: str, origin: str, topic: bool, rows: list[Row] | StoreError, *, made: bool) -> None:
@@ -200,7 +207,7 @@ class Directory:
             else:
                 self._make(name, "use", topic=False)
 
-        self._service.queries.ask(queries.HAS_CONSUMERS, [name.removeprefix(DEAD_LETTERS).encode()], answered)
+        self._instance.queries.ask(queries.HAS_CONSUMERS, [name.removeprefix(DEAD_LETTERS).encode()], answered)
 
     def _make(self, name: str, origin: str, topic: bool) -> None:
         new = self._policy.decide(name, topic=topic) if origin == "use" else _own(name, topic)
@@ -208,7 +215,7 @@ class Directory:
             condition = Condition.INVALID_FIELD if new.condition == "invalid" else Condition.NOT_FOUND
             self._tell(name, origin, Refusal(condition, new.message))
             return
-        owner = self._service.instance_id if origin == "dynamic" else 0
+        owner = self._instance.instance_id if origin == "dynamic" else 0
         parameters = [
             name.encode(),
             new.routing.encode(),
@@ -224,11 +231,11 @@ class Directory:
             if isinstance(rows, StoreError):
                 self._tell(name, origin, Refusal(Condition.INTERNAL_ERROR, "the store could not make the address"))
                 return
-            self._service.queries.ask(
+            self._instance.queries.ask(
                 queries.ADDRESS, [name.encode()], lambda rows: self._looked_up(name, origin, topic, rows, made=True)
             )
 
-        self._service.queries.ask(queries.MAKE_ADDRESS, parameters, made)
+        self._instance.queries.ask(queries.MAKE_ADDRESS, parameters, made)
 
     def _remember(self, name: str, row: Row) -> Address:
         address_id, routing, kind, on_expiry, max_attempts, origin, group, groups = row
@@ -242,7 +249,7 @@ class Directory:
             self.removed(known)
         queue = None
         if group is not None and not topic:
-            queue = self._service.queue(
+            queue = self._queues.queue(
                 group,
                 address_id,
                 name,
@@ -269,7 +276,7 @@ class Directory:
 
     def _forget_least_used(self) -> None:
         """Another look-up would make a second object of the same address: one that has users stays."""
-        most = min(MOST_KNOWN, self._service.memory.most_addresses)
+        most = min(MOST_KNOWN, self._instance.memory.most_addresses)
         for name, address in list(islice(self._known.items(), max(0, len(self._known) - most))):
             if address.users:
                 self._known.move_to_end(name)
@@ -281,7 +288,7 @@ class Directory:
             try:
                 callback(found)
             except Exception:  # noqa: BLE001 - whatever it is, it is that link's
-                self._service.loop.contain(callback)
+                self._instance.loop.contain(callback)
 
     def remove_dynamic(self, address: Address) -> None:
         """The link (or connection) that it lived with is gone; so are its messages."""
@@ -289,9 +296,9 @@ class Directory:
 
         def gone(rows: list[Row] | StoreError) -> None:
             if isinstance(rows, list):
-                self._service.drop_entries([group_id for group_id, _ in rows])
+                drop_entries(self._instance, [group_id for group_id, _ in rows])
 
-        self._service.queries.ask(queries.REMOVE_ADDRESS, [address.name.encode()], gone)
+        self._instance.queries.ask(queries.REMOVE_ADDRESS, [address.name.encode()], gone)
 
 
 def resource_deleted(address: Address) -> Refusal:

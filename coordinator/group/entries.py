@@ -10,7 +10,6 @@ from store import priorities
 if TYPE_CHECKING:
     from coordinator.group.queues import Queue
     from coordinator.outcomes import Outcome
-    from coordinator.transactions import Transaction
 
 
 class Consumer(Protocol):
@@ -41,6 +40,13 @@ class Consumer(Protocol):
 
     def unretired(self, entry: Entry, description: str) -> None:
         """The store refused the outcome (rule D10)."""
+
+
+class Enlisting(Protocol):
+    """The undecided transaction that a delivery is retired in."""
+
+    @property
+    def id(self) -> bytes: ...
 
 
 class Entry:
@@ -96,7 +102,7 @@ class Entry:
         self.refused_by: tuple[int, ...] = ()
         self.link: Consumer | None = None
         self.delivery: object = None
-        self.txn: Transaction | None = None
+        self.txn: Enlisting | None = None
         self.last_txn: bytes | None = None
         self.outcome: Outcome | None = None
         self.peer_settled = False

@@ -28,6 +28,7 @@ from heapq import heappop, heappush
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from coordinator.group import loading
 from coordinator.group.entries import Entry, now_micros
 from coordinator.group.queues import SURPLUS_SECONDS, Queue
 from store import arrays, queries
@@ -39,7 +40,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from coordinator.group.entries import Consumer
-    from coordinator.service import Service
+    from coordinator.group.queues import Home
+    from coordinator.instance import Instance
     from store.asking import Row
     from store.commit.batch import Batch
     from store.commit.terms import Terms
@@ -135,7 +137,8 @@ class FifoQueue(Queue):
 
     def __init__(
         self,
-        service: Service,
+        instance: Instance,
+        home: Home,
         group_id: int,
         address_id: int,
         name: str,
@@ -145,7 +148,8 @@ class FifoQueue(Queue):
         dead_letters: bool,
     ) -> None:
         super().__init__(
-            service,
+            instance,
+            home,
             group_id,
             address_id,
             name,
@@ -219,7 +223,7 @@ class FifoQueue(Queue):
     def touch(self) -> None:
         if not self.dirty and (self.consumers or self._groups or self.browsers):
             self.dirty = True
-            self.service.dirty_queues.append(self)
+            self.home.dirty.append(self)
 
     def _place(self, group: MessageGroup) -> None:
         """Where it belongs, now that something has changed."""
@@ -398,9 +402,9 @@ class FifoQueue(Queue):
             self._let_go()
         if len(self._idle) > _MOST_IDLE:
             self._release(list(islice(self._idle.values(), _MOST_GROUPS)))
-        if self.service.peers and not self._surplus and self._groups:
+        if self.instance.peers and not self._surplus and self._groups:
             self._surplus = True
-            self.service.loop.call_later(SURPLUS_SECONDS, self._give_surplus)
+            self.instance.loop.call_later(SURPLUS_SECONDS, self._give_surplus)
         for browser in self.browsers:
             browser.advance()
 
@@ -423,8 +427,7 @@ class FifoQueue(Queue):
                 continue
             entry = self._next(group)
             if entry.expires and entry.expires <= now:
-                self.sent_octets += entry.size  # as if it were under way: done_with() takes it off again
-                self.service.expire(entry)
+                self.expire(entry)
                 takers.appendleft((lane, consumer, room))
             else:
                 if group.lane is not lane:
@@ -462,7 +465,7 @@ class FifoQueue(Queue):
     def _give_surplus(self) -> None:
         """What nobody here has had room for goes to the store, and so do claims that are of no use."""
         self._surplus = False
-        if not self.service.peers:
+        if not self.instance.peers:
             return
         free = [group for group in self._groups.values() if group.lane is self._free]
         if self.wanted():
@@ -479,11 +482,11 @@ class FifoQueue(Queue):
         if self._asking:
             return
         wanted = self.wanted()
-        ahead = wanted if self.service.peers else max(2 * wanted, _FEW)
+        ahead = wanted if self.instance.peers else max(2 * wanted, _FEW)
         known = len(self._free.hungry)
         if not wanted:  # else what is ready nobody with room may have
             known += sum(group.ticket == ticket for _, ticket, group in self._free.ready)
-        most = min(ahead - known, self.service.limits.window_messages - self._count, _MOST_GROUPS)
+        most = min(ahead - known, self.instance.limits.window_messages - self._count, _MOST_GROUPS)
         for _ in range(2):
             self._turn = not self._turn
             asked = self._load(wanted, ahead) if self._turn else most > 0 and (self._claim(most) or self._scan(most))
@@ -494,13 +497,13 @@ class FifoQueue(Queue):
         """Read on; whether there was anything to read."""
         if not wanted:
             return False
-        limits = self.service.limits
+        limits = self.instance.limits
         window = limits.window_messages
-        if window - self._count < min(wanted, _FEW, window // 4) or self._octets >= self.service.memory.window_bytes:
+        if window - self._count < min(wanted, _FEW, window // 4) or self._octets >= self.instance.memory.window_bytes:
             self._make_room()
         most = min(window - self._count, ahead)
-        octets = self.service.memory.window_bytes - self._octets
-        if self.service.memory.windows_full:  # one message
+        octets = self.instance.memory.window_bytes - self._octets
+        if self.instance.memory.windows_full:  # one message
             octets = min(octets, 1)
         full = most <= 0 or octets <= 0
         if full:  # perhaps of what waits for older ones
@@ -524,15 +527,15 @@ class FifoQueue(Queue):
             arrays.int8([group.key for group in groups]),
             each.to_bytes(4, "big"),
             octets.to_bytes(8, "big"),
-            self.service.lease_octets,
+            self.instance.lease_octets,
         ]
-        self.service.queries.ask(queries.LEASE_GROUPS, parameters, lambda rows: self._loaded(groups, each, rows))
+        self.instance.queries.ask(queries.LEASE_GROUPS, parameters, lambda rows: self._loaded(groups, each, rows))
         return True
 
     def _loaded(self, groups: list[MessageGroup], each: int, rows: list[Row] | StoreError) -> None:
         if isinstance(rows, StoreError):  # some may be leased, and nobody knows of them
             self._doubt = groups
-            self.service.reclaim(self, self)
+            loading.reclaim(self, self)
             return
         self._asking = False
         of = {group.key: group for group in groups}
@@ -545,7 +548,7 @@ class FifoQueue(Queue):
                     group.more = True
                     group.bound = last[group.key] if group.bound is None else 0
                 continue
-            entry = self.service.entry_of(self, row)
+            entry = loading.entry_of(self, row)
             assert isinstance(entry, GroupedEntry)
             entry.group, entry.out, entry.coming = group, False, False
             entry.refused_by = self.refused.pop(entry.id, ())
@@ -603,8 +606,8 @@ class FifoQueue(Queue):
         if not claimed:
             return bool(keys) and self._load(self.wanted(), len(keys))
         self._asking = True
-        parameters = [self.group_id.to_bytes(4, "big"), arrays.int8(claimed), self.service.lease_octets]
-        self.service.queries.ask(queries.CLAIM_GROUPS, parameters, self._claimed)
+        parameters = [self.group_id.to_bytes(4, "big"), arrays.int8(claimed), self.instance.lease_octets]
+        self.instance.queries.ask(queries.CLAIM_GROUPS, parameters, self._claimed)
         return True
 
     def _claimed(self, rows: list[Row] | StoreError) -> None:
@@ -628,9 +631,9 @@ class FifoQueue(Queue):
             self._cursor.to_bytes(8, "big", signed=True),
             _MOST_SCANNED.to_bytes(4, "big"),
             most.to_bytes(4, "big"),
-            self.service.lease_octets,
+            self.instance.lease_octets,
         ]
-        self.service.queries.ask(queries.SCAN_GROUPS, parameters, self._scanned)
+        self.instance.queries.ask(queries.SCAN_GROUPS, parameters, self._scanned)
         return True
 
     def _scanned(self, rows: list[Row] | StoreError) -> None:
@@ -658,8 +661,8 @@ class FifoQueue(Queue):
             self.touch()
 
         keys = [key for key in self._groups if key < 0]
-        parameters = [self.group_id.to_bytes(4, "big"), arrays.int8(keys), self.service.lease_octets]
-        self.service.queries.ask(queries.FORGET_GROUPS, parameters, forgotten)
+        parameters = [self.group_id.to_bytes(4, "big"), arrays.int8(keys), self.instance.lease_octets]
+        self.instance.queries.ask(queries.FORGET_GROUPS, parameters, forgotten)
 
     def _release(self, groups: Iterable[MessageGroup]) -> None:
         """Give up those of which nothing is here."""
@@ -677,9 +680,9 @@ class FifoQueue(Queue):
                 keys.append(group.key)
         for start in range(0, len(keys), MOST_KEYS_WOKEN):
             part = keys[start : start + MOST_KEYS_WOKEN]
-            told = notice(frozenset(), {(self.group_id, key) for key in part}) if self.service.peers else b""
-            parameters = [self.group_id.to_bytes(4, "big"), arrays.int8(part), self.service.lease_octets, told]
-            self.service.queries.ask(queries.RELEASE_GROUPS, parameters, lambda _: None)
+            told = notice(frozenset(), {(self.group_id, key) for key in part}) if self.instance.peers else b""
+            parameters = [self.group_id.to_bytes(4, "big"), arrays.int8(part), self.instance.lease_octets, told]
+            self.instance.queries.ask(queries.RELEASE_GROUPS, parameters, lambda _: None)
 
 
 def _valid(places: list[tuple[int, int, MessageGroup]]) -> list[tuple[int, int, MessageGroup]]:

@@ -13,32 +13,45 @@ from __future__ import annotations
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
+import structlog
+
 from coordinator.codec.encoding import DecodeError
+from coordinator.group import loading
 from coordinator.group.entries import Entry, now_micros
 from coordinator.group.takers import Takers
+from coordinator.group.units import Expiry, SetAside, Share, Yield
 from coordinator.group.windows import Window
 from coordinator.memory import ENTRY_OCTETS
 from store import priorities
 from store.priorities import Rank, rank_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from coordinator.group.entries import Consumer
     from coordinator.group.search import Search
-    from coordinator.service import Service
+    from coordinator.instance import Instance
     from store.commit.batch import Batch
     from store.commit.terms import Terms
-    from store.errors import StoreError
+
+log = structlog.get_logger(__name__)
 
 #: how long a message waits in one instance's window for a consumer's credit while other instances live
 SURPLUS_SECONDS = 0.1
 
-#: how long what the store could not answer is not asked again
-LOAD_RETRY_SECONDS = 0.5
-
 #: entries in the store that are known to be refused by a consumer here
 MOST_REFUSED = 10_000
+
+
+class Home(Protocol):
+    """The queues of an instance, as one of them sees it."""
+
+    #: those that are pumped at the end of this turn
+    dirty: list[Queue]
+    #: those whose groups are held whole
+    holding: set[Queue]
+    #: called when an entry was marked failed in the store: it is to become a dead letter
+    failed: Callable[[], None]
 
 
 class Queue:
@@ -59,6 +72,8 @@ class Queue:
         "group_id",
         "held",
         "holding",
+        "home",
+        "instance",
         "lease",
         "max_attempts",
         "name",
@@ -69,14 +84,14 @@ class Queue:
         "returning",
         "searches",
         "sent_octets",
-        "service",
         "takers",
         "windows",
     )
 
     def __init__(
         self,
-        service: Service,
+        instance: Instance,
+        home: Home,
         group_id: int,
         address_id: int,
         name: str,
@@ -85,7 +100,8 @@ class Queue:
         on_expiry: str,
         dead_letters: bool,
     ) -> None:
-        self.service = service
+        self.instance = instance
+        self.home = home
         self.group_id = group_id
         self.address_id = address_id
         self.name = name
@@ -93,7 +109,7 @@ class Queue:
         self.on_expiry = on_expiry
         #: this is an address of dead letters: its failures go nowhere else
         self.dead_letters = dead_letters
-        self.lease = service.instance_id
+        self.lease = instance.instance_id
         self.consumers: dict[Consumer, None] = {}
         self.takers = Takers()
         self.browsers: list[Browser] = []
@@ -131,12 +147,12 @@ class Queue:
         """Keep the account of memory (:class:`coordinator.memory.Account`)."""
         octets = self.window_octets + self.sent_octets + ENTRY_OCTETS * len(self.held)
         if octets != self._counted:
-            self.service.memory.windows += octets - self._counted
+            self.instance.memory.windows += octets - self._counted
             self._counted = octets
 
     def __del__(self) -> None:
         if self._counted:
-            self.service.memory.windows -= self._counted
+            self.instance.memory.windows -= self._counted
 
     @property
     def idle(self) -> bool:
@@ -186,7 +202,7 @@ class Queue:
         """Pump at the end of this turn."""
         if not self.dirty and (self.consumers or self.held or self.searches or self.browsers):
             self.dirty = True
-            self.service.dirty_queues.append(self)
+            self.home.dirty.append(self)
 
     def posted(self, entry_id: int, terms: Terms) -> None:
         """What was posted here is durable, and nobody's."""
@@ -247,14 +263,14 @@ class Queue:
 
     def failed(self) -> None:
         """An entry of ours was marked failed in the store."""
-        self.service.dead_letters.wake()
+        self.home.failed()
 
     def yield_ids(self, ids: Sequence[int], *, acquired: bool = False) -> None:
         """Back to the store, for whoever wants them: held until now and never decided; ``acquired``: links had
         them.
         """
         for start in range(0, len(ids), 1000):
-            self.service.commit.add(Yield(self, ids[start : start + 1000], acquired))
+            self.instance.commit.add(Yield(self, ids[start : start + 1000], acquired))
 
     def wake(self, batch: Batch, ids: Sequence[int]) -> None:
         """Others are to hear that these are nobody's."""
@@ -265,7 +281,7 @@ class Queue:
         self.returning -= 1
         self.in_store(min(ids, default=None))
         if self.holding and not self.held and not self.consumers:
-            self.service.unread(self)
+            loading.unread(self)
 
     # -- consumers
 
@@ -318,12 +334,12 @@ class Queue:
                         self.takers.drained(consumer)
         for search in self.searches:
             search.advance()
-        if self.service.peers and not self._surplus and any(map(len, self.windows)):
+        if self.instance.peers and not self._surplus and any(map(len, self.windows)):
             self._surplus = True
-            self.service.loop.call_later(SURPLUS_SECONDS, self._give_surplus)
+            self.instance.loop.call_later(SURPLUS_SECONDS, self._give_surplus)
         for browser in self.browsers:
             browser.advance()
-        if self.service.memory.windows_full and any(map(len, self.windows)) and not self.wanted():
+        if self.instance.memory.windows_full and any(map(len, self.windows)) and not self.wanted():
             self._let_go()
 
     def _distribute(self, window: Window) -> None:
@@ -374,8 +390,7 @@ class Queue:
                 continue
             window.octets -= entry.size
             if entry.expires and entry.expires <= now_micros():
-                self.sent_octets += entry.size  # as if it were under way: done_with() takes it off again
-                self.service.expire(entry)
+                self.expire(entry)
                 continue
             more = self.hand(consumer, entry)
             given += 1
@@ -390,16 +405,26 @@ class Queue:
         try:
             more = consumer.send(entry)
         except DecodeError as error:
-            self.sent_octets += entry.size  # as if it were under way: done_with() takes it off again
-            self.service.set_aside(entry, f"the stored message cannot be read: {error}")
+            self.set_aside(entry, f"the stored message cannot be read: {error}")
             return True
         if entry.message is not None:
             size = entry.size
             self.sent_octets += size
-            if self.sent_octets > self.service.memory.window_bytes or self.service.memory.windows_full:
+            if self.sent_octets > self.instance.memory.window_bytes or self.instance.memory.windows_full:
                 entry.message = None
                 self.sent_octets -= size
         return more
+
+    def expire(self, entry: Entry) -> None:
+        """Its time ran out before a consumer took it (P12)."""
+        self.sent_octets += entry.size  # as if it were under way: done_with() takes it off again
+        self.instance.commit.add(Expiry(entry))
+
+    def set_aside(self, entry: Entry, reason: str) -> None:
+        """It cannot be delivered to any consumer: to the dead letters, whatever its attempts."""
+        log.error("a message is set aside", queue=self.name, entry=entry.id, half=entry.half_id, why=reason)
+        self.sent_octets += entry.size
+        self.instance.commit.add(SetAside(entry, reason))
 
     def withdraw(self, entry: Entry) -> bool:
         """Take a held entry out of its window; whether it was there, and not in a consumer's hands."""
@@ -418,10 +443,10 @@ class Queue:
         if not self.holding:
             return
         if self.normal.loading:  # what is being read is not known yet
-            self.service.loop.call_later(0.01, self.share)
+            self.instance.loop.call_later(0.01, self.share)
             return
         self.normal.loading = True
-        self.service.commit.add(Share(self))
+        self.instance.commit.add(Share(self))
 
     def not_shared(self) -> None:
         """The store has the group as ours whole still, and nothing of it is leased row by row: so it is read on. The
@@ -432,7 +457,7 @@ class Queue:
 
     def shared(self) -> None:
         self.holding = False
-        self.service.holding.discard(self)
+        self.home.holding.discard(self)
         self.normal.load_ended()
         self.in_store(0)
 
@@ -445,53 +470,3 @@ class Browser(Protocol):
 
     def came(self) -> None:
         """There may be something it has not seen."""
-
-
-class Share:
-    """Unit: the group is held whole no more; what we have of it is leased row by row."""
-
-    __slots__ = ("_pinned", "_queue")
-
-    def __init__(self, queue: Queue) -> None:
-        self._queue = queue
-        self._pinned: list[int] = []
-
-    def write(self, batch: Batch) -> None:
-        self._pinned = list(self._queue.held)
-        batch.share(self._queue.group_id, self._pinned)
-        batch.wake.add(self._queue.group_id)
-
-    def durable(self) -> None:
-        queue = self._queue
-        # what left our hands in the same batch or the one before, and was free in the store already, was leased again
-        let_go = [each for each in self._pinned if each not in queue.held]
-        if let_go:
-            queue.yield_ids(let_go)
-        queue.shared()
-
-    def refused(self, error: StoreError) -> None:
-        self._queue.not_shared()
-
-
-class Yield:
-    """Unit: entries that were held and never decided go back to the store, for whoever wants them."""
-
-    __slots__ = ("_acquired", "_ids", "_queue")
-
-    def __init__(self, queue: Queue, ids: Sequence[int], acquired: bool) -> None:
-        self._queue = queue
-        self._ids = ids
-        self._acquired = acquired
-        queue.returning += 1
-
-    def write(self, batch: Batch) -> None:
-        for entry_id in self._ids:
-            batch.yield_entry(self._queue.group_id, entry_id, acquired=self._acquired)
-        if self._queue.service.peers:
-            self._queue.wake(batch, self._ids)
-
-    def durable(self) -> None:
-        self._queue.yielded(self._ids)
-
-    def refused(self, error: StoreError) -> None:
-        self.durable()

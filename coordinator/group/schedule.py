@@ -14,7 +14,8 @@ from store import arrays, queries
 from store.errors import StoreError
 
 if TYPE_CHECKING:
-    from coordinator.service import Service
+    from coordinator.group.serving import Queues
+    from coordinator.instance import Instance
     from store.asking import Row
 
 #: Poll interval for messages posted by other instances; and the shortest interval.
@@ -24,8 +25,9 @@ _AT_ONCE = 200
 
 
 class Schedule:
-    def __init__(self, service: Service) -> None:
-        self._service = service
+    def __init__(self, instance: Instance, queues: Queues) -> None:
+        self._instance = instance
+        self._queues = queues
         self._asking = False
         #: when to look next, by the monotonic clock
         self._next = 0.0
@@ -41,7 +43,7 @@ class Schedule:
         at = time.monotonic() + max(seconds, 0.0)
         if at < self._next:
             self._next = at
-            self._service.loop.call_later(max(seconds, 0.0), self._look_if_due)
+            self._instance.loop.call_later(max(seconds, 0.0), self._look_if_due)
 
     def _look_if_due(self) -> None:
         """Only the last call that was scheduled counts."""
@@ -50,12 +52,12 @@ class Schedule:
 
     def _look(self) -> None:
         self._asking = True
-        ids = self._service.ids
+        ids = self._instance.ids
         parameters = [
             arrays.int8([ids.next() for _ in range(_AT_ONCE)]),
-            b"\x01" if self._service.peers else b"\x00",
+            b"\x01" if self._instance.peers else b"\x00",
         ]
-        self._service.queries.ask(queries.PROMOTE, parameters, self._promoted)
+        self._instance.queries.ask(queries.PROMOTE, parameters, self._promoted)
 
     def _promoted(self, rows: list[Row] | StoreError) -> None:
         self._asking = False
@@ -72,6 +74,6 @@ class Schedule:
         # before the queues hear of it: an exception in one of them must not end the schedule
         self._look_in(wait)
         for group_id, lowest, _, _ in groups:
-            queue = self._service.queues.get(group_id)
+            queue = self._queues.by_group.get(group_id)
             if queue is not None:
                 queue.in_store(lowest)

@@ -28,8 +28,9 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from coordinator.group import loading
 from coordinator.group.entries import now_micros
-from coordinator.group.queues import LOAD_RETRY_SECONDS
+from coordinator.group.loading import LOAD_RETRY_SECONDS
 from store import arrays, priorities, queries
 from store.errors import StoreError
 from store.priorities import Rank, rank_of
@@ -118,14 +119,14 @@ class Search:
                     cursor.go_back((-priorities.DEFAULT, max(0, lowest - 1)))
             else:
                 cursor.go_back(None if priority is None or lowest is None else (-priority, lowest - 1))
-        service = self._queue.service
-        if service.peers:
+        instance = self._queue.instance
+        if instance.peers:
             if not self._again:
                 self._again = True
-                service.loop.call_later(_AGAIN_SECONDS, self._look_again)
+                instance.loop.call_later(_AGAIN_SECONDS, self._look_again)
             if not self._whole:
                 self._whole = True
-                service.loop.call_later(max(_WHOLE_SECONDS, _WHOLE_SHARE * self._whole_took), self._look_at_all)
+                instance.loop.call_later(max(_WHOLE_SECONDS, _WHOLE_SHARE * self._whole_took), self._look_at_all)
 
     def _look_again(self) -> None:
         self._again = False
@@ -173,7 +174,7 @@ class Search:
                 _PAGE_OCTETS.to_bytes(8, "big"),
                 priority.to_bytes(2, "big"),
             ]
-            queue.service.queries.ask(queries.BROWSE[cursor.rank], parameters, lambda rows: self._seen(cursor, rows))
+            queue.instance.queries.ask(queries.BROWSE[cursor.rank], parameters, lambda rows: self._seen(cursor, rows))
         elif consumer.draining:
             consumer.drained()
 
@@ -190,14 +191,14 @@ class Search:
         chosen: list[Entry] = []
         given = 0
         now = now_micros()
-        selecting = queue.service.selecting
+        selecting = queue.instance.selecting
         hurried = False
         for row in rows:
             if selecting.used_up:
                 hurried = True
                 break
             held = queue.held.get(row[0])
-            entry = queue.service.entry_of(queue, row) if held is None else held
+            entry = loading.entry_of(queue, row) if held is None else held
             if self._wants(entry, now):
                 if given + len(chosen) >= room:
                     break
@@ -231,7 +232,7 @@ class Search:
             cursor.stale = True
             self._queue.touch()
 
-        self._queue.service.loop.call_later(LOAD_RETRY_SECONDS, again)
+        self._queue.instance.loop.call_later(LOAD_RETRY_SECONDS, again)
 
     def _wants(self, entry: Entry, now: int) -> bool:
         """Whether it may have the entry, as far as is known here; not where a consumer has it already."""
@@ -244,13 +245,13 @@ class Search:
     def _take(self, cursor: Cursor, chosen: list[Entry]) -> None:
         queue = self._queue
         self._waiting = True
-        service = queue.service
+        instance = queue.instance
 
         def taken(rows: list[Row] | StoreError) -> None:
             if isinstance(rows, StoreError):
                 cursor.go_back((-chosen[0].priority, chosen[0].id - 1))
                 self._pause(cursor)
-                service.reclaim(queue, None)
+                loading.reclaim(queue, None)
                 return
             self._waiting = False
             got = {row[0]: row[1:] for row in rows}
@@ -276,6 +277,6 @@ class Search:
         parameters = [
             queue.group_id.to_bytes(4, "big"),
             arrays.int8([entry.id for entry in chosen]),
-            service.lease_octets,
+            instance.lease_octets,
         ]
-        service.queries.ask(queries.TAKE, parameters, taken)
+        instance.queries.ask(queries.TAKE, parameters, taken)

@@ -11,12 +11,15 @@ from collections import deque
 from heapq import heapify, heappush
 from typing import TYPE_CHECKING, Protocol
 
+from coordinator.group import loading
 from store.priorities import DEFAULT, Rank
 
 if TYPE_CHECKING:
     from coordinator.group.entries import Entry
     from coordinator.group.queues import Queue
 
+#: how far below the last entry taken a load looks again: for commits of other instances that were slower than ours
+LOW_WATER_SLACK = 60_000 << 22
 _HIGHEST = 1 << 63
 #: an order before that of any entry
 _BEFORE_ALL = (-(1 << 15), 0)
@@ -114,13 +117,13 @@ class Window:
         if self.more or self.loading:
             return False
         queue = self.queue
-        limits = queue.service.limits
+        limits = queue.instance.limits
         have = len(self) + self.reserved
-        if have >= limits.window_messages or self.octets + size > queue.service.memory.window_bytes:
+        if have >= limits.window_messages or self.octets + size > queue.instance.memory.window_bytes:
             return False
-        if queue.service.memory.windows_full:
+        if queue.instance.memory.windows_full:
             return False
-        if queue.service.peers and have >= queue.wanted():
+        if queue.instance.peers and have >= queue.wanted():
             return False  # another instance may have a consumer that takes it now
         self.reserved += 1
         self.octets += size
@@ -208,13 +211,13 @@ class Window:
             return False
         if queue.returning:
             return True
-        service = queue.service
+        instance = queue.instance
         have = len(self) + self.reserved
         # one instance alone reads ahead; what is here still, nobody with room may have (undeliverable-here)
-        ahead = wanted - self.reserved if service.peers else max(2 * wanted, _FEW)
-        most = min(service.limits.window_messages - have, ahead)
-        octets = service.memory.window_bytes - self.octets
-        if service.memory.windows_full:  # one message
+        ahead = wanted - self.reserved if instance.peers else max(2 * wanted, _FEW)
+        most = min(instance.limits.window_messages - have, ahead)
+        octets = instance.memory.window_bytes - self.octets
+        if instance.memory.windows_full:  # one message
             most, octets = min(most, _FEW), min(octets, 1)
         blocked = self._blocked()
         if blocked:  # what is still here waits for what the store has
@@ -227,7 +230,7 @@ class Window:
             self._news = None
             self._asked_at = time.monotonic()
             self._asked_low = self._low
-            service.load(self, most, octets)
+            loading.load(self, most, octets)
         return True
 
     def _blocked(self) -> bool:
@@ -277,15 +280,15 @@ class Window:
         snapshot is held they stay. What others give back is not told by id and may lie below the mark: now and then all
         is looked at, the more seldom the longer that takes.
         """
-        service = self.queue.service
+        instance = self.queue.instance
         now = time.monotonic()
         looked_at_all = not self._asked_low
         if looked_at_all and complete:
             self._whole_at = now + max(_WHOLE_SECONDS, _WHOLE_SHARE * (now - self._asked_at))
         if entries or looked_at_all:
             # a little slack, for commits that were slower than ours
-            last = entries[-1].id if entries else service.ids.last
-            self._low = max(0, last - service.low_water_slack)
+            last = entries[-1].id if entries else instance.ids.last
+            self._low = max(0, last - LOW_WATER_SLACK)
         elif now >= self._whole_at:
             self._low = 0
             return
@@ -294,7 +297,7 @@ class Window:
             self.bound = None
         if not looked_at_all and not self.more and not self._whole_due:
             self._whole_due = True
-            service.loop.call_later(max(0.0, self._whole_at - now), self._look_at_all)
+            instance.loop.call_later(max(0.0, self._whole_at - now), self._look_at_all)
 
     def _look_at_all(self) -> None:
         self._whole_due = False

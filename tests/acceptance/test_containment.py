@@ -12,9 +12,10 @@ import psycopg
 import pytest
 from sqlalchemy import Connection as StoreConnection
 
-from coordinator import service as services
+from coordinator import registry
 from coordinator.address.addresses import AddressPolicy
 from coordinator.address.directory import Directory
+from coordinator.address.enqueue import Enqueue
 from coordinator.group.queues import Queue
 from coordinator.service import Service
 from coordinator.settings import Settings
@@ -137,7 +138,7 @@ def test_a_transaction_that_cannot_be_written_leaves_nothing(
     victim: Client, neighbour: Client, monkeypatch: pytest.MonkeyPatch, database_url: str
 ) -> None:
     """Two of its three messages are in the batch by then."""
-    fails_for(monkeypatch, Service, "write_entry", lambda _service, _batch, address, *_: address.name == "poison")
+    fails_for(monkeypatch, Enqueue, "write_entry", lambda _enqueue, _batch, address, *_: address.name == "poison")
     good, poison = victim.sender("good"), victim.sender("poison")
     txn = victim.declare()
     for sender in (good, good, poison):
@@ -173,7 +174,7 @@ def test_a_queue_that_fails(victim: Client, neighbour: Client, monkeypatch: pyte
 def test_a_timer_that_fails(victim: Client, neighbour: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of two transactions whose time is up, the one that cannot be ended does not keep the other."""
     fails_for(monkeypatch, Transaction, "abandon", lambda txn, *_: txn.owner.container == "victim")
-    monkeypatch.setattr(services, "SWEEP_SECONDS", 0.01)
+    monkeypatch.setattr(registry, "SWEEP_SECONDS", 0.01)
     txns = []
     for client in (victim, neighbour):
         sender = client.sender("orders")

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from heapq import heappop
 from typing import Any, TypeVar, cast
 
-from coordinator import outcomes, retirement
+from coordinator import outcomes
 from coordinator.address.addresses import AddressPolicy
 from coordinator.address.directory import Address
 from coordinator.codec.encoding import DecodeError, encode_long, encode_map, encode_symbol
@@ -22,7 +22,8 @@ from coordinator.group.entries import Entry
 from coordinator.group.queues import Queue
 from coordinator.outcomes import Kind
 from coordinator.posts import PlainPost, PostLink
-from coordinator.service import SWEEP_SECONDS, Service
+from coordinator.registry import SWEEP_SECONDS
+from coordinator.service import Service
 from coordinator.settings import AddressPattern, AddressSettings, LimitSettings, Settings, TransactionSettings
 from store import recovery
 from store.database import connected
@@ -121,7 +122,9 @@ class ControlEnd(LinkEnd):
     def __init__(self, driver: InProcess, step: AttachControl) -> None:
         super().__init__(driver, step.link, step.connection, step.session)
         self.hasty = step.hasty
-        self.control = Control(driver.service, self.owner, SETTINGS.transaction.timeout_seconds, self)
+        self.control = Control(
+            driver.service.registry, driver.service.decisions, self.owner, SETTINGS.transaction.timeout_seconds, self
+        )
 
     def accept(self, answer: object) -> None:
         self.driver.say(cast("Label", answer), "accepted")
@@ -151,9 +154,9 @@ class SenderEnd(LinkEnd):
         txn = None
         if step.txn is not None:
             txn_id = self.driver.txn_id(step.txn)
-            txn = service.find(txn_id, self.owner)
+            txn = service.registry.find(txn_id, self.owner)
             if txn is None or txn.wanted is not None:
-                refusal = service.unknown(txn_id)
+                refusal = service.registry.unknown(txn_id)
                 if step.settled:
                     self.refuse(refusal)
                 else:
@@ -162,7 +165,7 @@ class SenderEnd(LinkEnd):
         message = truth.octets(step.message, malformed=step.malformed)
         answer = "accepted"
         try:
-            terms = service.terms(examine(message), self.address)
+            terms = service.posts.enqueue.terms(examine(message), self.address)
             if txn is None:
                 service.commit.add(_Plain(self, None if step.settled else label, message, terms))
                 return
@@ -191,7 +194,7 @@ class _Plain(PlainPost):
 
     def __init__(self, sender: SenderEnd, label: Label | None, message: bytes, terms: Any) -> None:
         link = cast("PostLink", _AsLink(sender))
-        super().__init__(sender.driver.service, link, None, sender.address, message, terms)
+        super().__init__(sender.driver.service.posts, link, None, sender.address, message, terms)
         self.sender = sender
         self.label = label
 
@@ -257,9 +260,9 @@ class ReceiverEnd(LinkEnd):
         outcome = None if step.outcome is Outcome.NONE else OUTCOMES[step.outcome]
         if step.txn is not None:
             txn_id = self.driver.txn_id(step.txn)
-            retirement.retire(service, self, self.owner, entry, txn_id, outcome, step.settled)
+            service.retirement.retire(self, self.owner, entry, txn_id, outcome, step.settled)
         else:
-            retirement.settle(service, self, entry, outcome, step.settled)
+            service.retirement.settle(self, entry, outcome, step.settled)
 
     def retired(self, entry: Entry, outcome: outcomes.Outcome) -> None:
         if self.open:
@@ -279,7 +282,7 @@ class ReceiverEnd(LinkEnd):
         for entry in unsettled.values():
             entry.link = None
             entry.delivery = None
-            retirement.link_lost(self.driver.service, entry)
+            self.driver.service.retirement.link_lost(entry)
 
 
 class InProcess(Driver):
@@ -340,7 +343,7 @@ class InProcess(Driver):
         super().close()
 
     def _crash(self) -> None:
-        instance = self.service.instance_id
+        instance = self.service.instance.instance_id
         self._death()
         # this process lives, but the instance's does not
         self.truth.execute(
@@ -353,7 +356,7 @@ class InProcess(Driver):
     def _restart(self) -> None:
         self._lose(self._open())
         self.wait()
-        instance = self.service.instance_id
+        instance = self.service.instance.instance_id
         self._death()
         with connected(self.url) as connection:
             recovery.end(connection, instance)
@@ -366,9 +369,9 @@ class InProcess(Driver):
         self.loop.run_until(
             lambda: (
                 service.commit.idle
-                and not service.queries.waiting
+                and not service.instance.queries.waiting
                 and not service.decisions.waiting
-                and not service.dirty_queues
+                and not service.queues.dirty
             )
         )
 
@@ -440,7 +443,7 @@ class InProcess(Driver):
 
     def _address(self, queue: int) -> Address:
         found: list[Address | Refusal] = []
-        self.service.resolve(truth.address(self.history, queue), found.append)
+        self.service.directory.resolve(truth.address(self.history, queue), found.append)
         self.loop.run_until(lambda: found)
         assert isinstance(found[0], Address), found
         return found[0]
@@ -454,7 +457,7 @@ class InProcess(Driver):
             self._overdue(txn.id)
 
     def _overdue(self, txn_id: bytes) -> None:
-        txn = self.service.txns[txn_id]
+        txn = self.service.registry.txns[txn_id]
         txn.begin()
         txn.began -= txn.timeout
         self.loop.hurry(SWEEP_SECONDS)

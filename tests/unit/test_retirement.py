@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from coordinator import retirement
 from coordinator.errors import Condition, Refusal
 from coordinator.group.entries import Entry
 from coordinator.outcomes import ACCEPTED, RELEASED, Outcome
+from coordinator.retirement import Retirement
 
 
 class Link:
@@ -27,14 +27,15 @@ class Link:
 
 def retired(named: bytes) -> tuple[Entry, Link]:
     """A delivery enlisted in ``b"one"``, then settled under ``named``."""
-    service: Any = SimpleNamespace(
+    registry: Any = SimpleNamespace(
         find=lambda txn_id, owner: None, unknown=lambda txn_id: Refusal(Condition.TXN_UNKNOWN_ID, "")
     )
     queue: Any = None
     entry, link = Entry(queue, 1, 1, b"x", 0, 0, b""), Link()
     txn: Any = SimpleNamespace(id=b"one")
     entry.txn, entry.outcome = txn, ACCEPTED
-    retirement.retire(service, link, None, entry, named, RELEASED, True)
+    settlements: Any = None
+    Retirement(registry, settlements).retire(link, None, entry, named, RELEASED, True)
     return entry, link
 
 

@@ -12,7 +12,7 @@ from coordinator.address import dead_letters
 from coordinator.address.dead_letters import DeadLetters
 from coordinator.address.directory import Directory
 from coordinator.codec.selectors import TurnShare
-from coordinator.group.queues import LOAD_RETRY_SECONDS
+from coordinator.group.loading import LOAD_RETRY_SECONDS
 from coordinator.group.search import Search
 from links.browsing import Browsing
 from store import queries
@@ -23,7 +23,7 @@ from tests.fix_queue import Consumer, queue_of
 
 
 class Asked:
-    """As much of a service as an asker needs: what was asked, and what is to be called later."""
+    """As much of an instance as an asker needs: what was asked, and what is to be called later."""
 
     def __init__(self) -> None:
         self.questions: list[tuple[Query, Callable[[Any], None]]] = []
@@ -43,7 +43,7 @@ class Asked:
 
 def test_dead_letters_wait_after_an_error() -> None:
     asked: Any = Asked()
-    letters = DeadLetters(asked)
+    letters = DeadLetters(asked, asked, asked)
     letters.wake()
     for _ in range(3):
         asked.answer(StoreFault("x"))
@@ -59,7 +59,7 @@ def test_dead_letters_wait_after_an_error() -> None:
 
 def test_dead_letters_go_on_with_a_new_connection() -> None:
     asked: Any = Asked()
-    letters = DeadLetters(asked)
+    letters = DeadLetters(asked, asked, asked)
     letters.wake()
     asked.answer(StoreUnavailable("x"))
     ((seconds, _),) = asked.timers
@@ -71,8 +71,8 @@ def test_a_consumer_that_chooses_looks_again_after_an_error() -> None:
     consumer: Any = Consumer(1, 1)
     queue = queue_of([])
     asked = Asked()
-    service: Any = queue.service
-    service.queries, service.loop, service.selecting = asked.queries, asked.loop, TurnShare()
+    instance: Any = queue.instance
+    instance.queries, instance.loop, instance.selecting = asked.queries, asked.loop, TurnShare()
     search = Search(queue, consumer, SimpleNamespace(matches=lambda *_: True))  # type: ignore[arg-type]
     queue.searches.append(search)
     queue.pump()
@@ -94,7 +94,7 @@ def test_a_browser_looks_again_after_an_error() -> None:
     browser: Any = SimpleNamespace(
         _loading=True,
         open=True,
-        connection=SimpleNamespace(service=asked),
+        connection=SimpleNamespace(service=SimpleNamespace(instance=asked, loop=asked.loop)),
         _queue=SimpleNamespace(touch=lambda: touched.append(True)),
     )
     browser._look_again = lambda: Browsing._look_again(browser)
@@ -110,8 +110,8 @@ def test_a_browser_looks_again_after_an_error() -> None:
 def test_all_addresses_are_looked_at_in_one_question() -> None:
     asked: Any = Asked()
     asked.memory = SimpleNamespace(most_addresses=100)
-    asked.queues = {}
-    directory = Directory(asked, SimpleNamespace())  # type: ignore[arg-type]
+    asked.by_group = {}
+    directory = Directory(asked, asked, SimpleNamespace())  # type: ignore[arg-type]
     found: list[Any] = []
     for number in range(50):
         directory.resolve(f"news/{number}", found.append)

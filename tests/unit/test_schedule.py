@@ -24,10 +24,10 @@ class Instance:
     def __init__(self) -> None:
         self.loop = self.queries = self.ids = self
         self.peers: dict[int, object] = {}
-        self.queues: dict[int, object] = {}
+        self.by_group: dict[int, object] = {}
         self.looks: list[float] = []
         self.answer: Callable[[list[Row] | StoreError], None] | None = None
-        self.schedule = Schedule(cast("Any", self))
+        self.schedule = Schedule(cast("Any", self), cast("Any", self))
         self.schedule.start()
 
     def next(self) -> int:

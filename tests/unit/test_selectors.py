@@ -350,10 +350,10 @@ def test_an_exact_number_that_outgrows_its_bits_is_unknown() -> None:
 def test_a_search_stops_where_selectors_have_used_up_their_share_of_the_turn() -> None:
     """What it has not looked at it asks for again, in the next turn."""
     share = TurnShare()
-    service: Any = SimpleNamespace(selecting=share, peers=0, queries=SimpleNamespace(ask=lambda *asked: None))
+    instance: Any = SimpleNamespace(selecting=share, peers=0, queries=SimpleNamespace(ask=lambda *asked: None))
     touched: list[bool] = []
     queue: Any = SimpleNamespace(
-        service=service, searches=[], returning=0, group_id=1, held={}, touch=lambda: touched.append(True)
+        instance=instance, searches=[], returning=0, group_id=1, held={}, touch=lambda: touched.append(True)
     )
     looked: list[bytes] = []
 
@@ -364,10 +364,10 @@ def test_a_search_stops_where_selectors_have_used_up_their_share_of_the_turn() -
             return False
 
     consumer: Any = SimpleNamespace(room=10, draining=False)
-    service.entry_of = lambda _, row: Entry(queue, row[0], row[0], b"%d" % row[0], 0, 0, b"")
+    queue.entry_kind = Entry
     search = Search(queue, consumer, Slow("a = 1"))
     queue.searches.append(search)
-    rows: Any = [(1,), (2,), (3,)]
+    rows: Any = [(number, number, 0, None, None, b"%d" % number, 0, False, 4) for number in (1, 2, 3)]
     for seen in ([b"1"], [b"1", b"2"], [b"1", b"2", b"3"]):
         share.renew()
         search._seen(search._cursors[1], [row for row in rows if row[0] > search._cursors[1].at[1]])

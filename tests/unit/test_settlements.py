@@ -25,8 +25,8 @@ def test_a_refused_outcome(error: StoreError, there: bool) -> None:
     consumer, other = Consumer(1, 1), Consumer(2, 0)
     queue = queue_of([consumer, other])
     added: list[Any] = []
-    service: Any = queue.service
-    service.commit = SimpleNamespace(add=added.append)
+    instance: Any = queue.instance
+    instance.commit = SimpleNamespace(add=added.append)
     assert queue.reserve(1, priorities.DEFAULT)
     entry = Entry(queue, 1, 1, b"x", 0, 0, b"")
     queue.arrived(entry)
@@ -35,7 +35,7 @@ def test_a_refused_outcome(error: StoreError, there: bool) -> None:
     queue.remove(consumer)
     if not there:
         queue.remove(other)
-    Settlement(service, [(entry, ACCEPTED)]).refused(error)
+    Settlement(instance, [(entry, ACCEPTED)]).refused(error)
     other.has = 1
     queue.changed(other)
     leased = not isinstance(error, NotLeased)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.group.queues import Share
+from coordinator.group.units import Share
 from store.errors import StoreFault
 from tests.fix_queue import Consumer, queue_of
 
@@ -16,16 +16,16 @@ from tests.fix_queue import Consumer, queue_of
 def test_a_group_that_the_store_did_not_give_up_is_held_still() -> None:
     """Else what consumers have of it would be leased again, and go out twice."""
     queue = queue_of([Consumer(1, 1)], peers=1)
-    service: Any = queue.service
+    instance: Any = queue.instance
     units: list[Share] = []
-    service.commit = SimpleNamespace(add=units.append)
-    service.holding = {queue}
+    instance.commit = SimpleNamespace(add=units.append)
+    queue.home.holding.add(queue)
     queue.holding = True
     queue.share()
     units[0].refused(StoreFault("x"))
     assert queue.holding
-    assert queue in service.holding
+    assert queue in queue.home.holding
     assert not queue.normal.loading
     queue.share()
     units[1].durable()
-    assert service.holding == set()
+    assert queue.home.holding == set()

@@ -1,0 +1,123 @@
+"""From a message to its entries: the terms of a post, the rows that make a half deliverable, and the entries that are
+born leased to this instance.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from coordinator.codec.message import NO_FACTS
+from coordinator.errors import Condition, Refusal
+from coordinator.group.entries import POSTGRES_EPOCH, Entry, now_micros
+from coordinator.group.fifo import message_group
+from store import priorities
+from store.arrays import BEFORE, INFINITY
+from store.commit.terms import ALONE, PLAIN, Terms, key_of
+
+if TYPE_CHECKING:
+    from coordinator.address.directory import Address
+    from coordinator.codec.message import Facts
+    from coordinator.group.schedule import Schedule
+    from coordinator.instance import Instance
+    from store.commit.batch import Batch
+    from store.spool import Octets
+
+#: the reason of the op for groups that want nothing of the connection that posted (P16)
+NO_LOCAL = "no-local"
+#: the latest time PostgreSQL has, some 290,000 years from now
+_LATEST = (1 << 63) - (1 << 56)
+
+
+class Enqueue:
+    #: of posts, and of discharges of transactions with posts
+    disk_refusal = Refusal(
+        Condition.RESOURCE_LIMIT_EXCEEDED,
+        "the disk of the database is nearly full (limits.disk_free_bytes): make room; retirements go on",
+    )
+
+    def __init__(self, instance: Instance, schedule: Schedule) -> None:
+        self._instance = instance
+        self._schedule = schedule
+
+    def terms(self, facts: Facts, address: Address) -> Terms:
+        """Of a message posted now: when it expires (rule P12), when it may be delivered (D7), its priority (P17) or,
+        on a fifo address, its group (P18).
+        """
+        if self._instance.disk_low:
+            raise self.disk_refusal
+        fifo = address.fifo
+        if facts is NO_FACTS and not fifo:
+            return PLAIN
+        ends, begins = INFINITY, BEFORE
+        if facts.ttl_ms:
+            ends = now_micros() + facts.ttl_ms * 1000
+        if facts.absolute_expiry_ms:
+            ends = min(ends, _micros(facts.absolute_expiry_ms))
+        if facts.delivery_time_ms is not None:
+            begins = _micros(facts.delivery_time_ms)
+        if facts.delivery_delay_ms:
+            begins = max(begins, now_micros() + facts.delivery_delay_ms * 1000)
+        if begins <= now_micros():
+            begins = BEFORE
+        priority = priorities.DEFAULT if facts.priority is None or fifo else facts.priority
+        group = 0 if not fifo else ALONE if facts.group_id is None else message_group(facts.group_id)
+        terms = Terms(INFINITY if ends > _LATEST else ends, min(begins, _LATEST), priority, group)
+        return PLAIN if terms == PLAIN else terms
+
+    def write_entry(
+        self, batch: Batch, address: Address, half_id: int, message: Octets | None, terms: Terms, poster: object = None
+    ) -> Entry | None:
+        """The rows that make a half deliverable; the entry where it is born leased to us.
+
+        ``message``: None where it is in the store alone.
+
+        ``poster``: the connection it came on, for subscriptions that want nothing of their own (no-local).
+        """
+        queue = address.queue
+        if queue is None or address.fans:
+            without = [queue.group_id for queue in address.subscriptions if queue.not_from is poster is not None]
+            batch.fan(address.id, half_id, terms, address.groups, without)
+            if without:  # a trace, or the message would seem to be lost on its way to them
+                covers = [(half_id, group_id) for group_id in without]
+                batch.op(self._instance.uuids.next(), b"accept", reason=NO_LOCAL, covers=covers)
+            if self._instance.peers and terms.available == BEFORE:
+                self._wake(batch, -address.id, half_id, terms)
+            return None
+        now = terms is PLAIN or terms.available == BEFORE
+        if now and queue.consumers and isinstance(message, bytes) and queue.reserve(len(message), terms.priority):
+            batch.entry(address.id, queue.group_id, half_id, self._instance.instance_id, terms)
+            expires = 0 if terms.expires == INFINITY else terms.expires
+            return Entry(queue, half_id, half_id, message, 0, expires, b"", False, terms.priority)
+        batch.entry(address.id, queue.group_id, half_id, 0, terms)
+        if self._instance.peers and now:
+            self._wake(batch, queue.group_id, half_id, terms)
+        return None
+
+    def _wake(self, batch: Batch, group_id: int, half_id: int, terms: Terms) -> None:
+        if terms.message_group:
+            batch.wake_keys.add((group_id, key_of(terms, half_id)))
+        else:
+            batch.wake.add(group_id)
+
+    def posted(self, address: Address, entry: Entry | None, half_id: int, terms: Terms) -> None:
+        """The rows of :meth:`write_entry` are durable."""
+        if entry is not None:
+            entry.queue.arrived(entry)
+            return
+        if terms.available != BEFORE:
+            self._schedule.due(terms.available)
+            return
+        if address.queue is not None:
+            address.queue.posted(half_id, terms)
+        for queue in address.subscriptions:
+            queue.posted(half_id, terms)
+
+    def unposted(self, entry: Entry | None) -> None:
+        """The rows of :meth:`write_entry` were not taken, or are written again."""
+        if entry is not None:
+            entry.queue.unreserve(entry)
+
+
+def _micros(unix_ms: int) -> int:
+    """As PostgreSQL counts: microseconds since 2000."""
+    return unix_ms * 1000 - POSTGRES_EPOCH * 1_000_000

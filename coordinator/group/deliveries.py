@@ -1,0 +1,114 @@
+"""What each outcome of a delivery does to its entry (rules P11, T26): first in the store, then in memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import structlog
+
+from coordinator.codec.encoding import DecodeError
+from coordinator.codec.message import merge_maps
+from coordinator.outcomes import ACCEPTED, FAILED, Kind
+
+if TYPE_CHECKING:
+    from coordinator.group.entries import Entry
+    from coordinator.outcomes import Outcome
+    from store.commit.batch import Batch
+    from store.ids import UuidV7
+
+log = structlog.get_logger(__name__)
+
+#: Most octets of annotations that all outcomes together leave on one message.
+MOST_ANNOTATION_OCTETS = 1 << 18
+
+
+def write(
+    batch: Batch, entry: Entry, outcome: Outcome, accepted: list[tuple[int, int]], ops: UuidV7, txn_id: bytes
+) -> None:
+    """Add the rows that apply ``outcome`` to a leased entry. Accepted entries are collected: one op covers them all."""
+    queue = entry.queue
+    if outcome is ACCEPTED:
+        group_id = queue.group_id
+        batch.rows += 1
+        batch.gone_groups.append(group_id)
+        batch.gone_ids.append(entry.id)
+        accepted.append((entry.half_id, group_id))
+        return
+    kind = outcome.kind
+    if kind is Kind.REJECTED and not queue.dead_letters:
+        batch.back(
+            queue.group_id,
+            entry.id,
+            attempts=entry.attempts,
+            lease=0,
+            failed=outcome.error or "rejected",
+            annotations=entry.annotations,
+        )
+        batch.op(ops.next(), b"reject", txn_id=txn_id, reason=outcome.error, covers=((entry.half_id, queue.group_id),))
+    elif kind is Kind.RELEASED:
+        pass  # the row keeps its lease and its count; only memory changes
+    else:
+        attempts = entry.attempts + (1 if outcome.delivery_failed or kind is Kind.REJECTED else 0)
+        failed = ""
+        if attempts >= queue.max_attempts and not queue.dead_letters:
+            failed = f"attempts used up: {attempts} of {queue.max_attempts}"
+        # decided now, because consumers may come and go before the rows are durable
+        entry.kept = not failed and queue.can_keep(entry)
+        if not entry.kept and not failed and queue.instance.peers:
+            queue.wake(batch, (entry.id,))
+        batch.back(
+            queue.group_id,
+            entry.id,
+            attempts=attempts,
+            lease=queue.lease if entry.kept else 0,
+            failed=failed,
+            annotations=merged(entry, outcome),
+        )
+        batch.op(ops.next(), b"modify", txn_id=txn_id, reason=outcome.error, covers=((entry.half_id, queue.group_id),))
+
+
+def merged(entry: Entry, outcome: Outcome) -> bytes:
+    """The entry's annotations with those of the outcome added; unchanged if they cannot be read or are too large."""
+    if not outcome.annotations:
+        return entry.annotations
+    try:
+        annotations = merge_maps(entry.annotations, outcome.annotations)
+    except DecodeError:
+        return entry.annotations
+    return annotations if len(annotations) <= MOST_ANNOTATION_OCTETS else entry.annotations
+
+
+def settle(entry: Entry, outcome: Outcome) -> None:
+    """The rows of :func:`write` are durable: do the same in memory."""
+    queue = entry.queue
+    if outcome is ACCEPTED:
+        queue.done_with(entry)
+        return
+    kind = outcome.kind
+    if kind is Kind.REJECTED and not queue.dead_letters:
+        queue.done_with(entry)
+        queue.failed()
+    elif kind is Kind.RELEASED:
+        queue.give_back(entry)
+    else:
+        if outcome.delivery_failed or kind is Kind.REJECTED:
+            entry.attempts += 1
+            if entry.attempts >= queue.max_attempts and not queue.dead_letters:
+                queue.done_with(entry)
+                queue.failed()
+                return
+        annotations = merged(entry, outcome)
+        if outcome.annotations and annotations is entry.annotations:
+            log.warning("annotations of an outcome left out: too many", queue=queue.name, entry=entry.id)
+        entry.annotations = annotations
+        if (outcome.undeliverable_here or kind is Kind.REJECTED) and entry.link is not None:
+            entry.refused_by = (*entry.refused_by, entry.link.key)
+        queue.give_back(entry, leased=entry.kept)
+
+
+def default_outcome(entry: Entry) -> Outcome:
+    """Applied to a delivery that is settled in a transaction which rolls back (T28)."""
+    link = entry.link
+    if link is None or link.default_outcome is None:
+        return FAILED
+    return link.default_outcome

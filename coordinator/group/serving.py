@@ -1,0 +1,122 @@
+"""The consumer groups that this instance serves: found or made, pumped at the end of a turn, shared with other
+instances, and told what these have posted.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
+
+from coordinator.group.fifo import FifoQueue
+from coordinator.group.queues import Queue
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from coordinator.instance import Instance
+
+#: how often queues are looked at that may be of no use any more
+IDLE_QUEUES_SECONDS = 10.0
+
+
+class Queues:
+    """Implements :class:`coordinator.group.queues.Home`."""
+
+    def __init__(self, instance: Instance, failed: Callable[[], None]) -> None:
+        """``failed``: called when an entry was marked failed in the store."""
+        self._instance = instance
+        self.failed = failed
+        #: by the group's id; as long as an address that is known, a link, or a transaction has them
+        self.by_group: WeakValueDictionary[int, Queue] = WeakValueDictionary()
+        #: those whose groups are held whole: they are not dropped before they are held no more
+        self.holding: set[Queue] = set()
+        #: those that are pumped at the end of this turn
+        self.dirty: list[Queue] = []
+        self._idle_before: set[Queue] = set()
+
+    def start(self) -> None:
+        self._instance.loop.call_later(IDLE_QUEUES_SECONDS, self._drop_idle)
+
+    def queue(
+        self,
+        group_id: int,
+        address_id: int,
+        name: str,
+        *,
+        max_attempts: int,
+        on_expiry: str,
+        dead_letters: bool,
+        fifo: bool,
+    ) -> Queue:
+        """The one of this group, found or made."""
+        queue = self.by_group.get(group_id)
+        if queue is None:
+            queue = self.by_group[group_id] = (FifoQueue if fifo else Queue)(
+                self._instance,
+                self,
+                group_id,
+                address_id,
+                name,
+                max_attempts=max_attempts,
+                on_expiry=on_expiry,
+                dead_letters=dead_letters,
+            )
+        return queue
+
+    def pump(self) -> bool:
+        """Give what is ready to consumers; whether there was any. A failure costs the queue and its links, no other."""
+        active = bool(self.dirty)
+        while self.dirty:
+            dirty, self.dirty = self.dirty, []
+            for queue in dirty:
+                try:
+                    queue.pump()
+                    queue.count()
+                except Exception:  # noqa: BLE001 - whatever it is, it is this queue's
+                    for consumer in [queue, *queue.consumers, *queue.browsers]:
+                        self._instance.loop.contain(consumer)
+        return active
+
+    def _drop_idle(self) -> None:
+        """Queues that are idle for a while are held no longer; those of addresses that are not known any more are gone
+        then.
+        """
+        idle = {queue for queue in self.holding if queue.idle}
+        for queue in idle & self._idle_before:
+            queue.share()
+        self._idle_before = idle
+        for queue in list(self.by_group.values()):
+            queue.count()
+        self._instance.loop.call_later(IDLE_QUEUES_SECONDS, self._drop_idle)
+
+    # -- among others
+
+    def share(self) -> None:
+        """Other instances live: no group is held whole."""
+        for queue in list(self.by_group.values()):
+            queue.share()
+            queue.touch()
+
+    def all_in_store(self) -> None:
+        """Notices were missed: the store may have something for any group."""
+        for queue in list(self.by_group.values()):
+            queue.in_store(0)
+
+    def notified(self, payload: str) -> None:
+        """Others have something new: tokens ``group`` or ``-address``, and ``/key`` of a message group; an empty token
+        stands for any.
+        """
+        for token in payload.split(","):
+            if not token:  # the leases of an instance that died, or too many groups for a notice
+                self.all_in_store()
+                continue
+            name, _, key = token.partition("/")
+            if name.startswith("-"):
+                found = [queue for queue in list(self.by_group.values()) if queue.address_id == -int(name)]
+            else:
+                found = [queue for queue in (self.by_group.get(int(name)),) if queue is not None]
+            for queue in found:
+                if isinstance(queue, FifoQueue) and key:
+                    queue.news(int(key, 16))
+                else:
+                    queue.in_store()

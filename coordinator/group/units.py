@@ -1,0 +1,160 @@
+"""Units of the group commit about entries that this instance holds, other than their outcomes: groups are shared,
+entries given back, expired, or set aside.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import structlog
+
+from store.errors import NotLeased
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from coordinator.group.entries import Entry
+    from coordinator.group.queues import Queue
+    from coordinator.group.windows import Loader
+    from store.commit.batch import Batch
+    from store.errors import StoreError
+
+log = structlog.get_logger(__name__)
+
+
+class Share:
+    """Unit: the group is held whole no more; what we have of it is leased row by row."""
+
+    __slots__ = ("_pinned", "_queue")
+
+    def __init__(self, queue: Queue) -> None:
+        self._queue = queue
+        self._pinned: list[int] = []
+
+    def write(self, batch: Batch) -> None:
+        self._pinned = list(self._queue.held)
+        batch.share(self._queue.group_id, self._pinned)
+        batch.wake.add(self._queue.group_id)
+
+    def durable(self) -> None:
+        queue = self._queue
+        # what left our hands in the same batch or the one before, and was free in the store already, was leased again
+        let_go = [each for each in self._pinned if each not in queue.held]
+        if let_go:
+            queue.yield_ids(let_go)
+        queue.shared()
+
+    def refused(self, error: StoreError) -> None:
+        self._queue.not_shared()
+
+
+class Yield:
+    """Unit: entries that were held and never decided go back to the store, for whoever wants them."""
+
+    __slots__ = ("_acquired", "_ids", "_queue")
+
+    def __init__(self, queue: Queue, ids: Sequence[int], acquired: bool) -> None:
+        self._queue = queue
+        self._ids = ids
+        self._acquired = acquired
+        queue.returning += 1
+
+    def write(self, batch: Batch) -> None:
+        for entry_id in self._ids:
+            batch.yield_entry(self._queue.group_id, entry_id, acquired=self._acquired)
+        if self._queue.instance.peers:
+            self._queue.wake(batch, self._ids)
+
+    def durable(self) -> None:
+        self._queue.yielded(self._ids)
+
+    def refused(self, error: StoreError) -> None:
+        self.durable()
+
+
+class Reclaim:
+    """Unit without rows of its own at first: once it is answered, so is every batch before it."""
+
+    __slots__ = ("_queue", "_unknown", "_window")
+
+    def __init__(self, queue: Queue, window: Loader | None, unknown: list[int]) -> None:
+        self._queue = queue
+        self._window = window
+        self._unknown = unknown
+
+    def write(self, batch: Batch) -> None:
+        pass
+
+    def durable(self) -> None:
+        queue = self._queue
+        lost = [found for found in self._unknown if found not in queue.held]
+        if lost:
+            log.warning("entries of a lost load given back", queue=queue.name, entries=len(lost))
+            queue.yield_ids(lost)
+        else:
+            queue.in_store(0)
+        if self._window is not None:
+            self._window.load_ended()
+
+    def refused(self, error: StoreError) -> None:
+        self.durable()
+
+
+class SetAside:
+    """Unit: the stored message cannot be delivered; it goes to the dead letters as it is."""
+
+    __slots__ = ("_entry", "_reason")
+
+    def __init__(self, entry: Entry, reason: str) -> None:
+        self._entry = entry
+        self._reason = reason
+
+    def write(self, batch: Batch) -> None:
+        entry = self._entry
+        batch.back(
+            entry.queue.group_id,
+            entry.id,
+            attempts=entry.attempts,
+            lease=0,
+            failed=self._reason,
+            annotations=entry.annotations,
+        )
+
+    def durable(self) -> None:
+        queue = self._entry.queue
+        queue.done_with(self._entry)
+        queue.failed()
+
+    def refused(self, error: StoreError) -> None:
+        log.error("a message could not be set aside", entry=self._entry.id, error=str(error))
+        self._entry.queue.done_with(self._entry)
+
+
+class Expiry:
+    """Unit: the message's time ran out before anyone wanted it (rule P12)."""
+
+    __slots__ = ("_entry",)
+
+    def __init__(self, entry: Entry) -> None:
+        self._entry = entry
+
+    def write(self, batch: Batch) -> None:
+        entry = self._entry
+        queue = entry.queue
+        if queue.on_expiry == "dead-letter" and not queue.dead_letters:
+            batch.back(queue.group_id, entry.id, attempts=entry.attempts, lease=0, failed="expired")
+        else:
+            batch.gone(queue.group_id, entry.id)
+            batch.op(queue.instance.uuids.next(), b"expire", covers=((entry.half_id, queue.group_id),))
+
+    def durable(self) -> None:
+        queue = self._entry.queue
+        queue.done_with(self._entry)
+        if queue.on_expiry == "dead-letter":
+            queue.failed()
+
+    def refused(self, error: StoreError) -> None:
+        entry = self._entry
+        entry.queue.done_with(entry)
+        if not isinstance(error, NotLeased):  # the store looks for what has expired and is in nobody's hands
+            entry.queue.yield_ids([entry.id], acquired=entry.acquired)

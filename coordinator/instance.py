@@ -1,0 +1,79 @@
+"""What all rules of one instance work with: its identity, its loop, its store, and the bounds it keeps.
+
+It knows none of the rules: whoever needs it takes it, and no part needs the whole service.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from coordinator.codec.selectors import TurnShare
+from coordinator.memory import Account, default_bytes
+from store.asking import Queries
+from store.commit.group_commit import GroupCommit, Limits
+from store.ids import HalfIds, UuidV7
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from coordinator.settings import LimitSettings, Settings
+    from store.loop import Loop
+
+
+class Instance:
+    """``peers``: how many other instances live. ``disk_low``: the database's disk has little room left."""
+
+    __slots__ = (
+        "commit",
+        "disk_low",
+        "ids",
+        "instance_id",
+        "lease_octets",
+        "limits",
+        "loop",
+        "memory",
+        "peers",
+        "queries",
+        "selecting",
+        "transaction_limits",
+        "uuids",
+    )
+
+    def __init__(
+        self,
+        loop: Loop,
+        settings: Settings,
+        url: str,
+        *,
+        instance_id: int,
+        slot: int,
+        highest_id: int,
+        given_up: Callable[[], None],
+        notified: Callable[[str, str], None],
+        connected: Callable[[], None],
+    ) -> None:
+        """``given_up``: the store says that others have given this instance up. ``notified`` and ``connected``: see
+        :class:`store.asking.Queries`.
+        """
+        self.loop = loop
+        self.limits = settings.limits
+        self.transaction_limits = settings.transaction
+        self.instance_id = instance_id
+        self.lease_octets = instance_id.to_bytes(4, "big")
+        self.ids = HalfIds(slot, highest_id)
+        self.uuids = UuidV7()
+        self.peers = 0
+        self.disk_low = False
+        self.memory = Account(settings.limits, settings.limits.memory_bytes or default_bytes(settings.workers))
+        self.commit = GroupCommit(loop, url, instance_id, _batch_limits(settings.limits, self.memory), given_up)
+        self.queries = Queries(loop, url, instance_id, notified, connected)
+        #: the time that selectors have in one turn
+        self.selecting = TurnShare()
+
+
+def _batch_limits(limits: LimitSettings, memory: Account) -> Limits:
+    return Limits(
+        messages=limits.batch_messages,
+        octets=min(limits.batch_bytes, memory.share),
+        waiting_octets=min(limits.waiting_bytes, memory.most),
+    )

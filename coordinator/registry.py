@@ -1,0 +1,206 @@
+"""The undecided transactions of an instance: declared, found by those who may, given up when their time is over or
+they hold too much (rules T10 to T14, S4).
+"""
+
+from __future__ import annotations
+
+import time
+from heapq import heapify, heappop
+from itertools import takewhile
+from typing import TYPE_CHECKING
+
+import structlog
+
+from coordinator.errors import Condition, Refusal
+from coordinator.registration import MOST_AT_ONCE, Registration
+from coordinator.transactions import Transaction
+from coordinator.transitions import TxnEvent, TxnState
+from store.ids import TxnIds, micros_of
+from store.spool import Room
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from coordinator.address.directory import Directory
+    from coordinator.address.enqueue import Enqueue
+    from coordinator.instance import Instance
+    from coordinator.settings import Settings
+    from coordinator.settlements import Settlements
+    from coordinator.transactions import Discharging
+
+log = structlog.get_logger(__name__)
+
+SWEEP_SECONDS = 0.25
+#: after its declare, a transaction without work is forgotten: its decision goes by the day of its declare, and with
+#: that day
+UNUSED_SECONDS = 24 * 3600.0
+#: decided transactions whose time ran out, remembered for the error their late work gets
+MOST_TIMED_OUT = 10_000
+
+
+class Registry:
+    """Implements :class:`coordinator.transactions.Host`."""
+
+    def __init__(
+        self,
+        instance: Instance,
+        settings: Settings,
+        directory: Directory,
+        enqueue: Enqueue,
+        settlements: Settlements,
+        secret: bytes,
+    ) -> None:
+        """``secret``: of the store, by which it knows its own txn-ids."""
+        self.instance = instance
+        self.directory = directory
+        self.enqueue = enqueue
+        self.settlements = settlements
+        self._ids = TxnIds(instance.instance_id, secret)
+        self.txns: dict[bytes, Transaction] = {}
+        #: those of them that have work, and so a time limit (T14)
+        self.working: dict[bytes, Transaction] = {}
+        #: how many of them each connection has
+        self._undecided: dict[object, int] = {}
+        self._unused_seconds = _unused_seconds(settings)
+        self._timed_out: dict[bytes, Refusal] = {}
+        #: of the files of large messages
+        self.spool_room = Room(settings.limits.spool_bytes, self._make_spool_room)
+
+    def declare(self, owner: object, control: Discharging, timeout: float) -> Transaction:
+        """Refusal where the connection has too many undecided transactions already (S4)."""
+        undecided = self._undecided.get(owner, 0)
+        most = self.instance.limits.transactions_per_connection
+        if undecided >= most:
+            raise Refusal(
+                Condition.RESOURCE_LIMIT_EXCEEDED,
+                f"a connection has at most {most} undecided transactions (limits.transactions_per_connection): "
+                "discharge some first",
+            )
+        self._undecided[owner] = undecided + 1
+        txn = Transaction(self, self._ids.next(), owner, control, timeout)
+        self.txns[txn.id] = txn
+        return txn
+
+    def refuse_largest(self) -> None:
+        """Undecided transactions hold too much. Their connections must be read, or none of them would ever be decided:
+        so the largest are refused, and let go of what they hold.
+        """
+        enough = 3 * self.instance.memory.most // 4
+        refusal = Refusal(
+            Condition.RESOURCE_LIMIT_EXCEEDED,
+            "undecided transactions hold too much memory, and this is among the largest (limits.memory_bytes)",
+        )
+        self._refuse_undecided(lambda txn: txn.counted, lambda: self.instance.memory.transactions > enough, refusal)
+
+    def _make_spool_room(self, octets: int) -> None:
+        """Large messages have all the disk that they may: the undecided transactions with the most of it let go."""
+        refusal = Refusal(
+            Condition.RESOURCE_LIMIT_EXCEEDED,
+            "large messages hold too much of the disk, and this transaction has among the most (limits.spool_bytes)",
+        )
+        self._refuse_undecided(lambda txn: txn.spooled, lambda: self.spool_room.short_of(octets), refusal)
+
+    def _refuse_undecided(
+        self, held: Callable[[Transaction], int], too_much: Callable[[], bool], refusal: Refusal
+    ) -> None:
+        """Those first that have ``held`` the most, as long as it is ``too_much``."""
+        largest = [
+            (-held(txn), number, txn)
+            for number, txn in enumerate(self.working.values())
+            if txn.open and txn.posts and held(txn)
+        ]
+        heapify(largest)  # few of many are taken
+        while largest and too_much():
+            _, _, txn = heappop(largest)
+            log.warning(
+                "transaction refused: it holds too much",
+                peer=str(txn.owner),
+                octets=txn.octets,
+                description=refusal.description,
+            )
+            txn.refuse(refusal)
+
+    def began(self, txn: Transaction) -> None:
+        """It has its first work."""
+        self.working[txn.id] = txn
+
+    def genuine(self, txn_id: bytes) -> bool:
+        """Whether an instance of this store gave it out (T10)."""
+        return self._ids.genuine(txn_id)
+
+    def find(self, txn_id: bytes, owner: object) -> Transaction | None:
+        """The undecided transaction, where the connection that asks declared it (T12)."""
+        txn = self.txns.get(txn_id)
+        if txn is not None and txn.owner is owner and (txn.state is TxnState.ACTIVE or txn.open):
+            return txn
+        return None
+
+    def unknown(self, txn_id: bytes) -> Refusal:
+        """What work in a transaction that is not there gets: its time ran out (T14), or nobody knows it."""
+        return self._timed_out.get(txn_id) or Refusal(
+            Condition.TXN_UNKNOWN_ID, f"no transaction {txn_id.hex()} is open on this connection; declare one first"
+        )
+
+    def forget(self, txn: Transaction) -> None:
+        """It is decided."""
+        if self.txns.pop(txn.id, None) is None:
+            return
+        self.working.pop(txn.id, None)
+        undecided = self._undecided.pop(txn.owner) - 1
+        if undecided:
+            self._undecided[txn.owner] = undecided
+
+    def sweep(self) -> None:
+        """Roll back what is too old (T14); register what lives longer than a moment."""
+        self.instance.loop.call_later(SWEEP_SECONDS, self.sweep)
+        now = time.monotonic()
+        register_after = self.instance.transaction_limits.register_after_seconds
+        unknown: list[Transaction] = []
+        for txn in list(self.working.values()):
+            age = now - txn.began
+            if not txn.open:
+                continue
+            if age >= txn.timeout:
+                self._time_out(txn, timed_out(txn.timeout))
+            elif age >= register_after and not txn.registered and not txn.empty and len(unknown) < MOST_AT_ONCE:
+                unknown.append(txn)
+        if unknown:
+            self.instance.commit.add(Registration(unknown))
+        for txn in self._unused():
+            self._time_out(txn, unused(self._unused_seconds))
+
+    def _unused(self) -> list[Transaction]:
+        """Transactions without work whose declare is too long ago. Ids grow with time, and the oldest come first."""
+        latest = (time.time() - self._unused_seconds) * 1e6
+        old = takewhile(lambda txn: micros_of(txn.id) <= latest, self.txns.values())
+        return [txn for txn in old if not txn.began]
+
+    def _time_out(self, txn: Transaction, refusal: Refusal) -> None:
+        self._remember_timeout(txn, refusal)
+        try:
+            txn.abandon(TxnEvent.TIMEOUT, "timeout", refusal)
+        except Exception:  # noqa: BLE001 - whatever it is, it is this transaction's
+            self.instance.loop.contain(txn)
+
+    def _remember_timeout(self, txn: Transaction, refusal: Refusal) -> None:
+        self._timed_out[txn.id] = refusal
+        if len(self._timed_out) > MOST_TIMED_OUT:
+            self._timed_out.pop(next(iter(self._timed_out)))
+
+
+def _unused_seconds(settings: Settings) -> float:
+    """Half of what decisions are kept at most, so that one is kept that is made just before."""
+    return min(UNUSED_SECONDS, settings.retention.decisions_hours * 3600 / 2)
+
+
+def timed_out(limit: float) -> Refusal:
+    return Refusal(
+        Condition.TXN_TIMEOUT, f"the transaction was rolled back: its first work was more than {limit:g} s ago"
+    )
+
+
+def unused(limit: float) -> Refusal:
+    return Refusal(
+        Condition.TXN_TIMEOUT,
+        f"the transaction was rolled back: there was no work in it for {limit:g} s after its declare; declare another",
+    )

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from coordinator.address.directory import Address
     from coordinator.group.entries import Entry
     from coordinator.group.queues import Queue
-    from links.connection import Connection
     from links.filters import Filters
+    from links.link import Carrier
     from store.asking import Row
 
 _BROWSED_AT_ONCE = 200
@@ -36,7 +36,7 @@ class Browsing(Outgoing):
     __slots__ = ("_at", "_loading", "_selector", "_stale", "_unsettled")
 
     def __init__(
-        self, connection: Connection, pointer: engine.Pointer, address: Address, queue: Queue, honoured: Filters
+        self, connection: Carrier, pointer: engine.Pointer, address: Address, queue: Queue, honoured: Filters
     ) -> None:
         super().__init__(connection, pointer, address, queue, honoured)
         self._selector = honoured.selector

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket as sockets
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import structlog
 from proton import symbol
@@ -25,7 +25,8 @@ from links.source import attach_source
 if TYPE_CHECKING:
     from coordinator.address.directory import Address
     from coordinator.service import Service
-    from links.reactor import Reactor
+    from links.in_turn import Attaches
+    from links.link import Sending
 
 log = structlog.get_logger(__name__)
 
@@ -45,6 +46,26 @@ SHORTEST_IDLE_MS = 100
 
 _SESSION_EVENTS = (engine.SESSION_REMOTE_OPEN, engine.SESSION_REMOTE_CLOSE)
 _LINK_EVENTS = (engine.LINK_REMOTE_OPEN, engine.LINK_REMOTE_CLOSE, engine.LINK_REMOTE_DETACH)
+
+
+class Reactor(Protocol):
+    """What drives a connection, and knows all of them."""
+
+    events: engine.Pointer
+    attaches: Attaches
+    #: connections that may have something to write
+    dirty: list[Connection]
+    #: every open link by its pointer in the engine, and by container, direction and name (P13)
+    links: dict[engine.Pointer, Link]
+    named: dict[tuple[str, bool, str], Link]
+
+    def opened(self, connection: Connection) -> None: ...
+
+    def resume(self, connection: Connection) -> None: ...
+
+    def watch_socket(self, connection: Connection) -> None: ...
+
+    def close(self, connection: Connection) -> None: ...
 
 
 class Connection:
@@ -123,9 +144,9 @@ class Connection:
         self.links: dict[engine.Pointer, Link] = {}
         self.sessions: dict[engine.Pointer, dict[engine.Pointer, Link]] = {}
         #: consumers that stopped because the connection had enough to write
-        self.starved: list[Outgoing] = []
+        self.starved: list[Sending] = []
         #: and those that stopped because too much is not settled
-        self.held_back: dict[Outgoing, None] = {}
+        self.held_back: dict[Sending, None] = {}
         #: a piece of a large message is being read for it
         self.asking = False
         #: dynamic addresses that live as long as this connection (the link that made them is known by its pointer)
@@ -152,12 +173,19 @@ class Connection:
     def resume(self) -> None:
         self.reactor.resume(self)
 
+    def watch_socket(self) -> None:
+        self.reactor.watch_socket(self)
+
+    def close(self) -> None:
+        """At once, without a word."""
+        self.reactor.close(self)
+
     @property
     def must_pause(self) -> bool:
         """Nothing is read from it for now."""
         return bool(self.output.unread and self.output.too_much_unread) or bool(self.posting and self.posts_wait)
 
-    def hold_back(self, link: Outgoing) -> None:
+    def hold_back(self, link: Sending) -> None:
         """The link sends nothing until this connection, or all together, have less in the engine."""
         self.held_back[link] = None
         self.service.hold_back(self.go_on_held_back)

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from coordinator.address.groups import Group
     from coordinator.group.entries import Entry
     from coordinator.group.queues import Queue
-    from links.connection import Connection
     from links.filters import Filters
+    from links.link import Carrier
 
 
 class Consuming(Outgoing):
@@ -29,7 +29,7 @@ class Consuming(Outgoing):
 
     def __init__(
         self,
-        connection: Connection,
+        connection: Carrier,
         pointer: engine.Pointer,
         address: Address,
         queue: Queue,
@@ -193,7 +193,7 @@ class Choosing(Consuming):
 
     def __init__(
         self,
-        connection: Connection,
+        connection: Carrier,
         pointer: engine.Pointer,
         address: Address,
         queue: Queue,
@@ -226,7 +226,7 @@ class Subscribing(Consuming):
 
     def __init__(
         self,
-        connection: Connection,
+        connection: Carrier,
         pointer: engine.Pointer,
         address: Address,
         queue: Queue,

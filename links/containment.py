@@ -30,7 +30,7 @@ def _search(what: object, depth: int) -> Connection | None:
     if isinstance(what, Connection):
         return what
     if isinstance(what, Link):
-        return what.connection
+        return _search(what.connection, 0)
     if depth:
         for each in _referred(what):
             found = _search(each, depth - 1)

@@ -16,7 +16,7 @@ from links import container, engine, states, values
 from links.incoming import Incoming
 
 if TYPE_CHECKING:
-    from links.connection import Connection
+    from links.link import Carrier
     from store.spool import Octets
 
 log = structlog.get_logger(__name__)
@@ -40,7 +40,7 @@ class ControlLink(Incoming):
 
     waits_for_store = False
 
-    def __init__(self, connection: Connection, pointer: engine.Pointer) -> None:
+    def __init__(self, connection: Carrier, pointer: engine.Pointer) -> None:
         most = int(connection.service.limits.max_message_size_bytes)
         super().__init__(connection, pointer, _CREDIT, min(_MOST_OCTETS, most))
         self._control = Control(

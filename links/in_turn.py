@@ -12,38 +12,42 @@ from links import engine
 from links.link import Attaching
 
 if TYPE_CHECKING:
-    from links.connection import Connection
-    from links.reactor import Reactor
+    from links.link import Carrier
+    from store.loop import Loop
 
 
 class InTurn(Attaching):
     """An attach that waits for its turn."""
 
-    __slots__ = ()
+    __slots__ = ("_attaches",)
+
+    def __init__(self, connection: Carrier, pointer: engine.Pointer, attaches: Attaches) -> None:
+        super().__init__(connection, pointer)
+        self._attaches = attaches
 
     def lost(self) -> None:
-        self.connection.reactor.attaches.forget(self)
+        self._attaches.forget(self)
 
 
 class Attaches:
     """Those that wait, by connection."""
 
-    def __init__(self, reactor: Reactor) -> None:
-        self._reactor = reactor
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
         self._share = TurnShare()
         self._counting = False
-        self._waiting: dict[Connection, dict[InTurn, None]] = {}
+        self._waiting: dict[Carrier, dict[InTurn, None]] = {}
 
-    def take(self, connection: Connection, pointer: engine.Pointer) -> None:
+    def take(self, connection: Carrier, pointer: engine.Pointer) -> None:
         """Now, where this turn has time left for it."""
         if not self._counting:
             self._counting = True
             self._share.renew()
-            self._reactor.call_later(0, self._next_turn)
+            self._loop.call_later(0, self._next_turn)
         if not self._waiting and not self._share.used_up:
             connection.attach_source(pointer)
             return
-        waiting = InTurn(connection, pointer)
+        waiting = InTurn(connection, pointer, self)
         self._waiting.setdefault(connection, {})[waiting] = None
         connection.attached(waiting)
 
@@ -65,7 +69,7 @@ class Attaches:
             try:
                 connection.attach_source(link.pointer)
             except Exception:  # noqa: BLE001 - whatever it is, it is this connection's
-                self._reactor.contain(link)
+                self._loop.contain(link)
         self._counting = bool(self._waiting)
         if self._counting:
-            self._reactor.call_later(0, self._next_turn)
+            self._loop.call_later(0, self._next_turn)

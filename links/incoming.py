@@ -12,7 +12,7 @@ from links.link import Link
 from store.spool import LARGE, NoRoom, Spool
 
 if TYPE_CHECKING:
-    from links.connection import Connection
+    from links.link import Carrier
     from store.spool import Octets
 
 log = structlog.get_logger(__name__)
@@ -28,7 +28,7 @@ class Incoming(Link):
 
     __slots__ = ("_begun", "_congested", "_credit", "_gathered", "_most_octets", "_size", "_spool", "_used")
 
-    def __init__(self, connection: Connection, pointer: engine.Pointer, credit: int, most_octets: int) -> None:
+    def __init__(self, connection: Carrier, pointer: engine.Pointer, credit: int, most_octets: int) -> None:
         super().__init__(connection, pointer)
         self._credit = credit
         self._used = 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
@@ -10,9 +10,69 @@ from coordinator.errors import Condition, Refusal
 from links import container, engine
 
 if TYPE_CHECKING:
-    from links.connection import Connection
+    from coordinator.address.directory import Address
+    from coordinator.service import Service
+    from links.output import Output
 
 log = structlog.get_logger(__name__)
+
+
+class Carrier(Protocol):
+    """The connection of a link, as links see it."""
+
+    service: Service
+    output: Output
+    #: the client's name for itself, and its network address
+    container: str
+    peer: str
+    open: bool
+    #: links on which the peer posts, and octets of its posts on the relay whose address is looked up
+    posting: int
+    parked: int
+    #: nothing is read from it for now
+    paused: bool
+    #: links that we have closed, and the peer has not, in the middle of a delivery
+    incomplete: int
+    #: links that stopped because the connection had enough to write, and those that stopped because too much is not
+    #: settled
+    starved: list[Sending]
+    held_back: dict[Sending, None]
+    #: a piece of a large message is being read for it
+    asking: bool
+    #: dynamic addresses that live as long as it, by the link that made them
+    dynamic: dict[engine.Pointer, Address]
+
+    def mark(self) -> None:
+        """It may have something to write."""
+
+    def attached(self, link: Link) -> None: ...
+
+    def attach_source(self, pointer: engine.Pointer) -> None: ...
+
+    def detach(self, link: Link) -> None: ...
+
+    def refused(self, pointer: engine.Pointer) -> None: ...
+
+    def refuse_attach(self, attaching: Attaching, refusal: Refusal) -> None: ...
+
+    def force_close(self, condition: Condition, description: str) -> None: ...
+
+    def hold_back(self, link: Sending) -> None: ...
+
+    def resume(self) -> None: ...
+
+    @property
+    def posts_wait(self) -> bool: ...
+
+
+class Sending(Protocol):
+    """A link that sends, and waits where its connection has enough."""
+
+    def fed(self) -> None:
+        """Something was written: see again."""
+
+    def held_no_more(self) -> None:
+        """Less is unsettled: see again."""
 
 
 class Link:
@@ -20,7 +80,7 @@ class Link:
 
     __slots__ = ("connection", "identity", "name", "open", "pointer", "session")
 
-    def __init__(self, connection: Connection, pointer: engine.Pointer) -> None:
+    def __init__(self, connection: Carrier, pointer: engine.Pointer) -> None:
         self.connection = connection
         self.pointer = pointer
         self.session = engine.link_session(pointer)
@@ -93,7 +153,7 @@ class Refused(Link):
 
     __slots__ = ("_incomplete",)
 
-    def __init__(self, connection: Connection, pointer: engine.Pointer) -> None:
+    def __init__(self, connection: Carrier, pointer: engine.Pointer) -> None:
         super().__init__(connection, pointer)
         self._incomplete = bool(engine.link_is_receiver(pointer)) and engine.link_current(pointer) != engine.NULL
         connection.incomplete += self._incomplete
@@ -120,7 +180,7 @@ class Refused(Link):
         self._incomplete = False
 
 
-def refuse_attach(connection: Connection, pointer: engine.Pointer, refusal: Refusal) -> None:
+def refuse_attach(connection: Carrier, pointer: engine.Pointer, refusal: Refusal) -> None:
     """Answer an attach with a null terminus, then close the link (part 2, section 2.6.3)."""
     if engine.link_is_receiver(pointer):
         engine.terminus_set_type(engine.link_target(pointer), engine.UNSPECIFIED)

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from coordinator.group.entries import Entry
     from coordinator.group.queues import Queue
     from coordinator.outcomes import Outcome
-    from links.connection import Connection
     from links.filters import Filters
+    from links.link import Carrier
     from store.asking import Row
     from store.errors import StoreError
 
@@ -62,7 +62,7 @@ class Outgoing(Link):
 
     def __init__(
         self,
-        connection: Connection,
+        connection: Carrier,
         pointer: engine.Pointer,
         address: Address,
         queue: Queue,

@@ -7,14 +7,17 @@ kept here. A connection whose peer leaves too much unread is not read either: it
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
 from links import engine
 
 if TYPE_CHECKING:
-    from links.connection import Connection
+    import socket as sockets
+    from collections.abc import Collection, Sized
+
+    from coordinator.service import Service
 
 log = structlog.get_logger(__name__)
 
@@ -29,12 +32,38 @@ def _buffer_octets(octets: int) -> int:
     return 1500 + (1 << octets.bit_length())
 
 
+class Carrier(Protocol):
+    """The connection whose octets these are."""
+
+    transport: engine.Pointer
+    socket: sockets.socket
+    service: Service
+    open: bool
+    paused: bool
+
+    @property
+    def sessions(self) -> Collection[engine.Pointer]: ...
+
+    @property
+    def held_back(self) -> Sized:
+        """Links that stopped because too much is not settled."""
+
+    def go_on_held_back(self) -> None: ...
+
+    def resume(self) -> None: ...
+
+    def watch_socket(self) -> None:
+        """What it waits for has changed."""
+
+    def close(self) -> None: ...
+
+
 class Output:
     """``writing``: the socket takes no more for now."""
 
     __slots__ = ("_connection", "_kept", "_moved", "handed", "held", "posted", "unread", "writing")
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Carrier) -> None:
         self._connection = connection
         self.writing = False
         #: out of the engine, and not in the socket
@@ -115,13 +144,13 @@ class Output:
             size = pending(transport)
             if size <= 0:
                 if size < 0:
-                    connection.reactor.close(connection)
+                    connection.close()
                     return
                 if self.handed:  # what is left waits for the peer's windows
                     self.handed = sum(map(engine.session_outgoing_bytes, connection.sessions))
                 if self.writing:
                     self.writing = False
-                    connection.reactor.watch_socket(connection)
+                    connection.watch_socket()
                 return
             size = peek(transport, engine.write_buffer, min(size, room))
             try:
@@ -129,7 +158,7 @@ class Output:
             except (BlockingIOError, InterruptedError):
                 sent = 0
             except OSError:
-                connection.reactor.close(connection)
+                connection.close()
                 return
             if sent:
                 pop(transport, sent)
@@ -137,7 +166,7 @@ class Output:
                 self._moved = time.monotonic()
                 if not self.writing:
                     self.writing = True
-                    connection.reactor.watch_socket(connection)
+                    connection.watch_socket()
                 self._set_aside()
                 return
 
@@ -149,13 +178,13 @@ class Output:
         except (BlockingIOError, InterruptedError):
             return False
         except OSError:
-            connection.reactor.close(connection)
+            connection.close()
             return False
         self._moved = time.monotonic()
         del self.unread[:sent]
         connection.service.memory.unread -= sent
         if connection.paused and not self.too_much_unread:
-            connection.reactor.call_later(0, connection.resume)
+            connection.service.loop.call_later(0, connection.resume)
         return not self.unread
 
     def _set_aside(self) -> None:

@@ -21,7 +21,7 @@ from links.link import Attaching, answer_terminus
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from links.connection import Connection
+    from links.link import Carrier
     from store.spool import Octets
 
 log = structlog.get_logger(__name__)
@@ -32,7 +32,7 @@ _MOST_IN_ENGINE = 1 << 16
 _TOPICS = frozenset(("topic", "temporary-topic"))
 
 
-def attach_target(connection: Connection, pointer: engine.Pointer) -> None:
+def attach_target(connection: Carrier, pointer: engine.Pointer) -> None:
     """A client wants to post: find the address (or make it), then answer. No credit is given before."""
     target = engine.link_remote_target(pointer)
     service = connection.service
@@ -86,9 +86,7 @@ class Posting(Incoming):
         "unanswered",
     )
 
-    def __init__(
-        self, connection: Connection, pointer: engine.Pointer, address: Address | None, continues: bool
-    ) -> None:
+    def __init__(self, connection: Carrier, pointer: engine.Pointer, address: Address | None, continues: bool) -> None:
         limits = connection.service.limits
         super().__init__(connection, pointer, limits.link_credit, int(limits.max_message_size_bytes))
         connection.posting += 1
@@ -268,7 +266,7 @@ class Posting(Incoming):
         connection = self.connection
         connection.parked += octets
         if not connection.parked and connection.paused:  # later: a post of this link is under way
-            connection.reactor.call_later(0, connection.resume)
+            connection.service.loop.call_later(0, connection.resume)
 
     def caught_up(self) -> None:
         self._left()
@@ -290,7 +288,7 @@ class Posting(Incoming):
         connection.output.release_post(min(octets, _MOST_IN_ENGINE))
         if connection.paused and connection.open:
             if not connection.posts_wait:
-                connection.reactor.call_later(0, connection.resume)
+                connection.service.loop.call_later(0, connection.resume)
             elif connection.service.commit.overfull:  # it may have become so only while the connection was paused
                 connection.service.when_uncongested(connection.resume)
 

@@ -12,7 +12,7 @@ import termios
 import time
 from contextlib import suppress
 from fcntl import ioctl
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import structlog
 from proton import symbol, uint
@@ -22,7 +22,8 @@ from coordinator.errors import Condition, Refusal
 from links import container, engine, values
 
 if TYPE_CHECKING:
-    from links.connection import Connection
+    from coordinator.service import Service
+    from links.output import Output
 
 log = structlog.get_logger(__name__)
 
@@ -71,10 +72,30 @@ def policy(connection: engine.Pointer) -> int | None:
     return _CLOSE_EXISTING if found else _REFUSE_CONNECTION
 
 
+class Carrier(Protocol):
+    """The connection that is to be its container's only one."""
+
+    service: Service
+    output: Output
+    socket: socket.socket
+    number: int
+    container: str
+    peer: str
+    open: bool
+
+    def admit(self) -> None: ...
+
+    def refuse_open(self, refusal: Refusal, *, field: str) -> None: ...
+
+    def force_close(self, condition: Condition, description: str, info: dict[object, object]) -> None: ...
+
+    def close(self) -> None: ...
+
+
 class Sole:
     """Claims the container for ``connection``, which is opened only when the claim is answered."""
 
-    def __init__(self, connection: Connection, asked: int) -> None:
+    def __init__(self, connection: Carrier, asked: int) -> None:
         self._connection = connection
         self._policy = asked
         self._probing = False
@@ -127,10 +148,10 @@ class Sole:
             self._probing = False
             self._claim.seen()
         elif passed < _ANSWER_SECONDS:
-            connection.reactor.call_later(_LOOK_SECONDS, lambda: self._look(since))
+            connection.service.loop.call_later(_LOOK_SECONDS, lambda: self._look(since))
         else:
             log.info("connection closed: its host is gone", peer=connection.peer, container=connection.container)
-            connection.reactor.close(connection)
+            connection.close()
 
 
 def _waiting(sock: socket.socket) -> int:

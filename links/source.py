@@ -15,13 +15,13 @@ from links.consuming import Choosing, Consuming, Subscribing
 from links.link import Attaching
 
 if TYPE_CHECKING:
-    from links.connection import Connection
+    from links.link import Carrier
     from store.errors import StoreError
 
 _TOPICS = frozenset(("topic", "temporary-topic"))
 
 
-def attach_source(connection: Connection, pointer: engine.Pointer) -> None:
+def attach_source(connection: Carrier, pointer: engine.Pointer) -> None:
     """A client wants to consume or browse: find or make the address, then answer."""
     source = engine.link_remote_source(pointer)
     service = connection.service

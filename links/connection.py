@@ -264,6 +264,9 @@ class Connection:
             )
             return
         self.container = engine.remote_container(self.pointer)
+        if self.service.starved is not None:
+            self.refuse_open(self.service.starved, field="")
+            return
         try:
             asked = policy(self.pointer)
         except Refusal as refusal:

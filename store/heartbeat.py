@@ -81,6 +81,10 @@ class Heartbeat:
         self._connection.close()
 
     @property
+    def connection(self) -> Connection:
+        return self._connection
+
+    @property
     def age(self) -> float:
         """Seconds since the last beat that is known to be in the store was asked for."""
         return time.monotonic() - self._last

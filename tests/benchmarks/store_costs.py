@@ -2,6 +2,8 @@
 
 * ``--days N``: with N days of partitions kept (each with a few rows): a load by lease, a look, a commit.
 * ``--dead N``: with N entries consumed while a snapshot was held: a load by lease and by range.
+* ``--held SECONDS``: while a snapshot is held over the heartbeats of so long and 100 messages of each kind a second: each
+  statement of the hot path and those that run by the clock.
 
 Median of many, one connection, the embedded server; flushes to the disk, which hide everything else, are left out.
 """
@@ -19,7 +21,7 @@ from unittest.mock import patch
 
 import psycopg
 
-from store import migrations, partitions, queries
+from store import arrays, migrations, partitions, queries
 from store.asking import Queries, Query
 from store.commit import group_commit
 from store.commit.batch import Batch
@@ -43,12 +45,12 @@ class Post:
     """Unit: a transaction with one message."""
 
     def __init__(self, ids: HalfIds, uuids: UuidV7) -> None:
-        self._half_id = ids.next()
+        self.half_id = ids.next()
         self._txn_id = uuids.next()
 
     def write(self, batch: Batch) -> None:
-        batch.half(self._half_id, self._txn_id, GROUP + 1, bytes(300))
-        batch.entry(GROUP + 1, GROUP + 1, self._half_id, 0, PLAIN)
+        batch.half(self.half_id, self._txn_id, GROUP + 1, bytes(300))
+        batch.entry(GROUP + 1, GROUP + 1, self.half_id, 0, PLAIN)
         batch.commit_ids.append(self._txn_id)
         batch.commit_posted.append(1)
 
@@ -57,6 +59,25 @@ class Post:
 
     def refused(self, error: StoreError) -> None:
         raise error
+
+
+class Retire(Post):
+    """Unit: the message of a post, accepted."""
+
+    def __init__(self, post: Post, uuids: UuidV7) -> None:
+        self.half_id = post.half_id
+        self._op_id = uuids.next()
+
+    def write(self, batch: Batch) -> None:
+        batch.gone(GROUP + 1, self.half_id)
+        batch.op(self._op_id, b"accept", covers=[(self.half_id, GROUP + 1)])
+
+
+class GiveBack(Retire):
+    """Unit: the message of a post, held and not decided."""
+
+    def write(self, batch: Batch) -> None:
+        batch.yield_entry(GROUP + 1, self.half_id, acquired=True)
 
 
 class Bench:
@@ -87,9 +108,19 @@ class Bench:
         assert isinstance(found, list), found
         return found
 
-    def post(self) -> None:
-        self.commit.add(Post(self.ids, self.uuids))
+    def load(self, query: Query, *parameters: bytes) -> None:
+        answers: list[object] = []
+        self.queries.ask(query, parameters, answers.append)
+        self.loop.run_until(lambda: bool(answers))
+        assert isinstance(answers[0], list), answers[0]
+
+    def do(self, unit: Post) -> Post:
+        self.commit.add(unit)
         self.loop.run_until(lambda: self.commit.idle)
+        return unit
+
+    def post(self) -> Post:
+        return self.do(Post(self.ids, self.uuids))
 
 
 def median(what: Callable[[], object], repeats: int = REPEATS) -> float:
@@ -116,7 +147,7 @@ def prepare(url: str, days: int) -> None:
             f"insert into {SCHEMA}.instance (id, slot, host, pid, process_start, version) overriding system value "
             f"values ({ME}, {ME}, 'here', 1, 1, '1')".encode()
         )
-        for number in (GROUP, GROUP + 1):
+        for number in (GROUP, GROUP + 1, GROUP + 2):
             connection.execute(
                 f"insert into {SCHEMA}.address (id, name) overriding system value "
                 f"values ({number}, 'q{number}')".encode()
@@ -136,7 +167,7 @@ def prepare(url: str, days: int) -> None:
             )
 
 
-def by_days(bench: Bench) -> None:
+def by_days(bench: Bench, _: int) -> None:
     me = ME.to_bytes(4, "big")
     print(f"  browse of 10: {median(lambda: bench.ask(queries.BROWSE[Rank.NORMAL], 0, 10, bytes((0, 4)))):8.0f} us")
     last = 1 << 62
@@ -185,12 +216,85 @@ def by_dead(bench: Bench, dead: int) -> None:
         both()
 
 
+#: key of a message group; groups of one message have keys above 0
+KEY = -5
+FIFO = GROUP + 2
+SECONDS_OF_A_BEAT = 2
+A_SECOND = 100
+
+
+def by_held(bench: Bench, seconds: int) -> None:
+    me = ME.to_bytes(4, "big")
+    low = [(1 << 62).to_bytes(8, "big"), (10).to_bytes(4, "big"), (1 << 20).to_bytes(8, "big"), me]
+    fifo = FIFO.to_bytes(4, "big")
+    keys = arrays.int8([KEY])
+
+    def all_of_them() -> dict[str, float]:
+        posts = iter([bench.post() for _ in range(240)])
+        again = iter([bench.post() for _ in range(240)])
+        return {
+            "post": median(bench.post, 200),
+            "retire": median(lambda: bench.do(Retire(next(posts), bench.uuids)), 200),
+            "give back": median(lambda: bench.do(GiveBack(next(again), bench.uuids)), 200),
+            "lease": median(lambda: bench.load(queries.LEASE[Rank.NORMAL], GROUP.to_bytes(4, "big"), *low), 200),
+            "lease urgent": median(lambda: bench.ask(queries.LEASE[Rank.URGENT], 0, 10, me), 50),
+            "read": median(lambda: bench.load(queries.READ, GROUP.to_bytes(4, "big"), *low), 200),
+            "fifo lease": median(lambda: bench.load(queries.LEASE_GROUPS, fifo, keys, *low[1:]), 50),
+            "fifo scan": median(
+                lambda: bench.load(
+                    queries.SCAN_GROUPS,
+                    fifo,
+                    (-(1 << 63)).to_bytes(8, "big", signed=True),
+                    (200).to_bytes(4, "big"),
+                    (100).to_bytes(4, "big"),
+                    me,
+                ),
+                50,
+            ),
+            "promote": median(lambda: bench.load(queries.PROMOTE, arrays.int8([bench.ids.next()]), b"\0"), 50),
+            "expire": median(lambda: bench.load(queries.EXPIRE, bench.uuids.next(), me), 50),
+            "failed": median(lambda: bench.load(queries.LEASE_FAILED, me), 50),
+        }
+
+    before = all_of_them()
+    with psycopg.connect(bench.url) as holder, psycopg.connect(bench.url, autocommit=True) as connection:
+        holder.execute("set transaction isolation level repeatable read")
+        holder.execute("select 1")
+        first = bench.ids.last - (1 << 44)
+        count = seconds * A_SECOND
+        columns = "group_id, id, half_id, priority, message_group, available_at, expires_at, failed"
+        for number, values in enumerate(
+            (
+                f"{GROUP}, n, n, 4, null::int8, null::timestamptz, null::timestamptz, null",
+                f"{GROUP}, n, n, 6, null, null, null, null",
+                f"{FIFO}, n, n, 4, {KEY}, null, null, null",
+                f"{FIFO}, n, n, 4, n, null, null, null",
+                f"{GROUP}, n, n, 4, null, now(), null, null",
+                f"{GROUP}, n, n, 4, null, null, now(), null",
+                f"{GROUP}, n, n, 4, null, null, null, 'max-attempts'",
+            )
+        ):
+            start = first + number * count
+            connection.execute(
+                f"insert into {SCHEMA}.entry ({columns}) select {values} "
+                f"from generate_series({start + 1}::int8, {start + count}) n".encode()
+            )
+        connection.execute(f"delete from {SCHEMA}.entry where id > {first} and id <= {start + count}".encode())
+        for _ in range(seconds // SECONDS_OF_A_BEAT):
+            connection.execute(f"update {SCHEMA}.instance set heartbeat_at = now() where id = {ME}".encode())
+        after = all_of_them()
+    for name, took in before.items():
+        print(f"  {name:12} {took:8.0f} us, held {after[name]:8.0f} us: {after[name] / took:6.2f}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--days", type=int, action="append", default=[])
     parser.add_argument("--dead", type=int, action="append", default=[])
+    parser.add_argument("--held", type=int, action="append", default=[])
     asked = parser.parse_args()
-    for name, number in [*(("days", days) for days in asked.days), *(("dead", dead) for dead in asked.dead)]:
+    kinds = {"days": by_days, "dead": by_dead, "held": by_held}
+    for name, number in [(name, number) for name in kinds for number in getattr(asked, name)]:
         with tempfile.TemporaryDirectory(prefix="coordinator-bench-") as folder:
             Path(folder).chmod(0o755)
             server = EmbeddedServer(Path(folder) / "data")
@@ -201,7 +305,7 @@ def main() -> None:
                 prepare(url, number if name == "days" else 4)
                 bench = Bench(url)
                 print(f"{number} {name}", flush=True)
-                by_days(bench) if name == "days" else by_dead(bench, number)
+                kinds[name](bench, number)
                 bench.close()
             finally:
                 server.stop()

@@ -1,4 +1,6 @@
-"""Kill -9 of the service, and of its worker alone, at random moments under transacted load."""
+"""Kill -9 of the service, and of its worker alone, at random moments under transacted load; 50 times with
+``COORDINATOR_TEST_KILLS=50``.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ from tests.acceptance.history import Consumer, History, Mover, Producer, Worker,
 from tests.fix_service import Service, running_service
 from tests.workers import pid_of_worker
 
-KILLS = 50
+#: COORDINATOR_TEST_KILLS: how many in a long run.
+KILLS = int(os.environ.get("COORDINATOR_TEST_KILLS", "20"))
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ import threading
 import time
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from spark.books import describe
-from spark.period import Period
+from spark.period import BEGINNING, END, Period
 from spark.reconcile import STAGES, OutputUnusable, prepare_output, reconcile
 from spark.schemas import FINDING
 from store.ids import moment_of
@@ -86,18 +87,21 @@ def test_a_healthy_store_is_clean_over_any_period(spark: SparkSession, database_
     assert whole.findings.by_kind == {}
     # At the very edge of a transaction that posted, of one that retired, of a plain post; and somewhere.
     transacted = next(row for row in rows.rows["half"][150:] if row["txn_id"])
-    edges = [
-        datetime.fromtimestamp(int(transacted["txn_id"].replace("-", "")[:12], 16) / 1000, UTC),
-        moment_of(next(row["id"] for row in rows.rows["half"][200:] if not row["txn_id"])),
-        NOW - timedelta(hours=2, minutes=7),
+    edges = sorted(
+        (
+            datetime.fromtimestamp(int(transacted["txn_id"].replace("-", "")[:12], 16) / 1000, UTC),
+            moment_of(next(row["id"] for row in rows.rows["half"][200:] if not row["txn_id"])),
+            NOW - timedelta(hours=2, minutes=7),
+        )
+    )
+    parts = [
+        run(spark, database_url, tmp_path / "part", Period(since=since, until=until))
+        for since, until in pairwise((BEGINNING, *edges, END))
     ]
-    for edge in edges:
-        before = run(spark, database_url, tmp_path / "before", Period(until=edge))
-        after = run(spark, database_url, tmp_path / "after", Period(since=edge))
-        assert before.findings.by_kind == after.findings.by_kind == {}
-        # neighbours judge everything once
-        for name in ("transactions", "transactions_committed", "posted", "committed", "expected", "accepted", "ready"):
-            assert before.metrics.totals[name] + after.metrics.totals[name] == whole.metrics.totals[name], name
+    assert [part.findings.by_kind for part in parts] == [{}] * 4
+    # neighbours judge everything once
+    for name in ("transactions", "transactions_committed", "posted", "committed", "expected", "accepted", "ready"):
+        assert sum(part.metrics.totals[name] for part in parts) == whole.metrics.totals[name], name
 
 
 _WRITE = f"""

@@ -1,5 +1,7 @@
-"""Posts on their way to the store: those outside transactions, and those of the anonymous relay, whose address is not
-known yet (rules T20 to T24, P9).
+"""Posts of clients, in transactions or without, whatever the wire; and those of the anonymous relay, whose address is
+not known yet (rules T20 to T25, P9, D9).
+
+A link hands over what it reads (:meth:`Posts.take`), and passes the answers back.
 """
 
 from __future__ import annotations
@@ -7,9 +9,11 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+import structlog
+
 from coordinator.address.directory import Address, resource_deleted
 from coordinator.codec.encoding import DecodeError
-from coordinator.codec.message import to_of
+from coordinator.codec.message import examine, to_of
 from coordinator.errors import Condition, Refusal
 from coordinator.memory import POST_OCTETS
 from store.errors import AddressGone, GroupsChanged, StoreError
@@ -26,6 +30,9 @@ if TYPE_CHECKING:
     from store.spool import Octets
 
 
+log = structlog.get_logger(__name__)
+
+
 class PostLink(Protocol):
     """A link on which a client posts. A ``delivery`` that its sender has settled is not looked at any more, so that
     what was posted settled outlives its link.
@@ -33,22 +40,57 @@ class PostLink(Protocol):
 
     @property
     def connection(self) -> object:
-        """What a subscription compares that wants nothing of its own connection (no-local)."""
+        """The owner of its transactions (T12); and what a subscription compares that wants nothing of its own
+        connection (no-local).
+        """
+
+    @property
+    def peer(self) -> str:
+        """For the log."""
+
+    @property
+    def address(self) -> Address | None:
+        """None on the anonymous relay, where each message says ``to`` (P9)."""
+
+    @property
+    def relay(self) -> Relay | None:
+        """Where there is no address."""
+
+    @property
+    def continues(self) -> bool:
+        """A refused post does not spoil its transaction (T23)."""
+
+    @property
+    def second(self) -> bool:
+        """Its sender waits for the decision (receiver settle mode second)."""
+
+    @property
+    def ending(self) -> Refusal | None:
+        """What the link is about to end with: it takes nothing more."""
+
+    def waits(self, delivery: Any, octets: int) -> None:
+        """A post outside transactions, which its sender has not settled, is on its way to the store."""
 
     def stored(self, delivery: Any, octets: int) -> None:
-        """A post outside transactions, which its sender has not settled, is durable."""
+        """It is durable."""
 
     def not_stored(self, delivery: Any, octets: int, refusal: Refusal) -> None:
         """The store does not take a post outside transactions; ``delivery``: None where its sender has settled it."""
 
-    def post(self, delivery: Any, message: Octets, settled: bool, txn: Transaction | None, address: Address) -> None:
-        """Post a message of the relay, whose address is known now."""
+    def accepted_in(self, delivery: Any, txn: Transaction) -> None:
+        """An unsettled post is part of the transaction (T21)."""
 
-    def refuse_post(self, delivery: Any, settled: bool, txn: Transaction | None, refusal: Refusal) -> None:
-        """T22, T23."""
+    def rejected_in(self, delivery: Any, txn: Transaction, refusal: Refusal) -> None:
+        """An unsettled post is not part of the transaction (T23)."""
 
-    def refuse_unknown(self, delivery: Any, settled: bool, refusal: Refusal) -> None:
-        """T24: the post's transaction is not there (any more)."""
+    def rejected(self, delivery: Any, refusal: Refusal) -> None:
+        """An unsettled post outside transactions is refused."""
+
+    def decided(self, delivery: Any, committed: bool) -> None:
+        """The transaction of an unsettled post is decided (T25)."""
+
+    def refuse(self, refusal: Refusal) -> None:
+        """Detach."""
 
     def parked(self, octets: int) -> None:
         """The link has so many octets more (or less, below 0) that wait for their address."""
@@ -58,13 +100,92 @@ class PostLink(Protocol):
 
 
 class Posts:
-    """What posts of an instance work with."""
+    """What becomes of the posts of an instance's clients, whatever the wire (rules T20 to T25, D9)."""
 
     def __init__(self, instance: Instance, directory: Directory, enqueue: Enqueue, registry: Registry) -> None:
         self.instance = instance
         self.directory = directory
         self.enqueue = enqueue
         self.registry = registry
+
+    def take(self, link: PostLink, delivery: Any, message: Octets, settled: bool, txn_id: bytes | None) -> None:
+        """A message has come. ``settled``: by its sender; ``txn_id``: None outside transactions."""
+        txn = None
+        if txn_id is not None:
+            txn = self.registry.find(txn_id, link.connection)
+            if txn is None or txn.wanted is not None:
+                self.refuse_unknown(link, delivery, settled, self.registry.unknown(txn_id))
+                return
+        address, ending = link.address, link.ending
+        if ending is not None:
+            self.refuse(link, delivery, settled, txn, ending)
+        elif address is not None:
+            self.post(link, delivery, message, settled, txn, address)
+        else:
+            assert link.relay is not None
+            link.relay.take(delivery, message, settled, txn)
+
+    def post(
+        self, link: PostLink, delivery: Any, message: Octets, settled: bool, txn: Transaction | None, address: Address
+    ) -> None:
+        try:
+            terms = self.enqueue.terms(examine(message), address)
+            if txn is None:
+                octets = len(message)
+                if settled:
+                    self.instance.commit.add(PlainPost(self, link, None, address, message, terms), octets)
+                else:
+                    link.waits(delivery, octets)
+                    self.instance.commit.add(PlainPost(self, link, delivery, address, message, terms), 2 * octets)
+                return
+            txn.post(address, message, terms)
+        except DecodeError as error:
+            refusal = Refusal(Condition.DECODE_ERROR, f"malformed message: {error}")
+            self.refuse(link, delivery, settled, txn, refusal)
+            return
+        except Refusal as refused:
+            self.refuse(link, delivery, settled, txn, refused)
+            return
+        if settled:
+            return
+        if txn.error is not None:  # it can only roll back: what comes later is refused as well (T23)
+            link.rejected_in(delivery, txn, txn.error)
+            return
+        link.accepted_in(delivery, txn)
+        if link.second:
+            txn.awaits_decision(link, delivery, message)
+
+    def refuse_unknown(self, link: PostLink, delivery: Any, settled: bool, refusal: Refusal) -> None:
+        """T24: the message is never stored."""
+        if settled:
+            link.refuse(refusal)
+        else:
+            link.rejected(delivery, refusal)
+
+    def refuse(self, link: PostLink, delivery: Any, settled: bool, txn: Transaction | None, refusal: Refusal) -> None:
+        """T22, T23. The sender of a settled post outside transactions learns of it by the end of its link alone."""
+        log.info(
+            "post refused",
+            peer=link.peer,
+            address=None if link.address is None else link.address.name,
+            condition=refusal.condition.value,
+            description=refusal.description,
+        )
+        if txn is None:
+            self.refuse_unknown(link, delivery, settled, refusal)
+            return
+        if settled or not link.continues:  # of a settled one its sender learns by the discharge alone
+            txn.refuse(refusal)
+        if not settled:
+            link.rejected_in(delivery, txn, refusal)
+
+    def begin(self, link: PostLink, txn_id: bytes) -> Transaction | None:
+        """A delivery in a transaction has begun and is not complete: a discharge before it is refuses (T15)."""
+        txn = self.registry.find(txn_id, link.connection)
+        if txn is not None:
+            txn.begin()
+            txn.partials += 1
+        return txn
 
 
 class PlainPost:
@@ -148,7 +269,8 @@ class Relay:
         memory = self._posts.instance.memory
         if memory.parked > 2 * memory.most:
             text = "too many messages wait for their addresses to be looked up (limits.memory_bytes); try later"
-            self._link.refuse_post(delivery, settled, txn, Refusal(Condition.RESOURCE_LIMIT_EXCEEDED, text))
+            refusal = Refusal(Condition.RESOURCE_LIMIT_EXCEEDED, text)
+            self._posts.refuse(self._link, delivery, settled, txn, refusal)
             return
         post = Parked(delivery, message, settled, txn)
         self.waiting.append(post)
@@ -180,7 +302,8 @@ class Relay:
         if post.txn is not None and not post.txn.open:  # it was decided meanwhile: its time ran out
             self._count(self.waiting.popleft(), -1)
             if self._link_open:
-                self._link.refuse_unknown(post.delivery, post.settled, self._posts.registry.unknown(post.txn.id))
+                unknown = self._posts.registry.unknown(post.txn.id)
+                self._posts.refuse_unknown(self._link, post.delivery, post.settled, unknown)
             return
         found, self._resolved = self._resolved, None
         if found is None:
@@ -198,9 +321,9 @@ class Relay:
                     return
         self._count(self.waiting.popleft(), -1)
         if isinstance(found, Refusal):
-            self._link.refuse_post(post.delivery, post.settled, post.txn, found)
+            self._posts.refuse(self._link, post.delivery, post.settled, post.txn, found)
         else:
-            self._link.post(post.delivery, post.message, post.settled, post.txn, found)
+            self._posts.post(self._link, post.delivery, post.message, post.settled, post.txn, found)
         if post.txn is not None:
             post.txn.unpark()
 

@@ -235,8 +235,11 @@ class Transaction:
         for poster, delivery in unsettled:
             poster.decided(delivery, self.state is TxnState.COMMITTED)
 
-    def also_in_engine(self, message: Octets) -> None:
-        """Its sender waits for the decision (receiver settle mode second): the engine keeps the octets until then."""
+    def awaits_decision(self, poster: Poster, delivery: object, message: Octets) -> None:
+        """The sender of a post waits for the decision (receiver settle mode second): the engine keeps the octets until
+        then.
+        """
+        self.unsettled_posts.append((poster, delivery))
         if isinstance(message, bytes):
             self.counted += len(message)
             self._instance.memory.transactions += len(message)

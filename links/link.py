@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from coordinator.address.directory import Address
     from coordinator.service import Service
     from links.output import Output
-    from links.parked import Parked
 
 log = structlog.get_logger(__name__)
 
@@ -27,9 +26,9 @@ class Carrier(Protocol):
     container: str
     peer: str
     open: bool
-    #: links on which the peer posts
+    #: links on which the peer posts, and octets of its posts on the relay whose address is looked up
     posting: int
-    parked: Parked
+    parked: int
     #: nothing is read from it for now
     paused: bool
     #: links that we have closed, and the peer has not, in the middle of a delivery
@@ -63,7 +62,7 @@ class Carrier(Protocol):
     def resume(self) -> None: ...
 
     @property
-    def must_pause(self) -> bool: ...
+    def posts_wait(self) -> bool: ...
 
 
 class Sending(Protocol):
@@ -129,7 +128,7 @@ class Attaching(Link):
         pass  # its credit is read from the engine once it is attached
 
     def lost(self) -> None:
-        self.connection.parked.forget(self)
+        pass
 
 
 def answer_terminus(answer: engine.Pointer, asked: engine.Pointer, *, lasts: bool = False) -> None:

@@ -9,10 +9,9 @@ import structlog
 
 from coordinator.address.directory import Address
 from coordinator.codec.encoding import DecodeError
-from coordinator.codec.message import examine
 from coordinator.errors import Condition, Refusal
 from coordinator.memory import POST_OCTETS
-from coordinator.posts import PlainPost, Relay
+from coordinator.posts import Relay
 from coordinator.transactions import Transaction
 from links import container, engine, states, values
 from links.incoming import Incoming
@@ -59,30 +58,31 @@ def attach_target(connection: Carrier, pointer: engine.Pointer) -> None:
             connection.attached(Posting(connection, pointer, address, continues))
 
     if dynamic:
-        connection.parked.ask(attaching, partial(service.directory.make_dynamic, topic=topic), found)
+        service.directory.make_dynamic(found, topic=topic)
     elif name is None:
         connection.attached(Posting(connection, pointer, None, continues))
     else:
-        connection.parked.ask(attaching, partial(service.directory.resolve, name, topic=topic), found)
+        service.directory.resolve(name, found, topic=topic)
 
 
 class Posting(Incoming):
-    """Implements :class:`coordinator.posts.PostLink` and :class:`coordinator.transactions.Poster`.
+    """Implements :class:`coordinator.posts.PostLink`: what it reads is decided there.
 
     ``address``: None on the anonymous relay, where each message says ``to`` (P9). ``continues``: a refused post does
     not spoil its transaction (T23).
     """
 
     __slots__ = (
-        "_address",
         "_awaited",
-        "_continues",
         "_leave",
         "_partial_txn",
-        "_refusal",
-        "_relay",
-        "_second",
+        "_posts",
         "_sizes",
+        "address",
+        "continues",
+        "ending",
+        "relay",
+        "second",
         "unanswered",
     )
 
@@ -90,20 +90,21 @@ class Posting(Incoming):
         limits = connection.service.limits
         super().__init__(connection, pointer, limits.link_credit, int(limits.max_message_size_bytes))
         connection.posting += 1
-        self._address = address
+        self.address: Address | None = address
         self._partial_txn: Transaction | None = None
         #: posts outside transactions that the store has not taken yet, and that the peer waits for
         self.unanswered: int = 0
         #: what ends the link once they are answered, and what is said to posts until then
         self._leave: Callable[[], None] | None = None
-        self._refusal: Refusal | None = None
-        self._relay = Relay(connection.service.posts, self) if address is None else None
-        self._second = engine.link_remote_rcv_settle_mode(pointer) == engine.RCV_SECOND
+        self.ending: Refusal | None = None
+        self._posts = connection.service.posts
+        self.relay = Relay(self._posts, self) if address is None else None
+        self.second = engine.link_remote_rcv_settle_mode(pointer) == engine.RCV_SECOND
         #: with receiver settle mode second: octets of posts not answered, and of those that their sender has not
         #: settled since
         self._sizes: dict[engine.Pointer, int] = {}
         self._awaited: dict[engine.Pointer, int] = {}
-        self._continues = continues
+        self.continues = continues
         engine.terminus_copy(engine.link_source(pointer), engine.link_remote_source(pointer))
         target = engine.link_target(pointer)
         answer_terminus(target, engine.link_remote_target(pointer))
@@ -114,6 +115,10 @@ class Posting(Incoming):
         engine.link_set_rcv_settle_mode(pointer, engine.link_remote_rcv_settle_mode(pointer))
         self.start()
 
+    @property
+    def peer(self) -> str:
+        return self.connection.peer
+
     # -- partial deliveries
 
     def partial(self, delivery: engine.Pointer) -> None:
@@ -122,11 +127,7 @@ class Posting(Incoming):
                 txn_id = states.txn_id_of(delivery)
             except DecodeError:
                 return  # refused when it is complete
-            txn = self.connection.service.registry.find(txn_id, self.connection)
-            if txn is not None:
-                txn.begin()
-                txn.partials += 1
-                self._partial_txn = txn
+            self._partial_txn = self._posts.begin(self, txn_id)
 
     def partial_refused(self, refusal: Refusal) -> None:
         """T22, T23: the link ends, but its transaction must not be committed without the message."""
@@ -141,98 +142,36 @@ class Posting(Incoming):
     # -- messages
 
     def on_message(self, delivery: engine.Pointer, message: Octets, state: int, settled: bool) -> None:
-        service = self.connection.service
-        txn: Transaction | None = None
-        unknown: Refusal | None = None
+        txn_id = None
+        malformed = None
         if state == engine.TRANSACTIONAL:
             try:
                 txn_id = states.txn_id_of(delivery)
             except DecodeError as error:
-                unknown = Refusal(Condition.DECODE_ERROR, str(error))
-            else:
-                txn = service.registry.find(txn_id, self.connection)
-                if txn is None or txn.wanted is not None:
-                    unknown = service.registry.unknown(txn_id)
+                malformed = Refusal(Condition.DECODE_ERROR, str(error))
         if settled:  # nothing will be said of it, so that it is not needed any more
             engine.delivery_settle(delivery)
-        if unknown is not None:
-            self.refuse_unknown(delivery, settled, unknown)
-        elif self._refusal is not None:
-            self.refuse_post(delivery, settled, txn, self._refusal)
-        elif self._address is not None:
-            self.post(delivery, message, settled, txn, self._address)
-        else:
-            assert self._relay is not None
-            self._relay.take(delivery, message, settled, txn)
-
-    def post(
-        self, delivery: engine.Pointer, message: Octets, settled: bool, txn: Transaction | None, address: Address
-    ) -> None:
-        service = self.connection.service
-        if self._second and not settled:
+        elif self.second:
             self._sizes[delivery] = len(message) + POST_OCTETS if isinstance(message, bytes) else POST_OCTETS
-        try:
-            terms = service.posts.enqueue.terms(examine(message), address)
-            if txn is None:
-                octets = len(message)
-                if settled:
-                    service.commit.add(PlainPost(service.posts, self, None, address, message, terms), octets)
-                else:
-                    self.unanswered += 1
-                    self.connection.output.hold_post(min(octets, _MOST_IN_ENGINE))
-                    service.commit.add(PlainPost(service.posts, self, delivery, address, message, terms), 2 * octets)
-                return
-            txn.post(address, message, terms)
-        except DecodeError as error:
-            self.refuse_post(delivery, settled, txn, Refusal(Condition.DECODE_ERROR, f"malformed message: {error}"))
-            return
-        except Refusal as refusal:
-            self.refuse_post(delivery, settled, txn, refusal)
-            return
-        if not settled:
-            if txn.error is not None:
-                self._reject_in(txn, delivery, txn.error)
-                return
-            engine.set_state(delivery, engine.TRANSACTIONAL, txn.wire_state)
-            if self._second:
-                txn.unsettled_posts.append((self, delivery))
-                txn.also_in_engine(message)
-                return
+        if malformed is not None:
+            self._posts.refuse_unknown(self, delivery, settled, malformed)
+        else:
+            self._posts.take(self, delivery, message, settled, txn_id)
+
+    def waits(self, delivery: engine.Pointer, octets: int) -> None:
+        self.unanswered += 1
+        self.connection.output.hold_post(min(octets, _MOST_IN_ENGINE))
+
+    def accepted_in(self, delivery: engine.Pointer, txn: Transaction) -> None:
+        engine.set_state(delivery, engine.TRANSACTIONAL, txn.wire_state)
+        if not self.second:
             engine.delivery_settle(delivery)
 
-    def refuse_unknown(self, delivery: engine.Pointer, settled: bool, refusal: Refusal) -> None:
-        """T24: the message is never stored."""
-        if settled:
-            self.refuse(refusal)
-        else:
-            self.reject(delivery, refusal)
-
-    def refuse_post(self, delivery: engine.Pointer, settled: bool, txn: Transaction | None, refusal: Refusal) -> None:
-        """T22, T23. The sender of a settled post outside transactions learns of it by the end of its link alone."""
-        log.info(
-            "post refused",
-            peer=self.connection.peer,
-            address=None if self._address is None else self._address.name,
-            condition=refusal.condition.value,
-            description=refusal.description,
-        )
-        if txn is not None and not self._continues:
-            txn.refuse(refusal)
-        if settled:
-            if txn is None:
-                self.refuse(refusal)
-            elif self._continues:
-                txn.refuse(refusal)  # the peer learns of it by the discharge alone (T22)
-        elif txn is None:
-            self.reject(delivery, refusal)
-        else:
-            self._reject_in(txn, delivery, refusal)
-
-    def _reject_in(self, txn: Transaction, delivery: engine.Pointer, refusal: Refusal) -> None:
+    def rejected_in(self, delivery: engine.Pointer, txn: Transaction, refusal: Refusal) -> None:
         engine.set_state(delivery, engine.TRANSACTIONAL, states.rejected_in(txn.id, refusal))
         self._conclude(delivery)
 
-    def reject(self, delivery: engine.Pointer, refusal: Refusal) -> None:
+    def rejected(self, delivery: engine.Pointer, refusal: Refusal) -> None:
         engine.set_rejected(delivery, refusal.condition, refusal.description)
         self._conclude(delivery)
 
@@ -242,7 +181,7 @@ class Posting(Incoming):
         Where senders leave too many unsettled, the oldest are settled before.
         """
         self.connection.mark()
-        if not self._second or engine.delivery_settled(delivery):
+        if not self.second or engine.delivery_settled(delivery):
             self._sizes.pop(delivery, None)
             engine.delivery_settle(delivery)
             return
@@ -263,7 +202,10 @@ class Posting(Incoming):
         self.connection.mark()
 
     def parked(self, octets: int) -> None:
-        self.connection.parked.add(octets)
+        connection = self.connection
+        connection.parked += octets
+        if not connection.parked and connection.paused:  # later: a post of this link is under way
+            connection.service.loop.call_later(0, connection.resume)
 
     def caught_up(self) -> None:
         self._left()
@@ -284,7 +226,7 @@ class Posting(Incoming):
         connection = self.connection
         connection.output.release_post(min(octets, _MOST_IN_ENGINE))
         if connection.paused and connection.open:
-            if not connection.must_pause:
+            if not connection.posts_wait:
                 connection.service.loop.call_later(0, connection.resume)
             elif connection.service.commit.overfull:  # it may have become so only while the connection was paused
                 connection.service.when_uncongested(connection.resume)
@@ -293,7 +235,7 @@ class Posting(Incoming):
         if delivery is not None:
             self._release(octets)
         if delivery is not None and self.open:
-            self.reject(delivery, refusal)
+            self.rejected(delivery, refusal)
         if delivery is None or refusal.condition is not Condition.RESOURCE_DELETED:  # the relay has other addresses
             self.refuse(refusal)
         if delivery is not None:
@@ -306,7 +248,7 @@ class Posting(Incoming):
         """Something that was posted is not answered yet. The engine settles what is not when a link ends, without an
         outcome: that would say nothing of a message that may not be stored.
         """
-        return bool(self.unanswered or (self._relay is not None and self._relay.waiting))
+        return bool(self.unanswered or (self.relay is not None and self.relay.waiting))
 
     def when_answered(self, leave: Callable[[], None]) -> None:
         """End the link by ``leave`` when it is no longer busy; until then it takes nothing more."""
@@ -324,14 +266,14 @@ class Posting(Incoming):
 
     def refuse(self, refusal: Refusal) -> None:
         if self.open and self.busy:
-            self._refusal = self._refusal or refusal
+            self.ending = self.ending or refusal
             if self._leave is None:
                 self._leave = partial(super().refuse, refusal)
         else:
             super().refuse(refusal)
 
     def _give_credit(self) -> None:
-        if self._leave is None and not (self._relay is not None and self._relay.waiting):
+        if self._leave is None and not (self.relay is not None and self.relay.waiting):
             super()._give_credit()
 
     def decided(self, delivery: object, committed: bool) -> None:
@@ -345,8 +287,8 @@ class Posting(Incoming):
         self.connection.service.memory.unread -= sum(self._awaited.values())
         self._awaited = {}
         super().lost()
-        if self._address is not None:
-            self._address.users.discard(self)
+        if self.address is not None:
+            self.address.users.discard(self)
         self.connection.posting -= 1
-        if self._relay is not None:
-            self._relay.link_lost()
+        if self.relay is not None:
+            self.relay.link_lost()

@@ -1,5 +1,5 @@
-"""Histories that went wrong once, as they were found and made short, and those that break a rule of retirement where
-chance seldom comes. Both levels replay them."""
+"""Histories that went wrong once, as they were found and made short, and those that break a rule of posting or of
+retirement where chance seldom comes. Both levels replay them."""
 
 from __future__ import annotations
 
@@ -136,6 +136,69 @@ HISTORIES: dict[str, list[Step]] = {
         Settle(),
         AttachReceiver(3, 0, 0),
         Take(3, 1),
+    ],
+    # T23
+    "an unsettled post that is refused leaves nothing but a rollback": [
+        *_LINKS,
+        Declare(0, 0),
+        Post(1, 1, txn=0),
+        Post(1, 2, txn=0, malformed=True),
+        Post(1, 3, txn=0),
+        Discharge(0, 0),
+        Settle(),
+        Take(2, 3),
+    ],
+    # T22
+    "a settled post that is refused leaves nothing but a rollback": [
+        *_LINKS,
+        Declare(0, 0),
+        Post(1, 1, txn=0, settled=True),
+        Post(1, 2, txn=0, settled=True, malformed=True),
+        Discharge(0, 0),
+        Settle(),
+        Take(2, 2),
+    ],
+    # T24
+    "a post in a transaction that was never declared is nowhere": [
+        *_LINKS,
+        Post(1, 1, txn=NEVER_DECLARED),
+        Settle(),
+        Post(1, 2, txn=NEVER_DECLARED, settled=True),
+        Settle(),
+        Take(2, 2),
+    ],
+    # T24: on its way, it is open no more
+    "a post behind the discharge of its transaction is nowhere": [
+        *_LINKS,
+        Declare(0, 0),
+        Post(1, 1, txn=0),
+        Discharge(0, 0),
+        Post(1, 2, txn=0),
+        Settle(),
+        Take(2, 2),
+    ],
+    # T25
+    "a post whose sender waits for the decision gets it": [
+        *_LINKS,
+        AttachSender(3, 0, 0, second=True),
+        Declare(0, 0),
+        Post(3, 1, txn=0),
+        Discharge(0, 0),
+        Settle(),
+        Declare(0, 1),
+        Post(3, 2, txn=1),
+        Post(3, 3, txn=1, malformed=True),
+        Discharge(0, 1),
+        Settle(),
+        Take(2, 3),
+    ],
+    # D9
+    "a settled post outside transactions that is refused ends its link": [
+        *_LINKS,
+        Post(1, 1, malformed=True),
+        Post(1, 2, settled=True, malformed=True),
+        Settle(),
+        Take(2, 2),
     ],
     # of the test itself: an outcome under way when the instance dies may be there or not
     "a mark that was on its way when the instance died": [

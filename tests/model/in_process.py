@@ -9,22 +9,21 @@ import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from heapq import heappop
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 from coordinator import outcomes
 from coordinator.address.addresses import AddressPolicy
 from coordinator.address.directory import Address
-from coordinator.codec.encoding import DecodeError, encode_long, encode_map, encode_symbol
-from coordinator.codec.message import examine
+from coordinator.codec.encoding import encode_long, encode_map, encode_symbol
 from coordinator.control import Control
-from coordinator.errors import Condition, Refusal
+from coordinator.errors import Refusal
 from coordinator.group.entries import Entry
 from coordinator.group.queues import Queue
 from coordinator.outcomes import Kind
-from coordinator.posts import PlainPost, PostLink
 from coordinator.registry import SWEEP_SECONDS
 from coordinator.service import Service
 from coordinator.settings import AddressPattern, AddressSettings, LimitSettings, Settings, TransactionSettings
+from coordinator.transactions import Transaction
 from store import recovery
 from store.database import connected
 from tests.fix_loop import EpollLoop
@@ -90,18 +89,18 @@ class Loop(EpollLoop):
 
 
 class LinkEnd:
-    """What every link has. ``session``: None for one whose connection went."""
+    """What every link has. ``on``: the number of its connection."""
 
-    def __init__(self, driver: InProcess, number: int, connection: int, session: int) -> None:
+    def __init__(self, driver: InProcess, number: int, on: int, session: int) -> None:
         self.driver = driver
         self.number = number
-        self.connection = connection
+        self.on = on
         self.session = session
         self.open = True
 
     @property
-    def owner(self) -> object:
-        return self.driver.connections[self.connection]
+    def connection(self) -> object:
+        return self.driver.connections[self.on]
 
     def lost(self) -> None:
         pass
@@ -123,7 +122,11 @@ class ControlEnd(LinkEnd):
         super().__init__(driver, step.link, step.connection, step.session)
         self.hasty = step.hasty
         self.control = Control(
-            driver.service.registry, driver.service.decisions, self.owner, SETTINGS.transaction.timeout_seconds, self
+            driver.service.registry,
+            driver.service.decisions,
+            self.connection,
+            SETTINGS.transaction.timeout_seconds,
+            self,
         )
 
     def accept(self, answer: object) -> None:
@@ -137,81 +140,51 @@ class ControlEnd(LinkEnd):
 
 
 class SenderEnd(LinkEnd):
-    """Implements :class:`coordinator.transactions.Poster`."""
+    """Implements :class:`coordinator.posts.PostLink`."""
+
+    peer = "a client"
+    relay = None
+    continues = False
+    ending: Refusal | None = None
 
     def __init__(self, driver: InProcess, step: AttachSender, address: Address) -> None:
         super().__init__(driver, step.link, step.connection, step.session)
         self.second = step.second
         self.address = address
 
-    @property
-    def service(self) -> Service:
-        """As a unit that posts sees its link's connection."""
-        return self.driver.service
-
     def post(self, step: Post, label: Label) -> None:
-        service = self.driver.service
-        txn = None
-        if step.txn is not None:
-            txn_id = self.driver.txn_id(step.txn)
-            txn = service.registry.find(txn_id, self.owner)
-            if txn is None or txn.wanted is not None:
-                refusal = service.registry.unknown(txn_id)
-                if step.settled:
-                    self.refuse(refusal)
-                else:
-                    self.driver.say(label, rejected(refusal.condition))
-                return
+        txn_id = None if step.txn is None else self.driver.txn_id(step.txn)
         message = truth.octets(step.message, malformed=step.malformed)
-        answer = "accepted"
-        try:
-            terms = service.posts.enqueue.terms(examine(message), self.address)
-            if txn is None:
-                service.commit.add(_Plain(self, None if step.settled else label, message, terms))
-                return
-            txn.post(self.address, message, terms)
-            if txn.error is not None:
-                answer = rejected(txn.error.condition)
-        except (DecodeError, Refusal) as error:
-            refusal = error if isinstance(error, Refusal) else Refusal(Condition.DECODE_ERROR, str(error))
-            answer = rejected(refusal.condition)
-            if txn is not None:
-                txn.refuse(refusal)
-            elif step.settled:
-                self.refuse(refusal)
-        if not step.settled:
-            self.driver.say(label, answer if txn is None else in_txn(answer))
-            if self.second and txn is not None and answer == "accepted":
-                txn.unsettled_posts.append((self, ("decided", label[1])))
+        self.driver.service.posts.take(self, label, message, step.settled, txn_id)
 
-    def decided(self, delivery: object, committed: bool) -> None:
+    def waits(self, delivery: Label, octets: int) -> None:
+        pass
+
+    def stored(self, delivery: Label, octets: int) -> None:
         if self.open:
-            self.driver.say(cast("Label", delivery), "accepted" if committed else "released")
+            self.driver.say(delivery, "accepted")
 
-
-class _Plain(PlainPost):
-    """Says when it is durable."""
-
-    def __init__(self, sender: SenderEnd, label: Label | None, message: bytes, terms: Any) -> None:
-        link = cast("PostLink", _AsLink(sender))
-        super().__init__(sender.driver.service.posts, link, None, sender.address, message, terms)
-        self.sender = sender
-        self.label = label
-
-    def durable(self) -> None:
-        super().durable()
-        if self.label is not None and self.sender.open:
-            self.sender.driver.say(self.label, "accepted")
-
-
-class _AsLink:
-    """What a unit wants to know of the link that posted."""
-
-    def __init__(self, sender: SenderEnd) -> None:
-        self.connection = sender
-
-    def not_stored(self, delivery: object, octets: int, refusal: Refusal) -> None:
+    def not_stored(self, delivery: Label | None, octets: int, refusal: Refusal) -> None:
         raise AssertionError(refusal)
+
+    def accepted_in(self, delivery: Label, txn: Transaction) -> None:
+        self.driver.say(delivery, in_txn("accepted"))
+
+    def rejected_in(self, delivery: Label, txn: Transaction, refusal: Refusal) -> None:
+        self.driver.say(delivery, in_txn(rejected(refusal.condition)))
+
+    def rejected(self, delivery: Label, refusal: Refusal) -> None:
+        self.driver.say(delivery, rejected(refusal.condition))
+
+    def decided(self, delivery: Label, committed: bool) -> None:
+        if self.open:
+            self.driver.say(("decided", delivery[1]), "accepted" if committed else "released")
+
+    def parked(self, octets: int) -> None:
+        raise AssertionError
+
+    def caught_up(self) -> None:
+        raise AssertionError
 
 
 class ReceiverEnd(LinkEnd):
@@ -260,7 +233,7 @@ class ReceiverEnd(LinkEnd):
         outcome = None if step.outcome is Outcome.NONE else OUTCOMES[step.outcome]
         if step.txn is not None:
             txn_id = self.driver.txn_id(step.txn)
-            service.retirement.retire(self, self.owner, entry, txn_id, outcome, step.settled)
+            service.retirement.retire(self, self.connection, entry, txn_id, outcome, step.settled)
         else:
             service.retirement.settle(self, entry, outcome, step.settled)
 
@@ -293,8 +266,8 @@ class InProcess(Driver):
         self.url = url
         if company:
             self.truth.execute(
-                b"insert into coordinator.instance (slot, host, pid, process_start, version) "
-                b"values (1023, 'elsewhere', 1, 1, '1')"
+                b"insert into coordinator.instance (slot, host, pid, process_start, version, heartbeat_at) "
+                b"values (1023, 'elsewhere', 1, 1, '1', now() + interval '1 day')"
             )
         self._birth()
 
@@ -388,10 +361,10 @@ class InProcess(Driver):
             case Open():
                 self.connections[step.connection] = f"connection {step.connection}"
             case Close():
-                self._lose([each for each in self._open() if each.connection == step.connection])
+                self._lose([each for each in self._open() if each.on == step.connection])
             case End():
                 there = (step.connection, step.session)
-                self._lose([each for each in self._open() if (each.connection, each.session) == there])
+                self._lose([each for each in self._open() if (each.on, each.session) == there])
             case AttachControl():
                 self.links[step.link] = ControlEnd(self, step)
             case AttachSender():

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from coordinator.address.addresses import AddressPolicy
+    from coordinator.errors import Refusal
     from coordinator.settings import Settings
+    from store.libpq import Connection
     from store.loop import Loop
 
 
@@ -62,6 +64,8 @@ class Service:
         self.limits = settings.limits
         self.memory = instance.memory
         self.commit = instance.commit
+        #: of connections, where the database has none left for this instance
+        self.starved: Refusal | None = None
         #: in memory, of deliveries that are not complete
         self.unfinished_octets = 0
         #: of connections whose links wait until peers have read, or settled, what they have
@@ -105,6 +109,16 @@ class Service:
         self.instance.queries.close()
         self.decisions.close()
         self._heartbeat.close()
+
+    @property
+    def connected(self) -> bool:
+        """All its connections to the database are there."""
+        return self.decisions.connection.up and all(each.up for each in self.vital_connections)
+
+    @property
+    def vital_connections(self) -> tuple[Connection, ...]:
+        """To the database, without which it serves nobody."""
+        return (self.instance.commit.connection, self.instance.queries.connection, self._heartbeat.connection)
 
     def end_turn(self) -> bool:
         """What this turn has gathered goes on its way: deliveries to consumers, units to the store.

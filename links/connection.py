@@ -18,6 +18,7 @@ from links.greeting import Greeting
 from links.link import Attaching, Link, Refused, refuse_attach
 from links.outgoing import Outgoing
 from links.output import Output
+from links.parked import Parked
 from links.posting import Posting, attach_target
 from links.sole import Sole, policy
 from links.source import attach_source
@@ -32,11 +33,12 @@ log = structlog.get_logger(__name__)
 
 _numbers = count(1)
 
+#: octets taken at once of a peer that has not greeted yet, or has just attached links, which cost far more than as many
+#: octets of a message
+_LITTLE_ROOM = 4096
+
 #: octets of an attach that is refused
 MOST_FRAME_BESIDES_NAME = 100
-
-#: octets of one connection's posts on the relay whose address is looked up
-_MOST_PARKED = 1 << 20
 
 #: of a connection: each has a buffer in the engine
 MOST_INCOMPLETE = 64
@@ -93,6 +95,7 @@ class Connection:
         "pointer",
         "posting",
         "reactor",
+        "read_room",
         "service",
         "sessions",
         "socket",
@@ -121,12 +124,14 @@ class Connection:
             idle_timeout_ms=self.idle_timeout_ms,
         )
         self.open = True
+        #: octets that the next turn takes at once
+        self.read_room = _LITTLE_ROOM
         #: until the first octets have said what follows
         self.greeting: Greeting | None = Greeting()
         #: links on which the peer posts
         self.posting = 0
-        #: octets of its posts on the relay whose address is looked up
-        self.parked = 0
+        #: posts and attaches that wait for their addresses
+        self.parked = Parked(self)
         #: links that we have closed, and the peer has not, in the middle of a delivery
         self.incomplete = 0
         self.opened = False
@@ -164,11 +169,8 @@ class Connection:
 
     @property
     def posts_wait(self) -> bool:
-        """What it has posted waits for the store, or for addresses: nothing more is read for now."""
-        service = self.service
-        if service.commit.overfull or self.output.too_much_posted:
-            return True
-        return bool(self.parked) and (self.parked > _MOST_PARKED or service.memory.parked > service.memory.most)
+        """What it has posted waits for the store: nothing more is read for now."""
+        return self.service.commit.overfull or self.output.too_much_posted
 
     def resume(self) -> None:
         self.reactor.resume(self)
@@ -183,7 +185,11 @@ class Connection:
     @property
     def must_pause(self) -> bool:
         """Nothing is read from it for now."""
-        return bool(self.output.unread and self.output.too_much_unread) or bool(self.posting and self.posts_wait)
+        return bool(
+            (self.output.unread and self.output.too_much_unread)
+            or self.parked.too_much
+            or (self.posting and self.posts_wait)
+        )
 
     def hold_back(self, link: Sending) -> None:
         """The link sends nothing until this connection, or all together, have less in the engine."""
@@ -258,6 +264,9 @@ class Connection:
             )
             return
         self.container = engine.remote_container(self.pointer)
+        if self.service.starved is not None:
+            self.refuse_open(self.service.starved, field="")
+            return
         try:
             asked = policy(self.pointer)
         except Refusal as refusal:
@@ -306,6 +315,7 @@ class Connection:
         )
 
     def _on_attach(self, pointer: engine.Pointer) -> None:
+        self.read_room = _LITTLE_ROOM
         if not engine.link_is_named(pointer):
             self.force_close(Condition.DECODE_ERROR, "an attach without a name (part 2, section 2.7.3)")
             return
@@ -322,6 +332,7 @@ class Connection:
                 )
             if not self._within_handles(pointer):
                 return
+            self.parked.take_attach()
             if not engine.link_is_receiver(pointer):
                 if filters.any_asked(engine.link_remote_source(pointer)):
                     self.reactor.attaches.take(self, pointer)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from coordinator.address.directory import Address
     from coordinator.service import Service
     from links.output import Output
+    from links.parked import Parked
 
 log = structlog.get_logger(__name__)
 
@@ -26,9 +27,9 @@ class Carrier(Protocol):
     container: str
     peer: str
     open: bool
-    #: links on which the peer posts, and octets of its posts on the relay whose address is looked up
+    #: links on which the peer posts
     posting: int
-    parked: int
+    parked: Parked
     #: nothing is read from it for now
     paused: bool
     #: links that we have closed, and the peer has not, in the middle of a delivery
@@ -62,7 +63,7 @@ class Carrier(Protocol):
     def resume(self) -> None: ...
 
     @property
-    def posts_wait(self) -> bool: ...
+    def must_pause(self) -> bool: ...
 
 
 class Sending(Protocol):
@@ -128,7 +129,7 @@ class Attaching(Link):
         pass  # its credit is read from the engine once it is attached
 
     def lost(self) -> None:
-        pass
+        self.connection.parked.forget(self)
 
 
 def answer_terminus(answer: engine.Pointer, asked: engine.Pointer, *, lasts: bool = False) -> None:

@@ -58,11 +58,11 @@ def attach_target(connection: Carrier, pointer: engine.Pointer) -> None:
             connection.attached(Posting(connection, pointer, address, continues))
 
     if dynamic:
-        service.directory.make_dynamic(found, topic=topic)
+        connection.parked.ask(attaching, partial(service.directory.make_dynamic, topic=topic), found)
     elif name is None:
         connection.attached(Posting(connection, pointer, None, continues))
     else:
-        service.directory.resolve(name, found, topic=topic)
+        connection.parked.ask(attaching, partial(service.directory.resolve, name, topic=topic), found)
 
 
 class Posting(Incoming):
@@ -202,10 +202,7 @@ class Posting(Incoming):
         self.connection.mark()
 
     def parked(self, octets: int) -> None:
-        connection = self.connection
-        connection.parked += octets
-        if not connection.parked and connection.paused:  # later: a post of this link is under way
-            connection.service.loop.call_later(0, connection.resume)
+        self.connection.parked.add(octets)
 
     def caught_up(self) -> None:
         self._left()
@@ -226,7 +223,7 @@ class Posting(Incoming):
         connection = self.connection
         connection.output.release_post(min(octets, _MOST_IN_ENGINE))
         if connection.paused and connection.open:
-            if not connection.posts_wait:
+            if not connection.must_pause:
                 connection.service.loop.call_later(0, connection.resume)
             elif connection.service.commit.overfull:  # it may have become so only while the connection was paused
                 connection.service.when_uncongested(connection.resume)

@@ -37,8 +37,6 @@ _MOST_EVENTS = 512
 _LONGEST_WAIT_SECONDS = 1.0
 #: how often a connection whose transport asks for no tick is looked at
 _TICK_SECONDS = 30.0
-#: octets taken at once of a peer that has not greeted yet
-_GREETING_ROOM = 4096
 
 
 class Reactor:
@@ -319,12 +317,12 @@ class Reactor:
             self._pause(connection)  # goes on when enough is read, or ends
             self._tick_in(connection.service.limits.idle_timeout_seconds, connection)
             return
-        if connection.posting and connection.posts_wait:
+        if (connection.posting and connection.posts_wait) or connection.parked.too_much:
             self._pause(connection)
             return
         greeting = connection.greeting
         try:
-            size = connection.socket.recv_into(engine.read_view, 0 if greeting is None else _GREETING_ROOM)
+            size = connection.socket.recv_into(engine.read_view, connection.read_room)
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
@@ -338,6 +336,7 @@ class Reactor:
             size = self._greet(connection, greeting, size)
             if size == 0:
                 return
+        connection.read_room = engine.READ_ROOM
         at = 0
         while at < size:
             taken = push(transport, engine.read_buffer + at, size - at)

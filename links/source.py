@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from coordinator.address import groups
@@ -24,7 +25,7 @@ _TOPICS = frozenset(("topic", "temporary-topic"))
 def attach_source(connection: Carrier, pointer: engine.Pointer) -> None:
     """A client wants to consume or browse: find or make the address, then answer."""
     source = engine.link_remote_source(pointer)
-    service = connection.service
+    service, ask = connection.service, connection.parked.ask
     capabilities = values.symbols(engine.terminus_capabilities(source), "the capabilities of the source")
     topic = not _TOPICS.isdisjoint(capabilities)
     browse = engine.terminus_distribution_mode(source) == engine.DIST_MODE_COPY
@@ -59,7 +60,7 @@ def attach_source(connection: Carrier, pointer: engine.Pointer) -> None:
                 join(address, Group(name=f"{subscription}/{own}"[-1024:], lasting=False))
 
     def join(address: Address, group: Group) -> None:
-        service.subscriptions.join(address, group, lambda queue: joined(address, group, queue))
+        ask(attaching, partial(service.subscriptions.join, address, group), lambda queue: joined(address, group, queue))
 
     def joined(address: Address, group: Group, queue: Queue | Refusal) -> None:
         if isinstance(queue, Refusal):
@@ -97,12 +98,12 @@ def attach_source(connection: Carrier, pointer: engine.Pointer) -> None:
         if not attaching.open:
             return
         if isinstance(topic_name, str):
-            service.directory.resolve(topic_name, found)
+            ask(attaching, partial(service.directory.resolve, topic_name), found)
             return
         anyones = groups.anyones(engine.link_name(pointer))
         if anyones is not None and anyones != subscription:
             subscription = anyones
-            service.subscriptions.find(subscription, looked_up)
+            ask(attaching, partial(service.subscriptions.find, subscription), looked_up)
             return
         connection.refuse_attach(
             attaching, Refusal(Condition.NOT_FOUND, f"there is no lasting subscription {subscription!r}")
@@ -117,10 +118,10 @@ def attach_source(connection: Carrier, pointer: engine.Pointer) -> None:
 
     if dynamic:
         connection.attached(attaching)
-        service.directory.make_dynamic(found, topic=topic)
+        ask(attaching, partial(service.directory.make_dynamic, topic=topic), found)
     elif name is None:
         connection.attached(attaching)
-        service.subscriptions.find(subscription, looked_up)
+        ask(attaching, partial(service.subscriptions.find, subscription), looked_up)
     else:
         connection.attached(attaching)
-        service.directory.resolve(name, found, topic=topic)
+        ask(attaching, partial(service.directory.resolve, name, topic=topic), found)

@@ -19,6 +19,7 @@ from coordinator.settings import Settings
 from links.connection import Connection
 from links.container import VERSION
 from links.reactor import Reactor
+from links.starving import Starving
 from store import migrations, recovery
 from store.database import Patience, connected
 from store.errors import Contended, StoreError, StoreUnavailable
@@ -28,6 +29,7 @@ log = structlog.get_logger(__name__)
 #: how long work in hand may take when the service stops (rule F5)
 GRACE_SECONDS = 5.0
 _STORE_RETRY_SECONDS = 0.2
+_READY_LOOK_SECONDS = 0.002
 _REGISTER_PATIENCE = Patience(statement_seconds=10.0, lock_seconds=5.0)
 # To recover may mean to read all entries. A start does not wait for that to end: the watch over the instances does it.
 _RECOVER_PATIENCE = Patience(statement_seconds=5.0, lock_seconds=2.0)
@@ -86,12 +88,21 @@ def main(
             service.instance.disk_low = bool(each["disk_low"])
 
     reactor.watch(supervising.fileno(), select.EPOLLIN, told)
-    supervising.tell(ready=True)
+    Starving(reactor, service)
+    _say_ready(reactor, service, supervising)
     reactor.run()
     service.close()
     if status != STATUS_FENCED:
         _end(database_url, registration.instance_id)
     return status
+
+
+def _say_ready(reactor: Reactor, service: Service, supervising: Supervising) -> None:
+    """Not before it can answer: others may have the database's connections."""
+    if service.connected:
+        supervising.tell(ready=True)
+    else:
+        reactor.call_later(_READY_LOOK_SECONDS, lambda: _say_ready(reactor, service, supervising))
 
 
 def _raise_descriptor_limit() -> None:

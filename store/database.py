@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,19 +16,23 @@ from store.errors import StoreError, StoreUnavailable, boundary
 
 
 class DatabaseUrlInvalid(StoreError):
-    """The database URL is invalid. Its text is never repeated, because it may contain a password."""
+    """The database URL is invalid. Its text is not repeated, because it may contain a password."""
 
 
 def check_url(url: str) -> str:
     """Return ``url`` if libpq can read it: ``postgresql://user@host:port/database?parameter=value``.
 
-    :raises DatabaseUrlInvalid: its message repeats no part of the URL.
+    :raises DatabaseUrlInvalid: its message repeats no part of the URL but the name of an unknown parameter.
     """
     if not url.startswith(("postgresql://", "postgres://")):
         raise DatabaseUrlInvalid("the database URL must begin with postgresql://")
     try:
         conninfo_to_dict(url)
-    except psycopg.ProgrammingError:
+    except psycopg.ProgrammingError as error:
+        unknown = re.fullmatch(r'invalid URI query parameter: "(\w+)"\s*', str(error))
+        # Behind an @ it may be a part of a password that should have been escaped.
+        if unknown and "@" not in url.partition("?")[2]:
+            raise DatabaseUrlInvalid(f"the database URL has a parameter that there is not: {unknown[1]}") from None
         raise DatabaseUrlInvalid(
             "the database URL cannot be read; expected postgresql://user:password@host:port/database, "
             "with % and other special characters written as %25 and so on"

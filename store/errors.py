@@ -116,6 +116,9 @@ class StoreFault(StoreError):
 _OP_KEY = re.compile(r"op_(?:\w+_)?pkey")
 _ADDRESS_NAME_KEY = "address_name_key"
 
+#: The server, its database or the role may have no more connections.
+NONE_LEFT = "53300"
+
 _STATES: dict[str, tuple[type[StoreError], str]] = {
     "CO001": (NotLeased, "an entry is not leased to this instance any more"),
     "CO002": (Fenced, "this instance was given up by another"),
@@ -131,7 +134,7 @@ _STATES: dict[str, tuple[type[StoreError], str]] = {
     "42703": (SchemaMismatch, "a column is not there; run: coordinator migrate"),
     "42883": (SchemaMismatch, "a function is not there; run: coordinator migrate"),
     "53100": (StoreUnavailable, "the database's disk is full"),
-    "53300": (StoreUnavailable, "the database has no connection left"),
+    NONE_LEFT: (StoreUnavailable, "the database server has no connection left: max_connections"),
     "57P01": (StoreUnavailable, "the database is closing"),
     "57P02": (StoreUnavailable, "the database has crashed and is restarting"),
     "57P03": (StoreUnavailable, "the database is starting or closing"),
@@ -189,27 +192,45 @@ def _without_sqlstate(error: psycopg.Error) -> StoreError:
     if isinstance(error, psycopg.errors.ConnectionTimeout):
         return StoreUnavailable("no answer in time")
     if isinstance(error, psycopg.OperationalError):
-        # While connecting, libpq reports errors as text only. Only the kind of failure is kept.
-        said = str(error)
-        for words in ("Connection refused", "No such file or directory", "could not translate host name"):
-            if words.lower() in said.lower():
-                return StoreUnavailable(words)
-        for sqlstate, words in (
-            ("28P01", "password authentication failed"),
-            ("28P01", "no password supplied"),
-            ("28000", "authentication failed"),
-            ("28000", "no pg_hba.conf entry"),
-            ("53300", "too many"),
-            ("57P03", "the database system is"),
-        ):
-            if words in said:
-                return from_sqlstate(sqlstate)
-        if re.search(r'database ".*" does not exist', said):
-            return from_sqlstate("3D000")
-        if re.search(r'role ".*" does not exist', said):
-            return from_sqlstate("28000")
-        return from_sqlstate(None)
+        return not_connected(str(error))
     return StoreFault(f"an error of the database's driver: {type(error).__name__}")
+
+
+#: What libpq says when it cannot connect, what it means here, and the SQLSTATE where the server has said it.
+_NOT_CONNECTED: tuple[tuple[str, str, str | None], ...] = (
+    (r"could not translate host name|failed to resolve host", "there is no host of that name", None),
+    (r"connection refused", "Connection refused", None),
+    (r"no such file or directory", "No such file or directory", None),
+    (r"no route to host|network is unreachable", "no way to that host", None),
+    (r"timeout expired|timed out", "no answer in time", None),
+    (r"no password supplied", "the database asks for a password, and none is given", "28P01"),
+    (r"password authentication failed", "the database refuses the password, or knows no such user", "28P01"),
+    (r"no pg_hba.conf entry", "the database refuses the log-in: no line of its pg_hba.conf allows it", "28000"),
+    (r"authentication failed", "the database refuses the log-in", "28000"),
+    (r'role ".*" does not exist', "the database knows no such user", "28000"),
+    (r'database ".*" does not exist', "there is no database of that name", "3D000"),
+    (r"too many connections for role", "the user may have no more connections: its CONNECTION LIMIT", NONE_LEFT),
+    (
+        r"too many connections for database",
+        "the database may have no more connections: its CONNECTION LIMIT",
+        NONE_LEFT,
+    ),
+    (
+        r"too many clients|connection slots are",
+        "the database server has no connection left: max_connections",
+        NONE_LEFT,
+    ),
+    (r"the database system is", "the database is starting or closing", "57P03"),
+    (r"server does not support SSL|certificate|SSL error", "no TLS connection is possible as sslmode asks for", None),
+)
+
+
+def not_connected(said: str) -> StoreUnavailable:
+    """What libpq's words mean: while it connects it gives no more. They may hold names, and are not repeated."""
+    for words, meaning, sqlstate in _NOT_CONNECTED:
+        if re.search(words, said, re.IGNORECASE):
+            return StoreUnavailable(f"{meaning} (SQLSTATE {sqlstate})" if sqlstate else meaning, sqlstate=sqlstate)
+    return StoreUnavailable("the connection to the database is lost")
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from store import migrations
 from store.errors import boundary
 from store.partitions import FEWEST_AHEAD, days_ahead
 from store.recovery import STALE_SECONDS
-from store.tables import consumer_group, entry, instance, txn
+from store.tables import consumer_group, entry, heartbeat, instance, txn
 
 #: A plain transaction that is undecided for longer than its limit and this was forgotten by its instance.
 _LATE = timedelta(minutes=1)
@@ -45,11 +45,11 @@ def look(connection: Connection) -> Health:
     migrations.check(connection)
     with boundary():
         alive = instance.c.ended_at.is_(None)
-        silent = instance.c.heartbeat_at < func.now() - timedelta(seconds=STALE_SECONDS)
+        silent = heartbeat.c.beaten_at < func.now() - timedelta(seconds=STALE_SECONDS)
         instances = connection.execute(
             select(
                 func.count().filter(alive & ~silent).label("alive"), func.count().filter(alive & silent).label("silent")
-            ).select_from(instance)
+            ).select_from(instance.join(heartbeat))
         ).one()
         undecided = connection.execute(
             select(

@@ -35,7 +35,9 @@ _TURN_SECONDS = 0.25
 
 #: instance: whether it is still taken for alive, and how many others are
 _BEAT = f"""with beat as (
-      update {SCHEMA}.instance set heartbeat_at = now() where id = $1::int4 and ended_at is null returning id)
+      insert into {SCHEMA}.heartbeat (instance_id)
+      select id from {SCHEMA}.instance where id = $1::int4 and ended_at is null
+      on conflict (instance_id) do update set beaten_at = now() returning instance_id)
     select (select count(*) from beat),
            (select count(*) from {SCHEMA}.instance where ended_at is null and id <> $1::int4)"""
 
@@ -79,6 +81,10 @@ class Heartbeat:
 
     def close(self) -> None:
         self._connection.close()
+
+    @property
+    def connection(self) -> Connection:
+        return self._connection
 
     @property
     def age(self) -> float:

@@ -17,7 +17,7 @@ from typing import Protocol
 import structlog
 from psycopg import OperationalError, conninfo, pq
 
-from store.errors import StoreError, StoreInTrouble, StoreUnavailable, from_sqlstate
+from store.errors import NONE_LEFT, StoreError, StoreInTrouble, StoreUnavailable, from_sqlstate, not_connected
 from store.loop import Loop
 
 log = structlog.get_logger(__name__)
@@ -27,6 +27,8 @@ LONGEST_RETRY_SECONDS = 1.0
 # A connection that lived this long did not fail at once: the next may be tried without much delay.
 STEADY_SECONDS = 5.0
 CONNECT_SECONDS = 10.0
+#: How often the log says that the database is still away.
+SAY_AGAIN_SECONDS = 30.0
 
 _READ = select.EPOLLIN
 _BOTH = select.EPOLLIN | select.EPOLLOUT
@@ -84,6 +86,11 @@ class Connection:
         self._failures = 0
         self._number = 0
         self._up_since = 0.0
+        #: what the log said last of a failure, and when
+        self._said = ""
+        self._said_at = 0.0
+        #: since when the server has had no connection left for this one; 0: it is up, or away for another reason
+        self._none_left_since = 0.0
         self._answer: Answer | None = None
         self._results: list[pq.abc.PGresult] = []
         self._failure: StoreError | None = None
@@ -111,7 +118,7 @@ class Connection:
         self._pg = pg
         self._prepared.clear()
         if pg.status == pq.ConnStatus.BAD:
-            self._gone(pg.get_error_message())
+            self._not_made(pg)
             return
         pg.nonblocking = 1
         pg.notice_handler = self._noticed
@@ -161,7 +168,7 @@ class Connection:
                 return
             self._flush()
         elif status == pq.PollingStatus.FAILED:
-            self._gone(pg.get_error_message())
+            self._not_made(pg)
         else:
             # the old socket may be closed by now, and its number reused: always register anew
             self._unwatch()
@@ -174,8 +181,22 @@ class Connection:
         if self._number > 1:
             log.info("database connected", connection=self._name, failures=self._failures)
         self._up_since = time.monotonic()
+        self._none_left_since = 0.0
+        self._said = ""
         self.up = True
         self._owner.connected()
+
+    def _not_made(self, pg: pq.abc.PGconn) -> None:
+        error = not_connected(pg.get_error_message())
+        if error.sqlstate != NONE_LEFT:
+            self._none_left_since = 0.0
+        elif not self._none_left_since:
+            self._none_left_since = time.monotonic()
+        self._gone(str(error))
+
+    def none_left(self, seconds: float) -> bool:
+        """The server has had no connection left for this one for so long."""
+        return self._none_left_since > 0 and time.monotonic() - self._none_left_since >= seconds
 
     def _gone(self, why: str) -> None:
         was_up = self.up
@@ -194,10 +215,17 @@ class Connection:
             self._failures = 0
         delay = min(FIRST_RETRY_SECONDS * 2 ** min(self._failures, 10), LONGEST_RETRY_SECONDS)
         self._failures += 1
-        log.warning("database away", connection=self._name, why=why.strip().splitlines()[:1], retry_seconds=delay)
+        self._say(why.strip().partition("\n")[0])
         self._loop.call_later(delay, self.start)
         if was_up:
             self._owner.lost()
+
+    def _say(self, why: str) -> None:
+        """When it begins, when the reason is another, and once in a while."""
+        now = time.monotonic()
+        if why != self._said or now - self._said_at >= SAY_AGAIN_SECONDS:
+            self._said, self._said_at = why, now
+            log.warning("database away", connection=self._name, why=why, failures=self._failures)
 
     def close(self) -> None:
         self._closed = True

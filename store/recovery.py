@@ -39,6 +39,7 @@ from store.tables import (
     entry,
     group_read,
     half,
+    heartbeat,
     instance,
     message_group,
     op,
@@ -59,6 +60,14 @@ _LOCK = 0x636F6F72_72656376  # "coorrecv"
 _SLOTS_LOCK = 0x636F6F72_736C6F74  # "coorslot"
 _LARGEST_COUNT = 32767
 _TERMINATE_MS = 5000
+
+
+#: the instances that live, and what their heartbeats are
+LIVING = (
+    select(instance, heartbeat.c.beaten_at)
+    .outerjoin(heartbeat, heartbeat.c.instance_id == instance.c.id)
+    .where(instance.c.ended_at.is_(None))
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,6 +116,7 @@ def register(connection: Connection, version: str) -> Registration:
             .values(slot=slot, host=machine(), pid=os.getpid(), process_start=ticks, version=version)
             .returning(instance.c.id)
         )
+        connection.execute(insert(heartbeat).values(instance_id=instance_id))
         identity = connection.execute(select(store_identity)).one()
         # By the primary key of each group: entries have no index by id alone.
         latest = (
@@ -147,7 +157,7 @@ def recover(connection: Connection) -> GivenUp | None:
         return _clear(connection, _end_dead(connection, {}))
 
 
-def give_up_dead(connection: Connection, still: Mapping[int, datetime]) -> GivenUp:
+def give_up_dead(connection: Connection, still: Mapping[int, datetime | None]) -> GivenUp:
     """Give up the instances of this machine whose process is gone, and those that ``still`` names; commits.
 
     An error may come when only the addresses of the dead are left: they go with the next call, whatever it finds.
@@ -164,14 +174,15 @@ def give_up_dead(connection: Connection, still: Mapping[int, datetime]) -> Given
         return GivenUp(addresses=addresses, groups=groups)
 
 
-def _end_dead(connection: Connection, still: Mapping[int, datetime]) -> tuple[int, ...]:
+def _end_dead(connection: Connection, still: Mapping[int, datetime | None]) -> tuple[int, ...]:
     """Mark them; the caller's transaction decides, and holds the lock under which one looks after the other."""
     here = machine()
-    living = connection.execute(select(instance).where(instance.c.ended_at.is_(None))).all()
+    living = connection.execute(LIVING).all()
     dead = tuple(
         row.id
         for row in living
-        if still.get(row.id) == row.heartbeat_at or (row.host == here and gone(row.pid, row.process_start))
+        if (row.id in still and still[row.id] == row.beaten_at)
+        or (row.host == here and gone(row.pid, row.process_start))
     )
     if dead:
         # A statement of the dead may be under way still, and would take leases after they were given back.

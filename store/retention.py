@@ -24,7 +24,17 @@ from sqlalchemy.dialects import postgresql
 from store.errors import Contended, boundary
 from store.ids import id_at
 from store.partitions import PARTITIONED, existing, op_id_at
-from store.tables import PARTITIONS_LOCK, SCHEMA, address, consumer_group, group_read, instance, retention, txn
+from store.tables import (
+    PARTITIONS_LOCK,
+    SCHEMA,
+    address,
+    batch_mark,
+    consumer_group,
+    group_read,
+    instance,
+    retention,
+    txn,
+)
 
 #: A day of which more must stay is kept whole.
 MOST_CARRIED_ROWS = 10_000
@@ -343,7 +353,9 @@ def _remove(connection: Connection, table: str, name: str, pending: bool | None)
 
 
 def _forget_marks(connection: Connection) -> None:
-    """How far groups were read: of the holder the highest counts, of others none."""
+    """How far groups were read: of the holder the highest counts, of others none. Batches without another trace: of a
+    living instance the last.
+    """
     connection.execute(
         text(
             f"""delete from {group_read.fullname} r
@@ -352,6 +364,14 @@ def _forget_marks(connection: Connection) -> None:
                     or exists (select from {group_read.fullname} n
                                 where n.group_id = r.group_id and n.instance_id = r.instance_id
                                   and n.read_through > r.read_through)"""
+        )
+    )
+    connection.execute(
+        text(
+            f"""delete from {batch_mark.fullname} m
+                 where not exists (select from {instance.fullname} i where i.id = m.instance_id and i.ended_at is null)
+                    or exists (select from {batch_mark.fullname} n
+                                where n.instance_id = m.instance_id and n.number > m.number)"""
         )
     )
     connection.commit()

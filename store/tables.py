@@ -298,11 +298,26 @@ instance = Table(
     Column("process_start", BigInteger, nullable=False),
     Column("version", Text, nullable=False),
     Column("started_at", DateTime(timezone=True), nullable=False, server_default=_now),
-    Column("heartbeat_at", DateTime(timezone=True), nullable=False, server_default=_now),
-    # Its last batch that left no other trace: by this it knows whether one in doubt was committed.
-    Column("batch", BigInteger, nullable=False, server_default="0"),
     # Set when it stopped, or when another found it dead: its leases and plain transactions are given up.
     Column("ended_at", DateTime(timezone=True)),
+)
+
+heartbeat = Table(
+    "heartbeat",
+    metadata,
+    # A row of its own: every batch looks for that of its instance, and while a snapshot is held it would walk through
+    # all versions that the beats have left.
+    Column("instance_id", Integer, ForeignKey(instance.c.id, ondelete="CASCADE"), primary_key=True),
+    Column("beaten_at", DateTime(timezone=True), nullable=False, server_default=_now),
+)
+
+batch_mark = Table(
+    "batch_mark",
+    metadata,
+    # A batch that left no other trace: by this its instance knows whether one in doubt was committed. The highest
+    # number of an instance counts, others are removed now and then.
+    Column("instance_id", Integer, primary_key=True, autoincrement=False),
+    Column("number", BigInteger, primary_key=True, autoincrement=False),
 )
 
 retention = Table(

@@ -12,13 +12,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Row, select
+from sqlalchemy import Row
 
 from store import recovery
 from store.database import Patience, connected
 from store.processes import gone, machine
 from store.recovery import STALE_SECONDS, GivenUp
-from store.tables import instance
 
 #: How often to look.
 LOOK_SECONDS = 1.0
@@ -40,7 +39,7 @@ class Look:
 
 @dataclass(frozen=True, kw_only=True)
 class _Beat:
-    value: datetime
+    value: datetime | None
     #: By our clock, when the value had been seen for the first time.
     since: float
     #: Its process, where it is of this machine.
@@ -69,7 +68,7 @@ class Watch:
         before, self._looked_at = self._looked_at, None
         begun = self._clock()
         with connected(self._url, application_name="coordinator watch", patience=_LOOK_PATIENCE) as connection:
-            living = connection.execute(select(instance).where(instance.c.ended_at.is_(None))).all()
+            living = connection.execute(recovery.LIVING).all()
         now = self._clock()
         # A process gets the time from one look to the next to end by itself.
         ended = tuple(process for process in sorted(self._ended) if not gone(*process))
@@ -91,8 +90,8 @@ class Watch:
         for row in living:
             known = before.get(row.id) if throughout else None
             process = (row.pid, row.process_start) if row.host == self._machine else None
-            if known is None or known.value != row.heartbeat_at:
-                known = _Beat(value=row.heartbeat_at, since=now, process=process)
+            if known is None or known.value != row.beaten_at:
+                known = _Beat(value=row.beaten_at, since=now, process=process)
             self._beats[row.id] = known
         was_there = {beat.process for number, beat in before.items() if number not in self._beats}
         # A process that registered twice, as the answer to the first time was lost, is not an ended one.

@@ -13,6 +13,7 @@ import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
@@ -102,6 +103,15 @@ def own_server(open_folder: Path) -> Iterator[tuple[EmbeddedServer, str]]:
         yield server, url
     finally:
         server.stop()
+
+
+def log_in(connection: psycopg.Connection[Any], user: str, method: str) -> None:
+    """Have an embedded server ask ``user`` by ``method`` (of pg_hba.conf), until its next start."""
+    row = connection.execute("show hba_file").fetchone()
+    assert row is not None
+    rules = Path(row[0])
+    rules.write_text(f"local all {user} {method}\n{rules.read_text('utf-8')}", "utf-8")
+    connection.execute("select pg_reload_conf()")
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import Connection, func, insert, select
 
 from store.ids import SLOTS, HalfIds, UuidV7
-from store.tables import address, consumer_group, entry, half, instance, op, txn
+from store.tables import address, consumer_group, entry, half, heartbeat, instance, op, txn
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,9 @@ class Rows:
         lowest = select(func.coalesce(func.min(instance.c.slot), SLOTS) - 1).where(instance.c.slot > SLOTS // 2)
         slot = lowest.scalar_subquery()
         row = {"slot": slot, "host": host, "pid": 1, "process_start": 1, "version": "1", **values}
-        return int(self._one(insert(instance).values(row).returning(instance.c.id)))
+        number = int(self._one(insert(instance).values(row).returning(instance.c.id)))
+        self._one(insert(heartbeat).values(instance_id=number).returning(heartbeat.c.instance_id))
+        return number
 
     def queue(self, name: str, *, group: str = "", volatile: int | None = None, **values: object) -> int:
         """The id of its group."""

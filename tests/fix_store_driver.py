@@ -66,6 +66,18 @@ class Retire(Post):
         batch.op(self.txn_id, b"commit", txn_id=self.txn_id, posted=0, covers=[(self.ids[0], GROUP)])
 
 
+class Yield(Post):
+    """Unit: a held entry goes back to the store, which adds no row anywhere."""
+
+    def __init__(self, store: Store, entry_id: int) -> None:
+        super().__init__(store)
+        self.ids = [entry_id]
+
+    def write(self, batch: Batch) -> None:
+        self.written += 1
+        batch.yield_entry(GROUP, self.ids[0], acquired=False)
+
+
 class Nothing(Post):
     """Unit without rows."""
 

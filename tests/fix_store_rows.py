@@ -83,8 +83,6 @@ class StoreRows:
                 "process_start": 1,
                 "version": "0",
                 "started_at": NOW - timedelta(days=30),
-                "heartbeat_at": NOW,
-                "batch": 0,
                 "ended_at": None,
             }
         )

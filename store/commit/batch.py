@@ -21,7 +21,7 @@ _PROBE_OP = (
     "and coalesce(reason, '') = $3::text and instance_id = $4::int4)"
 )
 _PROBE_HALF = f"select exists (select from {SCHEMA}.half where id = $1::int8)"
-_PROBE_MARK = f"select exists (select from {SCHEMA}.instance where id = $1::int4 and batch = $2::int8)"
+_PROBE_MARK = f"select exists (select from {SCHEMA}.batch_mark where instance_id = $1::int4 and number = $2::int8)"
 
 
 def _columns(ids: Sequence[int], terms: Sequence[Terms]) -> tuple[bytes, bytes, bytes, bytes]:

@@ -107,9 +107,9 @@ PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
         ("uuid[]", "text[]", "timestamptz[]", "timestamptz[]", "int4[]", "int4[]"),
     ),
     "forgotten": (f"delete from {SCHEMA}.txn e using unnest({{0}}) u(i) where e.id = u.i", ("uuid[]",)),
-    # In place of a look at whether the instance is alive, where no other row would tell that the batch was committed.
+    # Where no other row would tell that the batch was committed.
     "mark": (
-        f"update {SCHEMA}.instance set batch = {{0}} where id = {{me}} and ended_at is null returning 1",
+        f"insert into {SCHEMA}.batch_mark (instance_id, number) values ({{me}}, {{0}})",
         ("int8",),
     ),
     # A client is told "accepted" only of what is somewhere: the addresses that are posted to, each given once. They
@@ -132,7 +132,6 @@ _GIVEN_UP = ("CO002", "the instance was given up")
 _NOT_HELD = ("CO001", "an entry is not held")
 #: Part -> (when the whole batch is refused, with which SQLSTATE, and why).
 REFUSED: dict[str, tuple[str, str, str]] = {
-    "mark": ("not exists (select from mark)", *_GIVEN_UP),
     "gone": ("(select count(*) from gone) <> cardinality({1})", *_NOT_HELD),
     "back": ("(select count(*) from back) <> cardinality({1})", *_NOT_HELD),
     "there": ("(select count(*) from there) <> cardinality({0})", "CO003", "an address that is posted to is gone"),
@@ -151,10 +150,8 @@ SETUP = (
 def statement(parts: Sequence[str], instance_id: int) -> str:
     """The batch statement of these parts."""
     clauses = []
-    refusals = []
+    refusals = [(f"not exists ({_ALIVE.format(me=instance_id)})", *_GIVEN_UP)]
     number = 1
-    if "mark" not in parts:
-        refusals.append((f"not exists ({_ALIVE.format(me=instance_id)})", *_GIVEN_UP))
     for part in parts:
         sql, types = PARTS[part]
         placeholders = [f"${number + offset}::{kind}" for offset, kind in enumerate(types)]

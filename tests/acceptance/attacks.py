@@ -5,6 +5,7 @@ stop; and a client beside that is to be served meanwhile.
 from __future__ import annotations
 
 import contextlib
+import select
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -60,6 +61,25 @@ def read_nothing(peer: Peer, number: int) -> None:
     peer.record.clear()
     while True:
         peer.socket.sendall(octets)
+
+
+def attach_to_unknown_addresses(peer: Peer, number: int) -> None:
+    """Attaches and detaches, each time to an address that is not known yet, and reads the answers."""
+    session = _begin(peer)
+    target = Target(address="?" * 20)
+    session.send(Attach(name="x", handle=7, role=SENDER, source=Source(), target=target, initial_delivery_count=0))
+    session.send(Detach(handle=7, closed=True))
+    attach, detach = (record.octets for record in peer.record[-2:])
+    peer.socket.setblocking(False)
+    for start in count(0, 500):
+        names = (f"{number:08}-{each:011}".encode() for each in range(start, start + 500))
+        rest = memoryview(b"".join(attach.replace(b"?" * 20, name) + detach for name in names))
+        while rest:
+            readable, writable, _ = select.select([peer.socket], [peer.socket], [], 10)
+            if readable and not peer.socket.recv(1 << 18):
+                return
+            if writable:
+                rest = rest[peer.socket.send(rest) :]
 
 
 def _fill(session: Session, address: str) -> None:

@@ -12,11 +12,14 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import psycopg
 import pytest
 
+from store.embedded import EmbeddedServer
 from store.tables import SCHEMA
+from tests.fix_postgres import log_in
 from tests.fix_service import PATIENCE, REPOSITORY
 
 
@@ -92,40 +95,36 @@ def test_the_database_is_away() -> None:
     assert "secret-word" not in reason
 
 
-def test_the_password_is_wrong(server_url: str, database_url: str) -> None:
-    """A server that asks for one is played by a socket that speaks the beginning of its protocol."""
-    import threading
+def _with(url: str, user: str, **parts: str) -> str:
+    """``url`` for another user, with more of what libpq takes behind the question mark."""
+    more = "".join(f"&{name}={value}" for name, value in parts.items())
+    return url.replace(f"//{urlsplit(url).username}@", f"//{user}@") + more
 
-    listener = socket.create_server(("127.0.0.1", 0))
 
-    def serve() -> None:
-        while True:
-            try:
-                connection, _ = listener.accept()
-            except OSError:
-                return
-            with connection:
-                while True:
-                    length = int.from_bytes(connection.recv(4), "big")
-                    if length == 0:
-                        break
-                    body = connection.recv(length - 4)
-                    if body[:4] in (b"\x04\xd2\x16\x2f", b"\x04\xd2\x16\x30"):  # TLS or GSS asked for: no
-                        connection.sendall(b"N")
-                        continue
-                    connection.sendall(b"R\0\0\0\x08\0\0\0\x03")  # a password in clear
-                    connection.recv(1 << 12)
-                    fields = b'SFATAL\0VFATAL\0C28P01\0Mpassword authentication failed for user "me"\0\0'
-                    connection.sendall(b"E" + (len(fields) + 4).to_bytes(4, "big") + fields)
-                    break
+def test_a_wrong_host_and_a_wrong_password_are_told_apart(own_server: tuple[EmbeddedServer, str]) -> None:
+    _, url = own_server
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("create role me login password 'right-word'")
+        log_in(connection, "me", "scram-sha-256")
+    texts = {
+        "there is no host of that name": "postgresql://me:secret-word@nowhere.invalid/store",
+        "the database refuses the password, or knows no such user": _with(url, "me", password="secret-word"),
+        "the database asks for a password, and none is given": _with(url, "me", passfile="/nonexistent"),
+        "there is no database of that name": url.replace("/coordinator?", "/other?"),
+    }
+    for text, given in texts.items():
+        reason = _refused("--listen", "amqp://127.0.0.1:0", "--database-url", given)
+        assert text in reason
+        assert "secret-word" not in reason
 
-    threading.Thread(target=serve, daemon=True).start()
-    port = listener.getsockname()[1]
-    try:
-        reason = _refused(
-            "--listen", "amqp://127.0.0.1:0", "--database-url", f"postgresql://me:secret-word@127.0.0.1:{port}/store"
-        )
-    finally:
-        listener.close()
-    assert "password" in reason
+
+def test_a_parameter_of_the_database_url_that_is_unknown_is_named() -> None:
+    """Not where it may be a part of a password that should have been escaped."""
+    url = "postgresql://me:secret-word@localhost/store?aplication_name=x"
+    reason = _refused("--listen", "amqp://127.0.0.1:0", "--database-url", url)
+    assert "aplication_name" in reason
     assert "secret-word" not in reason
+    url = "postgresql://me:hunt/er?two=x@localhost/store"
+    reason = _refused("--listen", "amqp://127.0.0.1:0", "--database-url", url)
+    assert "written as %25" in reason
+    assert not any(part in reason for part in ("hunt", "er?", "two"))

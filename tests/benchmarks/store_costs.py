@@ -2,8 +2,11 @@
 
 * ``--days N``: with N days of partitions kept (each with a few rows): a load by lease, a look, a commit.
 * ``--dead N``: with N entries consumed while a snapshot was held: a load by lease and by range.
+* ``--held SECONDS``: while a snapshot is held over the heartbeats of so long, and 100 messages of each kind a second:
+  each statement of the hot path and those that run by the clock.
 
-Median of many, one connection, the embedded server; flushes to the disk, which hide everything else, are left out.
+The lower tenth of many, one connection, the embedded server; flushes to the disk, which hide everything else, are left
+out.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from unittest.mock import patch
 
 import psycopg
 
-from store import migrations, partitions, queries
+from store import arrays, heartbeat, migrations, partitions, queries
 from store.asking import Queries, Query
 from store.commit import group_commit
 from store.commit.batch import Batch
@@ -43,12 +46,12 @@ class Post:
     """Unit: a transaction with one message."""
 
     def __init__(self, ids: HalfIds, uuids: UuidV7) -> None:
-        self._half_id = ids.next()
+        self.half_id = ids.next()
         self._txn_id = uuids.next()
 
     def write(self, batch: Batch) -> None:
-        batch.half(self._half_id, self._txn_id, GROUP + 1, bytes(300))
-        batch.entry(GROUP + 1, GROUP + 1, self._half_id, 0, PLAIN)
+        batch.half(self.half_id, self._txn_id, GROUP + 1, bytes(300))
+        batch.entry(GROUP + 1, GROUP + 1, self.half_id, 0, PLAIN)
         batch.commit_ids.append(self._txn_id)
         batch.commit_posted.append(1)
 
@@ -57,6 +60,25 @@ class Post:
 
     def refused(self, error: StoreError) -> None:
         raise error
+
+
+class Retire(Post):
+    """Unit: the message of a post, accepted."""
+
+    def __init__(self, post: Post, uuids: UuidV7) -> None:
+        self.half_id = post.half_id
+        self._op_id = uuids.next()
+
+    def write(self, batch: Batch) -> None:
+        batch.gone(GROUP + 1, self.half_id)
+        batch.op(self._op_id, b"accept", covers=[(self.half_id, GROUP + 1)])
+
+
+class GiveBack(Retire):
+    """Unit: the message of a post, held and not decided."""
+
+    def write(self, batch: Batch) -> None:
+        batch.yield_entry(GROUP + 1, self.half_id, acquired=True)
 
 
 class Bench:
@@ -87,12 +109,23 @@ class Bench:
         assert isinstance(found, list), found
         return found
 
-    def post(self) -> None:
-        self.commit.add(Post(self.ids, self.uuids))
+    def load(self, query: Query, *parameters: bytes) -> None:
+        answers: list[object] = []
+        self.queries.ask(query, parameters, answers.append)
+        self.loop.run_until(lambda: bool(answers))
+        assert isinstance(answers[0], list), answers[0]
+
+    def do(self, unit: Post) -> Post:
+        self.commit.add(unit)
         self.loop.run_until(lambda: self.commit.idle)
+        return unit
+
+    def post(self) -> Post:
+        return self.do(Post(self.ids, self.uuids))
 
 
-def median(what: Callable[[], object], repeats: int = REPEATS) -> float:
+def typical(what: Callable[[], object], repeats: int = REPEATS) -> float:
+    """The tenth part takes less: what other processes of the machine take is left out."""
     for _ in range(20):
         what()
     taken = []
@@ -100,7 +133,7 @@ def median(what: Callable[[], object], repeats: int = REPEATS) -> float:
         began = time.perf_counter()
         what()
         taken.append(time.perf_counter() - began)
-    return statistics.median(taken) * 1e6
+    return statistics.quantiles(taken, n=10)[0] * 1e6
 
 
 def prepare(url: str, days: int) -> None:
@@ -116,7 +149,7 @@ def prepare(url: str, days: int) -> None:
             f"insert into {SCHEMA}.instance (id, slot, host, pid, process_start, version) overriding system value "
             f"values ({ME}, {ME}, 'here', 1, 1, '1')".encode()
         )
-        for number in (GROUP, GROUP + 1):
+        for number in (GROUP, GROUP + 1, GROUP + 2):
             connection.execute(
                 f"insert into {SCHEMA}.address (id, name) overriding system value "
                 f"values ({number}, 'q{number}')".encode()
@@ -136,12 +169,12 @@ def prepare(url: str, days: int) -> None:
             )
 
 
-def by_days(bench: Bench) -> None:
+def by_days(bench: Bench, _: int) -> None:
     me = ME.to_bytes(4, "big")
-    print(f"  browse of 10: {median(lambda: bench.ask(queries.BROWSE[Rank.NORMAL], 0, 10, bytes((0, 4)))):8.0f} us")
+    print(f"  browse of 10: {typical(lambda: bench.ask(queries.BROWSE[Rank.NORMAL], 0, 10, bytes((0, 4)))):8.0f} us")
     last = 1 << 62
-    print(f"  lease, none free: {median(lambda: bench.ask(queries.LEASE[Rank.NORMAL], last, 10, me)):8.0f} us")
-    print(f"  commit of one: {median(bench.post, 300):8.0f} us")
+    print(f"  lease, none free: {typical(lambda: bench.ask(queries.LEASE[Rank.NORMAL], last, 10, me)):8.0f} us")
+    print(f"  commit of one: {typical(bench.post, 300):8.0f} us")
 
 
 def by_dead(bench: Bench, dead: int) -> None:
@@ -150,9 +183,9 @@ def by_dead(bench: Bench, dead: int) -> None:
     first = bench.ids.last - (1 << 40)
 
     def both() -> None:
-        lease = median(lambda: bench.ask(queries.LEASE[Rank.NORMAL], 1 << 62, 10, me), 100)
-        whole = median(lambda: bench.ask(queries.LEASE[Rank.NORMAL], 0, 10, me), 10)
-        read = median(lambda: bench.ask(queries.READ, 1 << 62, 10, me), 100)
+        lease = typical(lambda: bench.ask(queries.LEASE[Rank.NORMAL], 1 << 62, 10, me), 100)
+        whole = typical(lambda: bench.ask(queries.LEASE[Rank.NORMAL], 0, 10, me), 10)
+        read = typical(lambda: bench.ask(queries.READ, 1 << 62, 10, me), 100)
         print(f"  lease from the low-water mark {lease:8.0f} us, from 0 {whole:8.0f} us; read {read:8.0f} us")
 
     both()
@@ -185,12 +218,85 @@ def by_dead(bench: Bench, dead: int) -> None:
         both()
 
 
+#: key of a message group; groups of one message have keys above 0
+KEY = -5
+FIFO = GROUP + 2
+SECONDS_OF_A_BEAT = 2
+A_SECOND = 100
+
+
+def hot_path(bench: Bench) -> dict[str, float]:
+    """What each statement takes: those of the batch, the loads, those that run by the clock."""
+    me = ME.to_bytes(4, "big")
+    group, fifo = (number.to_bytes(4, "big") for number in (GROUP, FIFO))
+    ten = [(10).to_bytes(4, "big"), (1 << 20).to_bytes(8, "big"), me]
+    behind_all = (1 << 62).to_bytes(8, "big")
+    before_all = (-(1 << 63)).to_bytes(8, "big", signed=True)
+    keys = arrays.int8([KEY])
+    scanned = [(number).to_bytes(4, "big") for number in (200, 100)]
+    posts = iter([bench.post() for _ in range(240)])
+    others = iter([bench.post() for _ in range(240)])
+    what: dict[str, tuple[Callable[[], object], int]] = {
+        "post": (bench.post, 200),
+        "retire": (lambda: bench.do(Retire(next(posts), bench.uuids)), 200),
+        "give back": (lambda: bench.do(GiveBack(next(others), bench.uuids)), 200),
+        "lease": (lambda: bench.load(queries.LEASE[Rank.NORMAL], group, behind_all, *ten), 200),
+        "lease urgent": (lambda: bench.load(queries.LEASE[Rank.URGENT], group, bytes(8), *ten), 50),
+        "read": (lambda: bench.load(queries.READ, group, behind_all, *ten), 200),
+        "fifo lease": (lambda: bench.load(queries.LEASE_GROUPS, fifo, keys, *ten), 50),
+        "fifo scan": (lambda: bench.load(queries.SCAN_GROUPS, fifo, before_all, *scanned, me), 50),
+        "promote": (lambda: bench.load(queries.PROMOTE, arrays.int8([bench.ids.next()]), b"\0"), 50),
+        "expire": (lambda: bench.load(queries.EXPIRE, bench.uuids.next(), me), 50),
+        "failed": (lambda: bench.load(queries.LEASE_FAILED, me), 50),
+    }
+    return {name: typical(each, repeats) for name, (each, repeats) in what.items()}
+
+
+def leave_dead(connection: psycopg.Connection, first: int, seconds: int) -> None:
+    """What so many seconds leave behind: entries of each kind, posted and consumed, and beats."""
+    count = seconds * A_SECOND
+    columns = "group_id, id, half_id, priority, message_group, available_at, expires_at, failed"
+    for number, values in enumerate(
+        (
+            f"{GROUP}, n, n, 4, null::int8, null::timestamptz, null::timestamptz, null",
+            f"{GROUP}, n, n, 6, null, null, null, null",
+            f"{FIFO}, n, n, 4, {KEY}, null, null, null",
+            f"{FIFO}, n, n, 4, n, null, null, null",
+            f"{GROUP}, n, n, 4, null, now(), null, null",
+            f"{GROUP}, n, n, 4, null, null, now(), null",
+            f"{GROUP}, n, n, 4, null, null, null, 'max-attempts'",
+        )
+    ):
+        start = first + number * count
+        connection.execute(
+            f"insert into {SCHEMA}.entry ({columns}) select {values} "
+            f"from generate_series({start + 1}::int8, {start + count}) n".encode()
+        )
+        connection.execute(f"delete from {SCHEMA}.entry where id > {start} and id <= {start + count}".encode())
+    beat = heartbeat._BEAT.replace("$1", str(ME)).encode()
+    for _ in range(seconds // SECONDS_OF_A_BEAT):
+        connection.execute(beat)
+
+
+def by_held(bench: Bench, seconds: int) -> None:
+    before = hot_path(bench)
+    with psycopg.connect(bench.url) as holder, psycopg.connect(bench.url, autocommit=True) as connection:
+        holder.execute("set transaction isolation level repeatable read")
+        holder.execute("select 1")
+        leave_dead(connection, bench.ids.last - (1 << 44), seconds)
+        after = hot_path(bench)
+    for name, took in before.items():
+        print(f"  {name:12} {took:8.0f} us, held {after[name]:8.0f} us: {after[name] / took:6.2f}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--days", type=int, action="append", default=[])
     parser.add_argument("--dead", type=int, action="append", default=[])
+    parser.add_argument("--held", type=int, action="append", default=[])
     asked = parser.parse_args()
-    for name, number in [*(("days", days) for days in asked.days), *(("dead", dead) for dead in asked.dead)]:
+    kinds = {"days": by_days, "dead": by_dead, "held": by_held}
+    for name, number in [(kind, number) for kind in kinds for number in getattr(asked, kind)]:
         with tempfile.TemporaryDirectory(prefix="coordinator-bench-") as folder:
             Path(folder).chmod(0o755)
             server = EmbeddedServer(Path(folder) / "data")
@@ -201,7 +307,7 @@ def main() -> None:
                 prepare(url, number if name == "days" else 4)
                 bench = Bench(url)
                 print(f"{number} {name}", flush=True)
-                by_days(bench) if name == "days" else by_dead(bench, number)
+                kinds[name](bench, number)
                 bench.close()
             finally:
                 server.stop()

@@ -30,7 +30,8 @@ def test_a_store_that_is_well(command: Command, database_url: str, rows: Rows, a
 
 
 def test_what_is_wrong_is_said_and_is_the_exit_status(command: Command, database_url: str, rows: Rows) -> None:
-    rows.instance(heartbeat_at=text("now() - interval '60 seconds'"))
+    rows.instance()
+    rows.connection.execute(text("update coordinator.heartbeat set beaten_at = now() - interval '60 seconds'"))
     rows.txn(1)
     rows.entry(rows.queue("orders"))
     rows.connection.execute(text("update coordinator.txn set timeout_at = now() - interval '1 hour'"))

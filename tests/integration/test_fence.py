@@ -14,7 +14,7 @@ from store.embedded import EmbeddedServer
 from store.errors import AlreadyDecided
 from store.tables import SCHEMA
 from tests.fix_proxy import Proxy
-from tests.fix_store_driver import GROUP, ME, Post, Retire, Store, Truth, running, truth_of
+from tests.fix_store_driver import ME, Post, Retire, Store, Truth, Yield, running, truth_of
 
 
 class RollBack(Post):
@@ -23,18 +23,6 @@ class RollBack(Post):
     def write(self, batch: Batch) -> None:
         self.written += 1
         batch.op(self.txn_id, b"rollback", txn_id=self.txn_id, reason="link-lost", posted=1)
-
-
-class Yield(Post):
-    """Unit: a held entry goes back to the store, which adds no row anywhere."""
-
-    def __init__(self, store: Store, entry_id: int) -> None:
-        super().__init__(store)
-        self.ids = [entry_id]
-
-    def write(self, batch: Batch) -> None:
-        self.written += 1
-        batch.yield_entry(GROUP, self.ids[0], acquired=False)
 
 
 @pytest.mark.rule("T8", "H4", "H5")

@@ -9,12 +9,13 @@ import psycopg
 import pytest
 
 from store import arrays, heartbeat, queries
+from store.commit import parts
 from store.heartbeat import Heartbeat
 from store.libpq import Connection
 from store.tables import SCHEMA
 from tests.fix_loop import EpollLoop
 from tests.fix_proxy import Proxy
-from tests.fix_store_driver import ME, Asking, Post, Store, Truth, running
+from tests.fix_store_driver import ME, Asking, Post, Store, Truth, Yield, running
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +38,7 @@ def beating(loop: EpollLoop, url: str, *watched: Connection) -> Iterator[list[tu
 
 
 def _beat_at(truth: Truth) -> object:
-    return truth.rows(f"select heartbeat_at from {SCHEMA}.instance where id = {ME}")
+    return truth.rows(f"select beaten_at from {SCHEMA}.heartbeat where instance_id = {ME}")
 
 
 def test_a_beat_says_who_lives(database_url: str, truth: Truth) -> None:
@@ -67,6 +68,51 @@ def test_it_goes_on_while_a_question_waits(asking: Asking, truth: Truth, databas
         asking.loop.run_until(lambda: len(beats) > 6)
         assert _beat_at(truth) != before
         assert not asking.answers
+
+
+@pytest.mark.rule("H13")
+def test_a_batch_that_waits_holds_no_beat_up(store: Store, truth: Truth, database_url: str) -> None:
+    """Not even one that leaves nothing but its number in the store."""
+    store.add(post := Post(store))
+    store.settle()
+    with beating(store.loop, database_url) as beats, psycopg.connect(database_url) as blocker:
+        blocker.execute(f"update {SCHEMA}.entry set attempts = 1".encode())
+        store.add(unit := Yield(store, post.ids[0]))
+        store.loop.run_until(lambda: truth.waiting_backends() == 1)
+        before = _beat_at(truth)
+        seen = len(beats)
+        store.loop.run_until(lambda: len(beats) > seen + 3)
+        assert _beat_at(truth) != before
+        assert not unit.heard
+        blocker.rollback()
+    store.settle()
+    assert unit.heard == [None]
+
+
+def test_what_a_batch_asks_of_its_instance_costs_the_same_while_a_snapshot_is_held(
+    store: Store, truth: Truth, database_url: str
+) -> None:
+    """Neither beats nor batches leave versions of the row that each batch looks for."""
+    store.add(post := Post(store))
+    store.settle()
+    beat = heartbeat._BEAT.replace("$1", str(ME))
+    asked = f"explain (analyze, buffers, timing off, format json) {parts._ALIVE.format(me=ME)}"
+
+    def pages() -> int:
+        plan = truth.rows(asked)[0][0][0]["Plan"]
+        return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
+
+    pages()
+    before = pages()
+    with psycopg.connect(database_url) as holder:
+        holder.execute(b"set transaction isolation level repeatable read")
+        holder.execute(b"select 1")
+        for _ in range(500):
+            truth.run(beat)
+        for _ in range(100):
+            store.add(Yield(store, post.ids[0]))
+            store.settle()
+        assert pages() <= before
 
 
 @pytest.mark.rule("H13")

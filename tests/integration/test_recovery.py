@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import threading
+from datetime import datetime
 
 import psycopg
 import pytest
@@ -20,9 +21,13 @@ from tests.fix_store import Rows
 
 def _give_up(connection: Connection, *silent: int) -> GivenUp:
     """As when the heartbeats of ``silent`` stand still."""
-    beats = connection.execute(text("select id, heartbeat_at from coordinator.instance")).all()
+    return recovery.give_up_dead(connection, {id_: at for id_, at in _beats(connection).items() if id_ in silent})
+
+
+def _beats(connection: Connection) -> dict[int, datetime]:
+    beats = connection.execute(text("select instance_id, beaten_at from coordinator.heartbeat")).all()
     connection.rollback()
-    return recovery.give_up_dead(connection, {row.id: row.heartbeat_at for row in beats if row.id in silent})
+    return {row.instance_id: row.beaten_at for row in beats}
 
 
 def test_registering(database: Connection, rows: Rows) -> None:
@@ -232,13 +237,10 @@ def test_a_process_that_proc_does_not_show_is_alive_as_long_as_it_is_there(monke
 
 def test_one_whose_heart_beat_meanwhile_lives(database: Connection, rows: Rows) -> None:
     silent, beating = rows.instance(), rows.instance()
-    seen = {
-        row.id: row.heartbeat_at for row in database.execute(text("select id, heartbeat_at from coordinator.instance"))
-    }
-    database.rollback()
+    seen = _beats(database)
     # By the value only: a clock may have been set back.
     database.execute(
-        text("update coordinator.instance set heartbeat_at = heartbeat_at - interval '1 hour' where id = :i"),
+        text("update coordinator.heartbeat set beaten_at = beaten_at - interval '1 hour' where instance_id = :i"),
         {"i": beating},
     )
     database.commit()

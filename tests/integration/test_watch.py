@@ -33,7 +33,7 @@ def _looks(watch: Watch, clock: _Clock, seconds: int) -> list[int]:
 
 def _beat(database: Connection, instance: int, value: str) -> None:
     database.execute(
-        text(f"update coordinator.instance set heartbeat_at = {value} where id = :i"),
+        text(f"update coordinator.heartbeat set beaten_at = {value} where instance_id = :i"),
         {"i": instance},
     )
     database.commit()

@@ -266,8 +266,8 @@ class InProcess(Driver):
         self.url = url
         if company:
             self.truth.execute(
-                b"insert into coordinator.instance (slot, host, pid, process_start, version, heartbeat_at) "
-                b"values (1023, 'elsewhere', 1, 1, '1', now() + interval '1 day')"
+                b"insert into coordinator.instance (slot, host, pid, process_start, version) "
+                b"values (1023, 'elsewhere', 1, 1, '1')"
             )
         self._birth()
 

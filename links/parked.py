@@ -1,0 +1,125 @@
+"""What of a connection waits until the store has told something of an address: posts on the relay, and attaches.
+
+A connection has only a few questions of attaches under way; the others wait here, where they cost the store and other
+connections nothing, and go with their link.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from coordinator.errors import Condition, Refusal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from coordinator.service import Service
+
+T = TypeVar("T")
+
+#: octets of one connection that wait; beyond it nothing is read from it
+_MOST = 1 << 20
+#: of an attach that waits, as measured
+_ATTACH_OCTETS = 1500
+#: questions of the attaches of one connection that the store is asked at once: it answers them one by one, in turn with
+#: those of others
+_ASKED_AT_ONCE = 2
+
+
+class Carrier(Protocol):
+    """The connection for which it waits."""
+
+    service: Service
+    paused: bool
+
+    def resume(self) -> None: ...
+
+
+class Attaching(Protocol):
+    """A link that is not attached yet; ``open`` is false once the peer has detached it."""
+
+    open: bool
+
+
+class Parked:
+    """``octets``: in memory; the account of all connections has them, too."""
+
+    __slots__ = ("_asked", "_going_on", "_waiting", "connection", "octets")
+
+    def __init__(self, connection: Carrier) -> None:
+        self.connection = connection
+        self.octets = 0
+        self._asked = 0
+        self._waiting: dict[Attaching, Callable[[], None]] = {}
+        self._going_on = False
+
+    def add(self, octets: int) -> None:
+        """So many more wait (or fewer, below 0)."""
+        self.octets += octets
+        connection = self.connection
+        if not self.octets and connection.paused:  # later: what waited is under way
+            connection.service.loop.call_later(0, connection.resume)
+
+    @property
+    def too_much(self) -> bool:
+        """Nothing more is read from the connection for now."""
+        if not self.octets:
+            return False
+        memory = self.connection.service.memory
+        return self.octets > _MOST or memory.parked > memory.most
+
+    def take_attach(self) -> None:
+        """Refusal where so much waits that one more attach is one too many."""
+        memory = self.connection.service.memory
+        if memory.parked > 2 * memory.most:
+            text = "too many attaches and messages wait for their addresses to be looked up (limits.memory_bytes)"
+            raise Refusal(Condition.RESOURCE_LIMIT_EXCEEDED, f"{text}; try later")
+
+    def ask(
+        self, attaching: Attaching, question: Callable[[Callable[[T], None]], None], then: Callable[[T], None]
+    ) -> None:
+        """Ask the ``question`` when it is its turn, unless the link is detached before; ``then`` is given the answer,
+        whatever the link has come to.
+        """
+
+        def start() -> None:
+            self._asked += 1
+            question(answered)
+
+        def answered(answer: T) -> None:
+            self._asked -= 1
+            self._count(-_ATTACH_OCTETS)
+            try:
+                then(answer)
+            finally:
+                self._go_on()
+
+        self._count(_ATTACH_OCTETS)
+        if self._asked < _ASKED_AT_ONCE:
+            start()
+        else:
+            self._waiting[attaching] = start
+
+    def forget(self, attaching: Attaching) -> None:
+        """Its client has detached it."""
+        if self._waiting.pop(attaching, None) is not None:
+            self._count(-_ATTACH_OCTETS)
+
+    def _count(self, octets: int) -> None:
+        self.connection.service.memory.parked += octets
+        self.add(octets)
+
+    def _go_on(self) -> None:
+        """A loop: a question may be answered at once."""
+        if self._going_on:
+            return
+        self._going_on = True
+        try:
+            while self._waiting and self._asked < _ASKED_AT_ONCE:
+                attaching = next(iter(self._waiting))
+                if attaching.open:
+                    self._waiting.pop(attaching)()
+                else:
+                    self.forget(attaching)
+        finally:
+            self._going_on = False

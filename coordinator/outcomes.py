@@ -23,6 +23,10 @@ class Outcome(NamedTuple):
     annotations: bytes = b""
 
 
+def without_annotations(outcome: Outcome) -> Outcome:
+    return outcome._replace(annotations=b"") if outcome.annotations else outcome
+
+
 ACCEPTED = Outcome(Kind.ACCEPTED)
 RELEASED = Outcome(Kind.RELEASED)
 #: The default outcome of a source that names none; applied to deliveries settled in a transaction that rolled back

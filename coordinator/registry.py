@@ -105,9 +105,7 @@ class Registry:
     ) -> None:
         """Those first that have ``held`` the most, as long as it is ``too_much``."""
         largest = [
-            (-held(txn), number, txn)
-            for number, txn in enumerate(self.working.values())
-            if txn.open and txn.posts and held(txn)
+            (-held(txn), number, txn) for number, txn in enumerate(self.working.values()) if txn.open and held(txn)
         ]
         heapify(largest)  # few of many are taken
         while largest and too_much():

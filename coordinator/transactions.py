@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 from coordinator.errors import Condition, Refusal
 from coordinator.group import deliveries
 from coordinator.memory import POST_OCTETS
+from coordinator.outcomes import without_annotations
 from coordinator.registration import Removal
 from coordinator.transitions import TxnEvent, TxnState, after
 from store.commit.terms import PLAIN
@@ -85,6 +86,7 @@ class Transaction:
         "_askers",
         "_host",
         "_instance",
+        "annotated",
         "answer",
         "began",
         "control",
@@ -127,8 +129,10 @@ class Transaction:
         self.octets = 0
         #: what its posts cost: one for each group that gets the message
         self.rows = 0
-        #: memory of its posts, in the account of undecided transactions
+        #: memory of its posts and retirements, in the account of undecided transactions
         self.counted = 0
+        #: of that, the annotations of its retirements
+        self.annotated = 0
         #: octets of its posts that are in files
         self.spooled = 0
         #: posts that were let go, as it can only roll back
@@ -254,6 +258,10 @@ class Transaction:
         self.dropped += len(self.posts)
         self.posts = []
         self.spooled = 0
+        self.annotated = 0
+        for entry in self.retired:
+            if entry.outcome is not None:
+                entry.outcome = without_annotations(entry.outcome)
 
     def retire(self, entry: Entry, outcome: Outcome, peer_settled: bool) -> None:
         """The outcome is applied at commit; a later one in the same transaction replaces it (T26, T29)."""
@@ -262,8 +270,24 @@ class Transaction:
         if entry.txn is not self:
             entry.txn = self
             self.retired.append(entry)
-        entry.outcome = outcome
         entry.peer_settled = entry.peer_settled or peer_settled
+        before, entry.outcome = entry.outcome, outcome
+        if outcome.annotations or (before is not None and before.annotations):
+            self._count_annotations(entry, 0 if before is None else _held(before))
+
+    def _count_annotations(self, entry: Entry, before: int) -> None:
+        """Of its outcome, in place of so many octets ``before``. What can only roll back keeps none."""
+        assert entry.outcome is not None
+        if self.state is TxnState.ROLLBACK_ONLY:
+            entry.outcome = without_annotations(entry.outcome)
+            return
+        more = _held(entry.outcome) - before
+        self.counted += more
+        self.annotated += more
+        memory = self._instance.memory
+        memory.transactions += more
+        if memory.transactions > memory.most:
+            self._host.refuse_largest()
 
     # -- decision
 
@@ -292,7 +316,7 @@ class Transaction:
             self.durable()
         else:
             self._uncount()
-            self._instance.commit.add(self, self.octets)
+            self._instance.commit.add(self, self.octets + self.annotated)
 
     def abandon(self, event: TxnEvent, reason: str, error: Refusal | None = None) -> None:
         """The control link is gone, time is up, or another connection has asked for the outcome; a commit on its way is
@@ -475,3 +499,8 @@ def _why(error: StoreError) -> Refusal:
     else:
         text = "the store could not take the transaction; it may be tried again"
     return Refusal(Condition.TXN_ROLLBACK, text)
+
+
+def _held(outcome: Outcome) -> int:
+    """Memory of its annotations: the engine has a copy."""
+    return 2 * len(outcome.annotations)

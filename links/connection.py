@@ -14,6 +14,7 @@ from coordinator.errors import Condition, Refusal
 from links import container, engine, filters
 from links.consuming import Consuming
 from links.control_link import ControlLink
+from links.dispositions import Dispositions
 from links.greeting import Greeting
 from links.link import Attaching, Link, Refused, refuse_attach
 from links.outgoing import Outgoing
@@ -78,6 +79,7 @@ class Connection:
         "closing",
         "container",
         "dirty",
+        "dispositions",
         "dynamic",
         "fd",
         "greeting",
@@ -128,6 +130,7 @@ class Connection:
         self.read_room = _LITTLE_ROOM
         #: until the first octets have said what follows
         self.greeting: Greeting | None = Greeting()
+        self.dispositions = Dispositions()
         #: links on which the peer posts
         self.posting = 0
         #: posts and attaches that wait for their addresses

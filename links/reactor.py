@@ -19,7 +19,7 @@ from itertools import count
 
 import structlog
 
-from coordinator.errors import Condition
+from coordinator.errors import Condition, Refusal
 from links import engine
 from links.connection import Connection
 from links.containment import connection_of, name_of
@@ -337,6 +337,8 @@ class Reactor:
             if size == 0:
                 return
         connection.read_room = engine.READ_ROOM
+        if not self._take(connection, size):
+            return
         at = 0
         while at < size:
             taken = push(transport, engine.read_buffer + at, size - at)
@@ -351,6 +353,20 @@ class Reactor:
         connection.mark()
         if at < size or engine.transport_capacity(transport) < 0:
             self._refuse_input(connection)
+
+    @staticmethod
+    def _take(connection: Connection, size: int) -> bool:
+        """Whether what was read may go to the engine."""
+        dispositions = connection.dispositions
+        if dispositions.refused:
+            return False
+        try:
+            dispositions.look(engine.read_view[:size])
+        except Refusal as refusal:
+            log.info("connection refused", peer=connection.peer, description=refusal.description)
+            connection.force_close(refusal.condition, refusal.description)
+            return False
+        return True
 
     def _greet(self, connection: Connection, greeting: Greeting, size: int) -> int:
         """How many octets there are for the engine now, at the beginning of the buffer (P1)."""

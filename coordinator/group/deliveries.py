@@ -100,7 +100,11 @@ def settle(entry: Entry, outcome: Outcome) -> None:
         annotations = merged(entry, outcome)
         if outcome.annotations and annotations is entry.annotations:
             log.warning("annotations of an outcome left out: too many", queue=queue.name, entry=entry.id)
+        grown = len(annotations) - len(entry.annotations)
         entry.annotations = annotations
+        entry.size += grown
+        if entry.message is not None:
+            queue.sent_octets += grown
         if (outcome.undeliverable_here or kind is Kind.REJECTED) and entry.link is not None:
             entry.refused_by = (*entry.refused_by, entry.link.key)
         queue.give_back(entry, leased=entry.kept)

@@ -91,7 +91,8 @@ class Entry:
         self.id = entry_id
         self.half_id = half_id
         self.message: bytes | None = message
-        self.size = len(message)
+        #: octets of memory
+        self.size = len(message) + len(annotations)
         #: size of a large message, of which ``message`` holds the beginning; 0 for all others
         self.whole = 0
         self.attempts = attempts

@@ -220,6 +220,7 @@ class Batch:
         self.back_leases.append(lease)
         self.back_failed.append(failed.replace("\0", "").encode())
         self.back_annotations.append(annotations)
+        self.octets += len(annotations)
 
     def share(self, group_id: int, held: Iterable[int]) -> None:
         """A group that was held whole; ``held``: the ids of the entries that stay ours."""

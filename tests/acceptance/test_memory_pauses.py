@@ -9,11 +9,12 @@ import pytest
 
 from tests.acceptance.attacks import MIB, Memory
 from tests.fix_service import Service, running_service
-from tests.wire.frames import Accepted, Released, TransactionalState
+from tests.wire.frames import Accepted, Close, Modified, Released, TransactionalState
 from tests.wire.links import Delivery, Receiver
 from tests.wire.messages import data
 from tests.wire.peer import Peer, Session
 from tests.wire.queues import condition, post
+from tests.wire.types import Symbol
 
 #: limits.memory_bytes has six parts; deliveries of so many octets fill one before they use up a link's unsettled ones
 _OCTETS = 60_000
@@ -23,6 +24,10 @@ _OCTETS = 60_000
 def small_service() -> Iterator[Service]:
     with running_service({"limits.memory_bytes": "12 MiB"}) as service:
         yield service
+
+
+#: 54 kB, in one value
+_ANNOTATIONS = {Symbol("why"): "x" * 54_000}
 
 
 def _begin(service: Service) -> Session:
@@ -101,3 +106,53 @@ def test_a_transaction_that_is_refused_lets_go_of_posts_whose_sender_waits(small
     assert memory.peak - memory.before < 30 * MIB
     assert condition(control.discharge(txn)) == "amqp:transaction:rollback"
     session.peer.close_socket()
+
+
+@pytest.mark.rule("S4", "T23", "T27")
+def test_a_transaction_whose_outcomes_have_too_many_annotations_is_refused(small_service: Service) -> None:
+    """Beyond its part of the bound it rolls back, by the setting's name; another beside it is committed."""
+    session = _begin(small_service)
+    post(session, "annotated", *[b"x"] * 101)
+    receiver = session.receiver("annotated", credit=101)
+    first, *held = [receiver.take() for _ in range(101)]
+    control = session.control()
+    small, large = control.declare(), control.declare()
+    first.retire(small, Modified(message_annotations={Symbol("why"): "little"}))
+    memory = Memory(small_service)
+    for delivery in held:
+        delivery.retire(large, Modified(message_annotations=_ANNOTATIONS), settled=False)
+        session.peer.record.clear()
+    refused = control.discharge(large)
+    memory.look()
+    assert condition(refused) == "amqp:transaction:rollback"
+    assert "limits.memory_bytes" in refused.error.description
+    assert memory.peak - memory.before < 16 * MIB
+    control.commit(small)
+    for delivery in held:
+        delivery.disposition(Accepted())
+    session.peer.close_socket()
+
+
+@pytest.mark.rule("S4", "P14")
+def test_a_disposition_that_says_much_of_many_deliveries_ends_its_connection(small_service: Service) -> None:
+    """The engine would keep a copy for each of them; of one delivery as much may be said."""
+    session = _begin(small_service)
+    post(session, "many", *[b"x"] * 300)
+    receiver = session.receiver("many", credit=300)
+    held = [receiver.take() for _ in range(300)]
+    memory = Memory(small_service)
+    held[0].disposition(Modified(message_annotations=_ANNOTATIONS))
+    session.sync()
+    control = session.control()
+    txn = control.declare()
+    outcome = Modified(message_annotations={Symbol(f"{each}"): None for each in range(7000)})
+    held[1].disposition(TransactionalState(txn_id=txn, outcome=outcome), settled=False, last=held[-1])
+    error = session.peer.wait(Close).error
+    assert error is not None
+    assert error.condition == "amqp:resource-limit-exceeded"
+    memory.look()
+    assert memory.peak - memory.before < 16 * MIB
+    session.peer.close_socket()
+    again = _begin(small_service)
+    assert len(again.receiver("many", credit=300).bodies()) == 300
+    again.peer.close_socket()

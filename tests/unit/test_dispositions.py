@@ -1,0 +1,52 @@
+"""Dispositions that say much of many deliveries are seen wherever what comes in is cut."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+
+from coordinator.errors import Refusal
+from links.dispositions import Dispositions
+
+_HEADER = b"AMQP\x00\x01\x00\x00"
+_EXTENDED = 3
+
+
+def _frame(body: bytes, *, extended: int = 0) -> bytes:
+    size = 8 + extended * 4 + len(body)
+    return size.to_bytes(4, "big") + bytes((2 + extended, 0, 0, 0)) + bytes(extended * 4) + body
+
+
+def _disposition(first: bytes, last: bytes, size: int, descriptor: bytes = b"\x00\x53\x15") -> bytes:
+    fields = b"\x41" + first + last + b"\x41" + b"\xb0" + size.to_bytes(4, "big") + bytes(size)
+    return descriptor + b"\xd0" + (len(fields) + 4).to_bytes(4, "big") + b"\x00\x00\x00\x05" + fields
+
+
+_SMALL = _frame(_disposition(b"\x43", b"\x70\x00\x01\x00\x00", 40))
+_LARGE_OF_ONE = _frame(_disposition(b"\x52\x07", b"\x40", 50_000))
+_LARGE_TRANSFER = _frame(b"\x00\x53\x14" + bytes(60_000))
+_REFUSED = (
+    _frame(_disposition(b"\x43", b"\x52\x40", 50_000)),
+    _frame(_disposition(b"\x70\xff\xff\xff\xf0", b"\x52\x40", 50_000), extended=_EXTENDED),
+    _frame(_disposition(b"\x52\x07", b"\x52\x47", 50_000, b"\x00\x80" + bytes(7) + b"\x15")),
+)
+
+
+def _refuses(octets: bytes, at_once: int) -> bool:
+    dispositions = Dispositions()
+    with contextlib.suppress(Refusal):
+        for start in range(0, len(octets), at_once):
+            dispositions.look(memoryview(octets[start : start + at_once]))
+    return dispositions.refused
+
+
+@pytest.mark.parametrize("at_once", [1, 7, 1000, 4096, 1 << 18])
+def test_what_says_little_or_of_one_goes_on(at_once: int) -> None:
+    assert not _refuses(_HEADER + (_SMALL + _LARGE_OF_ONE + _LARGE_TRANSFER) * 2, at_once)
+
+
+@pytest.mark.parametrize("at_once", [1, 7, 1000, 4096, 1 << 18])
+@pytest.mark.parametrize("refused", _REFUSED)
+def test_what_says_much_of_many_is_refused(refused: bytes, at_once: int) -> None:
+    assert _refuses(_HEADER + _SMALL + _LARGE_TRANSFER + refused, at_once)

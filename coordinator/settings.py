@@ -157,6 +157,9 @@ class LimitSettings(_Section):
     links_per_connection: Annotated[int, Field(ge=1, description="links of one connection, over all its sessions")] = (
         4096
     )
+    connections: Annotated[
+        int, Field(ge=1, description="connections of one worker; some 30 kB of memory each, besides what they do")
+    ] = 10_000
     link_credit: Annotated[int, Field(ge=1, description="credit given to a sender")] = 1000
     transactions_per_connection: Annotated[
         int, Field(ge=1, description="undecided transactions of one connection; a declare beyond it is rejected")

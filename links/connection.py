@@ -25,6 +25,8 @@ from links.sole import Sole, policy
 from links.source import attach_source
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from coordinator.address.directory import Address
     from coordinator.service import Service
     from links.in_turn import Attaches
@@ -61,6 +63,9 @@ class Reactor(Protocol):
     #: every open link by its pointer in the engine, and by container, direction and name (P13)
     links: dict[engine.Pointer, Link]
     named: dict[tuple[str, bool, str], Link]
+
+    @property
+    def connections(self) -> Collection[Connection]: ...
 
     def opened(self, connection: Connection) -> None: ...
 
@@ -267,8 +272,9 @@ class Connection:
             )
             return
         self.container = engine.remote_container(self.pointer)
-        if self.service.starved is not None:
-            self.refuse_open(self.service.starved, field="")
+        no_room = self.service.starved or self._one_too_many()
+        if no_room is not None:
+            self.refuse_open(no_room, field="")
             return
         try:
             asked = policy(self.pointer)
@@ -280,6 +286,13 @@ class Connection:
         else:
             self._early = []
             self._sole = Sole(self, asked)
+
+    def _one_too_many(self) -> Refusal | None:
+        most = self.service.limits.connections
+        if len(self.reactor.connections) <= most:
+            return None
+        text = f"a worker of this service has at most {most} connections (limits.connections): connect again later"
+        return Refusal(Condition.RESOURCE_LIMIT_EXCEEDED, text)
 
     def admit(self) -> None:
         """Answer the open, and then what came with it."""

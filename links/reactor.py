@@ -11,7 +11,7 @@ import contextlib
 import select
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from functools import partial
 from heapq import heappop, heappush
@@ -88,8 +88,8 @@ class Reactor:
     # -- connections
 
     @property
-    def connections(self) -> list[Connection]:
-        return list(self._connections.values())
+    def connections(self) -> Collection[Connection]:
+        return self._connections.values()
 
     def stop_listening(self) -> None:
         for listener in self._listeners:
@@ -110,7 +110,10 @@ class Reactor:
                     self.forget(listener.fileno())
                     self.call_later(0.5, lambda: self.watch(listener.fileno(), _IN, accept))
                     return
-                self._add(accepted(sock))
+                connection = accepted(sock)
+                self._add(connection)
+                if len(self._connections) > 2 * connection.service.limits.connections:  # they are not even told
+                    self.close(connection)
 
         self._listeners.append(listener)
         self.watch(listener.fileno(), _IN, accept)

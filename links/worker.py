@@ -182,7 +182,7 @@ class _Ending:
         if not late and not self._service.commit.idle:
             self._reactor.call_later(0.01, self._wait)
             return
-        for connection in self._reactor.connections:
+        for connection in list(self._reactor.connections):
             connection.force_close(Condition.CONNECTION_FORCED, "the service is stopping; connect again")
         self._finish()
 

@@ -64,7 +64,7 @@ def service_and_port(database_url: str, database: StoreConnection) -> Iterator[t
     finally:
         reactor.stop()
         thread.join()
-        for connection in reactor.connections:
+        for connection in list(reactor.connections):
             reactor.close(connection)
         service.close()
         listener.close()

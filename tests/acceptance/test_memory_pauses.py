@@ -9,7 +9,7 @@ import pytest
 
 from tests.acceptance.attacks import MIB, Memory
 from tests.fix_service import Service, running_service
-from tests.wire.frames import Accepted, Close, Modified, Released, TransactionalState
+from tests.wire.frames import Accepted, Begin, Close, Error, Modified, Released, TransactionalState
 from tests.wire.links import Delivery, Receiver
 from tests.wire.messages import data
 from tests.wire.peer import Peer, Session
@@ -156,3 +156,32 @@ def test_a_disposition_that_says_much_of_many_deliveries_ends_its_connection(sma
     again = _begin(small_service)
     assert len(again.receiver("many", credit=300).bodies()) == 300
     again.peer.close_socket()
+
+
+@pytest.mark.rule("S4", "F5")
+def test_connections_beyond_their_number_are_refused() -> None:
+    """Those that are there go on; when one leaves, another has its place."""
+    with running_service({"limits.connections": "3"}) as service:
+        first, *others = [_begin(service) for _ in range(3)]
+        error = _refused(service)
+        assert error is not None
+        assert error.condition == "amqp:resource-limit-exceeded"
+        assert "limits.connections" in (error.description or "")
+        post(first, "crowded", b"x")
+        first.peer.close()
+        while _refused(service) is not None:
+            assert others[0].receiver("crowded").bodies() in ([b"x"], [])
+        for each in others:
+            each.peer.close_socket()
+
+
+def _refused(service: Service) -> Error | None:
+    """Why another connection is refused; None where it is not."""
+    peer = Peer(service.port)
+    peer.open()
+    peer.send(Begin(next_outgoing_id=0, incoming_window=10, outgoing_window=10))
+    while not any(isinstance(frame.performative, Begin | Close) for frame in peer.heard):
+        peer.step()
+    said = next(frame.performative for frame in peer.heard if isinstance(frame.performative, Begin | Close))
+    peer.close_socket()
+    return said.error if isinstance(said, Close) else None

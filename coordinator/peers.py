@@ -83,6 +83,8 @@ class Peers:
 class Company:
     """Unit: this instance was alone and woke nobody; what it left in the store until now others may want."""
 
+    owner: object = None
+
     def write(self, batch: Batch) -> None:
         batch.wake.add(EVERY_GROUP)
 

@@ -206,6 +206,10 @@ class PlainPost:
         self._entry: Entry | None = None
         self._id = 0
 
+    @property
+    def owner(self) -> object:
+        return self._link.connection
+
     def write(self, batch: Batch) -> None:
         posts = self._posts
         enqueue = posts.enqueue

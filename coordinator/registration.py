@@ -59,6 +59,8 @@ class Registration:
 
     __slots__ = ("_txns",)
 
+    owner: object = None
+
     def __init__(self, txns: Sequence[Listed]) -> None:
         self._txns = txns
         for txn in txns:
@@ -88,6 +90,8 @@ class Removal:
     """Unit: a registered transaction that was decided by another."""
 
     __slots__ = ("_txn_id",)
+
+    owner: object = None
 
     def __init__(self, txn_id: bytes) -> None:
         self._txn_id = txn_id

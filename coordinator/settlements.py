@@ -15,13 +15,17 @@ if TYPE_CHECKING:
     from store.commit.batch import Batch
     from store.errors import StoreError
 
+#: outcomes that are one unit
+MOST_OF_A_UNIT = 500
+
 
 class Settlement:
-    """Unit: outcomes gathered in one turn; those accepted share one op."""
+    """Unit: outcomes gathered in one turn, of one connection or of several; those accepted share one op."""
 
-    __slots__ = ("_instance", "_items")
+    __slots__ = ("_instance", "_items", "owner")
 
-    def __init__(self, instance: Instance, items: list[tuple[Entry, Outcome]]) -> None:
+    def __init__(self, instance: Instance, items: list[tuple[Entry, Outcome]], owner: object = None) -> None:
+        self.owner = owner
         self._instance = instance
         self._items = items
 
@@ -52,7 +56,7 @@ class Settlement:
     def refused(self, error: StoreError) -> None:
         if len(self._items) > 1:  # one of them: each by itself
             for item in self._items:
-                self._instance.commit.add(Settlement(self._instance, [item]))
+                self._instance.commit.add(Settlement(self._instance, [item], self.owner))
             return
         entry, outcome = self._items[0]
         if outcome is not outcomes.ACCEPTED:
@@ -86,10 +90,20 @@ class Settlements:
             self._gathered.append((entry, outcome))
 
     def hand_over(self) -> bool:
-        """To the group commit; whether there were any."""
+        """To the group commit; whether there were any. Few go together, with one op; many by connection."""
         gathered = self._gathered
         if not gathered:
             return False
         self._gathered = []
-        self._instance.commit.add(Settlement(self._instance, gathered))
+        commit = self._instance.commit
+        if len(gathered) <= MOST_OF_A_UNIT and not commit.crowded:
+            commit.add(Settlement(self._instance, gathered))
+            return True
+        by_owner: dict[object, list[tuple[Entry, Outcome]]] = {}
+        for item in gathered:
+            link = item[0].link
+            by_owner.setdefault(None if link is None else link.connection, []).append(item)
+        for owner, items in by_owner.items():
+            for start in range(0, len(items), MOST_OF_A_UNIT):
+                commit.add(Settlement(self._instance, items[start : start + MOST_OF_A_UNIT], owner))
         return True

@@ -189,11 +189,12 @@ class Incoming(Link):
         if engine.link_credit(self.pointer) < engine.link_queued(self.pointer):  # the engine does not look
             self.refuse(Refusal(Condition.TRANSFER_LIMIT_EXCEEDED, "more was sent than credit was given for"))
             return
-        service = self.connection.service
-        if service.commit.congested and self.waits_for_store:
+        commit = self.connection.service.commit
+        # who has nothing waiting does not wait for those who have
+        if self.waits_for_store and commit.congested and commit.has_waiting(self.connection):
             if not self._congested:
                 self._congested = True
-                service.when_uncongested(self._uncongested)
+                self.connection.service.when_uncongested(self._uncongested)
             return
         engine.link_flow(self.pointer, self._used)
         self._used = 0

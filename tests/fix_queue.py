@@ -16,6 +16,7 @@ class Consumer:
     """Counts how often it is asked for its room."""
 
     default_outcome: Outcome | None = None
+    connection: object = None
 
     def __init__(self, key: int, room: int) -> None:
         self.key = key

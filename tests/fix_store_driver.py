@@ -28,8 +28,11 @@ GROUP = 1
 class Post:
     """Unit: a transaction with ``count`` messages; remembers what it heard."""
 
-    def __init__(self, store: Store, count: int = 1, *, txn_id: bytes | None = None, size: int = 10) -> None:
+    def __init__(
+        self, store: Store, count: int = 1, *, txn_id: bytes | None = None, size: int = 10, owner: object = None
+    ) -> None:
         self.store = store
+        self.owner = owner
         self.txn_id = txn_id or store.uuids.next()
         self.ids = [store.ids.next() for _ in range(count)]
         self.message = bytes(size)

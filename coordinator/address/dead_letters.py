@@ -156,6 +156,8 @@ class Burial:
 
     __slots__ = ("_address", "_entry", "_head", "_id", "_instance", "_letter", "_letters", "_origin", "_row")
 
+    owner: object = None
+
     def __init__(
         self,
         instance: Instance,

@@ -20,6 +20,9 @@ class Consumer(Protocol):
     default_outcome: Outcome | None
 
     @property
+    def connection(self) -> object: ...
+
+    @property
     def room(self) -> int:
         """How many entries it takes now: its credit, within the limit of unsettled deliveries."""
 

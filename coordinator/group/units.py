@@ -27,6 +27,8 @@ class Share:
 
     __slots__ = ("_pinned", "_queue")
 
+    owner: object = None
+
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
         self._pinned: list[int] = []
@@ -53,6 +55,8 @@ class Yield:
 
     __slots__ = ("_acquired", "_ids", "_queue")
 
+    owner: object = None
+
     def __init__(self, queue: Queue, ids: Sequence[int], acquired: bool) -> None:
         self._queue = queue
         self._ids = ids
@@ -76,6 +80,8 @@ class Reclaim:
     """Unit without rows of its own at first: once it is answered, so is every batch before it."""
 
     __slots__ = ("_queue", "_unknown", "_window")
+
+    owner: object = None
 
     def __init__(self, queue: Queue, window: Loader | None, unknown: list[int]) -> None:
         self._queue = queue
@@ -104,6 +110,8 @@ class SetAside:
     """Unit: the stored message cannot be delivered; it goes to the dead letters as it is."""
 
     __slots__ = ("_entry", "_reason")
+
+    owner: object = None
 
     def __init__(self, entry: Entry, reason: str) -> None:
         self._entry = entry
@@ -134,6 +142,8 @@ class Expiry:
     """Unit: the message's time ran out before anyone wanted it (rule P12)."""
 
     __slots__ = ("_entry",)
+
+    owner: object = None
 
     def __init__(self, entry: Entry) -> None:
         self._entry = entry

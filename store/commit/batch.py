@@ -107,7 +107,7 @@ class Batch:
         self.number = 0
         self.attempts = 0
         self.units: list[Unit] = []
-        #: what the statement writes and deletes: halves, entries of a fan-out, retirements. Ops are as many as units.
+        #: what the statement writes and deletes: halves, entries of a fan-out, retirements, ops but for plain commits
         self.rows = 0
         self.octets = 0
         #: the partitions of its days were missing, and have been asked for
@@ -247,6 +247,7 @@ class Batch:
         covers: Sequence[tuple[int, int]] = (),
     ) -> None:
         """``covers``: (half id, group id) of the deliveries decided."""
+        self.rows += 1
         self.op_ids.append(op_id)
         self.op_decisions.append(decision)
         self.op_txns.append(txn_id)

@@ -8,6 +8,9 @@ meanwhile. The statement is one SQL transaction, so one flush to disk serves man
 The statement is composed of parts, each only where the batch has rows for it; it is prepared once per combination, and
 all are thrown away when they are many.
 
+Where more waits than a batch takes, connections take turns, so that one that posts much makes none of the others wait
+for all of it.
+
 Large messages (:data:`store.spool.LARGE`) are not in the statement, which would be in memory as a whole, here and in
 PostgreSQL. A batch that has some is an SQL transaction of several statements: first each large message goes piece by
 piece into a temporary table and from there, in PostgreSQL, to its half; then comes the batch statement.
@@ -16,15 +19,17 @@ piece into a temporary table and from there, in PostgreSQL, to its half; then co
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import structlog
 from psycopg import pq
 
 from store.commit.batch import Batch
-from store.commit.large import MAKE_PIECES, Step
-from store.commit.parts import SETUP, statement
+from store.commit.large import Step
+from store.commit.parts import SETUP
+from store.commit.statements import Statements
+from store.commit.turns import Turns
 from store.commit.unit import Unit
 from store.errors import Contended, Fenced, NoPartition, StoreError, StoreFault, StoreInTrouble, StoreUnavailable
 from store.libpq import Connection
@@ -34,16 +39,10 @@ from store.tables import SCHEMA
 
 log = structlog.get_logger(__name__)
 
-#: what a unit that waits takes in memory besides its messages
-_UNIT_OCTETS = 512
-
 PROBE_RETRY_SECONDS = 1.0
 
-#: combinations of parts that are kept prepared
-MOST_STATEMENTS = 200
-
-#: how often a batch is sent that the server could not take, or with which its connection was lost; then the halves are
-#: tried once each, down to the single unit, which is refused
+#: how often a batch of one connection is sent that the server could not take, or any with which the connection to the
+#: server was lost; then the halves are tried once each, down to the single unit, which is refused
 MOST_ATTEMPTS = 5
 #: between attempts; it doubles with each
 FIRST_PAUSE_SECONDS = 0.02
@@ -75,9 +74,7 @@ class GroupCommit:
         self._instance_id = instance_id
         self._limits = limits
         self._connection = Connection(loop, url, f"batch {instance_id}", SETUP, self)
-        self._statements: dict[tuple[str, ...], tuple[bytes, str]] = {}
-        #: statements there ever were: no two have one name
-        self._composed = 0
+        self._statements = Statements(self._connection, instance_id)
         self._under_way: Batch | None = None
         self._backend = 0
         self._old_backend = OldBackend(loop, self._connection)
@@ -86,15 +83,11 @@ class GroupCommit:
         self._sending = False
         # Refused for one unit's fault: halves of the batch still to be tried, oldest first, before anything newer.
         self._salvage: deque[tuple[list[Unit], int]] = deque()
-        self._waiting: deque[tuple[Unit, int]] = deque()
-        #: of the units that wait, with their messages
-        self._waiting_octets = 0
+        self._waiting = Turns()
+        #: batches of one connection each, which wait for their next attempt
+        self._pausing = 0
         self._next = Batch()
-        #: what is left of a batch that is several statements
-        self._steps: Iterator[Step] = iter(())
         self._ended_by_server = False
-        #: the batch under way waits for its next attempt
-        self._pausing = False
         self._sent = 0
         self.batches = 0
         self.rows = 0
@@ -112,25 +105,40 @@ class GroupCommit:
     @property
     def idle(self) -> bool:
         """Nothing waits and nothing is under way."""
-        waits = self._next.units or self._waiting or self._salvage or self._answers
+        waits = self._next.units or self._waiting.count or self._salvage or self._answers or self._pausing
         return self._under_way is None and not waits
 
     @property
     def congested(self) -> bool:
         """More waits than two batches hold: stop asking peers for more."""
-        return len(self._waiting) > self._limits.messages or self.overfull
+        return self._waiting.count > self._limits.messages or self.overfull
 
     @property
     def overfull(self) -> bool:
         """More octets wait than there should be: do not even take what peers were asked for."""
-        return self._waiting_octets > self._limits.waiting_octets
+        return self._waiting.octets > self._limits.waiting_octets
+
+    @property
+    def crowded(self) -> bool:
+        """What comes now is not in the next batch by itself: connections take turns."""
+        return self._waiting.count > 0
+
+    def has_waiting(self, owner: object) -> bool:
+        return owner in self._waiting
 
     def add(self, unit: Unit, octets: int = 0) -> None:
         """``octets``: of the messages that the unit holds until it is written."""
         batch = self._next
-        if self._waiting or batch.octets >= self._limits.octets or batch.rows >= self._limits.messages:
-            self._waiting.append((unit, octets))
-            self._waiting_octets += octets + _UNIT_OCTETS
+        limits = self._limits
+        waiting = self._waiting
+        if (waiting.count or batch.octets >= limits.octets or batch.rows >= limits.messages) and (
+            # who has nothing waiting does not wait for those who have: there is room for as much again
+            not waiting.count
+            or unit.owner in waiting
+            or batch.octets >= 2 * limits.octets
+            or batch.rows >= 2 * limits.messages
+        ):
+            waiting.add(unit, octets)
         else:
             written = self._write(batch, unit)
             if written is not batch:  # else the next batch may be another by now, as a write may add a unit
@@ -151,41 +159,50 @@ class GroupCommit:
         """
         log.exception("unit refused: it cannot be written", unit=type(broken).__name__)
         self._answers.append(([broken], StoreFault("an internal error kept it from being written")))
-        anew = Batch()
-        for unit in batch.units:
-            if unit is not broken:
-                anew = self._write(anew, unit)
-        return anew
+        return self._written(unit for unit in batch.units if unit is not broken)
+
+    def _written(self, units: Iterable[Unit]) -> Batch:
+        batch = Batch()
+        for unit in units:
+            batch = self._write(batch, unit)
+        return batch
 
     def kick(self) -> None:
         """End of a turn: if nothing is under way, send what waits; then answer what is decided."""
         if not self._sending:
             self._sending = True
             try:
-                while self._under_way is None and (self._next.units or self._salvage) and self._connection.idle:
+                while self._under_way is None and self._connection.idle and self._any_to_send:
                     self._send_next()
             finally:
                 self._sending = False
             self._tell()
 
+    @property
+    def _any_to_send(self) -> bool:
+        return bool(self._next.units or self._salvage or self._waiting.ready)
+
     def _send_next(self) -> None:
         if self._salvage:
             units, attempts = self._salvage.popleft()
-            batch = Batch()
-            for unit in units:
-                batch = self._write(batch, unit)
+            batch = self._written(units)
             batch.attempts = attempts
         else:
-            batch = self._next
-            self._next = Batch()
-            next_batch = self._next
-            waiting = self._waiting
-            limits = self._limits
-            while waiting and next_batch.octets < limits.octets and next_batch.rows < limits.messages:
-                unit, octets = waiting.popleft()
-                self._waiting_octets -= octets + _UNIT_OCTETS
-                next_batch = self._next = self._write(next_batch, unit)
+            self._fill()
+            batch, self._next = self._next, Batch()
+            self._fill()
         self._send(batch)
+
+    def _fill(self) -> None:
+        """What waits goes into the next batch, in fair shares."""
+        waiting, limits, batch = self._waiting, self._limits, self._next
+        while waiting.ready and batch.octets < limits.octets and batch.rows < limits.messages:
+            rows, octets = batch.rows, batch.octets
+            written = self._write(batch, waiting.take())
+            if written is not batch:
+                self._next = written
+            batch = self._next
+            waiting.charge((batch.rows - rows) / limits.messages + (batch.octets - octets) / limits.octets)
 
     def _send(self, batch: Batch) -> None:
         self._under_way = batch
@@ -203,48 +220,7 @@ class GroupCommit:
             self._under_way = None
             self._finish(batch)
             return
-        known = self._statements.get(parts)
-        if known is None:
-            if len(self._statements) >= MOST_STATEMENTS:
-                self._connection.execute(b"deallocate", "deallocate all", (), self._deallocated)
-                return
-            self._composed += 1
-            known = self._statements[parts] = (
-                f"batch_{self._composed}".encode(),
-                statement(parts, self._instance_id),
-            )
-        if batch.large:
-            self._steps = self._steps_of(batch, Step(*known, parameters))
-            self._step()
-        else:
-            self._connection.execute(known[0], known[1], parameters, self._answered)
-
-    def _deallocated(self, _: object) -> None:
-        self._connection.forget_statements()
-        self._statements.clear()
-        assert self._under_way is not None
-        self._send(self._under_way)
-
-    @staticmethod
-    def _steps_of(batch: Batch, statement: Step) -> Iterator[Step]:
-        yield Step(b"make_pieces", MAKE_PIECES)
-        yield Step(b"begin", "begin")
-        yield from batch.large_steps()
-        yield statement
-        yield Step(b"commit", "commit")
-
-    def _step(self) -> None:
-        step = next(self._steps, None)
-        if step is None:
-            self._answered(None)
-        else:
-            self._connection.execute(step.name, step.sql, step.parameters, self._stepped)
-
-    def _stepped(self, answer: object) -> None:
-        if isinstance(answer, StoreError):
-            self._connection.execute(b"rollback", "rollback", (), lambda _: self._answered(answer))
-        else:
-            self._step()
+        self._statements.execute(batch, parts, parameters, self._answered)
 
     def _answered(self, answer: object) -> None:
         batch = self._under_way
@@ -263,22 +239,47 @@ class GroupCommit:
             self._finish(batch)
 
     def _try_again(self, batch: Batch, error: StoreError) -> None:
-        """After a pause, and not for ever: what the server can never do must not keep others from being committed."""
+        """The server could not take it now. Whatever one connection wants that the server can never do must not keep
+        the others from being committed: a batch of several is divided, that of one is sent again after a pause, in
+        which the others go on; and not for ever.
+        """
+        owners = list(dict.fromkeys(unit.owner for unit in batch.units))
+        if len(owners) > 1:
+            some = set(owners[: len(owners) // 2])
+            self._salvage.appendleft(([unit for unit in batch.units if unit.owner not in some], batch.attempts))
+            self._salvage.appendleft(([unit for unit in batch.units if unit.owner in some], batch.attempts))
+            self.kick()
+            return
         batch.attempts += 1
         if batch.attempts >= MOST_ATTEMPTS:
             self._refused(batch, error)
             return
         pause = min(FIRST_PAUSE_SECONDS * 2 ** (batch.attempts - 1), LONGEST_PAUSE_SECONDS)
         log.warning("batch is sent again", error=str(error), attempts=batch.attempts, seconds=pause)
-        self._under_way = batch
-        self._pausing = True
-        self._loop.call_later(pause, self._send_again)
+        self._hold(owners[0])
+        self._pausing += 1
+        self._loop.call_later(pause, lambda: self._pause_over(batch, owners[0]))
+        self.kick()
 
-    def _send_again(self) -> None:
-        """The pause is over. Where the connection was lost meanwhile, the next one sends it."""
-        self._pausing = False
-        if self._under_way is not None and self._connection.idle:
-            self._send(self._under_way)
+    def _hold(self, owner: object) -> None:
+        """What the connection wants besides waits behind what is sent again."""
+        later: list[Unit] = []
+        salvage, self._salvage = self._salvage, deque()
+        for units, attempts in salvage:
+            later += [unit for unit in units if unit.owner is owner]
+            if others := [unit for unit in units if unit.owner is not owner]:
+                self._salvage.append((others, attempts))
+        units = self._next.units
+        if any(unit.owner is owner for unit in units):
+            later += [unit for unit in units if unit.owner is owner]
+            self._next = self._written(unit for unit in units if unit.owner is not owner)
+        self._waiting.hold(owner, later)
+
+    def _pause_over(self, batch: Batch, owner: object) -> None:
+        self._pausing -= 1
+        self._waiting.release(owner)
+        self._salvage.appendleft((batch.units, batch.attempts))
+        self.kick()
 
     def _make_days(self, batch: Batch) -> None:
         """Make the partitions that are missing, and send the batch once more; it is refused where they are missing
@@ -334,8 +335,6 @@ class GroupCommit:
     def connected(self) -> None:
         if self._under_way is None:
             self.kick()
-        elif self._pausing:
-            pass  # it is not under way: its last attempt was answered
         else:
             self._old_backend.end(self._backend, self._look_up)
 
@@ -378,11 +377,13 @@ class GroupCommit:
 
     def _lost(self, batch: Batch) -> None:
         """It was not committed. Where its connection breaks each time, without a word, the batch itself may be why."""
-        if self._ended_by_server:
+        if not self._ended_by_server:
+            batch.attempts += 1
+        if batch.attempts < MOST_ATTEMPTS:
             self._send(batch)
             return
         self._under_way = None
-        self._try_again(batch, StoreUnavailable("the connection to the database was lost with it, again and again"))
+        self._refused(batch, StoreUnavailable("the connection to the database was lost with it, again and again"))
 
     def _look_again(self, error: StoreError) -> None:
         log.error("cannot look for the batch in doubt", error=str(error))

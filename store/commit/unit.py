@@ -12,6 +12,10 @@ if TYPE_CHECKING:
 class Unit(Protocol):
     """What succeeds or fails by itself."""
 
+    @property
+    def owner(self) -> object:
+        """The connection it is for, or None: where many units wait, connections take turns."""
+
     def write(self, batch: Batch) -> None:
         """Add the rows. May be called again for another batch when this one was refused for a neighbour's fault."""
 

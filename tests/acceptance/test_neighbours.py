@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ from store.embedded import running_url
 from store.recovery import STALE_SECONDS
 from store.tables import SCHEMA
 from tests.acceptance.engine_client import Client
+from tests.benchmarks import neighbours
 from tests.fix_service import PATIENCE, Service, running_service
 from tests.wire.frames import Accepted, Declare, Declared, Discharge, Target
 from tests.wire.messages import data
@@ -77,6 +79,16 @@ def neighbour(service: Service) -> Iterator[Neighbour]:
     assert beside.slowest < STALE_SECONDS
     events = {line.get("event") for line in service.log_lines()[seen:]}
     assert not events & {"worker ended", "this instance was given up by another", "internal error"}
+
+
+@pytest.mark.rule("S5", "H4")
+def test_attacks() -> None:
+    """For 20 s each with COORDINATOR_TEST_ATTACK_SECONDS=20; how long the neighbour waits is a benchmark's."""
+    seconds = float(os.environ.get("COORDINATOR_TEST_ATTACK_SECONDS", "1"))
+    with running_service() as service:
+        for attack in neighbours.ATTACKS.values():
+            with neighbour(service):
+                assert attack(service, seconds, threading.Event())
 
 
 def _count(service: Service, table: str) -> int:

@@ -45,6 +45,8 @@ REPEATS = 1000
 class Post:
     """Unit: a transaction with one message."""
 
+    owner: object = None
+
     def __init__(self, ids: HalfIds, uuids: UuidV7) -> None:
         self.half_id = ids.next()
         self._txn_id = uuids.next()

@@ -1,4 +1,4 @@
-"""The checks: each a pure function from a frame of :mod:`spark.ledger` to findings (:data:`spark.schemas.FINDING`).
+"""The checks: each a pure function from a frame of :mod:`spark.ledger` to findings (:mod:`spark.finding`).
 
 ``seen_at`` is the moment of the snapshot, aware. Nothing here reads a clock or a table. Rule numbers are those of
 docs/explanation/reconciliation.md.
@@ -12,44 +12,13 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
-from spark.schemas import FINDING
+from spark.finding import DELIVERY, TRANSACTION, finding
+from spark.ledger import ACCOUNTED
 
 #: How late a check, or the decision of a transaction past its timeout, may be before it counts as overdue.
 OVERDUE_AFTER: Final = timedelta(minutes=2)
 #: How long the entries of a group that was removed may be there still.
 SWEPT_AFTER: Final = timedelta(hours=1)
-
-
-def finding(
-    frame: DataFrame,
-    *,
-    kind: str,
-    severity: str,
-    seen_at: datetime,
-    detail: Column,
-    suggested_repair: Column | str,
-    txn_id: Column | None = None,
-    half_id: Column | None = None,
-    address: Column | None = None,
-    consumer_group: Column | None = None,
-) -> DataFrame:
-    """Each row of ``frame`` as a finding; columns not given are null."""
-
-    def optional(column: Column | None, name: str) -> Column:
-        spark_type = FINDING[name].dataType
-        return (f.lit(None) if column is None else column).cast(spark_type).alias(name)
-
-    return frame.select(
-        f.lit(kind).alias("kind"),
-        f.lit(severity).alias("severity"),
-        optional(txn_id, "txn_id"),
-        optional(half_id, "half_id"),
-        optional(address, "address"),
-        optional(consumer_group, "consumer_group"),
-        f.lit(seen_at).alias("seen_at"),
-        detail.alias("detail"),
-        (f.lit(suggested_repair) if isinstance(suggested_repair, str) else suggested_repair).alias("suggested_repair"),
-    )
 
 
 def _resolve(txn_id: Column, decision: str, reason: str) -> Column:
@@ -85,8 +54,7 @@ def overdue(transactions: DataFrame, seen_at: datetime) -> DataFrame:
         kind="overdue",
         severity="warning",
         seen_at=seen_at,
-        txn_id=f.col("txn_id"),
-        address=f.col("address"),
+        about=TRANSACTION,
         detail=f.format_string(
             "declared %s ago by producer group %s, %d checks sent, due %s ago, still undecided",
             _age(f.col("declared_at"), seen_at),
@@ -101,8 +69,7 @@ def overdue(transactions: DataFrame, seen_at: datetime) -> DataFrame:
             kind="overdue",
             severity="error",
             seen_at=seen_at,
-            txn_id=f.col("txn_id"),
-            address=f.col("address"),
+            about=TRANSACTION,
             detail=f.format_string(
                 "declared %s ago; %d halves are stored, there is no op, and it is not listed as undecided:"
                 " nobody will decide it",
@@ -123,8 +90,7 @@ def orphan_op(pairs: DataFrame, transactions: DataFrame, seen_at: datetime) -> D
         kind="orphan-op",
         severity="error",
         seen_at=seen_at,
-        half_id=f.col("half_id"),
-        consumer_group=f.col("consumer_group"),
+        about=("half_id", "consumer_group"),
         detail=f.format_string(
             "%d ops name half %d, which is nowhere; one is %s", f.col("ops"), f.col("half_id"), f.col("op_id")
         ),
@@ -135,8 +101,7 @@ def orphan_op(pairs: DataFrame, transactions: DataFrame, seen_at: datetime) -> D
         kind="orphan-op",
         severity="error",
         seen_at=seen_at,
-        txn_id=f.col("txn_id"),
-        address=f.col("address"),
+        about=TRANSACTION,
         detail=f.format_string(
             "its commit says %d halves were posted, the store has %d", f.col("posted"), f.col("halves")
         ),
@@ -153,8 +118,7 @@ def double_decision(transactions: DataFrame, seen_at: datetime) -> DataFrame:
         kind="double-decision",
         severity="error",
         seen_at=seen_at,
-        txn_id=f.col("txn_id"),
-        address=f.col("address"),
+        about=TRANSACTION,
         detail=f.format_string(
             "decided %d times: %d commits, %d rollbacks",
             f.col("commits") + f.col("rollbacks"),
@@ -172,10 +136,7 @@ def lost_delivery(pairs: DataFrame, seen_at: datetime) -> DataFrame:
         kind="lost-delivery",
         severity="error",
         seen_at=seen_at,
-        txn_id=f.col("txn_id"),
-        half_id=f.col("half_id"),
-        address=f.col("address"),
-        consumer_group=f.col("consumer_group"),
+        about=DELIVERY,
         detail=f.format_string(
             "committed, but its group has neither an entry nor a final op (%d other ops)", f.col("ops")
         ),
@@ -194,10 +155,7 @@ def orphan_entry(pairs: DataFrame, consumer_group: DataFrame, removed_group: Dat
         kind="orphan-entry",
         severity="error",
         seen_at=seen_at,
-        txn_id=f.col("txn_id"),
-        half_id=f.col("half_id"),
-        address=f.col("address"),
-        consumer_group=f.col("consumer_group"),
+        about=DELIVERY,
         detail=f.format_string("its consumer group (number %d) is gone, and its entry is still there", "group_id"),
         suggested_repair="see that the service runs: its maintenance drops such entries, with an op",
     )
@@ -212,10 +170,7 @@ def phantom_delivery(pairs: DataFrame, seen_at: datetime) -> DataFrame:
         kind="phantom-delivery",
         severity="error",
         seen_at=seen_at,
-        txn_id=f.col("txn_id"),
-        half_id=f.col("half_id"),
-        address=f.col("address"),
-        consumer_group=f.col("consumer_group"),
+        about=DELIVERY,
         detail=f.format_string(
             "its half is %s, yet there are %d entries and %d ops of deliveries",
             f.coalesce("state", f.lit("nowhere")),
@@ -236,10 +191,7 @@ def double_delivery(pairs: DataFrame, seen_at: datetime) -> DataFrame:
         kind="double-delivery",
         severity="error",
         seen_at=seen_at,
-        txn_id=f.col("txn_id"),
-        half_id=f.col("half_id"),
-        address=f.col("address"),
-        consumer_group=f.col("consumer_group"),
+        about=DELIVERY,
         detail=f.format_string(
             "%d final ops (%d accepted, %d dead-lettered, %d expired, %d purged; one is %s) and %d entries",
             f.col("finals"),
@@ -260,8 +212,7 @@ def unbalanced(balance: DataFrame, transactions: DataFrame, seen_at: datetime) -
     """R19: per address and hour, posted = committed + rolled back + undecided, and expected deliveries = those
     accounted for; and, per transaction, no more halves than its commit says it posted."""
     decided = f.col("committed") + f.col("rolled_back") + f.col("undecided")
-    parts = ("accepted", "dead_lettered", "expired", "purged", "ready", "inflight", "scheduled", "failing")
-    delivered = sum((f.col(part) for part in parts[1:]), f.col(parts[0]))
+    delivered = sum((f.col(part) for part in ACCOUNTED[1:]), f.col(ACCOUNTED[0]))
     hour = f.date_format("hour", "yyyy-MM-dd HH:00")
     look = "look at the other findings of this address and hour; where there are none, something left no trace"
     # an address that is gone took its groups and entries along: only its halves can be counted
@@ -270,7 +221,7 @@ def unbalanced(balance: DataFrame, transactions: DataFrame, seen_at: datetime) -
         kind="unbalanced",
         severity="error",
         seen_at=seen_at,
-        address=f.col("address"),
+        about=("address",),
         detail=f.format_string(
             "%s UTC: posted %d, but %d committed + %d rolled back + %d undecided",
             hour,
@@ -283,13 +234,13 @@ def unbalanced(balance: DataFrame, transactions: DataFrame, seen_at: datetime) -
         kind="unbalanced",
         severity="error",
         seen_at=seen_at,
-        address=f.col("address"),
+        about=("address",),
         detail=f.format_string(
             "%s UTC: committed x groups = %d, accounted for "
-            + " + ".join(f"%d {part.replace('_', '-')}" for part in parts),
+            + " + ".join(f"%d {part.replace('_', '-')}" for part in ACCOUNTED),
             hour,
             f.col("expected"),
-            *(f.col(part) for part in parts),
+            *(f.col(part) for part in ACCOUNTED),
         ),
         suggested_repair=look,
     )
@@ -298,8 +249,7 @@ def unbalanced(balance: DataFrame, transactions: DataFrame, seen_at: datetime) -
         kind="unbalanced",
         severity="error",
         seen_at=seen_at,
-        txn_id=f.col("txn_id"),
-        address=f.col("address"),
+        about=TRANSACTION,
         detail=f.format_string(
             "its commit says %d halves were posted, the store has %d", f.col("posted"), f.col("halves")
         ),

@@ -1,7 +1,7 @@
 """What the tables say, put side by side: by half, by transaction, by delivery, by address and hour.
 
-The checks (:mod:`spark.checks`), the books (:mod:`spark.books`) and the plots read these frames and nothing else. All
-are pure: ``DataFrame`` in, ``DataFrame`` out. Terms:
+The checks (:mod:`spark.checks`), the books (:mod:`spark.books`) and the plots (:mod:`spark.metrics`) read these frames
+and nothing else. All are pure: ``DataFrame`` in, ``DataFrame`` out. Terms:
 
 * a *pair* is one half in one consumer group: what a delivery is of;
 * a pair is *expected* when the half is committed, its address exists, and the group had it to receive: see
@@ -27,6 +27,11 @@ from store.ids import EPOCH_MS, id_at, moment_of
 FINAL: Final = ("commit", "accept", "expire", "dead-letter", "purge")
 #: Ops that say a delivery failed and counted as an attempt; ``release`` does not count.
 FAILED_ATTEMPT: Final = ("reject", "modify")
+
+#: What an expected pair counts as, once it is neither lost nor delivered twice.
+ACCOUNTED: Final = ("accepted", "dead_lettered", "expired", "purged", "ready", "inflight", "scheduled", "failing")
+#: The sums of :func:`balance`.
+BALANCE: Final = ("posted", "committed", "rolled_back", "undecided", "unknown", "expected", *ACCOUNTED)
 
 #: A coordinator may learn this much later than PostgreSQL that a group was added to an address that it knows.
 GROUP_SETTLING: Final = timedelta(seconds=10)
@@ -160,40 +165,9 @@ def pairs(
     accepted, dead_lettered, expired, purged, failed_attempts, entries, ready, inflight, scheduled, failing. ``state``
     is null when the half is nowhere. One shuffle by half, whatever the number of groups.
     """
-    expected = (
-        stated.where(f.col("judged") & (f.col("state") == "committed"))
-        .join(f.broadcast(receiving), "address_id")
-        .where(f.col("receives_from").isNull() | (f.col("posted_at") >= f.col("receives_from")))
-        .select("half_id", "group_id", f.lit(1).alias("expected"))
-    )
-    decision = f.col("decision")
-    of_ops = deliveries.select(
-        "half_id",
-        "group_id",
-        f.lit(1).alias("ops"),
-        decision.isin(*FINAL).cast("int").alias("finals"),
-        decision.isin("commit", "accept").cast("int").alias("accepted"),
-        (decision == "dead-letter").cast("int").alias("dead_lettered"),
-        (decision == "expire").cast("int").alias("expired"),
-        (decision == "purge").cast("int").alias("purged"),
-        decision.isin(*FAILED_ATTEMPT).cast("int").alias("failed_attempts"),
-        "op_id",
-    )
-    failing = f.col("failed").isNotNull()
-    inflight = ~failing & (f.col("lease") != 0)
-    scheduled = ~failing & ~inflight & f.coalesce(f.col("available_at") > f.lit(now), f.lit(False))
-    of_entries = entry.select(
-        "half_id",
-        "group_id",
-        f.lit(1).alias("entries"),
-        failing.cast("int").alias("failing"),
-        inflight.cast("int").alias("inflight"),
-        scheduled.cast("int").alias("scheduled"),
-        (~failing & ~inflight & ~scheduled).cast("int").alias("ready"),
-        f.col("attempts").cast("int").alias("attempts"),
-    )
     marks = reduce(
-        lambda left, right: left.unionByName(right, allowMissingColumns=True), (expected, of_ops, of_entries)
+        lambda left, right: left.unionByName(right, allowMissingColumns=True),
+        (_expected(stated, receiving), _ops_of_pairs(deliveries), _entries_of_pairs(entry, now)),
     )
     low, high = id_at(period.since), id_at(period.until)
     return (
@@ -214,6 +188,47 @@ def pairs(
             f.coalesce("half_judged", (f.col("half_id") >= low) & (f.col("half_id") < high)),
         )
         .drop("half_judged")
+    )
+
+
+def _expected(stated: DataFrame, receiving: DataFrame) -> DataFrame:
+    return (
+        stated.where(f.col("judged") & (f.col("state") == "committed"))
+        .join(f.broadcast(receiving), "address_id")
+        .where(f.col("receives_from").isNull() | (f.col("posted_at") >= f.col("receives_from")))
+        .select("half_id", "group_id", f.lit(1).alias("expected"))
+    )
+
+
+def _ops_of_pairs(deliveries: DataFrame) -> DataFrame:
+    decision = f.col("decision")
+    return deliveries.select(
+        "half_id",
+        "group_id",
+        f.lit(1).alias("ops"),
+        decision.isin(*FINAL).cast("int").alias("finals"),
+        decision.isin("commit", "accept").cast("int").alias("accepted"),
+        (decision == "dead-letter").cast("int").alias("dead_lettered"),
+        (decision == "expire").cast("int").alias("expired"),
+        (decision == "purge").cast("int").alias("purged"),
+        decision.isin(*FAILED_ATTEMPT).cast("int").alias("failed_attempts"),
+        "op_id",
+    )
+
+
+def _entries_of_pairs(entry: DataFrame, now: datetime) -> DataFrame:
+    failing = f.col("failed").isNotNull()
+    inflight = ~failing & (f.col("lease") != 0)
+    scheduled = ~failing & ~inflight & f.coalesce(f.col("available_at") > f.lit(now), f.lit(False))
+    return entry.select(
+        "half_id",
+        "group_id",
+        f.lit(1).alias("entries"),
+        failing.cast("int").alias("failing"),
+        inflight.cast("int").alias("inflight"),
+        scheduled.cast("int").alias("scheduled"),
+        (~failing & ~inflight & ~scheduled).cast("int").alias("ready"),
+        f.col("attempts").cast("int").alias("attempts"),
     )
 
 
@@ -274,23 +289,12 @@ def balance(stated: DataFrame, paired: DataFrame) -> DataFrame:
         (f.col("state") == "undecided").cast("int").alias("undecided"),
         (f.col("state") == "unknown").cast("int").alias("unknown"),
     )
-    counted = (
-        "expected",
-        "accepted",
-        "dead_lettered",
-        "expired",
-        "purged",
-        "ready",
-        "inflight",
-        "scheduled",
-        "failing",
-    )
-    of_pairs = paired.where(f.col("judged") & (f.col("expected") > 0)).select("half_id", "address_id", *counted)
-    sums = ("posted", "committed", "rolled_back", "undecided", "unknown", *counted)
+    expected = f.col("judged") & (f.col("expected") > 0)
+    of_pairs = paired.where(expected).select("half_id", "address_id", "expected", *ACCOUNTED)
     return (
         of_halves.unionByName(of_pairs, allowMissingColumns=True)
         .groupBy("address_id", f.date_trunc("hour", half_moment(f.col("half_id"))).alias("hour"))
-        .agg(*(f.coalesce(f.sum(name), f.lit(0)).alias(name) for name in sums))
+        .agg(*(f.coalesce(f.sum(name), f.lit(0)).alias(name) for name in BALANCE))
     )
 
 

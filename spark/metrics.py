@@ -9,7 +9,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
-from spark.ledger import half_moment
+from spark.ledger import BALANCE, half_moment
 
 #: A plot over time has at most this many points.
 MOST_BUCKETS: Final = 120
@@ -87,24 +87,6 @@ def bucket_width(extent: timedelta) -> timedelta:
     return _WIDTHS[-1]
 
 
-_BALANCE: Final = (
-    "posted",
-    "committed",
-    "rolled_back",
-    "undecided",
-    "unknown",
-    "expected",
-    "accepted",
-    "dead_lettered",
-    "expired",
-    "purged",
-    "ready",
-    "inflight",
-    "scheduled",
-    "failing",
-)
-
-
 def measure(
     *,
     stated: DataFrame,
@@ -117,19 +99,43 @@ def measure(
     """Everything the report plots. ``stated`` has ``address``, ``pairs`` and ``deliveries`` have ``address`` and
     ``consumer_group``."""
     judged = stated.where("judged").withColumn("at", half_moment(f.col("half_id")))
+    width = bucket_width(_extent(judged, transactions))
+    unstored = _unstored(transactions, width)
+    balances = _balances(balance)
+    return Metrics(
+        bucket=width,
+        outcomes=_outcomes(judged, width),
+        unstored=unstored,
+        latencies=_latencies(transactions, width),
+        undecided_by_age=_undecided_by_age(transactions, seen_at),
+        attempts=_attempts(pairs),
+        dead_letters=_dead_letters(deliveries),
+        balances=balances,
+        totals={
+            **_totals(transactions),
+            "rolled_back_unstored": sum(count for _, count in unstored),
+            **{name: sum(int(of_address.counts[name]) for of_address in balances) for name in BALANCE},
+        },
+    )
+
+
+def _extent(judged: DataFrame, transactions: DataFrame) -> timedelta:
+    """From the first moment that is plotted to the last."""
     spans = judged.agg(_micros("min", "at"), _micros("max", "at")).unionByName(
         transactions.agg(_micros("min", "declared_at").alias("min_at"), _micros("max", "decided_at").alias("max_at"))
     )
     edges = [value for row in spans.collect() for value in (row[0], row[1]) if value is not None]
-    width = bucket_width(timedelta(microseconds=max(edges) - min(edges)) if edges else timedelta(0))
+    return timedelta(microseconds=max(edges) - min(edges)) if edges else timedelta(0)
+
+
+def _bucket(column: str, width: timedelta) -> Column:
     seconds = int(width.total_seconds())
+    return (f.floor(f.unix_seconds(column) / seconds) * seconds).cast("long").alias("bucket")
 
-    def bucket(column: str) -> Column:
-        return (f.floor(f.unix_seconds(column) / seconds) * seconds).cast("long").alias("bucket")
 
-    outcomes = [
-        Outcomes(at=_at(row[0]), address=row[1], committed=row[2], rolled_back=row[3], undecided=row[4])
-        for row in judged.groupBy(bucket("at"), "address")
+def _outcomes(judged: DataFrame, width: timedelta) -> list[Outcomes]:
+    rows = (
+        judged.groupBy(_bucket("at", width), "address")
         .agg(
             f.count_if(f.col("state") == "committed"),
             f.count_if(f.col("state") == "rolled-back"),
@@ -137,60 +143,61 @@ def measure(
         )
         .orderBy("bucket", "address")
         .collect()
+    )
+    return [
+        Outcomes(at=_at(row[0]), address=row[1], committed=row[2], rolled_back=row[3], undecided=row[4]) for row in rows
     ]
-    decided = transactions.where(f.col("decided_at").isNotNull())
-    unstored = decided.where((f.col("rollbacks") > 0) & (f.col("posted") > f.col("halves")))
+
+
+def _latencies(transactions: DataFrame, width: timedelta) -> list[Latency]:
     waited = f.greatest(f.lit(0.0), (f.unix_micros("decided_at") - f.unix_micros("declared_at")) / 1_000_000)
-    latencies = [
-        Latency(at=_at(row[0]), p50=row[1][0], p95=row[1][1], p99=row[1][2])
-        for row in decided.groupBy(bucket("decided_at"))
+    rows = (
+        transactions.where(f.col("decided_at").isNotNull())
+        .groupBy(_bucket("decided_at", width))
         .agg(f.percentile_approx(waited, [0.5, 0.95, 0.99], 10_000))
         .orderBy("bucket")
         .collect()
-    ]
-    totals_row = transactions.agg(
+    )
+    return [Latency(at=_at(row[0]), p50=row[1][0], p95=row[1][1], p99=row[1][2]) for row in rows]
+
+
+def _unstored(transactions: DataFrame, width: timedelta) -> list[tuple[datetime, int]]:
+    rows = (
+        transactions.where(f.col("decided_at").isNotNull())
+        .where((f.col("rollbacks") > 0) & (f.col("posted") > f.col("halves")))
+        .groupBy(_bucket("decided_at", width))
+        .agg(f.sum(f.col("posted") - f.col("halves")))
+        .orderBy("bucket")
+        .collect()
+    )
+    return [(_at(row[0]), int(row[1])) for row in rows]
+
+
+def _totals(transactions: DataFrame) -> dict[str, int]:
+    row = transactions.agg(
         f.count("*").alias("transactions"),
         f.count_if(f.col("commits") > 0).alias("transactions_committed"),
         f.count_if((f.col("rollbacks") > 0) & (f.col("commits") == 0)).alias("transactions_rolled_back"),
         f.count_if((f.col("rollbacks") == 0) & (f.col("commits") == 0)).alias("transactions_undecided"),
     ).collect()[0]
-    balances = [
-        AddressBalance(address=row[0], counts={name: row[name] for name in _BALANCE})
-        for row in balance.groupBy("address")
-        .agg(*(f.sum(name).alias(name) for name in _BALANCE))
-        .orderBy("address")
+    return {name: int(count) for name, count in row.asDict().items()}
+
+
+def _balances(balance: DataFrame) -> list[AddressBalance]:
+    rows = balance.groupBy("address").agg(*(f.sum(name).alias(name) for name in BALANCE)).orderBy("address").collect()
+    return [AddressBalance(address=row[0], counts={name: row[name] for name in BALANCE}) for row in rows]
+
+
+def _dead_letters(deliveries: DataFrame) -> list[tuple[str | None, str | None, str, int]]:
+    rows = (
+        deliveries.where(f.col("decision") == "dead-letter")
+        .groupBy("address", "consumer_group", f.coalesce("reason", f.lit("no reason given")).alias("error"))
+        .count()
+        .orderBy(f.desc("count"), "address", "consumer_group", "error")
+        .limit(MOST_ERRORS)
         .collect()
-    ]
-    unstored_rows = [
-        (_at(row[0]), int(row[1]))
-        for row in unstored.groupBy(bucket("decided_at"))
-        .agg(f.sum(f.col("posted") - f.col("halves")))
-        .orderBy("bucket")
-        .collect()
-    ]
-    totals = {name: int(totals_row[name]) for name in totals_row.asDict()}
-    totals["rolled_back_unstored"] = sum(count for _, count in unstored_rows)
-    for name in _BALANCE:
-        totals[name] = sum(int(of_address.counts[name]) for of_address in balances)
-    return Metrics(
-        bucket=width,
-        outcomes=outcomes,
-        unstored=unstored_rows,
-        latencies=latencies,
-        undecided_by_age=_undecided_by_age(transactions, seen_at),
-        attempts=_attempts(pairs),
-        dead_letters=[
-            (row[0], row[1], row[2], row[3])
-            for row in deliveries.where(f.col("decision") == "dead-letter")
-            .groupBy("address", "consumer_group", f.coalesce("reason", f.lit("no reason given")).alias("error"))
-            .count()
-            .orderBy(f.desc("count"), "address", "consumer_group", "error")
-            .limit(MOST_ERRORS)
-            .collect()
-        ],
-        balances=balances,
-        totals=totals,
     )
+    return [(row[0], row[1], row[2], row[3]) for row in rows]
 
 
 def _micros(which: str, column: str) -> Column:

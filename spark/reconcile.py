@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import reduce
 from pathlib import Path
 from typing import Final
@@ -21,17 +21,11 @@ from pyspark.sql import functions as f
 from pyspark.storagelevel import StorageLevel
 
 from spark import checks, ledger
-from spark.books import (
-    Book,
-    BookDescription,
-    book_findings,
-    open_book,
-    pick,
-    picked_columns,
-    sent,
-    unreadable,
-)
-from spark.metrics import measure
+from spark.books.comparison import book_findings
+from spark.books.description import BookDescription
+from spark.books.messages import pick, picked_columns, sent
+from spark.books.rows import Book, open_book, unreadable
+from spark.metrics import Metrics, measure
 from spark.period import Period
 from spark.progress import Steps
 from spark.report import BookTotals, Run, write_report
@@ -133,7 +127,7 @@ def reconcile(
     """Reconcile the store at ``url`` over ``period`` and write everything into ``out``, which is there and can be
     written.
 
-    :raises spark.books.BookError: a book that cannot be used, before any other work.
+    :raises spark.books.description.BookError: a book that cannot be used, before any other work.
     :raises spark.snapshot.StoreUnreadable: the store cannot be read.
     """
     began = time.monotonic()
@@ -141,76 +135,31 @@ def reconcile(
     # with books, messages are read beyond the period too, as a row and its message are not of the same moment
     graces = [max(book.description.grace, _LEAST_REACH) for book in opened]
     period = replace(period, reach=max(graces, default=timedelta(0)))
-    with ExitStack() as kept:
-
-        def keep(frame: DataFrame) -> DataFrame:
-            stored = frame.persist(_KEPT)
-            kept.callback(stored.unpersist)
-            return stored
-
+    with _keeping() as keep:
         opened = [_keep_book(book, keep, steps) for book in opened]
         tables, picked, rows_read, snapshot = _read(spark, url, period, opened, keep, steps)
         period = snapshot.kept(period)
-        seen_at = snapshot.taken_at
-
-        steps.stage("matching halves and ops")
-        total = sum(rows_read.values())
-        _fit(spark, total)
-        decided = keep(ledger.decisions(tables["op"]))
-        stated = keep(ledger.states(tables["half"], decided, tables["txn"], period))
-        deliveries = ledger.delivery_ops(tables["op"])
-        receiving = ledger.receivers(tables["address"], tables["consumer_group"])
-        transactions = keep(ledger.transactions(stated, decided, tables["txn"], period))
-        total += transactions.count()
-        steps.rows(total)
-        steps.stage("matching deliveries")
-        paired = keep(ledger.pairs(stated, receiving, deliveries, tables["entry"], period, seen_at))
-        total += paired.count()
-        steps.rows(total)
-        balance = keep(ledger.balance(stated, paired))
-
-        address = ledger.names(tables["address"], tables["removed_address"])
-        group = ledger.names(tables["consumer_group"], tables["removed_group"])
-        named_pairs = ledger.named(paired, address, group)
-        named_transactions = ledger.named(transactions, address)
-        named_balance = ledger.named(balance, address)
-        found = [
-            checks.overdue(named_transactions, seen_at),
-            checks.orphan_op(named_pairs, named_transactions, seen_at),
-            checks.double_decision(named_transactions, seen_at),
-            checks.lost_delivery(named_pairs, seen_at),
-            checks.orphan_entry(named_pairs, tables["consumer_group"], tables["removed_group"], seen_at),
-            checks.phantom_delivery(named_pairs, seen_at),
-            checks.double_delivery(named_pairs, seen_at),
-            checks.unbalanced(named_balance, named_transactions, seen_at),
-        ]
+        _fit(spark, sum(rows_read.values()))
+        progress = _Progress(steps, sum(rows_read.values()))
+        sides = _side_by_side(tables, period, snapshot.taken_at, keep, progress)
+        found = _checked(sides, tables, snapshot.taken_at)
         totals: list[BookTotals] = []
         for book, messages in zip(opened, picked, strict=True):
             steps.stage(f"comparing book {book.name}")
-            marks = keep(ledger.named(sent(book, messages, stated, decided, tables["txn"]), address))
-            compared = marks.where("judged and half_id is not null").count()
-            totals.append(
-                BookTotals(name=book.name, rows=book.rows.count(), messages=compared, grace=book.description.grace)
-            )
-            found.append(book_findings(book, marks, period, seen_at))
+            sent_by_key = sent(book.description, messages, sides.stated, sides.decided, tables["txn"])
+            marks = keep(ledger.named(sent_by_key, sides.address))
+            totals.append(_totals(book, marks))
+            found.append(book_findings(book, marks, period, snapshot.taken_at))
         steps.stage("checking")
-        findings = write_findings(reduce(DataFrame.unionByName, found), out, lambda count: steps.rows(total + count))
-
+        findings = write_findings(reduce(DataFrame.unionByName, found), out, progress.beside)
         steps.stage("measuring")
-        metrics = measure(
-            stated=ledger.named(stated, address),
-            transactions=transactions,
-            pairs=paired,
-            deliveries=_judged_deliveries(deliveries, stated, address, group),
-            balance=named_balance,
-            seen_at=seen_at,
-        )
+        metrics = _measured(sides, snapshot.taken_at)
         steps.stage("writing the report")
         run = Run(
             store=snapshot.store,
             version=version,
             period=period,
-            seen_at=seen_at,
+            seen_at=snapshot.taken_at,
             took=timedelta(seconds=time.monotonic() - began),
             rows_read=rows_read,
             metrics=metrics,
@@ -221,6 +170,111 @@ def reconcile(
         return run
 
 
+#: Has a frame computed once and kept on disk.
+_Keep = Callable[[DataFrame], DataFrame]
+
+
+@contextmanager
+def _keeping() -> Iterator[_Keep]:
+    """What is kept during the block is given up after it."""
+    with ExitStack() as kept:
+
+        def keep(frame: DataFrame) -> DataFrame:
+            stored = frame.persist(_KEPT)
+            kept.callback(stored.unpersist)
+            return stored
+
+        yield keep
+
+
+class _Progress:
+    """Tells ``steps`` of rows: ``total`` so far."""
+
+    def __init__(self, steps: Steps, total: int) -> None:
+        self.steps = steps
+        self._total = total
+
+    def add(self, frame: DataFrame) -> None:
+        """Compute ``frame``, which is kept."""
+        self._total += frame.count()
+        self.steps.rows(self._total)
+
+    def beside(self, count: int) -> None:
+        """``count`` rows beside the total."""
+        self.steps.rows(self._total + count)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Sides:
+    """The frames of :mod:`spark.ledger`, and the names of addresses and groups."""
+
+    decided: DataFrame
+    stated: DataFrame
+    deliveries: DataFrame
+    transactions: DataFrame
+    pairs: DataFrame
+    balance: DataFrame
+    address: DataFrame
+    group: DataFrame
+
+
+def _side_by_side(
+    tables: dict[str, DataFrame], period: Period, seen_at: datetime, keep: _Keep, progress: _Progress
+) -> _Sides:
+    progress.steps.stage("matching halves and ops")
+    decided = keep(ledger.decisions(tables["op"]))
+    stated = keep(ledger.states(tables["half"], decided, tables["txn"], period))
+    deliveries = ledger.delivery_ops(tables["op"])
+    receiving = ledger.receivers(tables["address"], tables["consumer_group"])
+    transactions = keep(ledger.transactions(stated, decided, tables["txn"], period))
+    progress.add(transactions)
+    progress.steps.stage("matching deliveries")
+    pairs = keep(ledger.pairs(stated, receiving, deliveries, tables["entry"], period, seen_at))
+    progress.add(pairs)
+    return _Sides(
+        decided=decided,
+        stated=stated,
+        deliveries=deliveries,
+        transactions=transactions,
+        pairs=pairs,
+        balance=keep(ledger.balance(stated, pairs)),
+        address=ledger.names(tables["address"], tables["removed_address"]),
+        group=ledger.names(tables["consumer_group"], tables["removed_group"]),
+    )
+
+
+def _checked(sides: _Sides, tables: dict[str, DataFrame], seen_at: datetime) -> list[DataFrame]:
+    """The findings of every check."""
+    pairs = ledger.named(sides.pairs, sides.address, sides.group)
+    transactions = ledger.named(sides.transactions, sides.address)
+    return [
+        checks.overdue(transactions, seen_at),
+        checks.orphan_op(pairs, transactions, seen_at),
+        checks.double_decision(transactions, seen_at),
+        checks.lost_delivery(pairs, seen_at),
+        checks.orphan_entry(pairs, tables["consumer_group"], tables["removed_group"], seen_at),
+        checks.phantom_delivery(pairs, seen_at),
+        checks.double_delivery(pairs, seen_at),
+        checks.unbalanced(ledger.named(sides.balance, sides.address), transactions, seen_at),
+    ]
+
+
+def _totals(book: Book, marks: DataFrame) -> BookTotals:
+    compared = marks.where("judged and half_id is not null").count()
+    return BookTotals(name=book.name, rows=book.rows.count(), messages=compared, grace=book.description.grace)
+
+
+def _measured(sides: _Sides, seen_at: datetime) -> Metrics:
+    return measure(
+        stated=ledger.named(sides.stated, sides.address),
+        transactions=sides.transactions,
+        pairs=sides.pairs,
+        deliveries=_judged_deliveries(sides.deliveries, sides.stated, sides.address, sides.group),
+        balance=ledger.named(sides.balance, sides.address),
+        seen_at=seen_at,
+    )
+
+
 def _fit(spark: SparkSession, rows: int) -> None:
     """Plans that suit the number of rows: for a small store, the time goes into tasks and into compiling, not into
     rows."""
@@ -229,7 +283,7 @@ def _fit(spark: SparkSession, rows: int) -> None:
     spark.conf.set("spark.sql.codegen.wholeStage", rows >= _ROWS_TO_COMPILE_FOR)
 
 
-def _keep_book(book: Book, keep: Callable[[DataFrame], DataFrame], steps: Steps) -> Book:
+def _keep_book(book: Book, keep: _Keep, steps: Steps) -> Book:
     """The book's rows read whole, so that what cannot be read stops the run before any other work (R25)."""
     steps.stage(f"reading book {book.name}")
     rows = keep(book.rows)
@@ -245,7 +299,7 @@ def _read(
     url: str,
     period: Period,
     books: Sequence[Book],
-    keep: Callable[[DataFrame], DataFrame],
+    keep: _Keep,
     steps: Steps,
 ) -> tuple[dict[str, DataFrame], list[DataFrame], dict[str, int], Snapshot]:
     """All tables, and of each book what its messages say; read and kept, and the snapshot given back."""
@@ -269,9 +323,9 @@ def _read(
             known = all_names.where(f.col("name").isin(names)).collect()
             for name in sorted(set(names) - {row["name"] for row in known}):
                 steps.warn(f"book {book.name}: the store knows no address {name!r}; nothing was ever posted to it")
-            messages = store.table("half", ",".join((*picked_columns(book), "address_id")))
+            messages = store.table("half", ",".join((*picked_columns(book.description), "address_id")))
             messages = messages.where(f.col("address_id").isin([row["id"] for row in known]))
-            picked.append(keep(pick(book, messages.select(*picked_columns(book)))))
+            picked.append(keep(pick(book.description, messages.select(*picked_columns(book.description)))))
             picked[-1].count()
     return tables, picked, rows, snapshot
 

@@ -32,6 +32,24 @@ def _written() -> sa.Column[int]:
 
 
 def upgrade() -> None:
+    _identity()
+    _addresses()
+    _consumer_groups()
+    _removed()
+    _halves_and_ops()
+    _append_only()
+    _days()
+    _refusals()
+    _entries()
+    _entry_indexes()
+    _message_groups()
+    _transactions()
+    _outcome()
+    _instances()
+    _sole_connections()
+
+
+def _identity() -> None:
     op.create_table(
         "store_identity",
         sa.Column("singleton", sa.Boolean, server_default=sa.text("true"), nullable=False),
@@ -49,6 +67,11 @@ def upgrade() -> None:
         sa.CheckConstraint("singleton", name="store_identity_one_row_check"),
         schema=SCHEMA,
     )
+    # The name of this store, for as long as it lives.
+    op.execute("insert into coordinator.store_identity default values")
+
+
+def _addresses() -> None:
     op.create_table(
         "address",
         sa.Column("id", sa.Integer, sa.Identity(always=True), nullable=False),
@@ -75,6 +98,9 @@ def upgrade() -> None:
         sa.CheckConstraint("(origin = 'dynamic') = (instance_id is not null)", name="address_dynamic_owner_check"),
         schema=SCHEMA,
     )
+
+
+def _consumer_groups() -> None:
     op.create_table(
         "consumer_group",
         sa.Column("id", sa.Integer, sa.Identity(always=True), nullable=False),
@@ -90,6 +116,17 @@ def upgrade() -> None:
         ),
         schema=SCHEMA,
     )
+    op.create_table(
+        "group_read",
+        sa.Column("group_id", sa.Integer, autoincrement=False, nullable=False),
+        sa.Column("instance_id", sa.Integer, autoincrement=False, nullable=False),
+        sa.Column("read_through", sa.BigInteger, autoincrement=False, nullable=False),
+        sa.PrimaryKeyConstraint("group_id", "instance_id", "read_through", name="group_read_pkey"),
+        schema=SCHEMA,
+    )
+
+
+def _removed() -> None:
     op.create_table(
         "removed_address",
         sa.Column("id", sa.Integer, autoincrement=False, nullable=False),
@@ -109,14 +146,32 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id", name="removed_group_pkey"),
         schema=SCHEMA,
     )
-    op.create_table(
-        "group_read",
-        sa.Column("group_id", sa.Integer, autoincrement=False, nullable=False),
-        sa.Column("instance_id", sa.Integer, autoincrement=False, nullable=False),
-        sa.Column("read_through", sa.BigInteger, autoincrement=False, nullable=False),
-        sa.PrimaryKeyConstraint("group_id", "instance_id", "read_through", name="group_read_pkey"),
-        schema=SCHEMA,
+    op.execute(
+        """
+create function coordinator.remember_removed() returns trigger language plpgsql as $$
+begin
+  if tg_table_name = 'address' then
+    insert into coordinator.removed_address (id, name, origin) values (old.id, old.name, old.origin);
+  else
+    insert into coordinator.removed_group (id, address_id, name, lasting)
+    values (old.id, old.address_id, old.name, old.instance_id is null and old.name <> '');
+  end if;
+  return null;
+end $$"""
     )
+    op.execute(
+        """
+create trigger address_removed after delete on coordinator.address
+  for each row execute function coordinator.remember_removed()"""
+    )
+    op.execute(
+        """
+create trigger consumer_group_removed after delete on coordinator.consumer_group
+  for each row execute function coordinator.remember_removed()"""
+    )
+
+
+def _halves_and_ops() -> None:
     op.create_table(
         "half",
         sa.Column("id", sa.BigInteger, autoincrement=False, nullable=False),
@@ -154,6 +209,87 @@ def upgrade() -> None:
         postgresql_partition_by="RANGE (id)",
         schema=SCHEMA,
     )
+    op.execute("alter table coordinator.half alter column message set storage external")
+
+
+def _append_only() -> None:
+    op.execute(
+        """
+create function coordinator.append_only() returns trigger language plpgsql as $$
+begin
+  raise exception '% is append-only: % refused', tg_table_name, lower(tg_op) using errcode = 'restrict_violation';
+end $$"""
+    )
+    op.execute(
+        """
+create trigger half_append_only before update or delete on coordinator.half
+  for each row execute function coordinator.append_only()"""
+    )
+    op.execute(
+        """
+create trigger op_append_only before update or delete on coordinator.op
+  for each row execute function coordinator.append_only()"""
+    )
+
+
+def _days() -> None:
+    op.create_table(
+        "retention",
+        sa.Column("table_name", sa.Text, nullable=False),
+        sa.Column("kept_from", sa.Date, nullable=False),
+        sa.Column("looked_at", sa.DateTime(timezone=True), nullable=False, server_default=_now),
+        sa.PrimaryKeyConstraint("table_name", name="retention_pkey"),
+        sa.CheckConstraint("table_name in ('half', 'op')", name="retention_table_name_check"),
+        schema=SCHEMA,
+    )
+    op.execute(
+        """
+create function coordinator.make_day(day date) returns text[] language plpgsql set lock_timeout = '2s' as $$
+declare
+  first bigint := extract(epoch from day::timestamp) * 1000;
+  last bigint := extract(epoch from (day + 1)::timestamp) * 1000;
+  bounds text[];
+  parent text;
+  leaf text;
+  made text[] := '{}';
+begin
+  perform pg_advisory_xact_lock(7165068069472137844);
+  foreach parent in array array['half', 'op'] loop
+    leaf := parent || '_' || to_char(day, 'YYYYMMDD');
+    continue when to_regclass('coordinator.' || leaf) is not null
+      or exists (select from coordinator.retention r where r.table_name = parent and day < r.kept_from);
+    bounds := case parent
+      when 'half' then array[(first - 1704067200000 << 22)::text, (last - 1704067200000 << 22)::text]
+      else array[rpad(lpad(to_hex(first), 12, '0'), 32, '0'), rpad(lpad(to_hex(last), 12, '0'), 32, '0')] end;
+    execute format('create table coordinator.%I (like coordinator.%I including all)', leaf, parent);
+    execute format('alter table coordinator.%I attach partition coordinator.%I for values from (%L) to (%L)',
+                   parent, leaf, bounds[1], bounds[2]);
+    made := made || leaf;
+  end loop;
+  return made;
+end $$"""
+    )
+
+
+def _refusals() -> None:
+    op.execute(
+        """
+create function coordinator.elsewhere(half_id bigint) returns bytea language plpgsql as $$
+begin
+  raise exception 'a half of another day' using errcode = 'CO003',
+    constraint = to_char(to_timestamp(((half_id >> 22) + 1704067200000) / 1000) at time zone 'UTC', 'YYYYMMDD');
+end $$"""
+    )
+    op.execute(
+        """
+create function coordinator.refuse(code text, why text) returns int4 language plpgsql as $$
+begin
+  raise exception '%', why using errcode = code;
+end $$"""
+    )
+
+
+def _entries() -> None:
     op.create_table(
         "entry",
         sa.Column("group_id", sa.Integer, autoincrement=False, nullable=False),
@@ -178,6 +314,9 @@ def upgrade() -> None:
         },
         schema=SCHEMA,
     )
+
+
+def _entry_indexes() -> None:
     op.create_index(
         "entry_available_at_idx",
         "entry",
@@ -209,6 +348,9 @@ def upgrade() -> None:
     op.create_index(
         "entry_failed_idx", "entry", ["group_id"], schema=SCHEMA, postgresql_where=sa.text("failed is not null")
     )
+
+
+def _message_groups() -> None:
     op.create_table(
         "message_group",
         sa.Column("group_id", sa.Integer, autoincrement=False, nullable=False),
@@ -217,6 +359,9 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("group_id", "key", name="message_group_pkey"),
         schema=SCHEMA,
     )
+
+
+def _transactions() -> None:
     op.create_table(
         "txn",
         sa.Column("id", sa.Uuid, nullable=False),
@@ -232,6 +377,22 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id", name="txn_pkey"),
         schema=SCHEMA,
     )
+
+
+def _outcome() -> None:
+    op.execute(
+        """
+create view coordinator.outcome as
+  select id as txn_id, decision as outcome, reason, posted, coalesce(cardinality(half_ids), 0) as retired,
+         decided_at, instance_id
+    from coordinator.op where decision in ('commit', 'rollback')
+  union all
+  select t.id, 'undecided', null, t.posted, t.retired, null, t.instance_id
+    from coordinator.txn t where not exists (select from coordinator.op o where o.id = t.id)"""
+    )
+
+
+def _instances() -> None:
     op.create_table(
         "instance",
         sa.Column("id", sa.Integer, sa.Identity(always=True), nullable=False),
@@ -241,6 +402,8 @@ def upgrade() -> None:
         sa.Column("process_start", sa.BigInteger, nullable=False),
         sa.Column("version", sa.Text, nullable=False),
         sa.Column("started_at", sa.DateTime(timezone=True), nullable=False, server_default=_now),
+        sa.Column("heartbeat_at", sa.DateTime(timezone=True), nullable=False, server_default=_now),
+        sa.Column("batch", sa.BigInteger, nullable=False, server_default="0"),
         sa.Column("ended_at", sa.DateTime(timezone=True)),
         sa.PrimaryKeyConstraint("id", name="instance_pkey"),
         schema=SCHEMA,
@@ -253,32 +416,9 @@ def upgrade() -> None:
         schema=SCHEMA,
         postgresql_where=sa.text("ended_at is null"),
     )
-    op.create_table(
-        "heartbeat",
-        sa.Column("instance_id", sa.Integer, autoincrement=False, nullable=False),
-        sa.Column("beaten_at", sa.DateTime(timezone=True), nullable=False, server_default=_now),
-        sa.PrimaryKeyConstraint("instance_id", name="heartbeat_pkey"),
-        sa.ForeignKeyConstraint(
-            ["instance_id"], [f"{SCHEMA}.instance.id"], name="heartbeat_instance_id_fkey", ondelete="CASCADE"
-        ),
-        schema=SCHEMA,
-    )
-    op.create_table(
-        "batch_mark",
-        sa.Column("instance_id", sa.Integer, autoincrement=False, nullable=False),
-        sa.Column("number", sa.BigInteger, autoincrement=False, nullable=False),
-        sa.PrimaryKeyConstraint("instance_id", "number", name="batch_mark_pkey"),
-        schema=SCHEMA,
-    )
-    op.create_table(
-        "retention",
-        sa.Column("table_name", sa.Text, nullable=False),
-        sa.Column("kept_from", sa.Date, nullable=False),
-        sa.Column("looked_at", sa.DateTime(timezone=True), nullable=False, server_default=_now),
-        sa.PrimaryKeyConstraint("table_name", name="retention_pkey"),
-        sa.CheckConstraint("table_name in ('half', 'op')", name="retention_table_name_check"),
-        schema=SCHEMA,
-    )
+
+
+def _sole_connections() -> None:
     op.create_table(
         "sole_connection",
         sa.Column("digest", sa.LargeBinary, nullable=False),
@@ -292,110 +432,12 @@ def upgrade() -> None:
         schema=SCHEMA,
     )
 
-    op.execute("alter table coordinator.half alter column message set storage external")
-    op.execute(
-        """
-create function coordinator.append_only() returns trigger language plpgsql as $$
-begin
-  raise exception '% is append-only: % refused', tg_table_name, lower(tg_op) using errcode = 'restrict_violation';
-end $$"""
-    )
-    op.execute(
-        """
-create trigger half_append_only before update or delete on coordinator.half
-  for each row execute function coordinator.append_only()"""
-    )
-    op.execute(
-        """
-create trigger op_append_only before update or delete on coordinator.op
-  for each row execute function coordinator.append_only()"""
-    )
-    op.execute(
-        """
-create function coordinator.make_day(day date) returns text[] language plpgsql set lock_timeout = '2s' as $$
-declare
-  first bigint := extract(epoch from day::timestamp) * 1000;
-  last bigint := extract(epoch from (day + 1)::timestamp) * 1000;
-  bounds text[];
-  parent text;
-  leaf text;
-  made text[] := '{}';
-begin
-  perform pg_advisory_xact_lock(7165068069472137844);
-  foreach parent in array array['half', 'op'] loop
-    leaf := parent || '_' || to_char(day, 'YYYYMMDD');
-    continue when to_regclass('coordinator.' || leaf) is not null
-      or exists (select from coordinator.retention r where r.table_name = parent and day < r.kept_from);
-    bounds := case parent
-      when 'half' then array[(first - 1704067200000 << 22)::text, (last - 1704067200000 << 22)::text]
-      else array[rpad(lpad(to_hex(first), 12, '0'), 32, '0'), rpad(lpad(to_hex(last), 12, '0'), 32, '0')] end;
-    execute format('create table coordinator.%I (like coordinator.%I including all)', leaf, parent);
-    execute format('alter table coordinator.%I attach partition coordinator.%I for values from (%L) to (%L)',
-                   parent, leaf, bounds[1], bounds[2]);
-    made := made || leaf;
-  end loop;
-  return made;
-end $$"""
-    )
-    op.execute(
-        """
-create function coordinator.elsewhere(half_id bigint) returns bytea language plpgsql as $$
-begin
-  raise exception 'a half of another day' using errcode = 'CO003',
-    constraint = to_char(to_timestamp(((half_id >> 22) + 1704067200000) / 1000) at time zone 'UTC', 'YYYYMMDD');
-end $$"""
-    )
-    op.execute(
-        """
-create function coordinator.refuse(code text, why text) returns int4 language plpgsql as $$
-begin
-  raise exception '%', why using errcode = code;
-end $$"""
-    )
-    op.execute(
-        """
-create function coordinator.remember_removed() returns trigger language plpgsql as $$
-begin
-  if tg_table_name = 'address' then
-    insert into coordinator.removed_address (id, name, origin) values (old.id, old.name, old.origin);
-  else
-    insert into coordinator.removed_group (id, address_id, name, lasting)
-    values (old.id, old.address_id, old.name, old.instance_id is null and old.name <> '');
-  end if;
-  return null;
-end $$"""
-    )
-    op.execute(
-        """
-create trigger address_removed after delete on coordinator.address
-  for each row execute function coordinator.remember_removed()"""
-    )
-    op.execute(
-        """
-create trigger consumer_group_removed after delete on coordinator.consumer_group
-  for each row execute function coordinator.remember_removed()"""
-    )
-    op.execute(
-        """
-create view coordinator.outcome as
-  select id as txn_id, decision as outcome, reason, posted, coalesce(cardinality(half_ids), 0) as retired,
-         decided_at, instance_id
-    from coordinator.op where decision in ('commit', 'rollback')
-  union all
-  select t.id, 'undecided', null, t.posted, t.retired, null, t.instance_id
-    from coordinator.txn t where not exists (select from coordinator.op o where o.id = t.id)"""
-    )
-    # The name of this store, for as long as it lives.
-    op.execute("insert into coordinator.store_identity default values")
-
 
 def downgrade() -> None:
     op.execute("drop view coordinator.outcome")
     for table in (
         "sole_connection",
         "retention",
-        "batch_mark",
-        "heartbeat",
         "instance",
         "txn",
         "message_group",

@@ -14,7 +14,7 @@ import typer
 from coordinator.commands.administration import Config, DatabaseUrl, DataDir, database, fail
 
 if TYPE_CHECKING:
-    from spark.books import BookDescription
+    from spark.books.description import BookDescription
     from spark.period import Period
     from spark.results import Findings
 
@@ -63,27 +63,11 @@ def reconcile(
     Exit status: 0 clean, 1 findings at or above --fail-on, 2 it could not run, 130 interrupted (Ctrl-C).
     """
     with _interrupted_by_name():
-        try:
-            url = database(config, database_url, data_dir)
-        except typer.Exit:
-            # said already; here 1 means findings
-            raise typer.Exit(2) from None
+        url = _url(config, database_url, data_dir)
         if not re.fullmatch(r"[1-9]\d*[mg]", memory):
             fail(f"--memory: {memory!r}; expected a number and m or g, such as 2g", 2)
         period = _period(since, until)
-
-        # Spark is slow to import: after the cheap refusals
-        from spark.books import BookError, describe
-        from spark.reconcile import OutputUnusable, prepare_output
-
-        try:
-            books = [describe(path) for path in book or []]
-            if len({description.name for description in books}) < len(books):
-                fail("--book: two books have the same name", 2)
-            prepare_output(out)
-            _check_store(url)
-        except (BookError, OutputUnusable) as error:
-            fail(str(error), 2)
+        books = _prepared(book or [], out, url)
         found = _compared(master, memory, url, period, books, out, fail_on)
         counts = ", ".join(f"{count:,} {kind}" for kind, count in sorted(found.by_kind.items()))
         typer.echo(f"{found.total:,} findings{': ' if counts else ''}{counts}; report: {out / 'report.html'}")
@@ -98,6 +82,14 @@ def _interrupted_by_name() -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         fail("interrupted", 130)
+
+
+def _url(config: Path | None, database_url: str | None, data_dir: Path | None) -> str:
+    """The store's URL; ends the command where there is none, with 2: here 1 means findings."""
+    try:
+        return database(config, database_url, data_dir)
+    except typer.Exit:
+        raise typer.Exit(2) from None
 
 
 def _period(since: str | None, until: str | None) -> Period:
@@ -122,6 +114,23 @@ def _period(since: str | None, until: str | None) -> Period:
         fail(f"--since, --until: {error}", 2)
 
 
+def _prepared(files: list[Path], out: Path, url: str) -> list[BookDescription]:
+    """The books; ends the command where one, the output folder or the store cannot be used."""
+    # Spark takes seconds to import: after the refusals that need none of it.
+    from spark.books.description import BookError, describe
+    from spark.reconcile import OutputUnusable, prepare_output
+
+    try:
+        books = [describe(path) for path in files]
+        if len({description.name for description in books}) < len(books):
+            fail("--book: two books have the same name", 2)
+        prepare_output(out)
+        _check_store(url)
+    except (BookError, OutputUnusable) as error:
+        fail(str(error), 2)
+    return books
+
+
 def _compared(
     master: str, memory: str, url: str, period: Period, books: list[BookDescription], out: Path, fail_on: str
 ) -> Findings:
@@ -130,7 +139,7 @@ def _compared(
     from pyspark.errors import PySparkException
 
     from coordinator.version import VERSION
-    from spark.books import BookError
+    from spark.books.description import BookError
     from spark.progress import ProgressBar
     from spark.reconcile import STAGES
     from spark.reconcile import reconcile as run_reconciliation

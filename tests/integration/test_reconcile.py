@@ -20,7 +20,7 @@ import psycopg
 import pyarrow.parquet as pq
 import pytest
 
-from spark.books import describe
+from spark.books.description import describe
 from spark.period import BEGINNING, END, Period
 from spark.reconcile import STAGES, OutputUnusable, prepare_output, reconcile
 from spark.schemas import FINDING
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from spark.books import BookDescription
+    from spark.books.description import BookDescription
     from spark.report import Run
 
 ROOT = Path(__file__).parent.parent.parent

@@ -13,17 +13,10 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
 from spark import ledger
-from spark.books import (
-    BookDescription,
-    BookError,
-    book_findings,
-    describe,
-    open_book,
-    pick,
-    picked_columns,
-    sent,
-    unreadable,
-)
+from spark.books.comparison import book_findings
+from spark.books.description import BookDescription, BookError, describe
+from spark.books.messages import pick, picked_columns, sent
+from spark.books.rows import open_book, unreadable
 from spark.period import Period
 from tests.fix_store_rows import NOW, StoreRows, encode_message
 
@@ -93,58 +86,82 @@ class Shop:
     def fill(self) -> Shop:
         """Every case that must be found, and every one that must not."""
         for _ in range(3):
-            key = self._key()
-            self.row(key)
-            self.committed(key)
-            # numbers are compared by value, whatever their notation
-            key = self._key()
-            self.row(key, amount=Decimal("12.00"))
-            self.committed(key, "12")
-            # R20
-            self.row(self._key())
-            self.expect("lost-message")
-            key = self._key()
-            self.row(key)
-            txn, _ = self.undecided(key, decision="rollback")
-            self.expect("lost-message", txn)
-            # R21
-            txn, half = self.committed(self._key())
-            self.expect("phantom-message", txn, half)
-            key = self._key()
-            self.row(key, "cancelled")
-            txn, half = self.committed(key)
-            self.expect("phantom-message", txn, half)
-            # R22
-            for status in ("paid", "cancelled"):
-                key = self._key()
-                self.row(key, status)
-                txn, _ = self.undecided(key)
-                self.expect("undecided-but-known", txn)
-            # undecided on both sides, rolled back on both sides
-            key = self._key()
-            self.row(key, "new")
-            self.undecided(key)
-            key = self._key()
-            self.row(key, "cancelled")
-            self.undecided(key, decision="rollback")
-            # R23
-            for amount in (12.51, "twelve", None):
-                key = self._key()
-                self.row(key)
-                txn, half = self.committed(key, amount)
-                self.expect("different-content", txn, half)
-            key = self._key()
-            self.row(key, amount=None)
-            self.committed(key, None)
-            # R25: what is younger than the grace
-            self.row(self._key(), at=NOW - timedelta(minutes=1))
-            self.committed(self._key(), at=NOW - timedelta(minutes=1))
-            key = self._key()
-            self.row(key, "cancelled", at=NOW - timedelta(minutes=1))
-            self.committed(key)
+            self._agree()
+            self._lost()
+            self._phantom()
+            self._undecided()
+            self._different()
+            self._too_young()
             # other addresses are not of this book
             self.store.committed([self.other], AT, messages=[self._message(self._key())])
-        # R25: keys that cannot be used, each listed
+        self._rows_that_cannot_be_used()
+        self._messages_that_cannot_be_used()
+        return self
+
+    def _agree(self) -> None:
+        key = self._key()
+        self.row(key)
+        self.committed(key)
+        # numbers are compared by value, whatever their notation
+        key = self._key()
+        self.row(key, amount=Decimal("12.00"))
+        self.committed(key, "12")
+        # undecided on both sides, rolled back on both sides
+        key = self._key()
+        self.row(key, "new")
+        self.undecided(key)
+        key = self._key()
+        self.row(key, "cancelled")
+        self.undecided(key, decision="rollback")
+
+    def _lost(self) -> None:
+        """R20."""
+        self.row(self._key())
+        self.expect("lost-message")
+        key = self._key()
+        self.row(key)
+        txn, _ = self.undecided(key, decision="rollback")
+        self.expect("lost-message", txn)
+
+    def _phantom(self) -> None:
+        """R21."""
+        txn, half = self.committed(self._key())
+        self.expect("phantom-message", txn, half)
+        key = self._key()
+        self.row(key, "cancelled")
+        txn, half = self.committed(key)
+        self.expect("phantom-message", txn, half)
+
+    def _undecided(self) -> None:
+        """R22."""
+        for status in ("paid", "cancelled"):
+            key = self._key()
+            self.row(key, status)
+            txn, _ = self.undecided(key)
+            self.expect("undecided-but-known", txn)
+
+    def _different(self) -> None:
+        """R23."""
+        for amount in (12.51, "twelve", None):
+            key = self._key()
+            self.row(key)
+            txn, half = self.committed(key, amount)
+            self.expect("different-content", txn, half)
+        key = self._key()
+        self.row(key, amount=None)
+        self.committed(key, None)
+
+    def _too_young(self) -> None:
+        """R25: younger than the grace."""
+        at = NOW - timedelta(minutes=1)
+        self.row(self._key(), at=at)
+        self.committed(self._key(), at=at)
+        key = self._key()
+        self.row(key, "cancelled", at=at)
+        self.committed(key)
+
+    def _rows_that_cannot_be_used(self) -> None:
+        """R25: each is listed."""
         self.row(None)
         self.expect("null-key")
         self.row(self._key(), at=None)
@@ -154,6 +171,9 @@ class Shop:
         self.row(key, "new")
         self.committed(key)
         self.expect("repeated-key")
+
+    def _messages_that_cannot_be_used(self) -> None:
+        """R25: each is listed."""
         txn, half = self.committed(None)
         self.expect("null-key", txn, half)
         txn = self.store.uuid_v7(AT)
@@ -165,7 +185,6 @@ class Shop:
         self.committed(key)
         txn, half = self.committed(key)
         self.expect("repeated-key", txn, half)
-        return self
 
 
 def describe_text(folder: Path, text: str) -> BookDescription:
@@ -179,8 +198,9 @@ def compare(spark: SparkSession, shop: Shop, description: BookDescription, perio
     book = open_book(spark, description)
     decided = ledger.decisions(tables["op"])
     stated = ledger.states(tables["half"], decided, tables["txn"], period)
-    messages = tables["half"].where(f"address_id = {shop.orders}").select(*picked_columns(book))
-    marks = ledger.named(sent(book, pick(book, messages), stated, decided, tables["txn"]), tables["address"])
+    messages = tables["half"].where(f"address_id = {shop.orders}").select(*picked_columns(description))
+    marks = sent(description, pick(description, messages), stated, decided, tables["txn"])
+    marks = ledger.named(marks, tables["address"])
     return book_findings(book, marks.cache(), period, NOW).collect()
 
 

@@ -33,7 +33,6 @@ LONG_FILES = frozenset(
         "coordinator/transactions.py",
         "links/connection.py",
         "links/reactor.py",
-        "spark/books.py",
         "store/commit/batch.py",
         "store/embedded.py",
         "store/queries.py",
@@ -42,16 +41,8 @@ LONG_FILES = frozenset(
 )
 LONG_FUNCTIONS = frozenset(
     {
-        "alembic/versions/0001_the_store.py:upgrade",
-        "coordinator/commands/reconcile.py:reconcile",
         "links/source.py:attach_source",
-        "spark/books.py:_unusable",
-        "spark/books.py:book_findings",
-        "spark/ledger.py:pairs",
-        "spark/metrics.py:measure",
-        "spark/reconcile.py:reconcile",
         "store/commit/batch.py:parts",
-        "tests/unit/test_books.py:fill",
     }
 )
 

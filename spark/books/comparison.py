@@ -1,0 +1,214 @@
+"""A book and the coordinator held against each other: lost, phantom, undecided and different messages (R20 to R23)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from functools import reduce
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as f
+from pyspark.sql.types import (
+    BooleanType,
+    DataType,
+    DateType,
+    DecimalType,
+    IntegralType,
+    NumericType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from spark.books.description import BookDescription, ComparedPair
+from spark.books.rows import Book
+from spark.books.unusable import unusable_messages, unusable_rows
+from spark.finding import HALF, TRANSACTION, finding
+from spark.period import Period
+
+_ONLY_ITS_CLIENT: Final = (
+    "let its client commit it: nobody else can; if the client is gone, it rolls back by itself, and the message is to"
+    " be posted again from the book's row"
+)
+
+
+def book_findings(book: Book, marks: DataFrame, period: Period, seen_at: datetime) -> DataFrame:
+    """Everything in which the book and the coordinator differ. ``marks`` is what :func:`spark.books.messages.sent`
+    gives, with ``address`` (a name)."""
+    in_period = (f.col("at") >= f.lit(period.since)) & (f.col("at") < f.lit(period.until))
+    rows = book.rows.withColumn("judged_row", in_period)
+    keyed_rows = _rows_by_key(rows, len(book.description.equal))
+    keyed_marks = marks.where(f.col("problem").isNull() & f.col("key").isNotNull())
+    comparison = _Comparison(
+        description=book.description,
+        settled=f.lit(seen_at - book.description.grace),
+        seen_at=seen_at,
+        rows=keyed_rows,
+        marks=keyed_marks,
+    )
+    found = [comparison.lost(), comparison.undecided(), comparison.phantom()]
+    found += [
+        comparison.different(place, pair, spark_type)
+        for place, (pair, spark_type) in enumerate(zip(book.description.equal, book.types, strict=True))
+    ]
+    found += unusable_rows(book.name, rows, keyed_rows, seen_at)
+    found += unusable_messages(book.description, marks, seen_at)
+    return reduce(DataFrame.unionByName, found)
+
+
+def _rows_by_key(rows: DataFrame, pairs: int) -> DataFrame:
+    """Of the usable rows: ``key, rows`` (how many), ``judged_row, at, book_committed, book_rolled_back,
+    compared_<n>``."""
+    return (
+        rows.where(f.col("problem").isNull() & f.col("key").isNotNull())
+        .groupBy("key")
+        .agg(
+            f.count("*").alias("rows"),
+            f.bool_or("judged_row").alias("judged_row"),
+            f.min("at").alias("at"),
+            # of a repeated key any row that says so counts: it is listed as repeated besides
+            f.bool_or(f.col("state") == "committed").alias("book_committed"),
+            f.bool_or(f.col("state") == "rolled-back").alias("book_rolled_back"),
+            *(f.min(f"compared_{place}").alias(f"compared_{place}") for place in range(pairs)),
+        )
+    )
+
+
+def _marks_by_key(marks: DataFrame) -> DataFrame:
+    """``key, committed, undecided_txn, rolled_back_txn, undecided_address, undecided_plain``: of each key's
+    transactions, whether one is committed, and one of those that are not."""
+    undecided = f.col("state").isin("undecided", "unknown")
+    return marks.groupBy("key").agg(
+        f.bool_or(f.col("state") == "committed").alias("committed"),
+        f.max(f.when(undecided, f.col("txn_id"))).alias("undecided_txn"),
+        f.max(f.when(f.col("state") == "rolled-back", f.col("txn_id"))).alias("rolled_back_txn"),
+        f.max(f.when(undecided, f.col("address"))).alias("undecided_address"),
+        f.coalesce(f.bool_and(f.when(undecided, f.col("plain"))), f.lit(False)).alias("undecided_plain"),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Comparison:
+    """``rows``: of :func:`_rows_by_key`. ``marks``: those with a key. Nothing younger than ``settled`` is judged."""
+
+    description: BookDescription
+    settled: Column
+    seen_at: datetime
+    rows: DataFrame
+    marks: DataFrame
+
+    def _judged_rows(self) -> DataFrame:
+        """The book's rows, each with what the coordinator knows under its key."""
+        beside = self.rows.join(_marks_by_key(self.marks), "key", "left")
+        return beside.where(f.col("judged_row") & (f.col("at") <= self.settled))
+
+    def _judged_messages(self) -> DataFrame:
+        """The committed messages, each with what the book says under its key."""
+        committed = (f.col("state") == "committed") & f.col("half_id").isNotNull()
+        judged = self.marks.where(committed & f.col("judged") & (f.col("decided_at") <= self.settled))
+        return judged.join(self.rows.drop("judged_row"), "key", "left")
+
+    def _said(self, text: str, *columns: Column) -> Column:
+        prefix = f.format_string(f"book {self.description.name}, key %s: ", f.col("key"))
+        return f.concat(prefix, f.format_string(text, *columns) if columns else f.lit(text))
+
+    def lost(self) -> DataFrame:
+        """R20: committed in the book, and neither committed nor undecided here."""
+        not_sent = ~f.coalesce("committed", f.lit(False)) & f.col("undecided_txn").isNull()
+        addresses = self.description.addresses
+        about = {
+            "txn_id": f.col("key") if self.description.by_txn_id else f.col("rolled_back_txn"),
+            "address": f.lit(addresses[0] if len(addresses) == 1 else None),
+        }
+        return finding(
+            self._judged_rows().where(f.col("book_committed") & not_sent).withColumns(about),
+            kind="lost-message",
+            severity="error",
+            seen_at=self.seen_at,
+            about=TRANSACTION,
+            detail=self._said(
+                "the book says committed, the coordinator %s",
+                f.when(f.col("rolled_back_txn").isNotNull(), "rolled it back").otherwise("knows nothing of it"),
+            ),
+            suggested_repair="post the message again from the book's row",
+        )
+
+    def undecided(self) -> DataFrame:
+        """R22: decided in the book, undecided here."""
+        rows = self._judged_rows().where(
+            f.col("undecided_txn").isNotNull()
+            & ~f.coalesce("committed", f.lit(False))
+            & (f.col("book_committed") != f.col("book_rolled_back"))
+        )
+        decision = f.when(f.col("book_committed"), "commit").otherwise("rollback")
+        resolve = f.format_string(
+            'coordinator resolve %s --%s --reason "as the book says"', f.col("undecided_txn"), decision
+        )
+        return finding(
+            rows.withColumns({"txn_id": f.col("undecided_txn"), "address": f.col("undecided_address")}),
+            kind="undecided-but-known",
+            severity="warning",
+            seen_at=self.seen_at,
+            about=TRANSACTION,
+            detail=self._said(
+                "undecided here, the book says %s",
+                f.when(f.col("book_committed"), "committed").otherwise("rolled back"),
+            ),
+            suggested_repair=f.when(f.col("book_committed") & f.col("undecided_plain"), _ONLY_ITS_CLIENT).otherwise(
+                resolve
+            ),
+        )
+
+    def phantom(self) -> DataFrame:
+        """R21: committed here, and rolled back in the book or not in it."""
+        rolled_back = f.col("book_rolled_back") & ~f.col("book_committed") & (f.col("at") <= self.settled)
+        return finding(
+            self._judged_messages().where(f.col("rows").isNull() | rolled_back),
+            kind="phantom-message",
+            severity="error",
+            seen_at=self.seen_at,
+            about=HALF,
+            detail=self._said(
+                "the coordinator committed it, the book %s",
+                f.when(f.col("rows").isNull(), "has no row").otherwise("says rolled back"),
+            ),
+            suggested_repair="tell the consumers of the address, or write the row that is missing",
+        )
+
+    def different(self, place: int, pair: ComparedPair, spark_type: DataType) -> DataFrame:
+        """R23: committed on both sides, and the compared pair number ``place`` differs."""
+        in_book, in_message = f.col(f"compared_{place}"), f.element_at("picked", place + 1)
+        known = f.col("book_committed") & (f.col("rows") == 1) & (f.col("at") <= self.settled)
+        return finding(
+            self._judged_messages().where(known & ~_equal(in_book, in_message, spark_type)),
+            kind="different-content",
+            severity="error",
+            seen_at=self.seen_at,
+            about=HALF,
+            detail=self._said(
+                f"{_escaped(pair.column)} is %s in the book, {_escaped(pair.message)} is %s in the message",
+                f.coalesce(in_book.cast("string"), f.lit("null")),
+                f.coalesce(in_message, f.lit("missing")),
+            ),
+            suggested_repair="find out which is right; post a correction, or correct the row",
+        )
+
+
+def _escaped(text: str) -> str:
+    """``text`` inside a format string of Java's."""
+    return text.replace("%", "%%")
+
+
+def _equal(in_book: Column, in_message: Column, spark_type: DataType) -> Column:
+    """Is the message's text the book's value? Numbers by value, whatever their notation; what does not parse is not
+    equal."""
+    if isinstance(spark_type, DecimalType | IntegralType):
+        exact = "decimal(38,18)"
+        parsed = in_message.try_cast(exact)
+        equal = in_book.try_cast(exact).eqNullSafe(parsed)
+    elif isinstance(spark_type, NumericType | BooleanType | DateType | TimestampType | TimestampNTZType):
+        parsed = in_message.try_cast(spark_type)
+        equal = in_book.eqNullSafe(parsed)
+    else:
+        return in_book.cast("string").eqNullSafe(in_message)
+    return equal & (in_message.isNull() == parsed.isNull())

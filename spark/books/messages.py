@@ -1,0 +1,116 @@
+"""The messages that a book is compared with: their keys and values, and what became of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+from pyspark.sql.pandas.functions import arrow_udf
+
+from spark.messages import MessageUnreadable, Selector, decode, selector
+
+if TYPE_CHECKING:
+    from spark.books.description import BookDescription
+
+
+def picked_columns(book: BookDescription) -> tuple[str, ...]:
+    """The columns of ``half`` that :func:`pick` needs: not the message, where only the txn-id counts."""
+    return ("id",) if _by_txn_alone(book) else ("id", "message")
+
+
+def _by_txn_alone(book: BookDescription) -> bool:
+    """Whether what the messages say does not matter."""
+    return book.by_txn_id and not book.equal
+
+
+def pick(book: BookDescription, messages: DataFrame) -> DataFrame:
+    """From the halves of the book's addresses (``picked_columns``): ``half_id, problem, key, picked``, a text per
+    compared pair."""
+    if _by_txn_alone(book):
+        return messages.select(
+            f.col("id").alias("half_id"),
+            f.lit(None).cast("string").alias("problem"),
+            f.lit(None).cast("string").alias("key"),
+            f.array().cast("array<string>").alias("picked"),
+        )
+    key = None if book.by_txn_id else book.message_key
+    # its kind comes from the annotations of the function, as PySpark prefers; its stubs know only the other way
+    picking = arrow_udf(_picker(key, [pair.message for pair in book.equal]), _PICKED)  # type: ignore[call-overload]
+    return messages.select(f.col("id").alias("half_id"), picking("message").alias("found")).select("half_id", "found.*")
+
+
+_PICKED: Final = "struct<problem: string, key: string, picked: array<string>>"
+
+
+def _picker(key: str | None, pairs: list[str]) -> Callable[[pa.Array], pa.Array]:
+    """A function from messages to ``_PICKED``, for Spark's Arrow workers (which need no pandas, as ``mapInArrow``
+    does)."""
+
+    def run(messages: pa.Array) -> pa.Array:
+        select_key = selector(key) if key is not None else None
+        selectors = [selector(pair) for pair in pairs]
+        rows = [_picked(message.as_py(), select_key, selectors) for message in messages]
+        problems, keys, values = zip(*rows, strict=True) if rows else ((), (), ())
+        return pa.StructArray.from_arrays(
+            [pa.array(problems, pa.string()), pa.array(keys, pa.string()), pa.array(values, pa.list_(pa.string()))],
+            names=["problem", "key", "picked"],
+        )
+
+    return run
+
+
+def _picked(
+    message: bytes, select_key: Selector | None, selectors: list[Selector]
+) -> tuple[str | None, str | None, list[str | None]]:
+    """What is wrong with the key, the key, and the compared values of one message."""
+    try:
+        decoded = decode(message)
+        key = select_key(decoded) if select_key is not None else None
+    except MessageUnreadable as error:
+        return str(error), None, [f"unreadable: {error}"] * len(selectors)
+    values: list[str | None] = []
+    for select in selectors:
+        try:
+            values.append(select(decoded))
+        except MessageUnreadable as error:
+            # differs from whatever is in the column, and says why
+            values.append(f"unreadable: {error}")
+    return None, key, values
+
+
+def sent(book: BookDescription, picked: DataFrame, stated: DataFrame, decided: DataFrame, txn: DataFrame) -> DataFrame:
+    """What the coordinator knows under the book's kind of key.
+
+    ``key, problem, half_id, txn_id, address_id, state, judged, decided_at, plain, picked``; ``plain``: undecided, and
+    none of it is in the store before its client commits it; ``picked`` is what :func:`pick`
+    gave. For txn-ids also transactions that left no half at the book's addresses, with ``half_id`` null.
+    """
+    known = stated.select("half_id", "txn_id", "address_id", "state", "judged", "decided_at")
+    of_halves = picked.join(known, "half_id").withColumn("plain", f.lit(False))
+    if not book.by_txn_id:
+        return of_halves
+    of_halves = of_halves.withColumns({"key": f.col("txn_id"), "problem": f.lit(None).cast("string")})
+    none = {"problem": "string", "half_id": "bigint", "address_id": "int", "picked": "array<string>"}
+    of_transactions = decided.select(
+        f.col("txn_id").alias("key"),
+        "txn_id",
+        f.when(f.col("commits") > 0, "committed").otherwise("rolled-back").alias("state"),
+        "decided_at",
+        f.lit(False).alias("plain"),
+    ).unionByName(
+        txn.join(decided, f.col("id") == f.col("txn_id"), "left_anti").select(
+            f.col("id").alias("key"),
+            f.col("id").alias("txn_id"),
+            f.lit("undecided").alias("state"),
+            f.lit(None).cast("timestamp").alias("decided_at"),
+            f.col("producer_group").isNull().alias("plain"),
+        )
+    )
+    return of_halves.unionByName(
+        of_transactions.select(
+            "*", f.lit(False).alias("judged"), *(f.lit(None).cast(kind).alias(name) for name, kind in none.items())
+        )
+    )

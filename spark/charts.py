@@ -101,8 +101,8 @@ def _counts(axes: Axes, axis: str = "y") -> None:
 
 
 def _times(axes: Axes, moments: Sequence[datetime], width: timedelta) -> None:
-    """``moments`` are where the points of ``width`` begin; for a few of them the axis shows what is around them too,
-    as it would otherwise show years around a single one."""
+    """``moments`` are where points of ``width`` begin. Around a few points the axis has a margin of ours: its own would
+    be years around a single one."""
     first, last = min(moments), max(moments) + width
     margin = max(width * _LEAST_POINTS - (last - first), width) / 2
     axes.set_xlim(first - margin, last + margin)  # type: ignore[arg-type]

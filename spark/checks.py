@@ -17,7 +17,7 @@ from spark.ledger import ACCOUNTED
 
 #: How late a check, or the decision of a transaction past its timeout, may be before it counts as overdue.
 OVERDUE_AFTER: Final = timedelta(minutes=2)
-#: How long the entries of a group that was removed may be there still.
+#: For how long the store may still have entries of a group that was removed.
 SWEPT_AFTER: Final = timedelta(hours=1)
 
 
@@ -37,7 +37,7 @@ def _age(moment: Column, seen_at: datetime) -> Column:
 
 
 def overdue(transactions: DataFrame, seen_at: datetime) -> DataFrame:
-    """R10: undecided transactions that nobody asks any more.
+    """R10: undecided transactions past their time.
 
     Checkable ones whose check, or whose decision after the timeout with no check sent, is more than ``OVERDUE_AFTER``
     late; and those with stored halves that are neither decided nor listed as undecided, at once: no coordinator knows
@@ -72,7 +72,7 @@ def overdue(transactions: DataFrame, seen_at: datetime) -> DataFrame:
             about=TRANSACTION,
             detail=f.format_string(
                 "declared %s ago; %d halves are stored, there is no op, and it is not listed as undecided:"
-                " nobody will decide it",
+                " no instance will decide it",
                 _age(f.col("declared_at"), seen_at),
                 f.col("halves"),
             ),
@@ -145,7 +145,7 @@ def lost_delivery(pairs: DataFrame, seen_at: datetime) -> DataFrame:
 
 
 def orphan_entry(pairs: DataFrame, consumer_group: DataFrame, removed_group: DataFrame, seen_at: datetime) -> DataFrame:
-    """R13: an entry of a group that is gone: nobody will get it, and after ``SWEPT_AFTER`` it should be swept."""
+    """R13: an entry of a group that is gone: no consumer can get it, and it should be swept after ``SWEPT_AFTER``."""
     just_removed = removed_group.where(f.col("removed_at") > f.lit(seen_at - SWEPT_AFTER))
     owned = consumer_group.select(f.col("id").alias("group_id")).unionByName(
         just_removed.select(f.col("id").alias("group_id"))

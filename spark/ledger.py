@@ -33,10 +33,10 @@ ACCOUNTED: Final = ("accepted", "dead_lettered", "expired", "purged", "ready", "
 #: The sums of :func:`balance`.
 BALANCE: Final = ("posted", "committed", "rolled_back", "undecided", "unknown", "expected", *ACCOUNTED)
 
-#: A coordinator may learn this much later than PostgreSQL that a group was added to an address that it knows.
+#: A coordinator that knows an address may learn of its new groups this much later than PostgreSQL.
 GROUP_SETTLING: Final = timedelta(seconds=10)
 
-# how far a half id must be shifted to be milliseconds, from the one place that knows
+# the bits of a half id below its milliseconds, as store.ids makes them
 _TIME_SHIFT: Final = id_at(moment_of(0) + timedelta(milliseconds=1)).bit_length() - 1
 
 
@@ -71,8 +71,8 @@ def states(half: DataFrame, decided: DataFrame, txn: DataFrame, period: Period) 
     """Each half with what became of its transaction.
 
     ``half_id, txn_id, address_id, posted_at, judged, state, decided_at, commits, rollbacks``; state is ``committed``,
-    ``rolled-back``, ``undecided``, or ``unknown``: neither decided nor listed as undecided, so that nobody will ever
-    decide it. A half posted outside a transaction is committed by being stored.
+    ``rolled-back``, ``undecided``, or ``unknown``: neither decided nor listed as undecided, so that no
+    instance will ever decide it. A half posted outside a transaction is committed by being stored.
     """
     known = txn.select(f.col("id").alias("txn_id"), f.lit(True).alias("listed"))
     return (

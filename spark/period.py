@@ -39,7 +39,7 @@ class Period:
     """``since`` <= declared (or posted outside a transaction) < ``until``; both aware.
 
     ``reach`` is how far before ``since`` messages are read although they are not judged: the longest *grace* of the
-    books, whose rows of the period may have had their message that much earlier.
+    books, as the message of a row in the period may be that much older than ``since``.
     """
 
     since: datetime = BEGINNING

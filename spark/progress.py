@@ -26,7 +26,7 @@ class Steps(Protocol):
         """``count`` rows so far, in all."""
 
     def warn(self, text: str) -> None:
-        """Something that a person should know at once."""
+        """Shown to the user at once."""
 
 
 class ProgressBar(AbstractContextManager["ProgressBar"]):

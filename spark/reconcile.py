@@ -49,13 +49,13 @@ _KEPT: Final = StorageLevel.DISK_ONLY
 
 #: Rows that a task sorts and joins in a few dozen megabytes.
 _ROWS_PER_TASK: Final = 100_000
-#: From here on compiled plans are faster by more than they take to compile.
+#: From this many rows on compiled plans save more time than it takes to compile them.
 _ROWS_TO_COMPILE_FOR: Final = 500_000
 
 #: How far around the period a book's messages are looked for, where its grace is shorter.
 _LEAST_REACH: Final = timedelta(hours=1)
 
-#: Stages that a run without books tells of; each book adds two.
+#: Stages of a run without books; each book adds two.
 STAGES: Final = len(_COLUMNS) + 5
 
 
@@ -91,8 +91,8 @@ def credentials_file(url: str) -> Iterator[Path]:
 
 @dataclass(frozen=True, kw_only=True)
 class Store:
-    """The store's tables as of one snapshot. ``credentials`` is the file for the tasks, or none where they have the
-    variable."""
+    """The store's tables as of one snapshot. ``credentials`` is the file with the URL for the tasks; none: they take it
+    from their environment."""
 
     spark: SparkSession
     snapshot: Snapshot
@@ -132,7 +132,7 @@ def reconcile(
     """
     began = time.monotonic()
     opened = [open_book(spark, description) for description in books]
-    # with books, messages are read beyond the period too, as a row and its message are not of the same moment
+    # with books, messages are read beyond the period too: a row and its message are not of the same moment
     graces = [max(book.description.grace, _LEAST_REACH) for book in opened]
     period = replace(period, reach=max(graces, default=timedelta(0)))
     with _keeping() as keep:
@@ -276,8 +276,7 @@ def _measured(sides: _Sides, seen_at: datetime) -> Metrics:
 
 
 def _fit(spark: SparkSession, rows: int) -> None:
-    """Plans that suit the number of rows: for a small store, the time goes into tasks and into compiling, not into
-    rows."""
+    """Choose plans for the number of rows: a small store takes its time for starting tasks and for compiling."""
     partitions = max(spark.sparkContext.defaultParallelism, rows // _ROWS_PER_TASK)
     spark.conf.set("spark.sql.shuffle.partitions", partitions)
     spark.conf.set("spark.sql.codegen.wholeStage", rows >= _ROWS_TO_COMPILE_FOR)

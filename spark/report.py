@@ -47,7 +47,7 @@ KINDS: Final = {
     ),
     "orphan-entry": KindText(
         title="Kept for a group that is gone",
-        meaning="A message waits in a consumer group that was removed; nobody will ever get it from there.",
+        meaning="A message waits in a consumer group that was removed; no consumer can get it there.",
     ),
     "double-delivery": KindText(
         title="Delivered twice", meaning="A message was finished with twice in one consumer group."
@@ -60,7 +60,7 @@ KINDS: Final = {
         meaning="Posted and decided, or committed and delivered, do not add up for an address and hour.",
     ),
     "overdue": KindText(
-        title="Undecided, and nobody asks", meaning="A transaction that should have been checked or decided by now."
+        title="Undecided past its time", meaning="A transaction that should have been checked or decided by now."
     ),
     "lost-message": KindText(
         title="In the book, not sent",
@@ -171,7 +171,7 @@ def render(run: Run) -> str:
 
 
 def _columns(shown: list[Finding]) -> tuple[str, ...]:
-    """Of the columns that name what a finding is about, those that any of these has."""
+    """The columns that say what a finding is about, and of which one of these has a value."""
     return tuple(
         name
         for name in ("address", "consumer_group", "txn_id", "half_id")

@@ -103,7 +103,7 @@ TABLES: Final = MappingProxyType(
     }
 )
 
-#: A row of every check's answer (rules/reconciliation, Checks). ``seen_at`` is the moment of the snapshot.
+#: A finding (docs/explanation/reconciliation.md). ``seen_at`` is the moment of the snapshot.
 FINDING: Final = StructType(
     [
         StructField("kind", StringType(), False),

@@ -114,7 +114,7 @@ def _environment(home: Path) -> Iterator[None]:
         known = os.environ.get("PYTHONPATH")
         wanted = {
             "JAVA_HOME": folder,
-            # of the executors, which may be elsewhere: as the user says
+            # the Python of the executors, which may be on other machines: the user may choose it
             "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),
             "PYSPARK_DRIVER_PYTHON": sys.executable,
             # the tasks import this package, also when it runs from a checkout
@@ -197,7 +197,7 @@ def open_session(
     home = java_home()
     _quiet()
     with _environment(home), warnings.catch_warnings():
-        # pyspark speaks of its own next releases; nothing that a user of ours can do
+        # PySpark warns of its own next releases: our users can do nothing about that
         warnings.simplefilter("ignore", category=FutureWarning)
         warnings.simplefilter("ignore", category=DeprecationWarning)
         builder = SparkSession.builder
@@ -206,7 +206,7 @@ def open_session(
             builder = builder.config(name, value)
             conf.set(name, value)
         if SparkContext._gateway is None:
-            # A Ctrl-C is for us alone: Java and its Python workers are in a session of their own, and end when we say.
+            # Only this process takes a Ctrl-C: Java and its Python workers have a session of their own; we end them.
             gateway = launch_gateway(  # type: ignore[no-untyped-call]
                 conf, popen_kwargs={"start_new_session": True}
             )
@@ -221,7 +221,7 @@ def running_session(master: str, *, memory: str) -> Iterator[SparkSession]:
     """A session as :func:`open_session` gives it, for the main thread; after the block its Java has ended, whatever
     happened in it."""
     try:
-        # PySpark cannot be interrupted while it starts Java: it would forget the process, and a folder
+        # PySpark must not be interrupted while it starts Java: it would leave the process and a folder behind
         with _interrupted_later():
             session = open_session(master, memory=memory)
         yield session
@@ -265,7 +265,7 @@ def _quiet() -> None:
     for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
         PySparkLogger.getLogger(name).disabled = True
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
-    # of an interrupted call it speaks by the root logger
+    # Py4J logs an interrupted call by the root logger
     logging.getLogger().addFilter(_is_not_py4j)
 
 

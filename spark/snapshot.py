@@ -34,13 +34,13 @@ class Snapshot:
     name: str
     taken_at: datetime
     store: StoreName
-    #: Halves of all days from here on are there; of the days before, retention has dropped them. None: of all days.
+    #: The first day of which the store has all halves: retention has dropped those before it. None: nothing is dropped.
     kept_since: datetime | None = None
 
     def kept(self, period: Period) -> Period:
-        """What of ``period`` can be judged: of earlier days halves are missing that nobody has lost (H16).
+        """The part of ``period`` that can be judged: retention has dropped the halves of earlier days (H16).
 
-        :raises StoreUnreadable: nothing of it.
+        :raises StoreUnreadable: there is no such part.
         """
         if self.kept_since is None or self.kept_since <= period.since:
             return period

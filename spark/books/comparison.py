@@ -27,8 +27,8 @@ from spark.finding import HALF, TRANSACTION, finding
 from spark.period import Period
 
 _ONLY_ITS_CLIENT: Final = (
-    "let its client commit it: nobody else can; if the client is gone, it rolls back by itself, and the message is to"
-    " be posted again from the book's row"
+    "let its client commit it, which alone can; if the client is gone, the transaction rolls back by itself: then post"
+    " the message again from the book's row"
 )
 
 

@@ -128,7 +128,7 @@ def unreadable(description: BookDescription, error: PySparkException | Py4JJavaE
     try:
         cell = _bad_cell(description) if description.format == "csv" and description.columns is not None else None
     except (PySparkException, Py4JJavaError):
-        # it is not a cell: the file is away, or no CSV
+        # no cell is at fault: the file is missing, or is no CSV
         cell = None
     return BookError(f"book {description.name}: {cell or f'cannot be read: {_first_line(error)}'}")
 

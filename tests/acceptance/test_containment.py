@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
+import uuid
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -12,7 +14,6 @@ import psycopg
 import pytest
 from sqlalchemy import Connection as StoreConnection
 
-from coordinator import registry
 from coordinator.address.addresses import AddressPolicy
 from coordinator.address.directory import Directory
 from coordinator.address.enqueue import Enqueue
@@ -25,7 +26,7 @@ from links.connection import Connection
 from links.reactor import Reactor
 from store import recovery
 from store.tables import SCHEMA
-from tests.acceptance.engine_client import Client, Detached, Lost
+from tests.acceptance.engine_client import PATIENCE, Client, Detached, Lost
 
 INTERNAL_ERROR = "amqp:internal-error"
 
@@ -35,11 +36,14 @@ class Fault(Exception):
 
 
 @pytest.fixture
-def service_and_port(database_url: str, database: StoreConnection) -> Iterator[tuple[Service, int]]:
-    """A worker's reactor in a thread of this process, so that its functions can be made to fail."""
+def service_and_port(
+    database_url: str, database: StoreConnection, request: pytest.FixtureRequest
+) -> Iterator[tuple[Service, int]]:
+    """A worker's reactor in a thread of this process, so that its functions can be made to fail; a test may give
+    settings."""
     registration = recovery.register(database, "1")
     reactor = Reactor()
-    settings = Settings()
+    settings = Settings(**getattr(request, "param", {}))
     service = Service(
         reactor,
         settings,
@@ -171,18 +175,31 @@ def test_a_queue_that_fails(victim: Client, neighbour: Client, monkeypatch: pyte
 
 
 @pytest.mark.rule("P14", "T14")
-def test_a_timer_that_fails(victim: Client, neighbour: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("service_and_port", [{"transaction": {"timeout_seconds": 1}}], indirect=True)
+def test_a_timer_that_fails(
+    victim: Client, neighbour: Client, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of two transactions whose time is up, the one that cannot be ended does not keep the other."""
-    fails_for(monkeypatch, Transaction, "abandon", lambda txn, *_: txn.owner.container == "victim")
-    monkeypatch.setattr(registry, "SWEEP_SECONDS", 0.01)
+    failed = []
+
+    def fails(txn: Transaction, *_: Any) -> bool:
+        failed.append(txn.owner.container)
+        return txn.owner.container == "victim"
+
+    fails_for(monkeypatch, Transaction, "abandon", fails)
     txns = []
     for client in (victim, neighbour):
         sender = client.sender("orders")
-        txn = client.declare()
-        txns.append(txn)
-        client.outcome(client.post(sender, "m", txn=txn))
-    for client in (victim, neighbour):
-        client.turn(0.01)
+        txns.append(client.declare())
+        client.outcome(client.post(sender, "m", txn=txns[-1]))
+    timed_out = f"select count(*) from {SCHEMA}.op where id = %s and reason = 'timeout'"
+    deadline = time.monotonic() + PATIENCE
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        while connection.execute(timed_out.encode(), [uuid.UUID(bytes=txns[1])]).fetchone() != (1,):
+            assert time.monotonic() < deadline
+            neighbour.turn(0.05)
+    assert neighbour.discharge(txns[1], fail=False).condition == "amqp:transaction:timeout"
+    assert failed.index("victim") < failed.index("neighbour")
     served(neighbour)
 
 

@@ -97,18 +97,18 @@ def test_what_lies_behind_a_group_that_waits(begin: Begin, address: str, stuck: 
     assert all(numbers(other.drain()) == [] for other in others)
     for other in others:
         other.detach()
-    if stuck != "from the beginning":
-        settle(Accepted(), *taken)
-    elif stuck == "from the beginning":
+    if stuck == "from the beginning":
         settle(Released(), *reversed(taken))
+    else:
+        settle(Accepted(), *taken)
     found: list[int] = []
     while len(found) < count * len(ones):
         batch = waits.drain(most=WINDOW)
         found += numbers(batch)
         settle(Accepted(), *batch)
     assert sorted(found) == sorted(list(range(count)) * len(ones))
-    if len(ones) == 1:
-        assert found == list(range(count))
+    # across groups the order is that of the commits only roughly
+    assert len(ones) > 1 or found == list(range(count))
 
 
 @pytest.mark.rule("D3")

@@ -72,6 +72,7 @@ def test_failover_between_two_services_on_one_store(
             driver.end()
         for each in services:
             each.discard()
+    assert seen["committed"], "no commit was acknowledged"
     received = Counter(text.partition("/")[0] for text in seen["received"])
     assert len(seen["received"]) == len(set(seen["received"]))
     assert set(received.values()) == {seen["size"]}
@@ -92,6 +93,7 @@ def test_commits_in_doubt_are_whole_or_nothing(service: Service, jms: Jms) -> No
     for text in seen["received"]:
         name, number = text.split("/")
         transactions.setdefault(name, []).append(int(number))
+    assert seen["committed"], "no commit was acknowledged"
     whole = list(range(seen["size"]))
     assert all(numbers == whole for numbers in transactions.values()), transactions
     assert transactions.keys() >= set(seen["committed"])

@@ -347,7 +347,7 @@ def test_a_thousand_links_on_a_connection(begin: Begin, address: str, worker: Wo
     """Half of them send and half receive; what they took is there for the next thousand."""
     all_sessions = [begin()]
     all_sessions += [all_sessions[0].peer.begin() for _ in range(sessions - 1)]
-    taken_before = 0
+    peaks = []
     for _ in range(3):
         each = list(itertools.islice(itertools.cycle(all_sessions), 500))
         senders = [session.sender(address) for session in each]
@@ -359,9 +359,9 @@ def test_a_thousand_links_on_a_connection(begin: Begin, address: str, worker: Wo
             receiver.take().disposition(Accepted())
         for link in (*senders, *receivers):
             link.detach()
-        assert worker.peak < 16 * MIB
-        assert not taken_before or worker.peak - taken_before < MIB
-        taken_before = worker.peak
+        peaks.append(worker.peak)
+    assert max(peaks) < 16 * MIB
+    assert peaks[2] - peaks[0] < 2 * MIB, peaks
 
 
 @contextmanager

@@ -2,38 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 import sys
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 
-from tests.fix_service import PATIENCE, REPOSITORY, Service
-
-Run = Callable[[str], dict[str, Any]]
+from tests.acceptance.clients import Run, run_case
+from tests.fix_service import Service
 
 
 @pytest.fixture
 def run(service: Service) -> Run:
-    """Run a case in a process of its own; what it saw."""
-
-    def run(case: str) -> dict[str, Any]:
-        done = subprocess.run(
-            [sys.executable, "-m", "tests.acceptance.proton_client", case, str(service.port)],
-            cwd=REPOSITORY,
-            capture_output=True,
-            text=True,
-            timeout=2 * PATIENCE,
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        seen = json.loads(done.stdout)
-        assert isinstance(seen, dict)
-        return seen
-
-    return run
+    return lambda case: run_case(sys.executable, "-m", "tests.acceptance.proton_client", case, str(service.port))
 
 
 @pytest.mark.rule("T4", "T8", "T9", "T21")

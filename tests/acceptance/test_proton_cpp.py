@@ -2,33 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.fix_service import PATIENCE, Service
-
-Run = Callable[[str], dict[str, Any]]
+from tests.acceptance.clients import Run, run_case
+from tests.fix_service import Service
 
 
 @pytest.fixture
 def run(proton_cpp_program: Path, service: Service) -> Run:
-    """Run a case; what it saw."""
-
-    def run(case: str) -> dict[str, Any]:
-        done = subprocess.run(
-            [proton_cpp_program, case, service.url], capture_output=True, text=True, timeout=2 * PATIENCE, check=False
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        seen = json.loads(done.stdout)
-        assert isinstance(seen, dict)
-        return seen
-
-    return run
+    return lambda case: run_case(proton_cpp_program, case, service.url)
 
 
 @pytest.mark.rule("P2", "P10")

@@ -2,39 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.fix_service import PATIENCE, Service
-
-Run = Callable[[str], dict[str, Any]]
+from tests.acceptance.clients import Run, run_case
+from tests.fix_service import Service
 
 
 @pytest.fixture
 def run(rhea_project: Path, service: Service) -> Run:
-    """Run a case; what it saw."""
-
-    def run(case: str) -> dict[str, Any]:
-        done = subprocess.run(
-            ["node", "driver.js", case, str(service.port)],
-            cwd=rhea_project,
-            capture_output=True,
-            text=True,
-            timeout=2 * PATIENCE,
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        assert not done.stderr, done.stderr  # rhea warns of what it does not expect
-        seen = json.loads(done.stdout)
-        assert isinstance(seen, dict)
-        return seen
-
-    return run
+    # rhea warns of what it does not expect
+    return lambda case: run_case("node", "driver.js", case, str(service.port), cwd=rhea_project, silent=True)
 
 
 ACCEPTED = ["accepted", None]

@@ -112,12 +112,14 @@ def test_each_column_of_a_part_is_declared_with_its_type(part: str) -> None:
             assert kind == _type(declared[column].type), f"{part}: {table}.{column}"
 
 
-@pytest.mark.parametrize("part", statements.PARTS)
+_INSERTING = [part for part, (sql, _) in statements.PARTS.items() if sql.startswith("insert into")]
+
+
+@pytest.mark.parametrize("part", _INSERTING)
 def test_a_part_inserts_what_the_table_needs(part: str) -> None:
     sql, _ = statements.PARTS[part]
     insert = re.match(rf"insert into {SCHEMA}\.(\w+) \(([\w, ]+)\)", sql)
-    if insert is None:
-        return
+    assert insert is not None
     table = metadata.tables[f"{SCHEMA}.{insert[1]}"]
     given = _split(insert[2])
     for column in table.c:

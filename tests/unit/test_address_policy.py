@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from coordinator.address.addresses import AddressInvalid, AddressPolicy, NewAddress, Refusal, check_name, shown
@@ -92,6 +92,8 @@ def test_names_that_are_not(name: str, said: str) -> None:
 
 @pytest.mark.rule("S7")
 @given(st.text(max_size=3000))
+@example("orders")
+@example("two\nlines")
 def test_whatever_a_client_sends_is_decided_in_one_printable_line(name: str) -> None:
     assert shown(name).isprintable()
     decided = _policy("on-use").decide(name)

@@ -82,8 +82,7 @@ def test_a_delivery_differs_in_its_header_and_annotations_only(
     assert after.header.delivery_count == attempts
     expected = None if before.header.ttl is None or left is None else min(left, 0xFFFFFFFF)
     assert after.header.ttl == expected
-    if attempts or acquired:
-        assert not after.header.first_acquirer
+    assert not (after.header.first_acquirer and (attempts or acquired))
 
 
 @pytest.mark.rule("P10", "P12", "P17")

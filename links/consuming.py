@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Consuming(Outgoing):
-    """Implements :class:`coordinator.group.queues.Consumer`."""
+    """Implements :class:`coordinator.group.entries.Consumer`."""
 
     __slots__ = ("_backlog", "_group", "_most_unsettled", "_starved", "_unsettled")
 

@@ -182,9 +182,9 @@ def test_a_timer_that_fails(
     """Of two transactions whose time is up, the one that cannot be ended does not keep the other."""
     failed = []
 
-    def fails(txn: Transaction, *_: Any) -> bool:
+    def fails(txn: Any, *_: Any) -> bool:
         failed.append(txn.owner.container)
-        return txn.owner.container == "victim"
+        return bool(txn.owner.container == "victim")
 
     fails_for(monkeypatch, Transaction, "abandon", fails)
     txns = []

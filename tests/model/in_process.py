@@ -188,7 +188,7 @@ class SenderEnd(LinkEnd):
 
 
 class ReceiverEnd(LinkEnd):
-    """Implements :class:`coordinator.group.queues.Consumer`."""
+    """Implements :class:`coordinator.group.entries.Consumer`."""
 
     def __init__(self, driver: InProcess, step: AttachReceiver, queue: Queue) -> None:
         super().__init__(driver, step.link, step.connection, step.session)

@@ -44,7 +44,7 @@ def test_sqlstates(sqlstate: str | None, constraint: str | None, kind: type[erro
     assert error.sqlstate == (sqlstate or None)
     # what an operator can do nothing about is named by its SQLSTATE
     named = bool(sqlstate) and kind not in (errors.AddressExists, errors.AlreadyDecided)
-    assert (str(sqlstate) in str(error)) is named
+    assert (f"SQLSTATE {sqlstate}" in str(error)) is named
 
 
 @pytest.mark.rule("S8")

@@ -1,5 +1,5 @@
-"""What clients may do that would have the service hold more and more, each as a function that goes on until told to
-stop; and a client beside that is to be served meanwhile.
+"""Attacks that make the service hold more and more, each a function that runs until it is stopped; and a neighbour that
+must be served meanwhile.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def _fill(session: Session, address: str) -> None:
 
 
 def browse_and_settle_nothing(peer: Peer, number: int) -> None:
-    """One browser after the other, each of the same 30 MB, read and left unsettled."""
+    """Open one browser after the other over the same 30 MB, read all and settle nothing."""
     session = _begin(peer)
     _fill(session, f"browsed-{number}")
     while True:
@@ -101,7 +101,7 @@ def browse_and_settle_nothing(peer: Peer, number: int) -> None:
 
 
 def browse_through_a_closed_window(peer: Peer, number: int) -> None:
-    """One browser after the other, each with a session of its own that has room for a single frame."""
+    """Open one browser after the other, each on a session whose window has room for one frame."""
     _fill(_begin(peer), f"windowed-{number}")
     for _ in range(1000):
         session = peer.begin(incoming_window=1)
@@ -111,7 +111,7 @@ def browse_through_a_closed_window(peer: Peer, number: int) -> None:
 
 
 def consume_and_settle_nothing(peer: Peer, number: int) -> None:
-    """All of 30 MB, read and left unsettled; then more of it."""
+    """Read 30 MB and settle nothing; then ask for more."""
     session = _begin(peer)
     for each in count():
         _fill(session, f"consumed-{number}-{each}")
@@ -122,7 +122,7 @@ def consume_and_settle_nothing(peer: Peer, number: int) -> None:
 
 
 def begin_large_messages(peer: Peer, number: int) -> None:
-    """On many links, each of 2 MB and never ended."""
+    """Begin a message of 2 MB on each of many links, and end none."""
     session = _begin(peer)
     for each in count():
         sender = session.sender(f"large-{number}")
@@ -134,7 +134,7 @@ def begin_large_messages(peer: Peer, number: int) -> None:
 
 
 def fill_windows(peer: Peer, number: int) -> None:
-    """Consumers of many queues, each with 5 MB in it and credit for one message, which is never settled."""
+    """Attach consumers to many queues of 5 MB each, with credit for one message, and settle nothing."""
     session = _begin(peer)
     for each in count():
         address = f"window-{number}-{each}"
@@ -167,7 +167,7 @@ class Memory:
 
 
 def neighbour(port: int) -> None:
-    """Commits a message and takes it back again; whatever is wrong is raised."""
+    """Commits a message and consumes it; raises whatever is wrong."""
     peer = Peer(port)
     session = _begin(peer)
     address = f"neighbour-{next(_numbers)}"
@@ -183,14 +183,14 @@ def neighbour(port: int) -> None:
 
 
 def _until_cut(attack: Attack, peer: Peer, number: int) -> None:
-    # refused, closed, or cut: then it is over
+    # refused, closed or cut: the attack is over
     with contextlib.suppress(AssertionError, OSError, KeyError):
         attack(peer, number)
 
 
 @contextlib.contextmanager
 def attacking(service: Service, *attacks: Attack, each: int = 1) -> Iterator[None]:
-    """All of them, each on so many connections, until the block ends."""
+    """Run every attack, each on so many connections, until the block ends."""
     peers: list[Peer] = []
     threads: list[threading.Thread] = []
     for attack in attacks:
@@ -213,7 +213,7 @@ def attacking(service: Service, *attacks: Attack, each: int = 1) -> Iterator[Non
 
 
 def serve_beside(service: Service, memory: Memory, seconds: float) -> int:
-    """How often the neighbour was served within so long; once at least, or it fails."""
+    """Serve the neighbour for so long; how often it was served, which must be once at least."""
     until = time.monotonic() + seconds
     served = 0
     while served == 0 or time.monotonic() < until:

@@ -118,7 +118,7 @@ class Client:
         return int(self._transport.pending()) + int(self._session.outgoing_bytes)
 
     def writable(self, longest: float) -> bool:
-        """Write what there is; whether the peer took some of it."""
+        """Write what is pending; whether the peer took some of it."""
         before = self.backlog
         deadline = time.monotonic() + longest
         while self.backlog >= before and time.monotonic() < deadline:
@@ -131,7 +131,7 @@ class Client:
         raise Lost(why)
 
     def turn(self, longest: float = PATIENCE) -> None:
-        """Write what there is, wait for input at most so long, take it in."""
+        """Write what is pending, wait for input for so long at most, and take it in."""
         if self.lost:
             raise Lost("the connection was lost before")
         self._transport.tick(time.monotonic())
@@ -229,7 +229,7 @@ class Client:
     # -- posting
 
     def send(self, sender: Sender, octets: bytes, *, txn: bytes | None = None, settled: bool = False) -> Any:
-        """Send when there is credit; the delivery, whose outcome may come later."""
+        """Send once there is credit; the delivery. Its outcome may come later."""
         self.until(lambda: sender.credit > 0, sender)
         self._tags += 1
         delivery: Any = sender.delivery(str(self._tags))
@@ -317,7 +317,7 @@ class Client:
     # -- the end
 
     def close(self) -> None:
-        """Goodbye, as far as the service still listens."""
+        """Close in order, where the service still answers."""
         if self.lost:
             return
         self._connection.close()
@@ -330,6 +330,6 @@ class Client:
             self.socket.close()
 
     def cut(self) -> None:
-        """The socket is gone from one moment to the next."""
+        """Cut the connection, without a close."""
         self.lost = True
         self.socket.close()

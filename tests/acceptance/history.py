@@ -34,7 +34,7 @@ class Txn:
     wish: Wish = "none"
     posted: list[str] = field(default_factory=list)
     retired: list[str] = field(default_factory=list)
-    #: None: never heard
+    #: None: no answer came
     answer: Answer | None = None
     #: the answer was lost, and this is what asking again brought
     resolved: Answer | None = None
@@ -81,7 +81,7 @@ class History:
     # -- the check
 
     def violations(self, left: list[str], decisions: dict[bytes, str]) -> list[str]:
-        """What is wrong. ``left``: bodies in the queues at the end; ``decisions``: the store's ops by txn-id."""
+        """The violations. ``left``: bodies in the queues at the end; ``decisions``: the store's ops by txn-id."""
         found = list(self.errors)
         committed = [txn for txn in self.txns if txn.committed]
         owner = {body: txn for txn in self.txns for body in txn.posted}
@@ -129,13 +129,13 @@ class History:
 
 
 class Gone(Lost):
-    """The client goes away by itself."""
+    """Ends the client by itself."""
 
 
 class Worker(threading.Thread):
     """A client that works until it is told to stop, and connects again whenever its connection is lost."""
 
-    #: its connection is never to be lost, but by itself
+    #: nothing but the client itself may end its connection
     steady = False
 
     def __init__(self, history: History, port: Callable[[], int], name: str, seed: int) -> None:
@@ -203,7 +203,7 @@ class Worker(threading.Thread):
         return f"{self.name}/{self._number}"
 
     def note(self, taken: Taken) -> None:
-        """To be called right after an answer: what a dead connection left to be read was not seen now."""
+        """Call it right after an answer: what a dead connection left to be read was not seen at that moment."""
         at = self.history.moment()
         self.history.seen.append(Seen(str(taken.body), self.name, taken.message.delivery_count, at))
 
@@ -275,7 +275,7 @@ def decisions(url: str) -> dict[bytes, str]:
 
 
 def left(client: Client, url: str) -> list[str]:
-    """Everything that is still at the addresses; it is taken. What others held a moment ago may take its time."""
+    """Take everything that is still at the addresses. What others held a moment ago may come late."""
     bodies: list[str] = []
     deadline = time.monotonic() + PATIENCE
     while True:

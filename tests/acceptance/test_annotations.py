@@ -18,7 +18,7 @@ from tests.wire.types import Symbol
 
 
 def marks(first: int, count: int) -> dict[Symbol, Any]:
-    """So many, each of a few octets: one disposition carries thousands."""
+    """That many annotations of a few octets each: one disposition carries thousands."""
     return {Symbol(f"{first + number:x}"): None for number in range(count)}
 
 
@@ -58,7 +58,7 @@ def test_annotations_of_a_few_large_outcomes(begin: Begin, address: str) -> None
 
 @pytest.mark.rule("P11", "D4")
 def test_a_message_full_of_annotations_is_buried(begin: Begin, address: str) -> None:
-    """With its story, and what then still fits of its own; those of outcomes go first."""
+    """A letter keeps the annotations that tell why it is one, those of outcomes, then its own as far as they fit."""
     session = begin()
     own = section(0x72, marks(0, MOST_PAIRS), large=True)
     assert session.sender(address).outcome(own + data(b"x")) == Accepted()
@@ -98,7 +98,7 @@ def test_annotations_that_an_older_version_has_stored(begin: Begin, address: str
 
 @pytest.mark.rule("P14", "D4")
 def test_a_stored_message_that_cannot_be_read(begin: Begin, address: str, ask: Ask) -> None:
-    """It is set aside, as the body of a dead letter; what is behind it goes out, and so does the letter, twice."""
+    """It becomes the body of a dead letter; the messages behind it are delivered, and so is the letter, twice."""
     session = begin()
     post(session, address, b"1", b"2")
     octets = b"\x00\x53\x70\xc0\x01"

@@ -119,7 +119,7 @@ def test_a_wrong_host_and_a_wrong_password_are_told_apart(own_server: tuple[Embe
 
 
 def test_a_parameter_of_the_database_url_that_is_unknown_is_named() -> None:
-    """Not where it may be a part of a password that should have been escaped."""
+    """A part of the URL that may belong to an unescaped password is not shown."""
     url = "postgresql://me:secret-word@localhost/store?aplication_name=x"
     reason = _refused("--listen", "amqp://127.0.0.1:0", "--database-url", url)
     assert "aplication_name" in reason

@@ -222,7 +222,7 @@ def test_a_settlement_that_fails(victim: Client, neighbour: Client, monkeypatch:
 def test_a_connection_that_cannot_even_be_closed_in_order(
     service_and_port: tuple[Service, int], victim: Client, neighbour: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it held in memory is let go, and what it had in hand comes back."""
+    """Its memory is given back, and its unsettled deliveries are delivered again."""
     memory = service_and_port[0].memory
     receiver = victim.receiver("orders", 10)
     victim.post(victim.sender("orders"), "m")

@@ -143,7 +143,7 @@ def test_the_first_decision_wins_and_is_remembered(begin: Begin, service: Servic
 
 @pytest.mark.rule("T11")
 def test_a_discharge_repeated_at_once_has_one_answer(begin: Begin, address: str) -> None:
-    """Two discharges in one write: the first decides; the other hears the same, or that one is under way."""
+    """Two discharges in one write: the first decides; the other gets the same answer, or that one is under way."""
     session = begin()
     control = session.control()
     txn = control.declare()

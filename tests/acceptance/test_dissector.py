@@ -121,7 +121,7 @@ def test_every_frame_is_valid_to_a_dissector(dial: Dial, address: str, tmp_path:
 
 
 def test_the_dissector_does_see_what_is_malformed(tmp_path: Path) -> None:
-    """The wrong use beside the right one: an attach cut off in its frame."""
+    """An attach that is cut off in its frame is found: the dissector can tell."""
     cut = frame(b"\x00\x53\x12\xc0\xff\x01\xa1\xff")
     path = tmp_path / "wrong.pcap"
     opening = frame(Begin(next_outgoing_id=0, incoming_window=1, outgoing_window=1)) + frame(Close())

@@ -27,7 +27,7 @@ def service() -> Iterator[Service]:
         yield service
 
 
-def test_in_order_of_commit_where_nobody_waits(begin: Begin, address: str) -> None:
+def test_one_consumer_gets_all_in_order_of_commit(begin: Begin, address: str) -> None:
     """A single consumer gets all; priorities mean nothing."""
     session = begin()
     sender = session.sender(address)

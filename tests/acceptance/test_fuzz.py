@@ -42,7 +42,7 @@ _WARM_UP, _FRAMES = 5_000, 10_000
 
 
 @pytest.mark.rule("S6", "P14")
-def test_fuzzed_bytes_harm_nobody_but_their_sender() -> None:
+def test_fuzzed_bytes_harm_only_their_sender() -> None:
     """A fixed seed, then one of this run: no crash, no hang, nothing left, and a client beside loses nothing.
 
     What hangs is not told by the clock of a busy machine: see ``tests/fuzz/driver.py``.
@@ -148,7 +148,7 @@ def test_outcomes_that_cannot_be_read(begin: Begin) -> None:
 @pytest.mark.rule("S6", "P10")
 @pytest.mark.parametrize(("field", "value"), [("priority", "high"), ("ttl", ULong((1 << 64) - 1))])
 def test_a_header_of_wrong_types_is_refused(begin: Begin, address: str, field: str, value: object) -> None:
-    """It was kept, and ended each worker that wrote it anew for a second delivery, or the batch it came in."""
+    """Once taken, it ended each worker that wrote it anew for a second delivery, or failed its batch."""
     wrong: dict[str, Any] = {field: Raw(encode(value))}
     state = begin().sender(address).outcome(Header(**wrong).encoded() + data(b"x"))
     assert isinstance(state, Rejected)
@@ -164,7 +164,7 @@ def test_a_header_of_wrong_types_is_refused(begin: Begin, address: str, field: s
 def test_annotations_of_modified_that_are_no_map(
     begin: Begin, address: str, annotations: Raw, transactional: bool
 ) -> None:
-    """Left out, or the link refused; kept as they were, they ended the worker at the next delivery."""
+    """They are left out, or the link is refused: kept as they were, they ended the worker at the next delivery."""
     session, other = begin(), begin()
     assert session.sender(address).outcome(data(b"x")) == Accepted()
     delivery = session.receiver(address).take()
@@ -185,7 +185,7 @@ def test_annotations_of_modified_that_are_no_map(
 @pytest.mark.rule("S6", "P14", "P6")
 @pytest.mark.parametrize("txn", [False, True])
 def test_a_sender_that_settles_before_it_is_answered(begin: Begin, address: str, ask: Ask, txn: bool) -> None:
-    """Part 2, section 2.6.12: its delivery is on its way to the store. Let go of in the middle, it ended the worker."""
+    """Part 2, section 2.6.12: the delivery is on its way to the store. That it is settled then ended the worker."""
     session = begin()
     control = session.control()
     sender = session.sender(address, rcv_settle_mode=1)
@@ -260,7 +260,7 @@ def test_a_large_body_on_the_control_link_is_refused_unread(begin: Begin) -> Non
 
 @pytest.mark.rule("S6", "P8", "P17")
 def test_a_browser_that_hears_of_news_while_it_asks(begin: Begin, address: str) -> None:
-    """Of messages of high priority: there was nothing behind the last it had seen, and that it must look anew."""
+    """A browser of messages of high priority must begin anew: behind the last that it has seen there are none."""
     session = begin()
     sender = session.sender(address)
     browser = session.receiver(Source(address=address, distribution_mode="copy"))

@@ -209,14 +209,14 @@ def posted(session: Session, address: str, *messages: bytes) -> None:
 
 
 def begun(session: Session, receiver: Receiver, count: int) -> int:
-    """So many frames of a delivery have come; its number."""
+    """Wait until so many frames of a delivery have come; its number."""
     while receiver._coming is None or len(receiver._coming.frames) < count:
         session.peer.step()
     return receiver._coming.id
 
 
 def ended(session: Session, receiver: Receiver) -> None:
-    """Nothing more comes of what has begun."""
+    """Wait until nothing more comes of the delivery that has begun."""
     while receiver._coming is not None:
         session.peer.step()
 
@@ -344,7 +344,7 @@ def test_large_ones_keep_their_place(begin: Begin, address: str) -> None:
 @pytest.mark.rule("P2", "P14")
 @pytest.mark.parametrize("sessions", [1, 10])
 def test_a_thousand_links_on_a_connection(begin: Begin, address: str, worker: Worker, sessions: int) -> None:
-    """Half of them send and half receive; what they took is there for the next thousand."""
+    """Half of them send and half receive; their memory is free for the next thousand."""
     all_sessions = [begin()]
     all_sessions += [all_sessions[0].peer.begin() for _ in range(sessions - 1)]
     peaks = []

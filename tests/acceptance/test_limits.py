@@ -62,7 +62,7 @@ def service() -> Iterator[Service]:
 
 
 def gone(ask: Ask, address: str) -> None:
-    """The entries of an address have gone, as they must."""
+    """Wait until the address has no entries."""
     deadline = time.monotonic() + 60
     statement = """select count(*) from coordinator.entry e join coordinator.consumer_group g on g.id = e.group_id
                    join coordinator.address a on a.id = g.address_id where a.name = %s"""

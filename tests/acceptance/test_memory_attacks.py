@@ -104,7 +104,7 @@ def test_the_largest_transactions_are_refused(small_service: Service) -> None:
 
 @pytest.mark.rule("S5")
 def test_a_peer_that_reads_nothing_is_closed() -> None:
-    """When it has left too much unread for the idle time; one that reads again in time goes on where it was."""
+    """It is closed when it has left too much unread for the idle time; one that reads again in time is served on."""
     with running_service({"limits.unread_bytes": "64 KiB", "limits.idle_timeout_seconds": "5"}) as service:
         with attacking(service, attacks.read_nothing):
             service.wait_for(lambda line: line.get("event") == "connection closed: its peer reads nothing")
@@ -149,7 +149,7 @@ def test_files_of_large_messages_have_a_total(small_service: Service) -> None:
 
 @pytest.mark.rule("S4", "F4")
 def test_addresses_that_were_used_are_forgotten(small_service: Service) -> None:
-    """They and their queues are in memory only as long as there is room; used again, they are as they were."""
+    """Addresses and their queues stay in memory only while there is room; used again, they are as they were."""
     peer = Peer(small_service.port)
     peer.open()
     relay = peer.begin().sender(Target())

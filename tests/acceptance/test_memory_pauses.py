@@ -48,7 +48,7 @@ def _hold_all(session: Session) -> tuple[Receiver, list[Delivery]]:
 
 @pytest.mark.rule("S4", "F4")
 def test_a_connection_that_posts_and_holds_deliveries_is_read(small_service: Service) -> None:
-    """What it has not settled is settled only by what is read from it."""
+    """Only reading from a consumer can bring its settlements: its connection must not be paused for them."""
     session = _begin(small_service)
     sender = session.sender("results")
     receiver, held = _hold_all(session)

@@ -1,4 +1,4 @@
-"""What one client does costs another nothing it would notice: a neighbour commits beside, and nobody is given up."""
+"""What one client does costs another nothing it would notice: a neighbour commits, and no instance is given up."""
 
 from __future__ import annotations
 

@@ -138,7 +138,7 @@ def own() -> Iterator[Service]:
 
 @pytest.mark.rule("D6")
 def test_over_a_kill(own: Service, begin_at: BeginAt) -> None:
-    """What was sent counts as a failed delivery, and what was given back as acquired; the rest is as it was posted."""
+    """A sent message counts a failed delivery, one given back has been acquired, all others are as posted."""
     consumer = begin_at(own).receiver("jobs")
     post(consumer.session.sender("jobs"), 4, 9, 1, 9, 4)
     seen = consumer.take_many(2)

@@ -42,7 +42,7 @@ def _wait(what: Callable[[], object]) -> None:
 
 
 def _change(service: Service, *statements: str) -> None:
-    """In the store, past the service, which hears nothing of it."""
+    """In the store alone: the service gets no notice of it."""
     with psycopg.connect(running_url(service.data_dir)) as connection:
         for statement in statements:
             connection.execute(statement.encode())

@@ -102,7 +102,7 @@ def test_a_match_is_found_behind_ten_thousand_others(begin: Begin, address: str,
 
 
 def test_a_consumer_without_credit_hides_nothing(begin: Begin, address: str) -> None:
-    """What its instance has loaded for the first, and the first does not take, the second may have."""
+    """The second gets what its instance has loaded for the first and the first does not take."""
     session = begin()
     post(session.sender(address), range(50))
     plain = session.receiver(address, credit=1)
@@ -125,7 +125,7 @@ def test_consumers_that_choose_alike_share(begin: Begin, address: str) -> None:
 
 
 def test_what_comes_back_is_found_again(begin: Begin, address: str) -> None:
-    """Released: at its place. Modified: with another count, which can be selected by. Undeliverable here: to others."""
+    """Released: back in its place. Modified: with a count that a selector sees. Undeliverable here: to others."""
     session = begin()
     post(session.sender(address), range(6))
     link = select(session, address, "n < 5")

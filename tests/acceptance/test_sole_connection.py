@@ -173,7 +173,7 @@ def test_the_policy_of_the_one_that_is_there_decides(dial_to: DialTo, address: s
 
 
 @pytest.mark.rule("P15")
-def test_who_does_not_ask_opens_beside_any_other(dial_to: DialTo, address: str) -> None:
+def test_a_connection_that_does_not_ask_opens_beside_any_other(dial_to: DialTo, address: str) -> None:
     """Section 3.2: detection is weak, and the open says so."""
     peers = [dial_to(number % 2) for number in range(4)]
     for number, peer in enumerate(peers):

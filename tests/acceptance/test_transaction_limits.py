@@ -127,7 +127,7 @@ def test_a_neighbour_has_room_for_large_messages(begin: Begin, address: str) -> 
 
 @pytest.mark.rule("S4", "T23")
 def test_the_largest_goes_on_as_rollback_only(begin: Begin, address: str) -> None:
-    """It has all the room itself: what it posts later is refused, and other transactions go on at once."""
+    """It alone fills all the room: its later posts are refused, and other transactions continue at once."""
     session = begin()
     control, sender = session.control(), session.sender(address)
     txn = control.declare()

@@ -21,7 +21,7 @@ from tests.wire.types import Described, Symbol, UInt, ULong
 
 
 @pytest.mark.rule("T20")
-def test_a_half_message_is_seen_by_nobody(begin: Begin, address: str, ask: Ask) -> None:
+def test_a_half_message_is_seen_by_no_consumer(begin: Begin, address: str, ask: Ask) -> None:
     """Part 4, section 4.4.1: no consumer, browser or count sees it before the commit; then all do."""
     session, other = begin(), begin()
     control, sender = session.control(), session.sender(address)

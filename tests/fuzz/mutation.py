@@ -186,7 +186,7 @@ _STAGES = ("bits", "bits", "bits", "frame header", "sizes", "sizes", "cut", "gro
            "repeated", "repeated", "reordered", "reordered", "unchanged")  # fmt: skip
 
 
-#: begin and attach: a client hears the answer before it says more
+#: begin and attach: a client waits for the answer before it sends more
 _ANSWERED = (b"\x00\x53\x11", b"\x00\x53\x12")
 
 
@@ -205,7 +205,7 @@ def _written(random: Random, found: list[bytes]) -> tuple[list[bytes], list[int]
     writes, counts = [], []
     at = 0
     while at < len(found):
-        # the first is the opening, which a client sends before it hears anything but a header
+        # the first is the opening, which a client sends before it has received more than a header
         until = at + (random.choice((1, 2, 3)) if at == 0 else random.choice((1, 2, 4, 8, 20)))
         waits = next((place for place in range(at, min(until, len(found))) if found[place][8:11] in _ANSWERED), None)
         until = until if waits is None else waits + 1

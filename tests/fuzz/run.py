@@ -1,4 +1,4 @@
-"""``python -m tests.fuzz.run``: fuzz a service of its own, and say whether anything came of it.
+"""``python -m tests.fuzz.run``: fuzz a service of its own, and say what it found.
 
 What it does and how to read what it prints: ``docs/how-to/measure.md``.
 """
@@ -199,7 +199,7 @@ class Run:
 
 
 class _Enough(Exception):
-    """Nothing is learned by going on."""
+    """Whether more frames would show nothing new."""
 
 
 @contextlib.contextmanager

@@ -35,7 +35,7 @@ def test_answers_come_in_the_order_of_the_questions(asking: Asking, truth: Truth
     assert [len(first), len(held), len(rest)] == [3, 3, 7]
 
 
-def test_a_question_that_harms_nobody_is_asked_again(asking: Asking, proxy: Proxy) -> None:
+def test_a_question_that_changes_nothing_is_asked_again(asking: Asking, proxy: Proxy) -> None:
     asking.ask(queries.FIND_SUBSCRIPTION, b"none")
     asking.loop.run_until(asking.answered(1))
     with proxy.held("replies"):

@@ -186,7 +186,7 @@ def test_another_constraint_fails_itself_only(store: Store) -> None:
 
 
 def test_units_without_rows_wait_for_those_before_them(store: Store) -> None:
-    """What a unit hears is true of every unit before it; also where one of these is refused."""
+    """Such a unit is answered after every unit before it, also where one of those is refused."""
     first = Post(store)
     store.add(first)
     store.settle()

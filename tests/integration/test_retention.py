@@ -1,4 +1,4 @@
-"""Retention: days go when they have been kept long enough, and never what is still to be delivered."""
+"""Retention drops days that were kept long enough, and nothing that is still to be delivered."""
 
 from __future__ import annotations
 
@@ -241,7 +241,7 @@ def test_a_long_reader_of_one_day_holds_up_no_other(days: Days, database_url: st
         assert done.emptied == (f"half_{OLD:%Y%m%d}",)
         assert f"half_{OLDER:%Y%m%d}" in done.waiting
         assert days.halves() == [read]
-        # Nothing waits behind the partition that could not be locked.
+        # A partition that could not be locked holds up no other.
         reader.execute("set lock_timeout = '1ms'")
         assert reader.execute(b"select count(*) from coordinator.half").fetchone() == (1,)
     days.drop()

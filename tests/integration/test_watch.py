@@ -1,4 +1,4 @@
-"""Who is dead: a heartbeat that stands still while the database answers, by the observer's own clock."""
+"""An instance is dead when its heartbeat stands still while the database answers, by the observer's own clock."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class _Clock:
 
 
 def _looks(watch: Watch, clock: _Clock, seconds: int) -> list[int]:
-    """Look each second; who was given up."""
+    """Look each second; the instances that were given up."""
     found: list[int] = []
     for _ in range(seconds):
         found += watch.look().given_up.instances

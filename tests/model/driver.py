@@ -66,7 +66,7 @@ class Driver(ABC):
             self._guarded(step)
 
     def end(self) -> None:
-        """What is left in the store is what must be; then it comes once more, in its order, and is accepted."""
+        """Check the store; then consume all that is left, in its order, and accept it."""
         if self._failed:
             return
         for connection in list(self.model.connections):

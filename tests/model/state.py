@@ -144,7 +144,7 @@ class Txn:
     timed_out: bool = False
     #: the condition of what made it rollback-only
     refused: str | None = None
-    #: somebody else has rolled it back
+    #: an operator or another instance has rolled it back
     decided: bool = False
     #: what the store remembers
     op: str | None = None

@@ -141,7 +141,7 @@ class Overdue:
 
 @dataclass(frozen=True)
 class Decide:
-    """Somebody else writes the op ``rollback`` into the store: an operator, or another instance."""
+    """An operator or another instance writes the op ``rollback`` into the store."""
 
     txn: int
 

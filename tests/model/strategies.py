@@ -208,7 +208,7 @@ ALL_KINDS: dict[Callable[[Model], Steps], int] = {**KINDS, crashing: 1, overdue:
 
 
 def beginning(second: bool) -> list[Step]:
-    """Without these most histories would come to nothing."""
+    """Without these most histories would do nothing."""
     return [
         Open(0),
         AttachControl(0, 0),
@@ -245,7 +245,7 @@ def histories(
 
 
 def imagine(model: Model, step: Step) -> None:
-    """Go on as if all had gone the usual way."""
+    """Bring the model to where it would be if the step went the usual way."""
     if not allows(model, step):
         return
     if waits(model, step):

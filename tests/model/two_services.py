@@ -187,7 +187,7 @@ class History:
                 client.cut()
 
     def _turn(self, seconds: float) -> None:
-        """Everybody writes and reads; what was answered is taken in."""
+        """Every client writes and reads, and takes in the answers."""
         until = time.monotonic() + seconds
         while True:
             for end in self._ends:

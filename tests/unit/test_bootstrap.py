@@ -72,7 +72,7 @@ def _whole(**more: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("wanted", ["serve", "check", "test"])
 def test_a_user_without_lists_of_apt_is_told_what_the_release_has(system: System, wanted: str) -> None:
-    """And a JDK, Maven and npm are asked for where tests need them, and nowhere else."""
+    """A JDK, Maven and npm are asked for where tests need them, and only there."""
     system.has(id="echo 1000", **{"apt-cache": "exit 100"})
     done = system.bootstrap(wanted)
     assert done.returncode == 1

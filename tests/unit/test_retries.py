@@ -1,4 +1,4 @@
-"""Questions that the store cannot answer are asked again after a pause, by each who asks."""
+"""Questions that the store cannot answer are asked again after a pause, by each part that asks."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_dead_letters_wait_after_an_error() -> None:
         asked.timers.clear()
         assert seconds == dead_letters._AGAIN_SECONDS
         again()
-        assert asked.names == [b"yield_failed"]  # what was leased, nobody remembers
+        assert asked.names == [b"yield_failed"]  # what it leased is not known here
         asked.answer([])
         assert asked.names == [b"lease_failed"]
 

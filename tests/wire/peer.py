@@ -1,4 +1,4 @@
-"""A small AMQP 1.0 client over a blocking socket, for tests only: it does what it is told, right or wrong.
+"""A small AMQP 1.0 client over a blocking socket, for tests only: it sends what the test says, right or wrong.
 
 Frames are sorted as they are read: transfers to the receiver that they are for, dispositions to the deliveries they
 speak of, flows to their link; everything else waits in :attr:`Peer.heard`, in its order. :meth:`Peer.read` gives the
@@ -278,7 +278,7 @@ class Session:
         self.send(Flow(**{**given, **fields}))
 
     def sync(self) -> None:
-        """A question and its answer: everything that the service had to say before is heard then.
+        """Ask a question and wait for its answer: everything that the service sent before has been read then.
 
         Not a flow with ``echo`` (section 2.7.4), which Proton 0.40 does not see, but a link that comes and goes.
         """

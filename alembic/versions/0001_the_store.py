@@ -402,8 +402,6 @@ def _instances() -> None:
         sa.Column("process_start", sa.BigInteger, nullable=False),
         sa.Column("version", sa.Text, nullable=False),
         sa.Column("started_at", sa.DateTime(timezone=True), nullable=False, server_default=_now),
-        sa.Column("heartbeat_at", sa.DateTime(timezone=True), nullable=False, server_default=_now),
-        sa.Column("batch", sa.BigInteger, nullable=False, server_default="0"),
         sa.Column("ended_at", sa.DateTime(timezone=True)),
         sa.PrimaryKeyConstraint("id", name="instance_pkey"),
         schema=SCHEMA,
@@ -415,6 +413,23 @@ def _instances() -> None:
         unique=True,
         schema=SCHEMA,
         postgresql_where=sa.text("ended_at is null"),
+    )
+    op.create_table(
+        "heartbeat",
+        sa.Column("instance_id", sa.Integer, autoincrement=False, nullable=False),
+        sa.Column("beaten_at", sa.DateTime(timezone=True), nullable=False, server_default=_now),
+        sa.PrimaryKeyConstraint("instance_id", name="heartbeat_pkey"),
+        sa.ForeignKeyConstraint(
+            ["instance_id"], [f"{SCHEMA}.instance.id"], name="heartbeat_instance_id_fkey", ondelete="CASCADE"
+        ),
+        schema=SCHEMA,
+    )
+    op.create_table(
+        "batch_mark",
+        sa.Column("instance_id", sa.Integer, autoincrement=False, nullable=False),
+        sa.Column("number", sa.BigInteger, autoincrement=False, nullable=False),
+        sa.PrimaryKeyConstraint("instance_id", "number", name="batch_mark_pkey"),
+        schema=SCHEMA,
     )
 
 
@@ -438,6 +453,8 @@ def downgrade() -> None:
     for table in (
         "sole_connection",
         "retention",
+        "batch_mark",
+        "heartbeat",
         "instance",
         "txn",
         "message_group",

@@ -234,6 +234,15 @@ class AddressSettings(_Section):
     patterns: Annotated[
         tuple[AddressPattern, ...], Field(description="the first that matches gives the address its policies")
     ] = ()
+    unused_hours: Annotated[
+        float,
+        Field(
+            ge=0.01,
+            le=MOST_HOURS,
+            description="an address made on use that is empty, and that no link and no post has used for so long, is "
+            "removed",
+        ),
+    ] = 168
 
 
 class RetentionSettings(_Section):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, Connection, Row, Select, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Row, Select, case, func, insert, or_, select, update
 
 from store.errors import boundary
 from store.leases import held
@@ -105,11 +105,16 @@ def add(
 
 def keep(connection: Connection, name: str, retention_hours: int | None) -> bool:
     """Say how long the messages of an address are kept once consumed, None: as the settings say; commits. False: there
-    is no such address.
+    is no such address. One that was made on use is administration's from now on.
     """
     with boundary():
         found = connection.execute(
-            update(address).where(address.c.name == name).values(retention_hours=retention_hours)
+            update(address)
+            .where(address.c.name == name)
+            .values(
+                retention_hours=retention_hours,
+                origin=case((address.c.origin == "use", "administration"), else_=address.c.origin),
+            )
         )
         connection.commit()
     return found.rowcount == 1

@@ -18,7 +18,28 @@ _ADDRESS = f"""a.id, a.routing, a.kind, a.on_expiry, a.max_attempts, a.origin,
                (select count(*) from {SCHEMA}.consumer_group g where g.address_id = a.id and g.name <> '')
           from {SCHEMA}.address a"""
 
-ADDRESS = Query(b"address", f"select {_ADDRESS} where a.name = $1::text")
+#: name, seconds: the address, where it is there. One that was made on use has a note of its use that is not older than
+#: that afterwards; removing it meanwhile (:func:`store.removal.remove_unused`) and this wait for each other.
+ADDRESS = Query(
+    b"address",
+    f"""with there as materialized (
+          select id, origin, created_at from {SCHEMA}.address where name = $1::text for key share),
+        noted as (
+          insert into {SCHEMA}.address_use (address_id)
+          select id from there t where t.origin = 'use' and t.created_at < now() - make_interval(secs => $2::int4)
+             and not exists (select from {SCHEMA}.address_use u
+                              where u.address_id = t.id and u.used_at >= now() - make_interval(secs => $2::int4))
+          on conflict (address_id) do update set used_at = now())
+        select {_ADDRESS} where a.id = (select id from there)""",
+)
+
+#: ids: these addresses are in use
+USED = Query(
+    b"used",
+    f"""insert into {SCHEMA}.address_use (address_id)
+        select id from {SCHEMA}.address where id = any($1::int4[]) and origin = 'use' order by id for key share
+        on conflict (address_id) do update set used_at = now()""",
+)
 
 #: names: of each that is there, the name and what ADDRESS says
 ADDRESSES = Query(b"addresses", f"select a.name, {_ADDRESS} where a.name = any($1::text[])")

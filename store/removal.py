@@ -20,6 +20,7 @@ from store.queries import REMOVED
 from store.tables import (
     SCHEMA,
     address,
+    address_use,
     consumer_group,
     entry,
     half,
@@ -31,6 +32,9 @@ from store.tables import (
 
 #: Entries of one SQL transaction: short locks, and an op of bounded size.
 CHUNK = 1000
+
+#: Addresses that are removed at one time, as nobody uses them.
+MOST_UNUSED = 10_000
 
 #: That a name stays known at least, whatever refers to it.
 NAMES_KEPT = timedelta(days=1)
@@ -48,8 +52,11 @@ class Removal:
     groups: tuple[str, ...] = ()
 
 
-def remove(connection: Connection, name: str, *, force: bool, chunk: int = CHUNK) -> Removal | None:
-    """Remove an address; commits. Only with ``force`` where it has messages, or groups that last. None: there is none.
+def remove(
+    connection: Connection, name: str, *, force: bool, unused: timedelta | None = None, chunk: int = CHUNK
+) -> Removal | None:
+    """Remove an address; commits. Only with ``force`` where it has messages, or groups that last, and with ``unused``
+    only where no use of it was noted for so long. None: there is none.
 
     Waits for the batches that post to it now; those that come later are refused, and its links end. Its halves stay
     until retention drops them; its dead letters have an address of their own.
@@ -68,7 +75,10 @@ def remove(connection: Connection, name: str, *, force: bool, chunk: int = CHUNK
         groups = [row.id for row in found]
         lasting = tuple(row.name for row in found if row.name and row.instance_id is None)
         waiting = any(connection.scalar(select(exists().where(entry.c.group_id == group))) for group in groups)
-        if not force and (waiting or lasting):
+        used = unused is not None and connection.scalar(
+            select(exists().where(address_use.c.address_id == address_id, address_use.c.used_at >= func.now() - unused))
+        )
+        if used or (not force and (waiting or lasting)):
             connection.rollback()
             return Removal(removed=False, waiting=waiting, groups=lasting)
         connection.execute(delete(address).where(address.c.id == address_id))
@@ -76,6 +86,35 @@ def remove(connection: Connection, name: str, *, force: bool, chunk: int = CHUNK
         connection.commit()
         ids = UuidV7()
         return Removal(removed=True, dropped=sum(_drop(connection, group, ids, chunk) for group in groups))
+
+
+def remove_unused(connection: Connection, unused: timedelta, *, most: int = MOST_UNUSED) -> int:
+    """Remove addresses that were made on use, that no instance has used for so long, and that have neither messages nor
+    groups that last; commits each. How many. Such an address is made anew when it is used again.
+
+    An instance notes a use before it relies on it (:data:`store.queries.ADDRESS`), so none is removed that a link has
+    just been attached to. Messages of an address may be kept for longer than ``unused``: so long its name stays.
+    """
+    limit = func.now() - func.greatest(unused, func.make_interval(0, 0, 0, 0, address.c.retention_hours))
+    with boundary():
+        names = connection.scalars(
+            select(address.c.name)
+            .outerjoin(address_use)
+            .where(
+                address.c.origin == "use",
+                func.coalesce(address_use.c.used_at, address.c.created_at) < limit,
+                ~exists().where(
+                    consumer_group.c.address_id == address.c.id,
+                    ((consumer_group.c.name != "") & consumer_group.c.instance_id.is_(None))
+                    | exists().where(entry.c.group_id == consumer_group.c.id).correlate(consumer_group),
+                ),
+            )
+            .order_by(address.c.id)
+            .limit(most)
+        ).all()
+        connection.rollback()
+        removed = [remove(connection, name, force=False, unused=unused) for name in names]
+    return sum(each is not None and each.removed for each in removed)
 
 
 def sweep(connection: Connection, *, chunk: int = CHUNK) -> int:

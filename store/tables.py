@@ -113,6 +113,14 @@ address = Table(
     CheckConstraint("(origin = 'dynamic') = (instance_id is not null)", name="dynamic_owner"),
 )
 
+address_use = Table(
+    "address_use",
+    metadata,
+    # When an instance said last that it uses an address that was made on use; none: since it was made, not.
+    Column("address_id", Integer, ForeignKey(address.c.id, ondelete="CASCADE"), primary_key=True),
+    Column("used_at", DateTime(timezone=True), nullable=False, server_default=_now),
+)
+
 consumer_group = Table(
     "consumer_group",
     metadata,

@@ -102,6 +102,16 @@ def _addresses() -> None:
 
 def _consumer_groups() -> None:
     op.create_table(
+        "address_use",
+        sa.Column("address_id", sa.Integer, autoincrement=False, nullable=False),
+        sa.Column("used_at", sa.DateTime(timezone=True), nullable=False, server_default=_now),
+        sa.PrimaryKeyConstraint("address_id", name="address_use_pkey"),
+        sa.ForeignKeyConstraint(
+            ["address_id"], [f"{SCHEMA}.address.id"], name="address_use_address_id_fkey", ondelete="CASCADE"
+        ),
+        schema=SCHEMA,
+    )
+    op.create_table(
         "consumer_group",
         sa.Column("id", sa.Integer, sa.Identity(always=True), nullable=False),
         sa.Column("address_id", sa.Integer, nullable=False),
@@ -465,6 +475,7 @@ def downgrade() -> None:
         "removed_address",
         "group_read",
         "consumer_group",
+        "address_use",
         "address",
         "store_identity",
     ):

@@ -96,6 +96,8 @@ class AddressPolicy:
     def __init__(self, settings: AddressSettings) -> None:
         self._create = settings.create
         self._patterns = settings.patterns
+        #: an address that was made on use is removed after so many seconds without a use
+        self.unused_seconds = settings.unused_hours * 3600
 
     def decide(self, name: str, *, topic: bool = False) -> NewAddress | Refusal:
         """A client used ``name``, which does not exist: the address to make, or why not.

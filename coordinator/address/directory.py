@@ -4,8 +4,10 @@ when changed.
 
 from __future__ import annotations
 
+import time
 from collections import OrderedDict
 from collections.abc import Callable
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
@@ -57,6 +59,7 @@ class Address:
         "id",
         "max_attempts",
         "name",
+        "noted",
         "on_expiry",
         "queue",
         "subscriptions",
@@ -94,6 +97,8 @@ class Address:
         self.users: set[User] = set()
         #: it was removed
         self.gone = False
+        #: when the store was told last, or asked, that it is used
+        self.noted = time.monotonic()
 
 
 class Directory:
@@ -104,12 +109,33 @@ class Directory:
         self._known: OrderedDict[str, Address] = OrderedDict()
         #: by name and origin: what a client's use is refused, the service may make for itself
         self._waiting: dict[tuple[str, str], list[Found]] = {}
+        #: An address in use is noted as such in the store this often: one that is not is removed after some such times.
+        self._note_seconds = policy.unused_seconds / 4
+        self._notes = False
 
     def known(self, name: str) -> Address | None:
+        """None also where the store has to be asked first, as the address was not used for long and may be gone."""
         address = self._known.get(name)
-        if address is not None:
-            self._known.move_to_end(name)
+        if address is None or time.monotonic() - address.noted > self._note_seconds:
+            return None
+        self._known.move_to_end(name)
         return address
+
+    def _note(self) -> None:
+        """What has users is used, without any question."""
+        self._instance.loop.call_later(self._note_seconds / 2, self._note)
+        used = [address for address in self._known.values() if address.users]
+        for start in range(0, len(used), _ASKED_AT_ONCE):
+            some = used[start : start + _ASKED_AT_ONCE]
+            self._instance.queries.ask(
+                queries.USED, [arrays.int4([each.id for each in some])], partial(self._noted, some, time.monotonic())
+            )
+
+    @staticmethod
+    def _noted(some: list[Address], at: float, answer: list[Row] | StoreError) -> None:
+        if isinstance(answer, list):
+            for address in some:
+                address.noted = at
 
     def changed(self, name: str) -> None:
         """It was changed or removed, here or elsewhere: ask the store. Links that use it keep the same object."""
@@ -169,13 +195,24 @@ class Directory:
             waiting.append(found)
             return
         self._waiting[name, origin] = [found]
-        self._instance.queries.ask(
-            queries.ADDRESS, [name.encode()], lambda rows: self._looked_up(name, origin, topic, rows, made=False)
-        )
+        self._look_up(name, origin, topic, made=False)
 
     def make_dynamic(self, found: Found, *, topic: bool = False) -> None:
         """A temporary queue or topic, owned by this instance."""
         self.resolve(f"$dynamic/{self._instance.uuids.next().hex()}", found, origin="dynamic", topic=topic)
+
+    def _look_up(self, name: str, origin: str, topic: bool, *, made: bool) -> None:
+        at = time.monotonic()
+
+        def looked_up(rows: list[Row] | StoreError) -> None:
+            if rows == [] and name in self._known:
+                self.removed(self._known[name])
+            self._looked_up(name, origin, topic, rows, made=made)
+            if isinstance(rows, list) and name in self._known:
+                self._known[name].noted = at
+
+        seconds = int(self._note_seconds)
+        self._instance.queries.ask(queries.ADDRESS, [name.encode(), seconds.to_bytes(4, "big")], looked_up)
 
     def _looked_up(self, name: str, origin: str, topic: bool, rows: list[Row] | StoreError, *, made: bool) -> None:
         try:
@@ -231,9 +268,7 @@ class Directory:
             if isinstance(rows, StoreError):
                 self._tell(name, origin, Refusal(Condition.INTERNAL_ERROR, "the store could not make the address"))
                 return
-            self._instance.queries.ask(
-                queries.ADDRESS, [name.encode()], lambda rows: self._looked_up(name, origin, topic, rows, made=True)
-            )
+            self._look_up(name, origin, topic, made=True)
 
         self._instance.queries.ask(queries.MAKE_ADDRESS, parameters, made)
 
@@ -271,6 +306,9 @@ class Directory:
         address.fans = topic or groups > 0
         address.groups = groups + (not topic)
         self._known[name] = address
+        if not self._notes:
+            self._notes = True
+            self._instance.loop.call_later(self._note_seconds / 2, self._note)
         self._forget_least_used()
         return address
 

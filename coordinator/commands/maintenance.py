@@ -39,11 +39,14 @@ def maintain(settings: Settings, database_url: str) -> int:
         with connected(database_url, application_name="coordinator maintenance") as connection:
             done = retention.drop_old(connection, policy(settings.retention))
             swept = removal.sweep(connection)
+            unused = removal.remove_unused(connection, timedelta(hours=settings.addresses.unused_hours))
     except StoreError as error:
         _log.warning("the store was not maintained", reason=str(error))
         return 1
     if done != retention.Dropped():
         _log.info("old days dropped", **asdict(done))
+    if unused:
+        _log.info("unused addresses removed", addresses=unused)
     if swept:
         _log.warning("entries of groups that are gone were dropped", entries=swept)
     return 0 if enough else 1

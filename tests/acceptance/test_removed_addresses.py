@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from threading import Thread
 from typing import Any
 
 import psycopg
 import pytest
 
+from store import removal
+from store.database import connected
 from store.embedded import running_url
 from store.ids import id_at
 from tests.fix_service import PATIENCE, Service
@@ -78,6 +80,7 @@ def test_a_transaction_that_posted_to_a_removed_address_is_not_committed(
         sender.outcome(data(b"x"), txn=txn)
     owner.detach()
     senders[0].wait_detached()
+    _wait(lambda: ask("select from coordinator.address where name = %s", name) == [])
     answer = control.discharge(txn)
     assert isinstance(answer, Rejected)
     assert condition(answer) == "amqp:transaction:rollback"
@@ -262,3 +265,25 @@ def test_a_subscription_that_lasts_stands_against_removal(begin: Begin, service:
     assert "consumer groups that last: 'audit'" in _refused(service, address)
     service.cli("address", "remove", address, "--force")
     assert "there is no address" in _refused(service, address)
+
+
+def test_an_address_that_was_removed_as_nobody_used_it_is_made_again(begin: Begin, service: Service, ask: Ask) -> None:
+    """By whoever names it next; a link that is attached all the time keeps it."""
+    names = ("unused-attached", "unused-alone")
+    session = begin()
+    links = [session.sender(name) for name in names]
+    ids = [ask("select id from coordinator.address where name = %s", name) for name in names]
+    links[1].detach()
+    _change(service, "update coordinator.address set created_at = created_at - interval '8 days'")
+    # what the instance notes from time to time of addresses that have links
+    _change(
+        service,
+        "insert into coordinator.address_use select id from coordinator.address where name = 'unused-attached'",
+    )
+    with connected(running_url(service.data_dir)) as connection:
+        assert removal.remove_unused(connection, timedelta(days=7)) >= 1
+    assert ask("select id from coordinator.address where name = %s", names[0]) == ids[0]
+    assert links[0].outcome(data(b"1")) == Accepted()
+    again = session.sender(names[1])
+    assert again.outcome(data(b"2")) == Accepted()
+    assert ask("select id from coordinator.address where name = %s", names[1]) not in ([], ids[1])

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+import psycopg
 import pytest
-from sqlalchemy import Connection, delete, func, insert, select, update
+from sqlalchemy import Connection, delete, func, insert, select, text, update
 
-from store import removal
+from store import addresses, queries, removal
 from store.tables import address, consumer_group, entry, removed_address, removed_group
 from tests.fix_store import Rows
+from tests.fix_store_driver import Asking
 
 
 @pytest.mark.rule("R13")
@@ -78,3 +80,90 @@ def test_an_address_with_messages_is_removed_by_force_only(database: Connection,
     assert done is not None
     assert done.removed
     assert database.scalar(select(func.count()).select_from(consumer_group)) == 0
+
+
+LONG = timedelta(days=7)
+
+
+def _age(database: Connection, table: str, column: str, days: int) -> None:
+    database.execute(text(f"update coordinator.{table} set {column} = {column} - interval '{days} days'"))
+    database.commit()
+
+
+def _names(database: Connection) -> set[str]:
+    names = set(database.scalars(select(address.c.name)))
+    database.rollback()
+    return names
+
+
+def test_addresses_made_on_use_go_when_nobody_has_used_them_for_long(database: Connection, rows: Rows) -> None:
+    for name in ("empty", "used"):
+        rows.queue(name, origin="use")
+    rows.queue("full", origin="use")
+    rows.entry(rows.queue("full", group="x", volatile=rows.instance()))
+    rows.queue("lasting", origin="use")
+    rows.queue("lasting", group="audit")
+    rows.queue("kept", origin="use", retention_hours=24 * 30)
+    rows.queue("added")
+    rows.queue("%DLQ%x", origin="dead-letter")
+    _age(database, "address", "created_at", 8)
+    rows.queue("new", origin="use")
+    database.execute(text("insert into coordinator.address_use select id from coordinator.address where name = 'used'"))
+    database.commit()
+    everything = _names(database)
+    assert removal.remove_unused(database, LONG) == 1
+    assert _names(database) == everything - {"empty"}
+    _age(database, "address_use", "used_at", 8)
+    assert removal.remove_unused(database, LONG) == 1
+    assert _names(database) == everything - {"empty", "used"}
+    assert removal.remove_unused(database, timedelta(0), most=1) == 1
+    _age(database, "address", "created_at", 30)
+    assert removal.remove_unused(database, LONG) == 1
+    assert _names(database) == {"full", "lasting", "added", "%DLQ%x"}
+
+
+def test_an_address_that_administration_has_changed_stays(database: Connection, rows: Rows) -> None:
+    rows.queue("orders", origin="use")
+    assert addresses.keep(database, "orders", None)
+    _age(database, "address", "created_at", 8)
+    assert removal.remove_unused(database, LONG) == 0
+
+
+def test_an_address_that_is_used_just_then_is_not_removed(
+    database: Connection, rows: Rows, asking: Asking, database_url: str
+) -> None:
+    """The instance notes the use before it relies on the address; who comes first holds the address's row."""
+    for name in ("first", "second"):
+        rows.queue(name, origin="use")
+    _age(database, "address", "created_at", 8)
+    hour = (3600).to_bytes(4, "big")
+    asking.ask(queries.ADDRESS, b"first", hour)
+    asking.loop.run_until(asking.answered(1))
+    assert asking.answers[0]
+    removed = removal.remove(database, "first", force=False, unused=LONG)
+    assert removed is not None
+    assert not removed.removed
+    with psycopg.connect(database_url) as remover:
+        remover.execute(b"select from coordinator.address where name = 'second' for update")
+        asking.ask(queries.ADDRESS, b"second", hour)
+        with psycopg.connect(database_url, autocommit=True) as other:
+            waits = b"select exists (select from pg_stat_activity where wait_event_type = 'Lock' and datname = "
+            asking.loop.run_until(lambda: other.execute(waits + b"current_database())").fetchone() == (True,))
+        remover.execute(b"delete from coordinator.address where name = 'second'")
+    asking.loop.run_until(asking.answered(2))
+    assert asking.answers[1] == []
+
+
+def test_a_use_is_noted_once_in_a_while(database: Connection, rows: Rows, asking: Asking) -> None:
+    rows.queue("orders", origin="use")
+    _age(database, "address", "created_at", 8)
+    noted = text("select xmin::text, used_at from coordinator.address_use")
+    for _ in range(3):
+        asking.ask(queries.ADDRESS, b"orders", (3600).to_bytes(4, "big"))
+    asking.loop.run_until(asking.answered(3))
+    first = database.execute(noted).all()
+    assert len(first) == 1
+    _age(database, "address_use", "used_at", 1)
+    asking.ask(queries.ADDRESS, b"orders", (3600).to_bytes(4, "big"))
+    asking.loop.run_until(asking.answered(4))
+    assert database.execute(noted).all() != first

@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from coordinator.address import dead_letters
+from coordinator.address.addresses import Refusal
 from coordinator.address.dead_letters import DeadLetters
 from coordinator.address.directory import Directory
 from coordinator.codec.selectors import TurnShare
+from coordinator.errors import Condition
 from coordinator.group.loading import LOAD_RETRY_SECONDS
 from coordinator.group.search import Search
 from links.browsing import Browsing
@@ -111,7 +113,7 @@ def test_all_addresses_are_looked_at_in_one_question() -> None:
     asked: Any = Asked()
     asked.memory = SimpleNamespace(most_addresses=100)
     asked.by_group = {}
-    directory = Directory(asked, asked, SimpleNamespace())  # type: ignore[arg-type]
+    directory = Directory(asked, asked, SimpleNamespace(unused_seconds=3600))  # type: ignore[arg-type]
     found: list[Any] = []
     for number in range(50):
         directory.resolve(f"news/{number}", found.append)
@@ -125,3 +127,34 @@ def test_all_addresses_are_looked_at_in_one_question() -> None:
     assert [address.groups for address in found[1:]] == list(range(1, 50))
     assert found[0].gone
     assert directory.known("news/0") is None
+
+
+def test_the_store_is_told_of_addresses_in_use_and_asked_about_those_that_were_not() -> None:
+    asked: Any = Asked()
+    asked.memory = SimpleNamespace(most_addresses=100)
+    asked.by_group = {}
+    policy: Any = SimpleNamespace(
+        unused_seconds=400, decide=lambda *_, **__: Refusal(condition="not-found", message="")
+    )
+    directory = Directory(asked, asked, policy)
+    found: list[Any] = []
+    for number in (1, 2):
+        directory.resolve(f"news/{number}", found.append)
+        asked.answer([(number, "topic", "normal", "drop", 16, "use", None, 0)])
+    ((seconds, note),) = asked.timers
+    assert seconds == 50
+    found[0].users.add(object())
+    for address in found:
+        address.noted -= 101
+    assert directory.known("news/1") is None
+    note()
+    ((query, answered),) = asked.questions
+    assert query is queries.USED
+    answered([])
+    asked.questions.clear()
+    assert directory.known("news/1") is found[0]
+    assert directory.known("news/2") is None
+    directory.resolve("news/2", found.append)
+    asked.answer([])
+    assert found[1].gone
+    assert found[2].condition is Condition.NOT_FOUND

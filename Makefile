@@ -49,7 +49,7 @@ bench:
 	@.ci/bootstrap check
 	$(BIN)/python -m tests.benchmarks.run $(ARGS)
 
-# What fails is written to build/fuzz and seen again with ARGS="--replay FILE".
+# What fails is written to build/fuzz and replayed with ARGS="--replay FILE".
 #: make fuzz        frames that no client sends        ARGS="--frames 10000000 --seed 1"
 fuzz:
 	@.ci/bootstrap check

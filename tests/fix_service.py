@@ -13,7 +13,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 from urllib.parse import urlsplit
 
 import pytest
@@ -170,12 +170,22 @@ class Service:
         self.kill()
 
 
+Made = TypeVar("Made", bound=Service)
+
+
 @contextlib.contextmanager
 def running_service(settings: Mapping[str, str] | None = None) -> Iterator[Service]:
     """A service with an empty store; removes its data at the end. ``settings``: by dotted name."""
+    with running(lambda folder: Service(folder, settings or {})) as service:
+        yield service
+
+
+@contextlib.contextmanager
+def running(make: Callable[[Path], Made]) -> Iterator[Made]:
+    """What ``make`` makes of a new folder, started; its folder is removed at the end."""
     folder = Path(tempfile.mkdtemp(prefix="coordinator-service-"))
-    folder.chmod(0o755)  # started by root, PostgreSQL runs as another user, who must be able to enter
-    service = Service(folder, settings or {})
+    folder.chmod(0o755)  # started by root, PostgreSQL runs as another user, which must be able to enter
+    service = make(folder)
     try:
         service.start()
         yield service

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import shutil
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +19,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from tests.fix_service import PATIENCE, REPOSITORY
+from tests.fix_service import PATIENCE, REPOSITORY, running
 from tests.fuzz import oracle
 from tests.fuzz.cases import Case, load, save
 from tests.fuzz.conversation import Conversation
@@ -204,17 +202,10 @@ class _Enough(Exception):
 
 @contextlib.contextmanager
 def watched_service() -> Iterator[Watched]:
-    """A service with an empty store, gone with its data at the end."""
-    folder = Path(tempfile.mkdtemp(prefix="coordinator-fuzz-"))
-    folder.chmod(0o755)  # root's PostgreSQL runs as another user, who must pass through
+    """A service with an empty store; removes its data at the end."""
     patterns = '[{"match": "fuzz-topic-*", "routing": "topic"}, {"match": "fuzz-1", "max_attempts": 2}]'
-    service = Watched(folder, {"addresses.patterns": patterns})
-    try:
-        service.start()
+    with running(lambda folder: Watched(folder, {"addresses.patterns": patterns})) as service:
         yield service
-    finally:
-        service.discard()
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -147,7 +147,7 @@ def test_a_rollback_by_hand_stands(database: Connection, rows: Rows) -> None:
     assert outcome.instance_id is None
     assert undecided.all_undecided(database) == []
     # The client's own commit comes too late.
-    with pytest.raises(AlreadyDecided), boundary():
+    with pytest.raises(AlreadyDecided, match="is decided already"), boundary():
         rows.decision("commit", txn_id=txn_id)
     database.rollback()
     with pytest.raises(AlreadyDecided, match=r"decided already: rollback \(the client is gone\) at "):

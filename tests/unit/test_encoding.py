@@ -105,10 +105,10 @@ def test_scalars_are_written_as_others_read_them(text: str, name: str, small: in
 def test_values_nested_too_deep_are_refused(depth: int) -> None:
     """A reader that follows any depth is one that any peer can end."""
     for octets in (b"\x00\x40" * depth + b"\x40", b"\x00" * depth + b"\x40" * depth):
-        with pytest.raises(DecodeError):
+        with pytest.raises(DecodeError, match="nested deeper"):
             decode(octets)
     nested = b"\x45"
     for _ in range(depth):
         nested = b"\xd0" + struct.pack(">II", len(nested) + 4, 1) + nested
-    with pytest.raises(DecodeError):
+    with pytest.raises(DecodeError, match="nested deeper"):
         decode(nested)

@@ -12,12 +12,14 @@ Six parts share ``limits.memory_bytes`` alike, so that one that is full stops no
 
 from __future__ import annotations
 
+import ctypes
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from coordinator.settings import LimitSettings
+    from store.loop import Loop
 
 #: Memory that a post takes besides its octets.
 POST_OCTETS = 200
@@ -25,6 +27,9 @@ POST_OCTETS = 200
 ENTRY_OCTETS = 500
 #: Memory that an address and its queue take, about.
 ADDRESS_OCTETS = 5000
+
+#: how often the worker looks whether it has much that it does not use
+_LOOK_SECONDS = 1.0
 
 _CGROUPS = Path("/sys/fs/cgroup")
 _OWN_CGROUP = Path("/proc/self/cgroup")
@@ -65,6 +70,34 @@ class Account:
     def most_addresses(self) -> int:
         """That are known in memory: they may have a quarter as much as a part."""
         return max(16, self.most // 4 // ADDRESS_OCTETS)
+
+
+class GivingBack:
+    """What was freed goes back to the system, once the worker has grown by a part of its memory: the C library keeps
+    it otherwise, in pieces between what is used.
+    """
+
+    def __init__(self, loop: Loop, memory: Account) -> None:
+        self._loop = loop
+        self._enough = resident() + memory.most
+        self._look()
+
+    def _look(self) -> None:
+        self._loop.call_later(_LOOK_SECONDS, self._look)
+        if resident() > self._enough:
+            give_back()
+
+
+def give_back() -> None:
+    """To the system, what was freed; nothing where the C library has no way to."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
+def resident() -> int:
+    """Octets of memory that this process has."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def default_bytes(workers: int) -> int:

@@ -12,6 +12,7 @@ from coordinator.group.expiry import StoredExpiry
 from coordinator.group.schedule import Schedule
 from coordinator.group.serving import Queues
 from coordinator.instance import Instance
+from coordinator.memory import GivingBack
 from coordinator.peers import Peers
 from coordinator.posts import Posts
 from coordinator.registry import Registry
@@ -93,6 +94,7 @@ class Service:
         )
 
     def start(self) -> None:
+        GivingBack(self.instance.loop, self.instance.memory)
         self.queues.start()
         self.instance.commit.start()
         self.instance.queries.start()

@@ -84,7 +84,8 @@ class Incoming(Link):
             self._gathered += octets
             service.unfinished_octets += size
             if self._size > LARGE or service.unfinished_octets > service.memory.most_unfinished:
-                self._spool = Spool(self._gathered, service.registry.spool_room)
+                room = service.registry.spool_room
+                self._spool = Spool(self._gathered, room, self.connection, self._give_way)
                 self._forget_gathered()
         except OSError as error:
             self._no_room(delivery, error)
@@ -139,6 +140,11 @@ class Incoming(Link):
         if isinstance(error, NoRoom):
             text += " (limits.spool_bytes)"
         self._give_up(delivery, Refusal(Condition.RESOURCE_LIMIT_EXCEEDED, text))
+
+    def _give_way(self) -> None:
+        """Others need the room of what has begun and is not complete."""
+        text = "a large message that was begun and not completed gave way to others (limits.spool_bytes); try later"
+        self._give_up(engine.link_current(self.pointer), Refusal(Condition.RESOURCE_LIMIT_EXCEEDED, text))
 
     def _give_up(self, delivery: engine.Pointer, refusal: Refusal) -> None:
         self.partial(delivery)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -10,6 +11,14 @@ import pytest
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+#: For each Java with a Spark, here and in commands: it lives for seconds, and the second compiler and a parallel
+#: collector, half of its time, are never earned back.
+JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
+
+def pytest_configure() -> None:
+    os.environ.setdefault("SPARK_SUBMIT_OPTS", JAVA_OPTIONS)
 
 
 @pytest.fixture(scope="session")

@@ -327,7 +327,7 @@ def test_what_is_interrupted_leaves_nothing_behind(lossy_store: str, tmp_path: P
             "TMPDIR": str(folder),
             "SPARK_LOCAL_DIRS": str(folder),
             # by which its Java is known
-            "SPARK_SUBMIT_OPTS": marker,
+            "SPARK_SUBMIT_OPTS": f"{os.environ['SPARK_SUBMIT_OPTS']} {marker}",
         },
         cwd=ROOT,
         stdout=subprocess.PIPE,

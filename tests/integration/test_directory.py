@@ -1,0 +1,105 @@
+"""Which addresses an instance keeps in memory: those in use, and of the others the ones used last."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from coordinator.address import directory
+from coordinator.address.addresses import AddressPolicy
+from coordinator.address.directory import Address
+from coordinator.address.groups import Group
+from coordinator.errors import Refusal
+from coordinator.group.queues import Queue
+from coordinator.service import Service
+from coordinator.settings import Settings
+from store import recovery
+from store.database import connected
+from tests.fix_loop import EpollLoop
+
+MOST = 20
+
+
+class User:
+    def refuse(self, refusal: Refusal) -> None:
+        raise AssertionError(refusal)
+
+
+class Instance:
+    """A whole one without clients."""
+
+    def __init__(self, url: str) -> None:
+        with connected(url) as connection:
+            place = recovery.register(connection, "1")
+        self.loop = EpollLoop()
+        settings = Settings()
+        self.service = Service(
+            self.loop,
+            settings,
+            AddressPolicy(settings.addresses),
+            url,
+            instance_id=place.instance_id,
+            slot=place.slot,
+            store_id=place.store_id,
+            secret=place.secret,
+            highest_id=place.highest_id,
+            fenced=lambda: None,
+        )
+        self.loop.end_turn = self.service.end_turn
+        self.service.start()
+
+    def resolve(self, name: str, *, topic: bool = False) -> Address:
+        found: list[Address | Refusal] = []
+        self.service.directory.resolve(name, found.append, topic=topic)
+        self.loop.run_until(lambda: found)
+        assert isinstance(found[0], Address)
+        return found[0]
+
+    def subscribe(self, address: Address, name: str) -> Queue:
+        joined: list[Queue | Refusal] = []
+        self.service.subscriptions.join(address, Group(name=name, lasting=True), joined.append)
+        self.loop.run_until(lambda: joined)
+        assert isinstance(joined[0], Queue)
+        return joined[0]
+
+    def close(self) -> None:
+        self.service.close()
+        self.loop.close()
+
+
+@pytest.fixture
+def instance(database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Instance]:
+    monkeypatch.setattr(directory, "MOST_KNOWN", MOST)
+    instance = Instance(database_url)
+    yield instance
+    instance.close()
+
+
+@pytest.mark.rule("S4", "D1")
+def test_the_least_used_address_is_forgotten_first(instance: Instance) -> None:
+    made = [instance.resolve(f"q{number}") for number in range(MOST)]
+    assert instance.resolve("q0") is made[0]
+    instance.resolve("one-more")
+    known = instance.service.directory.known
+    assert known("q1") is None
+    assert known("q0") is made[0]
+    assert known("q2") is made[2]
+
+
+@pytest.mark.rule("S4", "D1")
+def test_a_topic_with_a_subscriber_stays_the_same_however_many_others_are_used(instance: Instance) -> None:
+    """A second object of it would know of no subscription, and what is posted there would wait in the store."""
+    topic = instance.resolve("prices", topic=True)
+    user = User()
+    topic.users.add(user)
+    queue = instance.subscribe(topic, "shop")
+    for number in range(3 * MOST):
+        instance.resolve(f"q{number}")
+    again = instance.resolve("prices", topic=True)
+    assert again is topic
+    assert again.subscriptions == [queue]
+    topic.users.discard(user)
+    for number in range(3 * MOST):
+        instance.resolve(f"r{number}")
+    assert instance.service.directory.known("prices") is None

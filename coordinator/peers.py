@@ -1,4 +1,4 @@
-"""The other instances: whether they live, and what they say of addresses, groups and claims."""
+"""The other instances: whether they live, and what they say of addresses, groups, claims and links."""
 
 from __future__ import annotations
 
@@ -7,16 +7,14 @@ from typing import TYPE_CHECKING
 import structlog
 
 from store import queries
-from store.asking import SOLE_CHANNEL
 from store.commit.parts import EVERY_GROUP
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from coordinator.address.directory import Directory
     from coordinator.group.serving import Queues
     from coordinator.instance import Instance
-    from coordinator.sole import SoleConnections
     from store.commit.batch import Batch
     from store.errors import StoreError
 
@@ -29,18 +27,18 @@ class Peers:
         instance: Instance,
         queues: Queues,
         directory: Directory,
-        sole_connections: SoleConnections,
+        heard: Mapping[str, Callable[[str], None]],
         *,
         look: Callable[[], None],
         fenced: Callable[[], None],
     ) -> None:
-        """``look``: called when an instance has come, to see now who lives. ``fenced``: called when others took this
-        instance for dead; it must stop.
+        """``heard``: takes the notices of other channels. ``look``: called when an instance has come, to see now who
+        lives. ``fenced``: called when others took this instance for dead; it must stop.
         """
         self._instance = instance
         self._queues = queues
         self._directory = directory
-        self._sole_connections = sole_connections
+        self._heard = heard
         self._look = look
         self._fenced = fenced
 
@@ -72,8 +70,8 @@ class Peers:
     def notified(self, channel: str, payload: str) -> None:
         if channel == "coordinator_address":
             self._directory.changed(payload)
-        elif channel == SOLE_CHANNEL:
-            self._sole_connections.called(payload)
+        elif channel in self._heard:
+            self._heard[channel](payload)
         elif payload == queries.ARRIVED:
             self._look()
         else:

@@ -19,6 +19,8 @@ from coordinator.registry import Registry
 from coordinator.retirement import Retirement
 from coordinator.settlements import Settlements
 from coordinator.sole import SoleConnections
+from coordinator.stealing import Stealing
+from store.asking import LINK_CHANNEL, SOLE_CHANNEL
 from store.decisions import Decisions
 from store.heartbeat import Heartbeat
 
@@ -84,14 +86,14 @@ class Service:
         self.posts = Posts(instance, self.directory, enqueue, self.registry)
         self.retirement = Retirement(self.registry, self.settlements)
         self.sole_connections = SoleConnections(instance)
+        self.stealing = Stealing(instance)
         self.decisions = Decisions(loop, url, instance_id)
         watched = (instance.commit.connection, instance.queries.connection, self.decisions.connection)
         self._heartbeat = Heartbeat(
             loop, url, instance_id, watched=watched, beaten=lambda alive, peers: self._peers.beaten(alive, peers)
         )
-        self._peers = Peers(
-            instance, self.queues, self.directory, self.sole_connections, look=self._heartbeat.now, fenced=fenced
-        )
+        heard = {SOLE_CHANNEL: self.sole_connections.called, LINK_CHANNEL: self.stealing.notified}
+        self._peers = Peers(instance, self.queues, self.directory, heard, look=self._heartbeat.now, fenced=fenced)
 
     def start(self) -> None:
         GivingBack(self.instance.loop, self.instance.memory)

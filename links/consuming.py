@@ -240,6 +240,8 @@ class Subscribing(Consuming):
         self.selects = honoured.text
         queue.not_from = connection if honoured.no_local else None
         super().__init__(connection, pointer, address, queue, group, honoured)
+        if group.ends_with_close:
+            connection.service.stealing.attached(connection.container, self.name, self)
 
     @property
     def room(self) -> int:
@@ -268,4 +270,5 @@ class Subscribing(Consuming):
 
     def lost(self) -> None:
         self._queue.not_from = None
+        self.connection.service.stealing.lost(self.connection.container, self.name, self)
         super().lost()

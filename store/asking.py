@@ -50,6 +50,8 @@ class Query:
 
 #: The holder of a claim hears here that another connection wants its place; the payload is its instance and number.
 SOLE_CHANNEL = "coordinator_sole"
+#: All instances hear here of the links of lasting subscriptions that are attached.
+LINK_CHANNEL = "coordinator_link"
 
 #: Subjects whose days are remembered, for so long.
 MOST_SUBJECTS = 10_000
@@ -65,7 +67,7 @@ SETUP = (
     "set plan_cache_mode = force_generic_plan; set enable_seqscan = off; set enable_bitmapscan = off; "
     "set enable_hashjoin = off; set enable_mergejoin = off; set jit = off; set work_mem = '32MB'; "
     "set statement_timeout = 0; set lock_timeout = 0; "
-    f"listen coordinator_ready; listen coordinator_address; listen {SOLE_CHANNEL}"
+    f"listen coordinator_ready; listen coordinator_address; listen {SOLE_CHANNEL}; listen {LINK_CHANNEL}"
 )
 
 

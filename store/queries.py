@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from store import leaves
-from store.asking import SOLE_CHANNEL, Query
+from store.asking import LINK_CHANNEL, SOLE_CHANNEL, Query
 from store.priorities import CONDITION, Rank
 from store.spool import HEAD, LARGE
 from store.tables import SCHEMA
@@ -67,7 +67,8 @@ REMOVE_ADDRESS = Query(
         select g.id, (select count(*) from told) from gone join {SCHEMA}.consumer_group g on g.address_id = gone.id""",
 )
 
-#: address id, name, instance: a group, found or made; of an instance (not 0) where it ends with its link
+#: address id, name, instance: a group, found or made; of an instance (not 0) where it ends with its link. Nothing where
+#: another instance makes it at the same time: ask again.
 MAKE_GROUP = Query(
     b"make_group",
     f"""with made as (
@@ -358,6 +359,9 @@ LEASE_GROUPS = Query(
 #: On the channel coordinator_ready, in place of groups: an instance has begun, and every other looks around.
 ARRIVED = "arrived"
 ARRIVE = Query(b"arrive", f"select pg_notify('coordinator_ready', '{ARRIVED}')")
+
+#: what the notice says
+ANNOUNCE_LINK = Query(b"announce_link", f"select pg_notify('{LINK_CHANNEL}', $1::text)")
 
 #: digest, container-id, instance, number of the connection, close_existing, when it asked first (empty: now): whether
 #: the claim is its own, whether the one that has it was seen alive since, and the time of this question. The one that

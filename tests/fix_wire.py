@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import psycopg
@@ -12,13 +13,17 @@ import pytest
 
 from store.embedded import running_url
 from tests.fix_service import Service
-from tests.wire.peer import PATIENCE, Peer, Session
+from tests.wire.frames import AMQP_HEADER
+from tests.wire.peer import PATIENCE, Ended, Peer, Session
+from tests.workers import pids_of_workers, worker_of
 
 #: Makes a new connection: a socket on which nothing was sent yet.
 Dial = Callable[[], Peer]
 #: Makes a session on a new connection.
 Begin = Callable[..., Session]
 BeginAt = Callable[[Service], Session]
+#: A connection at the worker of that number, where both headers are sent and nothing else.
+DialTo = Callable[[int], Peer]
 #: Reads rows of the service's store.
 Ask = Callable[..., list[tuple[Any, ...]]]
 
@@ -54,6 +59,30 @@ def begin(dial: Dial) -> Begin:
         return peer.begin()
 
     return session
+
+
+@pytest.fixture
+def dial_to(service: Service) -> Iterator[DialTo]:
+    """For a service of several workers."""
+    peers: list[Peer] = []
+
+    def connect(worker: int) -> Peer:
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline:
+            pids = pids_of_workers(service)  # each time: a test before may have killed one
+            peer = Peer(service.port)
+            peers.append(peer)
+            with suppress(Ended, OSError):  # the worker that was to answer has ended
+                peer.send_octets(AMQP_HEADER)
+                assert peer.read_header() == AMQP_HEADER  # the worker has it when it answers
+                if worker_of(peer.socket, pids) == worker:
+                    return peer
+            peer.close_socket()
+        raise AssertionError(f"no connection went to worker {worker} within {PATIENCE:g} s")
+
+    yield connect
+    for peer in peers:
+        peer.close_socket()
 
 
 @pytest.fixture

@@ -54,6 +54,9 @@ class Subscriptions:
         address.users.add(joining)
 
         def made(rows: list[Row] | StoreError) -> None:
+            if rows == []:  # another instance has made it in the same moment: now it can be seen
+                ask()
+                return
             self._joining[key] -= 1
             if not self._joining[key]:
                 del self._joining[key]
@@ -67,7 +70,11 @@ class Subscriptions:
 
         owner = bytes(4) if group.lasting else self._instance.lease_octets
         parameters = [address.id.to_bytes(4, "big"), group.name.encode(), owner]
-        self._instance.queries.ask(queries.MAKE_GROUP, parameters, made)
+
+        def ask() -> None:
+            self._instance.queries.ask(queries.MAKE_GROUP, parameters, made)
+
+        ask()
 
     def _joined(self, address: Address, group: Group, group_id: int) -> Queue:
         queue = self._queues.queue(

@@ -9,17 +9,14 @@ import ctypes
 import os
 import signal
 import socket
-import time
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from tests.fix_service import PATIENCE, Service, running_service
-from tests.fix_wire import Ask
+from tests.fix_service import Service, running_service
+from tests.fix_wire import Ask, DialTo
 from tests.wire.frames import (
-    AMQP_HEADER,
     SENDER,
     Attach,
     Begin,
@@ -30,9 +27,9 @@ from tests.wire.frames import (
     Target,
     frame,
 )
-from tests.wire.peer import Ended, Peer
+from tests.wire.peer import Peer
 from tests.wire.types import Symbol, UInt, ULong
-from tests.workers import pids_of_workers, worker_of
+from tests.workers import pids_of_workers
 
 CAPABILITY = "sole-connection-for-container"
 POLICY = "sole-connection-enforcement-policy"
@@ -42,37 +39,11 @@ FAILED = "amqp:connection-establishment-failed"
 REFUSE, CLOSE = UInt(0), UInt(1)
 WEAK = 1
 
-#: A connection at the worker of that number, before its open.
-DialTo = Callable[[int], Peer]
-
 
 @pytest.fixture(scope="module")
 def service() -> Iterator[Service]:
     with running_service({"workers": "2"}) as service:
         yield service
-
-
-@pytest.fixture
-def dial_to(service: Service) -> Iterator[DialTo]:
-    peers: list[Peer] = []
-
-    def connect(worker: int) -> Peer:
-        deadline = time.monotonic() + PATIENCE
-        while time.monotonic() < deadline:
-            pids = pids_of_workers(service)  # each time: a test before may have killed one
-            peer = Peer(service.port)
-            peers.append(peer)
-            with suppress(Ended, OSError):  # the worker that was to answer has ended
-                peer.send_octets(AMQP_HEADER)
-                assert peer.read_header() == AMQP_HEADER  # the worker has it when it answers
-                if worker_of(peer.socket, pids) == worker:
-                    return peer
-            peer.close_socket()
-        raise AssertionError(f"no connection went to worker {worker} within {PATIENCE:g} s")
-
-    yield connect
-    for peer in peers:
-        peer.close_socket()
 
 
 def alone(policy: UInt | None = None) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import psycopg
 import pytest
 
 from coordinator.address import directory
@@ -103,3 +104,22 @@ def test_a_topic_with_a_subscriber_stays_the_same_however_many_others_are_used(i
     for number in range(3 * MOST):
         instance.resolve(f"r{number}")
     assert instance.service.directory.known("prices") is None
+
+
+@pytest.mark.rule("D1")
+def test_a_group_that_another_instance_makes_in_the_same_moment_is_joined(
+    instance: Instance, database_url: str
+) -> None:
+    topic = instance.resolve("prices", topic=True)
+    joined: list[Queue | Refusal] = []
+    with psycopg.connect(database_url) as other:
+        row = other.execute(
+            "insert into coordinator.consumer_group (address_id, name) values (%s, 'shop') returning id", [topic.id]
+        ).fetchone()
+        assert row is not None
+        instance.service.subscriptions.join(topic, Group(name="shop", lasting=True), joined.append)
+        waits = "select 1 from pg_locks where not granted and locktype = 'transactionid'"
+        instance.loop.run_until(lambda: other.execute(waits).fetchone())
+    instance.loop.run_until(lambda: joined)
+    assert isinstance(joined[0], Queue)
+    assert joined[0].group_id == row[0]

@@ -1,0 +1,70 @@
+"""A lasting subscription's link that its client attaches again, to another instance: the later one stays (P13).
+
+Each attach is announced by a notice. PostgreSQL gives all notices to all instances in one order, that of their commits,
+so that all see the same one last: a link is stolen by another instance's notice that comes after its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from itertools import count
+from typing import TYPE_CHECKING, Protocol
+
+from coordinator.errors import Condition, Refusal
+from store import queries
+
+if TYPE_CHECKING:
+    from coordinator.instance import Instance
+
+_STOLEN = Refusal(Condition.STOLEN, "the link was attached again, by way of another process of the service")
+
+
+class Stealable(Protocol):
+    def refuse(self, refusal: Refusal) -> None:
+        """It is another's now."""
+
+
+class _Held:
+    __slots__ = ("announced", "link", "number")
+
+    def __init__(self, link: Stealable, number: int) -> None:
+        self.link = link
+        self.number = number
+        #: its own notice came
+        self.announced = False
+
+
+class Stealing:
+    """The links of this instance that others may steal."""
+
+    def __init__(self, instance: Instance) -> None:
+        self._instance = instance
+        self._held: dict[str, _Held] = {}
+        self._numbers = count(1)
+
+    def attached(self, container: str, name: str, link: Stealable) -> None:
+        held = _Held(link, next(self._numbers))
+        digest = _digest(container, name)
+        self._held[digest] = held
+        payload = f"{self._instance.instance_id} {held.number} {digest}"
+        self._instance.queries.ask(queries.ANNOUNCE_LINK, [payload.encode()], lambda _: None)
+
+    def lost(self, container: str, name: str, link: Stealable) -> None:
+        digest = _digest(container, name)
+        held = self._held.get(digest)
+        if held is not None and held.link is link:
+            del self._held[digest]
+
+    def notified(self, payload: str) -> None:
+        instance, number, digest = payload.split(" ")
+        held = self._held.get(digest)
+        if held is None:
+            return
+        if int(instance) == self._instance.instance_id:
+            held.announced = held.announced or int(number) == held.number
+        elif held.announced:
+            held.link.refuse(_STOLEN)
+
+
+def _digest(container: str, name: str) -> str:
+    return hashlib.sha256(f"{len(container)} {container} {name}".encode()).hexdigest()

@@ -1,0 +1,103 @@
+"""The link of a lasting subscription that its client attaches again at another worker (rule P13, part 2, 2.6.1)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from tests.fix_service import Service, running_service
+from tests.fix_wire import DialTo
+from tests.wire.frames import Accepted, Open, Source, Target
+from tests.wire.links import Receiver, Sender
+from tests.wire.messages import data
+from tests.wire.peer import Session
+from tests.wire.types import Symbol
+
+TOPIC = (Symbol("topic"),)
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[Service]:
+    with running_service({"workers": "2"}) as service:
+        yield service
+
+
+def begin(dial_to: DialTo, worker: int, container: str) -> Session:
+    peer = dial_to(worker)
+    peer.send(Open(container_id=container))
+    peer.remote_open = peer.wait(Open)
+    return peer.begin()
+
+
+def lasting(session: Session, address: str, name: str) -> Receiver:
+    source = Source(address=address, durable=2, expiry_policy=Symbol("never"), capabilities=TOPIC)
+    return session.receiver(source, credit=10, name=name)
+
+
+def poster(dial_to: DialTo, address: str) -> Sender:
+    session = begin(dial_to, 0, f"poster-{address}")
+    return session.sender(Target(address=address, capabilities=TOPIC))
+
+
+@pytest.mark.rule("P13", "D1")
+def test_it_is_stolen_from_the_other_worker_with_what_it_held(dial_to: DialTo, address: str) -> None:
+    """To and fro; of another name, or of another container, it is another link."""
+    sender = poster(dial_to, address)
+    others = [
+        lasting(begin(dial_to, 0, f"d-{address}"), address, "prices"),
+        lasting(begin(dial_to, 0, f"c-{address}"), address, "news"),
+    ]
+    before = lasting(begin(dial_to, 0, f"c-{address}"), address, "prices")
+    assert sender.outcome(data(b"1")) == Accepted()
+    assert before.take().body == b"1"
+    for count, worker in ((1, 1), (2, 0), (3, 1)):
+        now = lasting(begin(dial_to, worker, f"c-{address}"), address, "prices")
+        assert before.error == "amqp:link:stolen"
+        delivery = now.take()
+        assert (delivery.body, delivery.count) == (b"1", count)
+        before = now
+    assert [other.take().body for other in others] == [b"1", b"1"]
+    assert all(other.detached is None for other in (*others, before))
+
+
+@pytest.mark.rule("P13", "D1")
+def test_of_two_that_are_attached_at_once_one_stays(dial_to: DialTo, address: str) -> None:
+    sender = poster(dial_to, address)
+    for number in range(10):
+        sessions = [begin(dial_to, worker, f"c-{address}") for worker in (0, 1)]
+        links: list[Receiver] = []
+        name = f"prices-{number}"
+
+        def attach(session: Session, name: str = name, links: list[Receiver] = links) -> None:
+            links.append(lasting(session, address, name))
+
+        threads = [threading.Thread(target=attach, args=(session,)) for session in sessions]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        body = b"%d" % number
+        assert sender.outcome(data(body)) == Accepted()
+        stolen = [link for link in links if _stolen(link, body)]
+        assert len(stolen) == 1
+        for link in links:
+            if link not in stolen:
+                link.detach()
+
+
+def _stolen(link: Receiver, body: bytes) -> bool:
+    """Either it is detached, or it is left alone and gets the message."""
+    while link.detached is None:
+        if link.arrived:
+            return _later(link)
+        link.session.peer.step()
+    return link.error == "amqp:link:stolen"
+
+
+def _later(link: Receiver) -> bool:
+    """The message may have come just before the link was stolen: after a while in which all notices are heard."""
+    for _ in range(20):
+        link.session.sync()
+    return link.detached is not None

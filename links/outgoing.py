@@ -141,7 +141,7 @@ class Outgoing(Link):
         octets = entry.message
         assert octets is not None
         pointer = self.pointer
-        if not entry.whole and (entry.attempts or entry.expires or entry.acquired or entry.annotations):
+        if not entry.whole and _is_marked(entry, octets):
             octets = _marked(entry, octets)
         delivery = engine.outgoing_delivery(pointer, self._store_prefix + b"%d" % entry.id)
         if entry.whole:
@@ -163,7 +163,7 @@ class Outgoing(Link):
         """``head``: of the stored message, as much as may be enough for the sections that are ours to change."""
         entry = large.entry
         octets = head
-        if entry.attempts or entry.expires or entry.acquired or entry.annotations:
+        if _is_marked(entry, head):
             try:
                 octets = _marked(entry, head)
             except DecodeError:
@@ -245,6 +245,12 @@ class Outgoing(Link):
 def octets_in_engine(entry: Entry) -> int:
     """Of a delivery: what the engine has a buffer for until it is settled."""
     return 2 * _PIECE if entry.whole else entry.size
+
+
+def _is_marked(entry: Entry, octets: bytes) -> bool:
+    """Whether it goes out otherwise than it came. What its poster says of its deliveries is not said again."""
+    changed = entry.attempts or entry.expires or entry.acquired or entry.annotations
+    return bool(changed) or messages.names_count(octets)
 
 
 def _marked(entry: Entry, octets: bytes) -> bytes:

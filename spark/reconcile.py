@@ -138,7 +138,7 @@ def reconcile(
     with _keeping() as keep:
         opened = [_keep_book(book, keep, steps) for book in opened]
         tables, picked, rows_read, snapshot = _read(spark, url, period, opened, keep, steps)
-        period = snapshot.kept(period)
+        asked, period = period, snapshot.kept(period)
         _fit(spark, sum(rows_read.values()))
         progress = _Progress(steps, sum(rows_read.values()))
         sides = _side_by_side(tables, period, snapshot.taken_at, keep, progress)
@@ -159,6 +159,7 @@ def reconcile(
             store=snapshot.store,
             version=version,
             period=period,
+            kept_since=period.since if period != asked else None,
             seen_at=snapshot.taken_at,
             took=timedelta(seconds=time.monotonic() - began),
             rows_read=rows_read,

@@ -100,17 +100,27 @@ class BookTotals:
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """Everything that a report says. ``version`` is of the program that made it."""
+    """Everything that a report says. ``version`` is of the program that made it. ``kept_since``: where the period that
+    was asked for begins earlier, and the messages before are no longer kept; else None.
+    """
 
     store: StoreName
     version: str
     period: Period
+    kept_since: datetime | None
     seen_at: datetime
     took: timedelta
     rows_read: dict[str, int]
     metrics: Metrics
     findings: Findings
     books: list[BookTotals]
+
+    @property
+    def shortened(self) -> str:
+        """What a reader must know of the period; nothing where all of it was judged."""
+        if self.kept_since is None:
+            return ""
+        return f"What is kept begins at {_moment(self.kept_since)} UTC (retention): what came before was not judged."
 
 
 def _moment(value: datetime) -> str:
@@ -191,6 +201,7 @@ def summary(run: Run, fail_on: str) -> dict[str, object]:
             "schema": run.store.schema,
         },
         "period": {"since": run.period.since.isoformat(), "until": run.period.until.isoformat()},
+        "kept_since": None if run.kept_since is None else run.kept_since.isoformat(),
         "seen_at": run.seen_at.isoformat(),
         "took_seconds": round(run.took.total_seconds(), 1),
         "rows_read": run.rows_read,

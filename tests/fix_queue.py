@@ -66,9 +66,9 @@ class Home:
         self.failed = lambda: None
 
 
-def queue_of(consumers: list[Consumer], *, peers: int = 0) -> Queue:
+def queue_of(consumers: list[Consumer], *, peers: int = 0, kind: type[Queue] = Queue) -> Queue:
     instance: Any = Instance(peers)
-    queue = Queue(instance, Home(), 1, 1, "q", max_attempts=16, on_expiry="drop", dead_letters=False)
+    queue = kind(instance, Home(), 1, 1, "q", max_attempts=16, on_expiry="drop", dead_letters=False)
     for consumer in consumers:
         queue.add(consumer)
     for window in queue.windows:  # the store has nothing

@@ -258,6 +258,15 @@ def front_of(message: bytes) -> Front:
     return Front(header, priority, unsigned(header, 4, "delivery-count", _UINT) or 0, before, annotations, rest)
 
 
+def names_count(message: Octets) -> bool:
+    """Whether the header has a delivery-count, its fifth field; also true where only reading the header would tell."""
+    if message[:3] != b"\x00\x53\x70":
+        return message[1:2] != b"\x53"
+    kind = message[3]
+    count = message[5:6] if kind == 0xC0 else message[8:12] if kind == 0xD0 else b""
+    return int.from_bytes(count, "big") == _FIELDS[HEADER]
+
+
 def outgoing(message: bytes, attempts: int, ttl_left_ms: int | None, annotations: bytes, *, acquired: bool) -> bytes:
     """The octets of one delivery; ``acquired``: a link had it before.
 

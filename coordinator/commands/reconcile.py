@@ -16,7 +16,7 @@ from coordinator.commands.administration import Config, DatabaseUrl, DataDir, da
 if TYPE_CHECKING:
     from spark.books.description import BookDescription
     from spark.period import Period
-    from spark.results import Findings
+    from spark.report import Run
 
 _AGO = re.compile(r"(\d+)([smhd])")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
@@ -68,7 +68,10 @@ def reconcile(
             fail(f"--memory: {memory!r}; expected a number and m or g, such as 2g", 2)
         period = _period(since, until)
         books = _prepared(book or [], out, url)
-        found = _compared(master, memory, url, period, books, out, fail_on)
+        run = _compared(master, memory, url, period, books, out, fail_on)
+        found = run.findings
+        if run.shortened:
+            typer.echo(run.shortened)
         counts = ", ".join(f"{count:,} {kind}" for kind, count in sorted(found.by_kind.items()))
         typer.echo(f"{found.total:,} findings{': ' if counts else ''}{counts}; report: {out / 'report.html'}")
         if found.at_or_above(fail_on):
@@ -133,7 +136,7 @@ def _prepared(files: list[Path], out: Path, url: str) -> list[BookDescription]:
 
 def _compared(
     master: str, memory: str, url: str, period: Period, books: list[BookDescription], out: Path, fail_on: str
-) -> Findings:
+) -> Run:
     """What Spark finds; ends the command where it cannot run."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
@@ -155,7 +158,7 @@ def _compared(
         ):
             return run_reconciliation(
                 spark, url=url, period=period, books=books, out=out, fail_on=fail_on, steps=bar, version=VERSION
-            ).findings
+            )
     except (BookError, StoreUnreadable, JavaMissing, MasterUnusable) as error:
         fail(str(error), 2)
     except (PySparkException, Py4JError, OSError) as error:

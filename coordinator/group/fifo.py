@@ -37,7 +37,7 @@ from store.commit.terms import key_of
 from store.errors import StoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from coordinator.group.entries import Consumer
     from coordinator.group.queues import Home
@@ -535,7 +535,7 @@ class FifoQueue(Queue):
     def _loaded(self, groups: list[MessageGroup], each: int, rows: list[Row] | StoreError) -> None:
         if isinstance(rows, StoreError):  # some may be leased, and nobody knows of them
             self._doubt = groups
-            loading.reclaim(self, self)
+            self._later(lambda: loading.reclaim(self, self))
             return
         self._asking = False
         of = {group.key: group for group in groups}
@@ -560,6 +560,10 @@ class FifoQueue(Queue):
             group.loading = False
             self._place(group)
         self.touch()
+
+    def _later(self, what: Callable[[], None]) -> None:
+        """What the store could not answer; meanwhile nothing else is asked."""
+        self.instance.loop.call_later(loading.LOAD_RETRY_SECONDS, what)
 
     def load_ended(self) -> None:
         """The answer to a load was lost; what it had leased is known now, and on its way to the store."""
@@ -612,7 +616,7 @@ class FifoQueue(Queue):
 
     def _claimed(self, rows: list[Row] | StoreError) -> None:
         if isinstance(rows, StoreError):
-            self._forget_unknown()
+            self._later(self._forget_unknown)
             return
         self._asking = False
         for row in rows:
@@ -638,7 +642,7 @@ class FifoQueue(Queue):
 
     def _scanned(self, rows: list[Row] | StoreError) -> None:
         if isinstance(rows, StoreError):
-            self._forget_unknown()
+            self._later(self._forget_unknown)
             return
         self._asking = False
         for found, key, more in rows:

@@ -62,6 +62,25 @@ def test_a_browser_is_drained_while_it_looks(begin: Begin, address: str) -> None
         browser.detach()
 
 
+@pytest.mark.rule("D6")
+@pytest.mark.parametrize("large", [False, True])
+def test_a_delivery_has_the_count_of_this_queue_and_not_of_its_poster(begin: Begin, address: str, large: bool) -> None:
+    session = begin()
+    sender = session.sender(address)
+    body = data(bytes(2 << 20) if large else b"x")
+    assert sender.outcome(Header(durable=True, delivery_count=7).encoded() + body) == Accepted()
+    consumer = session.receiver(address, credit=2)
+    first = consumer.take()
+    assert first.message.header.delivery_count == 0
+    assert first.message.header.durable
+    assert first.message.bare == body
+    first.disposition(Modified(delivery_failed=True))
+    again = consumer.take()
+    assert (again.message.header.delivery_count, again.message.bare) == (1, body)
+    again.disposition(Accepted())
+    consumer.detach()
+
+
 @pytest.mark.rule("P8")
 def test_a_consumer_takes(begin: Begin, address: str) -> None:
     """Part 3, section 3.3.1: distribution-mode move; each message goes to one of the consumers."""

@@ -274,6 +274,7 @@ def test_two_services_do_it_once(days: Days, database_url: str) -> None:
     with psycopg.connect(database_url) as other:
         other.execute("select pg_advisory_lock(%s)", (PARTITIONS_LOCK + 1,))
         assert days.drop() == Dropped()
+        other.execute("select pg_advisory_unlock(%s)", (PARTITIONS_LOCK + 1,))  # and not some time after the block
     assert days.drop().emptied
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coordinator.codec.encoding import DecodeError
-from coordinator.codec.message import examine, outgoing, sections, to_of
+from coordinator.codec.message import examine, names_count, outgoing, sections, to_of
 from tests.wire import types
 from tests.wire.frames import Record
 from tests.wire.messages import DATA, SEQUENCE, VALUE, Header, Message, Properties, section
@@ -83,6 +83,15 @@ def test_a_delivery_differs_in_its_header_and_annotations_only(
     expected = None if before.header.ttl is None or left is None else min(left, 0xFFFFFFFF)
     assert after.header.ttl == expected
     assert not (after.header.first_acquirer and (attempts or acquired))
+
+
+@pytest.mark.rule("D6")
+@given(messages())
+def test_a_count_that_a_poster_names_is_noticed(octets: bytes) -> None:
+    if Message(octets).header.delivery_count is not None:
+        assert names_count(octets)
+    if octets[:3] in (b"\x00\x53\x75", b"\x00\x53\x77"):
+        assert not names_count(octets)
 
 
 @pytest.mark.rule("P10", "P12", "P17")

@@ -117,6 +117,7 @@ def run(found: Findings, numbers: Metrics, *books: BookTotals) -> Run:
         store=StoreName(database="shop", server="db.example:5432", id="0badcafe", schema="0001"),
         version="1.2.3",
         period=Period(),
+        kept_since=None,
         seen_at=AT,
         took=timedelta(seconds=12.3),
         rows_read={"half": 1000},
@@ -157,6 +158,16 @@ def test_a_clean_report_without_a_book_says_what_it_has_not_seen() -> None:
     assert "Clean: the coordinator agrees with itself." in html
     assert "No book of an application was compared" in html
     assert "everything agrees" not in html
+
+
+@pytest.mark.rule("R30", "H16")
+def test_a_report_of_less_than_was_asked_for_says_so() -> None:
+    whole = run(Findings(), EMPTY)
+    assert whole.shortened == ""
+    assert "What is kept begins" not in render(whole)
+    part = replace(whole, kept_since=datetime(2026, 3, 4, tzinfo=UTC))
+    assert "What is kept begins at 2026-03-04 00:00:00 UTC" in render(part)
+    assert summary(part, "error")["kept_since"] == "2026-03-04T00:00:00+00:00"
 
 
 @pytest.mark.rule("R30")

@@ -14,6 +14,7 @@ from coordinator.address.dead_letters import DeadLetters
 from coordinator.address.directory import Directory
 from coordinator.codec.selectors import TurnShare
 from coordinator.errors import Condition
+from coordinator.group.fifo import FifoQueue
 from coordinator.group.loading import LOAD_RETRY_SECONDS
 from coordinator.group.search import Search
 from links.browsing import Browsing
@@ -87,6 +88,38 @@ def test_a_consumer_that_chooses_looks_again_after_an_error() -> None:
     again()
     queue.pump()
     assert asked.names == [b"browse_urgent"]
+
+
+@pytest.mark.rule("P18")
+def test_a_fifo_queue_asks_again_after_a_pause() -> None:
+    consumer: Any = Consumer(1, 1)
+    queue = queue_of([], kind=FifoQueue)
+    asked = Asked()
+    instance: Any = queue.instance
+    instance.queries, instance.loop, instance.lease_octets = asked.queries, asked.loop, bytes(4)
+    queue.add(consumer)
+    assert isinstance(queue, FifoQueue)
+
+    def fails(name: bytes, then: bytes) -> None:
+        queue.pump()
+        assert asked.names == [name]
+        asked.answer(StoreFault("x"))
+        queue.pump()
+        assert asked.names == []
+        ((seconds, again),) = asked.timers
+        asked.timers.clear()
+        assert seconds == LOAD_RETRY_SECONDS
+        again()
+        assert asked.names == [then]
+
+    fails(b"scan_groups", b"forget_groups")
+    asked.answer([])
+    queue.news(-5)
+    fails(b"claim_groups", b"forget_groups")
+    asked.answer([])
+    queue.pump()
+    asked.answer([(0, 0, False), (1, -5, False)])
+    fails(b"lease_groups", b"held")
 
 
 @pytest.mark.rule("P8")

@@ -1,6 +1,6 @@
 """What all rules of one instance work with: its identity, its loop, its store, and the bounds it keeps.
 
-It knows none of the rules: whoever needs it takes it, and no part needs the whole service.
+It knows none of the rules. A part takes this instead of the whole service.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The store's list of undecided transactions: who lives longer than a moment is entered, and taken out when decided.
+"""The store's list of undecided transactions: those older than a moment are entered, and taken out when decided.
 
 Entries go with the group commit, many at once, so that no number of transactions delays a commit or a question. An
 empty transaction is not listed: there is nothing to decide.

@@ -253,7 +253,7 @@ class RetentionSettings(_Section):
         Field(gt=0, le=MOST_HOURS, description="messages, after they were consumed; an address may say otherwise"),
     ] = 72
     decisions_hours: Annotated[
-        float, Field(gt=0, le=MOST_HOURS, description="decisions, as answers to who asks for an outcome (T11)")
+        float, Field(gt=0, le=MOST_HOURS, description="decisions: for so long an outcome can be asked for (T11)")
     ] = 720
 
     @model_validator(mode="after")

@@ -3,8 +3,8 @@
 * Halves and entries: 63 bits: milliseconds since 2024-01-01 UTC (41), the instance's slot (10), a sequence (12).
   One instance's ids only grow; ranges of ids are ranges of time, so partitions by id are partitions by day.
 * Transactions and ops: a UUIDv7 (RFC 9562, section 5.7): 48 bits of Unix milliseconds, a counter, and random bits.
-  In place of these a txn-id has its instance and a check with the store's secret: nobody can guess one (it is all that
-  is needed to ask for an outcome), or make one up for the store to decide about.
+  In place of these a txn-id has its instance and a check with the store's secret: a client can neither guess one (it is
+  all that it takes to ask for an outcome) nor invent one for the store to decide about.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Who holds an entry: leased to an instance by itself, or in the range that the holder of its group has read."""
+"""Which instance holds an entry: by a lease of its own, or by the range that the holder of its group has read."""
 
 from __future__ import annotations
 

@@ -280,7 +280,7 @@ _FIRST = f"(select id from {SCHEMA}.entry where {_IN_GROUP} order by id limit 1)
 _CLAIMED = f"(select c.key from {SCHEMA}.message_group c where c.group_id = $1::int4 and c.key = k)"
 
 #: group, key behind which to look, most keys to look at, most to claim, instance: message groups of a fifo address
-#: that have something to deliver and are nobody's, claimed. (0, the key to go on behind, whether there is any); then
+#: with entries to deliver and no claim, claimed. (0, the key to go on behind, whether there is any); then
 #: (1, key, false) for each that is ours now. A group of a single message (its key is above 0) needs no claim.
 SCAN_GROUPS = Query(
     b"scan_groups",
@@ -305,7 +305,7 @@ SCAN_GROUPS = Query(
     again=False,
 )
 
-#: group, keys, instance: those of the message groups that have something to deliver and were nobody's
+#: group, keys, instance: claims those of the message groups that have entries to deliver and no claim; their keys
 CLAIM_GROUPS = Query(
     b"claim_groups",
     f"""with wanted as materialized (
@@ -315,7 +315,7 @@ CLAIM_GROUPS = Query(
     again=False,
 )
 
-#: group, keys, instance, notice: they are nobody's any more; others are told where the notice is not empty
+#: group, keys, instance, notice: gives these claims up; a notice that is not empty goes to the other instances
 RELEASE_GROUPS = Query(
     b"release_groups",
     f"""with gone as (
@@ -324,7 +324,7 @@ RELEASE_GROUPS = Query(
         select count(*), case when $4::text <> '' then pg_notify('coordinator_ready', $4::text) end from gone""",
 )
 
-#: group, keys, instance: all but these that are claimed in its name are nobody's any more
+#: group, keys, instance: gives up all claims of the instance but these
 FORGET_GROUPS = Query(
     b"forget_groups",
     f"""delete from {SCHEMA}.message_group
@@ -395,7 +395,7 @@ RELEASE = Query(
          where digest = $1::bytea and instance_id = $2::int4 and connection = $3::int8""",
 )
 
-#: op id, instance: what expired in nobody's hands goes, with one op, or is sent on its way to the dead letters
+#: op id, instance: expired entries that are not leased are dropped, with one op, or marked for the dead letters
 EXPIRE = Query(
     b"expire",
     f"""with picked as (
@@ -422,8 +422,8 @@ EXPIRE = Query(
         select (select count(*) from marked), (select count(*) from dropped)""",
 )
 
-#: new ids, whether others live, who are told: what waited for its time and may be delivered now is entered anew, behind
-#: all that is there. The groups it is of, each with its lowest new id and how many; and a row of no group: in how many
+#: new ids, whether other instances live and get a notice: entries that are due now are entered anew, behind all that
+#: is there. The groups it is of, each with its lowest new id and how many; and a row of no group: in how many
 #: milliseconds the next is due, null for never.
 PROMOTE = Query(
     b"promote",
@@ -454,7 +454,7 @@ HELD = Query(
     f"select id from {SCHEMA}.entry where group_id = $1::int4 and lease = $2::int4 and failed is null",
 )
 
-#: lease: letters whose lease nobody remembers
+#: lease: gives up the leases of entries marked failed; asked when the reply that named them was lost
 YIELD_FAILED = Query(
     b"yield_failed", f"update {SCHEMA}.entry set lease = 0 where failed is not null and lease = $1::int4"
 )

@@ -1,6 +1,6 @@
 """The octets of a large message between its first frame and the store: in an unnamed temporary file, not in memory.
 
-The file has no name, so that nothing is left of it whoever ends and however. It is made in the folder that ``TMPDIR``
+The file has no name, so that nothing is left of it however the process ends. It is made in the folder that ``TMPDIR``
 names, else in ``/var/tmp``, which unlike ``/tmp`` is on a disk on all systems.
 """
 

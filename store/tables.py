@@ -98,7 +98,7 @@ address = Table(
     Column("max_attempts", SmallInteger, nullable=False, server_default="16"),
     # How long its messages are kept after they were consumed; null: as the settings say.
     Column("retention_hours", Integer),
-    # Who made it: administration, the first use by a client, or a dynamic terminus.
+    # What made it: administration, the first use by a client, or a dynamic terminus.
     Column("origin", Text, nullable=False, server_default="administration"),
     # The instance that owns a dynamic address; it goes with it.
     Column("instance_id", Integer),
@@ -132,7 +132,7 @@ consumer_group = Table(
     Column("instance_id", Integer),
     Column("created_at", DateTime(timezone=True), nullable=False, server_default=_now),
     # The only live instance takes entries by the range instead of leasing them one by one: all up to the highest
-    # group_read.read_through are its own, whatever their lease says. 0: nobody holds the group.
+    # group_read.read_through are its own, whatever their lease says. 0: no instance holds the group.
     Column("holder", Integer, nullable=False, server_default="0"),
     UniqueConstraint("address_id", "name"),
 )
@@ -219,7 +219,7 @@ entry = Table(
     # In order of commit; deliveries of a group go out in this order.
     Column("id", BigInteger, primary_key=True, autoincrement=False),
     Column("half_id", BigInteger, nullable=False),
-    # The instance that holds the message for its consumers; 0: nobody.
+    # The instance that holds the message for its consumers; 0: none.
     Column("lease", Integer, nullable=False, server_default="0"),
     # Failed deliveries so far: the header's delivery-count.
     Column("attempts", SmallInteger, nullable=False, server_default="0"),

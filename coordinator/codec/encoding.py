@@ -27,7 +27,7 @@ _WIDTH = {0x4: 0, 0x5: 1, 0x6: 2, 0x7: 4, 0x8: 8, 0x9: 16}
 _DEEPEST = 32
 #: in one array: what takes no room on the wire takes some here
 _MOST_WITHOUT_OCTETS = 256
-#: a map of more is taken apart for nobody
+#: a map of more pairs is never taken apart
 MOST_PAIRS = 10_000
 
 

@@ -1,7 +1,7 @@
 """JMS message selectors (rule P16; Jakarta Messaging 3.1, section 3.8): parsed once, evaluated against stored messages.
 
-A selector is a condition in a subset of SQL-92. It holds where it is true: false and unknown are the same to who asks,
-but not to ``NOT``. The rules where the specification leaves room, or people expect otherwise:
+A selector is a condition in a subset of SQL-92. It holds where it is true: for a delivery false and unknown are the
+same, for ``NOT`` they are not. The rules where the specification leaves room, or people expect otherwise:
 
 * Values that are not alike compare as false, with ``<>`` too; only numbers have an order. A literal that can never be
   what its operator needs is an error of the selector.

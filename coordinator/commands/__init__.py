@@ -1,1 +1,1 @@
-"""The command line, one module a command. Heavy imports are in the functions: nobody waits for what is not used."""
+"""The command line, one module a command. Heavy imports are in the functions: a command loads only what it uses."""

@@ -21,7 +21,7 @@ def check(
     data_dir: DataDir = None,
     config: Config = None,
 ) -> None:
-    """Look whether somebody has to look.
+    """Say whether the service needs an operator.
 
     Exit status: 0 all is well, 1 something is wrong (the last lines say what), 2 the store cannot be looked at.
     """

@@ -91,7 +91,7 @@ def resolve(
     data_dir: DataDir = None,
     config: Config = None,
 ) -> None:
-    """Decide an undecided transaction by hand. The first decision wins, whoever makes it."""
+    """Decide an undecided transaction by hand. The first decision wins, by hand or by the client."""
     wanted = _txn_id(txn_id)
     if commit == rollback:
         fail("give one of --commit and --rollback", 2)

@@ -221,7 +221,9 @@ class Supervisor:
             self._announced = True
             _log.info("listening", listen=places, workers=len(self._workers), pid=os.getpid())
             if not all(loopback(place) for place in self._places):
-                _log.warning("clients are not asked who they are: all who can connect may do all", listen=places)
+                _log.warning(
+                    "clients are not authenticated: every client that can connect may do everything", listen=places
+                )
         self._tend_watch(now)
         self._maintain(now)
         if serving:
@@ -315,7 +317,7 @@ class Supervisor:
             _log.warning("spare worker ended", status=status, again_in_seconds=_SPARE_RETRY_SECONDS)
             self._spare_at = now + _SPARE_RETRY_SECONDS
 
-    # -- who asks the database: what it waits for holds up nothing here
+    # -- children that ask the database: their waiting holds up nothing here
 
     def _tend_watch(self, now: float) -> None:
         if self._watch is None:

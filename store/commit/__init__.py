@@ -1,1 +1,1 @@
-"""The group commit: units, the batch they fill, the statement it becomes, and who sends it."""
+"""The group commit: units, the batch they fill, the statement it becomes, and the driver that sends it."""

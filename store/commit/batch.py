@@ -15,7 +15,7 @@ from store.ids import declared_at, moment_of
 from store.spool import LARGE, Octets, pieces
 from store.tables import SCHEMA
 
-#: An op of the same id may be another's, who decided first; what else it says tells.
+#: An op of the same id may be of another instance that decided first: its other columns tell.
 _PROBE_OP = (
     f"select exists (select from {SCHEMA}.op where id = $1::uuid and decision = $2::text "
     "and coalesce(reason, '') = $3::text and instance_id = $4::int4)"

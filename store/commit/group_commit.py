@@ -65,7 +65,7 @@ class Limits:
 
 class GroupCommit:
     """Takes units, commits them in batches, answers each. ``fenced``: called when the store takes nothing from this
-    instance any more, as others gave it up; what is undecided stays so, and nobody is answered.
+    instance any more, as others gave it up; what is undecided stays so, and no unit is answered.
     """
 
     def __init__(self, loop: Loop, url: str, instance_id: int, limits: Limits, fenced: Callable[[], None]) -> None:

@@ -11,7 +11,7 @@ from store.tables import SCHEMA
 
 #: where a large message is put together
 _PIECES = "pg_temp.coordinator_piece"
-# compressed by nobody, as in the half; PostgreSQL 15 cannot say it with the column
+# not compressed, as in the half; PostgreSQL 15 cannot say it with the column
 MAKE_PIECES = f"""do $$ begin
   if to_regclass('{_PIECES}') is null then
     create temporary table coordinator_piece (number int4, octets bytea) on commit delete rows;

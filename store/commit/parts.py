@@ -99,7 +99,7 @@ PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
         "from unnest({0}, {1}, {2}, {3}, {4}, {5}, {6}) u(i, d, t, r, n, lo, hi)",
         ("uuid[]", "text[]", "uuid[]", "text[]", "int4[]", "int4[]", "int4[]", "int8[]", "int4[]"),
     ),
-    # Undecided transactions, for whoever lists them, and for recovery; their ends. No transaction is in both.
+    # Undecided transactions, for the command line and for recovery; their ends. No transaction is in both.
     "registered": (
         f"insert into {SCHEMA}.txn (id, instance_id, owner, declared_at, timeout_at, posted, retired) "
         "select i, {me}, o, d, t, p, r from unnest({0}, {1}, {2}, {3}, {4}, {5}) u(i, o, d, t, p, r) "

@@ -303,13 +303,13 @@ class Relay:
             self._link.caught_up()
 
     def _next(self, post: Parked) -> None:
+        found, self._resolved = self._resolved, None
         if post.txn is not None and not post.txn.open:  # it was decided meanwhile: its time ran out
             self._count(self.waiting.popleft(), -1)
             if self._link_open:
                 unknown = self._posts.registry.unknown(post.txn.id)
                 self._posts.refuse_unknown(self._link, post.delivery, post.settled, unknown)
             return
-        found, self._resolved = self._resolved, None
         if found is None:
             try:
                 name = _to(post.message)

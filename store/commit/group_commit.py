@@ -121,7 +121,7 @@ class GroupCommit:
     @property
     def crowded(self) -> bool:
         """What comes now is not in the next batch by itself: connections take turns."""
-        return self._waiting.count > 0
+        return bool(self._waiting.lines)
 
     def has_waiting(self, owner: object) -> bool:
         return owner in self._waiting
@@ -131,9 +131,9 @@ class GroupCommit:
         batch = self._next
         limits = self._limits
         waiting = self._waiting
-        if (waiting.count or batch.octets >= limits.octets or batch.rows >= limits.messages) and (
+        if (waiting.lines or batch.octets >= limits.octets or batch.rows >= limits.messages) and (
             # who has nothing waiting does not wait for those who have: there is room for as much again
-            not waiting.count
+            not waiting.lines
             or unit.owner in waiting
             or batch.octets >= 2 * limits.octets
             or batch.rows >= 2 * limits.messages

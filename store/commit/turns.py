@@ -40,26 +40,27 @@ class Turns:
     wanted nothing.
     """
 
-    __slots__ = ("_lines", "_numbers", "_reached", "_turn", "count", "octets", "ready")
+    __slots__ = ("_numbers", "_reached", "_turn", "count", "lines", "octets", "ready")
 
     def __init__(self) -> None:
         self.count = 0
         self.octets = 0
         #: a heap: the lines that may have a turn
         self.ready: list[Line] = []
-        self._lines: dict[object, Line] = {}
+        #: of the connections that have something waiting, or are held
+        self.lines: dict[object, Line] = {}
         self._numbers = count()
         #: what the one whose turn it was had before
         self._reached = 0.0
         self._turn: Line | None = None
 
     def __contains__(self, owner: object) -> bool:
-        return owner in self._lines
+        return owner in self.lines
 
     def _line(self, owner: object) -> Line:
-        line = self._lines.get(owner)
+        line = self.lines.get(owner)
         if line is None:
-            line = self._lines[owner] = Line(next(self._numbers), self._reached)
+            line = self.lines[owner] = Line(next(self._numbers), self._reached)
         return line
 
     def add(self, unit: Unit, octets: int) -> None:
@@ -79,7 +80,7 @@ class Turns:
         self.count -= 1
         self.octets -= octets + _UNIT_OCTETS
         if not line.units:
-            del self._lines[unit.owner]
+            del self.lines[unit.owner]
         return unit
 
     def charge(self, share: float) -> None:
@@ -102,9 +103,9 @@ class Turns:
             heapify(self.ready)
 
     def release(self, owner: object) -> None:
-        line = self._lines[owner]
+        line = self.lines[owner]
         line.held = False
         if line.units:
             heappush(self.ready, line)
         else:
-            del self._lines[owner]
+            del self.lines[owner]

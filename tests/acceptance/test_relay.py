@@ -76,3 +76,20 @@ def test_a_settled_message_in_a_transaction_outlives_its_session(begin: Begin, a
     session.peer.wait(End)
     control.commit(txn)
     assert session.receiver(address).bodies() == [b"settled"]
+
+
+@pytest.mark.rule("P9", "T13")
+@pytest.mark.parametrize("settled", [True, False])
+def test_what_the_look_up_found_is_not_for_the_next_message(begin: Begin, address: str, settled: bool) -> None:
+    """Its transaction is rolled back while its address is looked up; the message behind it goes to its own."""
+    session = begin()
+    control = session.control()
+    txn = control.declare()
+    relay = session.sender(Target())
+    with session.peer.at_once():
+        relay.post(Properties(to=f"{address}-first").encoded() + data(b"rolled back"), settled=settled, txn=txn)
+        behind = relay.post(Properties(to=address).encoded() + data(b"behind"))
+        session.send(Detach(handle=control.handle, closed=True))
+    assert relay.answer_to(behind).state == Accepted()
+    assert session.receiver(address).bodies() == [b"behind"]
+    assert session.receiver(f"{address}-first").bodies() == []

@@ -429,7 +429,7 @@ class Transaction:
         for (address, _, terms), half_id, entry in zip(self.posts, self.half_ids, self.entries, strict=True):
             if entry is None and terms is PLAIN:
                 if address is told:
-                    continue  # it heard of the first, whose id is the lowest
+                    continue  # it was told of the first, which has the lowest id
                 told = address
             enqueue.posted(address, entry, half_id, terms)
         for retired in self.retired:

@@ -28,7 +28,7 @@ _ABOVE_ALL = 1 << 14
 
 
 class Browsing(Outgoing):
-    """Looks at what is committed and in nobody's hands, in the order of delivery, and takes nothing (P8).
+    """Looks at committed messages that no consumer has, in the order of delivery, and takes nothing (P8).
 
     It goes on with what is committed later, as long as it has credit.
     """

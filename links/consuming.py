@@ -220,7 +220,7 @@ class Choosing(Consuming):
 
 
 class Subscribing(Consuming):
-    """A consumer of a subscription to a topic: what does not match is nobody's, and done with (P16)."""
+    """A consumer of a subscription to a topic: what does not match is for no consumer, and done with (P16)."""
 
     __slots__ = ("_selector", "_waits", "selects")
 

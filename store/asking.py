@@ -129,8 +129,8 @@ class Days:
 
 
 class Queries:
-    """``notified(channel, payload)`` hears of other instances; ``connected()`` of each new connection (notices may
-    have been missed).
+    """``notified(channel, payload)`` is called with notices of other instances, ``connected()`` at each new connection
+    (notices may have been missed).
     """
 
     def __init__(

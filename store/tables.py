@@ -236,7 +236,7 @@ entry = Table(
     Column("failed", Text),
     # Message annotations merged by modified outcomes: an encoded AMQP map.
     Column("annotations", LargeBinary),
-    # Room on each page for the version that a lease leaves: no index hears of a lease then (HOT).
+    # Room on each page for the version that a lease leaves: a lease touches no index then (HOT).
     # The hot path inserts and deletes; vacuum by count, not by share, or a short queue with a long history is never
     # cleaned.
     postgresql_with={

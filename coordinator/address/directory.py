@@ -176,7 +176,7 @@ class Directory:
             user.refuse(resource_deleted(address))
 
     def resolve(self, name: str, found: Found, *, origin: str = "use", topic: bool = False) -> None:
-        """Find the address, or make it where the settings allow; ``found`` hears of it now or later.
+        """Find the address, or make it where the settings allow; ``found`` is called with it, now or later.
 
         ``topic``: the client means a topic (a capability of its terminus); it counts where no pattern says otherwise.
         """

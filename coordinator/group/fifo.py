@@ -95,7 +95,7 @@ class MessageGroup:
     def __init__(self, key: int, lane: Lane) -> None:
         self.key = key
         self.lane = lane
-        #: a heap: leased, and in nobody's hands
+        #: a heap: leased to this instance, and not with a consumer
         self.ready: list[GroupedEntry] = []
         #: deliveries not settled, or enlisted in a transaction that is undecided
         self.out = 0
@@ -266,7 +266,7 @@ class FifoQueue(Queue):
         self._place(entry.group)
 
     def _decided(self, entry: Entry) -> MessageGroup:
-        """It is in nobody's hands any more."""
+        """No consumer has it any more."""
         assert isinstance(entry, GroupedEntry)
         group = entry.group
         if entry.coming:
@@ -315,7 +315,7 @@ class FifoQueue(Queue):
         return entry
 
     def _to_store(self, entries: Sequence[Entry]) -> None:
-        """Entries that are ours and in nobody's hands; their groups wait for them to be there."""
+        """Entries that are leased to us and with no consumer; their groups wait until the store has them."""
         for entry in entries:
             assert isinstance(entry, GroupedEntry)
             self._yielding[entry.id] = entry.group

@@ -205,7 +205,7 @@ class Queue:
             self.home.dirty.append(self)
 
     def posted(self, entry_id: int, terms: Terms) -> None:
-        """What was posted here is durable, and nobody's."""
+        """What was posted here is durable and not leased."""
         self.in_store(entry_id, terms.priority)
 
     # -- entries coming back
@@ -266,14 +266,12 @@ class Queue:
         self.home.failed()
 
     def yield_ids(self, ids: Sequence[int], *, acquired: bool = False) -> None:
-        """Back to the store, for whoever wants them: held until now and never decided; ``acquired``: links had
-        them.
-        """
+        """Back to the store, for any consumer: held until now and never decided; ``acquired``: links had them."""
         for start in range(0, len(ids), 1000):
             self.instance.commit.add(Yield(self, ids[start : start + 1000], acquired))
 
     def wake(self, batch: Batch, ids: Sequence[int]) -> None:
-        """Others are to hear that these are nobody's."""
+        """Notifies the other instances that these entries are not leased."""
         batch.wake.add(self.group_id)
 
     def yielded(self, ids: Sequence[int]) -> None:

@@ -51,7 +51,7 @@ class Share:
 
 
 class Yield:
-    """Unit: entries that were held and never decided go back to the store, for whoever wants them."""
+    """Unit: entries that were held and never decided go back to the store, for any consumer."""
 
     __slots__ = ("_acquired", "_ids", "_queue")
 
@@ -166,5 +166,5 @@ class Expiry:
     def refused(self, error: StoreError) -> None:
         entry = self._entry
         entry.queue.done_with(entry)
-        if not isinstance(error, NotLeased):  # the store looks for what has expired and is in nobody's hands
+        if not isinstance(error, NotLeased):  # the store finds expired entries that are not leased
             entry.queue.yield_ids([entry.id], acquired=entry.acquired)

@@ -267,8 +267,8 @@ def test_a_subscription_that_lasts_stands_against_removal(begin: Begin, service:
     assert "there is no address" in _refused(service, address)
 
 
-def test_an_address_that_was_removed_as_nobody_used_it_is_made_again(begin: Begin, service: Service, ask: Ask) -> None:
-    """By whoever names it next; a link that is attached all the time keeps it."""
+def test_an_address_that_was_removed_as_unused_is_made_again(begin: Begin, service: Service, ask: Ask) -> None:
+    """The next client that names it makes it; a link that is attached all the time keeps it."""
     names = ("unused-attached", "unused-alone")
     session = begin()
     links = [session.sender(name) for name in names]

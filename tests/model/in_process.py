@@ -310,7 +310,7 @@ class InProcess(Driver):
             link.open = False
 
     def close(self) -> None:
-        """Whoever uses the store next is alone."""
+        """The next instance on the store is alone."""
         self._death()
         self.truth.execute(b"update coordinator.instance set ended_at = now() where ended_at is null")
         super().close()

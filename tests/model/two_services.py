@@ -1,6 +1,6 @@
 """Random histories over two services on one store, with faults: no answer may contradict an earlier or a later one.
 
-What is checked needs no model of what happens when: each transaction has one outcome, whoever is asked and whenever,
+What is checked needs no model of what happens when: each transaction has one outcome, at any instance and any time,
 and the store holds all of its messages or none. Faults are kill -9 of a worker and of a service, SIGSTOP, and database
 connections that are cut on both sides, cut on one, or held up.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -93,3 +94,17 @@ def test_functions_are_short() -> None:
     assert not new, f"more than {MOST_LINES_OF_A_FUNCTION} lines: split them"
     still = _above(_functions(), CLEARLY_SHORT * MOST_LINES_OF_A_FUNCTION)
     assert not LONG_FUNCTIONS - still, "take them out of LONG_FUNCTIONS"
+
+
+#: Words that make a reader ask which of the parts is meant.
+UNCLEAR = re.compile(r"\b(whoever|nobody's|hears of|heard of)\b", re.IGNORECASE)
+
+
+def test_texts_say_who_does_what() -> None:
+    unclear = [
+        f"{_name(path)}: {found[0]}"
+        for path in SOURCES
+        if path != Path(__file__).resolve()
+        for found in UNCLEAR.finditer(path.read_text("utf-8"))
+    ]
+    assert not unclear, "name the part: the instance, the consumer, the client, the store"

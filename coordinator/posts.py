@@ -113,7 +113,7 @@ class Posts:
         txn = None
         if txn_id is not None:
             txn = self.registry.find(txn_id, link.connection)
-            if txn is None or txn.wanted is not None:
+            if txn is None or txn.discharged:
                 self.refuse_unknown(link, delivery, settled, self.registry.unknown(txn_id))
                 return
         address, ending = link.address, link.ending

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from coordinator.errors import Condition, Refusal
 from coordinator.outcomes import FAILED, RELEASED
+from coordinator.transitions import DECIDED, LINK_LOST
 
 if TYPE_CHECKING:
     from coordinator.group.entries import Entry
@@ -40,10 +41,8 @@ class Retirement:
         if entry.txn is not None:
             # after a transactional state it changes nothing before the discharge but the settlement
             entry.peer_settled = entry.peer_settled or settled
-        elif entry.outcome is None and (outcome is not None or settled):  # else an outcome is on its way to the store
-            outcome = outcome or link.default_outcome or RELEASED
-            entry.outcome = outcome
-            self._settlements.add(entry, outcome)
+        elif outcome is not None or settled:
+            self._settlements.add(entry, outcome or link.default_outcome or RELEASED)
 
     def retire(
         self, link: Retiring, owner: object, entry: Entry, txn_id: bytes, outcome: Outcome | None, settled: bool
@@ -51,11 +50,11 @@ class Retirement:
         """A transactional state. ``owner``: the link's connection; ``outcome``: None where the state names none."""
         txn = self._registry.find(txn_id, owner)
         enlisted = entry.txn
-        if txn is None or txn.wanted is not None:
+        if txn is None or txn.discharged:
             if enlisted is None:
                 known = entry.last_txn == txn_id
-                if settled and entry.outcome is None:  # T28
-                    self._apply(entry, link.default_outcome or FAILED)
+                if settled:  # T28
+                    self._settlements.add(entry, link.default_outcome or FAILED)
             else:
                 known = enlisted.id == txn_id
                 if known:
@@ -66,16 +65,14 @@ class Retirement:
             entry.peer_settled = entry.peer_settled or settled
             text = "a delivery was retired in one transaction and then in another, both undecided"
             txn.control.refuse(Refusal(Condition.TXN_ROLLBACK, text))
-        elif enlisted is txn or entry.outcome is None:  # else it is settled outside transactions already
+        elif entry.state is not DECIDED:  # else it is settled outside transactions already
             txn.retire(entry, outcome or link.default_outcome or FAILED, settled)
 
-    def link_lost(self, entry: Entry) -> None:
+    def link_lost(self, entry: Entry, *, dropped: bool) -> None:
         """What was sent and not decided comes back with one more attempt (D5); what is enlisted waits for its
-        transaction.
+        transaction. ``dropped``: its group or address is gone, and nothing is left to deliver it from.
         """
-        if entry.txn is None and entry.outcome is None:
-            self._apply(entry, FAILED)
-
-    def _apply(self, entry: Entry, outcome: Outcome) -> None:
-        entry.outcome = outcome
-        self._settlements.add(entry, outcome)
+        if not dropped:
+            self._settlements.add(entry, FAILED, LINK_LOST)
+        elif entry.met(LINK_LOST):
+            entry.queue.done_with(entry)

@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING
 
 from coordinator import outcomes
 from coordinator.group import deliveries
+from coordinator.transitions import DECIDED, DELIVERY, OUTCOME
 from store.errors import NotLeased
 
 if TYPE_CHECKING:
     from coordinator.group.entries import Entry
     from coordinator.instance import Instance
     from coordinator.outcomes import Outcome
+    from coordinator.transitions import DeliveryEvent
     from store.commit.batch import Batch
     from store.errors import StoreError
 
@@ -78,8 +80,15 @@ class Settlements:
         self._instance = instance
         self._gathered: list[tuple[Entry, Outcome]] = []
 
-    def add(self, entry: Entry, outcome: Outcome) -> None:
-        """An outcome outside any transaction; applied with the others of this turn."""
+    def add(self, entry: Entry, outcome: Outcome, event: DeliveryEvent = OUTCOME) -> None:
+        """An outcome outside any transaction; applied with the others of this turn, unless it comes too late: where
+        another is on its way to the store, or a transaction decides.
+        """
+        before = entry.state
+        entry.state = DELIVERY[before, event]
+        if entry.state is not DECIDED or before is DECIDED:
+            return
+        entry.outcome = outcome
         if outcome is outcomes.RELEASED:  # nothing changes in the store
             if entry.link is not None:
                 entry.link.retired(entry, outcome)

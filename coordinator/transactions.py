@@ -15,7 +15,7 @@ from coordinator.group import deliveries
 from coordinator.memory import POST_OCTETS
 from coordinator.outcomes import without_annotations
 from coordinator.registration import Removal
-from coordinator.transitions import TxnEvent, TxnState, after
+from coordinator.transitions import KEPT, RETIRE, TxnEvent, TxnState, after
 from store.commit.terms import PLAIN
 from store.errors import AddressGone, AlreadyDecided, GroupsChanged, NotLeased
 
@@ -32,6 +32,11 @@ if TYPE_CHECKING:
     from store.commit.terms import Terms
     from store.errors import StoreError
     from store.spool import Octets
+
+
+#: those that a discharge has not come for, and with them those whose posts wait for their addresses
+_UNDISCHARGED = (TxnState.ACTIVE, TxnState.ROLLBACK_ONLY)
+_OPEN = (*_UNDISCHARGED, TxnState.WAITING, TxnState.WAITING_REFUSED)
 
 
 class Poster(Protocol):
@@ -167,7 +172,17 @@ class Transaction:
     @property
     def open(self) -> bool:
         """Work may still be added."""
-        return self.state is TxnState.ACTIVE or self.state is TxnState.ROLLBACK_ONLY
+        return self.state in _OPEN
+
+    @property
+    def refused_work(self) -> bool:
+        """Part of its work was refused: it can only roll back."""
+        return self.state is TxnState.ROLLBACK_ONLY or self.state is TxnState.WAITING_REFUSED
+
+    @property
+    def discharged(self) -> bool:
+        """No work may be begun in it: what waits for an address is added still."""
+        return self.state not in _UNDISCHARGED
 
     @property
     def empty(self) -> bool:
@@ -206,7 +221,7 @@ class Transaction:
             )
         self.rows = rows
         self.octets += len(message)
-        if self.state is TxnState.ROLLBACK_ONLY:
+        if self.refused_work:
             self.dropped += 1
             return
         self.posts.append((address, message, terms))
@@ -270,6 +285,7 @@ class Transaction:
         if entry.txn is not self:
             entry.txn = self
             self.retired.append(entry)
+        entry.met(RETIRE)
         entry.peer_settled = entry.peer_settled or peer_settled
         before, entry.outcome = entry.outcome, outcome
         if outcome.annotations or (before is not None and before.annotations):
@@ -278,7 +294,7 @@ class Transaction:
     def _count_annotations(self, entry: Entry, before: int) -> None:
         """Of its outcome, in place of so many octets ``before``. What can only roll back keeps none."""
         assert entry.outcome is not None
-        if self.state is TxnState.ROLLBACK_ONLY:
+        if self.refused_work:
             entry.outcome = without_annotations(entry.outcome)
             return
         more = _held(entry.outcome) - before
@@ -297,22 +313,22 @@ class Transaction:
             self.refuse(self._host.enqueue.disk_refusal)
         self.answer = answer
         self.wanted = fail
-        if not self.parked:
+        if self.parked:
+            self.state = after(self.state, TxnEvent.DISCHARGE_EARLY)
+        else:
             self._decide(fail)
 
     def unpark(self) -> None:
         """A post that waited for its address is in (or refused)."""
         self.parked -= 1
-        if not self.parked and self.wanted is not None and self.open:
+        if not self.parked and self.wanted is not None and self.open:  # else its time ran out
             self._decide(self.wanted)
 
     def _decide(self, fail: bool) -> None:
-        if fail or self.state is TxnState.ROLLBACK_ONLY:
-            self.state = after(self.state, TxnEvent.DISCHARGE_FAIL if fail else TxnEvent.DISCHARGE)
+        self.state = after(self.state, TxnEvent.DISCHARGE_FAIL if fail else TxnEvent.DISCHARGE)
+        if self.state is TxnState.ROLLED_BACK:
             self._roll_back("discharged" if fail else "rollback-only")
-            return
-        self.state = after(self.state, TxnEvent.DISCHARGE)
-        if self.empty and not self.registered:  # costs nothing in the store (T35)
+        elif self.empty and not self.registered:  # costs nothing in the store (T35)
             self.durable()
         else:
             self._uncount()
@@ -389,8 +405,8 @@ class Transaction:
 
     def durable(self) -> None:
         self._host.forget(self)
-        if self.state is TxnState.COMMITTING:
-            self.state = after(self.state, TxnEvent.DURABLE)
+        self.state = after(self.state, TxnEvent.DURABLE)
+        if self.state is TxnState.COMMITTED:
             self._committed()
         else:
             self._rolled_back()
@@ -453,6 +469,7 @@ class Transaction:
         """As if it had never been enlisted."""
         entry.last_txn = self.id
         entry.txn = entry.outcome = None
+        entry.met(KEPT)
         if entry.peer_settled or entry.link is None:
             self._host.settlements.add(entry, deliveries.default_outcome(entry))
 
@@ -474,8 +491,8 @@ class Transaction:
             self._keep(retired)
         self.retired = []
         self.undone = []
-        if self.state is TxnState.COMMITTING:
-            self.state = after(self.state, TxnEvent.STORE_REFUSED)
+        before, self.state = self.state, after(self.state, TxnEvent.STORE_REFUSED)
+        if before is TxnState.COMMITTING:
             self.error = _why(error)
         elif not had_retired:  # the op alone was refused: it is there already
             error = AlreadyDecided(str(error))

@@ -1,17 +1,22 @@
-"""The life of a transaction, as a table: everything that changes its state is in here.
+"""The life of a transaction and that of a delivery, as tables: what changes their state is in here.
 
-Part 4, sections 4.2 to 4.4; rollback-only is rules T22 and T23. The picture in ``docs/explanation/states.md`` is drawn
-from this table, and a test walks it.
+Transactions: part 4, sections 4.2 to 4.4; rollback-only is rules T22 and T23. Deliveries: part 3, section 3.4, and
+rules T26 to T30, D5, D10. The pictures in ``docs/explanation/states.md`` are drawn from these tables, and a test walks
+each cell.
 """
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import Enum, StrEnum
 
 
 class TxnState(Enum):
     ACTIVE = "active"
     ROLLBACK_ONLY = "rollback-only"
+    #: discharged, while posts in it wait for their addresses
+    WAITING = "waiting"
+    #: the same, of one that can only roll back
+    WAITING_REFUSED = "waiting-refused"
     COMMITTING = "committing"
     COMMITTED = "committed"
     ROLLED_BACK = "rolled-back"
@@ -19,6 +24,8 @@ class TxnState(Enum):
 
 class TxnEvent(Enum):
     WORK_REFUSED = "work-refused"
+    #: a discharge, while posts wait for their addresses
+    DISCHARGE_EARLY = "discharge-early"
     DISCHARGE = "discharge"
     DISCHARGE_FAIL = "discharge-fail"
     CONTROL_LOST = "control-lost"
@@ -29,35 +36,111 @@ class TxnEvent(Enum):
 
 
 _A, _R, _C = TxnState.ACTIVE, TxnState.ROLLBACK_ONLY, TxnState.COMMITTING
+_W, _WR = TxnState.WAITING, TxnState.WAITING_REFUSED
 _DONE, _UNDONE = TxnState.COMMITTED, TxnState.ROLLED_BACK
 
 #: (state, event) -> next state; a pair that is not here is refused.
 TRANSACTION: dict[tuple[TxnState, TxnEvent], TxnState] = {
     (_A, TxnEvent.WORK_REFUSED): _R,
+    (_A, TxnEvent.DISCHARGE_EARLY): _W,
     (_A, TxnEvent.DISCHARGE): _C,
     (_A, TxnEvent.DISCHARGE_FAIL): _UNDONE,
     (_A, TxnEvent.CONTROL_LOST): _UNDONE,
     (_A, TxnEvent.TIMEOUT): _UNDONE,
     (_A, TxnEvent.ASKED): _UNDONE,
     (_R, TxnEvent.WORK_REFUSED): _R,
+    (_R, TxnEvent.DISCHARGE_EARLY): _WR,
     (_R, TxnEvent.DISCHARGE): _UNDONE,
     (_R, TxnEvent.DISCHARGE_FAIL): _UNDONE,
     (_R, TxnEvent.CONTROL_LOST): _UNDONE,
     (_R, TxnEvent.TIMEOUT): _UNDONE,
     (_R, TxnEvent.ASKED): _UNDONE,
+    # The discharge is made when the last of the posts has its address.
+    (_W, TxnEvent.WORK_REFUSED): _WR,
+    (_W, TxnEvent.DISCHARGE): _C,
+    (_W, TxnEvent.DISCHARGE_FAIL): _UNDONE,
+    (_W, TxnEvent.CONTROL_LOST): _UNDONE,
+    (_W, TxnEvent.TIMEOUT): _UNDONE,
+    (_W, TxnEvent.ASKED): _UNDONE,
+    (_WR, TxnEvent.WORK_REFUSED): _WR,
+    (_WR, TxnEvent.DISCHARGE): _UNDONE,
+    (_WR, TxnEvent.DISCHARGE_FAIL): _UNDONE,
+    (_WR, TxnEvent.CONTROL_LOST): _UNDONE,
+    (_WR, TxnEvent.TIMEOUT): _UNDONE,
+    (_WR, TxnEvent.ASKED): _UNDONE,
     # The commit is on its way to the store: nothing but the store's word changes it any more.
     (_C, TxnEvent.CONTROL_LOST): _C,
     (_C, TxnEvent.TIMEOUT): _C,
     (_C, TxnEvent.ASKED): _C,
     (_C, TxnEvent.DURABLE): _DONE,
     (_C, TxnEvent.STORE_REFUSED): _UNDONE,
-    # Rolled back; its op may still be on its way to the store.
+    # Rolled back; its op may still be on its way to the store, which may refuse it: there is one already, or it is
+    # written again without the work.
     (_UNDONE, TxnEvent.CONTROL_LOST): _UNDONE,
     (_UNDONE, TxnEvent.TIMEOUT): _UNDONE,
     (_UNDONE, TxnEvent.ASKED): _UNDONE,
+    (_UNDONE, TxnEvent.DURABLE): _UNDONE,
+    (_UNDONE, TxnEvent.STORE_REFUSED): _UNDONE,
 }
 
 
 def after(state: TxnState, event: TxnEvent) -> TxnState:
     """The next state; KeyError where the standard allows no such event."""
     return TRANSACTION[state, event]
+
+
+class DeliveryState(StrEnum):
+    #: leased to this instance, and on no link
+    HELD = "held"
+    SENT = "sent"
+    #: retired in a transaction that is undecided
+    ENLISTED = "enlisted"
+    #: its outcome is on its way to the store
+    DECIDED = "decided"
+    #: no longer in this instance's hands: the store has it, or it is done with
+    GONE = "gone"
+
+
+class DeliveryEvent(StrEnum):
+    SEND = "send"
+    #: it cannot be sent: its time ran out (P12), or it cannot be read
+    UNSENT = "unsent"
+    #: an outcome outside transactions, or a settlement without one
+    OUTCOME = "outcome"
+    #: an outcome in a transaction
+    RETIRE = "retire"
+    LINK_LOST = "link-lost"
+    #: its transaction was rolled back, and the peer has not settled it (T27)
+    KEPT = "kept"
+    #: back in the window: the outcome that brings it back is durable, or the store refused the outcome
+    BACK = "back"
+    #: the outcome that ends it is durable, or it returns to the store
+    LEAVES = "leaves"
+
+
+SEND, UNSENT, OUTCOME, RETIRE, LINK_LOST, KEPT, BACK, LEAVES = DeliveryEvent
+HELD, SENT, ENLISTED, DECIDED, GONE = DeliveryState
+
+#: (state, event) -> next state; a pair that is not here is refused.
+DELIVERY: dict[tuple[DeliveryState, DeliveryEvent], DeliveryState] = {
+    (HELD, SEND): SENT,
+    (HELD, UNSENT): DECIDED,
+    (HELD, LEAVES): GONE,
+    (SENT, UNSENT): DECIDED,
+    (SENT, OUTCOME): DECIDED,
+    (SENT, RETIRE): ENLISTED,
+    (SENT, LINK_LOST): DECIDED,
+    # Its transaction decides; a later outcome in it replaces the one before (T26, T29).
+    (ENLISTED, OUTCOME): ENLISTED,
+    (ENLISTED, RETIRE): ENLISTED,
+    (ENLISTED, LINK_LOST): ENLISTED,
+    (ENLISTED, KEPT): SENT,
+    (ENLISTED, BACK): HELD,
+    (ENLISTED, LEAVES): GONE,
+    # What is said now comes too late.
+    (DECIDED, OUTCOME): DECIDED,
+    (DECIDED, RETIRE): DECIDED,
+    (DECIDED, LINK_LOST): DECIDED,
+    (DECIDED, BACK): HELD,
+    (DECIDED, LEAVES): GONE,
+}

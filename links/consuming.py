@@ -170,10 +170,7 @@ class Consuming(Outgoing):
             self.connection.output.release(octets_in_engine(entry))
             entry.link = None
             entry.delivery = None
-            if not volatile and not self._address.gone:
-                service.retirement.link_lost(entry)
-            elif entry.txn is None and entry.outcome is None:  # nobody is left to have it
-                self._queue.done_with(entry)
+            service.retirement.link_lost(entry, dropped=volatile or self._address.gone)
         if volatile and not self._address.gone:
             service.subscriptions.remove(self._address, self._queue)
 

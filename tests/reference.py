@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import typer.main
 from pydantic import BaseModel, ByteSize
 
 from coordinator.__main__ import app
 from coordinator.settings import CONFIG_VARIABLE, PREFIX, AddressPattern, Settings
-from coordinator.transitions import TRANSACTION, TxnState
+from coordinator.transitions import DELIVERY, TRANSACTION, DeliveryState, TxnState
 
 _DOCS = Path(__file__).resolve().parent.parent / "docs" / "reference"
 _WRITTEN = "<!-- Written by python -m tests.reference; a test compares. -->"
@@ -119,34 +120,46 @@ def _commands(command: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, 
             yield (*path, name), each
 
 
+S = TypeVar("S", bound=Enum)
+E = TypeVar("E", bound=Enum)
+
+
+def _drawn(table: Mapping[tuple[S, E], S], beginning: tuple[str, S], ends: tuple[S, ...]) -> Iterator[str]:
+    """The picture of a table of transitions, and the table."""
+
+    def name(state: Enum) -> str:
+        return str(state.value).replace("-", "_")
+
+    event, first = beginning
+    yield from ("```mermaid", "stateDiagram-v2", f"    [*] --> {name(first)}: {event}")
+    together: dict[tuple[S, S], list[str]] = {}
+    for (state, met), target in table.items():
+        together.setdefault((state, target), []).append(str(met.value))
+    for (state, target), events in together.items():
+        if state is not target:
+            yield f"    {name(state)} --> {name(target)}: {', '.join(events)}"
+    yield from (f"    {name(state)} --> [*]" for state in ends)
+    yield from ("```", "", "| state | event | becomes |", "|---|---|---|")
+    yield from (f"| {state.value} | {met.value} | {target.value} |" for (state, met), target in table.items())
+
+
 def states_page() -> str:
     lines = [
-        "# The life of a transaction",
+        "# The life of a transaction, and that of a delivery",
         "",
         _WRITTEN,
         "",
         "From `coordinator/transitions.py`; an event that a state does not name is refused there.",
         "",
-        "```mermaid",
-        "stateDiagram-v2",
-        "    [*] --> active: declare",
-    ]
-    together: dict[tuple[TxnState, TxnState], list[str]] = {}
-    for (state, event), target in TRANSACTION.items():
-        together.setdefault((state, target), []).append(event.value)
-    lines += [
-        f"    {state.value.replace('-', '_')} --> {target.value.replace('-', '_')}: {', '.join(events)}"
-        for (state, target), events in together.items()
-        if state is not target
-    ]
-    lines += [
-        "    committed --> [*]",
-        "    rolled_back --> [*]",
-        "```",
+        "## A transaction",
         "",
-        "| state | event | becomes |",
-        "|---|---|---|",
-        *(f"| {state.value} | {event.value} | {target.value} |" for (state, event), target in TRANSACTION.items()),
+        *_drawn(TRANSACTION, ("declare", TxnState.ACTIVE), (TxnState.COMMITTED, TxnState.ROLLED_BACK)),
+        "",
+        "## A delivery",
+        "",
+        "As one instance sees it: from the moment it has the entry until the store has it, or it is done with.",
+        "",
+        *_drawn(DELIVERY, ("read, or born leased", DeliveryState.HELD), (DeliveryState.GONE,)),
     ]
     return "\n".join(lines) + "\n"
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Protocol
 
+from coordinator.transitions import DELIVERY, HELD
 from store import priorities
 
 if TYPE_CHECKING:
     from coordinator.group.queues import Queue
     from coordinator.outcomes import Outcome
+    from coordinator.transitions import DeliveryEvent, DeliveryState
 
 
 class Consumer(Protocol):
@@ -73,6 +75,7 @@ class Entry:
         "queue",
         "refused_by",
         "size",
+        "state",
         "txn",
         "whole",
     )
@@ -106,12 +109,20 @@ class Entry:
         self.refused_by: tuple[int, ...] = ()
         self.link: Consumer | None = None
         self.delivery: object = None
+        #: changed by the table of deliveries alone (:data:`coordinator.transitions.DELIVERY`)
+        self.state: DeliveryState = HELD
         self.txn: Enlisting | None = None
         self.last_txn: bytes | None = None
         self.outcome: Outcome | None = None
         self.peer_settled = False
         #: whether the store kept our lease when the entry went back
         self.kept = False
+
+    def met(self, event: DeliveryEvent) -> bool:
+        """The event changes its state as the table says; whether it did. KeyError: it cannot be."""
+        before = self.state
+        self.state = DELIVERY[before, event]
+        return self.state is not before
 
     @property
     def order(self) -> tuple[int, int]:

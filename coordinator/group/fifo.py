@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING
 from coordinator.group import loading
 from coordinator.group.entries import Entry, now_micros
 from coordinator.group.queues import SURPLUS_SECONDS, Queue
+from coordinator.transitions import BACK
 from store import arrays, queries
 from store.commit.parts import MOST_KEYS_WOKEN, notice
 from store.commit.terms import key_of
@@ -287,6 +288,7 @@ class FifoQueue(Queue):
         group = self._decided(entry)
         if leased and self.can_keep(entry):
             assert isinstance(entry, GroupedEntry)
+            entry.met(BACK)
             self._keep(entry)
         else:
             self._forget(entry)

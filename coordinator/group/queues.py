@@ -22,6 +22,7 @@ from coordinator.group.takers import Takers
 from coordinator.group.units import Expiry, SetAside, Share, Yield
 from coordinator.group.windows import Window
 from coordinator.memory import ENTRY_OCTETS
+from coordinator.transitions import BACK, DELIVERY, LEAVES, SEND, UNSENT
 from store import priorities
 from store.priorities import Rank, rank_of
 
@@ -224,6 +225,7 @@ class Queue:
         entry.peer_settled = False
         entry.acquired = True
         if leased and self.can_keep(entry):
+            entry.met(BACK)
             self.window(entry.priority).give_back(entry)
             for search in self.searches:
                 search.came(entry.id, entry.priority)
@@ -245,9 +247,11 @@ class Queue:
         normal = self.normal
         if normal.loading:
             normal.gone.add(entry.id)
+        entry.state = DELIVERY[entry.state, LEAVES]
         entry.link = entry.delivery = entry.txn = None
 
     def _forget(self, entry: Entry) -> None:
+        entry.met(LEAVES)
         if entry.refused_by:
             self.refused[entry.id] = entry.refused_by
             if len(self.refused) > MOST_REFUSED:  # the oldest may come again
@@ -400,6 +404,7 @@ class Queue:
 
     def hand(self, consumer: Consumer, entry: Entry) -> bool:
         """Send a held entry that is in no window any more; whether the consumer takes another right away."""
+        entry.state = DELIVERY[entry.state, SEND]
         try:
             more = consumer.send(entry)
         except DecodeError as error:
@@ -415,12 +420,14 @@ class Queue:
 
     def expire(self, entry: Entry) -> None:
         """Its time ran out before a consumer took it (P12)."""
+        entry.met(UNSENT)
         self.sent_octets += entry.size  # as if it were under way: done_with() takes it off again
         self.instance.commit.add(Expiry(entry))
 
     def set_aside(self, entry: Entry, reason: str) -> None:
         """It cannot be delivered to any consumer: to the dead letters, whatever its attempts."""
         log.error("a message is set aside", queue=self.name, entry=entry.id, half=entry.half_id, why=reason)
+        entry.met(UNSENT)
         self.sent_octets += entry.size
         self.instance.commit.add(SetAside(entry, reason))
 

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING
 from coordinator.group import loading
 from coordinator.group.entries import now_micros
 from coordinator.group.loading import LOAD_RETRY_SECONDS
+from coordinator.transitions import HELD
 from store import arrays, priorities, queries
 from store.errors import StoreError
 from store.priorities import Rank, rank_of
@@ -236,7 +237,7 @@ class Search:
 
     def _wants(self, entry: Entry, now: int) -> bool:
         """Whether it may have the entry, as far as is known here; not where a consumer has it already."""
-        if entry.message is None or entry.link is not None or entry.outcome is not None:
+        if entry.message is None or entry.state is not HELD:
             return False
         if (entry.expires and entry.expires <= now) or entry.id in self._refused:
             return False

@@ -255,7 +255,7 @@ class ReceiverEnd(LinkEnd):
         for entry in unsettled.values():
             entry.link = None
             entry.delivery = None
-            self.driver.service.retirement.link_lost(entry)
+            self.driver.service.retirement.link_lost(entry, dropped=False)
 
 
 class InProcess(Driver):

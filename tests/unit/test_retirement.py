@@ -13,6 +13,7 @@ from coordinator.errors import Condition, Refusal
 from coordinator.group.entries import Entry
 from coordinator.outcomes import ACCEPTED, RELEASED, Outcome
 from coordinator.retirement import Retirement
+from coordinator.transitions import ENLISTED
 
 
 class Link:
@@ -33,7 +34,7 @@ def retired(named: bytes) -> tuple[Entry, Link]:
     queue: Any = None
     entry, link = Entry(queue, 1, 1, b"x", 0, 0, b""), Link()
     txn: Any = SimpleNamespace(id=b"one")
-    entry.txn, entry.outcome = txn, ACCEPTED
+    entry.txn, entry.outcome, entry.state = txn, ACCEPTED, ENLISTED
     settlements: Any = None
     Retirement(registry, settlements).retire(link, None, entry, named, RELEASED, True)
     return entry, link

@@ -10,6 +10,7 @@ import pytest
 from coordinator.group.entries import Entry
 from coordinator.outcomes import ACCEPTED
 from coordinator.settlements import Settlement
+from coordinator.transitions import OUTCOME
 from store import priorities
 from store.errors import Conflict, NotLeased, StoreError, StoreFault
 from tests.fix_queue import Consumer, queue_of
@@ -35,6 +36,7 @@ def test_a_refused_outcome(error: StoreError, there: bool) -> None:
     queue.remove(consumer)
     if not there:
         queue.remove(other)
+    entry.met(OUTCOME)
     Settlement(instance, [(entry, ACCEPTED)]).refused(error)
     other.has = 1
     queue.changed(other)

@@ -11,6 +11,9 @@ from enum import Enum, StrEnum
 
 
 class TxnState(Enum):
+    #: by identity, as states and events are the keys of each transaction's way: Enum's own takes the hash of the name
+    __hash__ = object.__hash__
+
     ACTIVE = "active"
     ROLLBACK_ONLY = "rollback-only"
     #: discharged, while posts in it wait for their addresses
@@ -23,6 +26,8 @@ class TxnState(Enum):
 
 
 class TxnEvent(Enum):
+    __hash__ = object.__hash__
+
     WORK_REFUSED = "work-refused"
     #: a discharge, while posts wait for their addresses
     DISCHARGE_EARLY = "discharge-early"

@@ -176,8 +176,9 @@ class Incoming(Link):
         settled = bool(engine.delivery_settled(delivery))
         engine.link_advance(self.pointer)
         self.on_message(delivery, message, state, settled)
-        if self.open:
-            self._top_up()
+        self._used += 1
+        if self.open and 2 * self._used >= self._credit:
+            self._give_credit()
 
     def _top_up(self) -> None:
         self._used += 1

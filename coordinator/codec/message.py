@@ -7,6 +7,7 @@ A message is kept as it came. :func:`examine` walks its sections once on the way
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from coordinator.codec.encoding import (
@@ -38,6 +39,9 @@ _SYMBOLS = {
     "amqp:application-properties:map": APPLICATION_PROPERTIES, "amqp:data:binary": DATA,
     "amqp:amqp-sequence:list": SEQUENCE, "amqp:amqp-value:*": VALUE, "amqp:footer:map": FOOTER,
 }  # fmt: skip
+_NULL = 0x40
+#: constructors of what most sections hold, by the octets of their size
+_SHORT, _LONG = frozenset((0xA0, 0xA1, 0xC0, 0xC1)), frozenset((0xB0, 0xB1, 0xD0, 0xD1))
 _LISTS = frozenset((0x45, 0xC0, 0xD0))
 _MAPS = frozenset((0xC1, 0xD1))
 _CONSTRUCTORS = {
@@ -54,6 +58,8 @@ _TO, _ABSOLUTE_EXPIRY, _GROUP_ID = 2, 8, 10
 _FIELDS = {HEADER: 5, PROPERTIES: 13}
 #: of one message: each costs time, however small it is
 MOST_SECTIONS = 10_000
+#: octets of a section that is remembered with what it says
+_SMALL = 256
 _UBYTE, _UINT, _ULONG = 0xFF, 0xFFFF_FFFF, 0xFFFF_FFFF_FFFF_FFFF
 
 
@@ -104,7 +110,15 @@ def sections(message: Octets, last_code: int = FOOTER) -> list[Section]:
         # in the order of their codes; data and sequence may repeat, and a body is of one kind
         if code < last or (code == last and code not in (DATA, SEQUENCE)) or (DATA <= last < code < FOOTER):
             raise DecodeError(f"the section {_NAMES[code]} at octet {at} is out of its place")
-        end = skip(message, value)
+        constructor = message[value] if value + 5 <= size else 0
+        if constructor in _SHORT:
+            end = value + 2 + message[value + 1]
+        elif constructor in _LONG:
+            end = value + 5 + int.from_bytes(message[value + 1 : value + 5], "big")
+        else:
+            end = skip(message, value)
+        if end > size:
+            end = skip(message, value)  # says what is wrong
         allowed = _CONSTRUCTORS.get(code)
         if allowed is not None and message[value] not in allowed:
             raise DecodeError(f"the section {_NAMES[code]} at octet {at} has a value of type 0x{message[value]:02x}")
@@ -127,30 +141,49 @@ def examine(message: Octets) -> Facts:
     """Check the sections and read what the service acts on. DecodeError where the message is malformed."""
     if message[:4] == b"\x00\x53\x75\xb0" and len(message) == 8 + int.from_bytes(message[4:8], "big"):
         return NO_FACTS  # one data section and nothing else
+    facts = NO_FACTS
+    for code, _, value, end in sections(message):
+        if code >= DATA:
+            break
+        if code == PROPERTIES or end - value > _SMALL:
+            said = _said(code, message, value)
+        else:
+            said = _said_by_small(code, message[value:end])
+        if said is not NO_FACTS:
+            told = {name: fact for name, fact in said._asdict().items() if fact is not None}
+            facts = facts._replace(**told)
+    return facts
+
+
+@lru_cache(maxsize=1000)
+def _said_by_small(code: int, section: bytes) -> Facts:
+    """The same of a section's octets: clients send the same header, annotations and application properties all day."""
+    return _said(code, section, 0)
+
+
+def _said(code: int, message: Octets, value: int) -> Facts:
+    """What one section says, whose value is at ``value``."""
     ttl = expiry = priority = time = delay = None
     group: str | None = None
-    for code, _, value, _ in sections(message):
-        if code == HEADER:
-            fields = fields_of(message, value, HEADER)
-            _boolean(fields, 0, "durable")
-            priority = unsigned(fields, 1, "priority", _UBYTE)
-            ttl = unsigned(fields, 2, "ttl", _UINT)
-            _boolean(fields, 3, "first-acquirer")
-            unsigned(fields, 4, "delivery-count", _UINT)
-        elif code == PROPERTIES:
-            fields = fields_of(message, value, PROPERTIES)
-            if len(fields) > _ABSOLUTE_EXPIRY:
-                expiry = unsigned(fields, _ABSOLUTE_EXPIRY, "absolute-expiry-time", _ULONG)
-            if len(fields) > _GROUP_ID:
-                group = _text(fields[_GROUP_ID], "group-id")
-        elif code == MESSAGE_ANNOTATIONS:
-            for key, octets in pairs(message, value):
-                if key == DELIVERY_TIME:
-                    time = _annotated(octets, DELIVERY_TIME)
-                elif key == DELIVERY_DELAY:
-                    delay = _annotated(octets, DELIVERY_DELAY)
-        elif code in (DELIVERY_ANNOTATIONS, APPLICATION_PROPERTIES):
-            pairs(message, value)
+    if code == HEADER:
+        fields = fields_of(message, value, HEADER)
+        _boolean(fields, 0, "durable")
+        priority = unsigned(fields, 1, "priority", _UBYTE)
+        ttl = unsigned(fields, 2, "ttl", _UINT)
+        _boolean(fields, 3, "first-acquirer")
+        unsigned(fields, 4, "delivery-count", _UINT)
+    elif code == PROPERTIES:
+        fields = fields_of(message, value, PROPERTIES)
+        if len(fields) > _ABSOLUTE_EXPIRY:
+            expiry = unsigned(fields, _ABSOLUTE_EXPIRY, "absolute-expiry-time", _ULONG)
+        if len(fields) > _GROUP_ID:
+            group = _text(fields[_GROUP_ID], "group-id")
+    else:
+        for key, octets in pairs(message, value):
+            if code == MESSAGE_ANNOTATIONS and key == DELIVERY_TIME:
+                time = _annotated(octets, DELIVERY_TIME)
+            elif code == MESSAGE_ANNOTATIONS and key == DELIVERY_DELAY:
+                delay = _annotated(octets, DELIVERY_DELAY)
     facts = Facts(ttl, expiry, priority, time, delay, group)
     return NO_FACTS if facts == NO_FACTS else facts
 
@@ -175,8 +208,12 @@ def fields_of(message: Octets, value: int, code: int) -> list[object]:
     count = int.from_bytes(message[at - 4 : at], "big") if wide else message[at - 1]
     if count > _FIELDS[code]:
         raise DecodeError(f"the section {_NAMES[code]} has {count} fields, at most {_FIELDS[code]} were expected")
-    fields = []
+    fields: list[object] = []
     for _ in range(count):
+        if at < end and message[at] == _NULL:  # as most are
+            fields.append(None)
+            at += 1
+            continue
         field, at = scalar(message, at)
         fields.append(field)
     if at != end:

@@ -29,6 +29,8 @@ class Conditions:
     seconds: float
     warm_seconds: float
     body_octets: int
+    #: what a message has besides its body: bare, durable or jms
+    shape: str
     sasl: bool
     #: Most messages that a queue is filled with.
     stock_limit: int
@@ -39,6 +41,7 @@ class Conditions:
             f"--seconds={self.seconds}",
             f"--warm={self.warm_seconds}",
             f"--body={self.body_octets}",
+            f"--shape={self.shape}",
             *(["--sasl"] if self.sasl else []),
         ]
 

@@ -46,6 +46,9 @@ static const char *const MODE_NAMES[MODES] = {"post", "retire", "transfer", "fil
 #define MAX_SLOTS 256
 #define MAX_NAME 64
 
+enum shape { BARE, DURABLE, JMS, SHAPES };
+static const char *const SHAPE_NAMES[SHAPES] = {"bare", "durable", "jms"};
+
 static struct {
     enum mode mode;
     const char *host;
@@ -56,6 +59,7 @@ static struct {
     double seconds;    /* measured */
     double warm;       /* seconds before that */
     int body;          /* octets of a message's data */
+    enum shape shape;  /* what a message has besides its body */
     bool settled;      /* posts and retirements are sent settled */
     bool single;       /* one disposition a delivery, never a range */
     bool sasl;         /* a SASL layer, mechanism ANONYMOUS (5.3) */
@@ -73,6 +77,7 @@ static struct {
     .seconds = 3,
     .warm = 1,
     .body = 256,
+    .shape = DURABLE,
     .stall = 15,
     .queue = "A",
     .target = "B",
@@ -349,6 +354,10 @@ enum {
     TRANSACTIONAL_CODE = 0x34,
     SASL_INIT_CODE = 0x41,
     SASL_OUTCOME_CODE = 0x44,
+    HEADER_CODE = 0x70,
+    ANNOTATIONS_CODE = 0x72,
+    PROPERTIES_CODE = 0x73,
+    APPLICATION_CODE = 0x74,
     DATA_CODE = 0x75,
     VALUE_CODE = 0x77,
 };
@@ -526,10 +535,63 @@ static void begin_transfer(struct writer *w, struct connection *c, int link, enu
     write_bool(w, settled);
 }
 
-static void write_data_section(struct writer *w) {
+static void write_durable_header(struct writer *w) {
+    write_descriptor(w, HEADER_CODE);
+    begin_list(w);
+    write_bool(w, true);
+    end_list(w);
+}
+
+/* As many a client sends: a durable header, an annotation, properties, two application properties. */
+static void write_durable_head(struct writer *w) {
+    static const char annotations[] = "\xc1\x16\x02\xa3\x0cx-opt-origin\xa1\x05" "bench";
+    static const char application[] = "\xc1\x18\x04\xa1\x04kind\xa1\x05order\xa1\x06number\x55\x07";
+    static uint32_t number;
+    write_durable_header(w);
+    write_descriptor(w, ANNOTATIONS_CODE);
+    write_octets(w, (const uint8_t *)annotations, sizeof annotations - 1);
+    write_descriptor(w, PROPERTIES_CODE);
+    begin_list(w);
+    write_uint(w, ++number);         /* message-id */
+    write_null(w);                   /* user-id */
+    write_string(w, options.target); /* to */
+    end_list(w);
+    write_descriptor(w, APPLICATION_CODE);
+    write_octets(w, (const uint8_t *)application, sizeof application - 1);
+}
+
+/* As Qpid JMS 2.10 sends a persistent TextMessage. */
+static void write_jms_head(struct writer *w) {
+    static const char annotations[] = "\xc1\x29\x04\xa3\x0ex-opt-jms-dest\x51\x00\xa3\x12x-opt-jms-msg-type\x51\x05";
+    static uint64_t number;
+    char id[64];
+    uint64_t created = 1790000000000ull + ++number;
+    write_durable_header(w);
+    write_descriptor(w, ANNOTATIONS_CODE);
+    write_octets(w, (const uint8_t *)annotations, sizeof annotations - 1);
+    write_descriptor(w, PROPERTIES_CODE);
+    begin_list(w);
+    snprintf(id, sizeof id, "ID:5870cfb3-6e32-4cb4-a568-41a855638125:1:1:1-%llu", (unsigned long long)number);
+    write_string(w, id);             /* message-id */
+    write_null(w);                   /* user-id */
+    write_string(w, options.target); /* to */
+    write_nulls(w, 6);               /* subject to absolute-expiry-time */
+    count_value(w);
+    *w->at++ = 0x83; /* creation-time */
+    put_u32(w->at, (uint32_t)(created >> 32));
+    put_u32(w->at + 4, (uint32_t)created);
+    w->at += 8;
+    end_list(w);
+}
+
+static void write_message(struct writer *w) {
     uint64_t time;
-    write_descriptor(w, DATA_CODE);
-    *w->at++ = 0xb0;
+    if (options.shape == DURABLE)
+        write_durable_head(w);
+    else if (options.shape == JMS)
+        write_jms_head(w);
+    write_descriptor(w, options.shape == JMS ? VALUE_CODE : DATA_CODE);
+    *w->at++ = options.shape == JMS ? 0xb1 : 0xb0;
     put_u32(w->at, (uint32_t)options.body);
     w->at += 4;
     if (options.mode == E2E) { /* when it was posted, for whoever consumes it */
@@ -589,7 +651,7 @@ static void post_in_transaction(struct connection *c, int number) {
     write_nulls(&w, 2); /* more, rcv-settle-mode */
     write_transactional_state(&w, &c->slots[number], false);
     end_list(&w);
-    write_data_section(&w);
+    write_message(&w);
     end_frame(&w);
 }
 
@@ -597,7 +659,7 @@ static void post_plain(struct connection *c) {
     struct writer w;
     begin_transfer(&w, c, POSTING, MESSAGE, 0, options.settled);
     end_list(&w);
-    write_data_section(&w);
+    write_message(&w);
     end_frame(&w);
 }
 
@@ -904,7 +966,7 @@ static void on_open(struct connection *c, const uint8_t *at, const uint8_t *end)
         c->peer_max_frame = (uint32_t)fields[2].number;
     if (fields[4].kind == NUMBER)
         c->idle_timeout_ms = (uint32_t)fields[4].number;
-    if ((uint64_t)options.body + 200 > c->peer_max_frame)
+    if ((uint64_t)options.body + 400 > c->peer_max_frame)
         fail("a body of %d octets does not fit into one frame of the peer (%u)", options.body, c->peer_max_frame);
 }
 
@@ -1378,7 +1440,8 @@ static __attribute__((noreturn)) void usage(void) {
           "  --slots N         transactions under way on a connection (8)\n"
           "  --seconds X       measured (3)\n"
           "  --warm X          seconds before that (1)\n"
-          "  --body N          octets of a message (256)\n"
+          "  --body N          octets of a message's body (256)\n"
+          "  --shape NAME      what it has besides: bare, durable (header, annotations, properties), jms (durable)\n"
           "  --queue NAME      consumed from (A)\n"
           "  --target NAME     posted to (B); e2e posts to the queue\n"
           "  --window N        credit of a consuming link (by transaction and slots)\n"
@@ -1406,8 +1469,15 @@ static const char *name_of(const char *option, const char *text) {
     return text;
 }
 
+static enum shape shape_of(const char *text) {
+    for (int shape = 0; shape < SHAPES; shape++)
+        if (strcmp(text, SHAPE_NAMES[shape]) == 0)
+            return (enum shape)shape;
+    fail("--shape: bare, durable or jms was expected, not %s", text);
+}
+
 static void read_options(int argc, char **argv) {
-    enum { PORT, HOST, CONNECTIONS, TRANSACTION, SLOTS, SECONDS, WARM, BODY, QUEUE, TARGET_NAME, WINDOW, MESSAGES, RATE,
+    enum { PORT, HOST, CONNECTIONS, TRANSACTION, SLOTS, SECONDS, WARM, BODY, SHAPE, QUEUE, TARGET_NAME, WINDOW, MESSAGES, RATE,
            SETTLED, SINGLE, WITH_SASL, STALL };
     static const struct option known[] = {
         {"port", required_argument, NULL, PORT},
@@ -1418,6 +1488,7 @@ static void read_options(int argc, char **argv) {
         {"seconds", required_argument, NULL, SECONDS},
         {"warm", required_argument, NULL, WARM},
         {"body", required_argument, NULL, BODY},
+        {"shape", required_argument, NULL, SHAPE},
         {"queue", required_argument, NULL, QUEUE},
         {"target", required_argument, NULL, TARGET_NAME},
         {"window", required_argument, NULL, WINDOW},
@@ -1465,6 +1536,9 @@ static void read_options(int argc, char **argv) {
         case BODY:
             options.body = (int)number_of(name, optarg, 8, 500000);
             break;
+        case SHAPE:
+            options.shape = shape_of(optarg);
+            break;
         case QUEUE:
             options.queue = name_of(name, optarg);
             break;
@@ -1500,6 +1574,8 @@ static void read_options(int argc, char **argv) {
         usage();
     if (options.mode == E2E && options.connections % 2 != 0)
         fail("e2e needs an even number of connections");
+    if (options.mode == E2E && options.shape == JMS)
+        fail("e2e writes a time into the data, and --shape jms has none");
     if (options.mode == FILL) {
         if (options.messages == 0)
             fail("fill needs --messages");

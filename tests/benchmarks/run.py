@@ -104,6 +104,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--rounds", type=int, default=1, help="how often each cell is measured (1)")
     parser.add_argument("--slots", type=int, help="transactions under way on each connection (8, 4, 2 by their size)")
     parser.add_argument("--body", type=int, default=256, help="octets of a message (256)")
+    parser.add_argument(
+        "--shape", choices=("bare", "durable", "jms"), default="durable", help="see measure.md (durable)"
+    )
     parser.add_argument("--sasl", action="store_true", help="connect with a SASL layer, ANONYMOUS")
     parser.add_argument("--stock-limit", type=int, default=1_500_000, help="most messages put in a queue (1500000)")
     parser.add_argument("--data-dir", type=Path, help="where PostgreSQL's folder is made: the disk that is measured")
@@ -125,6 +128,7 @@ def _contenders(asked: argparse.Namespace, data_dir: Path) -> list[Contender]:
         seconds=asked.seconds,
         warm_seconds=asked.warm,
         body_octets=asked.body,
+        shape=asked.shape,
         sasl=asked.sasl,
         stock_limit=asked.stock_limit,
     )
@@ -230,7 +234,8 @@ def _machine(asked: argparse.Namespace) -> dict[str, Any]:
         ["git", "describe", "--always", "--dirty"], cwd=REPOSITORY, capture_output=True, text=True, check=False
     )
     shape = (
-        f"{asked.seconds:g} s measured after {asked.warm:g} s, {asked.rounds} round(s), {asked.body} octets a message"
+        f"{asked.seconds:g} s measured after {asked.warm:g} s, {asked.rounds} round(s), "
+        f"{asked.body} octets a message ({asked.shape})"
     )
     slots = ", ".join(f"{count} of {size}" for size, count in cells.SLOTS.items())
     return {

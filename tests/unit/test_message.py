@@ -129,3 +129,22 @@ def test_mutated_messages_are_read_or_refused(octets: bytes, edits: list[tuple[i
     assert made.endswith(kept)
     with suppress(DecodeError):
         to_of(message)
+
+
+@pytest.mark.rule("P10", "D7")
+@pytest.mark.parametrize("padding", [0, 300])
+def test_what_one_message_says_is_not_said_of_the_next(padding: int) -> None:
+    """The same octets in another section, other octets in the same: whether a section is remembered or is too long."""
+    body = section(DATA, b"x")
+    pad = {Symbol("pad"): "p" * padding} if padding else {}
+    later = {Symbol("x-opt-delivery-time"): Timestamp(5000), **pad}
+    soon = {Symbol("x-opt-delivery-delay"): UInt(7), **pad}
+    for _ in range(2):
+        for priority in (None, 3, 9):
+            header = b"\x00\x53\x70" + types.encode([True, priority and types.UByte(priority)])
+            for code in (0x71, 0x72, 0x74):
+                for told in (later, soon):
+                    found = examine(header + section(code, told) + body)
+                    assert found.priority == priority
+                    assert found.delivery_time_ms == (5000 if code == 0x72 and told is later else None)
+                    assert found.delivery_delay_ms == (7 if code == 0x72 and told is soon else None)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from coordinator.codec.selectors import TurnShare
 from coordinator.memory import Account, default_bytes
+from coordinator.selectors_in_use import Selectors
 from store.asking import Queries
 from store.commit.group_commit import GroupCommit, Limits
 from store.ids import HalfIds, UuidV7
@@ -35,6 +36,7 @@ class Instance:
         "peers",
         "queries",
         "selecting",
+        "selectors",
         "transaction_limits",
         "uuids",
     )
@@ -67,6 +69,7 @@ class Instance:
         self.memory = Account(settings.limits, settings.limits.memory_bytes or default_bytes(settings.workers))
         self.commit = GroupCommit(loop, url, instance_id, _batch_limits(settings.limits, self.memory), given_up)
         self.queries = Queries(loop, url, instance_id, notified, connected)
+        self.selectors = Selectors(self.memory)
         #: the time that selectors have in one turn
         self.selecting = TurnShare()
 

@@ -8,6 +8,10 @@ Six parts share ``limits.memory_bytes`` alike, so that one that is full stops no
 * undecided transactions: the largest are refused, and let go of their messages;
 * what peers have not read or settled: consumers of connections that hold more than a fair share wait;
 * windows of queues: they take less from the store.
+
+Beside these, compiled selectors may have a quarter of a part (attaches that need more are refused), and as much the
+addresses that are known (those used least are forgotten). Connections, links and undecided transactions have numbers
+of their own (``limits.connections`` and its like).
 """
 
 from __future__ import annotations
@@ -38,7 +42,7 @@ _OWN_CGROUP = Path("/proc/self/cgroup")
 class Account:
     """Octets by part, and the most of each."""
 
-    __slots__ = ("most", "most_unfinished", "parked", "transactions", "unread", "window_bytes", "windows")
+    __slots__ = ("most", "most_unfinished", "parked", "selectors", "transactions", "unread", "window_bytes", "windows")
 
     def __init__(self, limits: LimitSettings, most: int) -> None:
         """``most``: of all parts together."""
@@ -50,7 +54,9 @@ class Account:
         self.window_bytes = min(int(limits.window_bytes), self.share)
         #: posts of the relay whose address is looked up
         self.parked = 0
-        #: messages of undecided transactions
+        #: compiled selectors of consumers and browsers
+        self.selectors = 0
+        #: messages and annotations of undecided transactions
         self.transactions = 0
         #: what peers have not read
         self.unread = 0

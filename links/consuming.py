@@ -213,6 +213,8 @@ class Choosing(Consuming):
 
     def lost(self) -> None:
         self._queue.searches.remove(self._search)
+        self._search.end()
+        del self._selector
         super().lost()
 
 

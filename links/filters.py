@@ -6,10 +6,11 @@ filters": ``apache.org:selector-filter:string`` and ``apache.org:no-local-filter
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from coordinator.codec.encoding import DecodeError, Described, Symbol, decode, encode_map, pairs
-from coordinator.codec.selectors import Selector, selector
+from coordinator.codec.selectors import Selector
 from coordinator.errors import Condition, Refusal
 from links import engine
 
@@ -47,15 +48,17 @@ def any_asked(source: engine.Pointer) -> bool:
     return bool(engine.data_encoded_size(engine.terminus_filter(source)))
 
 
-def asked(source: engine.Pointer) -> Filters:
-    """The known filters of a source. Refusal if one cannot be read, or if there are two selectors."""
+def asked(source: engine.Pointer, selector: Callable[[str], Selector]) -> Filters:
+    """The known filters of a source. Refusal if one cannot be read, or if there are two selectors. ``selector``: of a
+    text.
+    """
     try:
-        return known(engine.encoded(engine.terminus_filter(source)))
+        return known(engine.encoded(engine.terminus_filter(source)), selector)
     except DecodeError as error:
         raise Refusal(Condition.DECODE_ERROR, f"the filter of the source: {error}") from None
 
 
-def known(octets: bytes) -> Filters:
+def known(octets: bytes, selector: Callable[[str], Selector] = Selector) -> Filters:
     """The known filters of an encoded filter set. DecodeError if it is malformed."""
     if octets[:1] not in (b"\xc1", b"\xd1"):
         return Filters()

@@ -16,6 +16,8 @@ from links.consuming import Choosing, Consuming, Subscribing
 from links.link import Attaching
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from links.link import Carrier
     from store.errors import StoreError
 
@@ -32,7 +34,7 @@ def attach_source(connection: Carrier, pointer: engine.Pointer) -> None:
     dynamic = bool(engine.terminus_is_dynamic(source))
     source_name = engine.address_of(source)
     name, group_name = (None, None) if source_name is None else groups.part(source_name)
-    asked = filters.asked(source)
+    asked = filters.asked(source, service.instance.selectors.of)
     attaching = Attaching(connection, pointer)
     lasting = name is None or engine.terminus_expiry_policy(source) == engine.EXPIRE_NEVER
     shared, globally = "shared" in capabilities, "global" in capabilities
@@ -40,7 +42,7 @@ def attach_source(connection: Carrier, pointer: engine.Pointer) -> None:
         connection.container, engine.link_name(pointer), shared=shared, globally=globally
     )
 
-    def found(address: Address | Refusal) -> None:
+    def found(address: Address | Refusal, subscription: str = subscription) -> None:
         if not attaching.open:
             if dynamic and isinstance(address, Address):
                 service.directory.remove_dynamic(address)
@@ -92,23 +94,6 @@ def attach_source(connection: Carrier, pointer: engine.Pointer) -> None:
             kind = Consuming if asked.selector is None else Choosing
             connection.attached(kind(connection, pointer, address, queue, group, asked.without_no_local()))
 
-    def looked_up(topic_name: str | StoreError | None) -> None:
-        """A null source names an existing subscription, which the client wants to end."""
-        nonlocal subscription
-        if not attaching.open:
-            return
-        if isinstance(topic_name, str):
-            ask(attaching, partial(service.directory.resolve, topic_name), found)
-            return
-        anyones = groups.anyones(engine.link_name(pointer))
-        if anyones is not None and anyones != subscription:
-            subscription = anyones
-            ask(attaching, partial(service.subscriptions.find, subscription), looked_up)
-            return
-        connection.refuse_attach(
-            attaching, Refusal(Condition.NOT_FOUND, f"there is no lasting subscription {subscription!r}")
-        )
-
     if topic and shared and globally and not lasting and service.instance.peers:
         # its links may be at several instances, and no instance knows which is the last
         raise Refusal(
@@ -121,7 +106,31 @@ def attach_source(connection: Carrier, pointer: engine.Pointer) -> None:
         ask(attaching, partial(service.directory.make_dynamic, topic=topic), found)
     elif name is None:
         connection.attached(attaching)
-        ask(attaching, partial(service.subscriptions.find, subscription), looked_up)
+        anyones = groups.anyones(engine.link_name(pointer))
+        _find_subscription(connection, attaching, [subscription, *((anyones,) if anyones else ())], found)
     else:
         connection.attached(attaching)
         ask(attaching, partial(service.directory.resolve, name, topic=topic), found)
+
+
+def _find_subscription(connection: Carrier, attaching: Attaching, names: list[str], found: Callable[..., None]) -> None:
+    """A null source names an existing subscription, which the client wants to end: the first of ``names`` there is.
+    ``found`` is given its topic, and which it is.
+    """
+    service = connection.service
+    name, *others = names
+
+    def looked_up(topic_name: str | StoreError | None) -> None:
+        if not attaching.open:
+            return
+        if isinstance(topic_name, str):
+            connection.parked.ask(
+                attaching, partial(service.directory.resolve, topic_name), partial(found, subscription=name)
+            )
+        elif others:
+            _find_subscription(connection, attaching, others, found)
+        else:
+            text = f"there is no lasting subscription {name!r}"
+            connection.refuse_attach(attaching, Refusal(Condition.NOT_FOUND, text))
+
+    connection.parked.ask(attaching, partial(service.subscriptions.find, name), looked_up)

@@ -24,7 +24,7 @@ import operator
 import time
 from collections.abc import Callable
 from enum import Enum
-from functools import cache, lru_cache
+from functools import cache
 from typing import NamedTuple, cast
 
 from lark import Lark, Token, Tree
@@ -42,8 +42,6 @@ MOST_TOKENS = 512
 DEEPEST = 100
 #: bits of an exact number; one that outgrows them is unknown
 _WIDEST = 1024
-#: selectors that are kept once they are read, some 100 kB each at most
-_MOST_KEPT = 128
 #: for all selectors together, in one turn
 _TURN_SECONDS = 0.02
 
@@ -100,15 +98,19 @@ class _Compiled(NamedTuple):
 
 
 class Selector:
-    """``text`` compiled. Refusal (``amqp:invalid-field``) with line and column where it is none."""
+    """``text`` compiled. Refusal (``amqp:invalid-field``) with line and column where it is none. ``octets``: of memory,
+    as measured, and at most.
+    """
 
-    __slots__ = ("_condition", "text")
+    __slots__ = ("__weakref__", "_condition", "octets", "text")
 
     def __init__(self, text: str) -> None:
         self.text = text
         if len(text) > LONGEST:
             raise Refusal(Condition.INVALID_FIELD, f"a selector has at most {LONGEST} characters, not {len(text)}")
-        self._condition = _condition(_parse(text), 0)
+        node, tokens = _parse(text)
+        self._condition = _condition(node, 0)
+        self.octets = _octets(text, tokens)
 
     def matches(self, message: bytes, attempts: int) -> bool:
         """Whether it is true for a stored message; ``attempts``: failed deliveries so far."""
@@ -118,10 +120,12 @@ class Selector:
             return False
 
 
-@lru_cache(_MOST_KEPT)
-def selector(text: str) -> Selector:
-    """The same for those that ask for the same; a client's consumers mostly do."""
-    return Selector(text)
+def _octets(text: str, tokens: int) -> int:
+    """Memory of a compiled selector, at most, as measured: of its tokens, its strings, the parts of its patterns, and
+    the expressions of those that have a ``_``.
+    """
+    parts = text.count("%")
+    return 1000 + 420 * tokens + 8 * len(text) + 80 * parts + 600 * min(text.count("_"), parts + tokens)
 
 
 class TurnShare:
@@ -155,15 +159,17 @@ def _parser() -> Lark:
     return Lark(_GRAMMAR, parser="lalr", lexer="basic", propagate_positions=True, lexer_callbacks={"NAME": keyword})
 
 
-def _parse(text: str) -> _Node:
+def _parse(text: str) -> tuple[_Node, int]:
+    """And how many tokens it has."""
     parsing = _parser().parse_interactive(text)
     last: Token | None = None
+    number = -1
     try:
         for number, last in enumerate(parsing.iter_parse()):
             if number == MOST_TOKENS:
                 what = f"a selector has at most {MOST_TOKENS} names, values and signs; this one goes on"
                 raise _bad(last.line or 1, last.column or 1, what)
-        return cast(_Node, parsing.feed_eof(last))  # type: ignore[no-untyped-call]
+        return cast(_Node, parsing.feed_eof(last)), number + 1  # type: ignore[no-untyped-call]
     except UnexpectedCharacters as error:
         character = error.char
         what = f"the text after {character} has no end" if character in "'\"" else f"{character!r} begins nothing known"

@@ -157,6 +157,10 @@ class Search:
     def _open(self) -> bool:
         return self in self._queue.searches
 
+    def end(self) -> None:
+        """Its link is gone, and the memory of its selector goes at once (the link and its search have each other)."""
+        del self._selector
+
     def advance(self) -> None:
         """Look on, where the consumer has room; tell it when there is nothing. What is on its way back goes first."""
         queue = self._queue

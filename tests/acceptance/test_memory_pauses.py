@@ -13,7 +13,7 @@ from tests.wire.frames import Accepted, Begin, Close, Error, Modified, Released,
 from tests.wire.links import Delivery, Receiver
 from tests.wire.messages import data
 from tests.wire.peer import Peer, Session
-from tests.wire.queues import condition, post
+from tests.wire.queues import condition, post, select
 from tests.wire.types import Symbol
 
 #: limits.memory_bytes has six parts; deliveries of so many octets fill one before they use up a link's unsettled ones
@@ -185,3 +185,26 @@ def _refused(service: Service) -> Error | None:
     said = next(frame.performative for frame in peer.heard if isinstance(frame.performative, Begin | Close))
     peer.close_socket()
     return said.error if isinstance(said, Close) else None
+
+
+@pytest.mark.rule("S4", "P16")
+def test_selectors_that_take_too_much_memory_are_refused(small_service: Service) -> None:
+    """One that others have already takes no more; when their links are gone, there is room again."""
+    session, other = _begin(small_service), _begin(small_service)
+    links = [select(session, "chosen", _long_selector(0))]
+    while links[-1].answer.source is not None:
+        links.append(select(session, "chosen", _long_selector(len(links))))
+    error = links[-1].wait_detached().error
+    assert error is not None
+    assert error.condition == "amqp:resource-limit-exceeded"
+    assert "limits.memory_bytes" in (error.description or "")
+    assert 1 < len(links) < 10
+    assert select(other, "chosen", _long_selector(0)).answer.source is not None
+    session.peer.close()
+    other.sync()
+    assert select(other, "chosen", _long_selector(len(links))).answer.source is not None
+    other.peer.close_socket()
+
+
+def _long_selector(number: int) -> str:
+    return " OR ".join(f"n{each} = {number}" for each in range(120))

@@ -30,6 +30,13 @@ CONNECT_SECONDS = 10.0
 #: How often the log says that the database is still away.
 SAY_AGAIN_SECONDS = 30.0
 
+#: What the server does for each of our connections: it ends the process of one whose other end is gone, also while that
+#: waits for a lock. Such a process may hold locks, and it takes one of the connections that the server has.
+_NOTICE_LOSS = (
+    "set client_connection_check_interval = '5s'; set tcp_keepalives_idle = 5; set tcp_keepalives_interval = 2; "
+    "set tcp_keepalives_count = 3; set tcp_user_timeout = 15000; "
+)
+
 _READ = select.EPOLLIN
 _BOTH = select.EPOLLIN | select.EPOLLOUT
 _GOOD = (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK, pq.ExecStatus.SINGLE_TUPLE, pq.ExecStatus.EMPTY_QUERY)
@@ -67,7 +74,7 @@ class Connection:
         self._connect_seconds = connect_seconds
         self._loop = loop
         self._name = name
-        self._setup = setup.encode()
+        self._setup = (_NOTICE_LOSS + setup).encode()
         self._owner = owner
         self._conninfo = conninfo.make_conninfo(
             url,

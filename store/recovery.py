@@ -28,10 +28,10 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import postgresql
 
-from store import priorities
+from store import priorities, removal
 from store.addresses import ADDRESS_CHANNEL
 from store.errors import StoreUnavailable, boundary
-from store.ids import SLOTS
+from store.ids import SLOTS, UuidV7
 from store.processes import gone, machine, start_ticks
 from store.tables import (
     address,
@@ -303,8 +303,7 @@ def _delete_owned(connection: Connection, live: Select[tuple[int]]) -> tuple[int
         connection.execute(select(func.pg_notify(ADDRESS_CHANNEL, name)))
     connection.commit()
     # Only now all there is for them can be seen. Should it not come to this, the maintenance of the store sweeps them.
-    if gone:
-        connection.execute(delete(entry).where(entry.c.group_id.in_(gone)))
-        connection.execute(delete(message_group).where(message_group.c.group_id.in_(gone)))
-        connection.commit()
+    ids = UuidV7()
+    for group in sorted(gone):
+        removal.drop(connection, group, ids)
     return len(names), len(gone)

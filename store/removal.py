@@ -85,7 +85,7 @@ def remove(
         connection.execute(select(func.pg_notify(ADDRESS_CHANNEL, name)))
         connection.commit()
         ids = UuidV7()
-        return Removal(removed=True, dropped=sum(_drop(connection, group, ids, chunk) for group in groups))
+        return Removal(removed=True, dropped=sum(drop(connection, group, ids, chunk) for group in groups))
 
 
 def remove_unused(connection: Connection, unused: timedelta, *, most: int = MOST_UNUSED) -> int:
@@ -124,7 +124,7 @@ def sweep(connection: Connection, *, chunk: int = CHUNK) -> int:
     """
     with boundary():
         ids = UuidV7()
-        dropped = sum(_drop(connection, group, ids, chunk) for group in orphaned_groups(connection))
+        dropped = sum(drop(connection, group, ids, chunk) for group in orphaned_groups(connection))
         oldest = connection.scalar(select(func.min(half.c.id)))
         for removed, lasting in (
             (removed_address, removed_address.c.origin != "dynamic"),
@@ -155,8 +155,8 @@ def orphaned_groups(connection: Connection) -> list[int]:
     return list(found)
 
 
-def _drop(connection: Connection, group_id: int, ids: UuidV7, chunk: int) -> int:
-    """The entries of a group that is gone."""
+def drop(connection: Connection, group_id: int, ids: UuidV7, chunk: int = CHUNK) -> int:
+    """Drop the entries of a group that is gone, with an op ``purge`` for each piece, which is committed; how many."""
     dropped = 0
     while True:
         picked = (

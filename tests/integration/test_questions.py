@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import psycopg
 import pytest
 from sqlalchemy import text
 
@@ -33,7 +34,7 @@ def test_failed_entries_without_a_message_keep_no_other_from_the_dead_letters(as
 
 def test_addresses_are_found_by_many_names(asking: Asking, truth: Truth) -> None:
     asking.ask(queries.ADDRESSES, arrays.text([b"queue", b"none"]))
-    asking.ask(queries.ADDRESS, b"queue")
+    asking.ask(queries.ADDRESS, b"queue", (3600).to_bytes(4, "big"))
     asking.loop.run_until(asking.answered(2))
     many, one = asking.answers
     assert isinstance(many, list)
@@ -51,3 +52,18 @@ def test_limits_of_the_role_or_database_do_not_count(database_url: str, asking: 
     assert asking.answers == [[("0", "0")]]
     with connected(database_url) as connection:
         assert tuple(connection.execute(text(shown)).one()) == ("0", "0")
+
+
+def test_a_server_process_whose_client_is_gone_ends_though_it_waits(database_url: str, truth: Truth) -> None:
+    """Else it stays until what it waits for is there, and takes a connection of the server."""
+    asking = Asking(database_url)
+    asking.queries.start()
+    mine = "select wait_event_type from pg_stat_activity where application_name = %s"
+    name = f"coordinator queries {ME}"
+    with psycopg.connect(database_url) as blocker:
+        blocker.execute(f"lock table {SCHEMA}.consumer_group".encode())
+        asking.ask(queries.FIND_SUBSCRIPTION, b"none")
+        asking.loop.run_until(lambda: truth.rows(mine, name) == [("Lock",)])
+        asking.queries.close()
+        asking.loop.run_until(lambda: truth.rows(mine, name) == [])
+    asking.loop.close()

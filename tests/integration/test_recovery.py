@@ -150,14 +150,17 @@ def test_its_dynamic_addresses_and_subscriptions_go(database: Connection, rows: 
     other = rows.queue("$dynamic/2", origin="dynamic", instance_id=alive)
     volatile = rows.queue("news", group="sub", volatile=dead, routing="topic")
     durable = rows.queue("news", group="durable")
-    for group in (mine, other, volatile, durable):
-        rows.entry(group, lease=dead)
+    halves = [rows.entry(group, lease=dead) for group in (mine, other, volatile, durable)]
     given_up = _give_up(database, dead)
     assert given_up == GivenUp(instances=(dead,), leases=2, addresses=1, groups=2)
     names = list(database.scalars(text("select name from coordinator.address order by name")))
     assert names == ["$dynamic/2", "news"]
     assert [rows.entries(group) for group in (mine, volatile)] == [[], []]
     assert [rows.entries(group) for group in (other, durable)] == [[(0, 1, None)], [(0, 1, None)]]
+    purged = [(each.decision, each.reason, each.half_ids, each.group_ids) for each in rows.ops()]
+    assert purged == [
+        ("purge", "removed", [half], [group]) for group, half in ((mine, halves[0]), (volatile, halves[2]))
+    ]
 
 
 def test_a_reply_to_a_dead_address_waits_for_no_other_entry(

@@ -39,6 +39,9 @@ _NOTICE_LOSS = (
 
 _READ = select.EPOLLIN
 _BOTH = select.EPOLLIN | select.EPOLLOUT
+#: The function of PostgreSQL that gives this warning: neither its text, which is translated, nor its SQLSTATE tells it
+#: from others, such as those of transaction ids that run out.
+_WAIT_FOR_STANDBY = b"SyncRepWaitForLSN"
 _GOOD = (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK, pq.ExecStatus.SINGLE_TUPLE, pq.ExecStatus.EMPTY_QUERY)
 
 
@@ -101,8 +104,8 @@ class Connection:
         self._answer: Answer | None = None
         self._results: list[pq.abc.PGresult] = []
         self._failure: StoreError | None = None
-        #: the server's warning about the question under way
-        self._warning = ""
+        #: the server has warned that the question under way did not wait for the standby
+        self._unreplicated = False
         self._closed = False
         self._prepared: set[bytes] = set()
         #: when the question under way was asked, or more of it was seen to go out; and how many were asked in all
@@ -214,7 +217,7 @@ class Connection:
             self._pg = None
         self._results = []
         self._failure = None
-        self._warning = ""
+        self._unreplicated = False
         self._answer = None
         if self._closed:
             return
@@ -358,8 +361,8 @@ class Connection:
             self._gone(str(error))
 
     def _noticed(self, notice: pq.abc.PGresult) -> None:
-        if notice.error_field(pq.DiagnosticField.SEVERITY_NONLOCALIZED) == b"WARNING":
-            self._warning = (notice.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"").decode(errors="replace")
+        if notice.error_field(pq.DiagnosticField.SOURCE_FUNCTION) == _WAIT_FOR_STANDBY:
+            self._unreplicated = True
 
     def _finish_query(self) -> None:
         answer = self._answer
@@ -369,11 +372,10 @@ class Connection:
         self._failure = None
         self._results = []
         assert answer is not None
-        warning, self._warning = self._warning, ""
-        if warning and self.up:
-            # "Committed", but perhaps not replicated: somebody cancelled the wait for the standby. Whether it was
-            # done is in doubt, as where the connection is lost.
-            self._gone(warning)
+        unreplicated, self._unreplicated = self._unreplicated, False
+        if unreplicated and self.up:
+            # Whether it was done is in doubt, as where the connection is lost.
+            self._gone("committed, but the wait for the standby was cancelled: perhaps not replicated")
             return
         if isinstance(failure, StoreUnavailable) and not isinstance(failure, StoreInTrouble):
             # the server is shutting down, out of room, or in the wrong hands: no question's fault, so try again later

@@ -172,6 +172,25 @@ create trigger failing before insert on {schema}.half for each statement execute
 
 
 @pytest.mark.rule("T8")
+def test_a_warning_of_the_server_is_no_doubt(store: Store, truth: Truth) -> None:
+    """Of transaction ids that run out, or of what a trigger wants said: the commit is a commit, and the wire stays."""
+    truth.run(
+        f"""create function public.warns() returns trigger language plpgsql as $$
+            begin raise warning 'database must be vacuumed within 39999999 transactions'; return new; end $$;
+            create trigger warns before insert on {SCHEMA}.half for each row execute function public.warns()"""
+    )
+    store.add(Post(store))
+    store.settle()
+    connection = store.commit.connection.backend_pid
+    units = [Post(store) for _ in range(3)]
+    for unit in units:
+        store.add(unit)
+        store.settle()
+    assert [unit.heard for unit in units] == [[None]] * 3
+    assert store.commit.connection.backend_pid == connection
+
+
+@pytest.mark.rule("T8")
 @pytest.mark.parametrize("state", ["53100", "53200", "58030", "40P01", "40001", "55P03"])
 def test_a_store_in_trouble_is_waited_for(store: Store, truth: Truth, state: str) -> None:
     """A full disk, no memory, a broken file, a deadlock, a serialization failure, a lock timeout: no unit's fault."""

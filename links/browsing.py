@@ -10,7 +10,7 @@ from coordinator.group.loading import LOAD_RETRY_SECONDS
 from links import engine
 from links.outgoing import MOST_BACKLOG, Outgoing, octets_in_engine
 from links.output import MOST_HANDED
-from store import priorities, queries
+from store import priorities
 from store.errors import StoreError
 from store.priorities import Rank
 
@@ -90,19 +90,10 @@ class Browsing(Outgoing):
                 self.connection.starved.append(self)
         elif self._stale and self._room > 0:
             rank = min(self._stale)
-            priority, behind = self._stale[rank]
-            self._loading = True
-            parameters = [
-                self._queue.group_id.to_bytes(4, "big"),
-                behind.to_bytes(8, "big"),
-                (_BROWSED_AT_ONCE if self._selector else min(self._room, _BROWSED_AT_ONCE)).to_bytes(4, "big"),
-                MOST_BACKLOG.to_bytes(8, "big"),
-                priority.to_bytes(2, "big"),
-            ]
             asked = self._stale[rank]
-            self.connection.service.instance.queries.ask(
-                queries.BROWSE[rank], parameters, lambda rows: self._loaded(rank, asked, rows)
-            )
+            self._loading = True
+            most = _BROWSED_AT_ONCE if self._selector else min(self._room, _BROWSED_AT_ONCE)
+            loading.browse(self._queue, rank, asked, most, MOST_BACKLOG, lambda rows: self._loaded(rank, asked, rows))
         elif self.draining:
             self.drained()
 

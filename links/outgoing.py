@@ -15,11 +15,11 @@ import structlog
 from coordinator.codec import message as messages
 from coordinator.codec.encoding import DecodeError
 from coordinator.errors import Condition, Refusal
+from coordinator.group import loading
 from coordinator.group.entries import now_micros
 from links import container, engine
 from links.link import Link, answer_terminus
 from links.output import FAIR_SHARE
-from store import queries
 
 if TYPE_CHECKING:
     from coordinator.address.directory import Address
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from coordinator.outcomes import Outcome
     from links.filters import Filters
     from links.link import Carrier
-    from store.asking import Row
-    from store.errors import StoreError
 
 log = structlog.get_logger(__name__)
 
@@ -203,12 +201,11 @@ class Outgoing(Link):
         """One piece at a time for all links of a connection."""
         large.asking = self.connection.asking = True
 
-        def answered(rows: list[Row] | StoreError) -> None:
+        def answered(octets: bytes | None) -> None:
             self.connection.asking = large.asking = False
             self.connection.mark()
             if self._large is not large or not self.open:
                 return
-            octets = rows[0][0] if isinstance(rows, list) and rows else b""
             if not octets:
                 log.error("a large message cannot be read to its end", entry=large.entry.id, at=large.at)
                 self.refuse(Refusal(Condition.INTERNAL_ERROR, "the store has lost a part of a message"))
@@ -217,8 +214,7 @@ class Outgoing(Link):
             else:
                 self._send_head(large, octets)
 
-        parameters = [large.entry.half_id.to_bytes(8, "big"), large.at.to_bytes(4, "big"), size.to_bytes(4, "big")]
-        self.connection.service.instance.queries.ask(queries.PIECE, parameters, answered)
+        loading.piece(large.entry, large.at, size, answered)
 
     def _sent(self, entry: Entry, delivery: engine.Pointer) -> None:
         """A large delivery is complete."""

@@ -28,6 +28,7 @@ from store import queries
 from store.commit.large import CopiedHalf
 from store.commit.terms import PLAIN
 from store.errors import AddressGone, GroupsChanged, StoreError, StoreInTrouble, StoreUnavailable
+from store.questions import entries as questions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -111,14 +112,13 @@ class DeadLetters:
         self._instance.commit.add(Burial(self._instance, self, row, origin, address, told, head))
 
     def _ask_head(self, row: Row, origin: str, address: Address, size: int) -> None:
-        def answered(rows: list[Row] | StoreError) -> None:
-            if isinstance(rows, list) and rows:
-                self._bury(row, origin, address, rows[0][0])
+        def answered(head: bytes | None) -> None:
+            if head:
+                self._bury(row, origin, address, head)
             else:
                 self.not_moved()
 
-        parameters = [row[2].to_bytes(8, "big"), bytes(4), size.to_bytes(4, "big")]
-        self._instance.queries.ask(queries.PIECE, parameters, answered)
+        questions.piece(self._instance.queries, row[2], 0, size, answered)
 
     def not_moved(self) -> None:
         """It stays leased, so that it is not tried at once."""

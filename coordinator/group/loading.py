@@ -6,14 +6,17 @@ from typing import TYPE_CHECKING
 
 from coordinator.group.entries import POSTGRES_EPOCH
 from coordinator.group.units import Reclaim
-from store import queries
 from store.errors import StoreError
+from store.questions import entries as questions
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from coordinator.group.entries import Entry
     from coordinator.group.queues import Queue
     from coordinator.group.windows import Loader, Window
-    from store.asking import Row
+    from store.asking import Callback, Row
+    from store.priorities import Rank
 
 #: how long what the store could not answer is not asked again
 LOAD_RETRY_SECONDS = 0.5
@@ -30,25 +33,18 @@ def load(window: Window, most: int, octets: int) -> None:
         _load(window, most, octets)
         return
 
-    def asked(rows: list[Row] | StoreError) -> None:
-        queue.holding = isinstance(rows, list) and bool(rows)
-        if queue.holding:
+    def asked(held: bool) -> None:
+        queue.holding = held
+        if held:
             queue.home.holding.add(queue)
         _load(window, most, octets)
 
-    instance.queries.ask(queries.HOLD, [queue.group_id.to_bytes(4, "big"), instance.lease_octets], asked)
+    questions.hold(instance.queries, queue.group_id, instance.instance_id, asked)
 
 
 def _load(window: Window, most: int, octets: int) -> None:
     queue, low, version = window.queue, window.low, window.version
     instance = queue.instance
-    parameters = [
-        queue.group_id.to_bytes(4, "big"),
-        low.to_bytes(8, "big"),
-        most.to_bytes(4, "big"),
-        octets.to_bytes(8, "big"),
-        instance.lease_octets,
-    ]
 
     def loaded(rows: list[Row] | StoreError) -> None:
         if isinstance(rows, StoreError):
@@ -62,13 +58,17 @@ def _load(window: Window, most: int, octets: int) -> None:
         window.loaded(entries, complete, version)
         queue.touch()
 
-    instance.queries.ask(queries.READ if window.by_range else queries.LEASE[window.rank], parameters, loaded)
+    asked, group, number = instance.queries, queue.group_id, instance.instance_id
+    if window.by_range:
+        questions.read(asked, group, low, most, octets, number, loaded)
+    else:
+        questions.lease(asked, window.rank, group, low, most, octets, number, loaded)
 
 
 def unread(queue: Queue) -> None:
     """Nothing of a group held whole is in our hands any more: should we die, nothing of it was perhaps sent."""
     instance = queue.instance
-    instance.queries.ask(queries.UNREAD, [queue.group_id.to_bytes(4, "big"), instance.lease_octets], lambda _: None)
+    questions.unread(instance.queries, queue.group_id, instance.instance_id)
 
 
 def entry_of(queue: Queue, row: Row) -> Entry:
@@ -97,8 +97,17 @@ def reclaim(queue: Queue, window: Loader | None) -> None:
     """
     instance = queue.instance
 
-    def listed(rows: list[Row] | StoreError) -> None:
-        unknown = [] if isinstance(rows, StoreError) else [row[0] for row in rows]
-        instance.commit.add(Reclaim(queue, window, [found for found in unknown if found not in queue.held]))
+    def listed(found: list[int]) -> None:
+        instance.commit.add(Reclaim(queue, window, [each for each in found if each not in queue.held]))
 
-    instance.queries.ask(queries.HELD, [queue.group_id.to_bytes(4, "big"), instance.lease_octets], listed)
+    questions.leased(instance.queries, queue.group_id, instance.instance_id, listed)
+
+
+def browse(queue: Queue, rank: Rank, behind: tuple[int, int], most: int, octets: int, found: Callback) -> None:
+    """Look at entries of this rank that no instance has, behind a priority and an id, and take none."""
+    questions.browse(queue.instance.queries, rank, queue.group_id, behind, most, octets, found)
+
+
+def piece(entry: Entry, at: int, size: int, found: Callable[[bytes | None], None]) -> None:
+    """Octets of an entry's stored message from an offset on; None where there are none, or the store cannot answer."""
+    questions.piece(entry.queue.instance.queries, entry.half_id, at, size, found)

@@ -32,9 +32,10 @@ from coordinator.group import loading
 from coordinator.group.entries import now_micros
 from coordinator.group.loading import LOAD_RETRY_SECONDS
 from coordinator.transitions import HELD
-from store import arrays, priorities, queries
+from store import priorities
 from store.errors import StoreError
 from store.priorities import Rank, rank_of
+from store.questions import entries as questions
 
 if TYPE_CHECKING:
     from coordinator.codec.selectors import Selector
@@ -171,15 +172,8 @@ class Search:
         if cursor is not None and consumer.room > 0:
             self._waiting = True
             cursor.asked()
-            priority, entry_id = -cursor.at[0], cursor.at[1]
-            parameters = [
-                queue.group_id.to_bytes(4, "big"),
-                entry_id.to_bytes(8, "big"),
-                self._page.to_bytes(4, "big"),
-                _PAGE_OCTETS.to_bytes(8, "big"),
-                priority.to_bytes(2, "big"),
-            ]
-            queue.instance.queries.ask(queries.BROWSE[cursor.rank], parameters, lambda rows: self._seen(cursor, rows))
+            behind = (-cursor.at[0], cursor.at[1])
+            loading.browse(queue, cursor.rank, behind, self._page, _PAGE_OCTETS, lambda rows: self._seen(cursor, rows))
         elif consumer.draining:
             consumer.drained()
 
@@ -279,9 +273,5 @@ class Search:
             queue.yield_ids(back)
             queue.touch()
 
-        parameters = [
-            queue.group_id.to_bytes(4, "big"),
-            arrays.int8([entry.id for entry in chosen]),
-            instance.lease_octets,
-        ]
-        instance.queries.ask(queries.TAKE, parameters, taken)
+        ids = [entry.id for entry in chosen]
+        questions.take(instance.queries, queue.group_id, ids, instance.instance_id, taken)

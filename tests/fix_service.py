@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import functools
 import json
 import os
 import shutil
@@ -18,6 +20,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from store import migrations
+from store.embedded import EmbeddedServer
 from tests.fix_postgres import signal_server
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -55,6 +59,8 @@ class Service:
     def start(self) -> None:
         """Start and wait until it listens. Raises ``AssertionError`` with its log when it ends before."""
         assert self._process is None, "the service runs already"
+        if self._store and not self.data_dir.exists():
+            subprocess.run(["cp", "--archive", _empty_store(), self.data_dir], check=True)
         self._ended = False
         seen = len(self._lines)
         process = subprocess.Popen(
@@ -168,6 +174,20 @@ class Service:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(int(started[-1]["pid"]), signal.SIGQUIT)
         self.kill()
+
+
+@functools.cache
+def _empty_store() -> Path:
+    """A data folder with an empty store, made once a session: to copy it takes less time than to make another."""
+    folder = Path(tempfile.mkdtemp(prefix="coordinator-template-"))
+    folder.chmod(0o755)
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    server = EmbeddedServer(folder / "data")
+    try:
+        migrations.upgrade(server.start())
+    finally:
+        server.stop()
+    return folder / "data"
 
 
 Made = TypeVar("Made", bound=Service)

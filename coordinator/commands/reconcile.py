@@ -42,9 +42,12 @@ def reconcile(
         Path, typer.Option(metavar="FOLDER", help="Where the findings, summary.json and report.html are written.")
     ],
     since: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Transactions declared from then on; ISO 8601, or 24h (ago).")
+        str | None,
+        typer.Option(metavar="TIME", help="Transactions declared from then on; ISO 8601, or 24h (ago). Default: all."),
     ] = None,
-    until: Annotated[str | None, typer.Option(metavar="TIME", help="Transactions declared before then.")] = None,
+    until: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Transactions declared before then. Default: all.")
+    ] = None,
     book: Annotated[
         list[Path] | None,
         typer.Option(metavar="FILE", help="A book of an application (TOML) to compare with; may be repeated."),

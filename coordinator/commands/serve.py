@@ -14,7 +14,9 @@ def serve(
     listen: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="URL", help="Where clients connect, amqp://host:port; may be repeated. Port 0: a free one."
+            metavar="URL",
+            help="Where clients connect, amqp://host:port; may be repeated. Port 0: a free one. "
+            "Default: amqp://127.0.0.1:5672.",
         ),
     ] = None,
     database_url: Annotated[
@@ -25,10 +27,22 @@ def serve(
             "~/.pgpass. Default: a server of its own in the data folder.",
         ),
     ] = None,
-    data_dir: Annotated[Path | None, typer.Option(metavar="FOLDER", help="The data folder of its own server.")] = None,
-    workers: Annotated[int | None, typer.Option(metavar="N", help="Processes that share the port.")] = None,
-    log_level: Annotated[str | None, typer.Option(metavar="LEVEL", help="debug, info, warning or error.")] = None,
-    log_format: Annotated[str | None, typer.Option(metavar="FORMAT", help="auto, console or json.")] = None,
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="The data folder of its own server. Default: /var/lib/coordinator for root, else "
+            "$XDG_STATE_HOME/coordinator.",
+        ),
+    ] = None,
+    workers: Annotated[int | None, typer.Option(metavar="N", help="Processes that share the port. Default: 1.")] = None,
+    log_level: Annotated[
+        str | None, typer.Option(metavar="LEVEL", help="debug, info, warning or error. Default: info.")
+    ] = None,
+    log_format: Annotated[
+        str | None,
+        typer.Option(metavar="FORMAT", help="auto (console on a terminal, else json), console or json. Default: auto."),
+    ] = None,
     config: Config = None,
 ) -> None:
     """Run the service until SIGTERM or Ctrl-C.

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 
+from coordinator.commands.serve import serve
 from coordinator.settings import Settings, SettingsInvalid, endpoint, load
 
 
@@ -183,3 +184,17 @@ def test_true_is_no_number(tmp_path: Path) -> None:
     config.write_text("[limits]\nbatch_messages = true\n")
     with pytest.raises(SettingsInvalid, match=r"limits\.batch_messages: expected a number or a text, not true"):
         load(config=config)
+
+
+def test_the_help_says_the_defaults() -> None:
+    hints = get_type_hints(serve, include_extras=True)
+    settings = Settings()
+    defaults = {
+        "listen": settings.listen[0],
+        "workers": settings.workers,
+        "log_level": settings.log.level,
+        "log_format": settings.log.format,
+    }
+    for name, default in defaults.items():
+        (option,) = hints[name].__metadata__
+        assert option.help.endswith(f"Default: {default}.")

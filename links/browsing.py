@@ -45,7 +45,7 @@ class Browsing(Outgoing):
         #: the ranks that may have something it has not seen, and behind which priority and id it looks next
         self._stale: dict[Rank, tuple[int, int]] = {}
         self._loading = False
-        #: octets by delivery
+        #: octets of the engine's buffer by delivery
         self._unsettled: dict[engine.Pointer, int] = {}
         queue.browsers.append(self)
         self.came()
@@ -152,8 +152,7 @@ class Browsing(Outgoing):
         if self.presettled:
             engine.delivery_settle(delivery)
         else:
-            self._unsettled[delivery] = octets_in_engine(entry)
-            self.connection.output.hold(octets_in_engine(entry))
+            self._unsettled[delivery] = self.connection.output.hold(delivery, octets_in_engine(entry))
 
     def on_delivery(self, delivery: engine.Pointer) -> None:
         """Outcomes mean nothing here; the delivery is settled when the peer says anything of it."""

@@ -94,7 +94,7 @@ class Consuming(Outgoing):
             entry.delivery = delivery
             self._unsettled[delivery] = entry
             output = self.connection.output
-            output.hold(octets_in_engine(entry))
+            entry.buffer = output.hold(delivery, octets_in_engine(entry))
             if output.held > FAIR_SHARE and output.over_share:
                 return False
         self._backlog += entry.size
@@ -105,7 +105,7 @@ class Consuming(Outgoing):
 
     def _sent(self, entry: Entry, delivery: engine.Pointer) -> None:
         if self.presettled and self._unsettled.pop(delivery, None) is entry:
-            self.connection.output.release(octets_in_engine(entry))
+            self.connection.output.release(entry.buffer)
             entry.link = entry.delivery = None
             engine.delivery_settle(delivery)
             self.connection.service.settlements.add(entry, ACCEPTED)
@@ -139,7 +139,7 @@ class Consuming(Outgoing):
     def retired(self, entry: Entry, outcome: Outcome) -> None:
         delivery = entry.delivery
         if self.open and self._unsettled.pop(delivery, None) is entry:
-            self.connection.output.release(octets_in_engine(entry))
+            self.connection.output.release(entry.buffer)
             if self._large is None or not self._stop(delivery):
                 if not engine.delivery_settled(delivery):
                     engine.delivery_update(delivery, states.CODE[outcome.kind])
@@ -151,7 +151,7 @@ class Consuming(Outgoing):
     def unretired(self, entry: Entry, description: str) -> None:
         if self.open:
             if self._unsettled.pop(entry.delivery, None) is entry:
-                self.connection.output.release(octets_in_engine(entry))
+                self.connection.output.release(entry.buffer)
             self.refuse(Refusal(Condition.INTERNAL_ERROR, description))
 
     # -- the end
@@ -167,7 +167,7 @@ class Consuming(Outgoing):
         unsettled = self._unsettled
         self._unsettled = {}
         for entry in unsettled.values():
-            self.connection.output.release(octets_in_engine(entry))
+            self.connection.output.release(entry.buffer)
             entry.link = None
             entry.delivery = None
             service.retirement.link_lost(entry, dropped=volatile or self._address.gone)

@@ -61,7 +61,9 @@ class Carrier(Protocol):
 class Output:
     """``writing``: the socket takes no more for now."""
 
-    __slots__ = ("_connection", "_kept", "_moved", "handed", "held", "posted", "unread", "writing")
+    __slots__ = (
+        "_buffers", "_connection", "_kept", "_most_posted", "_moved", "handed", "held", "posted", "unread", "writing",
+    )  # fmt: skip
 
     def __init__(self, connection: Carrier) -> None:
         self._connection = connection
@@ -76,31 +78,50 @@ class Output:
         self.held = 0
         #: those of them that the peer has posted, and the store has not answered
         self.posted = 0
-        #: the most there ever were: Proton keeps the buffers for the connection's next messages
+        #: Proton keeps the buffers for the connection's next messages: those of deliveries to the peer, which come
+        #: again under the same pointers; the most of posts that there ever were; and all of them
+        self._buffers: dict[engine.Pointer, int] = {}
+        self._most_posted = 0
         self._kept = 0
 
-    def hold(self, octets: int) -> None:
-        """A message of so many octets is in the engine, and will be settled later."""
-        self.held += _buffer_octets(octets)
-        if self.held > self._kept:
-            self._connection.service.memory.unread += self.held - self._kept
-            self._kept = self.held
+    def hold(self, delivery: engine.Pointer, octets: int) -> int:
+        """A message of so many octets is in the engine, and will be settled later; the octets of its buffer, which may
+        have had a larger one before.
+        """
+        buffer = _buffer_octets(octets)
+        had = self._buffers.get(delivery, 0)
+        if buffer > had:
+            self._buffers[delivery] = buffer
+            self._keep(buffer - had)
+        else:
+            buffer = had
+        self.held += buffer
+        return buffer
 
-    def release(self, octets: int) -> None:
+    def _keep(self, octets: int) -> None:
+        self._kept += octets
+        self._connection.service.memory.unread += octets
+
+    def release(self, buffer: int) -> None:
         """It is settled."""
         connection = self._connection
-        self.held -= _buffer_octets(octets)
+        self.held -= buffer
         if connection.held_back and self.held <= FAIR_SHARE:
             connection.go_on_held_back()
 
     def hold_post(self, octets: int) -> None:
         """The same for a post that waits for the store."""
-        self.posted += _buffer_octets(octets)
-        self.hold(octets)
+        buffer = _buffer_octets(octets)
+        self.posted += buffer
+        self.held += buffer
+        if self.posted > self._most_posted:
+            self._keep(self.posted - self._most_posted)
+            self._most_posted = self.posted
 
     def release_post(self, octets: int) -> None:
-        self.posted -= _buffer_octets(octets)
-        self.release(octets)
+        buffer = _buffer_octets(octets)
+        self.posted -= buffer
+        self.release(buffer)
 
     @property
     def has_any(self) -> bool:
@@ -205,4 +226,5 @@ class Output:
         """The connection is closed, and its engine freed."""
         self._connection.service.memory.unread -= len(self.unread) + self._kept
         self.unread.clear()
+        self._buffers.clear()
         self._kept = 0

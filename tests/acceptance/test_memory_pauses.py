@@ -208,3 +208,40 @@ def test_selectors_that_take_too_much_memory_are_refused(small_service: Service)
 
 def _long_selector(number: int) -> str:
     return " OR ".join(f"n{each} = {number}" for each in range(120))
+
+
+@pytest.mark.rule("S4")
+def test_a_small_delivery_in_the_buffer_of_a_large_one_counts_as_much(small_service: Service) -> None:
+    """The engine takes the buffers of large deliveries that are settled for small ones that are not."""
+    session = _begin(small_service)
+    bodies = [bytes(200_000), b"small"] * 60
+    post(session, "alternating", *bodies)
+    memory = Memory(small_service)
+    receiver = session.receiver("alternating")
+    held: list[Delivery] = []
+    while len(held) < 60 and _comes(receiver):
+        delivery = receiver.take()
+        if len(delivery.body) > 100:
+            delivery.disposition(Accepted())
+            session.sync()
+        else:
+            held.append(delivery)
+        session.peer.record.clear()
+    memory.look()
+    assert memory.peak - memory.before < 10 * MIB
+    assert len(held) < 60, "some must wait"
+    for delivery in held:
+        delivery.disposition(Accepted())
+    rest = receiver.take()
+    rest.disposition(Accepted())
+    session.peer.close_socket()
+
+
+def _comes(receiver: Receiver) -> bool:
+    """Whether another delivery comes while much else is answered."""
+    receiver.credit(1)
+    for _ in range(50):
+        if receiver.arrived:
+            return True
+        receiver.session.sync()
+    return False

@@ -28,6 +28,7 @@ from psycopg import pq
 from store.commit.batch import Batch
 from store.commit.large import Step
 from store.commit.parts import SETUP
+from store.commit.salvage import MOST_ATTEMPTS, Salvage, pause_seconds
 from store.commit.statements import Statements
 from store.commit.turns import Turns
 from store.commit.unit import Unit
@@ -40,13 +41,6 @@ from store.tables import SCHEMA
 log = structlog.get_logger(__name__)
 
 PROBE_RETRY_SECONDS = 1.0
-
-#: how often a batch of one connection is sent that the server could not take, or any with which the connection to the
-#: server was lost; then the halves are tried once each, down to the single unit, which is refused
-MOST_ATTEMPTS = 5
-#: between attempts; it doubles with each
-FIRST_PAUSE_SECONDS = 0.02
-LONGEST_PAUSE_SECONDS = 1.0
 
 _MAKE_DAYS = f"select {SCHEMA}.make_day(day::date) from unnest(string_to_array($1::text, ',')) day"
 #: A commit that was seen may still wait for the disk or for its standby: this one comes behind it.
@@ -81,8 +75,9 @@ class GroupCommit:
         self._answers: deque[tuple[list[Unit], StoreError | None]] = deque()
         self._answering = False
         self._sending = False
-        # Refused for one unit's fault: halves of the batch still to be tried, oldest first, before anything newer.
-        self._salvage: deque[tuple[list[Unit], int]] = deque()
+        self._salvage = Salvage()
+        #: the batch sent last was beside it
+        self._aside = False
         self._waiting = Turns()
         #: batches of one connection each, which wait for their next attempt
         self._pausing = 0
@@ -183,8 +178,11 @@ class GroupCommit:
         return bool(self._next.units or self._salvage or self._waiting.ready)
 
     def _send_next(self) -> None:
-        if self._salvage:
-            units, attempts = self._salvage.popleft()
+        beside = self._beside()
+        if beside is not None:
+            batch = beside
+        elif self._salvage:
+            units, attempts = self._salvage.take()
             batch = self._written(units)
             batch.attempts = attempts
         else:
@@ -192,6 +190,20 @@ class GroupCommit:
             batch, self._next = self._next, Batch()
             self._fill()
         self._send(batch)
+
+    def _beside(self) -> Batch | None:
+        """Every other time while there is something to be sent again: what is of connections that have no part in it.
+        To find one unit that cannot be taken may need two statements for each of its neighbours.
+        """
+        self._aside = bool(self._salvage) and not self._aside
+        if not self._aside:
+            return None
+        self._fill()
+        tried, others = self._salvage.apart(self._next.units)
+        if not others:
+            return None
+        self._next = self._written(tried)
+        return self._written(others)
 
     def _fill(self) -> None:
         """What waits goes into the next batch, in fair shares."""
@@ -246,15 +258,15 @@ class GroupCommit:
         owners = list(dict.fromkeys(unit.owner for unit in batch.units))
         if len(owners) > 1:
             some = set(owners[: len(owners) // 2])
-            self._salvage.appendleft(([unit for unit in batch.units if unit.owner not in some], batch.attempts))
-            self._salvage.appendleft(([unit for unit in batch.units if unit.owner in some], batch.attempts))
+            first = [unit for unit in batch.units if unit.owner in some]
+            self._salvage.put(batch.attempts, first, [unit for unit in batch.units if unit.owner not in some])
             self.kick()
             return
         batch.attempts += 1
         if batch.attempts >= MOST_ATTEMPTS:
             self._refused(batch, error)
             return
-        pause = min(FIRST_PAUSE_SECONDS * 2 ** (batch.attempts - 1), LONGEST_PAUSE_SECONDS)
+        pause = pause_seconds(batch.attempts)
         log.warning("batch is sent again", error=str(error), attempts=batch.attempts, seconds=pause)
         self._hold(owners[0])
         self._pausing += 1
@@ -263,12 +275,7 @@ class GroupCommit:
 
     def _hold(self, owner: object) -> None:
         """What the connection wants besides waits behind what is sent again."""
-        later: list[Unit] = []
-        salvage, self._salvage = self._salvage, deque()
-        for units, attempts in salvage:
-            later += [unit for unit in units if unit.owner is owner]
-            if others := [unit for unit in units if unit.owner is not owner]:
-                self._salvage.append((others, attempts))
+        later = self._salvage.remove(owner)
         units = self._next.units
         if any(unit.owner is owner for unit in units):
             later += [unit for unit in units if unit.owner is owner]
@@ -278,7 +285,7 @@ class GroupCommit:
     def _pause_over(self, batch: Batch, owner: object) -> None:
         self._pausing -= 1
         self._waiting.release(owner)
-        self._salvage.appendleft((batch.units, batch.attempts))
+        self._salvage.put(batch.attempts, batch.units)
         self.kick()
 
     def _make_days(self, batch: Batch) -> None:
@@ -326,8 +333,7 @@ class GroupCommit:
             return
         middle = len(units) // 2
         attempts = max(0, batch.attempts - 1)  # tried as often as this one: once more is enough
-        self._salvage.appendleft((units[middle:], attempts))
-        self._salvage.appendleft((units[:middle], attempts))
+        self._salvage.put(attempts, units[:middle], units[middle:])
         self.kick()
 
     # -- the connection's owner

@@ -129,3 +129,24 @@ def test_what_waits_for_its_next_attempt_comes_before_what_its_connection_adds(
     assert store.heard == units
     assert all(unit.heard == [None] for unit in units)
     assert truth.rows("select last_value >= 4 from public.refused") == [(True,)]
+
+
+@pytest.mark.rule("S5", "T8")
+def test_others_go_on_while_the_units_that_cannot_be_taken_are_found(store: Store, truth: Truth) -> None:
+    """One by one in the end; what the connection adds meanwhile is behind them."""
+    truth.run(_POISON)
+    batches = _batches(store)
+    units = [Post(store, size=666, owner="poisoner") for _ in range(64)]
+    store.add(*units)
+    store.loop.run_until(lambda: any(1 < len(batch) < 64 for batch in batches))
+    sent = len(batches)
+    beside, after = Post(store, owner="neighbour"), Post(store, owner="poisoner")
+    store.add(after, beside)
+    store.loop.run_until(lambda: bool(beside.heard))
+    assert len(batches) <= sent + 4
+    assert not units[-1].heard
+    store.settle()
+    assert [type(unit.heard[0]) for unit in units] == [StoreInTrouble] * 64
+    assert (beside.heard, after.heard) == ([None], [None])
+    assert [unit for unit in store.heard if unit.owner == "poisoner"] == [*units, after]
+    assert truth.halves() == sorted((*beside.ids, *after.ids))

@@ -1,0 +1,59 @@
+"""What is to be sent again, as the store has refused it together with others: parts of batches, in the order of their
+units.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from store.commit.unit import Unit
+
+#: how often a batch of one connection is sent that the server could not take, or any with which the connection to the
+#: server was lost; then the halves are tried once each, down to the single unit, which is refused
+MOST_ATTEMPTS = 5
+#: between attempts; it doubles with each
+FIRST_PAUSE_SECONDS = 0.02
+LONGEST_PAUSE_SECONDS = 1.0
+
+
+def pause_seconds(attempts: int) -> float:
+    return float(min(FIRST_PAUSE_SECONDS * 2 ** (attempts - 1), LONGEST_PAUSE_SECONDS))
+
+
+class Salvage:
+    """Parts, with how often each was sent; they go before anything newer of their connections."""
+
+    __slots__ = ("_parts",)
+
+    def __init__(self) -> None:
+        self._parts: deque[tuple[list[Unit], int]] = deque()
+
+    def __bool__(self) -> bool:
+        return bool(self._parts)
+
+    def put(self, attempts: int, *parts: list[Unit]) -> None:
+        """Before all that is there."""
+        self._parts.extendleft((units, attempts) for units in reversed(parts))
+
+    def take(self) -> tuple[list[Unit], int]:
+        """The first part, and how often it was sent. There is one."""
+        return self._parts.popleft()
+
+    def remove(self, owner: object) -> list[Unit]:
+        """All of this connection."""
+        removed: list[Unit] = []
+        parts, self._parts = self._parts, deque()
+        for units, attempts in parts:
+            removed += [unit for unit in units if unit.owner is owner]
+            if others := [unit for unit in units if unit.owner is not owner]:
+                self._parts.append((others, attempts))
+        return removed
+
+    def apart(self, units: Sequence[Unit]) -> tuple[list[Unit], list[Unit]]:
+        """``units`` of connections that have something here, and the others."""
+        owners = {unit.owner for part, _ in self._parts for unit in part}
+        return [unit for unit in units if unit.owner in owners], [unit for unit in units if unit.owner not in owners]

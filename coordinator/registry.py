@@ -14,7 +14,7 @@ import structlog
 from coordinator.errors import Condition, Refusal
 from coordinator.registration import MOST_AT_ONCE, Registration
 from coordinator.transactions import Transaction
-from coordinator.transitions import TxnEvent, TxnState
+from coordinator.transitions import ACTIVE, TxnEvent
 from store.ids import TxnIds, micros_of
 from store.spool import Room
 
@@ -129,7 +129,7 @@ class Registry:
     def find(self, txn_id: bytes, owner: object) -> Transaction | None:
         """The undecided transaction, where the connection that asks declared it (T12)."""
         txn = self.txns.get(txn_id)
-        if txn is not None and txn.owner is owner and (txn.state is TxnState.ACTIVE or txn.open):
+        if txn is not None and txn.owner is owner and (txn.state is ACTIVE or txn.open):
             return txn
         return None
 

@@ -15,7 +15,19 @@ from coordinator.group import deliveries
 from coordinator.memory import POST_OCTETS
 from coordinator.outcomes import without_annotations
 from coordinator.registration import Removal
-from coordinator.transitions import KEPT, RETIRE, TxnEvent, TxnState, after
+from coordinator.transitions import (
+    ACTIVE,
+    COMMITTED,
+    COMMITTING,
+    KEPT,
+    RETIRE,
+    ROLLBACK_ONLY,
+    ROLLED_BACK,
+    WAITING,
+    WAITING_REFUSED,
+    TxnEvent,
+    after,
+)
 from store.commit.terms import PLAIN
 from store.errors import AddressGone, AlreadyDecided, GroupsChanged, NotLeased
 
@@ -35,8 +47,8 @@ if TYPE_CHECKING:
 
 
 #: those that a discharge has not come for, and with them those whose posts wait for their addresses
-_UNDISCHARGED = (TxnState.ACTIVE, TxnState.ROLLBACK_ONLY)
-_OPEN = (*_UNDISCHARGED, TxnState.WAITING, TxnState.WAITING_REFUSED)
+_UNDISCHARGED = (ACTIVE, ROLLBACK_ONLY)
+_OPEN = (*_UNDISCHARGED, WAITING, WAITING_REFUSED)
 
 
 class Poster(Protocol):
@@ -129,7 +141,7 @@ class Transaction:
         #: by the monotonic clock, when its first work came; 0: it has none yet
         self.began = 0.0
         self.timeout = timeout
-        self.state = TxnState.ACTIVE
+        self.state = ACTIVE
         self.posts: list[tuple[Address, Octets, Terms]] = []
         self.octets = 0
         #: what its posts cost: one for each group that gets the message
@@ -177,7 +189,7 @@ class Transaction:
     @property
     def refused_work(self) -> bool:
         """Part of its work was refused: it can only roll back."""
-        return self.state is TxnState.ROLLBACK_ONLY or self.state is TxnState.WAITING_REFUSED
+        return self.state is ROLLBACK_ONLY or self.state is WAITING_REFUSED
 
     @property
     def discharged(self) -> bool:
@@ -252,7 +264,7 @@ class Transaction:
     def _conclude_posts(self) -> None:
         unsettled, self.unsettled_posts = self.unsettled_posts, []
         for poster, delivery in unsettled:
-            poster.decided(delivery, self.state is TxnState.COMMITTED)
+            poster.decided(delivery, self.state is COMMITTED)
 
     def awaits_decision(self, poster: Poster, delivery: object, message: Octets) -> None:
         """The sender of a post waits for the decision (receiver settle mode second): the engine keeps the octets until
@@ -326,7 +338,7 @@ class Transaction:
 
     def _decide(self, fail: bool) -> None:
         self.state = after(self.state, TxnEvent.DISCHARGE_FAIL if fail else TxnEvent.DISCHARGE)
-        if self.state is TxnState.ROLLED_BACK:
+        if self.state is ROLLED_BACK:
             self._roll_back("discharged" if fail else "rollback-only")
         elif self.empty and not self.registered:  # costs nothing in the store (T35)
             self.durable()
@@ -361,7 +373,7 @@ class Transaction:
     def write(self, batch: Batch) -> None:
         if self.registered:
             batch.forget(self.id)
-        if self.state is TxnState.COMMITTING:
+        if self.state is COMMITTING:
             self._write_commit(batch)
         else:
             self._write_rollback(batch)
@@ -406,7 +418,7 @@ class Transaction:
     def durable(self) -> None:
         self._host.forget(self)
         self.state = after(self.state, TxnEvent.DURABLE)
-        if self.state is TxnState.COMMITTED:
+        if self.state is COMMITTED:
             self._committed()
         else:
             self._rolled_back()
@@ -414,7 +426,7 @@ class Transaction:
 
     def _finish(self) -> None:
         """Decided and done with: let go of what it held, and answer the discharge."""
-        committed = self.state is TxnState.COMMITTED
+        committed = self.state is COMMITTED
         self._conclude_posts()
         refusal = None if committed or self.wanted is not False else self.refusal()
         self.posts = []
@@ -492,7 +504,7 @@ class Transaction:
         self.retired = []
         self.undone = []
         before, self.state = self.state, after(self.state, TxnEvent.STORE_REFUSED)
-        if before is TxnState.COMMITTING:
+        if before is COMMITTING:
             self.error = _why(error)
         elif not had_retired:  # the op alone was refused: it is there already
             error = AlreadyDecided(str(error))

@@ -40,9 +40,12 @@ class TxnEvent(Enum):
     STORE_REFUSED = "store-refused"
 
 
-_A, _R, _C = TxnState.ACTIVE, TxnState.ROLLBACK_ONLY, TxnState.COMMITTING
-_W, _WR = TxnState.WAITING, TxnState.WAITING_REFUSED
-_DONE, _UNDONE = TxnState.COMMITTED, TxnState.ROLLED_BACK
+#: by names of their own, as the way through the class costs a tenth of a microsecond each time
+ACTIVE, ROLLBACK_ONLY, WAITING, WAITING_REFUSED, COMMITTING, COMMITTED, ROLLED_BACK = TxnState
+
+_A, _R, _C = ACTIVE, ROLLBACK_ONLY, COMMITTING
+_W, _WR = WAITING, WAITING_REFUSED
+_DONE, _UNDONE = COMMITTED, ROLLED_BACK
 
 #: (state, event) -> next state; a pair that is not here is refused.
 TRANSACTION: dict[tuple[TxnState, TxnEvent], TxnState] = {

@@ -36,8 +36,8 @@ class Turns:
     """``count``: units that wait; ``octets``: of them, with their messages.
 
     The turn is with the connection that has had the least. One that comes begins with what the one before it had when
-    its turn came (start-time fair queueing): it waits for no backlog, and does not catch up on the time in which it
-    wanted nothing.
+    its turn was over (self-clocked fair queueing): it waits for no backlog, does not catch up on the time in which it
+    wanted nothing, and has no more turns for coming again and again.
     """
 
     __slots__ = ("_numbers", "_reached", "_turn", "count", "lines", "octets", "ready")
@@ -50,7 +50,7 @@ class Turns:
         #: of the connections that have something waiting, or are held
         self.lines: dict[object, Line] = {}
         self._numbers = count()
-        #: what the one whose turn it was had before
+        #: what the one whose turn was the last has had
         self._reached = 0.0
         self._turn: Line | None = None
 
@@ -75,7 +75,6 @@ class Turns:
     def take(self) -> Unit:
         """The next unit, of the connection whose turn it is; :meth:`charge` ends the turn. There is one."""
         line = self._turn = heappop(self.ready)
-        self._reached = line.had
         unit, octets = line.units.popleft()
         self.count -= 1
         self.octets -= octets + _UNIT_OCTETS
@@ -88,6 +87,7 @@ class Turns:
         line = self._turn
         assert line is not None
         line.had += share
+        self._reached = line.had
         if line.units:
             heappush(self.ready, line)
 

@@ -150,3 +150,23 @@ def test_others_go_on_while_the_units_that_cannot_be_taken_are_found(store: Stor
     assert (beside.heard, after.heard) == ([None], [None])
     assert [unit for unit in store.heard if unit.owner == "poisoner"] == [*units, after]
     assert truth.halves() == sorted((*beside.ids, *after.ids))
+
+
+@pytest.mark.rule("S5")
+@pytest.mark.usefixtures("truth")
+def test_who_always_comes_back_with_one_more_does_not_stop_who_waits(database_url: str) -> None:
+    """Each has a transaction as large as a batch, and the next when it is committed: never two that wait."""
+    with running(database_url, Limits(messages=10)) as store:
+
+        class Again(Post):
+            def durable(self) -> None:
+                super().durable()
+                if not all(unit.heard for unit in waiting):
+                    store.add(Again(store, 10, owner=self.owner))
+
+        batches = _batches(store)
+        waiting = [Post(store, owner="waiting") for _ in range(60)]
+        store.add(*(Again(store, 10, owner=number) for number in range(8)), *waiting)
+        store.loop.run_until(lambda: len(batches) > 100 or all(unit.heard for unit in waiting))
+        assert all(unit.heard == [None] for unit in waiting)
+        store.settle()

@@ -22,6 +22,10 @@ _LISTS = {0xC0: 3, 0xD0: 9}
 _ROLES = {0x41: 1, 0x42: 1, 0x56: 2}
 #: octets of a delivery number by its constructor
 _NUMBERS = {0x43: 0, 0x52: 1, 0x70: 4}
+_NULL = 0x40
+#: deliveries that a disposition may name whose fields are of other types: the engine passes over what it does not
+#: understand, and takes it for 0
+_UNKNOWN = 1 << 32
 
 
 class Dispositions:
@@ -72,11 +76,13 @@ def _deliveries(head: bytes) -> int:
         return 0
     at += _LISTS.get(head[at], 0)
     at += _ROLES.get(head[at], 0)
-    numbers = []
+    numbers: list[int] = []
     for _ in range(2):
-        size = _NUMBERS.get(head[at])
-        if size is None:  # no last: it is the first
+        if head[at] == _NULL and numbers:  # no last: it is the first
             return 1
+        size = _NUMBERS.get(head[at])
+        if size is None:
+            return _UNKNOWN
         numbers.append(int.from_bytes(head[at + 1 : at + 1 + size], "big"))
         at += 1 + size
     first, last = numbers

@@ -18,8 +18,10 @@ def _frame(body: bytes, *, extended: int = 0) -> bytes:
     return size.to_bytes(4, "big") + bytes((2 + extended, 0, 0, 0)) + bytes(extended * 4) + body
 
 
-def _disposition(first: bytes, last: bytes, size: int, descriptor: bytes = b"\x00\x53\x15") -> bytes:
-    fields = b"\x41" + first + last + b"\x41" + b"\xb0" + size.to_bytes(4, "big") + bytes(size)
+def _disposition(
+    first: bytes, last: bytes, size: int, descriptor: bytes = b"\x00\x53\x15", *, role: bytes = b"\x41"
+) -> bytes:
+    fields = role + first + last + b"\x41" + b"\xb0" + size.to_bytes(4, "big") + bytes(size)
     return descriptor + b"\xd0" + (len(fields) + 4).to_bytes(4, "big") + b"\x00\x00\x00\x05" + fields
 
 
@@ -30,6 +32,10 @@ _REFUSED = (
     _frame(_disposition(b"\x43", b"\x52\x40", 50_000)),
     _frame(_disposition(b"\x70\xff\xff\xff\xf0", b"\x52\x40", 50_000), extended=_EXTENDED),
     _frame(_disposition(b"\x52\x07", b"\x52\x47", 50_000, b"\x00\x80" + bytes(7) + b"\x15")),
+    # what is no number, or no boolean, is 0 or false to the engine
+    _frame(_disposition(b"\x40", b"\x52\x40", 50_000)),
+    _frame(_disposition(b"\x53\x07", b"\x52\x40", 50_000)),
+    _frame(_disposition(b"\x43", b"\x52\x40", 50_000, role=b"\x40")),
 )
 
 

@@ -119,7 +119,7 @@ class GroupCommit:
         return bool(self._waiting.lines)
 
     def has_waiting(self, owner: object) -> bool:
-        return owner in self._waiting
+        return self._waiting.has_waiting(owner)
 
     def add(self, unit: Unit, octets: int = 0) -> None:
         """``octets``: of the messages that the unit holds until it is written."""

@@ -19,9 +19,10 @@ _UNIT_OCTETS = 512
 class Line:
     """What one connection has waiting. ``held``: it has no turn for now."""
 
-    __slots__ = ("had", "held", "number", "units")
+    __slots__ = ("had", "held", "number", "owner", "units")
 
-    def __init__(self, number: int, had: float) -> None:
+    def __init__(self, owner: object, number: int, had: float) -> None:
+        self.owner = owner
         self.number = number
         #: shares of batches: by this its turn comes
         self.had = had
@@ -36,8 +37,9 @@ class Turns:
     """``count``: units that wait; ``octets``: of them, with their messages.
 
     The turn is with the connection that has had the least. One that comes begins with what the one before it had when
-    its turn was over (self-clocked fair queueing): it waits for no backlog, does not catch up on the time in which it
-    wanted nothing, and has no more turns for coming again and again.
+    its turn came (start-time fair queueing): it waits for no backlog, and does not catch up on the time in which it
+    wanted nothing. One whose last unit was taken keeps its place until those that wait have had as much: else it would
+    come back before them each time.
     """
 
     __slots__ = ("_numbers", "_reached", "_turn", "count", "lines", "octets", "ready")
@@ -45,28 +47,31 @@ class Turns:
     def __init__(self) -> None:
         self.count = 0
         self.octets = 0
-        #: a heap: the lines that may have a turn
+        #: a heap: the lines that may have a turn; the first has something waiting
         self.ready: list[Line] = []
-        #: of the connections that have something waiting, or are held
+        #: of the connections that have something waiting, are held, or have had more than one that waits
         self.lines: dict[object, Line] = {}
         self._numbers = count()
-        #: what the one whose turn was the last has had
+        #: what the one whose turn it was had before
         self._reached = 0.0
         self._turn: Line | None = None
 
     def __contains__(self, owner: object) -> bool:
         return owner in self.lines
 
-    def _line(self, owner: object) -> Line:
+    def has_waiting(self, owner: object) -> bool:
         line = self.lines.get(owner)
-        if line is None:
-            line = self.lines[owner] = Line(next(self._numbers), self._reached)
+        return line is not None and (line.held or bool(line.units))
+
+    def _new(self, owner: object) -> Line:
+        line = self.lines[owner] = Line(owner, next(self._numbers), self._reached)
         return line
 
     def add(self, unit: Unit, octets: int) -> None:
         """``octets``: of the messages that the unit holds."""
-        line = self._line(unit.owner)
-        if not line.units and not line.held:
+        line = self.lines.get(unit.owner)
+        if line is None:
+            line = self._new(unit.owner)
             heappush(self.ready, line)
         line.units.append((unit, octets))
         self.count += 1
@@ -75,11 +80,10 @@ class Turns:
     def take(self) -> Unit:
         """The next unit, of the connection whose turn it is; :meth:`charge` ends the turn. There is one."""
         line = self._turn = heappop(self.ready)
+        self._reached = line.had
         unit, octets = line.units.popleft()
         self.count -= 1
         self.octets -= octets + _UNIT_OCTETS
-        if not line.units:
-            del self.lines[unit.owner]
         return unit
 
     def charge(self, share: float) -> None:
@@ -87,13 +91,21 @@ class Turns:
         line = self._turn
         assert line is not None
         line.had += share
-        self._reached = line.had
-        if line.units:
-            heappush(self.ready, line)
+        self._place(line)
+
+    def _place(self, line: Line) -> None:
+        heappush(self.ready, line)
+        self._forget()
+
+    def _forget(self) -> None:
+        """Lines with nothing waiting, whose turn it would be."""
+        ready = self.ready
+        while ready and not ready[0].units:
+            del self.lines[heappop(ready).owner]
 
     def hold(self, owner: object, units: Sequence[Unit]) -> None:
         """A connection has no turn for now. ``units`` of it, which were taken before, go first then."""
-        line = self._line(owner)
+        line = self.lines.get(owner) or self._new(owner)
         line.held = True
         line.units.extendleft((unit, 0) for unit in reversed(units))
         self.count += len(units)
@@ -101,11 +113,9 @@ class Turns:
         if line in self.ready:
             self.ready.remove(line)
             heapify(self.ready)
+            self._forget()
 
     def release(self, owner: object) -> None:
         line = self.lines[owner]
         line.held = False
-        if line.units:
-            heappush(self.ready, line)
-        else:
-            del self.lines[owner]
+        self._place(line)

@@ -112,13 +112,13 @@ class Posts:
         """A message has come. ``settled``: by its sender; ``txn_id``: None outside transactions."""
         txn = None
         if txn_id is not None:
-            txn = self.registry.find(txn_id, link.connection)
-            if txn is None or txn.discharged:
+            txn = self.registry.for_work(txn_id, link.connection)
+            if txn is None:
                 self.refuse_unknown(link, delivery, settled, self.registry.unknown(txn_id))
                 return
-        address, ending = link.address, link.ending
-        if ending is not None:
-            self.refuse(link, delivery, settled, txn, ending)
+        address = link.address
+        if link.ending is not None:
+            self.refuse(link, delivery, settled, txn, link.ending)
         elif address is not None:
             self.post(link, delivery, message, settled, txn, address)
         else:

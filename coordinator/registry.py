@@ -133,6 +133,13 @@ class Registry:
             return txn
         return None
 
+    def for_work(self, txn_id: bytes, owner: object) -> Transaction | None:
+        """The same where work may be begun in it: no discharge has come."""
+        txn = self.txns.get(txn_id)
+        if txn is not None and txn.owner is owner and (txn.state is ACTIVE or not txn.discharged):
+            return txn
+        return None
+
     def unknown(self, txn_id: bytes) -> Refusal:
         """What work in a transaction that is not there gets: its time ran out (T14), or nobody knows it."""
         return self._timed_out.get(txn_id) or Refusal(

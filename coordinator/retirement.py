@@ -48,9 +48,9 @@ class Retirement:
         self, link: Retiring, owner: object, entry: Entry, txn_id: bytes, outcome: Outcome | None, settled: bool
     ) -> None:
         """A transactional state. ``owner``: the link's connection; ``outcome``: None where the state names none."""
-        txn = self._registry.find(txn_id, owner)
+        txn = self._registry.for_work(txn_id, owner)
         enlisted = entry.txn
-        if txn is None or txn.discharged:
+        if txn is None:
             if enlisted is None:
                 known = entry.last_txn == txn_id
                 if settled:  # T28

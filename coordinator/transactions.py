@@ -19,6 +19,7 @@ from coordinator.transitions import (
     ACTIVE,
     COMMITTED,
     COMMITTING,
+    DELIVERY,
     KEPT,
     RETIRE,
     ROLLBACK_ONLY,
@@ -218,37 +219,42 @@ class Transaction:
         """
         if not self.began:
             self.begin()
-        limits = self._instance.transaction_limits
+        instance = self._instance
+        limits = instance.transaction_limits
+        size = len(message)
         rows = self.rows + (address.groups or 1)
-        if rows > limits.max_messages and self.rows:
-            raise Refusal(
-                Condition.RESOURCE_LIMIT_EXCEEDED,
-                f"a transaction holds at most {limits.max_messages} messages (transaction.max_messages); "
-                "one to several consumer groups counts once for each",
-            )
-        if self.octets + len(message) > limits.max_bytes and (self.posts or self.dropped):
-            raise Refusal(
-                Condition.RESOURCE_LIMIT_EXCEEDED,
-                f"a transaction holds at most {limits.max_bytes} bytes of messages (transaction.max_bytes)",
-            )
+        octets = self.octets + size
+        if (rows > limits.max_messages or octets > limits.max_bytes) and self.rows:
+            raise self._too_much(rows)
         self.rows = rows
-        self.octets += len(message)
-        if self.refused_work:
+        self.octets = octets
+        if self.state is not ACTIVE and self.refused_work:
             self.dropped += 1
             return
         self.posts.append((address, message, terms))
-        held = POST_OCTETS
         if isinstance(message, bytes):
-            held += len(message)
+            held = POST_OCTETS + size
         else:
-            self.spooled += len(message)
+            held = POST_OCTETS
+            self.spooled += size
         self.counted += held
-        memory = self._instance.memory
+        memory = instance.memory
         memory.transactions += held
         if memory.transactions > memory.most:
             self._host.refuse_largest()
             if self.error is not None:
                 raise self.error
+
+    def _too_much(self, rows: int) -> Refusal:
+        """With the next post it would hold so many rows, or too many octets."""
+        limits = self._instance.transaction_limits
+        text = f"a transaction holds at most {limits.max_bytes} bytes of messages (transaction.max_bytes)"
+        if rows > limits.max_messages:
+            text = (
+                f"a transaction holds at most {limits.max_messages} messages (transaction.max_messages); "
+                "one to several consumer groups counts once for each"
+            )
+        return Refusal(Condition.RESOURCE_LIMIT_EXCEEDED, text)
 
     def refuse(self, refusal: Refusal) -> None:
         """Part of the work was refused: it can only roll back now (T22, T23)."""
@@ -297,8 +303,9 @@ class Transaction:
         if entry.txn is not self:
             entry.txn = self
             self.retired.append(entry)
-        entry.met(RETIRE)
-        entry.peer_settled = entry.peer_settled or peer_settled
+        entry.state = DELIVERY[entry.state, RETIRE]
+        if peer_settled:
+            entry.peer_settled = True
         before, entry.outcome = entry.outcome, outcome
         if outcome.annotations or (before is not None and before.annotations):
             self._count_annotations(entry, 0 if before is None else _held(before))
@@ -405,9 +412,8 @@ class Transaction:
         aside: list[tuple[int, int]] = []
         undone = self.undone = []
         for entry in self.retired:
-            # the peer holds the delivery still: nothing happens to it (T27); else the default outcome (T28), and a
-            # link that
-            # went meanwhile is a failed delivery (D5)
+            # the peer holds the delivery still: nothing happens to it (T27); else the default outcome (T28), and where
+            # its link went meanwhile, a failed delivery (D5)
             if entry.peer_settled or entry.link is None:
                 outcome = deliveries.default_outcome(entry)
                 deliveries.write(batch, entry, outcome, aside, self._instance.uuids, self.id)

@@ -139,14 +139,15 @@ class Consuming(Outgoing):
     def retired(self, entry: Entry, outcome: Outcome) -> None:
         delivery = entry.delivery
         if self.open and self._unsettled.pop(delivery, None) is entry:
-            self.connection.output.release(entry.buffer)
+            connection = self.connection
+            connection.output.release(entry.buffer)
             if self._large is None or not self._stop(delivery):
                 if not engine.delivery_settled(delivery):
                     engine.delivery_update(delivery, states.CODE[outcome.kind])
                 engine.delivery_settle(delivery)
-                self.connection.mark()
+                connection.mark()
             if self.credit:
-                self._has_room()
+                self._queue.changed(self)
 
     def unretired(self, entry: Entry, description: str) -> None:
         if self.open:

@@ -139,7 +139,10 @@ class Outgoing(Link):
         octets = entry.message
         assert octets is not None
         pointer = self.pointer
-        if not entry.whole and _is_marked(entry, octets):
+        if not entry.whole and (
+            # _is_marked, written out
+            entry.attempts or entry.expires or entry.acquired or entry.annotations or messages.names_count(octets)
+        ):
             octets = _marked(entry, octets)
         delivery = engine.outgoing_delivery(pointer, self._store_prefix + b"%d" % entry.id)
         if entry.whole:

@@ -88,7 +88,7 @@ class Output:
         """A message of so many octets is in the engine, and will be settled later; the octets of its buffer, which may
         have had a larger one before.
         """
-        buffer = _buffer_octets(octets)
+        buffer = 1500 + (1 << octets.bit_length())  # _buffer_octets, written out
         had = self._buffers.get(delivery, 0)
         if buffer > had:
             self._buffers[delivery] = buffer

@@ -306,7 +306,8 @@ class Queue:
         """The consumer may have more room than it had, or drains its credit."""
         if consumer in self.consumers:
             self.takers.changed(consumer)
-        self.touch()
+        if not self.dirty:
+            self.touch()
 
     def _let_go(self) -> None:
         """Nobody here takes what the windows hold: others may."""
@@ -413,7 +414,8 @@ class Queue:
         if entry.message is not None:
             size = entry.size
             self.sent_octets += size
-            if self.sent_octets > self.instance.memory.window_bytes or self.instance.memory.windows_full:
+            memory = self.instance.memory
+            if self.sent_octets > memory.window_bytes or memory.windows > memory.most:
                 entry.message = None
                 self.sent_octets -= size
         return more

@@ -29,7 +29,7 @@ class Link:
 def retired(named: bytes) -> tuple[Entry, Link]:
     """A delivery enlisted in ``b"one"``, then settled under ``named``."""
     registry: Any = SimpleNamespace(
-        find=lambda txn_id, owner: None, unknown=lambda txn_id: Refusal(Condition.TXN_UNKNOWN_ID, "")
+        for_work=lambda txn_id, owner: None, unknown=lambda txn_id: Refusal(Condition.TXN_UNKNOWN_ID, "")
     )
     queue: Any = None
     entry, link = Entry(queue, 1, 1, b"x", 0, 0, b""), Link()

@@ -234,7 +234,7 @@ def delivery() -> tuple[Entry, SimpleNamespace]:
     assert queue.reserve(entry.size, entry.priority)
     queue.arrived(entry)
     txn = transaction(host)
-    registry: Any = SimpleNamespace(find=lambda txn_id, owner: txn)
+    registry: Any = SimpleNamespace(for_work=lambda txn_id, owner: txn)
     return entry, SimpleNamespace(
         host=host, link=link, txn=txn, retirement=Retirement(registry, host.settlements), queue=queue
     )

@@ -49,7 +49,9 @@ def place(url: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Patience:
-    """How long to wait for the database. ``statement_seconds`` 0: for statements and locks without end."""
+    """How long to wait for the database, and the database for the next statement of a transaction, so that one whose
+    client is cut off lets go of its locks. ``statement_seconds`` 0: for statements and locks without end.
+    """
 
     connect_seconds: int = 10
     statement_seconds: float = 0.0
@@ -76,9 +78,11 @@ def engine(url: str, *, application_name: str = "coordinator", patience: Patienc
             tcp_user_timeout=15000,
         )
         # Without end, too: a role or a database may have limits of its own.
-        limits = (f"{patience.statement_seconds:g}s", f"{patience.lock_seconds:g}s")
+        limits = {"statement": f"{patience.statement_seconds:g}s", "lock": f"{patience.lock_seconds:g}s"}
         connection.execute(
-            "select set_config('statement_timeout', %s, false), set_config('lock_timeout', %s, false)", limits
+            "select set_config('statement_timeout', %(statement)s, false), set_config('lock_timeout', %(lock)s, false),"
+            " set_config('idle_in_transaction_session_timeout', %(statement)s, false)",
+            limits,
         )
         connection.commit()
         return connection
@@ -102,5 +106,5 @@ def connected(url: str, *, application_name: str = "coordinator", patience: Pati
             connection = engine(url, application_name=application_name, patience=patience).connect()
     except StoreUnavailable as error:
         raise StoreUnavailable(f"database at {place(url)}: {error}", sqlstate=error.sqlstate) from None
-    with connection, boundary():
+    with boundary(), connection:
         yield connection

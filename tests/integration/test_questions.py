@@ -44,14 +44,15 @@ def test_addresses_are_found_by_many_names(asking: Asking, truth: Truth) -> None
 
 def test_limits_of_the_role_or_database_do_not_count(database_url: str, asking: Asking, truth: Truth) -> None:
     (name,) = truth.rows("select current_database()")[0]
-    for setting in ("statement_timeout", "lock_timeout"):
+    for setting in ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout"):
         truth.run(f"alter database {name} set {setting} = '20s'")
     shown = "select current_setting('statement_timeout'), current_setting('lock_timeout')"
     asking.ask(Query(b"shown", shown))
     asking.loop.run_until(asking.answered(1))
     assert asking.answers == [[("0", "0")]]
     with connected(database_url) as connection:
-        assert tuple(connection.execute(text(shown)).one()) == ("0", "0")
+        shown += ", current_setting('idle_in_transaction_session_timeout')"
+        assert tuple(connection.execute(text(shown)).one()) == ("0", "0", "0")
 
 
 def test_a_server_process_whose_client_is_gone_ends_though_it_waits(database_url: str, truth: Truth) -> None:

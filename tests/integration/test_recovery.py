@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import threading
+from contextlib import suppress
 from datetime import datetime
 
 import psycopg
@@ -12,10 +13,11 @@ import pytest
 from sqlalchemy import Connection, text
 
 from store import recovery
-from store.database import connected
+from store.database import Patience, connected
 from store.errors import Contended, StoreUnavailable
 from store.processes import gone, machine, start_ticks
 from store.recovery import GivenUp
+from tests.fix_proxy import Proxy
 from tests.fix_store import Rows
 
 
@@ -44,6 +46,19 @@ def test_registering(database: Connection, rows: Rows) -> None:
     row = database.execute(text("select * from coordinator.instance where id = :i"), {"i": second.instance_id}).one()
     assert (row.host, row.pid, row.process_start) == (machine(), os.getpid(), start_ticks(os.getpid()))
     assert row.ended_at is None
+
+
+def test_a_registration_that_is_cut_off_lets_go(database: Connection, proxy: Proxy) -> None:
+    """The server does not see for long that its client is gone; others could not take a place meanwhile."""
+    with (
+        suppress(StoreUnavailable),
+        connected(proxy.url, patience=Patience(statement_seconds=0.2)) as connection,
+    ):
+        connection.execute(text("lock table coordinator.instance"))
+        proxy.cut_client_side()
+    database.execute(text("set lock_timeout = '60s'"))
+    database.commit()
+    assert recovery.register(database, "1").slot == 0
 
 
 def test_no_two_that_live_have_one_slot(database: Connection, rows: Rows) -> None:

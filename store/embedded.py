@@ -234,9 +234,11 @@ class EmbeddedServer:
     def start(self) -> str:
         """Make the cluster where there is none, start the server, wait until it takes connections; gives its URL.
 
-        Recovery after a crash takes as long as it takes: there is no limit while the server lives.
+        Recovery after a crash takes as long as it takes: there is no limit while the server lives. Where a later start
+        fails, the folder stays taken until :meth:`stop`.
         """
         account = _Account.choose()
+        taken_before = self._lock is not None
         try:
             self._take_folder(account)
             self._await_leftovers()
@@ -248,16 +250,21 @@ class EmbeddedServer:
             self._launch(programs, account, socket_dir)
             _ensure_database(socket_dir)
         except OSError as error:
-            self.stop()
+            self._undo_start(taken_before)
             named = f" ({error.filename})" if error.filename else ""
             raise DataFolderUnusable(f"data folder {self.data_dir}: {error.strerror}{named}") from None
         except psycopg.Error as error:
-            self.stop()
+            self._undo_start(taken_before)
             raise ServerFailed(f"PostgreSQL in {self.data_dir} refused the service: {error}") from None
         except BaseException:
-            self.stop()
+            self._undo_start(taken_before)
             raise
         return _url(socket_dir)
+
+    def _undo_start(self, taken_before: bool) -> None:
+        self._end_server(30.0)
+        if not taken_before:
+            self._free_folder()
 
     def free_bytes(self) -> int:
         """Room where its files are."""
@@ -274,6 +281,10 @@ class EmbeddedServer:
 
     def stop(self, *, grace_seconds: float = 30.0) -> None:
         """Stop the server and give the folder free. Connections are cut, transactions rolled back (fast shutdown)."""
+        self._end_server(grace_seconds)
+        self._free_folder()
+
+    def _end_server(self, grace_seconds: float) -> None:
         process, self._process = self._process, None
         if process is not None:
             for number, seconds in ((signal.SIGINT, grace_seconds), (signal.SIGQUIT, 5.0), (signal.SIGKILL, 5.0)):
@@ -284,6 +295,8 @@ class EmbeddedServer:
                     process.wait(seconds)
                 except subprocess.TimeoutExpired:
                     continue
+
+    def _free_folder(self) -> None:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None

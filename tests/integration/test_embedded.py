@@ -23,6 +23,7 @@ from store.embedded import (
     DataFolderUnusable,
     EmbeddedServer,
     NotRunning,
+    ServerFailed,
     StartCancelled,
     WrongVersion,
     running_url,
@@ -145,6 +146,28 @@ def test_kill_9_of_itself_leaves_nothing_in_the_way(make: Make, folder: Path) ->
     assert (folder / "postgresql" / "postmaster.pid").exists()
     assert server.start() == url
     assert _value(url, b"select n from kept") == 1
+
+
+def test_a_folder_stays_taken_while_its_server_cannot_be_started_again(make: Make, folder: Path) -> None:
+    """Between the attempts no other service may take it, and the command line says what is wrong."""
+    server = make(folder)
+    url = server.start()
+    assert server.pid is not None
+    os.kill(server.pid, signal.SIGKILL)
+    server.wait()
+    settings = folder / "postgresql" / "postgresql.auto.conf"
+    settings.write_text("no_setting = 1\n")
+    with pytest.raises(ServerFailed):
+        server.start()
+    with pytest.raises(NotRunning, match=rf"a coordinator runs with .*\(process {os.getpid()}\), but its database"):
+        running_url(folder)
+    with pytest.raises(DataFolderInUse):
+        make(folder).start()
+    settings.write_text("")
+    assert server.start() == url
+    server.stop()
+    with pytest.raises(NotRunning, match="no coordinator runs"):
+        running_url(folder)
 
 
 def test_a_stale_pid_file_that_names_a_living_process(make: Make, folder: Path) -> None:

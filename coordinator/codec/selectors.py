@@ -15,7 +15,7 @@ same, for ``NOT`` they are not. The rules where the specification leaves room, o
 What a selector may cost is bounded: its text, its tokens, its nesting, and the work of one evaluation, in octets
 looked at (``MOST_WORK``). Beyond that the selector is unknown for the message, which is not selected then.
 
-The file is long as the grammar and what it is compiled to are one thing: a function for each kind of node.
+One file because the grammar and what it is compiled to are one thing: a function for each kind of node.
 """
 
 from __future__ import annotations

@@ -30,7 +30,6 @@ LONG_FILES = frozenset(
     {
         "coordinator/group/fifo.py",
         "coordinator/group/queues.py",
-        "coordinator/codec/selectors.py",
         "coordinator/transactions.py",
         "links/connection.py",
         "links/reactor.py",

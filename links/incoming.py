@@ -182,8 +182,7 @@ class Incoming(Link):
 
     def _top_up(self) -> None:
         self._used += 1
-        if 2 * self._used >= self._credit:
-            self._give_credit()
+        self._top_up_late()
 
     def _top_up_late(self) -> None:
         """What kept credit back is over."""

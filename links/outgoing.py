@@ -19,7 +19,6 @@ from coordinator.group import loading
 from coordinator.group.entries import now_micros
 from links import container, engine
 from links.link import Link, answer_terminus
-from links.output import FAIR_SHARE
 
 if TYPE_CHECKING:
     from coordinator.address.directory import Address
@@ -107,8 +106,7 @@ class Outgoing(Link):
 
     def _held_back(self) -> bool:
         """Whether too much is not settled: its connection has more than its share while all together have too much."""
-        output = self.connection.output
-        if output.held > FAIR_SHARE and output.over_share:
+        if self.connection.output.over_share:
             self.connection.hold_back(self)
             return True
         return False
@@ -139,10 +137,7 @@ class Outgoing(Link):
         octets = entry.message
         assert octets is not None
         pointer = self.pointer
-        if not entry.whole and (
-            # _is_marked, written out
-            entry.attempts or entry.expires or entry.acquired or entry.annotations or messages.names_count(octets)
-        ):
+        if not entry.whole and _is_marked(entry, octets):
             octets = _marked(entry, octets)
         delivery = engine.outgoing_delivery(pointer, self._store_prefix + b"%d" % entry.id)
         if entry.whole:

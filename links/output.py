@@ -88,7 +88,7 @@ class Output:
         """A message of so many octets is in the engine, and will be settled later; the octets of its buffer, which may
         have had a larger one before.
         """
-        buffer = 1500 + (1 << octets.bit_length())  # _buffer_octets, written out
+        buffer = _buffer_octets(octets)
         had = self._buffers.get(delivery, 0)
         if buffer > had:
             self._buffers[delivery] = buffer
@@ -129,9 +129,11 @@ class Output:
 
     @property
     def over_share(self) -> bool:
-        """All connections together leave too much unread or unsettled, and this one more than a fair share."""
+        """All connections together leave too much unread or unsettled, and this one has more than a fair share of it in
+        the engine.
+        """
         memory = self._connection.service.memory
-        return memory.unread > memory.most and self.held + len(self.unread) > FAIR_SHARE
+        return self.held > FAIR_SHARE and memory.unread > memory.most
 
     @property
     def too_much_posted(self) -> bool:

@@ -316,12 +316,10 @@ class Reactor:
         self._epoll.modify(connection.fd, (not connection.paused and _IN) | (connection.output.writing and _OUT))
 
     def _read(self, connection: Connection) -> None:
-        if connection.output.unread and connection.output.too_much_unread:
-            self._pause(connection)  # goes on when enough is read, or ends
-            self._tick_in(connection.service.limits.idle_timeout_seconds, connection)
-            return
-        if (connection.posting and connection.posts_wait) or connection.parked.too_much:
+        if connection.must_pause:
             self._pause(connection)
+            if connection.output.too_much_unread:  # goes on when enough is read, or ends
+                self._tick_in(connection.service.limits.idle_timeout_seconds, connection)
             return
         greeting = connection.greeting
         try:

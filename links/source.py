@@ -107,7 +107,8 @@ def attach_source(connection: Carrier, pointer: engine.Pointer) -> None:
     elif name is None:
         connection.attached(attaching)
         anyones = groups.anyones(engine.link_name(pointer))
-        _find_subscription(connection, attaching, [subscription, *((anyones,) if anyones else ())], found)
+        others = [anyones] if anyones not in (None, subscription) else []
+        _find_subscription(connection, attaching, [subscription, *others], found)
     else:
         connection.attached(attaching)
         ask(attaching, partial(service.directory.resolve, name, topic=topic), found)

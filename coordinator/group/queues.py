@@ -306,8 +306,7 @@ class Queue:
         """The consumer may have more room than it had, or drains its credit."""
         if consumer in self.consumers:
             self.takers.changed(consumer)
-        if not self.dirty:
-            self.touch()
+        self.touch()
 
     def _let_go(self) -> None:
         """Nobody here takes what the windows hold: others may."""

@@ -25,6 +25,7 @@ from links.connection import Connection
 from links.containment import connection_of, name_of
 from links.greeting import Greeting
 from links.in_turn import Attaches
+from links.leaving import Leaving
 from links.link import Link
 
 log = structlog.get_logger(__name__)
@@ -65,6 +66,7 @@ class Reactor:
         self._looks_at_unopened = False
         #: that have filters to be read
         self.attaches = Attaches(self)
+        self._leaving = Leaving(self)
         #: connections that may have something to write
         self.dirty: list[Connection] = []
 
@@ -196,7 +198,7 @@ class Reactor:
         self._unopened.pop(connection, None)
         with suppress(OSError):
             self._epoll.unregister(connection.fd)
-        connection.socket.close()
+        self._leaving.take(connection.socket)
         try:
             connection.lost()
         finally:

@@ -116,6 +116,15 @@ def test_a_frame_cut_off_by_the_end_of_the_stream(begin: Begin, address: str, cu
 
 
 @pytest.mark.rule("P14")
+def test_a_peer_reads_why_its_connection_is_closed_while_it_still_sends(begin: Begin) -> None:
+    """A socket that is closed with input unread is reset, which takes the close from its peer."""
+    session = begin()
+    size = 4 << 20
+    session.peer.send_octets(size.to_bytes(4, "big") + b"\x02\x00\x00\x00" + bytes(size))
+    assert session.peer.closed().condition == "amqp:connection:framing-error"
+
+
+@pytest.mark.rule("P14")
 def test_one_octet_at_a_time(dial: Dial, address: str) -> None:
     """Part 2, section 2.3: where a frame is cut into segments means nothing."""
     peer = dial()

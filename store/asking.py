@@ -65,8 +65,7 @@ _NO_TABLE = "42P01"
 #: (a bitmap, a hash) looks cheap then, and would be kept.
 SETUP = (
     "set plan_cache_mode = force_generic_plan; set enable_seqscan = off; set enable_bitmapscan = off; "
-    "set enable_hashjoin = off; set enable_mergejoin = off; set jit = off; set work_mem = '32MB'; "
-    "set statement_timeout = 0; set lock_timeout = 0; "
+    "set enable_hashjoin = off; set enable_mergejoin = off; set work_mem = '32MB'; "
     f"listen coordinator_ready; listen coordinator_address; listen {SOLE_CHANNEL}; listen {LINK_CHANNEL}"
 )
 

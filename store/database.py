@@ -8,11 +8,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import psycopg
-from psycopg.conninfo import conninfo_to_dict
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from sqlalchemy import Connection, Engine, create_engine
 from sqlalchemy.pool import NullPool
 
 from store.errors import StoreError, StoreUnavailable, boundary
+from store.libpq import KEEPALIVE
 
 
 class DatabaseUrlInvalid(StoreError):
@@ -67,16 +68,9 @@ def engine(url: str, *, application_name: str = "coordinator", patience: Patienc
     check_url(url)
 
     def connect() -> psycopg.Connection[tuple[object, ...]]:
-        connection = psycopg.connect(
-            url,
-            application_name=application_name,
-            connect_timeout=patience.connect_seconds,
-            # A server that is cut off without a word is given up.
-            keepalives_idle=5,
-            keepalives_interval=2,
-            keepalives_count=3,
-            tcp_user_timeout=15000,
-        )
+        seconds = patience.connect_seconds
+        given = make_conninfo(url, application_name=application_name, connect_timeout=seconds, **KEEPALIVE)
+        connection = psycopg.connect(given)
         # Without end, too: a role or a database may have limits of its own.
         limits = {"statement": f"{patience.statement_seconds:g}s", "lock": f"{patience.lock_seconds:g}s"}
         connection.execute(

@@ -33,7 +33,7 @@ LONGEST_WAIT_SECONDS = 10.0
 _LOOK_SECONDS = 1.0
 
 #: A commit under way elsewhere is waited for in turns, so that those who ask for others get theirs.
-_SETUP = "set synchronous_commit = on; set lock_timeout = '200ms'; set statement_timeout = 0; set jit = off"
+_SETUP = "set synchronous_commit = on; set lock_timeout = '200ms'"
 
 #: Whether decisions of the time of a txn-id are kept. Retention says from when on before it drops any.
 _KEPT = f"""not exists (select from {SCHEMA}.retention where table_name = 'op' and kept_from >

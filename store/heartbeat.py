@@ -45,8 +45,6 @@ _BEAT = f"""with beat as (
 _AT_WORK = """select pid from pg_stat_activity
      where pid = any($1::int4[]) and state = 'active' and wait_event_type is distinct from 'Client'"""
 
-_SETUP = "set statement_timeout = 0; set lock_timeout = 0; set jit = off"
-
 
 class Heartbeat:
     """``beaten(alive, peers)`` after each beat: whether this instance was not given up, and how many others live."""
@@ -64,9 +62,7 @@ class Heartbeat:
         self._parameters = [instance_id.to_bytes(4, "big")]
         self._watched = watched
         self._told = beaten
-        self._connection = Connection(
-            loop, url, f"heartbeat {instance_id}", _SETUP, self, connect_seconds=LIMIT_SECONDS
-        )
+        self._connection = Connection(loop, url, f"heartbeat {instance_id}", "", self, connect_seconds=LIMIT_SECONDS)
         self._due = 0.0
         self._asked_at = 0.0
         self._last = time.monotonic()

@@ -30,11 +30,15 @@ CONNECT_SECONDS = 10.0
 #: How often the log says that the database is still away.
 SAY_AGAIN_SECONDS = 30.0
 
+#: By which either end of a connection finds that the other was cut off without a word; libpq's names.
+KEEPALIVE = {"keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 3, "tcp_user_timeout": 15000}
 #: What the server does for each of our connections: it ends the process of one whose other end is gone, also while that
-#: waits for a lock. Such a process may hold locks, and it takes one of the connections that the server has.
-_NOTICE_LOSS = (
-    "set client_connection_check_interval = '5s'; set tcp_keepalives_idle = 5; set tcp_keepalives_interval = 2; "
-    "set tcp_keepalives_count = 3; set tcp_user_timeout = 15000; "
+#: waits for a lock. Such a process may hold locks, and it takes one of the connections that the server has. A role or a
+#: database may have limits of its own for statements and locks: they do not count.
+_SETUP = (
+    "set client_connection_check_interval = '5s'; "
+    + "".join(f"set tcp_{name.removeprefix('tcp_')} = {value}; " for name, value in KEEPALIVE.items())
+    + "set statement_timeout = 0; set lock_timeout = 0; set jit = off; "
 )
 
 _READ = select.EPOLLIN
@@ -77,16 +81,13 @@ class Connection:
         self._connect_seconds = connect_seconds
         self._loop = loop
         self._name = name
-        self._setup = (_NOTICE_LOSS + setup).encode()
+        self._setup = (_SETUP + setup).encode()
         self._owner = owner
         self._conninfo = conninfo.make_conninfo(
             url,
             application_name=f"coordinator {name}",
-            keepalives_idle="5",
-            keepalives_interval="2",
-            keepalives_count="3",
-            tcp_user_timeout="15000",
             client_encoding="utf8",
+            **KEEPALIVE,
         ).encode()
         self._pg: pq.abc.PGconn | None = None
         self._fd = -1

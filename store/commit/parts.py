@@ -142,8 +142,7 @@ REFUSED: dict[str, tuple[str, str, str]] = {
 SETUP = (
     "set synchronous_commit = on; set plan_cache_mode = force_generic_plan; "
     "set enable_seqscan = off; set enable_bitmapscan = off; set enable_hashjoin = off; set enable_mergejoin = off; "
-    "set jit = off; set client_min_messages = warning; "
-    "set idle_in_transaction_session_timeout = 0; set statement_timeout = 0; set lock_timeout = 0"
+    "set client_min_messages = warning; set idle_in_transaction_session_timeout = 0"
 )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from coordinator.address import groups
 from coordinator.address.directory import Address
@@ -21,117 +21,142 @@ if TYPE_CHECKING:
     from links.link import Carrier
     from store.errors import StoreError
 
+T = TypeVar("T")
+
 _TOPICS = frozenset(("topic", "temporary-topic"))
 
 
 def attach_source(connection: Carrier, pointer: engine.Pointer) -> None:
     """A client wants to consume or browse: find or make the address, then answer."""
-    source = engine.link_remote_source(pointer)
-    service, ask = connection.service, connection.parked.ask
-    capabilities = values.symbols(engine.terminus_capabilities(source), "the capabilities of the source")
-    topic = not _TOPICS.isdisjoint(capabilities)
-    browse = engine.terminus_distribution_mode(source) == engine.DIST_MODE_COPY
-    dynamic = bool(engine.terminus_is_dynamic(source))
-    source_name = engine.address_of(source)
-    name, group_name = (None, None) if source_name is None else groups.part(source_name)
-    asked = filters.asked(source, service.instance.selectors.of)
-    attaching = Attaching(connection, pointer)
-    lasting = name is None or engine.terminus_expiry_policy(source) == engine.EXPIRE_NEVER
-    shared, globally = "shared" in capabilities, "global" in capabilities
-    subscription = groups.subscription(
-        connection.container, engine.link_name(pointer), shared=shared, globally=globally
-    )
-
-    def found(address: Address | Refusal, subscription: str = subscription) -> None:
-        if not attaching.open:
-            if dynamic and isinstance(address, Address):
-                service.directory.remove_dynamic(address)
-        elif isinstance(address, Refusal):
-            connection.refuse_attach(attaching, address)
-        else:
-            if dynamic:
-                connection.dynamic[pointer] = address
-            if group_name is not None:
-                join(address, Group(name=group_name, lasting=True))
-            elif address.queue is not None:
-                attach(address, address.queue, None)
-            elif lasting:
-                join(address, Group(name=subscription, lasting=True, ends_with_close=True))
-            else:
-                own = f"shared/{service.instance.instance_id}" if shared else service.instance.uuids.next().hex()
-                join(address, Group(name=f"{subscription}/{own}"[-1024:], lasting=False))
-
-    def join(address: Address, group: Group) -> None:
-        ask(attaching, partial(service.subscriptions.join, address, group), lambda queue: joined(address, group, queue))
-
-    def joined(address: Address, group: Group, queue: Queue | Refusal) -> None:
-        if isinstance(queue, Refusal):
-            if attaching.open:
-                connection.refuse_attach(attaching, queue)
-        elif not attaching.open:
-            if not group.lasting:
-                service.subscriptions.remove(address, queue)
-        else:
-            attach(address, queue, group)
-
-    def attach(address: Address, queue: Queue, group: Group | None) -> None:
-        if browse and not address.topic:
-            connection.attached(Browsing(connection, pointer, address, queue, asked.without_no_local()))
-        elif group is not None and address.topic and group_name is None:
-            known = asked if not shared else asked.without_no_local()
-            if any(isinstance(other, Subscribing) and other.selects != known.text for other in queue.consumers):
-                refusal = Refusal(Condition.NOT_ALLOWED, "the subscription is shared with another selector")
-                connection.refuse_attach(attaching, refusal)
-                return
-            connection.attached(Subscribing(connection, pointer, address, queue, group, known))
-        elif address.fifo and asked.selector is not None:
-            refusal = Refusal(
-                Condition.NOT_IMPLEMENTED,
-                f"the address {address.name!r} is of kind fifo, whose consumers take what comes: no selector",
-            )
-            connection.refuse_attach(attaching, refusal)
-        else:
-            kind = Consuming if asked.selector is None else Choosing
-            connection.attached(kind(connection, pointer, address, queue, group, asked.without_no_local()))
-
-    if topic and shared and globally and not lasting and service.instance.peers:
+    wanted = _Wanted(connection, pointer)
+    if wanted.is_shared_by_instances and connection.service.instance.peers:
         # its links may be at several instances, and no instance knows which is the last
         raise Refusal(
             Condition.NOT_IMPLEMENTED,
             "a shared subscription that does not last needs a client's id where several instances share the store",
         )
-
-    if dynamic:
-        connection.attached(attaching)
-        ask(attaching, partial(service.directory.make_dynamic, topic=topic), found)
-    elif name is None:
-        connection.attached(attaching)
-        anyones = groups.anyones(engine.link_name(pointer))
-        others = [anyones] if anyones not in (None, subscription) else []
-        _find_subscription(connection, attaching, [subscription, *others], found)
-    else:
-        connection.attached(attaching)
-        ask(attaching, partial(service.directory.resolve, name, topic=topic), found)
+    wanted.look_up()
 
 
-def _find_subscription(connection: Carrier, attaching: Attaching, names: list[str], found: Callable[..., None]) -> None:
-    """A null source names an existing subscription, which the client wants to end: the first of ``names`` there is.
-    ``found`` is given its topic, and which it is.
+def _parted(name: str | None) -> tuple[str | None, str | None]:
+    return (None, None) if name is None else groups.part(name)
+
+
+class _Wanted:
+    """What a client's attach asks for, until it is answered: its address is looked up, its subscription is joined, and
+    its link takes the place of ``_attaching``.
     """
-    service = connection.service
-    name, *others = names
 
-    def looked_up(topic_name: str | StoreError | None) -> None:
-        if not attaching.open:
-            return
-        if isinstance(topic_name, str):
-            connection.parked.ask(
-                attaching, partial(service.directory.resolve, topic_name), partial(found, subscription=name)
-            )
-        elif others:
-            _find_subscription(connection, attaching, others, found)
+    def __init__(self, connection: Carrier, pointer: engine.Pointer) -> None:
+        self.connection = connection
+        self._service = connection.service
+        self._pointer = pointer
+        source = engine.link_remote_source(pointer)
+        capabilities = values.symbols(engine.terminus_capabilities(source), "the capabilities of the source")
+        self._topic = not _TOPICS.isdisjoint(capabilities)
+        self._browse = engine.terminus_distribution_mode(source) == engine.DIST_MODE_COPY
+        self._dynamic = bool(engine.terminus_is_dynamic(source))
+        self._name, self._group_name = _parted(engine.address_of(source))
+        self._filters = filters.asked(source, self._service.instance.selectors.of)
+        self._lasting = self._name is None or engine.terminus_expiry_policy(source) == engine.EXPIRE_NEVER
+        self._shared, self._global = "shared" in capabilities, "global" in capabilities
+        self._subscription = groups.subscription(
+            connection.container, engine.link_name(pointer), shared=self._shared, globally=self._global
+        )
+        self._attaching = Attaching(connection, pointer)
+
+    @property
+    def is_shared_by_instances(self) -> bool:
+        """A subscription that clients of any instance share, and that ends with the last of its links."""
+        return self._topic and self._shared and self._global and not self._lasting
+
+    def look_up(self) -> None:
+        directory = self._service.directory
+        self.connection.attached(self._attaching)
+        if self._dynamic:
+            self._ask(partial(directory.make_dynamic, topic=self._topic), self._found)
+        elif self._name is None:
+            anyones = groups.anyones(engine.link_name(self._pointer))
+            others = [anyones] if anyones not in (None, self._subscription) else []
+            self._find_subscription([self._subscription, *others])
         else:
-            text = f"there is no lasting subscription {name!r}"
-            connection.refuse_attach(attaching, Refusal(Condition.NOT_FOUND, text))
+            self._ask(partial(directory.resolve, self._name, topic=self._topic), self._found)
 
-    connection.parked.ask(attaching, partial(service.subscriptions.find, name), looked_up)
+    def _ask(self, question: Callable[[Callable[[T], None]], None], answered: Callable[[T], None]) -> None:
+        self.connection.parked.ask(self._attaching, question, answered)
+
+    def _refuse(self, refusal: Refusal) -> None:
+        self.connection.refuse_attach(self._attaching, refusal)
+
+    def _find_subscription(self, names: list[str]) -> None:
+        """A null source names an existing subscription, which the client wants to end: the first of ``names`` there
+        is.
+        """
+        name, *others = names
+
+        def looked_up(topic_name: str | StoreError | None) -> None:
+            if not self._attaching.open:
+                return
+            if isinstance(topic_name, str):
+                self._subscription = name
+                self._ask(partial(self._service.directory.resolve, topic_name), self._found)
+            elif others:
+                self._find_subscription(others)
+            else:
+                self._refuse(Refusal(Condition.NOT_FOUND, f"there is no lasting subscription {name!r}"))
+
+        self._ask(partial(self._service.subscriptions.find, name), looked_up)
+
+    def _found(self, address: Address | Refusal) -> None:
+        if not self._attaching.open:
+            if self._dynamic and isinstance(address, Address):
+                self._service.directory.remove_dynamic(address)
+        elif isinstance(address, Refusal):
+            self._refuse(address)
+        else:
+            if self._dynamic:
+                self.connection.dynamic[self._pointer] = address
+            if self._group_name is None and address.queue is not None:
+                self._attach(address, address.queue, None)
+            else:
+                self._join(address, self._group())
+
+    def _group(self) -> Group:
+        if self._group_name is not None:
+            return Group(name=self._group_name, lasting=True)
+        if self._lasting:
+            return Group(name=self._subscription, lasting=True, ends_with_close=True)
+        instance = self._service.instance
+        own = f"shared/{instance.instance_id}" if self._shared else instance.uuids.next().hex()
+        return Group(name=f"{self._subscription}/{own}"[-1024:], lasting=False)
+
+    def _join(self, address: Address, group: Group) -> None:
+        subscriptions = self._service.subscriptions
+
+        def joined(queue: Queue | Refusal) -> None:
+            if isinstance(queue, Refusal):
+                if self._attaching.open:
+                    self._refuse(queue)
+            elif self._attaching.open:
+                self._attach(address, queue, group)
+            elif not group.lasting:
+                subscriptions.remove(address, queue)
+
+        self._ask(partial(subscriptions.join, address, group), joined)
+
+    def _attach(self, address: Address, queue: Queue, group: Group | None) -> None:
+        connection, pointer, asked = self.connection, self._pointer, self._filters
+        if self._browse and not address.topic:
+            connection.attached(Browsing(connection, pointer, address, queue, asked.without_no_local()))
+        elif group is not None and address.topic and self._group_name is None:
+            known = asked if not self._shared else asked.without_no_local()
+            if any(isinstance(other, Subscribing) and other.selects != known.text for other in queue.consumers):
+                self._refuse(Refusal(Condition.NOT_ALLOWED, "the subscription is shared with another selector"))
+            else:
+                connection.attached(Subscribing(connection, pointer, address, queue, group, known))
+        elif address.fifo and asked.selector is not None:
+            text = f"the address {address.name!r} is of kind fifo, whose consumers take what comes: no selector"
+            self._refuse(Refusal(Condition.NOT_IMPLEMENTED, text))
+        else:
+            kind = Consuming if asked.selector is None else Choosing
+            connection.attached(kind(connection, pointer, address, queue, group, asked.without_no_local()))

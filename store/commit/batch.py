@@ -6,10 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import date
 from typing import NamedTuple
 
-from store import arrays
 from store.commit.large import ADD_PIECE, CLEAR_PIECES, COPY_HALF, JOIN_PIECES, CopiedHalf, LargeHalf, Step
-from store.commit.parts import NO_TXN, notice
-from store.commit.terms import PLAIN, Terms, key_of
+from store.commit.parts import NO_TXN
+from store.commit.terms import PLAIN, Terms
 from store.commit.unit import Unit
 from store.ids import declared_at, moment_of
 from store.spool import LARGE, Octets, pieces
@@ -22,15 +21,6 @@ _PROBE_OP = (
 )
 _PROBE_HALF = f"select exists (select from {SCHEMA}.half where id = $1::int8)"
 _PROBE_MARK = f"select exists (select from {SCHEMA}.batch_mark where instance_id = $1::int4 and number = $2::int8)"
-
-
-def _columns(ids: Sequence[int], terms: Sequence[Terms]) -> tuple[bytes, bytes, bytes, bytes]:
-    return (
-        arrays.timestamptz([each.expires for each in terms]),
-        arrays.timestamptz([each.available for each in terms]),
-        arrays.int2([each.priority for each in terms]),
-        arrays.int8([key_of(each, entry_id) for each, entry_id in zip(terms, ids, strict=True)]),
-    )
 
 
 class Undecided(NamedTuple):
@@ -270,113 +260,6 @@ class Batch:
         """A registered transaction is decided."""
         if self.registered.pop(txn_id, None) is None:
             self.forgotten.append(txn_id)
-
-    def parts(self) -> tuple[tuple[str, ...], list[bytes]]:
-        """The parts this batch needs, and their parameters in order."""
-        names: list[str] = []
-        parameters: list[bytes] = []
-        if self.half_ids:
-            names.append("half")
-            parameters += (
-                arrays.int8(self.half_ids),
-                arrays.uuid(self.half_txns),
-                arrays.int4(self.half_addresses),
-                arrays.bytea(self.half_messages),
-            )
-        if self.entry_ids:
-            names.append("entry")
-            parameters += (
-                arrays.int4(self.entry_groups),
-                arrays.int8(self.entry_ids),
-                arrays.int4(self.entry_leases),
-            )
-        if self.particular_ids:
-            names.append("particular")
-            parameters += (
-                arrays.int4(self.particular_groups),
-                arrays.int8(self.particular_ids),
-                arrays.int4(self.particular_leases),
-                *_columns(self.particular_ids, self.particular_terms),
-            )
-        if self.fan_ids:
-            names.append("fan_others" if self.left_out_ids else "fan")
-            parameters += (
-                arrays.int4(self.fan_addresses),
-                arrays.int8(self.fan_ids),
-                *_columns(self.fan_ids, self.fan_terms),
-            )
-            if self.left_out_ids:
-                parameters += (arrays.int8(self.left_out_ids), arrays.int4(self.left_out_groups))
-        queues = self.queue_addresses
-        if queues or self.fan_ids:
-            names.append("there")
-            parameters.append(arrays.int4([*queues.union(self.fan_addresses)]))
-        if queues:
-            names.append("split")
-            parameters.append(arrays.int4([*queues]))
-        if self.gone_ids:
-            names.append("gone")
-            parameters += (arrays.int4(self.gone_groups), arrays.int8(self.gone_ids))
-        if self.back_ids:
-            names.append("back")
-            parameters += (
-                arrays.int4(self.back_groups),
-                arrays.int8(self.back_ids),
-                arrays.int2(self.back_attempts),
-                arrays.int4(self.back_leases),
-                arrays.text(self.back_failed),
-                arrays.bytea(self.back_annotations),
-            )
-        if self.yielded_ids:
-            names.append("yielded")
-            parameters += (
-                arrays.int4(self.yielded_groups),
-                arrays.int8(self.yielded_ids),
-                arrays.boolean(self.yielded_acquired),
-            )
-        if self.shared_groups:
-            names.append("shared")
-            parameters.append(arrays.int4(self.shared_groups))
-        if self.pinned_ids:
-            names.append("pinned")
-            parameters += (arrays.int4(self.pinned_groups), arrays.int8(self.pinned_ids))
-        if self.commit_ids:
-            names.append("commit")
-            parameters += (arrays.uuid(self.commit_ids), arrays.int4(self.commit_posted))
-        if self.op_ids:
-            names.append("op")
-            parameters += (
-                arrays.uuid(self.op_ids),
-                arrays.text(self.op_decisions),
-                arrays.uuid(self.op_txns),
-                arrays.text(self.op_reasons),
-                arrays.int4(self.op_posted),
-                arrays.int4(self.op_lo),
-                arrays.int4(self.op_hi),
-                arrays.int8(self.covered_halves),
-                arrays.int4(self.covered_groups),
-            )
-        if self.registered:
-            names.append("registered")
-            listed = self.registered.values()
-            parameters += (
-                arrays.uuid(list(self.registered)),
-                arrays.text([each.owner for each in listed]),
-                arrays.timestamptz([each.declared for each in listed]),
-                arrays.timestamptz([each.timeout for each in listed]),
-                arrays.int4([each.posted for each in listed]),
-                arrays.int4([each.retired for each in listed]),
-            )
-        if self.forgotten:
-            names.append("forgotten")
-            parameters.append(arrays.uuid(self.forgotten))
-        if self.wake or self.wake_keys:
-            names.append("wake")
-            parameters.append(notice(self.wake, self.wake_keys))
-        if self.traceless:
-            names.append("mark")
-            parameters.append(self.number.to_bytes(8, "big"))
-        return tuple(names), parameters
 
     def days(self) -> set[date]:
         """The days of its halves and ops, by their ids."""

@@ -27,6 +27,7 @@ from psycopg import pq
 
 from store.commit.batch import Batch
 from store.commit.large import Step
+from store.commit.parameters import parts_of
 from store.commit.parts import SETUP
 from store.commit.salvage import MOST_ATTEMPTS, Salvage, pause_seconds
 from store.commit.statements import Statements
@@ -222,7 +223,7 @@ class GroupCommit:
         self._sent += 1
         batch.number = self._sent
         try:
-            parts, parameters = batch.parts()
+            parts, parameters = parts_of(batch)
         except Exception:
             log.exception("a batch cannot be encoded", units=len(batch.units))
             self._under_way = None

@@ -18,6 +18,7 @@ from store import arrays, asking, queries
 from store.asking import Query
 from store.commit import batch, terms
 from store.commit import parts as statements
+from store.commit.parameters import parts_of
 from store.priorities import Rank
 from store.tables import SCHEMA, metadata
 
@@ -127,7 +128,7 @@ def test_a_part_inserts_what_the_table_needs(part: str) -> None:
 
 
 def _combinations() -> Iterator[tuple[str, ...]]:
-    """Each that :meth:`Batch.parts` can give, in its order; what is pinned comes with the group that is shared."""
+    """Each that :func:`parts_of` can give, in its order; what is pinned comes with the group that is shared."""
     for chosen in itertools.product(
         ("", "half"), ("", "entry"), ("", "particular"), ("", "fan", "fan_others"), ("", "gone"), ("", "back"),
         ("", "yielded"), ("", "shared", "shared pinned"), ("", "commit"), ("", "op"), ("", "wake"), ("", "mark"),
@@ -144,7 +145,7 @@ def _combinations() -> Iterator[tuple[str, ...]]:
 
 def test_no_part_is_left_out_of_the_combinations() -> None:
     """Nor of the batches that are compared with them."""
-    given = {whole.parts()[0] for whole in _batches()}
+    given = {parts_of(whole)[0] for whole in _batches()}
     assert {part for parts in _combinations() for part in parts} == set(statements.PARTS)
     assert {part for parts in given for part in parts} == set(statements.PARTS)
     assert given <= set(_combinations())
@@ -217,7 +218,7 @@ def _full_batch() -> batch.Batch:
 
 def test_a_batch_gives_the_parameters_its_parts_take() -> None:
     for whole in _batches():
-        names, parameters = whole.parts()
+        names, parameters = parts_of(whole)
         types = [kind for name in names for kind in statements.PARTS[name][1]]
         made = [(kind, octets) for kind, octets in zip(types, parameters, strict=True) if kind.endswith("[]")]
         assert [int.from_bytes(octets[8:12], "big") for _, octets in made] == [_OIDS[kind[:-2]] for kind, _ in made]

@@ -1,0 +1,147 @@
+"""What a batch becomes: the names of the parts that its statement needs, and their parameters."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from store import arrays
+from store.commit.parts import notice
+from store.commit.terms import key_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from store.commit.batch import Batch
+    from store.commit.terms import Terms
+
+
+def parts_of(batch: Batch) -> tuple[tuple[str, ...], list[bytes]]:
+    """The parts this batch needs, and their parameters in order."""
+    names: list[str] = []
+    parameters: list[bytes] = []
+    _add_posts(batch, names, parameters)
+    _add_deliveries(batch, names, parameters)
+    _add_transactions(batch, names, parameters)
+    if batch.wake or batch.wake_keys:
+        names.append("wake")
+        parameters.append(notice(batch.wake, batch.wake_keys))
+    if batch.traceless:
+        names.append("mark")
+        parameters.append(batch.number.to_bytes(8, "big"))
+    return tuple(names), parameters
+
+
+def _add_posts(batch: Batch, names: list[str], parameters: list[bytes]) -> None:
+    """Halves, their entries, and the addresses that must still be there."""
+    if batch.half_ids:
+        names.append("half")
+        parameters += (
+            arrays.int8(batch.half_ids),
+            arrays.uuid(batch.half_txns),
+            arrays.int4(batch.half_addresses),
+            arrays.bytea(batch.half_messages),
+        )
+    if batch.entry_ids:
+        names.append("entry")
+        parameters += (
+            arrays.int4(batch.entry_groups),
+            arrays.int8(batch.entry_ids),
+            arrays.int4(batch.entry_leases),
+        )
+    if batch.particular_ids:
+        names.append("particular")
+        parameters += (
+            arrays.int4(batch.particular_groups),
+            arrays.int8(batch.particular_ids),
+            arrays.int4(batch.particular_leases),
+            *_columns(batch.particular_ids, batch.particular_terms),
+        )
+    if batch.fan_ids:
+        names.append("fan_others" if batch.left_out_ids else "fan")
+        parameters += (
+            arrays.int4(batch.fan_addresses),
+            arrays.int8(batch.fan_ids),
+            *_columns(batch.fan_ids, batch.fan_terms),
+        )
+        if batch.left_out_ids:
+            parameters += (arrays.int8(batch.left_out_ids), arrays.int4(batch.left_out_groups))
+    queues = batch.queue_addresses
+    if queues or batch.fan_ids:
+        names.append("there")
+        parameters.append(arrays.int4([*queues.union(batch.fan_addresses)]))
+    if queues:
+        names.append("split")
+        parameters.append(arrays.int4([*queues]))
+
+
+def _columns(ids: Sequence[int], terms: Sequence[Terms]) -> tuple[bytes, bytes, bytes, bytes]:
+    return (
+        arrays.timestamptz([each.expires for each in terms]),
+        arrays.timestamptz([each.available for each in terms]),
+        arrays.int2([each.priority for each in terms]),
+        arrays.int8([key_of(each, entry_id) for each, entry_id in zip(terms, ids, strict=True)]),
+    )
+
+
+def _add_deliveries(batch: Batch, names: list[str], parameters: list[bytes]) -> None:
+    """Held entries that are done with, kept or yielded, and groups that are held whole no more."""
+    if batch.gone_ids:
+        names.append("gone")
+        parameters += (arrays.int4(batch.gone_groups), arrays.int8(batch.gone_ids))
+    if batch.back_ids:
+        names.append("back")
+        parameters += (
+            arrays.int4(batch.back_groups),
+            arrays.int8(batch.back_ids),
+            arrays.int2(batch.back_attempts),
+            arrays.int4(batch.back_leases),
+            arrays.text(batch.back_failed),
+            arrays.bytea(batch.back_annotations),
+        )
+    if batch.yielded_ids:
+        names.append("yielded")
+        parameters += (
+            arrays.int4(batch.yielded_groups),
+            arrays.int8(batch.yielded_ids),
+            arrays.boolean(batch.yielded_acquired),
+        )
+    if batch.shared_groups:
+        names.append("shared")
+        parameters.append(arrays.int4(batch.shared_groups))
+    if batch.pinned_ids:
+        names.append("pinned")
+        parameters += (arrays.int4(batch.pinned_groups), arrays.int8(batch.pinned_ids))
+
+
+def _add_transactions(batch: Batch, names: list[str], parameters: list[bytes]) -> None:
+    """Ops, and what changes in the list of undecided transactions."""
+    if batch.commit_ids:
+        names.append("commit")
+        parameters += (arrays.uuid(batch.commit_ids), arrays.int4(batch.commit_posted))
+    if batch.op_ids:
+        names.append("op")
+        parameters += (
+            arrays.uuid(batch.op_ids),
+            arrays.text(batch.op_decisions),
+            arrays.uuid(batch.op_txns),
+            arrays.text(batch.op_reasons),
+            arrays.int4(batch.op_posted),
+            arrays.int4(batch.op_lo),
+            arrays.int4(batch.op_hi),
+            arrays.int8(batch.covered_halves),
+            arrays.int4(batch.covered_groups),
+        )
+    if batch.registered:
+        names.append("registered")
+        listed = batch.registered.values()
+        parameters += (
+            arrays.uuid(list(batch.registered)),
+            arrays.text([each.owner for each in listed]),
+            arrays.timestamptz([each.declared for each in listed]),
+            arrays.timestamptz([each.timeout for each in listed]),
+            arrays.int4([each.posted for each in listed]),
+            arrays.int4([each.retired for each in listed]),
+        )
+    if batch.forgotten:
+        names.append("forgotten")
+        parameters.append(arrays.uuid(batch.forgotten))

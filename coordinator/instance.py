@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from coordinator.settings import LimitSettings, Settings
     from store.loop import Loop
+    from store.recovery import Registration
 
 
 class Instance:
@@ -46,10 +47,8 @@ class Instance:
         loop: Loop,
         settings: Settings,
         url: str,
+        registration: Registration,
         *,
-        instance_id: int,
-        slot: int,
-        highest_id: int,
         given_up: Callable[[], None],
         notified: Callable[[str, str], None],
         connected: Callable[[], None],
@@ -60,9 +59,9 @@ class Instance:
         self.loop = loop
         self.limits = settings.limits
         self.transaction_limits = settings.transaction
-        self.instance_id = instance_id
+        self.instance_id = instance_id = registration.instance_id
         self.lease_octets = instance_id.to_bytes(4, "big")
-        self.ids = HalfIds(slot, highest_id)
+        self.ids = HalfIds(registration.slot, registration.highest_id)
         self.uuids = UuidV7()
         self.peers = 0
         self.disk_low = False

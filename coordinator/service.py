@@ -32,10 +32,11 @@ if TYPE_CHECKING:
     from coordinator.settings import Settings
     from store.libpq import Connection
     from store.loop import Loop
+    from store.recovery import Registration
 
 
 class Service:
-    """``fenced``: called when others took this instance for dead; it must stop."""
+    """``fenced``: called when other instances took this one for dead; it must stop."""
 
     def __init__(
         self,
@@ -43,22 +44,16 @@ class Service:
         settings: Settings,
         policy: AddressPolicy,
         url: str,
+        registration: Registration,
         *,
-        instance_id: int,
-        slot: int,
-        store_id: str,
-        secret: bytes,
-        highest_id: int,
         fenced: Callable[[], None],
     ) -> None:
-        self.store_id = store_id
+        self.store_id = registration.store_id
         self.instance = instance = Instance(
             loop,
             settings,
             url,
-            instance_id=instance_id,
-            slot=slot,
-            highest_id=highest_id,
+            registration,
             given_up=lambda: self._peers.given_up(),
             notified=lambda channel, payload: self._peers.notified(channel, payload),
             connected=lambda: self._peers.connected(),
@@ -82,15 +77,19 @@ class Service:
         self._dead_letters = DeadLetters(instance, self.directory, enqueue)
         self._expiry = StoredExpiry(instance, self._dead_letters.wake)
         self.settlements = Settlements(instance)
-        self.registry = Registry(instance, settings, self.directory, enqueue, self.settlements, secret)
+        self.registry = Registry(instance, settings, self.directory, enqueue, self.settlements, registration.secret)
         self.posts = Posts(instance, self.directory, enqueue, self.registry)
         self.retirement = Retirement(self.registry, self.settlements)
         self.sole_connections = SoleConnections(instance)
         self.stealing = Stealing(instance)
-        self.decisions = Decisions(loop, url, instance_id)
+        self.decisions = Decisions(loop, url, instance.instance_id)
         watched = (instance.commit.connection, instance.queries.connection, self.decisions.connection)
         self._heartbeat = Heartbeat(
-            loop, url, instance_id, watched=watched, beaten=lambda alive, peers: self._peers.beaten(alive, peers)
+            loop,
+            url,
+            instance.instance_id,
+            watched=watched,
+            beaten=lambda alive, peers: self._peers.beaten(alive, peers),
         )
         heard = {SOLE_CHANNEL: self.sole_connections.called, LINK_CHANNEL: self.stealing.notified}
         self._peers = Peers(instance, self.queues, self.directory, heard, look=self._heartbeat.now, fenced=fenced)

@@ -52,18 +52,7 @@ def main(
         status = STATUS_FENCED
         reactor.stop()
 
-    service = Service(
-        reactor,
-        settings,
-        AddressPolicy(settings.addresses),
-        database_url,
-        instance_id=registration.instance_id,
-        slot=registration.slot,
-        store_id=registration.store_id,
-        secret=registration.secret,
-        highest_id=registration.highest_id,
-        fenced=fenced,
-    )
+    service = Service(reactor, settings, AddressPolicy(settings.addresses), database_url, registration, fenced=fenced)
     reactor.end_turn = service.end_turn
     service.start()
     for listener in listeners:

@@ -45,16 +45,7 @@ def service_and_port(
     reactor = Reactor()
     settings = Settings(**getattr(request, "param", {}))
     service = Service(
-        reactor,
-        settings,
-        AddressPolicy(settings.addresses),
-        database_url,
-        instance_id=registration.instance_id,
-        slot=registration.slot,
-        store_id=registration.store_id,
-        secret=registration.secret,
-        highest_id=0,
-        fenced=reactor.stop,
+        reactor, settings, AddressPolicy(settings.addresses), database_url, registration, fenced=reactor.stop
     )
     reactor.end_turn = service.end_turn
     service.start()

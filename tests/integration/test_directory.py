@@ -35,18 +35,7 @@ class Instance:
             place = recovery.register(connection, "1")
         self.loop = EpollLoop()
         settings = Settings()
-        self.service = Service(
-            self.loop,
-            settings,
-            AddressPolicy(settings.addresses),
-            url,
-            instance_id=place.instance_id,
-            slot=place.slot,
-            store_id=place.store_id,
-            secret=place.secret,
-            highest_id=place.highest_id,
-            fenced=lambda: None,
-        )
+        self.service = Service(self.loop, settings, AddressPolicy(settings.addresses), url, place, fenced=lambda: None)
         self.loop.end_turn = self.service.end_turn
         self.service.start()
 

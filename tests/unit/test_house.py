@@ -35,7 +35,6 @@ LONG_FILES = frozenset(
         "links/reactor.py",
         "store/embedded.py",
         "store/queries.py",
-        "tests/model/in_process.py",
     }
 )
 

@@ -1,0 +1,204 @@
+"""Links of the model in this process: each does by the rules' own means what ``links/`` does with Proton's."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, cast
+
+from coordinator import outcomes
+from coordinator.codec.encoding import encode_long, encode_map, encode_symbol
+from coordinator.control import Control
+from coordinator.outcomes import Kind
+from tests.model import truth
+from tests.model.state import in_txn, rejected
+from tests.model.steps import AttachControl, AttachReceiver, AttachSender, Outcome, Post, Retire
+
+if TYPE_CHECKING:
+    from coordinator.address.directory import Address
+    from coordinator.errors import Refusal
+    from coordinator.group.entries import Entry
+    from coordinator.group.queues import Queue
+    from coordinator.transactions import Transaction
+    from tests.model.in_process import InProcess
+    from tests.model.state import Label
+
+MARK = encode_map([encode_symbol("x-opt-mark") + encode_long(1)])
+
+OUTCOMES: dict[Outcome, outcomes.Outcome] = {
+    Outcome.ACCEPTED: outcomes.ACCEPTED,
+    Outcome.REJECTED: outcomes.Outcome(Kind.REJECTED, error="by the consumer"),
+    Outcome.RELEASED: outcomes.RELEASED,
+    Outcome.MARKED: outcomes.Outcome(Kind.MODIFIED, annotations=MARK),
+    Outcome.FAILED: outcomes.FAILED,
+    Outcome.ELSEWHERE: outcomes.Outcome(Kind.MODIFIED, undeliverable_here=True),
+    Outcome.FAILED_ELSEWHERE: outcomes.Outcome(Kind.MODIFIED, delivery_failed=True, undeliverable_here=True),
+}
+
+_keys = itertools.count(1_000_000)
+
+
+class LinkEnd:
+    """What every link has. ``on``: the number of its connection."""
+
+    def __init__(self, driver: InProcess, number: int, on: int, session: int) -> None:
+        self.driver = driver
+        self.number = number
+        self.on = on
+        self.session = session
+        self.open = True
+
+    @property
+    def connection(self) -> object:
+        return self.driver.connections[self.on]
+
+    def lost(self) -> None:
+        pass
+
+    def refuse(self, refusal: Refusal) -> None:
+        if self.open:
+            self.driver.detached[self.number] = refusal.condition
+            self.open = False
+            self.lost()
+
+
+class ControlEnd(LinkEnd):
+    """Implements :class:`coordinator.control.Answers`."""
+
+    def __init__(self, driver: InProcess, step: AttachControl, timeout_seconds: float) -> None:
+        super().__init__(driver, step.link, step.connection, step.session)
+        self.hasty = step.hasty
+        self.control = Control(
+            driver.service.registry,
+            driver.service.decisions,
+            self.connection,
+            timeout_seconds,
+            self,
+        )
+
+    def accept(self, answer: object) -> None:
+        self.driver.say(cast("Label", answer), "accepted")
+
+    def reject(self, answer: object, refusal: Refusal) -> None:
+        self.driver.say(cast("Label", answer), rejected(refusal.condition))
+
+    def lost(self) -> None:
+        self.control.lost()
+
+
+class SenderEnd(LinkEnd):
+    """Implements :class:`coordinator.posts.PostLink`."""
+
+    peer = "a client"
+    relay = None
+    continues = False
+    ending: Refusal | None = None
+
+    def __init__(self, driver: InProcess, step: AttachSender, address: Address) -> None:
+        super().__init__(driver, step.link, step.connection, step.session)
+        self.second = step.second
+        self.address = address
+
+    def post(self, step: Post, label: Label) -> None:
+        txn_id = None if step.txn is None else self.driver.txn_id(step.txn)
+        message = truth.octets(step.message, malformed=step.malformed)
+        self.driver.service.posts.take(self, label, message, step.settled, txn_id)
+
+    def waits(self, delivery: Label, octets: int) -> None:
+        pass
+
+    def stored(self, delivery: Label, octets: int) -> None:
+        if self.open:
+            self.driver.say(delivery, "accepted")
+
+    def not_stored(self, delivery: Label | None, octets: int, refusal: Refusal) -> None:
+        raise AssertionError(refusal)
+
+    def accepted_in(self, delivery: Label, txn: Transaction) -> None:
+        self.driver.say(delivery, in_txn("accepted"))
+
+    def rejected_in(self, delivery: Label, txn: Transaction, refusal: Refusal) -> None:
+        self.driver.say(delivery, in_txn(rejected(refusal.condition)))
+
+    def rejected(self, delivery: Label, refusal: Refusal) -> None:
+        self.driver.say(delivery, rejected(refusal.condition))
+
+    def decided(self, delivery: Label, committed: bool) -> None:
+        if self.open:
+            self.driver.say(("decided", delivery[1]), "accepted" if committed else "released")
+
+    def parked(self, octets: int) -> None:
+        raise AssertionError
+
+    def caught_up(self) -> None:
+        raise AssertionError
+
+
+class ReceiverEnd(LinkEnd):
+    """Implements :class:`coordinator.group.entries.Consumer`."""
+
+    def __init__(self, driver: InProcess, step: AttachReceiver, queue: Queue) -> None:
+        super().__init__(driver, step.link, step.connection, step.session)
+        self.queue = queue
+        self.key = next(_keys)
+        self.default_outcome: outcomes.Outcome | None = None
+        self.draining = False
+        self.room = 0
+        #: all that ever came: the message and its attempts then
+        self.came: list[tuple[int, int, bool]] = []
+        self.unsettled: dict[int, Entry] = {}
+        #: by this side, which is told no more of them
+        self.settled: set[int] = set()
+        queue.add(self)
+
+    def take(self, most: int) -> None:
+        self.room = most
+        self.draining = True
+        self.queue.changed(self)
+
+    def send(self, entry: Entry) -> bool:
+        assert entry.message is not None
+        place = len(self.came)
+        self.came.append((truth.number_of(entry.message), entry.attempts, bool(entry.annotations)))
+        entry.link = self
+        entry.delivery = place
+        self.unsettled[place] = entry
+        self.room -= 1
+        return True
+
+    def drained(self) -> None:
+        self.room = 0
+        self.draining = False
+
+    def retire(self, place: int, step: Retire) -> None:
+        entry = self.unsettled.get(place)
+        if entry is None or not self.open:
+            return
+        if step.settled:
+            self.settled.add(place)
+        service = self.driver.service
+        outcome = None if step.outcome is Outcome.NONE else OUTCOMES[step.outcome]
+        if step.txn is not None:
+            txn_id = self.driver.txn_id(step.txn)
+            service.retirement.retire(self, self.connection, entry, txn_id, outcome, step.settled)
+        else:
+            service.retirement.settle(self, entry, outcome, step.settled)
+
+    def retired(self, entry: Entry, outcome: outcomes.Outcome) -> None:
+        if self.open:
+            place = cast("int", entry.delivery)
+            assert self.unsettled.pop(place) is entry
+            if place not in self.settled:
+                self.driver.say(("settled", self.driver.number_of(self.number, place)), outcome.kind.value)
+            if self.room:
+                self.queue.changed(self)
+
+    def unretired(self, entry: Entry, description: str) -> None:
+        raise AssertionError(description)
+
+    def lost(self) -> None:
+        self.queue.remove(self)
+        unsettled, self.unsettled = self.unsettled, {}
+        for entry in unsettled.values():
+            entry.link = None
+            entry.delivery = None
+            self.driver.service.retirement.link_lost(entry, dropped=False)

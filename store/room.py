@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import Connection, text
 
-from store.embedded import OLDEST_MAJOR
+from store.embedded.programs import OLDEST_MAJOR
 from store.errors import StoreUnavailable, boundary
 
 #: Of a worker: the batch, the queries, the heartbeat, the decisions.

@@ -22,7 +22,7 @@ from sqlalchemy import Connection
 
 from store import migrations, partitions
 from store.database import connected, engine
-from store.embedded import EmbeddedServer
+from store.embedded.server import EmbeddedServer
 from store.ids import moment_of
 
 _numbers = itertools.count(1)

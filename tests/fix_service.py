@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from store import migrations
-from store.embedded import EmbeddedServer
+from store.embedded.server import EmbeddedServer
 from tests.fix_postgres import signal_server
 
 REPOSITORY = Path(__file__).resolve().parent.parent

@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from store.embedded import running_url
+from store.embedded.running import running_url
 from tests.fix_service import Service
 from tests.wire.frames import AMQP_HEADER
 from tests.wire.peer import PATIENCE, Ended, Peer, Session

@@ -55,7 +55,9 @@ def settings(config: Path | None, **flags: object) -> Settings:
 
 def database(config: Path | None, database_url: str | None, data_dir: Path | None) -> str:
     """The URL of the store that is meant: of the flag or the settings, else of the embedded server, which must run."""
-    from store.embedded import EmbeddedError, default_data_dir, running_url
+    from store.embedded.errors import EmbeddedError
+    from store.embedded.folder import default_data_dir
+    from store.embedded.running import running_url
 
     found = settings(config, database_url=database_url, data_dir=data_dir)
     # A folder given here and now is meant, whatever URL the settings have.

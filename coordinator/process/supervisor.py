@@ -25,7 +25,9 @@ from coordinator.process.listeners import CannotListen, listen, loopback
 from coordinator.settings import Endpoint, Settings
 from store import migrations
 from store.database import Patience, check_url, connected, place
-from store.embedded import EmbeddedError, EmbeddedServer, StartCancelled, default_data_dir
+from store.embedded.errors import EmbeddedError, StartCancelled
+from store.embedded.folder import default_data_dir
+from store.embedded.server import EmbeddedServer
 from store.errors import StoreError
 from store.processes import gone
 from store.room import check_room, connections_needed

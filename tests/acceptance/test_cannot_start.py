@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 
-from store.embedded import EmbeddedServer
+from store.embedded.server import EmbeddedServer
 from store.tables import SCHEMA
 from tests.fix_postgres import log_in
 from tests.fix_service import PATIENCE, REPOSITORY

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 
-from store.embedded import EmbeddedServer
+from store.embedded.server import EmbeddedServer
 from tests.fix_command import Serve
 from tests.fix_postgres import log_in
 from tests.fix_service import running_service

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator
 import psycopg
 import pytest
 
-from store.embedded import EmbeddedServer, running_url
+from store.embedded.running import running_url
+from store.embedded.server import EmbeddedServer
 from tests.acceptance.engine_client import Client
 from tests.acceptance.history import WORK, Consumer, History, Mover, Producer, Worker, decisions, left
 from tests.fix_service import PATIENCE, Service, running_service

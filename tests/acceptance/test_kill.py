@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from store.embedded import running_url
+from store.embedded.running import running_url
 from tests.acceptance.engine_client import Client
 from tests.acceptance.history import Consumer, History, Mover, Producer, Worker, decisions, left
 from tests.fix_service import Service, running_service

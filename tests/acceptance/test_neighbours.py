@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import psycopg
 import pytest
 
-from store.embedded import running_url
+from store.embedded.running import running_url
 from store.recovery import STALE_SECONDS
 from store.tables import SCHEMA
 from tests.acceptance.engine_client import Client

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import psycopg
 import pytest
 
-from store.embedded import running_url
+from store.embedded.running import running_url
 from store.tables import SCHEMA
 from tests.acceptance.engine_client import Client
 from tests.fix_service import PATIENCE, Service, running_service

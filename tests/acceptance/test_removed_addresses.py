@@ -13,7 +13,7 @@ import pytest
 
 from store import removal
 from store.database import connected
-from store.embedded import running_url
+from store.embedded.running import running_url
 from store.ids import id_at
 from tests.fix_service import PATIENCE, Service
 from tests.fix_wire import Ask, Begin

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from store.embedded import running_url
+from store.embedded.running import running_url
 from store.tables import SCHEMA
 from tests.acceptance.engine_client import Client, Lost
 from tests.acceptance.history import Consumer, History, Mover, Producer, Worker, decisions, left

@@ -18,7 +18,7 @@ from functools import partial
 
 import psycopg
 
-from store.embedded import running_url
+from store.embedded.running import running_url
 from store.tables import SCHEMA
 from tests.acceptance.engine_client import Client
 from tests.fix_service import Service, running_service

@@ -30,7 +30,7 @@ from store.commit.group_commit import GroupCommit, Limits
 from store.commit.parts import SETUP
 from store.commit.terms import PLAIN
 from store.database import connected
-from store.embedded import EmbeddedServer
+from store.embedded.server import EmbeddedServer
 from store.errors import StoreError
 from store.ids import HalfIds, UuidV7
 from store.priorities import Rank

@@ -13,7 +13,7 @@ from typing import IO, Any
 
 import psycopg
 
-from store.embedded import running_url
+from store.embedded.running import running_url
 from tests.fix_service import PATIENCE, Service
 from tests.wire.frames import Accepted, TransactionalState
 from tests.wire.messages import data

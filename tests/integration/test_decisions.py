@@ -12,7 +12,7 @@ import pytest
 from store import decisions, partitions
 from store.database import connected
 from store.decisions import MOST_WAITING, Decision, Decisions
-from store.embedded import EmbeddedServer
+from store.embedded.server import EmbeddedServer
 from store.errors import StoreError, StoreUnavailable
 from store.ids import UuidV7
 from store.tables import SCHEMA

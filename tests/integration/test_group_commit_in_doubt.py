@@ -7,7 +7,7 @@ import random
 import psycopg
 import pytest
 
-from store.embedded import EmbeddedServer
+from store.embedded.server import EmbeddedServer
 from store.tables import SCHEMA
 from tests.fix_proxy import Proxy
 from tests.fix_store_driver import Post, Store, Truth, running, truth_of

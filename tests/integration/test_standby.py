@@ -14,7 +14,7 @@ import pytest
 from store import partitions
 from store.database import connected
 from store.decisions import Decision, Decisions
-from store.embedded import EmbeddedServer
+from store.embedded.server import EmbeddedServer
 from tests.fix_postgres import signal_server
 from tests.fix_proxy import Proxy
 from tests.fix_store_driver import INSTANCE, ME, QUEUE, Post, Store, Truth, running

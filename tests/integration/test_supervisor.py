@@ -15,7 +15,8 @@ import pytest
 from sqlalchemy import Connection, text
 
 from store import recovery
-from store.embedded import EmbeddedServer, running_url
+from store.embedded.running import running_url
+from store.embedded.server import EmbeddedServer
 from tests.fix_command import Command, Serve, Serving, alive, answers
 
 HEADER = b"AMQP\x00\x01\x00\x00"

@@ -7,7 +7,7 @@ import signal
 import time
 from typing import Any
 
-from store.embedded import running_url
+from store.embedded.running import running_url
 from tests.fix_service import Service
 from tests.model import truth
 from tests.model.driver import Driver

@@ -27,7 +27,7 @@ import psycopg
 from proton import Sender
 
 from store import migrations
-from store.embedded import EmbeddedServer
+from store.embedded.server import EmbeddedServer
 from tests.acceptance.engine_client import Answer, Client, Detached, Lost
 from tests.fix_proxy import Proxy
 from tests.fix_service import PATIENCE, Service

@@ -33,7 +33,6 @@ LONG_FILES = frozenset(
         "coordinator/transactions.py",
         "links/connection.py",
         "links/reactor.py",
-        "store/embedded.py",
         "store/queries.py",
     }
 )

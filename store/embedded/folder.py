@@ -1,0 +1,121 @@
+"""The data folder: taken by one service at a time, and checked to hold nothing of others."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import stat
+from pathlib import Path
+
+from store.embedded.account import Account
+from store.embedded.errors import DataFolderInUse, DataFolderUnusable
+
+_LOCK = "lock"
+#: What the data folder holds; lost+found is a file system's own.
+_OURS = {
+    *(_LOCK, "postgresql", "postgresql.new", "postgresql.log", "postgresql.log.1", "run", "binaries", "lost+found"),
+}
+
+
+def default_data_dir() -> Path:
+    """``/var/lib/coordinator`` for root, else ``$XDG_STATE_HOME/coordinator`` (``~/.local/state/coordinator``)."""
+    if os.geteuid() == 0:
+        return Path("/var/lib/coordinator")
+    state = Path(os.environ.get("XDG_STATE_HOME", ""))
+    # The XDG base directory specification: a relative path is to be ignored.
+    return (state if state.is_absolute() else Path.home() / ".local" / "state") / "coordinator"
+
+
+class DataFolder:
+    """``path``: as /proc shows it, without symbolic links."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.resolve()
+        self._lock: int | None = None
+
+    @property
+    def taken(self) -> bool:
+        return self._lock is not None
+
+    def take(self, account: Account) -> None:
+        """Make it where there is none, and keep other services out until :meth:`free`.
+
+        :raises DataFolderUnusable: also when it holds files of others.
+        :raises DataFolderInUse: another service has taken it.
+        """
+        if self._lock is not None:
+            return
+        try:
+            self._make_folder(account)
+            lock = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise DataFolderUnusable(
+                f"data folder {self.path} cannot be written: {error.strerror} ({error.filename}); "
+                "choose another with --data-dir"
+            ) from None
+        closed = [path for path in (self.path, *self.path.parents) if not path.stat().st_mode & stat.S_IXOTH]
+        if account.other and closed:
+            os.close(lock)
+            raise DataFolderUnusable(
+                f"PostgreSQL does not run as root but as 'nobody', who cannot enter {closed[-1]}; "
+                "choose a folder with --data-dir that every user may pass through"
+            )
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            holder = _written_in(lock)
+            os.close(lock)
+            raise DataFolderInUse(
+                f"data folder {self.path} is in use by another coordinator (process {holder}); "
+                "stop it, or choose another folder with --data-dir"
+            ) from None
+        self._lock = lock
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+
+    def _make_folder(self, account: Account) -> None:
+        """A folder that is there stays as it is, and is refused where it holds files that no coordinator made."""
+        try:
+            there = sorted(path.name for path in self.path.iterdir())
+        except FileNotFoundError:
+            self.path.mkdir(parents=True)
+            # The server's user has to pass through it; no other user may.
+            self.path.chmod(0o711 if account.other else 0o700)
+            return
+        foreign = [name for name in there if name not in _OURS]
+        if foreign:
+            raise DataFolderUnusable(
+                f"data folder {self.path} holds files that are not the coordinator's ({foreign[0][:80]!r}"
+                f"{' and others' if len(foreign) > 1 else ''}); choose an empty or a new one with --data-dir"
+            )
+
+    def free(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+
+def free_bytes(folder: Path) -> int:
+    """What the folder's disk has room for."""
+    space = os.statvfs(folder)
+    return space.f_bavail * space.f_frsize
+
+
+def holder_of(folder: Path) -> str | None:
+    """The process that has taken the data folder, as far as it is known; None: it is free, or cannot be read."""
+    try:
+        lock = os.open(folder / _LOCK, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return _written_in(lock)
+    finally:
+        os.close(lock)
+    return None
+
+
+def _written_in(lock: int) -> str:
+    """The process id that the holder has written into its lock."""
+    return os.pread(lock, 32, 0).decode("ascii", "replace").strip() or "unknown"

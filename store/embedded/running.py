@@ -1,0 +1,90 @@
+"""The server that runs in a data folder: its processes, its ``postmaster.pid``, its URL."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from store.embedded.access import url_of
+from store.embedded.errors import DataFolderUnusable, NotRunning
+from store.embedded.folder import free_bytes, holder_of
+
+#: A segment of the server's log of changes; with less room it ends.
+_WAL_BYTES = 16 * 1024 * 1024
+
+
+def running_url(data_dir: Path) -> str:
+    """The URL of the server that runs in ``data_dir``.
+
+    :raises NotRunning: when none does.
+    :raises DataFolderUnusable: when the folder cannot be read.
+    """
+    data_dir = data_dir.resolve()
+    cluster = data_dir / "postgresql"
+    try:
+        pidfile = PidFile.read(cluster)
+    except OSError as error:
+        raise DataFolderUnusable(f"data folder {data_dir} cannot be read: {error.strerror}") from None
+    if pidfile is None or not _is_postmaster(pidfile.pid, cluster):
+        holder = holder_of(data_dir)
+        if holder is not None:
+            free = free_bytes(data_dir)
+            why = f"its disk is full ({free // 2**20} MiB free)" if free < _WAL_BYTES else f"see {cluster}.log"
+            raise NotRunning(
+                f"a coordinator runs with the data folder {data_dir} (process {holder}), but its database does not: "
+                f"{why}"
+            )
+        raise NotRunning(f"no coordinator runs with the data folder {data_dir}; start one, or give --database-url")
+    if not pidfile.ready:
+        raise NotRunning(f"the database in {data_dir} is starting or stopping; try again")
+    return url_of(pidfile.socket_dir)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PidFile:
+    """``postmaster.pid``; its lines are those of PostgreSQL's ``pidfile.h``."""
+
+    pid: int
+    socket_dir: Path
+    ready: bool
+
+    @classmethod
+    def read(cls, cluster: Path) -> PidFile | None:
+        """None when there is none, or it is not written to its end yet."""
+        try:
+            lines = (cluster / "postmaster.pid").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        if not lines or not lines[0].strip().lstrip("-").isdecimal():
+            return None
+        return cls(
+            pid=abs(int(lines[0])),
+            socket_dir=Path(lines[4].strip() if len(lines) > 4 else ""),
+            ready=len(lines) > 7 and lines[7].strip() == "ready",
+        )
+
+
+def _is_postmaster(pid: int, cluster: Path) -> bool:
+    """Whether ``pid`` is a server of ``cluster``: its command line is readable where its folder may not be."""
+    try:
+        arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    return arguments[0].rpartition(b"/")[2] in (b"postgres", b"postmaster") and os.fsencode(cluster) in arguments
+
+
+def processes_in(cluster: Path) -> list[int]:
+    """Processes of a server of ``cluster``; they all have it as their working folder."""
+    found = []
+    for process in Path("/proc").iterdir():
+        if not process.name.isdecimal():
+            continue
+        try:
+            inside = (process / "cwd").readlink() == cluster
+            program = (process / "exe").readlink().name
+        except OSError:
+            inside, program = False, ""
+        if (inside and program.startswith("postgres")) or _is_postmaster(int(process.name), cluster):
+            found.append(int(process.name))
+    return found

@@ -1,0 +1,249 @@
+"""The server itself: made, started, watched and stopped by the service whose child it is."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psycopg
+
+from store.embedded.access import DATABASE, PORT, ROLE, socket_dir_of, url_of, write_access_rules
+from store.embedded.account import Account
+from store.embedded.errors import DataFolderInUse, DataFolderUnusable, ServerFailed, StartCancelled
+from store.embedded.folder import DataFolder, free_bytes
+from store.embedded.log import ServerLog
+from store.embedded.programs import programs_for
+from store.embedded.running import PidFile, processes_in
+
+_MAX_CONNECTIONS = 200
+
+_SETTINGS = {
+    "listen_addresses": "",
+    "unix_socket_permissions": "0700",
+    # What is acknowledged is on the disk: these three are not for tuning.
+    "fsync": "on",
+    "synchronous_commit": "on",
+    "full_page_writes": "on",
+    "shared_buffers": "256MB",
+    "checkpoint_timeout": "15min",
+    # The queries are short: compiling them costs more than it gains.
+    "jit": "off",
+    # `entry` turns over quickly; the table's own thresholds say when.
+    "autovacuum_naptime": "5s",
+    "timezone": "UTC",
+    # Not "$user": role and schema have one name, so a statement that forgot the schema would fail elsewhere only.
+    "search_path": "public",
+    # Neither statements nor values reach the log: they hold message bodies and ids.
+    "log_min_error_statement": "panic",
+    "log_error_verbosity": "terse",
+    "log_parameter_max_length_on_error": "0",
+    "log_line_prefix": "%m [%p] ",
+}
+
+
+class EmbeddedServer:
+    """One PostgreSQL server in ``data_dir``: ``start()``, ``poll()``, ``stop()``; a dead one may be started again.
+
+    All calls belong to the main thread: the kernel stops the server when the thread that started it ends.
+    """
+
+    def __init__(
+        self,
+        data_dir: Path,
+        *,
+        max_connections: int = _MAX_CONNECTIONS,
+        patience_seconds: float = 30.0,
+        cancelled: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """``patience_seconds``: how long :meth:`start` waits for the server of a killed service to end.
+
+        ``cancelled`` is called again and again while :meth:`start` waits; true ends it with :class:`StartCancelled`.
+        """
+        self._folder = DataFolder(data_dir)
+        self.data_dir = self._folder.path
+        self._max_connections = max(max_connections, _MAX_CONNECTIONS)
+        self._patience_seconds = patience_seconds
+        self._cancelled = cancelled
+        self._cluster = self.data_dir / "postgresql"
+        self._log = ServerLog(self.data_dir / "postgresql.log")
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """The server's process id; None: it has ended, or was not started."""
+        return self._process.pid if self._process is not None and self._process.poll() is None else None
+
+    def start(self) -> str:
+        """Make the cluster where there is none, start the server, wait until it takes connections; returns its URL.
+
+        Recovery after a crash has no time limit while the server lives. Where a later start fails, the folder stays
+        taken until :meth:`stop`.
+        """
+        account = Account.choose()
+        taken_before = self._folder.taken
+        try:
+            self._folder.take(account)
+            self._await_leftovers()
+            programs = programs_for(self.data_dir, self._cluster, account)
+            if not (self._cluster / "PG_VERSION").exists():
+                self._initialize(programs, account)
+            socket_dir = socket_dir_of(self.data_dir, account)
+            write_access_rules(self._cluster)
+            self._launch(programs, account, socket_dir)
+            _ensure_database(socket_dir)
+        except OSError as error:
+            self._undo_start(taken_before)
+            named = f" ({error.filename})" if error.filename else ""
+            raise DataFolderUnusable(f"data folder {self.data_dir}: {error.strerror}{named}") from None
+        except psycopg.Error as error:
+            self._undo_start(taken_before)
+            raise ServerFailed(f"PostgreSQL in {self.data_dir} refused the service: {error}") from None
+        except BaseException:
+            self._undo_start(taken_before)
+            raise
+        return url_of(socket_dir)
+
+    def _undo_start(self, taken_before: bool) -> None:
+        self._end_server(30.0)
+        if not taken_before:
+            self._folder.free()
+
+    def free_bytes(self) -> int:
+        """What the disk of the data folder has room for."""
+        return free_bytes(self.data_dir)
+
+    def poll(self) -> int | None:
+        """None while the server runs, else its exit status (negative: the signal). Keeps its log small."""
+        self._log.bound()
+        return 0 if self._process is None else self._process.poll()
+
+    def wait(self, timeout_seconds: float | None = None) -> int:
+        """Wait until the server has ended, by itself or by :meth:`stop`."""
+        return 0 if self._process is None else self._process.wait(timeout_seconds)
+
+    def stop(self, *, grace_seconds: float = 30.0) -> None:
+        """Stop the server and free the folder. Connections are cut, transactions rolled back (fast shutdown)."""
+        self._end_server(grace_seconds)
+        self._folder.free()
+
+    def _end_server(self, grace_seconds: float) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            for number, seconds in ((signal.SIGINT, grace_seconds), (signal.SIGQUIT, 5.0), (signal.SIGKILL, 5.0)):
+                if process.poll() is not None:
+                    break
+                process.send_signal(number)
+                try:
+                    process.wait(seconds)
+                except subprocess.TimeoutExpired:
+                    continue
+
+    def _await_leftovers(self) -> None:
+        """A server whose service was killed may still be shutting down; so may the children of a killed server."""
+        deadline = time.monotonic() + self._patience_seconds
+        while leftovers := processes_in(self._cluster):
+            if time.monotonic() > deadline:
+                raise DataFolderInUse(
+                    f"data folder {self.data_dir} is still in use by PostgreSQL (process {leftovers[0]}), "
+                    f"waited {self._patience_seconds:g} s; stop it first"
+                )
+            self._pause(0.02)
+        try:
+            pidfile = PidFile.read(self._cluster)
+        except OSError:
+            return  # the server itself will say what is wrong with its folder
+        if pidfile is not None and Path(f"/proc/{pidfile.pid}").exists():
+            # Another program has the id now. PostgreSQL would take it for a server, and refuse to start.
+            (self._cluster / "postmaster.pid").unlink(missing_ok=True)
+
+    def _initialize(self, programs: Path, account: Account) -> None:
+        """``initdb`` into a folder aside, renamed when it is whole: a crash in between leaves nothing half made."""
+        unfinished = self._cluster.with_name("postgresql.new")
+        try:
+            shutil.rmtree(unfinished, ignore_errors=True)
+            unfinished.mkdir(mode=0o700)
+            account.own(unfinished)
+            if self._cluster.exists():
+                if any(self._cluster.iterdir()):
+                    raise DataFolderUnusable(
+                        f"{self._cluster} has files and no PG_VERSION, so it is damaged or no PostgreSQL cluster; "
+                        "restore it from a backup, or choose another folder with --data-dir"
+                    )
+                self._cluster.rmdir()
+        except OSError as error:
+            raise DataFolderUnusable(f"{error.filename} cannot be written: {error.strerror}") from None
+        arguments = [
+            str(programs / "initdb"),
+            f"--pgdata={unfinished}",
+            f"--username={ROLE}",
+            "--auth=reject",  # the rules are given at each start
+            "--encoding=UTF8",
+            "--no-locale",
+            "--no-instructions",
+        ]
+        log = self._log.open()
+        try:
+            process = account.popen(arguments, output=log, death_signal=signal.SIGTERM)
+            try:
+                status = process.wait()
+            except BaseException:
+                process.terminate()
+                process.wait()
+                raise
+        finally:
+            os.close(log)
+        if status != 0:
+            raise ServerFailed(f"initdb failed with status {status}: {self._log.last_words()}")
+        unfinished.rename(self._cluster)
+
+    def _launch(self, programs: Path, account: Account, socket_dir: Path) -> None:
+        settings = {
+            **_SETTINGS,
+            **_wal_settings(self.data_dir),
+            "max_connections": str(self._max_connections),
+            "unix_socket_directories": str(socket_dir),
+            "port": str(PORT),
+            "hba_file": str(self._cluster / "coordinator_hba.conf"),
+            "ident_file": str(self._cluster / "coordinator_ident.conf"),
+        }
+        arguments = [str(programs / "postgres"), "-D", str(self._cluster)]
+        for name, value in settings.items():
+            arguments += ["-c", f"{name}={value}"]
+        log = self._log.open()
+        try:
+            self._process = account.popen(arguments, output=log, death_signal=signal.SIGINT)
+        finally:
+            os.close(log)
+        while True:
+            status = self._process.poll()
+            if status is not None:
+                raise ServerFailed(
+                    f"PostgreSQL in {self.data_dir} ended with status {status}: {self._log.last_words()}"
+                )
+            pidfile = PidFile.read(self._cluster)
+            if pidfile is not None and pidfile.pid == self._process.pid and pidfile.ready:
+                return
+            self._pause(0.01)
+
+    def _pause(self, seconds: float) -> None:
+        if self._cancelled():
+            raise StartCancelled("told to stop while the database was starting")
+        time.sleep(seconds)
+
+
+def _wal_settings(folder: Path) -> dict[str, str]:
+    """On a small disk the log may not take what the messages need."""
+    space = os.statvfs(folder)
+    most = min(4096, max(64, space.f_blocks * space.f_frsize // 8 // 2**20))
+    return {"max_wal_size": f"{most}MB", "min_wal_size": f"{min(256, most // 2)}MB"}
+
+
+def _ensure_database(socket_dir: Path) -> None:
+    with psycopg.connect(host=str(socket_dir), port=PORT, user=ROLE, dbname="postgres", autocommit=True) as connection:
+        if connection.execute("select from pg_database where datname = %s", (DATABASE,)).fetchone() is None:
+            connection.execute(f"create database {DATABASE}")

@@ -1,7 +1,7 @@
 """The process that people start: it keeps the database and the workers alive, and stops them.
 
-It has one thread and sleeps; whatever happens wakes it: a signal, a child's end, what a child says, a time. Once it has
-started it never waits for the database: what the service asks of it for itself is asked by children.
+It has one thread, which sleeps until a signal, the end of a child, a child's words or a deadline wakes it. Once the
+service runs, it never waits for the database: its children ask the database what the service itself must know.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import structlog
 from coordinator.process.children import MOST_FAILED_STARTS, Child, Pause
 from coordinator.process.days import make_days
 from coordinator.process.listeners import CannotListen, listen, loopback
+from coordinator.process.own_database import OwnDatabase
 from coordinator.settings import Endpoint, Settings
 from store import migrations
 from store.database import Patience, check_url, connected, place
@@ -34,24 +35,21 @@ from store.room import check_room, connections_needed
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
-#: What a worker ends with when it cannot work like this and starting it again would not help: a setting, the schema.
+#: The exit status of a worker that would fail again if it were started again: a setting or the schema is wrong.
 STATUS_UNFIT = 2
 
-#: Without links, the modules that read what :class:`coordinator.process.children.Child` hands over.
+#: Modules that read what :class:`coordinator.process.children.Child` hands over; named, as this one imports no links.
 WORKER = ("-m", "coordinator.commands.worker")
 WATCH = ("-m", "coordinator.commands.watch")
 MAINTENANCE = ("-m", "coordinator.commands.maintenance")
 
 _GRACE_SECONDS = 10.0
-# A server that lived this long did not die of its start.
-_STEADY_SECONDS = 30.0
-# A spare that cannot be had costs time only when a worker dies.
+# Between attempts to start the spare worker, which is missed only when another worker dies.
 _SPARE_RETRY_SECONDS = 1.0
-_DISK_SECONDS = 1.0
 _MAINTENANCE_SECONDS = 600.0
-# After the start, which has made the partitions.
+# The start itself has made the partitions.
 _MAINTENANCE_DELAY_SECONDS = 30.0
-# At the start only, and a signal ends it: somebody else may be migrating.
+# At the start only, where a signal ends the wait: another process may be migrating the schema.
 _START_PATIENCE = Patience(statement_seconds=60.0, lock_seconds=60.0)
 
 
@@ -69,7 +67,7 @@ class _Worker:
 
 
 class Supervisor:
-    """``run()`` from the start to the end of the service; in the main thread, as signals and children belong to it."""
+    """``run()`` lasts as long as the service; call it in the main thread, to which signals and children belong."""
 
     def __init__(self, settings: Settings, *, worker: Sequence[str] = WORKER) -> None:
         """``worker``: arguments of the interpreter that start a worker."""
@@ -90,12 +88,8 @@ class Supervisor:
         self._watch_pause = Pause()
         self._maintenance: Child | None = None
         self._maintenance_at = time.monotonic() + _MAINTENANCE_DELAY_SECONDS
-        self._embedded: EmbeddedServer | None = None
-        self._embedded_start_at: float | None = None
-        self._embedded_started_at = 0.0
-        self._embedded_pause = Pause()
-        self._disk_low = False
-        self._disk_at = 0.0
+        #: None: the service uses a server that others run
+        self._database: OwnDatabase | None = None
         self._database_url = ""
         self._announced = False
 
@@ -123,14 +117,13 @@ class Supervisor:
         given = self._settings.database_url
         if given is None:
             data_dir = self._settings.data_dir or default_data_dir()
-            self._embedded = EmbeddedServer(
+            server = EmbeddedServer(
                 data_dir,
                 max_connections=2 * connections_needed(self._settings.workers),
                 cancelled=lambda: self._stopping,
             )
-            self._embedded_started_at = time.monotonic()
-            self._database_url = self._embedded.start()
-            _log.info("database started", data_dir=str(data_dir), pid=self._embedded.pid)
+            self._database = OwnDatabase(server, self._settings.limits.disk_free_bytes)
+            self._database_url = self._database.start()
             with self._interruptible():
                 migrations.upgrade(self._database_url)
         else:
@@ -142,6 +135,10 @@ class Supervisor:
         with self._interruptible():
             self._make_partitions()
 
+    @property
+    def _database_runs(self) -> bool:
+        return self._database is None or self._database.runs
+
     def _make_partitions(self) -> None:
         try:
             make_days(self._database_url, _START_PATIENCE)
@@ -150,70 +147,34 @@ class Supervisor:
 
     @contextlib.contextmanager
     def _interruptible(self) -> Iterator[None]:
-        """What waits for the database at the start: a signal ends it."""
+        """Around what waits for the database at the start: a signal ends it with :class:`StartCancelled`."""
         self._preparing = True
         try:
             if self._stopping:
                 raise StartCancelled("told to stop")
             yield
         except Exception:
-            # A connection that is left in the middle of a question has errors of its own.
+            # The signal cut a statement short, and the driver reports that as an error of its own.
             if self._stopping:
                 raise StartCancelled("told to stop") from None
             raise
         finally:
             self._preparing = False
 
-    def _tend_embedded(self, now: float) -> None:
-        server = self._embedded
-        if server is None:
+    def _tend_database(self, now: float) -> None:
+        if self._database is None:
             return
-        if self._embedded_start_at is None:
-            status = server.poll()
-            if status is not None:
-                if now - self._embedded_started_at >= _STEADY_SECONDS:
-                    self._embedded_pause.served()
-                pause = self._embedded_pause.failed()
-                _log.error("database ended", status=status, again_in_seconds=pause)
-                self._embedded_start_at = now + pause
-        elif now >= self._embedded_start_at:
-            self._embedded_started_at = now
-            try:
-                server.start()
-            except StartCancelled:
-                raise
-            except EmbeddedError as error:
-                pause = self._embedded_pause.failed()
-                _log.error("database not started", reason=str(error), again_in_seconds=pause)
-                self._embedded_start_at = time.monotonic() + pause
-            else:
-                _log.info("database started", pid=server.pid)
-                self._embedded_start_at = None
-
-    def _look_at_disk(self, now: float) -> None:
-        """The workers refuse posts before the server has no room left to write its log, and ends."""
-        if self._embedded is None or now < self._disk_at:
-            return
-        self._disk_at = now + _DISK_SECONDS
-        free = self._embedded.free_bytes()
-        low = free < self._settings.limits.disk_free_bytes
-        if low == self._disk_low:
-            return
-        self._disk_low = low
-        if low:
-            _log.error("disk nearly full: posts are refused", free_bytes=free, data_dir=str(self._embedded.data_dir))
-        else:
-            _log.info("disk has room again: posts are taken", free_bytes=free)
-        for worker in self._workers:
-            if worker.child is not None:
-                worker.child.tell(disk_low=low)
+        self._database.tend(now)
+        if self._database.look_at_disk(now):
+            for worker in self._workers:
+                if worker.child is not None:
+                    worker.child.tell(disk_low=self._database.disk_low)
 
     # -- the workers
 
     def _turn(self, places: list[str]) -> None:
         now = time.monotonic()
-        self._tend_embedded(now)
-        self._look_at_disk(now)
+        self._tend_database(now)
         for worker in self._workers:
             self._tend_worker(worker, now)
         if self._stopping:
@@ -227,15 +188,14 @@ class Supervisor:
         self._tend_watch(now)
         self._maintain(now)
         if serving:
-            # Not before: it would take the processor from those that clients wait for.
+            # Not before: its start would slow down the workers that clients wait for.
             self._tend_spare(now)
         times = [worker.start_at for worker in self._workers if worker.child is None]
-        times += [] if self._embedded_start_at is None else [self._embedded_start_at]
-        times += [] if self._embedded is None else [self._disk_at]
+        times += [] if self._database is None else [self._database.next_at]
         times += [self._watch_at] if self._watch is None else []
-        times += [self._maintenance_at] if self._maintenance is None and self._embedded_start_at is None else []
+        times += [self._maintenance_at] if self._maintenance is None and self._database_runs else []
         times += [self._spare_at] if self._spare is None and serving else []
-        # A child's end wakes us.
+        # The end of a child interrupts the select.
         patience = max(0.0, min(times) - time.monotonic()) if times else None
         for key, _ in self._selector.select(patience):
             if isinstance(key.data, Child):
@@ -289,13 +249,13 @@ class Supervisor:
                 _log.info("worker ready", worker=worker.number, pid=child.pid)
 
         child.heard = heard
-        child.tell(number=worker.number, disk_low=self._disk_low)
+        child.tell(number=worker.number, disk_low=self._database is not None and self._database.disk_low)
 
     def _spawn_worker(self) -> Child | None:
         return self._spawn(self._worker_arguments, [each for own in self._sockets for each in own])
 
     def _spawn(self, arguments: Sequence[str], listeners: Sequence[socket.socket] = ()) -> Child | None:
-        """None, and a line in the log: there is no process or no descriptor to be had now."""
+        """None, and a line in the log: the system has no process or no descriptor left."""
         handed = {
             "settings": self._settings.model_dump(mode="json", exclude={"database_url"}),
             "database_url": self._database_url,
@@ -317,7 +277,7 @@ class Supervisor:
             _log.warning("spare worker ended", status=status, again_in_seconds=_SPARE_RETRY_SECONDS)
             self._spare_at = now + _SPARE_RETRY_SECONDS
 
-    # -- children that ask the database: their waiting holds up nothing here
+    # -- children that ask the database, and may wait for it
 
     def _tend_watch(self, now: float) -> None:
         if self._watch is None:
@@ -337,12 +297,12 @@ class Supervisor:
             if self._maintenance.poll() is None:
                 return
             self._maintenance = None
-        if now >= self._maintenance_at and self._embedded_start_at is None:
+        if now >= self._maintenance_at and self._database_runs:
             self._maintenance_at = now + _MAINTENANCE_SECONDS
             self._maintenance = self._spawn(MAINTENANCE)
 
     def _told_by_watch(self, words: Mapping[str, Any]) -> None:
-        """A worker whose instance has ended is mute, however it stands: it would take connections and not answer."""
+        """Kill workers whose instance was given up: they would accept connections and never answer."""
         for pid, start in words.get("ended", ()):
             for worker in self._workers:
                 if worker.child is not None and worker.child.pid == pid and not gone(pid, start):
@@ -350,7 +310,7 @@ class Supervisor:
                     worker.child.send_signal(signal.SIGKILL)
 
     def _stop(self) -> None:
-        """Workers first: what they have in hand needs the database (F5)."""
+        """Workers first: their unfinished work needs the database (F5)."""
         running = [worker.child for worker in self._workers if worker.child is not None]
         if running:
             _log.info("stopping", workers=len(running))
@@ -370,8 +330,8 @@ class Supervisor:
         for own in self._sockets:
             for each in own:
                 each.close()
-        if self._embedded is not None:
-            self._embedded.stop()
+        if self._database is not None:
+            self._database.stop()
         _log.info("stopped", status=self._status)
 
     @contextlib.contextmanager

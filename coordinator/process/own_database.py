@@ -1,0 +1,89 @@
+"""The embedded server as the supervisor keeps it: started again when it ends, its disk watched."""
+
+from __future__ import annotations
+
+import time
+
+import structlog
+
+from coordinator.process.children import Pause
+from store.embedded.errors import EmbeddedError, StartCancelled
+from store.embedded.server import EmbeddedServer
+
+_log: structlog.stdlib.BoundLogger = structlog.get_logger()
+
+# A server that lived this long did not die of its start.
+_STEADY_SECONDS = 30.0
+_DISK_SECONDS = 1.0
+
+
+class OwnDatabase:
+    """``disk_low``: the disk has less room than ``disk_free_bytes``; the workers are to refuse posts before the server
+    has no room left to write its log, and ends.
+    """
+
+    def __init__(self, server: EmbeddedServer, disk_free_bytes: int) -> None:
+        self._server = server
+        self._disk_free_bytes = disk_free_bytes
+        self.disk_low = False
+        self._disk_at = 0.0
+        #: when it is started again; None: it runs
+        self._start_at: float | None = None
+        self._started_at = 0.0
+        self._pause = Pause()
+
+    def start(self) -> str:
+        """The URL of the server; errors as of :meth:`EmbeddedServer.start`."""
+        self._started_at = time.monotonic()
+        url = self._server.start()
+        _log.info("database started", data_dir=str(self._server.data_dir), pid=self._server.pid)
+        return url
+
+    @property
+    def runs(self) -> bool:
+        return self._start_at is None
+
+    @property
+    def next_at(self) -> float:
+        """When it is to be tended again, if nothing happens before."""
+        return self._disk_at if self._start_at is None else min(self._start_at, self._disk_at)
+
+    def tend(self, now: float) -> None:
+        if self._start_at is None:
+            status = self._server.poll()
+            if status is not None:
+                if now - self._started_at >= _STEADY_SECONDS:
+                    self._pause.served()
+                pause = self._pause.failed()
+                _log.error("database ended", status=status, again_in_seconds=pause)
+                self._start_at = now + pause
+        elif now >= self._start_at:
+            try:
+                self.start()
+            except StartCancelled:
+                raise
+            except EmbeddedError as error:
+                pause = self._pause.failed()
+                _log.error("database not started", reason=str(error), again_in_seconds=pause)
+                self._start_at = time.monotonic() + pause
+            else:
+                self._start_at = None
+
+    def look_at_disk(self, now: float) -> bool:
+        """Whether :attr:`disk_low` has changed."""
+        if now < self._disk_at:
+            return False
+        self._disk_at = now + _DISK_SECONDS
+        free = self._server.free_bytes()
+        low = free < self._disk_free_bytes
+        if low == self.disk_low:
+            return False
+        self.disk_low = low
+        if low:
+            _log.error("disk nearly full: posts are refused", free_bytes=free, data_dir=str(self._server.data_dir))
+        else:
+            _log.info("disk has room again: posts are taken", free_bytes=free)
+        return True
+
+    def stop(self) -> None:
+        self._server.stop()

@@ -45,6 +45,11 @@ class Leaving:
         self._sockets[sock.fileno()] = sock, time.monotonic() + LINGER_SECONDS
         self._loop.watch(sock.fileno(), select.EPOLLIN, lambda _: self._read(sock))
 
+    def close(self) -> None:
+        """All of them at once: the loop has ended."""
+        for sock, _ in list(self._sockets.values()):
+            self._close(sock)
+
     def _read(self, sock: socket.socket) -> None:
         try:
             size = sock.recv_into(engine.read_view)

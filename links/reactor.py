@@ -1,21 +1,16 @@
-"""One thread, one epoll: sockets, Proton's engine, the store's descriptors, and deadlines in a heap.
+"""Connections and their sockets, between the loop and Proton's engine.
 
 A turn: read what is readable and drain the engine's events; then deliver, hand what has gathered to the store, and
-write once for each connection that has something to say. Proton's own IO is ``select``, which ends at descriptor
-1,024 and looks at each connection every time; this does neither.
+write once for each connection that has something to say.
 """
 
 from __future__ import annotations
 
-import contextlib
 import select
 import socket
-import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from functools import partial
-from heapq import heappop, heappush
-from itertools import count
 
 import structlog
 
@@ -27,6 +22,8 @@ from links.greeting import Greeting
 from links.in_turn import Attaches
 from links.leaving import Leaving
 from links.link import Link
+from links.loop import Loop
+from links.ticks import Ticks
 
 log = structlog.get_logger(__name__)
 
@@ -34,25 +31,16 @@ _IN = select.EPOLLIN
 _OUT = select.EPOLLOUT
 #: reported whether it is asked for or not
 _GONE = select.EPOLLERR | select.EPOLLHUP
-_MOST_EVENTS = 512
-_LONGEST_WAIT_SECONDS = 1.0
-#: how often a connection whose transport asks for no tick is looked at
-_TICK_SECONDS = 30.0
 
 
-class Reactor:
-    """Implements :class:`store.loop.Loop`. ``end_turn`` is called when a turn's input is read, before output is
-    written.
-    """
+class Reactor(Loop):
+    """``end_turn`` is called when a turn's input is read, before output is written."""
 
     def __init__(self) -> None:
-        self._epoll = select.epoll()
-        self._callbacks: dict[int, Callable[[int], None]] = {}
+        super().__init__()
+        #: by descriptor
         self._connections: dict[int, Connection] = {}
-        self._deadlines: list[tuple[float, int, Callable[[], None]]] = []
-        self._number = count()
         self._listeners: list[socket.socket] = []
-        self._stopping = False
         self.end_turn: Callable[[], bool] = lambda: False
         self.events = engine.collector()
         #: every open link by its pointer in the engine
@@ -60,32 +48,12 @@ class Reactor:
         #: and by container, direction and name, where the container says who it is (P13)
         self.named: dict[tuple[str, bool, str], Link] = {}
         self.by_transport: dict[engine.Pointer, Connection] = {}
-        #: connections that were not opened yet, the oldest first, and when their time is up: all have the same time
-        self._unopened: dict[Connection, float] = {}
-        #: one deadline is theirs: one for each would outlive those that come and go by the thousand
-        self._looks_at_unopened = False
-        #: that have filters to be read
+        #: attaches that have filters to be read
         self.attaches = Attaches(self)
-        self._leaving = Leaving(self)
+        self._ticks = Ticks(self)
+        self.leaving = Leaving(self)
         #: connections that may have something to write
         self.dirty: list[Connection] = []
-
-    # -- the loop that the store sees
-
-    def watch(self, fd: int, events: int, callback: Callable[[int], None]) -> None:
-        self._callbacks[fd] = callback
-        self._epoll.register(fd, events)
-
-    def change(self, fd: int, events: int) -> None:
-        self._epoll.modify(fd, events)
-
-    def forget(self, fd: int) -> None:
-        self._callbacks.pop(fd, None)
-        with contextlib.suppress(OSError):  # closed by its owner already
-            self._epoll.unregister(fd)
-
-    def call_later(self, seconds: float, callback: Callable[[], None]) -> None:
-        heappush(self._deadlines, (time.monotonic() + seconds, next(self._number), callback))
 
     # -- connections
 
@@ -123,65 +91,13 @@ class Reactor:
     def _add(self, connection: Connection) -> None:
         self._connections[connection.fd] = connection
         self.by_transport[connection.transport] = connection
-        self._epoll.register(connection.fd, _IN)
-        self._tick(connection)
-        idle = connection.service.limits.idle_timeout_seconds
-        if not self._looks_at_unopened:
-            self._looks_at_unopened = True
-            self.call_later(idle, self._end_unopened)
-        self._unopened[connection] = time.monotonic() + idle
+        self.watch(connection.fd, _IN, partial(self._serve, connection))
+        self._ticks.begin(connection)
         self.drain_events()
         connection.mark()
-
-    def _tick(self, connection: Connection) -> None:
-        if not connection.open:
-            return
-        now = time.monotonic()
-        if connection.output.is_stuck(connection.service.limits.idle_timeout_seconds):
-            log.info(
-                "connection closed: its peer reads nothing", peer=connection.peer, unread=len(connection.output.unread)
-            )
-            self.close(connection)
-            return
-        if connection.paused and not connection.must_pause:  # nothing that it was paused for has said so
-            self.call_later(0, connection.resume)
-        deadline = engine.transport_tick(connection.transport, int(now * 1000))
-        self.drain_events()
-        connection.mark()
-        wait = max(deadline / 1000 - now, 0.01) if deadline else _TICK_SECONDS
-        if connection.output.unread:
-            wait = min(wait, connection.service.limits.idle_timeout_seconds)
-        self._tick_in(min(wait, _TICK_SECONDS), connection)
-
-    def _tick_in(self, seconds: float, connection: Connection) -> None:
-        """One tick is due at a time. By number: the descriptor may be another's by then, and a closed connection is
-        not kept for its tick.
-        """
-        connection.ticks += 1
-        self.call_later(seconds, partial(self._tick_again, connection.fd, connection.number, connection.ticks))
-
-    def _tick_again(self, fd: int, number: int, ticks: int) -> None:
-        connection = self._connections.get(fd)
-        if connection is not None and connection.number == number and connection.ticks == ticks:
-            self._tick(connection)
 
     def opened(self, connection: Connection) -> None:
-        """The idle times of both sides are known from here on (P4); until now the engine asked for no tick."""
-        self._unopened.pop(connection, None)
-        self._tick_in(0, connection)
-
-    def _end_unopened(self) -> None:
-        """A peer that connects and says nothing holds no place for ever (P4)."""
-        now = time.monotonic()
-        while self._unopened:
-            connection, deadline = next(iter(self._unopened.items()))
-            if deadline > now:
-                self.call_later(deadline - now, self._end_unopened)
-                return
-            del self._unopened[connection]
-            log.info("connection closed: it was not opened in time", peer=connection.peer)
-            self._call(partial(self.close, connection))
-        self._looks_at_unopened = False
+        self._ticks.opened(connection)
 
     def close(self, connection: Connection) -> None:
         """The socket is done with, for whatever reason. The descriptor may be another connection's right after."""
@@ -195,10 +111,9 @@ class Reactor:
         connection.open = False
         self._connections.pop(connection.fd, None)
         self.by_transport.pop(connection.transport, None)
-        self._unopened.pop(connection, None)
-        with suppress(OSError):
-            self._epoll.unregister(connection.fd)
-        self._leaving.take(connection.socket)
+        self._ticks.forget(connection)
+        self.forget(connection.fd)
+        self.leaving.take(connection.socket)
         try:
             connection.lost()
         finally:
@@ -315,13 +230,13 @@ class Reactor:
             self._read(connection)
 
     def watch_socket(self, connection: Connection) -> None:
-        self._epoll.modify(connection.fd, (not connection.paused and _IN) | (connection.output.writing and _OUT))
+        self.change(connection.fd, (not connection.paused and _IN) | (connection.output.writing and _OUT))
 
     def _read(self, connection: Connection) -> None:
         if connection.must_pause:
             self._pause(connection)
             if connection.output.too_much_unread:  # goes on when enough is read, or ends
-                self._tick_in(connection.service.limits.idle_timeout_seconds, connection)
+                self._ticks.tick_in(connection.service.limits.idle_timeout_seconds, connection)
             return
         greeting = connection.greeting
         try:
@@ -421,45 +336,13 @@ class Reactor:
                     except Exception:  # noqa: BLE001 - whatever it is, it is this connection's
                         self.contain(connection)
 
-    # -- running
+    # -- turns
 
-    def stop(self) -> None:
-        self._stopping = True
-
-    def _call(self, callback: Callable[..., object], *arguments: object) -> None:
-        """What goes wrong in it costs the connection it belongs to."""
-        try:
-            callback(*arguments)
-        except Exception:  # noqa: BLE001 - whatever it is, it is the callback's
-            self.contain(callback)
-
-    def run(self) -> None:
-        poll = self._epoll.poll
-        deadlines = self._deadlines
-        while not self._stopping:
-            now = time.monotonic()
-            while deadlines and deadlines[0][0] <= now:
-                self._call(heappop(deadlines)[2])
-            wait = _LONGEST_WAIT_SECONDS
-            if deadlines:
-                wait = min(wait, max(0.0, deadlines[0][0] - now))
-            if self.dirty:
-                wait = 0.0
-            for fd, events in poll(wait, _MOST_EVENTS):
-                connection = self._connections.get(fd)
-                if connection is not None:
-                    try:
-                        self._serve(connection, events)
-                    except Exception:  # noqa: BLE001 - whatever it is, it is this connection's
-                        self.contain(connection)
-                    continue
-                callback = self._callbacks.get(fd)
-                if callback is not None:
-                    self._call(callback, events)
-            self._gather()
+    def finish_turn(self) -> None:
+        self._gather()
+        self._flush()
+        while self._gather():  # writing made room for more deliveries
             self._flush()
-            while self._gather():  # writing made room for more deliveries
-                self._flush()
 
     def _serve(self, connection: Connection, events: int) -> None:
         if events & _GONE and connection.paused:

@@ -80,6 +80,7 @@ def main(
     Starving(reactor, service)
     _say_ready(reactor, service, supervising)
     reactor.run()
+    reactor.leaving.close()
     service.close()
     if status != STATUS_FENCED:
         _end(database_url, registration.instance_id)

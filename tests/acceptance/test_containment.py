@@ -23,6 +23,7 @@ from coordinator.settings import Settings
 from coordinator.settlements import Settlement
 from coordinator.transactions import Transaction
 from links.connection import Connection
+from links.output import Output
 from links.reactor import Reactor
 from store import recovery
 from store.tables import SCHEMA
@@ -61,6 +62,7 @@ def service_and_port(
         thread.join()
         for connection in list(reactor.connections):
             reactor.close(connection)
+        reactor.leaving.close()
         service.close()
         listener.close()
 
@@ -262,3 +264,11 @@ def test_of_peers_that_say_nothing_one_cannot_be_closed(
     for each in silent:
         assert each.recv(1) == b""
         each.close()
+
+
+@pytest.mark.rule("P14")
+def test_a_tick_that_fails(port: int, neighbour: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    fails_for(monkeypatch, Output, "is_stuck", lambda output, _seconds: output._connection.container == "victim")
+    with pytest.raises(Lost):
+        Client(port, "victim").until(lambda: False)
+    served(neighbour)

@@ -32,7 +32,6 @@ LONG_FILES = frozenset(
         "coordinator/group/queues.py",
         "coordinator/transactions.py",
         "links/connection.py",
-        "links/reactor.py",
         "store/queries.py",
     }
 )

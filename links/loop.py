@@ -1,0 +1,83 @@
+"""One thread, one epoll: descriptors that are watched, and deadlines in a heap.
+
+Proton's own IO is ``select``, which ends at descriptor 1,024 and looks at each connection in each turn.
+"""
+
+from __future__ import annotations
+
+import select
+import time
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from heapq import heappop, heappush
+from itertools import count
+
+_MOST_EVENTS = 512
+_LONGEST_WAIT_SECONDS = 1.0
+
+
+class Loop:
+    """Implements :class:`store.loop.Loop`. A turn: deadlines that are due, descriptors that are ready, its end."""
+
+    #: what has something to write when the turn ends; where there is any, the loop does not wait
+    dirty: Collection[object] = ()
+
+    def __init__(self) -> None:
+        self._epoll = select.epoll()
+        self._callbacks: dict[int, Callable[[int], object]] = {}
+        self._deadlines: list[tuple[float, int, Callable[[], None]]] = []
+        self._number = count()
+        self._stopping = False
+
+    def watch(self, fd: int, events: int, callback: Callable[[int], object]) -> None:
+        self._callbacks[fd] = callback
+        self._epoll.register(fd, events)
+
+    def change(self, fd: int, events: int) -> None:
+        self._epoll.modify(fd, events)
+
+    def forget(self, fd: int) -> None:
+        self._callbacks.pop(fd, None)
+        with suppress(OSError):  # closed by its owner already
+            self._epoll.unregister(fd)
+
+    def call_later(self, seconds: float, callback: Callable[[], None]) -> None:
+        heappush(self._deadlines, (time.monotonic() + seconds, next(self._number), callback))
+
+    def call(self, callback: Callable[..., object], *arguments: object) -> None:
+        """An exception in it is contained."""
+        try:
+            callback(*arguments)
+        except Exception:  # noqa: BLE001 - a defect of the callback
+            self.contain(callback)
+
+    def contain(self, what: object) -> None:
+        raise NotImplementedError
+
+    def finish_turn(self) -> None:
+        """Called when all descriptors that were ready have been served."""
+        raise NotImplementedError
+
+    def stop(self) -> None:
+        self._stopping = True
+
+    def run(self) -> None:
+        poll = self._epoll.poll
+        deadlines, callbacks = self._deadlines, self._callbacks
+        while not self._stopping:
+            now = time.monotonic()
+            while deadlines and deadlines[0][0] <= now:
+                self.call(heappop(deadlines)[2])
+            wait = _LONGEST_WAIT_SECONDS
+            if deadlines:
+                wait = min(wait, max(0.0, deadlines[0][0] - now))
+            if self.dirty:
+                wait = 0.0
+            for fd, events in poll(wait, _MOST_EVENTS):
+                callback = callbacks.get(fd)
+                if callback is not None:
+                    try:
+                        callback(events)
+                    except Exception:  # noqa: BLE001 - a defect of the callback
+                        self.contain(callback)
+            self.finish_turn()

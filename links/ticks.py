@@ -1,0 +1,106 @@
+"""The clock of connections: ticks of the engine, which keep the idle times, and the time to open (P4)."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+
+import structlog
+
+from links import engine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from links.connection import Connection
+
+log = structlog.get_logger(__name__)
+
+#: between ticks of a connection whose transport asks for none
+_TICK_SECONDS = 30.0
+
+
+class Reactor(Protocol):
+    """What the clock calls."""
+
+    def call_later(self, seconds: float, callback: Callable[[], None]) -> None: ...
+
+    def call(self, callback: Callable[..., object]) -> None: ...
+
+    def drain_events(self) -> None: ...
+
+    def close(self, connection: Connection) -> None: ...
+
+
+class Ticks:
+    def __init__(self, reactor: Reactor) -> None:
+        self._reactor = reactor
+        #: by number
+        self._connections: dict[int, Connection] = {}
+        #: connections that were not opened yet, the oldest first, and when their time is up: all have the same time
+        self._unopened: dict[Connection, float] = {}
+        #: all share one deadline: one for each would outlive those that come and go by the thousand
+        self._looks_at_unopened = False
+
+    def begin(self, connection: Connection) -> None:
+        self._connections[connection.number] = connection
+        self._tick(connection)
+        idle = connection.service.limits.idle_timeout_seconds
+        if not self._looks_at_unopened:
+            self._looks_at_unopened = True
+            self._reactor.call_later(idle, self._end_unopened)
+        self._unopened[connection] = time.monotonic() + idle
+
+    def opened(self, connection: Connection) -> None:
+        """The idle times of both sides are known from here on (P4); until now the engine asked for no tick."""
+        self._unopened.pop(connection, None)
+        self.tick_in(0, connection)
+
+    def forget(self, connection: Connection) -> None:
+        self._connections.pop(connection.number, None)
+        self._unopened.pop(connection, None)
+
+    def tick_in(self, seconds: float, connection: Connection) -> None:
+        """One tick is due at a time. By number: a closed connection is not kept for its tick."""
+        connection.ticks += 1
+        self._reactor.call_later(seconds, partial(self._tick_again, connection.number, connection.ticks))
+
+    def _tick_again(self, number: int, ticks: int) -> None:
+        connection = self._connections.get(number)
+        if connection is not None and connection.ticks == ticks:
+            self._reactor.call(partial(self._tick, connection))
+
+    def _tick(self, connection: Connection) -> None:
+        if not connection.open:
+            return
+        now = time.monotonic()
+        idle = connection.service.limits.idle_timeout_seconds
+        if connection.output.is_stuck(idle):
+            log.info(
+                "connection closed: its peer reads nothing", peer=connection.peer, unread=len(connection.output.unread)
+            )
+            self._reactor.close(connection)
+            return
+        if connection.paused and not connection.must_pause:  # nothing that it was paused for has said so
+            self._reactor.call_later(0, connection.resume)
+        deadline = engine.transport_tick(connection.transport, int(now * 1000))
+        self._reactor.drain_events()
+        connection.mark()
+        wait = max(deadline / 1000 - now, 0.01) if deadline else _TICK_SECONDS
+        if connection.output.unread:
+            wait = min(wait, idle)
+        self.tick_in(min(wait, _TICK_SECONDS), connection)
+
+    def _end_unopened(self) -> None:
+        """A peer that connects and says nothing holds no place for ever (P4)."""
+        now = time.monotonic()
+        while self._unopened:
+            connection, deadline = next(iter(self._unopened.items()))
+            if deadline > now:
+                self._reactor.call_later(deadline - now, self._end_unopened)
+                return
+            del self._unopened[connection]
+            log.info("connection closed: it was not opened in time", peer=connection.peer)
+            self._reactor.call(partial(self._reactor.close, connection))
+        self._looks_at_unopened = False

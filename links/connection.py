@@ -1,9 +1,8 @@
-"""One client's connection: opening, sessions, attaching and detaching of links, and its end. The rare events."""
+"""One client's connection: its opening, what stops it for a while, and its end. The rare events."""
 
 from __future__ import annotations
 
 import socket as sockets
-from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Protocol
 
@@ -11,40 +10,23 @@ import structlog
 from proton import symbol
 
 from coordinator.errors import Condition, Refusal
-from links import container, engine, filters
-from links.consuming import Consuming
-from links.control_link import ControlLink
+from links import container, endpoints, engine
 from links.dispositions import Dispositions
+from links.endpoints import LITTLE_ROOM, Endpoints
 from links.greeting import Greeting
-from links.link import Attaching, Link, Refused, refuse_attach
-from links.outgoing import Outgoing
 from links.output import Output
 from links.parked import Parked
-from links.posting import Posting, attach_target
 from links.sole import Sole, policy
-from links.source import attach_source
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from coordinator.address.directory import Address
     from coordinator.service import Service
-    from links.in_turn import Attaches
     from links.link import Sending
 
 log = structlog.get_logger(__name__)
 
 _numbers = count(1)
-
-#: octets taken at once of a peer that has not greeted yet, or has just attached links, which cost far more than as many
-#: octets of a message
-_LITTLE_ROOM = 4096
-
-#: octets of an attach that is refused
-MOST_FRAME_BESIDES_NAME = 100
-
-#: of a connection: each has a buffer in the engine
-MOST_INCOMPLETE = 64
 
 #: a batch's flush may take as long: what is below, we may break ourselves
 SHORTEST_IDLE_MS = 100
@@ -53,16 +35,12 @@ _SESSION_EVENTS = (engine.SESSION_REMOTE_OPEN, engine.SESSION_REMOTE_CLOSE)
 _LINK_EVENTS = (engine.LINK_REMOTE_OPEN, engine.LINK_REMOTE_CLOSE, engine.LINK_REMOTE_DETACH)
 
 
-class Reactor(Protocol):
+class Reactor(endpoints.Reactor, Protocol):
     """What drives a connection, and knows all of them."""
 
     events: engine.Pointer
-    attaches: Attaches
     #: connections that may have something to write
     dirty: list[Connection]
-    #: every open link by its pointer in the engine, and by container, direction and name (P13)
-    links: dict[engine.Pointer, Link]
-    named: dict[tuple[str, bool, str], Link]
 
     @property
     def connections(self) -> Collection[Connection]: ...
@@ -85,13 +63,12 @@ class Connection:
         "container",
         "dirty",
         "dispositions",
-        "dynamic",
+        "endpoints",
         "fd",
         "greeting",
         "held_back",
         "idle_timeout_ms",
         "incomplete",
-        "links",
         "number",
         "open",
         "opened",
@@ -132,7 +109,7 @@ class Connection:
         )
         self.open = True
         #: octets that the next turn takes at once
-        self.read_room = _LITTLE_ROOM
+        self.read_room = LITTLE_ROOM
         #: until the first octets have said what follows
         self.greeting: Greeting | None = Greeting()
         self.dispositions = Dispositions()
@@ -154,16 +131,14 @@ class Connection:
         self.output = Output(self)
         #: nothing is read from it for now
         self.paused = False
-        self.links: dict[engine.Pointer, Link] = {}
-        self.sessions: dict[engine.Pointer, dict[engine.Pointer, Link]] = {}
+        self.endpoints = Endpoints(self)
+        self.sessions: Collection[engine.Pointer] = self.endpoints.sessions
         #: consumers that stopped because the connection had enough to write
         self.starved: list[Sending] = []
         #: and those that stopped because too much is not settled
         self.held_back: dict[Sending, None] = {}
         #: a piece of a large message is being read for it
         self.asking = False
-        #: dynamic addresses that live as long as this connection (the link that made them is known by its pointer)
-        self.dynamic: dict[engine.Pointer, Address] = {}
 
     def __str__(self) -> str:
         """As an operator knows it: who, and from where."""
@@ -245,19 +220,8 @@ class Connection:
             return
         if self._early is not None:
             self._early.append((kind, pointer))
-        elif kind == engine.SESSION_REMOTE_OPEN:
-            # we begin none: the peer's begin answers one of its own, on another channel, be it open or just ended
-            if not engine.session_state(pointer) & engine.LOCAL_UNINIT:
-                self.force_close(Condition.NOT_ALLOWED, "a begin with a remote-channel that answers no begin of ours")
-                return
-            self.sessions[pointer] = {}
-            engine.session_open(pointer)
-        elif kind == engine.SESSION_REMOTE_CLOSE:
-            self._on_end(pointer)
-        elif kind == engine.LINK_REMOTE_OPEN:
-            self._on_attach(pointer)
         else:
-            self._on_detach(pointer, closed=kind == engine.LINK_REMOTE_CLOSE)
+            self.endpoints.on_event(kind, pointer)
 
     def _on_open(self) -> None:
         if self.opened:
@@ -330,159 +294,11 @@ class Connection:
             self.pointer, f"coordinator-{self.service.store_id}", container.symbols(offered), properties
         )
 
-    def _on_attach(self, pointer: engine.Pointer) -> None:
-        self.read_room = _LITTLE_ROOM
-        if not engine.link_is_named(pointer):
-            self.force_close(Condition.DECODE_ERROR, "an attach without a name (part 2, section 2.7.3)")
-            return
-        most = engine.transport_remote_max_frame(self.transport)
-        if len(engine.link_name(pointer).encode()) > most - MOST_FRAME_BESIDES_NAME > 0:
-            self.force_close(
-                Condition.FRAME_SIZE_TOO_SMALL, f"a link's name is too long to be answered in a frame of {most} bytes"
-            )
-            return
-        try:
-            if 0 < most < engine.attach_size(pointer):
-                raise Refusal(
-                    Condition.FRAME_SIZE_TOO_SMALL, f"the attach cannot be answered in a frame of {most} bytes"
-                )
-            if not self._within_handles(pointer):
-                return
-            self.parked.take_attach()
-            if not engine.link_is_receiver(pointer):
-                if filters.any_asked(engine.link_remote_source(pointer)):
-                    self.reactor.attaches.take(self, pointer)
-                else:
-                    attach_source(self, pointer)
-            elif engine.terminus_get_type(engine.link_remote_target(pointer)) == engine.COORDINATOR:
-                self.attached(ControlLink(self, pointer))
-            else:
-                attach_target(self, pointer)
-        except Refusal as refusal:
-            refuse_attach(self, pointer, refusal)
-
-    def attach_source(self, pointer: engine.Pointer) -> None:
-        """Of a source with filters, when it is its turn."""
-        self._drop(pointer)
-        try:
-            attach_source(self, pointer)
-        except Refusal as refusal:
-            refuse_attach(self, pointer, refusal)
-
-    def _within_handles(self, pointer: engine.Pointer) -> bool:
-        """Proton 0.40 cannot say a ``handle-max`` in the begin, so that links beyond it are refused one by one."""
-        limits = self.service.limits
-        most, most_of_all = limits.handle_max + 1, limits.links_per_connection
-        links = len(self.sessions[engine.link_session(pointer)])
-        if links >= 2 * most or len(self.links) >= 2 * most_of_all:
-            self.force_close(Condition.RESOURCE_LIMIT_EXCEEDED, "too many links that were refused are not detached")
-            return False
-        if len(self.links) >= most_of_all:
-            raise Refusal(
-                Condition.RESOURCE_LIMIT_EXCEEDED,
-                f"a connection has at most {most_of_all} links (limits.links_per_connection)",
-            )
-        if links >= most:
-            raise Refusal(Condition.RESOURCE_LIMIT_EXCEEDED, f"a session has at most {most} links (limits.handle_max)")
-        return True
-
-    def attached(self, link: Link) -> None:
-        if self.container:
-            self._steal(link)
-        self.links[link.pointer] = link
-        self.sessions[link.session][link.pointer] = link
-        self.reactor.links[link.pointer] = link
-        self.mark()
-
-    def _steal(self, link: Link) -> None:
-        """P13: a client that attaches a link again, on another connection or session, takes it with it."""
-        named = self.reactor.named
-        before = named.get(link.identity)
-        if before is not None and (before.connection is not self or before.pointer != link.pointer):
-            before.refuse(Refusal(Condition.STOLEN, f"the link was attached again, from {self.peer}"))
-        named[link.identity] = link
-
-    def _on_detach(self, pointer: engine.Pointer, *, closed: bool) -> None:
-        leaving = self.links.get(pointer)
-        if isinstance(leaving, Posting) and leaving.busy:
-            leaving.when_answered(partial(self._on_detach, pointer, closed=closed))
-            return
-        link = self._drop(pointer)
-        if link is not None:
-            link.lost()
-            if closed and isinstance(link, Consuming) and link.subscription:
-                link.end_subscription()
-        # In kind: a close in answer to a mere detach would oblige the peer to attach again and close (part 2, section
-        # 2.6.6). But a control link is over, and cannot be resumed (T3).
-        if closed or isinstance(link, ControlLink):
-            engine.link_close(pointer)
-        else:
-            engine.link_detach(pointer)
-        engine.link_free(pointer)
-        self._forget_dynamic(pointer)
-        self.mark()
-
-    def detach(self, link: Link) -> None:
-        """Close a link from our side; its condition is set already."""
-        if self._drop(link.pointer) is not None:
-            link.lost()
-        engine.link_close(link.pointer)
-        self.refused(link.pointer)
-
-    def refused(self, pointer: engine.Pointer) -> None:
-        """We have closed a link; it keeps its handle until the peer has closed it."""
-        link = Refused(self, pointer)
-        self.links[pointer] = self.reactor.links[pointer] = self.sessions[link.session][pointer] = link
-        self.mark()
-        if self.incomplete > MOST_INCOMPLETE and not self.closing:
-            text = f"more than {MOST_INCOMPLETE} links that were refused have deliveries which are not complete"
-            self.force_close(Condition.RESOURCE_LIMIT_EXCEEDED, text)
-
-    def refuse_attach(self, attaching: Attaching, refusal: Refusal) -> None:
-        self._drop(attaching.pointer)
-        refuse_attach(self, attaching.pointer, refusal)
-
-    def _drop(self, pointer: engine.Pointer) -> Link | None:
-        self.reactor.links.pop(pointer, None)
-        link = self.links.pop(pointer, None)
-        if link is not None:
-            link.open = False
-            self.sessions[link.session].pop(pointer)
-            if self.reactor.named.get(link.identity) is link:
-                del self.reactor.named[link.identity]
-        return link
-
-    def _on_end(self, session: engine.Pointer) -> None:
-        for link in list(self.sessions[session].values()):
-            self._drop(link.pointer)
-            link.lost()
-            self._forget_dynamic(link.pointer)
-        del self.sessions[session]
-        engine.session_close(session)
-        engine.session_free(session)
-        self.mark()
-
-    def _forget_dynamic(self, pointer: engine.Pointer) -> None:
-        address = self.dynamic.pop(pointer, None)
-        if address is not None:
-            self.service.directory.remove_dynamic(address)
-
     # -- the end
 
     def lost(self) -> None:
-        """Everything the connection held is let go: consumers first, so that what they held comes back in order."""
-        links = list(self.links.values())
-        for link in links:
-            self._drop(link.pointer)
-        links.sort(key=lambda link: not isinstance(link, Outgoing))
-        for link in links:
-            try:
-                link.lost()
-            except Exception:  # the others let go all the same
-                log.exception("internal error", what=type(link).__name__, peer=self.peer)
-        for address in self.dynamic.values():
-            self.service.directory.remove_dynamic(address)
-        self.dynamic.clear()
+        """Let go of everything that the connection holds."""
+        self.endpoints.lost()
         self.starved.clear()
         self.held_back.clear()
         self.service.hold_back_no_more(self.go_on_held_back)

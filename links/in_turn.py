@@ -45,11 +45,11 @@ class Attaches:
             self._share.renew()
             self._loop.call_later(0, self._next_turn)
         if not self._waiting and not self._share.used_up:
-            connection.attach_source(pointer)
+            connection.endpoints.attach_source(pointer)
             return
         waiting = InTurn(connection, pointer, self)
         self._waiting.setdefault(connection, {})[waiting] = None
-        connection.attached(waiting)
+        connection.endpoints.attached(waiting)
 
     def forget(self, link: InTurn) -> None:
         """Its client has detached it."""
@@ -67,7 +67,7 @@ class Attaches:
             if waiting:  # the others first
                 self._waiting[connection] = self._waiting.pop(connection)
             try:
-                connection.attach_source(link.pointer)
+                connection.endpoints.attach_source(link.pointer)
             except Exception:  # noqa: BLE001 - whatever it is, it is this connection's
                 self._loop.contain(link)
         self._counting = bool(self._waiting)

@@ -40,21 +40,12 @@ class Carrier(Protocol):
     held_back: dict[Sending, None]
     #: a piece of a large message is being read for it
     asking: bool
-    #: dynamic addresses that live as long as it, by the link that made them
-    dynamic: dict[engine.Pointer, Address]
+
+    @property
+    def endpoints(self) -> Endpoints: ...
 
     def mark(self) -> None:
         """It may have something to write."""
-
-    def attached(self, link: Link) -> None: ...
-
-    def attach_source(self, pointer: engine.Pointer) -> None: ...
-
-    def detach(self, link: Link) -> None: ...
-
-    def refused(self, pointer: engine.Pointer) -> None: ...
-
-    def refuse_attach(self, attaching: Attaching, refusal: Refusal) -> None: ...
 
     def force_close(self, condition: Condition, description: str) -> None: ...
 
@@ -64,6 +55,27 @@ class Carrier(Protocol):
 
     @property
     def must_pause(self) -> bool: ...
+
+
+class Endpoints(Protocol):
+    """The links of a connection, as each of them sees it."""
+
+    #: dynamic addresses, which live as long as the connection, by the link that made them
+    dynamic: dict[engine.Pointer, Address]
+
+    def attached(self, link: Link) -> None:
+        """It replaces the link with the same pointer, such as the one that waited for the store."""
+
+    def attach_source(self, pointer: engine.Pointer) -> None:
+        """Answer an attach with filters that has waited for its turn."""
+
+    def detach(self, link: Link) -> None:
+        """Close a link from our side; its condition is set already."""
+
+    def refused(self, pointer: engine.Pointer) -> None:
+        """We have closed a link; it keeps its handle until the peer has closed it."""
+
+    def refuse_attach(self, attaching: Attaching, refusal: Refusal) -> None: ...
 
 
 class Sending(Protocol):
@@ -112,7 +124,7 @@ class Link:
             description=refusal.description,
         )
         engine.set_condition(engine.link_condition(self.pointer), refusal.condition, refusal.description)
-        self.connection.detach(self)
+        self.connection.endpoints.detach(self)
 
 
 class Attaching(Link):
@@ -121,7 +133,7 @@ class Attaching(Link):
     __slots__ = ()
 
     def on_delivery(self, delivery: engine.Pointer) -> None:
-        self.connection.refuse_attach(
+        self.connection.endpoints.refuse_attach(
             self, Refusal(Condition.TRANSFER_LIMIT_EXCEEDED, "a transfer before there was credit")
         )
 
@@ -197,4 +209,4 @@ def refuse_attach(connection: Carrier, pointer: engine.Pointer, refusal: Refusal
     engine.link_open(pointer)
     engine.set_condition(engine.link_condition(pointer), refusal.condition, refusal.description)
     engine.link_close(pointer)
-    connection.refused(pointer)
+    connection.endpoints.refused(pointer)

@@ -44,23 +44,23 @@ def attach_target(connection: Carrier, pointer: engine.Pointer) -> None:
 
     dynamic = bool(engine.terminus_is_dynamic(target))
     attaching = Attaching(connection, pointer)
-    connection.attached(attaching)
+    connection.endpoints.attached(attaching)
 
     def found(address: Address | Refusal) -> None:
         if not attaching.open:
             if dynamic and isinstance(address, Address):
                 service.directory.remove_dynamic(address)
         elif isinstance(address, Refusal):
-            connection.refuse_attach(attaching, address)
+            connection.endpoints.refuse_attach(attaching, address)
         else:
             if dynamic:
-                connection.dynamic[pointer] = address
-            connection.attached(Posting(connection, pointer, address, continues))
+                connection.endpoints.dynamic[pointer] = address
+            connection.endpoints.attached(Posting(connection, pointer, address, continues))
 
     if dynamic:
         connection.parked.ask(attaching, partial(service.directory.make_dynamic, topic=topic), found)
     elif name is None:
-        connection.attached(Posting(connection, pointer, None, continues))
+        connection.endpoints.attached(Posting(connection, pointer, None, continues))
     else:
         connection.parked.ask(attaching, partial(service.directory.resolve, name, topic=topic), found)
 

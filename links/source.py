@@ -72,7 +72,7 @@ class _Wanted:
 
     def look_up(self) -> None:
         directory = self._service.directory
-        self.connection.attached(self._attaching)
+        self.connection.endpoints.attached(self._attaching)
         if self._dynamic:
             self._ask(partial(directory.make_dynamic, topic=self._topic), self._found)
         elif self._name is None:
@@ -86,7 +86,7 @@ class _Wanted:
         self.connection.parked.ask(self._attaching, question, answered)
 
     def _refuse(self, refusal: Refusal) -> None:
-        self.connection.refuse_attach(self._attaching, refusal)
+        self.connection.endpoints.refuse_attach(self._attaching, refusal)
 
     def _find_subscription(self, names: list[str]) -> None:
         """A null source names an existing subscription, which the client wants to end: the first of ``names`` there
@@ -115,7 +115,7 @@ class _Wanted:
             self._refuse(address)
         else:
             if self._dynamic:
-                self.connection.dynamic[self._pointer] = address
+                self.connection.endpoints.dynamic[self._pointer] = address
             if self._group_name is None and address.queue is not None:
                 self._attach(address, address.queue, None)
             else:
@@ -147,16 +147,16 @@ class _Wanted:
     def _attach(self, address: Address, queue: Queue, group: Group | None) -> None:
         connection, pointer, asked = self.connection, self._pointer, self._filters
         if self._browse and not address.topic:
-            connection.attached(Browsing(connection, pointer, address, queue, asked.without_no_local()))
+            connection.endpoints.attached(Browsing(connection, pointer, address, queue, asked.without_no_local()))
         elif group is not None and address.topic and self._group_name is None:
             known = asked if not self._shared else asked.without_no_local()
             if any(isinstance(other, Subscribing) and other.selects != known.text for other in queue.consumers):
                 self._refuse(Refusal(Condition.NOT_ALLOWED, "the subscription is shared with another selector"))
             else:
-                connection.attached(Subscribing(connection, pointer, address, queue, group, known))
+                connection.endpoints.attached(Subscribing(connection, pointer, address, queue, group, known))
         elif address.fifo and asked.selector is not None:
             text = f"the address {address.name!r} is of kind fifo, whose consumers take what comes: no selector"
             self._refuse(Refusal(Condition.NOT_IMPLEMENTED, text))
         else:
             kind = Consuming if asked.selector is None else Choosing
-            connection.attached(kind(connection, pointer, address, queue, group, asked.without_no_local()))
+            connection.endpoints.attached(kind(connection, pointer, address, queue, group, asked.without_no_local()))

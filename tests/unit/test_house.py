@@ -31,7 +31,6 @@ LONG_FILES = frozenset(
         "coordinator/group/fifo.py",
         "coordinator/group/queues.py",
         "coordinator/transactions.py",
-        "links/connection.py",
         "store/queries.py",
     }
 )

@@ -1,0 +1,240 @@
+"""The sessions and links of one connection: begun and ended, attached and detached, by either side."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+
+import structlog
+
+from coordinator.errors import Condition, Refusal
+from links import engine, filters
+from links.consuming import Consuming
+from links.control_link import ControlLink
+from links.link import Attaching, Carrier, Link, Refused, refuse_attach
+from links.outgoing import Outgoing
+from links.posting import Posting, attach_target
+from links.source import attach_source
+
+if TYPE_CHECKING:
+    from coordinator.address.directory import Address
+    from links.in_turn import Attaches
+
+log = structlog.get_logger(__name__)
+
+#: octets read at once from a peer that has not greeted yet, or has just attached links: an attach costs far more than a
+#: message of the same size
+LITTLE_ROOM = 4096
+
+#: octets of the answer to an attach that is refused, without the link's name
+MOST_FRAME_BESIDES_NAME = 100
+
+#: refused links of a connection with a delivery that is not complete: the engine keeps a buffer for each
+MOST_INCOMPLETE = 64
+
+
+class Reactor(Protocol):
+    """What knows the links of all connections."""
+
+    attaches: Attaches
+    #: every open link by its pointer in the engine, and by container, direction and name (P13)
+    links: dict[engine.Pointer, Link]
+    named: dict[tuple[str, bool, str], Link]
+
+
+class Owner(Carrier, Protocol):
+    """The connection whose sessions and links these are."""
+
+    transport: engine.Pointer
+    closing: bool
+    #: octets that the next turn reads at once
+    read_room: int
+
+    @property
+    def reactor(self) -> Reactor: ...
+
+
+class Endpoints:
+    __slots__ = ("connection", "dynamic", "links", "sessions")
+
+    def __init__(self, connection: Owner) -> None:
+        self.connection = connection
+        self.links: dict[engine.Pointer, Link] = {}
+        #: the links of each
+        self.sessions: dict[engine.Pointer, dict[engine.Pointer, Link]] = {}
+        #: dynamic addresses, which live as long as the connection, by the link that made them
+        self.dynamic: dict[engine.Pointer, Address] = {}
+
+    def on_event(self, kind: int, pointer: engine.Pointer) -> None:
+        """``pointer``: of the session or link that the peer has opened or closed."""
+        if kind == engine.SESSION_REMOTE_OPEN:
+            self._on_begin(pointer)
+        elif kind == engine.SESSION_REMOTE_CLOSE:
+            self._on_end(pointer)
+        elif kind == engine.LINK_REMOTE_OPEN:
+            self._on_attach(pointer)
+        else:
+            self._on_detach(pointer, closed=kind == engine.LINK_REMOTE_CLOSE)
+
+    def _on_begin(self, session: engine.Pointer) -> None:
+        # the begin answers a session that the peer began itself, on another channel: this service begins none
+        if not engine.session_state(session) & engine.LOCAL_UNINIT:
+            text = "a begin with a remote-channel that answers no begin of ours"
+            self.connection.force_close(Condition.NOT_ALLOWED, text)
+            return
+        self.sessions[session] = {}
+        engine.session_open(session)
+
+    def _on_attach(self, pointer: engine.Pointer) -> None:
+        self.connection.read_room = LITTLE_ROOM
+        if not engine.link_is_named(pointer):
+            self.connection.force_close(Condition.DECODE_ERROR, "an attach without a name (part 2, section 2.7.3)")
+            return
+        most = engine.transport_remote_max_frame(self.connection.transport)
+        if len(engine.link_name(pointer).encode()) > most - MOST_FRAME_BESIDES_NAME > 0:
+            self.connection.force_close(
+                Condition.FRAME_SIZE_TOO_SMALL, f"a link's name is too long to be answered in a frame of {most} bytes"
+            )
+            return
+        try:
+            if 0 < most < engine.attach_size(pointer):
+                raise Refusal(
+                    Condition.FRAME_SIZE_TOO_SMALL, f"the attach cannot be answered in a frame of {most} bytes"
+                )
+            if not self._within_handles(pointer):
+                return
+            self.connection.parked.take_attach()
+            if not engine.link_is_receiver(pointer):
+                if filters.any_asked(engine.link_remote_source(pointer)):
+                    self.connection.reactor.attaches.take(self.connection, pointer)
+                else:
+                    attach_source(self.connection, pointer)
+            elif engine.terminus_get_type(engine.link_remote_target(pointer)) == engine.COORDINATOR:
+                self.attached(ControlLink(self.connection, pointer))
+            else:
+                attach_target(self.connection, pointer)
+        except Refusal as refusal:
+            refuse_attach(self.connection, pointer, refusal)
+
+    def attach_source(self, pointer: engine.Pointer) -> None:
+        """Answer an attach with filters that has waited for its turn."""
+        self._drop(pointer)
+        try:
+            attach_source(self.connection, pointer)
+        except Refusal as refusal:
+            refuse_attach(self.connection, pointer, refusal)
+
+    def _within_handles(self, pointer: engine.Pointer) -> bool:
+        """Proton 0.40 cannot say a ``handle-max`` in the begin, so that links beyond it are refused one by one."""
+        limits = self.connection.service.limits
+        most, most_of_all = limits.handle_max + 1, limits.links_per_connection
+        links = len(self.sessions[engine.link_session(pointer)])
+        if links >= 2 * most or len(self.links) >= 2 * most_of_all:
+            self.connection.force_close(
+                Condition.RESOURCE_LIMIT_EXCEEDED, "too many links that were refused are not detached"
+            )
+            return False
+        if len(self.links) >= most_of_all:
+            raise Refusal(
+                Condition.RESOURCE_LIMIT_EXCEEDED,
+                f"a connection has at most {most_of_all} links (limits.links_per_connection)",
+            )
+        if links >= most:
+            raise Refusal(Condition.RESOURCE_LIMIT_EXCEEDED, f"a session has at most {most} links (limits.handle_max)")
+        return True
+
+    def attached(self, link: Link) -> None:
+        if self.connection.container:
+            self._steal(link)
+        self.links[link.pointer] = link
+        self.sessions[link.session][link.pointer] = link
+        self.connection.reactor.links[link.pointer] = link
+        self.connection.mark()
+
+    def _steal(self, link: Link) -> None:
+        """P13: a link that its client attaches again, on another connection or session, is taken from the first."""
+        named = self.connection.reactor.named
+        before = named.get(link.identity)
+        if before is not None and (before.connection is not self.connection or before.pointer != link.pointer):
+            before.refuse(Refusal(Condition.STOLEN, f"the link was attached again, from {self.connection.peer}"))
+        named[link.identity] = link
+
+    def _on_detach(self, pointer: engine.Pointer, *, closed: bool) -> None:
+        leaving = self.links.get(pointer)
+        if isinstance(leaving, Posting) and leaving.busy:
+            leaving.when_answered(partial(self._on_detach, pointer, closed=closed))
+            return
+        link = self._drop(pointer)
+        if link is not None:
+            link.lost()
+            if closed and isinstance(link, Consuming) and link.subscription:
+                link.end_subscription()
+        # A detach is answered with a detach: a close would oblige the peer to attach again and close (part 2, section
+        # 2.6.6). A control link is closed: it cannot be resumed (T3).
+        if closed or isinstance(link, ControlLink):
+            engine.link_close(pointer)
+        else:
+            engine.link_detach(pointer)
+        engine.link_free(pointer)
+        self._forget_dynamic(pointer)
+        self.connection.mark()
+
+    def detach(self, link: Link) -> None:
+        """Close a link from our side; its condition is set already."""
+        if self._drop(link.pointer) is not None:
+            link.lost()
+        engine.link_close(link.pointer)
+        self.refused(link.pointer)
+
+    def refused(self, pointer: engine.Pointer) -> None:
+        """We have closed a link; it keeps its handle until the peer has closed it."""
+        link = Refused(self.connection, pointer)
+        self.links[pointer] = self.connection.reactor.links[pointer] = self.sessions[link.session][pointer] = link
+        self.connection.mark()
+        if self.connection.incomplete > MOST_INCOMPLETE and not self.connection.closing:
+            text = f"more than {MOST_INCOMPLETE} links that were refused have deliveries which are not complete"
+            self.connection.force_close(Condition.RESOURCE_LIMIT_EXCEEDED, text)
+
+    def refuse_attach(self, attaching: Attaching, refusal: Refusal) -> None:
+        self._drop(attaching.pointer)
+        refuse_attach(self.connection, attaching.pointer, refusal)
+
+    def _drop(self, pointer: engine.Pointer) -> Link | None:
+        self.connection.reactor.links.pop(pointer, None)
+        link = self.links.pop(pointer, None)
+        if link is not None:
+            link.open = False
+            self.sessions[link.session].pop(pointer)
+            if self.connection.reactor.named.get(link.identity) is link:
+                del self.connection.reactor.named[link.identity]
+        return link
+
+    def _on_end(self, session: engine.Pointer) -> None:
+        for link in list(self.sessions[session].values()):
+            self._drop(link.pointer)
+            link.lost()
+            self._forget_dynamic(link.pointer)
+        del self.sessions[session]
+        engine.session_close(session)
+        engine.session_free(session)
+        self.connection.mark()
+
+    def _forget_dynamic(self, pointer: engine.Pointer) -> None:
+        address = self.dynamic.pop(pointer, None)
+        if address is not None:
+            self.connection.service.directory.remove_dynamic(address)
+
+    def lost(self) -> None:
+        """Let go of all links: consumers first, so that their deliveries go back to the queue in order."""
+        links = list(self.links.values())
+        for link in links:
+            self._drop(link.pointer)
+        links.sort(key=lambda link: not isinstance(link, Outgoing))
+        for link in links:
+            try:
+                link.lost()
+            except Exception:  # the other links still let go
+                log.exception("internal error", what=type(link).__name__, peer=self.connection.peer)
+        for address in self.dynamic.values():
+            self.connection.service.directory.remove_dynamic(address)
+        self.dynamic.clear()

@@ -10,8 +10,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Protocol
 
+from coordinator import work
 from coordinator.errors import Condition, Refusal
-from coordinator.group import deliveries
 from coordinator.memory import POST_OCTETS
 from coordinator.outcomes import without_annotations
 from coordinator.registration import Removal
@@ -20,7 +20,6 @@ from coordinator.transitions import (
     COMMITTED,
     COMMITTING,
     DELIVERY,
-    KEPT,
     RETIRE,
     ROLLBACK_ONLY,
     ROLLED_BACK,
@@ -29,18 +28,15 @@ from coordinator.transitions import (
     TxnEvent,
     after,
 )
-from store.commit.terms import PLAIN
+from coordinator.work import Work, held_octets
 from store.errors import AddressGone, AlreadyDecided, GroupsChanged, NotLeased
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from coordinator.address.directory import Address, Directory
-    from coordinator.address.enqueue import Enqueue
     from coordinator.group.entries import Entry
-    from coordinator.instance import Instance
     from coordinator.outcomes import Outcome
-    from coordinator.settlements import Settlements
     from store.commit.batch import Batch
     from store.commit.terms import Terms
     from store.errors import StoreError
@@ -74,20 +70,11 @@ class Discharging(Protocol):
         """The transaction is discharged on another control link of its connection."""
 
 
-class Host(Protocol):
+class Host(work.Host, Protocol):
     """The undecided transactions of an instance, as one of them sees it."""
 
     @property
-    def instance(self) -> Instance: ...
-
-    @property
     def directory(self) -> Directory: ...
-
-    @property
-    def enqueue(self) -> Enqueue: ...
-
-    @property
-    def settlements(self) -> Settlements: ...
 
     def began(self, txn: Transaction) -> None:
         """It has its first work, and so a time limit (T14)."""
@@ -99,63 +86,33 @@ class Host(Protocol):
         """Undecided transactions hold too much memory: refuse some."""
 
 
-class Transaction:
+class Transaction(Work):
     __slots__ = (
         "_askers",
-        "_host",
-        "_instance",
-        "annotated",
         "answer",
         "began",
         "control",
-        "counted",
-        "dropped",
-        "entries",
         "error",
-        "half_ids",
-        "id",
-        "octets",
-        "owner",
         "parked",
         "partials",
-        "posts",
         "reason",
         "registered",
-        "retired",
-        "rows",
-        "spooled",
         "state",
         "timeout",
-        "undone",
         "unsettled_posts",
         "wanted",
         "wire_state",
     )
+    _host: Host
 
     def __init__(self, host: Host, txn_id: bytes, owner: object, control: Discharging, timeout: float) -> None:
         """``owner``: the connection that declared it (T12). ``timeout`` in seconds."""
-        self._host = host
-        self._instance = host.instance
-        self.id = txn_id
-        self.owner = owner
+        super().__init__(host, txn_id, owner)
         self.control = control
         #: by the monotonic clock, when its first work came; 0: it has none yet
         self.began = 0.0
         self.timeout = timeout
         self.state = ACTIVE
-        self.posts: list[tuple[Address, Octets, Terms]] = []
-        self.octets = 0
-        #: what its posts cost: one for each group that gets the message
-        self.rows = 0
-        #: memory of its posts and retirements, in the account of undecided transactions
-        self.counted = 0
-        #: of that, the annotations of its retirements
-        self.annotated = 0
-        #: octets of its posts that are in files
-        self.spooled = 0
-        #: posts that were let go, as it can only roll back
-        self.dropped = 0
-        self.retired: list[Entry] = []
         self.error: Refusal | None = None
         #: the delivery of the discharge, while it is under way
         self.answer: object = None
@@ -168,11 +125,6 @@ class Transaction:
         self.unsettled_posts: list[tuple[Poster, object]] = []
         self.registered = False
         self.reason = ""
-        #: of the posts, once written: their ids, and those born leased to us
-        self.half_ids: list[int] = []
-        self.entries: list[Entry | None] = []
-        #: what the rollback under way does to each retirement
-        self.undone: list[tuple[Entry, Outcome | None]] = []
         #: the state of our answers, encoded once; the wire's own
         self.wire_state: bytes = b""
 
@@ -196,14 +148,6 @@ class Transaction:
     def discharged(self) -> bool:
         """No work may be begun in it: what waits for an address is added still."""
         return self.state not in _UNDISCHARGED
-
-    @property
-    def empty(self) -> bool:
-        return not self.posts and not self.dropped and not self.retired
-
-    @property
-    def posted(self) -> int:
-        return len(self.posts) + self.dropped
 
     # -- work
 
@@ -262,7 +206,7 @@ class Transaction:
         self.state = after(self.state, TxnEvent.WORK_REFUSED)
         if self.error is None:
             self.error = refusal
-        self._let_go()
+        self.let_go()
         if self.unsettled_posts:
             # the engine would keep their octets until the discharge; a turn later, so that what is said of each is sent
             self._instance.loop.call_later(0, self._conclude_posts)
@@ -281,21 +225,6 @@ class Transaction:
             self.counted += len(message)
             self._instance.memory.transactions += len(message)
 
-    def _uncount(self) -> None:
-        self._instance.memory.transactions -= self.counted
-        self.counted = 0
-
-    def _let_go(self) -> None:
-        """It can only roll back: its messages are not needed any more."""
-        self._uncount()
-        self.dropped += len(self.posts)
-        self.posts = []
-        self.spooled = 0
-        self.annotated = 0
-        for entry in self.retired:
-            if entry.outcome is not None:
-                entry.outcome = without_annotations(entry.outcome)
-
     def retire(self, entry: Entry, outcome: Outcome, peer_settled: bool) -> None:
         """The outcome is applied at commit; a later one in the same transaction replaces it (T26, T29)."""
         if not self.began:
@@ -308,7 +237,7 @@ class Transaction:
             entry.peer_settled = True
         before, entry.outcome = entry.outcome, outcome
         if outcome.annotations or (before is not None and before.annotations):
-            self._count_annotations(entry, 0 if before is None else _held(before))
+            self._count_annotations(entry, 0 if before is None else held_octets(before))
 
     def _count_annotations(self, entry: Entry, before: int) -> None:
         """Of its outcome, in place of so many octets ``before``. What can only roll back keeps none."""
@@ -316,7 +245,7 @@ class Transaction:
         if self.refused_work:
             entry.outcome = without_annotations(entry.outcome)
             return
-        more = _held(entry.outcome) - before
+        more = held_octets(entry.outcome) - before
         self.counted += more
         self.annotated += more
         memory = self._instance.memory
@@ -350,7 +279,7 @@ class Transaction:
         elif self.empty and not self.registered:  # costs nothing in the store (T35)
             self.durable()
         else:
-            self._uncount()
+            self.uncount()
             self._instance.commit.add(self, self.octets + self.annotated)
 
     def abandon(self, event: TxnEvent, reason: str, error: Refusal | None = None) -> None:
@@ -367,7 +296,7 @@ class Transaction:
 
     def _roll_back(self, reason: str) -> None:
         self.reason = reason
-        self._let_go()
+        self.let_go()
         if self.error is not None and reason == "rollback-only":
             self.reason = f"rollback-only: {self.error.condition}"
         if self.empty and not self.registered:
@@ -381,53 +310,17 @@ class Transaction:
         if self.registered:
             batch.forget(self.id)
         if self.state is COMMITTING:
-            self._write_commit(batch)
+            self.write_commit(batch)
         else:
-            self._write_rollback(batch)
-
-    def _write_commit(self, batch: Batch) -> None:
-        enqueue, instance = self._host.enqueue, self._instance
-        txn_id = self.id
-        for entry in self.entries:  # written before, in a batch that was refused for another unit
-            enqueue.unposted(entry)
-        entries = self.entries = []
-        next_id = instance.ids.next
-        ids = self.half_ids = self.half_ids or [next_id() for _ in self.posts]
-        for (address, message, terms), half_id in zip(self.posts, ids, strict=True):
-            batch.half(half_id, txn_id, address.id, message)
-            entries.append(enqueue.write_entry(batch, address, half_id, message, terms, self.owner))
-        if self.retired:
-            accepted: list[tuple[int, int]] = []
-            for entry in self.retired:
-                outcome = entry.outcome
-                assert outcome is not None
-                deliveries.write(batch, entry, outcome, accepted, instance.uuids, txn_id)
-            batch.op(txn_id, b"commit", txn_id=txn_id, posted=len(self.posts), covers=accepted)
-        else:
-            batch.commit_ids.append(txn_id)
-            batch.commit_posted.append(len(self.posts))
-
-    def _write_rollback(self, batch: Batch) -> None:
-        batch.op(self.id, b"rollback", txn_id=self.id, reason=self.reason, posted=self.posted)
-        aside: list[tuple[int, int]] = []
-        undone = self.undone = []
-        for entry in self.retired:
-            # the peer holds the delivery still: nothing happens to it (T27); else the default outcome (T28), and where
-            # its link went meanwhile, a failed delivery (D5)
-            if entry.peer_settled or entry.link is None:
-                outcome = deliveries.default_outcome(entry)
-                deliveries.write(batch, entry, outcome, aside, self._instance.uuids, self.id)
-                undone.append((entry, outcome))
-            else:
-                undone.append((entry, None))
+            self.write_rollback(batch, self.reason)
 
     def durable(self) -> None:
         self._host.forget(self)
         self.state = after(self.state, TxnEvent.DURABLE)
         if self.state is COMMITTED:
-            self._committed()
+            self.apply_commit()
         else:
-            self._rolled_back()
+            self.apply_rollback()
         self._finish()
 
     def _finish(self) -> None:
@@ -435,10 +328,7 @@ class Transaction:
         committed = self.state is COMMITTED
         self._conclude_posts()
         refusal = None if committed or self.wanted is not False else self.refusal()
-        self.posts = []
-        self.entries = []
-        self.retired = []
-        self.undone = []
+        self.forget_work()
         self.control.discharged(self, refusal)
         self.answer = None
         askers, self._askers = self._askers, ()
@@ -457,40 +347,6 @@ class Transaction:
             f"{self.error.condition}: {self.error.description}",
         )
 
-    def _committed(self) -> None:
-        enqueue = self._host.enqueue
-        told: Address | None = None
-        for (address, _, terms), half_id, entry in zip(self.posts, self.half_ids, self.entries, strict=True):
-            if entry is None and terms is PLAIN:
-                if address is told:
-                    continue  # it was told of the first, which has the lowest id
-                told = address
-            enqueue.posted(address, entry, half_id, terms)
-        for retired in self.retired:
-            outcome = retired.outcome
-            assert outcome is not None
-            if retired.link is not None:
-                retired.link.retired(retired, outcome)
-            deliveries.settle(retired, outcome)
-
-    def _rolled_back(self) -> None:
-        for entry, outcome in self.undone:
-            entry.last_txn = self.id
-            if outcome is not None:
-                if entry.link is not None:
-                    entry.link.retired(entry, outcome)
-                deliveries.settle(entry, outcome)
-            else:
-                self._keep(entry)
-
-    def _keep(self, entry: Entry) -> None:
-        """As if it had never been enlisted."""
-        entry.last_txn = self.id
-        entry.txn = entry.outcome = None
-        entry.met(KEPT)
-        if entry.peer_settled or entry.link is None:
-            self._host.settlements.add(entry, deliveries.default_outcome(entry))
-
     def refused(self, error: StoreError) -> None:
         """The store does not take the decision."""
         if isinstance(error, GroupsChanged):
@@ -501,14 +357,8 @@ class Transaction:
         if isinstance(error, AddressGone):
             for name in {address.name for address, _, _ in self.posts}:
                 self._host.directory.changed(name)
-        for entry in self.entries:
-            self._host.enqueue.unposted(entry)
-        self.entries = []
         had_retired = bool(self.retired)
-        for retired in self.retired:
-            self._keep(retired)
-        self.retired = []
-        self.undone = []
+        self.take_back()
         before, self.state = self.state, after(self.state, TxnEvent.STORE_REFUSED)
         if before is COMMITTING:
             self.error = _why(error)
@@ -534,8 +384,3 @@ def _why(error: StoreError) -> Refusal:
     else:
         text = "the store could not take the transaction; it may be tried again"
     return Refusal(Condition.TXN_ROLLBACK, text)
-
-
-def _held(outcome: Outcome) -> int:
-    """Memory of its annotations: the engine has a copy."""
-    return 2 * len(outcome.annotations)

@@ -30,7 +30,6 @@ LONG_FILES = frozenset(
     {
         "coordinator/group/fifo.py",
         "coordinator/group/queues.py",
-        "coordinator/transactions.py",
         "store/queries.py",
     }
 )

@@ -1,0 +1,195 @@
+"""The work of one transaction: its posts and retirements, in memory, on their way to the store, and once decided."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from coordinator.group import deliveries
+from coordinator.outcomes import without_annotations
+from coordinator.transitions import KEPT
+from store.commit.terms import PLAIN
+
+if TYPE_CHECKING:
+    from coordinator.address.directory import Address
+    from coordinator.address.enqueue import Enqueue
+    from coordinator.group.entries import Entry
+    from coordinator.instance import Instance
+    from coordinator.outcomes import Outcome
+    from coordinator.settlements import Settlements
+    from store.commit.batch import Batch
+    from store.commit.terms import Terms
+    from store.spool import Octets
+
+
+class Host(Protocol):
+    """What work needs of its instance."""
+
+    @property
+    def instance(self) -> Instance: ...
+
+    @property
+    def enqueue(self) -> Enqueue: ...
+
+    @property
+    def settlements(self) -> Settlements: ...
+
+
+class Work:
+    """What :class:`coordinator.transactions.Transaction` has gathered; it says when, and how, the work is decided."""
+
+    __slots__ = (
+        "_host",
+        "_instance",
+        "annotated",
+        "counted",
+        "dropped",
+        "entries",
+        "half_ids",
+        "id",
+        "octets",
+        "owner",
+        "posts",
+        "retired",
+        "rows",
+        "spooled",
+        "undone",
+    )
+
+    def __init__(self, host: Host, txn_id: bytes, owner: object) -> None:
+        """``owner``: the connection that declared the transaction (T12)."""
+        self._host = host
+        self._instance = host.instance
+        self.id = txn_id
+        self.owner = owner
+        self.posts: list[tuple[Address, Octets, Terms]] = []
+        self.octets = 0
+        #: what its posts cost: one for each group that gets the message
+        self.rows = 0
+        #: memory of its posts and retirements, in the account of undecided transactions
+        self.counted = 0
+        #: of that, the annotations of its retirements
+        self.annotated = 0
+        #: octets of its posts that are in files
+        self.spooled = 0
+        #: posts that were let go, as the transaction can only roll back
+        self.dropped = 0
+        self.retired: list[Entry] = []
+        #: of the posts, once written: their ids, and those of their entries that are born leased to this instance
+        self.half_ids: list[int] = []
+        self.entries: list[Entry | None] = []
+        #: what the rollback under way does to each retirement; None: nothing
+        self.undone: list[tuple[Entry, Outcome | None]] = []
+
+    @property
+    def empty(self) -> bool:
+        return not self.posts and not self.dropped and not self.retired
+
+    @property
+    def posted(self) -> int:
+        return len(self.posts) + self.dropped
+
+    def uncount(self) -> None:
+        self._instance.memory.transactions -= self.counted
+        self.counted = 0
+
+    def let_go(self) -> None:
+        """The transaction can only roll back: drop its messages and annotations."""
+        self.uncount()
+        self.dropped += len(self.posts)
+        self.posts = []
+        self.spooled = 0
+        self.annotated = 0
+        for entry in self.retired:
+            if entry.outcome is not None:
+                entry.outcome = without_annotations(entry.outcome)
+
+    def write_commit(self, batch: Batch) -> None:
+        enqueue, instance = self._host.enqueue, self._instance
+        txn_id = self.id
+        for entry in self.entries:  # written before, in a batch that the store refused for another unit
+            enqueue.unposted(entry)
+        entries = self.entries = []
+        next_id = instance.ids.next
+        ids = self.half_ids = self.half_ids or [next_id() for _ in self.posts]
+        for (address, message, terms), half_id in zip(self.posts, ids, strict=True):
+            batch.half(half_id, txn_id, address.id, message)
+            entries.append(enqueue.write_entry(batch, address, half_id, message, terms, self.owner))
+        if self.retired:
+            accepted: list[tuple[int, int]] = []
+            for entry in self.retired:
+                outcome = entry.outcome
+                assert outcome is not None
+                deliveries.write(batch, entry, outcome, accepted, instance.uuids, txn_id)
+            batch.op(txn_id, b"commit", txn_id=txn_id, posted=len(self.posts), covers=accepted)
+        else:
+            batch.commit_ids.append(txn_id)
+            batch.commit_posted.append(len(self.posts))
+
+    def write_rollback(self, batch: Batch, reason: str) -> None:
+        batch.op(self.id, b"rollback", txn_id=self.id, reason=reason, posted=self.posted)
+        aside: list[tuple[int, int]] = []
+        undone = self.undone = []
+        for entry in self.retired:
+            # A delivery that the peer still holds stays as it is (T27). Any other gets the default outcome (T28), and
+            # where its link was detached meanwhile, it has failed (D5).
+            if entry.peer_settled or entry.link is None:
+                outcome = deliveries.default_outcome(entry)
+                deliveries.write(batch, entry, outcome, aside, self._instance.uuids, self.id)
+                undone.append((entry, outcome))
+            else:
+                undone.append((entry, None))
+
+    def apply_commit(self) -> None:
+        enqueue = self._host.enqueue
+        told: Address | None = None
+        for (address, _, terms), half_id, entry in zip(self.posts, self.half_ids, self.entries, strict=True):
+            if entry is None and terms is PLAIN:
+                if address is told:
+                    continue  # the address knows of the first, which has the lowest id
+                told = address
+            enqueue.posted(address, entry, half_id, terms)
+        for retired in self.retired:
+            outcome = retired.outcome
+            assert outcome is not None
+            if retired.link is not None:
+                retired.link.retired(retired, outcome)
+            deliveries.settle(retired, outcome)
+
+    def apply_rollback(self) -> None:
+        for entry, outcome in self.undone:
+            entry.last_txn = self.id
+            if outcome is not None:
+                if entry.link is not None:
+                    entry.link.retired(entry, outcome)
+                deliveries.settle(entry, outcome)
+            else:
+                self._keep(entry)
+
+    def _keep(self, entry: Entry) -> None:
+        """The delivery is as it was before it was retired."""
+        entry.last_txn = self.id
+        entry.txn = entry.outcome = None
+        entry.met(KEPT)
+        if entry.peer_settled or entry.link is None:
+            self._host.settlements.add(entry, deliveries.default_outcome(entry))
+
+    def take_back(self) -> None:
+        """The store has refused the decision: no post is written, no retirement takes place."""
+        for entry in self.entries:
+            self._host.enqueue.unposted(entry)
+        self.entries = []
+        for retired in self.retired:
+            self._keep(retired)
+        self.retired = []
+        self.undone = []
+
+    def forget_work(self) -> None:
+        self.posts = []
+        self.entries = []
+        self.retired = []
+        self.undone = []
+
+
+def held_octets(outcome: Outcome) -> int:
+    """Memory of its annotations: the engine has a copy of them."""
+    return 2 * len(outcome.annotations)

@@ -1,4 +1,4 @@
-"""Browsers: links that look and take nothing (rules P8, P16)."""
+"""Browsers: links that see messages and take none (rules P8, P16)."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _ABOVE_ALL = 1 << 14
 
 
 class Browsing(Outgoing):
-    """Looks at committed messages that no consumer has, in the order of delivery, and takes nothing (P8).
+    """Shows committed messages that no consumer has, in the order of delivery, and takes none (P8).
 
-    It goes on with what is committed later, as long as it has credit.
+    While it has credit, it also shows messages that are committed later.
     """
 
     __slots__ = ("_at", "_loading", "_selector", "_stale", "_unsettled")
@@ -42,10 +42,10 @@ class Browsing(Outgoing):
         self._selector = honoured.selector
         #: the last id seen, by priority
         self._at: dict[int, int] = {}
-        #: the ranks that may have something it has not seen, and behind which priority and id it looks next
+        #: ranks that may have messages it has not seen: priority and id after which it looks next
         self._stale: dict[Rank, tuple[int, int]] = {}
         self._loading = False
-        #: octets of the engine's buffer by delivery
+        #: octets of the engine's buffer, by delivery
         self._unsettled: dict[engine.Pointer, int] = {}
         queue.browsers.append(self)
         self.came()
@@ -59,7 +59,7 @@ class Browsing(Outgoing):
                 self._stale[rank] = (_ABOVE_ALL, 0)
 
     def on_flow(self) -> None:
-        if engine.link_get_drain(self.pointer):  # it wants to know what is there now
+        if engine.link_get_drain(self.pointer):  # the client wants to know what is there now
             self.came()
         super().on_flow()
 
@@ -70,14 +70,14 @@ class Browsing(Outgoing):
 
     @property
     def _room(self) -> int:
-        """Messages it may be sent: its credit, within the bounds of what is not settled."""
+        """Messages that may be sent on it: its credit, within the bounds of what may be unsettled."""
         if self._held_back():
             return 0
         credit: int = self.credit
         return min(credit, self.connection.service.limits.unsettled_per_link - len(self._unsettled))
 
     def _backlogged(self) -> bool:
-        """Whether enough waits to be written."""
+        """Whether so much waits to be written that it must wait."""
         output = self.connection.output
         in_session: int = engine.session_outgoing_bytes(self.session)
         return output.writing or output.handed > MOST_HANDED or in_session > MOST_BACKLOG
@@ -108,17 +108,17 @@ class Browsing(Outgoing):
             behind = self._show(rows)
             if behind is not None:
                 self._stale[rank] = behind
-        elif self._stale.get(rank) == asked:  # else there is news meanwhile
+        elif self._stale.get(rank) == asked:  # else new messages came meanwhile
             del self._stale[rank]
         self._queue.touch()
 
     def _look_again(self) -> None:
-        """What the store could not answer is stale still."""
+        """Ask again: the store could not answer, so the rank is still stale."""
         self._loading = False
         self._queue.touch()
 
     def _show(self, rows: list[Row]) -> tuple[int, int] | None:
-        """Send what it has not seen; where to look on."""
+        """Send what it has not seen. Returns priority and id after which it looks next; None: as before."""
         at = self._at
         behind = None
         for row in rows:
@@ -131,20 +131,20 @@ class Browsing(Outgoing):
                 or self._backlogged()
                 or (self._selector is not None and self.connection.service.instance.selecting.used_up)
             ):
-                break  # it looks at more than it may send, or may choose from in one turn
+                break  # no more may be sent, or chosen from, in this turn
             at[entry.priority] = entry.id
             behind = (entry.priority, entry.id)
             held = self._queue.held.get(entry.id)
             if held is not None and held.link is not None:
-                continue  # in a consumer's hands
+                continue  # a consumer has it
             if self._selector is not None and not self._selector.matches(entry.message or b"", entry.attempts):
                 continue
             try:
                 delivery = self._deliver(entry)
             except DecodeError:
-                continue  # the first consumer that is to have it sets it aside
+                continue  # skipped: the first consumer that would get it moves it to the dead letters
             if entry.whole:
-                break  # it looks on from there when it is sent
+                break  # it goes on from there once the large message is sent
             self._sent(entry, delivery)
         return behind
 
@@ -155,7 +155,7 @@ class Browsing(Outgoing):
             self._unsettled[delivery] = self.connection.output.hold(delivery, octets_in_engine(entry))
 
     def on_delivery(self, delivery: engine.Pointer) -> None:
-        """Outcomes mean nothing here; the delivery is settled when the peer says anything of it."""
+        """Settle the delivery as soon as the peer says anything of it: outcomes have no effect here."""
         if self.refuse_transfer():
             return
         if not self._stop(delivery):

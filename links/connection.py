@@ -1,4 +1,4 @@
-"""One client's connection: its opening, what stops it for a while, and its end. The rare events."""
+"""One client's connection: it opens, pauses, and ends."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ log = structlog.get_logger(__name__)
 
 _numbers = count(1)
 
-#: a batch's flush may take as long: what is below, we may break ourselves
+#: the flush of a batch may take as long: the service could not keep a shorter idle time
 SHORTEST_IDLE_MS = 100
 
 _SESSION_EVENTS = (engine.SESSION_REMOTE_OPEN, engine.SESSION_REMOTE_CLOSE)
@@ -108,40 +108,40 @@ class Connection:
             idle_timeout_ms=self.idle_timeout_ms,
         )
         self.open = True
-        #: octets that the next turn takes at once
+        #: octets that the next turn reads at once
         self.read_room = LITTLE_ROOM
-        #: until the first octets have said what follows
+        #: None once the protocol headers, and SASL, are done
         self.greeting: Greeting | None = Greeting()
         self.dispositions = Dispositions()
-        #: links on which the peer posts
+        #: how many links the peer posts on
         self.posting = 0
-        #: posts and attaches that wait for their addresses
+        #: posts and attaches that wait until their addresses are known
         self.parked = Parked(self)
-        #: links that we have closed, and the peer has not, in the middle of a delivery
+        #: how many links we have closed, and the peer has not, in the middle of a delivery
         self.incomplete = 0
         self.opened = False
-        #: numbers the ticks of the engine's clock; only the last that was asked for is due
+        #: the number of the last tick that was asked for: only that one is due
         self.ticks = 0
         self.closing = False
         #: its claim to be the container's only connection (P15)
         self._sole: Sole | None = None
-        #: sessions and links that came and went before we have answered the open: its kind and the endpoint of each
+        #: while the open is not answered: the events of sessions and links, by kind and pointer
         self._early: list[tuple[int, engine.Pointer]] | None = None
         self.dirty = False
         self.output = Output(self)
-        #: nothing is read from it for now
+        #: it is not read until there is room again
         self.paused = False
         self.endpoints = Endpoints(self)
         self.sessions: Collection[engine.Pointer] = self.endpoints.sessions
-        #: consumers that stopped because the connection had enough to write
+        #: links that stopped because too much waits to be written
         self.starved: list[Sending] = []
-        #: and those that stopped because too much is not settled
+        #: and links that stopped because too much is unsettled
         self.held_back: dict[Sending, None] = {}
         #: a piece of a large message is being read for it
         self.asking = False
 
     def __str__(self) -> str:
-        """As an operator knows it: who, and from where."""
+        """As an operator knows it: container and network address."""
         return f"{self.container or '?'} {self.peer}"
 
     def mark(self) -> None:
@@ -152,7 +152,7 @@ class Connection:
 
     @property
     def posts_wait(self) -> bool:
-        """What it has posted waits for the store: nothing more is read for now."""
+        """Whether its posts are too many for the store, so that it is not read for now."""
         return self.service.commit.overfull or self.output.too_much_posted
 
     def resume(self) -> None:
@@ -162,12 +162,12 @@ class Connection:
         self.reactor.watch_socket(self)
 
     def close(self) -> None:
-        """At once, without a word."""
+        """Close the socket at once, without a close frame."""
         self.reactor.close(self)
 
     @property
     def must_pause(self) -> bool:
-        """Nothing is read from it for now."""
+        """Whether it is not to be read for now."""
         return bool(
             (self.output.unread and self.output.too_much_unread)
             or self.parked.too_much
@@ -175,7 +175,7 @@ class Connection:
         )
 
     def hold_back(self, link: Sending) -> None:
-        """The link sends nothing until this connection, or all together, have less in the engine."""
+        """The link sends nothing until this connection, or all of them together, have less in the engine."""
         self.held_back[link] = None
         self.service.hold_back(self.go_on_held_back)
 
@@ -185,7 +185,7 @@ class Connection:
             link.held_no_more()
 
     def feed(self) -> None:
-        """Written out: consumers that waited for room go on."""
+        """All was written: links that waited for room go on."""
         if self.output.writing:
             return  # the socket takes no more for now
         starved = self.starved
@@ -203,7 +203,7 @@ class Connection:
         elif kind in _LINK_EVENTS:
             self._on_endpoint(kind, engine.event_link(event))
         elif kind == engine.CONNECTION_REMOTE_CLOSE:
-            self.closing = True  # what the peer says behind its close is not heard (part 2, section 2.7.9)
+            self.closing = True  # frames after the peer's close are ignored (part 2, section 2.7.9)
             self.lost()
             engine.connection_close(self.pointer)
             self.mark()
@@ -259,7 +259,7 @@ class Connection:
         return Refusal(Condition.RESOURCE_LIMIT_EXCEEDED, text)
 
     def admit(self) -> None:
-        """Answer the open, and then what came with it."""
+        """Answer the open, and then the begins and attaches that came with it."""
         self._describe()
         engine.connection_open(self.pointer)
         self.reactor.opened(self)
@@ -270,7 +270,9 @@ class Connection:
         self.mark()
 
     def refuse_open(self, refusal: Refusal, *, field: str) -> None:
-        """P15: the open says that it is refused, the close says why; ``field`` of the peer's open is to blame."""
+        """P15: our open announces the refusal, and our close gives the reason. ``field``: of the peer's open, if it is
+        the reason.
+        """
         log.info(
             "connection refused",
             peer=self.peer,

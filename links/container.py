@@ -1,4 +1,4 @@
-"""What the service says of itself: its container (part 2, section 2.7.1), and what its termini offer."""
+"""What the service says of itself: its container (part 2, section 2.7.1), and the capabilities of its termini."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ except PackageNotFoundError:  # run from a checkout that is not installed
 
 PRODUCT = "amqp-transaction-coordinator"
 
-#: T1: what the coordinator supports; never an echo of what a peer desires.
+#: T1: what the coordinator supports, whatever a peer desires
 TXN_CAPABILITIES = ("amqp:local-transactions", "amqp:multi-txns-per-ssn", "amqp:multi-ssns-per-txn")
 #: T2; and from the JMS mapping: a topic's subscription can be shared (D1), a message can be delivered later (D7)
 OFFERED = (*TXN_CAPABILITIES, "ANONYMOUS-RELAY", "SHARED-SUBS", "DELAYED_DELIVERY")
 
 #: P15; offered only to a peer that desires it
 SOLE_CONNECTION = "sole-connection-for-container"
-#: in our open frame: announces that a close with the reason follows
+#: property of our open frame: a close with the reason follows
 ESTABLISHMENT_FAILED = "amqp:connection-establishment-failed"
 
 OUTCOMES = ("amqp:accepted:list", "amqp:rejected:list", "amqp:released:list", "amqp:modified:list")

@@ -1,4 +1,4 @@
-"""A defect of ours costs one connection, not the worker (P14): finds out which."""
+"""A defect of ours costs one connection, not the worker (P14): finds out which connection."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from types import FunctionType, MethodType
 from links.connection import Connection
 from links.link import Link
 
-#: where units and entries say what they belong to
+#: attributes by which units and entries refer to what they belong to
 _OWNERS = ("link", "_link", "connection", "owner", "_entry")
 _DEEPEST = 5
 
 
 def connection_of(what: object) -> Connection | None:
-    """The connection that a callback or a unit of work belongs to: found in what it refers to. None: no single one."""
+    """The connection that a callback or a unit belongs to, searched in what it refers to. None: it belongs to none."""
     return _search(what, _DEEPEST)
 
 

@@ -1,5 +1,5 @@
-"""The control link on the wire (part 4, sections 4.1 to 4.3; rules T1 to T6): what it reads is decided in
-:mod:`coordinator.control`.
+"""The control link on the wire (part 4, sections 4.1 to 4.3; rules T1 to T6): reads declares and discharges, which
+:mod:`coordinator.control` decides.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ log = structlog.get_logger(__name__)
 _DECLARE = (0x31, "amqp:declare:list")
 _DISCHARGE = (0x32, "amqp:discharge:list")
 
-#: what nearly every client sends: amqp-value, then a declare without fields, or a discharge(txn-id of 16 octets, fail)
+#: as nearly every client sends it: amqp-value, then a declare without fields, or a discharge(txn-id of 16 octets, fail)
 _PLAIN_DECLARES = (b"\x00\x53\x77\x00\x53\x31\x45", b"\x00\x53\x77\x00\x53\x31\xc0\x01\x00")
 _PLAIN_DISCHARGE = b"\x00\x53\x77\x00\x53\x32\xc0"
 
 _CREDIT = 1000
-#: octets of a declare or a discharge, with whatever sections it has besides
+#: octets of a declare or a discharge with all its sections
 _MOST_OCTETS = 1 << 16
 
 
@@ -49,7 +49,7 @@ class ControlLink(Incoming):
         outcomes = values.symbols(
             engine.terminus_outcomes(engine.link_remote_source(pointer)), "the outcomes of the source"
         )
-        #: no list is no restriction
+        #: a source without a list takes all outcomes
         self._rejects = not outcomes or "amqp:rejected:list" in outcomes
         engine.terminus_copy(engine.link_source(pointer), engine.link_remote_source(pointer))
         target = engine.link_target(pointer)

@@ -1,4 +1,4 @@
-"""Proton's engine through the binding that python-qpid-proton ships (``cproton_ffi``): the one file over it.
+"""Proton's engine, by the binding of python-qpid-proton (``cproton_ffi``), which only this file uses.
 
 The hot path binds C functions once and passes C pointers; a call costs about 0.1 us, a wrapper object ten times that.
 A pointer is valid as long as its connection or link: code that keeps one checks that object's ``open`` flag first.
@@ -160,7 +160,7 @@ data_encoded_size = lib.pn_data_encoded_size
 
 READ_ROOM = 1 << 18
 _read_octets = bytearray(READ_ROOM)
-#: input and output of one socket in one turn
+#: buffers for the input and output of one socket in one turn
 read_view = memoryview(_read_octets)
 read_buffer = ffi.from_buffer("char[]", _read_octets)
 _write_octets = bytearray(READ_ROOM)
@@ -193,8 +193,8 @@ def outgoing_delivery(link: Pointer, tag: bytes) -> Pointer:
 def encoded(data: Pointer) -> bytes:
     """A ``pn_data_t`` as AMQP octets; empty if it is empty or NULL.
 
-    DecodeError if the peer's octets were not a value: Proton keeps the part that it could read. Neither it nor a copy
-    may be sent then, because Proton takes the error of its own encoder for a size.
+    DecodeError if the peer's octets were not a value: Proton keeps the part that it could read. That part may not be
+    sent, nor a copy of it: Proton would take the error of its own encoder for a size.
     """
     if data == NULL:
         return b""
@@ -211,7 +211,7 @@ def encoded(data: Pointer) -> bytes:
 
 
 def set_state(pointer: Pointer, code: int, octets: bytes) -> None:
-    """Set a delivery's local state ``code``, the list of its fields given encoded, and send it."""
+    """Set a delivery's local state and send it. ``octets``: the encoded list of the state's fields."""
     data_decode(disposition_data(delivery_local(pointer)), octets, len(octets))
     delivery_update(pointer, code)
 
@@ -224,7 +224,7 @@ def discard(pointer: Pointer) -> None:
 
 
 def forget_modified(pointer: Pointer) -> None:
-    """Reset the fields of a remote ``modified``: a later one that leaves them out would still have them."""
+    """Reset the fields of a remote ``modified``: Proton keeps them for a later state that leaves them out."""
     remote = delivery_remote(pointer)
     lib.pn_disposition_set_failed(remote, False)
     lib.pn_disposition_set_undeliverable(remote, False)
@@ -302,7 +302,7 @@ def link_is_named(pointer: Pointer) -> bool:
     return bool(lib.pn_link_name(pointer) != NULL)
 
 
-#: octets of an attach besides names, addresses and the peer's own values
+#: octets of an attach without names, addresses and the values of the peer
 _ATTACH_ROOM = 210
 
 

@@ -24,7 +24,7 @@ class Filters:
 
     selector: Selector | None = None
     no_local: bool = False
-    #: encoded keys and values, as they came
+    #: encoded keys and values, as the client sent them
     _selectors: tuple[bytes, ...] = ()
     _no_locals: tuple[bytes, ...] = ()
 
@@ -34,23 +34,23 @@ class Filters:
         return "" if self.selector is None else self.selector.text
 
     def without_no_local(self) -> Filters:
-        """For a source that cannot honour it: the answer leaves it out, so that the client knows (section 3.5.3)."""
+        """For a source that cannot honour no-local: the answer leaves it out, so the client knows (section 3.5.3)."""
         return replace(self, no_local=False, _no_locals=())
 
     def answer(self) -> bytes:
-        """The encoded filter set of the answer: the honoured filters as they came; empty if there are none."""
+        """The encoded filter set of the answer: the honoured filters, unchanged; empty if there are none."""
         honoured = [*self._selectors, *self._no_locals]
         return encode_map(honoured) if honoured else b""
 
 
 def any_asked(source: engine.Pointer) -> bool:
-    """Whether there are filters, which take time to read."""
+    """Whether the source has filters, which take time to read."""
     return bool(engine.data_encoded_size(engine.terminus_filter(source)))
 
 
 def asked(source: engine.Pointer, selector: Callable[[str], Selector]) -> Filters:
-    """The known filters of a source. Refusal if one cannot be read, or if there are two selectors. ``selector``: of a
-    text.
+    """The known filters of a source. Refusal if one cannot be read, or if there are two selectors. ``selector``
+    compiles the text of one.
     """
     try:
         return known(engine.encoded(engine.terminus_filter(source)), selector)

@@ -25,7 +25,7 @@ _OK, _AUTH = (b"\x00\x00\x00\x10\x02\x01\x00\x00\x00\x53\x44\xc0\x03\x01\x50" + 
 
 
 class Greeting:
-    """``done``: all further octets are for the engine. ``failed``: no further octet is read."""
+    """``done``: all further octets are for the engine. ``failed``: the connection is to be closed."""
 
     __slots__ = ("_expects", "_octets", "done", "failed")
 
@@ -56,7 +56,7 @@ class Greeting:
 
     def _first_header(self) -> bytes | None:
         octets = self._octets
-        if octets.startswith(_TLS):  # Proton would not answer
+        if octets.startswith(_TLS):  # Proton would give no answer
             return self._fail(HEADER)
         if octets.startswith(SASL_HEADER):
             self._octets = octets[8:]

@@ -1,6 +1,6 @@
-"""Attaches with filters: to read a selector takes milliseconds, so that a turn of the reactor reads only some of them.
+"""Attaches with filters: a selector takes milliseconds to read, so a turn of the reactor reads only some of them.
 
-The others wait, and are answered later; connections take turns, so that one that asks for thousands holds up no other.
+The others wait for later turns. Connections take turns, so one that attaches thousands of links holds up no other.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class InTurn(Attaching):
 
 
 class Attaches:
-    """Those that wait, by connection."""
+    """The attaches that wait, by connection."""
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
@@ -39,7 +39,7 @@ class Attaches:
         self._waiting: dict[Carrier, dict[InTurn, None]] = {}
 
     def take(self, connection: Carrier, pointer: engine.Pointer) -> None:
-        """Now, where this turn has time left for it."""
+        """Answer the attach now if this turn has time left; otherwise let it wait."""
         if not self._counting:
             self._counting = True
             self._share.renew()
@@ -64,11 +64,11 @@ class Attaches:
             connection, waiting = next(iter(self._waiting.items()))
             link = next(iter(waiting))
             self.forget(link)
-            if waiting:  # the others first
+            if waiting:  # other connections come first
                 self._waiting[connection] = self._waiting.pop(connection)
             try:
                 connection.endpoints.attach_source(link.pointer)
-            except Exception:  # noqa: BLE001 - whatever it is, it is this connection's
+            except Exception:  # noqa: BLE001 - a defect costs this connection only
                 self._loop.contain(link)
         self._counting = bool(self._waiting)
         if self._counting:

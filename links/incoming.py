@@ -1,4 +1,4 @@
-"""Links on which messages come in: gathering a delivery's octets, however many frames they come in, and credit."""
+"""Links on which messages come in: the octets of each delivery are gathered from its frames, and credit is granted."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ROOM = engine.MESSAGE_ROOM
 
 
 class Incoming(Link):
-    """``credit``: what the peer is given; topped up when half is used.
+    """``credit``: how much the peer gets; topped up when half is used.
 
     A delivery that is large, or for which memory has no room, is gathered in a file (:mod:`store.spool`).
     """
@@ -34,7 +34,7 @@ class Incoming(Link):
         self._used = 0
         self._congested = False
         self._most_octets = most_octets
-        #: of the delivery that is not complete: how much has come, and where it is, memory or file
+        #: the delivery that is not complete: its octets so far, in memory or in a file
         self._begun = False
         self._size = 0
         self._gathered = bytearray()
@@ -70,7 +70,7 @@ class Incoming(Link):
         self._gather(delivery)
 
     def _keep(self, delivery: engine.Pointer, size: int) -> bool:
-        """What was just received; whether the delivery goes on."""
+        """Keep the octets just received. False: the delivery was refused."""
         self._size += size
         if self._size > self._most_octets:
             self._too_large(delivery)
@@ -97,7 +97,7 @@ class Incoming(Link):
         self._gathered = bytearray()
 
     def _gather(self, delivery: engine.Pointer) -> None:
-        """A delivery of many frames, or a large one; what has come is taken at once, so that the session's window
+        """A delivery of many frames, or a large one. Its octets are taken as they come, so that the session's window
         moves.
         """
         if engine.delivery_aborted(delivery):
@@ -142,7 +142,7 @@ class Incoming(Link):
         self._give_up(delivery, Refusal(Condition.RESOURCE_LIMIT_EXCEEDED, text))
 
     def _give_way(self) -> None:
-        """Others need the room of what has begun and is not complete."""
+        """Other messages need the room of the one that has begun and is not complete."""
         text = "a large message that was begun and not completed gave way to others (limits.spool_bytes); try later"
         self._give_up(engine.link_current(self.pointer), Refusal(Condition.RESOURCE_LIMIT_EXCEEDED, text))
 
@@ -165,7 +165,7 @@ class Incoming(Link):
         self._forget_parts()
 
     def _aborted(self, delivery: engine.Pointer) -> None:
-        """It leaves nothing behind (part 2, section 2.6.14)."""
+        """An aborted delivery has no effect (part 2, section 2.6.14)."""
         self._forget_parts()
         engine.link_advance(self.pointer)
         engine.delivery_settle(delivery)
@@ -185,18 +185,18 @@ class Incoming(Link):
         self._top_up_late()
 
     def _top_up_late(self) -> None:
-        """What kept credit back is over."""
+        """Give the credit that was kept back."""
         if 2 * self._used >= self._credit:
             self._give_credit()
 
     def _give_credit(self) -> None:
         if not self.open:
             return
-        if engine.link_credit(self.pointer) < engine.link_queued(self.pointer):  # the engine does not look
+        if engine.link_credit(self.pointer) < engine.link_queued(self.pointer):  # the engine does not check
             self.refuse(Refusal(Condition.TRANSFER_LIMIT_EXCEEDED, "more was sent than credit was given for"))
             return
         commit = self.connection.service.commit
-        # who has nothing waiting does not wait for those who have
+        # a connection with nothing in the store's backlog does not wait for it
         if self.waits_for_store and commit.congested and commit.has_waiting(self.connection):
             if not self._congested:
                 self._congested = True
@@ -211,20 +211,20 @@ class Incoming(Link):
         if self._used:
             self._give_credit()
 
-    #: whether what comes in on this link is held until the store has it
+    #: whether the messages of this link are held until the store has them
     waits_for_store = True
 
     def settled_later(self, delivery: engine.Pointer) -> None:
-        """It came before, and its sender has settled it or changed its state meanwhile."""
+        """A delivery that was taken before: its sender has settled it, or changed its state."""
 
     def partial(self, delivery: engine.Pointer) -> None:
         """A delivery has begun and is not complete; may be called for each of its frames."""
 
     def partial_refused(self, refusal: Refusal) -> None:
-        """What has begun will not be taken."""
+        """The delivery that has begun is refused."""
 
     def partial_ended(self) -> None:
-        """It is complete, aborted, or refused."""
+        """The delivery that had begun is complete, aborted, or refused."""
 
     def on_message(self, delivery: engine.Pointer, message: Octets, state: int, settled: bool) -> None:
         raise NotImplementedError

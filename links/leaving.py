@@ -2,7 +2,7 @@
 
 A socket that is closed with input unread is reset, and a reset may take our last words, the close and its reason, from
 a peer that has not read them yet (RFC 1122, section 4.2.2.13). So the worker ends its own side only, and throws away
-what the peer still sends, until the peer closes too or its time is up.
+what the peer still sends, until the peer closes too or the time is up.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from links import engine
 if TYPE_CHECKING:
     from store.loop import Loop
 
-#: for a peer to read what we have said, and to close
+#: how long a peer may take to read our last words, and to close
 LINGER_SECONDS = 5.0
-#: sockets; further ones are closed at once
+#: sockets that are kept; further ones are closed at once
 MOST_LEAVING = 256
 
 

@@ -27,15 +27,14 @@ class Carrier(Protocol):
     container: str
     peer: str
     open: bool
-    #: links on which the peer posts
+    #: how many links the peer posts on
     posting: int
     parked: Parked
-    #: nothing is read from it for now
+    #: it is not read until there is room again
     paused: bool
-    #: links that we have closed, and the peer has not, in the middle of a delivery
+    #: how many links we have closed, and the peer has not, in the middle of a delivery
     incomplete: int
-    #: links that stopped because the connection had enough to write, and those that stopped because too much is not
-    #: settled
+    #: links that stopped because too much waits to be written, and those that stopped because too much is unsettled
     starved: list[Sending]
     held_back: dict[Sending, None]
     #: a piece of a large message is being read for it
@@ -79,13 +78,13 @@ class Endpoints(Protocol):
 
 
 class Sending(Protocol):
-    """A link that sends, and waits where its connection has enough."""
+    """A link that sends, and that stops while its connection has too much to write, or unsettled."""
 
     def fed(self) -> None:
-        """Something was written: see again."""
+        """Something was written: look again whether more may be sent."""
 
     def held_no_more(self) -> None:
-        """Less is unsettled: see again."""
+        """Less is unsettled: look again whether more may be sent."""
 
 
 class Link:
@@ -147,8 +146,8 @@ class Attaching(Link):
 def answer_terminus(answer: engine.Pointer, asked: engine.Pointer, *, lasts: bool = False) -> None:
     """Our terminus in the answer to an attach: as asked for, except for how long it lasts (part 3, section 3.5.3).
 
-    ``lasts``: the terminus of a lasting subscription. It outlives its link, but its unsettled deliveries do not: they
-    go to the next consumer. Every other terminus ends with its link. So no delivery is ever resumed, and no answer has
+    ``lasts``: the terminus of a lasting subscription, which outlives its link. Its unsettled deliveries do not: the
+    next consumer gets them. Every other terminus ends with its link. So no delivery is ever resumed, and no answer has
     a map of unsettled deliveries (part 2, section 2.6.13).
     """
     engine.terminus_copy(answer, asked)
@@ -160,8 +159,8 @@ def answer_terminus(answer: engine.Pointer, asked: engine.Pointer, *, lasts: boo
 
 
 class Refused(Link):
-    """A link that we have closed and the peer has not. What it still sends is discarded, because the engine would keep
-    it. It does keep the buffer of a delivery that is not complete: a connection has few of those.
+    """A link that we have closed and the peer has not. What the peer still sends is discarded, as the engine would keep
+    it. The engine keeps the buffer of a delivery that is not complete: a connection may have only a few of those.
     """
 
     __slots__ = ("_incomplete",)

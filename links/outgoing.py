@@ -1,8 +1,8 @@
 """Links on which messages go out: the answer to the attach, and how a delivery is made (rules P5 to P8).
 
-A large message (:data:`store.spool.LARGE`) is handed to the engine in pieces, each read from the store when the one
-before is written: a consumer of large messages costs a piece or two, whatever their size. The link's other deliveries
-wait for it; those of other links go on.
+A large message (:data:`store.spool.LARGE`) is handed to the engine in pieces. Each piece is read from the store when
+the one before it is written, so a consumer of large messages costs a piece or two of memory. The other deliveries of
+the link wait until the large one is complete; other links do not wait.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ log = structlog.get_logger(__name__)
 
 _keys = count(1)
 
-#: octets a session may have waiting to be written before its consumers stop
+#: octets that wait to be written in one session; with more, its consumers stop
 MOST_BACKLOG = 1 << 20
-#: of a large message: read when less than as much waits to be written
+#: octets of a large message that are read at once, when fewer than these wait to be written
 _PIECE = 1 << 18
 
 
@@ -51,7 +51,7 @@ class Large:
 
 
 class Outgoing(Link):
-    """What consumers and browsers share."""
+    """What consumers and browsers have in common."""
 
     __slots__ = (
         "_address", "_large", "_queue", "_store_prefix", "credit", "default_outcome", "draining", "key", "presettled",
@@ -67,7 +67,7 @@ class Outgoing(Link):
         *,
         lasts: bool = False,
     ) -> None:
-        """``lasts``: the source stays when the link is detached."""
+        """``lasts``: the source outlives the link."""
         super().__init__(connection, pointer)
         self.key = next(_keys)
         self._large: Large | None = None
@@ -76,13 +76,13 @@ class Outgoing(Link):
         self._queue = queue
         self._store_prefix = connection.service.store_id.encode() + b":"
         self.presettled = engine.link_remote_snd_settle_mode(pointer) == engine.SND_SETTLED
-        #: Proton 0.40 drops the source's default-outcome, so that T28's own default holds
+        #: never set on the wire: Proton 0.40 drops the source's default-outcome, and the default of T28 applies
         self.default_outcome: Outcome | None = None
         source = engine.link_source(pointer)
         answer_terminus(source, engine.link_remote_source(pointer), lasts=lasts)
-        engine.terminus_set_type(source, engine.SOURCE)  # none where a subscription is asked for by the link's name
+        engine.terminus_set_type(source, engine.SOURCE)  # a null source names a subscription by the link's name
         engine.set_address(source, engine.address_of(engine.link_remote_source(pointer)) or address.name)
-        # P8: filters that are not known are left out of the answer
+        # P8: the answer leaves out unknown filters
         engine.put_octets(honoured.answer(), engine.terminus_filter(source))
         engine.put(container.symbols(container.OUTCOMES), engine.terminus_outcomes(source))
         engine.terminus_copy(engine.link_target(pointer), engine.link_remote_target(pointer))
@@ -105,7 +105,7 @@ class Outgoing(Link):
         self.connection.held_back.pop(self, None)
 
     def _held_back(self) -> bool:
-        """Whether too much is not settled: its connection has more than its share while all together have too much."""
+        """Whether it must wait: its connection leaves more than its share unsettled, and all together too much."""
         if self.connection.output.over_share:
             self.connection.hold_back(self)
             return True
@@ -120,8 +120,8 @@ class Outgoing(Link):
         self._queue.touch()
 
     def refuse_transfer(self) -> bool:
-        """Whether the peer has sent a transfer on this link, of which it is the receiver; it ends the connection."""
-        if engine.link_current(self.pointer) == engine.NULL:  # ours are complete as soon as they are made
+        """Whether the peer, the receiver of this link, has sent a transfer itself. That closes the connection."""
+        if engine.link_current(self.pointer) == engine.NULL:  # our own deliveries are complete at once
             return False
         self.connection.force_close(Condition.NOT_ALLOWED, f"a transfer from the receiver of the link {self.name!r}")
         return True
@@ -156,7 +156,7 @@ class Outgoing(Link):
     # -- large ones
 
     def _send_head(self, large: Large, head: bytes) -> None:
-        """``head``: of the stored message, as much as may be enough for the sections that are ours to change."""
+        """``head``: the beginning of the stored message, with the sections that the service may change."""
         entry = large.entry
         octets = head
         if _is_marked(entry, head):
@@ -176,7 +176,7 @@ class Outgoing(Link):
         self._go_on()
 
     def _go_on(self) -> None:
-        """The next piece, where there is room for it; else when something was written."""
+        """Send the next piece if there is room for it; otherwise wait until something is written."""
         large = self._large
         if large is None or large.asking:
             return
@@ -196,7 +196,7 @@ class Outgoing(Link):
             self._ask(large, _PIECE)
 
     def _ask(self, large: Large, size: int) -> None:
-        """One piece at a time for all links of a connection."""
+        """Read the next piece. A connection reads one at a time, for all its links."""
         large.asking = self.connection.asking = True
 
         def answered(octets: bytes | None) -> None:
@@ -219,7 +219,7 @@ class Outgoing(Link):
         raise NotImplementedError
 
     def _stop(self, delivery: engine.Pointer) -> bool:
-        """The delivery is decided; whether it was a large one that is not complete, and comes to no end."""
+        """The peer has decided the delivery: whether it was a large one that is not complete, and is aborted."""
         large = self._large
         if large is None or large.delivery != delivery:
             return False
@@ -237,17 +237,17 @@ class Outgoing(Link):
 
 
 def octets_in_engine(entry: Entry) -> int:
-    """Of a delivery: what the engine has a buffer for until it is settled."""
+    """The octets for which the engine keeps a buffer until the delivery is settled."""
     return 2 * _PIECE if entry.whole else entry.size
 
 
 def _is_marked(entry: Entry, octets: bytes) -> bool:
-    """Whether it goes out otherwise than it came. What its poster says of its deliveries is not said again."""
+    """Whether the message goes out changed: the delivery-count that the poster set is never passed on."""
     changed = entry.attempts or entry.expires or entry.acquired or entry.annotations
     return bool(changed) or messages.names_count(octets)
 
 
 def _marked(entry: Entry, octets: bytes) -> bytes:
-    """With its counts, what is left of its time, and annotations."""
+    """The message with its counts, its remaining time-to-live and its annotations."""
     left = max(1, (entry.expires - now_micros()) // 1000) if entry.expires else None
     return messages.outgoing(octets, entry.attempts, left, entry.annotations, acquired=entry.acquired)

@@ -1,7 +1,7 @@
-"""Octets on their way to one peer: written to its socket as far as that takes them, and the rest counted.
+"""Octets on their way to one peer: written to its socket as far as the socket takes them; the rest is kept and counted.
 
-The engine does not say how much it has to write, so that what a socket does not take is taken out of the engine and
-kept here. A connection whose peer leaves too much unread is not read either: it is given no more answers to leave.
+The engine does not say how much it has to write, so what a socket does not take is moved out of the engine to here.
+While a peer leaves too much unread, its connection is not read either: each frame it sends could add an answer.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-#: Octets of messages that a connection may have waiting to be written, over all its sessions.
+#: Octets of messages that may wait to be written on one connection, over all its sessions.
 MOST_HANDED = 4 << 20
-#: What a connection may leave unread, and unsettled, while all together leave too much.
+#: Octets that a connection may leave unread, and unsettled, while all together leave too much.
 FAIR_SHARE = 1 << 18
 
 
 def _buffer_octets(octets: int) -> int:
-    """Proton doubles a buffer until a message fits; beside it is what it knows of a delivery."""
+    """Proton doubles a buffer until the message fits, and has a record of each delivery beside it."""
     return 1500 + (1 << octets.bit_length())
 
 
@@ -46,14 +46,14 @@ class Carrier(Protocol):
 
     @property
     def held_back(self) -> Sized:
-        """Links that stopped because too much is not settled."""
+        """Links that stopped because too much is unsettled."""
 
     def go_on_held_back(self) -> None: ...
 
     def resume(self) -> None: ...
 
     def watch_socket(self) -> None:
-        """What it waits for has changed."""
+        """Wait for input, or for room to write, as the connection now needs."""
 
     def close(self) -> None: ...
 
@@ -68,25 +68,25 @@ class Output:
     def __init__(self, connection: Carrier) -> None:
         self._connection = connection
         self.writing = False
-        #: out of the engine, and not in the socket
+        #: taken out of the engine, and not by the socket yet
         self.unread = bytearray()
         #: when the socket last took something
         self._moved = 0.0
-        #: octets of messages given to the engine since all was written
+        #: octets of messages handed to the engine since it last had nothing to write
         self.handed = 0
-        #: octets of messages that the engine has, both ways: it keeps their buffers until they are settled
+        #: octets of messages, in and out, whose buffers the engine keeps until they are settled
         self.held = 0
-        #: those of them that the peer has posted, and the store has not answered
+        #: of these, the octets of posts that the store has not answered
         self.posted = 0
-        #: Proton keeps the buffers for the connection's next messages: those of deliveries to the peer, which come
-        #: again under the same pointers; the most of posts that there ever were; and all of them
+        #: Proton keeps buffers for the connection's next messages. By pointer, those of deliveries to the peer, as
+        #: Proton uses the same pointers again; the largest sum of posts so far; and the sum of both
         self._buffers: dict[engine.Pointer, int] = {}
         self._most_posted = 0
         self._kept = 0
 
     def hold(self, delivery: engine.Pointer, octets: int) -> int:
-        """A message of so many octets is in the engine, and will be settled later; the octets of its buffer, which may
-        have had a larger one before.
+        """A message of so many octets is in the engine until it is settled. Returns the octets of its buffer, which may
+        be larger: Proton reuses buffers.
         """
         buffer = _buffer_octets(octets)
         had = self._buffers.get(delivery, 0)
@@ -103,14 +103,14 @@ class Output:
         self._connection.service.memory.unread += octets
 
     def release(self, buffer: int) -> None:
-        """It is settled."""
+        """The message with this buffer is settled."""
         connection = self._connection
         self.held -= buffer
         if connection.held_back and self.held <= FAIR_SHARE:
             connection.go_on_held_back()
 
     def hold_post(self, octets: int) -> None:
-        """The same for a post that waits for the store."""
+        """As :meth:`hold`, for a post that waits for the store."""
         buffer = _buffer_octets(octets)
         self.posted += buffer
         self.held += buffer
@@ -137,7 +137,9 @@ class Output:
 
     @property
     def too_much_posted(self) -> bool:
-        """The same of its posts alone: the store answers those, whereas only what is read from it settles the rest."""
+        """The same for its posts alone, which the store settles. The rest is settled only by what the peer sends, so
+        for its sake reading must go on.
+        """
         memory = self._connection.service.memory
         return self.posted > FAIR_SHARE and memory.unread > memory.most
 
@@ -152,7 +154,7 @@ class Output:
         )
 
     def is_stuck(self, seconds: float) -> bool:
-        """Whether the peer has read nothing for so long, and left too much."""
+        """Whether too much is unread, and the peer has read nothing for so many seconds."""
         return self.too_much_unread and time.monotonic() - self._moved > seconds
 
     def write(self) -> None:
@@ -169,7 +171,7 @@ class Output:
                 if size < 0:
                     connection.close()
                     return
-                if self.handed:  # what is left waits for the peer's windows
+                if self.handed:  # the rest waits for the windows of the peer
                     self.handed = sum(map(engine.session_outgoing_bytes, connection.sessions))
                 if self.writing:
                     self.writing = False
@@ -211,7 +213,7 @@ class Output:
         return not self.unread
 
     def _set_aside(self) -> None:
-        """Take out of the engine what the socket does not take."""
+        """Move out of the engine what the socket does not take."""
         connection = self._connection
         if not connection.open:
             return
@@ -225,7 +227,7 @@ class Output:
             size = engine.transport_pending(transport)
 
     def lost(self) -> None:
-        """The connection is closed, and its engine freed."""
+        """The connection is closed, and its part of the engine freed."""
         self._connection.service.memory.unread -= len(self.unread) + self._kept
         self.unread.clear()
         self._buffers.clear()

@@ -1,7 +1,7 @@
-"""What of a connection waits until the store has told something of an address: posts on the relay, and attaches.
+"""Posts on the relay and attaches that wait until the store has answered a question about their address.
 
-A connection has only a few questions of attaches under way; the others wait here, where they cost the store and other
-connections nothing, and go with their link.
+A connection asks only a few questions at once for its attaches. The others wait here, where they cost the store and
+other connections nothing; when a link is detached, its question is dropped.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: octets of one connection that wait; beyond it nothing is read from it
+#: octets of one connection that may wait; with more, it is not read
 _MOST = 1 << 20
-#: of an attach that waits, as measured
+#: memory of an attach that waits, as measured
 _ATTACH_OCTETS = 1500
-#: questions of the attaches of one connection that the store is asked at once: it answers them one by one, in turn with
-#: those of others
+#: questions for the attaches of one connection that are asked at once: the store answers them one by one, in turn with
+#: those of other connections
 _ASKED_AT_ONCE = 2
 
 
 class Carrier(Protocol):
-    """The connection for which it waits."""
+    """The connection whose posts and attaches wait."""
 
     service: Service
     paused: bool
@@ -42,7 +42,7 @@ class Attaching(Protocol):
 
 
 class Parked:
-    """``octets``: in memory; the account of all connections has them, too."""
+    """``octets``: memory of what waits, which the account of all connections counts, too."""
 
     __slots__ = ("_asked", "_going_on", "_waiting", "connection", "octets")
 
@@ -54,22 +54,22 @@ class Parked:
         self._going_on = False
 
     def add(self, octets: int) -> None:
-        """So many more wait (or fewer, below 0)."""
+        """So many more octets wait; fewer, where ``octets`` is below 0."""
         self.octets += octets
         connection = self.connection
-        if not self.octets and connection.paused:  # later: what waited is under way
+        if not self.octets and connection.paused:  # in the next turn: what waited is still being handled
             connection.service.loop.call_later(0, connection.resume)
 
     @property
     def too_much(self) -> bool:
-        """Nothing more is read from the connection for now."""
+        """The connection is not to be read until less waits."""
         if not self.octets:
             return False
         memory = self.connection.service.memory
         return self.octets > _MOST or memory.parked > memory.most
 
     def take_attach(self) -> None:
-        """Refusal where so much waits that one more attach is one too many."""
+        """Refusal if too much waits to take another attach."""
         memory = self.connection.service.memory
         if memory.parked > 2 * memory.most:
             text = "too many attaches and messages wait for their addresses to be looked up (limits.memory_bytes)"
@@ -78,8 +78,8 @@ class Parked:
     def ask(
         self, attaching: Attaching, question: Callable[[Callable[[T], None]], None], then: Callable[[T], None]
     ) -> None:
-        """Ask the ``question`` when it is its turn, unless the link is detached before; ``then`` is given the answer,
-        whatever the link has come to.
+        """Ask the ``question`` in its turn, unless the link is detached before. ``then`` gets the answer, also when the
+        link was detached meanwhile.
         """
 
         def start() -> None:
@@ -101,7 +101,7 @@ class Parked:
             self._waiting[attaching] = start
 
     def forget(self, attaching: Attaching) -> None:
-        """Its client has detached it."""
+        """The client has detached the link."""
         if self._waiting.pop(attaching, None) is not None:
             self._count(-_ATTACH_OCTETS)
 
@@ -110,7 +110,7 @@ class Parked:
         self.add(octets)
 
     def _go_on(self) -> None:
-        """A loop: a question may be answered at once."""
+        """Ask as many as may be asked at once. A loop, as a question may be answered at once."""
         if self._going_on:
             return
         self._going_on = True

@@ -25,19 +25,19 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-#: of one delivery that comes in: what has come is taken out a frame or a few at a time
+#: octets of an incomplete delivery, which is taken out of the engine every few frames
 _MOST_IN_ENGINE = 1 << 16
 
 _TOPICS = frozenset(("topic", "temporary-topic"))
 
 
 def attach_target(connection: Carrier, pointer: engine.Pointer) -> None:
-    """A client wants to post: find the address (or make it), then answer. No credit is given before."""
+    """A client wants to post: find or make the address, then answer and grant credit."""
     target = engine.link_remote_target(pointer)
     service = connection.service
     capabilities = values.symbols(engine.terminus_capabilities(target), "the capabilities of the target")
     topic = not _TOPICS.isdisjoint(capabilities)
-    # T23: a refused post does not spoil its transaction
+    # T23: a refused post does not make its transaction rollback-only
     properties = values.properties(engine.link_remote_properties(pointer), "the properties of the attach")
     continues = properties.get(container.ON_REFUSED_POST) == "continue"
     name = engine.address_of(target)
@@ -66,10 +66,10 @@ def attach_target(connection: Carrier, pointer: engine.Pointer) -> None:
 
 
 class Posting(Incoming):
-    """Implements :class:`coordinator.posts.PostLink`: what it reads is decided there.
+    """Implements :class:`coordinator.posts.PostLink`: reads posts, which :mod:`coordinator.posts` takes or refuses.
 
-    ``address``: None on the anonymous relay, where each message says ``to`` (P9). ``continues``: a refused post does
-    not spoil its transaction (T23).
+    ``address``: None on the anonymous relay, where the ``to`` of each message names it (P9). ``continues``: a refused
+    post does not make its transaction rollback-only (T23).
     """
 
     __slots__ = (
@@ -92,9 +92,9 @@ class Posting(Incoming):
         connection.posting += 1
         self.address: Address | None = address
         self._partial_txn: Transaction | None = None
-        #: posts outside transactions that the store has not taken yet, and that the peer waits for
+        #: posts outside transactions whose answer the peer waits for, and the store has not given
         self.unanswered: int = 0
-        #: what ends the link once they are answered, and what is said to posts until then
+        #: called to end the link once they are answered, and the refusal of posts that come until then
         self._leave: Callable[[], None] | None = None
         self.ending: Refusal | None = None
         self._posts = connection.service.posts
@@ -130,7 +130,7 @@ class Posting(Incoming):
             self._partial_txn = self._posts.begin(self, txn_id)
 
     def partial_refused(self, refusal: Refusal) -> None:
-        """T22, T23: the link ends, but its transaction must not be committed without the message."""
+        """T22, T23: the link ends, and the transaction must not commit without the message."""
         if self._partial_txn is not None and self._partial_txn.open:
             self._partial_txn.refuse(refusal)
 
@@ -149,7 +149,7 @@ class Posting(Incoming):
                 txn_id = states.txn_id_of(delivery)
             except DecodeError as error:
                 malformed = Refusal(Condition.DECODE_ERROR, str(error))
-        if settled:  # nothing will be said of it, so that it is not needed any more
+        if settled:  # it gets no answer, so the engine need not keep it
             engine.delivery_settle(delivery)
         elif self.second:
             self._sizes[delivery] = len(message) + POST_OCTETS if isinstance(message, bytes) else POST_OCTETS
@@ -176,9 +176,10 @@ class Posting(Incoming):
         self._conclude(delivery)
 
     def _conclude(self, delivery: engine.Pointer) -> None:
-        """Its outcome is said: settle it; with receiver settle mode second when its sender has (part 2, section 2.8.3).
+        """Settle a post that has its outcome; with receiver settle mode second, once its sender has (part 2, section
+        2.8.3).
 
-        Where senders leave too many unsettled, the oldest are settled before.
+        Of posts that senders leave unsettled beyond their share, the oldest are settled at once.
         """
         self.connection.mark()
         if not self.second or engine.delivery_settled(delivery):
@@ -225,7 +226,7 @@ class Posting(Incoming):
         if connection.paused and connection.open:
             if not connection.must_pause:
                 connection.service.loop.call_later(0, connection.resume)
-            elif connection.service.commit.overfull:  # it may have become so only while the connection was paused
+            elif connection.service.commit.overfull:  # it may have become overfull while the connection was paused
                 connection.service.when_uncongested(connection.resume)
 
     def not_stored(self, delivery: engine.Pointer | None, octets: int, refusal: Refusal) -> None:
@@ -233,7 +234,9 @@ class Posting(Incoming):
             self._release(octets)
         if delivery is not None and self.open:
             self.rejected(delivery, refusal)
-        if delivery is None or refusal.condition is not Condition.RESOURCE_DELETED:  # the relay has other addresses
+        if (
+            delivery is None or refusal.condition is not Condition.RESOURCE_DELETED
+        ):  # the relay still has its other addresses
             self.refuse(refusal)
         if delivery is not None:
             self._answered()
@@ -242,13 +245,13 @@ class Posting(Incoming):
 
     @property
     def busy(self) -> bool:
-        """Something that was posted is not answered yet. The engine settles what is not when a link ends, without an
-        outcome: that would say nothing of a message that may not be stored.
+        """Some posts are not answered yet. When a link ends, the engine settles its unsettled deliveries without an
+        outcome: their sender would not know whether they are stored.
         """
         return bool(self.unanswered or (self.relay is not None and self.relay.waiting))
 
     def when_answered(self, leave: Callable[[], None]) -> None:
-        """End the link by ``leave`` when it is no longer busy; until then it takes nothing more."""
+        """Call ``leave`` to end the link when it is no longer busy; until then it takes no more posts."""
         self._leave = leave
 
     def _answered(self) -> None:

@@ -29,12 +29,12 @@ log = structlog.get_logger(__name__)
 
 _IN = select.EPOLLIN
 _OUT = select.EPOLLOUT
-#: reported whether it is asked for or not
+#: epoll reports these always
 _GONE = select.EPOLLERR | select.EPOLLHUP
 
 
 class Reactor(Loop):
-    """``end_turn`` is called when a turn's input is read, before output is written."""
+    """``end_turn`` is called when the input of a turn is read, before output is written."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class Reactor(Loop):
         self.events = engine.collector()
         #: every open link by its pointer in the engine
         self.links: dict[engine.Pointer, Link] = {}
-        #: and by container, direction and name, where the container says who it is (P13)
+        #: and by container, direction and name, where the container has an id (P13)
         self.named: dict[tuple[str, bool, str], Link] = {}
         self.by_transport: dict[engine.Pointer, Connection] = {}
         #: attaches that have filters to be read
@@ -75,14 +75,16 @@ class Reactor(Loop):
                     sock, _peer = listener.accept()
                 except BlockingIOError:
                     return
-                except OSError as error:  # out of descriptors: the crowd waits in the backlog
+                except OSError as error:  # no descriptor left: new connections wait in the backlog
                     log.error("cannot accept a connection", why=error.strerror)
                     self.forget(listener.fileno())
                     self.call_later(0.5, lambda: self.watch(listener.fileno(), _IN, accept))
                     return
                 connection = accepted(sock)
                 self._add(connection)
-                if len(self._connections) > 2 * connection.service.limits.connections:  # they are not even told
+                if (
+                    len(self._connections) > 2 * connection.service.limits.connections
+                ):  # far too many: closed without an answer
                     self.close(connection)
 
         self._listeners.append(listener)
@@ -100,14 +102,14 @@ class Reactor(Loop):
         self._ticks.opened(connection)
 
     def close(self, connection: Connection) -> None:
-        """The socket is done with, for whatever reason. The descriptor may be another connection's right after."""
+        """Close the socket and free all. Another connection may have the same descriptor right after."""
         if not connection.open:
             return
         self._let_go(connection)
         self._free(connection)
 
     def _let_go(self, connection: Connection) -> None:
-        """All but what the engine has."""
+        """Let go of all but the part of the engine."""
         connection.open = False
         self._connections.pop(connection.fd, None)
         self.by_transport.pop(connection.transport, None)
@@ -126,7 +128,7 @@ class Reactor(Loop):
         self.drain_events()
         engine.transport_unbind(transport)
         self.drain_events()
-        # both: release alone keeps 3 kB of each connection for ever
+        # both: release alone would leak 3 kB for each connection
         engine.connection_release(connection.pointer)
         engine.decref(connection.pointer)
         engine.decref(transport)
@@ -163,19 +165,19 @@ class Reactor(Loop):
                     connection = self.by_transport.get(engine.event_transport(event))
                     if connection is not None:
                         connection.on_event(kind, event)
-            except Exception:  # noqa: BLE001 - whatever it is, it is one connection's
+            except Exception:  # noqa: BLE001 - a defect costs one connection only
                 self._contain(event)
             pop(events)
 
     def contain(self, what: object) -> None:
-        """A defect of ours: it ends the connection that ``what`` belongs to, and no other (P14)."""
+        """After a defect of ours: close the connection that ``what`` belongs to, and no other (P14)."""
         connection = connection_of(what)
         log.exception("internal error", what=name_of(what), peer=connection.peer if connection is not None else None)
         if connection is not None:
             self._end(connection)
 
     def _contain(self, event: engine.Pointer) -> None:
-        """The same while an event of the engine was handled."""
+        """The same after a defect in handling an event of the engine."""
         connection = self.by_transport.get(engine.event_transport(event))
         log.exception(
             "internal error", kind=engine.event_type(event), peer=connection.peer if connection is not None else None
@@ -184,8 +186,8 @@ class Reactor(Loop):
             self._end(connection)
 
     def _end(self, connection: Connection) -> None:
-        """All that it held is let go. Where even that fails it is closed without a word."""
-        if not connection.open:  # the engine has nothing of it any more
+        """Close the connection with an error; where even that fails, without a close frame."""
+        if not connection.open:  # its part of the engine is freed already
             return
         if connection.closing:
             self._abandon(connection)
@@ -197,7 +199,7 @@ class Reactor(Loop):
             self._abandon(connection)
 
     def _abandon(self, connection: Connection) -> None:
-        """Its socket goes at once; what the engine has of it may be in use further up, and goes in the next turn."""
+        """Close its socket now. Its part of the engine may be in use by a caller, and is freed in the next turn."""
         if connection.open:
             self.call_later(0, partial(self._free, connection))
             try:
@@ -208,9 +210,9 @@ class Reactor(Loop):
     # -- a store that does not keep up
 
     def _pause(self, connection: Connection) -> None:
-        """Too many octets wait for the store, or for the peer: what it sends stays in its socket, credit or not.
+        """Too many octets wait for the store, or for the peer to read: leave what the peer sends in its socket.
 
-        The peer cannot be seen to be silent meanwhile, so that no idle time runs.
+        No idle time runs meanwhile: whether the peer is silent cannot be seen.
         """
         if connection.paused:
             return
@@ -235,7 +237,9 @@ class Reactor(Loop):
     def _read(self, connection: Connection) -> None:
         if connection.must_pause:
             self._pause(connection)
-            if connection.output.too_much_unread:  # goes on when enough is read, or ends
+            if (
+                connection.output.too_much_unread
+            ):  # the tick sees whether the peer reads, and closes the connection if it does not
                 self._ticks.tick_in(connection.service.limits.idle_timeout_seconds, connection)
             return
         greeting = connection.greeting
@@ -260,7 +264,7 @@ class Reactor(Loop):
         at = 0
         while at < size:
             taken = push(transport, engine.read_buffer + at, size - at)
-            if taken <= 0:  # the transport takes no more: closed, or the peer broke the protocol
+            if taken <= 0:  # the transport is closed, or the peer broke the protocol
                 break
             at += taken
             if at < size:
@@ -274,7 +278,7 @@ class Reactor(Loop):
 
     @staticmethod
     def _take(connection: Connection, size: int) -> bool:
-        """Whether what was read may go to the engine."""
+        """Whether the octets just read may be pushed into the engine."""
         dispositions = connection.dispositions
         if dispositions.refused:
             return False
@@ -287,10 +291,12 @@ class Reactor(Loop):
         return True
 
     def _greet(self, connection: Connection, greeting: Greeting, size: int) -> int:
-        """How many octets there are for the engine now, at the beginning of the buffer (P1)."""
+        """Answer the peer's protocol headers. Returns how many octets at the beginning of the buffer are for the engine
+        (P1).
+        """
         answer = greeting.take(bytes(engine.read_view[:size]))
         if answer:
-            with suppress(OSError):  # the first octets of a connection have room
+            with suppress(OSError):  # the socket's buffer is still empty
                 connection.socket.send(answer)
         if greeting.failed:
             self.close(connection)
@@ -303,10 +309,10 @@ class Reactor(Loop):
         return len(rest)
 
     def _refuse_input(self, connection: Connection) -> None:
-        """The engine takes no more. Where it only fell silent, the peer is told why (P14; part 2, section 2.8.15).
+        """The engine takes no more input. Unless it closes by itself, tell the peer why (P14; part 2, section 2.8.15).
 
-        Proton 0.40 closes with an error of its own when a frame's header is malformed, but not when what is in the
-        frame cannot be decoded or is out of its place.
+        Proton 0.40 closes with an error when the header of a frame is malformed, but not when the frame's body cannot
+        be decoded or is out of its place.
         """
         state = engine.connection_state(connection.pointer)
         if not connection.open or state & engine.REMOTE_CLOSED:
@@ -333,7 +339,7 @@ class Reactor(Loop):
                         connection.output.write()
                         if connection.starved and connection.open:
                             connection.feed()
-                    except Exception:  # noqa: BLE001 - whatever it is, it is this connection's
+                    except Exception:  # noqa: BLE001 - a defect costs this connection only
                         self.contain(connection)
 
     # -- turns
@@ -356,6 +362,6 @@ class Reactor(Loop):
     def _gather(self) -> bool:
         try:
             return self.end_turn()
-        except Exception:  # noqa: BLE001 - what a turn has gathered contains its own; this is what is left
+        except Exception:  # noqa: BLE001 - a defect that no callback or unit contained
             self.contain(self.end_turn)
             return False

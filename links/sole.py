@@ -93,7 +93,7 @@ class Carrier(Protocol):
 
 
 class Sole:
-    """Claims the container for ``connection``, which is opened only when the claim is answered."""
+    """Claims the container for ``connection``, whose open waits for the answer to the claim."""
 
     def __init__(self, connection: Carrier, asked: int) -> None:
         self._connection = connection
@@ -104,7 +104,7 @@ class Sole:
         )
 
     def properties(self) -> dict[object, object]:
-        """For our open frame: the policies of this connection."""
+        """Properties of our open frame: the policies of this connection."""
         return {_ENFORCEMENT_POLICY: uint(self._policy), _DETECTION_POLICY: uint(_WEAK)}
 
     def answered(self, refusal: Refusal | None) -> None:
@@ -129,12 +129,12 @@ class Sole:
             self._probe()
 
     def _probe(self) -> None:
-        """Find out whether the peer's host answers, so that a client that lost its network is not refused because of
-        the connection it lost.
+        """Close the connection if the peer's host no longer answers: it would keep its own client, whose network was
+        down, from connecting again.
         """
         connection = self._connection
         with suppress(OSError):
-            # no part of a frame is waiting, and there is room for a whole one
+            # no part of a frame waits to be written, and there is room for a whole one
             if not connection.output.writing and not _waiting(connection.socket):
                 connection.socket.send(_EMPTY_FRAME)
         self._look(time.monotonic())
@@ -155,15 +155,15 @@ class Sole:
 
 
 def _waiting(sock: socket.socket) -> int:
-    """Octets that were written and not acknowledged by the peer's host."""
+    """Octets that were written, and that the peer's host has not acknowledged."""
     octets = ioctl(sock.fileno(), termios.TIOCOUTQ, bytes(4))
     return int(struct.unpack("i", octets)[0])
 
 
 def _answers(sock: socket.socket, seconds: float) -> bool:
-    """Whether everything is acknowledged, or something was acknowledged in the last ``seconds``."""
+    """Whether the peer's host has acknowledged everything, or something in the last ``seconds``."""
     if sock.family not in (socket.AF_INET, socket.AF_INET6):
-        return True  # no network between
+        return True  # on the same machine
     try:
         info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_ROOM)
     except OSError:

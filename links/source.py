@@ -30,7 +30,7 @@ def attach_source(connection: Carrier, pointer: engine.Pointer) -> None:
     """A client wants to consume or browse: find or make the address, then answer."""
     wanted = _Wanted(connection, pointer)
     if wanted.is_shared_by_instances and connection.service.instance.peers:
-        # its links may be at several instances, and no instance knows which is the last
+        # its links may be at several instances, none of which knows when the last is detached
         raise Refusal(
             Condition.NOT_IMPLEMENTED,
             "a shared subscription that does not last needs a client's id where several instances share the store",
@@ -67,7 +67,7 @@ class _Wanted:
 
     @property
     def is_shared_by_instances(self) -> bool:
-        """A subscription that clients of any instance share, and that ends with the last of its links."""
+        """A subscription that links at any instance share, and that ends with the last of them."""
         return self._topic and self._shared and self._global and not self._lasting
 
     def look_up(self) -> None:
@@ -89,9 +89,7 @@ class _Wanted:
         self.connection.endpoints.refuse_attach(self._attaching, refusal)
 
     def _find_subscription(self, names: list[str]) -> None:
-        """A null source names an existing subscription, which the client wants to end: the first of ``names`` there
-        is.
-        """
+        """A null source names a subscription that the client wants to end: the first of ``names`` that exists."""
         name, *others = names
 
         def looked_up(topic_name: str | StoreError | None) -> None:

@@ -1,7 +1,7 @@
-"""A worker that the database has no connection left for: its clients are told, so that they can go to another (F4).
+"""A worker for which the database has no connection left closes its clients, so that they can try another worker (F4).
 
-Without a word they would wait: the store may be back in a moment after a restart, but not after it has run out of
-connections, which only people change.
+Otherwise they would wait in vain. A restarted database is back in a moment; one that has run out of connections stays
+so until an operator changes something.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-#: A connection that is lost and made anew may meet the end of its predecessor.
+#: A connection that is made anew may have to wait until the server has ended the one before.
 PATIENCE_SECONDS = 5.0
 _LOOK_SECONDS = 0.5
 
@@ -30,7 +30,7 @@ _REFUSAL = Refusal(
 
 
 class Starving:
-    """Looks at the worker's connections to the database again and again."""
+    """Looks at the worker's connections to the database every half second."""
 
     def __init__(self, reactor: Reactor, service: Service) -> None:
         self._reactor = reactor

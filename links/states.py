@@ -29,7 +29,7 @@ _REJECTED = (0x25, "amqp:rejected:list")
 _RELEASED = (0x26, "amqp:released:list")
 _MODIFIED = (0x27, "amqp:modified:list")
 _EMPTY_MAP = encode_map([])
-#: most characters kept of the error with which a consumer rejects a message
+#: characters that are kept of the error with which a consumer rejects a message
 _LONGEST_ERROR = 1000
 
 

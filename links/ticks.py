@@ -1,4 +1,4 @@
-"""The clock of connections: ticks of the engine, which keep the idle times, and the time to open (P4)."""
+"""The clock of connections: ticks of the engine, which keeps the idle times by them, and the time to open (P4)."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ class Ticks:
         self._reactor = reactor
         #: by number
         self._connections: dict[int, Connection] = {}
-        #: connections that were not opened yet, the oldest first, and when their time is up: all have the same time
+        #: when the time of each connection to open is up, the oldest first
         self._unopened: dict[Connection, float] = {}
-        #: all share one deadline: one for each would outlive those that come and go by the thousand
+        #: all share one deadline of the loop: with one each, thousands would outlive their connections
         self._looks_at_unopened = False
 
     def begin(self, connection: Connection) -> None:
@@ -53,7 +53,7 @@ class Ticks:
         self._unopened[connection] = time.monotonic() + idle
 
     def opened(self, connection: Connection) -> None:
-        """The idle times of both sides are known from here on (P4); until now the engine asked for no tick."""
+        """Now the idle times of both sides are known (P4): ask the engine when it wants its next tick."""
         self._unopened.pop(connection, None)
         self.tick_in(0, connection)
 
@@ -62,7 +62,9 @@ class Ticks:
         self._unopened.pop(connection, None)
 
     def tick_in(self, seconds: float, connection: Connection) -> None:
-        """One tick is due at a time. By number: a closed connection is not kept for its tick."""
+        """At most one tick is due at a time. The deadline holds a number, so that a closed connection is not kept
+        alive.
+        """
         connection.ticks += 1
         self._reactor.call_later(seconds, partial(self._tick_again, connection.number, connection.ticks))
 
@@ -82,7 +84,7 @@ class Ticks:
             )
             self._reactor.close(connection)
             return
-        if connection.paused and not connection.must_pause:  # nothing that it was paused for has said so
+        if connection.paused and not connection.must_pause:  # in case what it was paused for ended unnoticed
             self._reactor.call_later(0, connection.resume)
         deadline = engine.transport_tick(connection.transport, int(now * 1000))
         self._reactor.drain_events()
@@ -93,7 +95,7 @@ class Ticks:
         self.tick_in(min(wait, _TICK_SECONDS), connection)
 
     def _end_unopened(self) -> None:
-        """A peer that connects and says nothing holds no place for ever (P4)."""
+        """Close connections whose peer did not open them in time (P4)."""
         now = time.monotonic()
         while self._unopened:
             connection, deadline = next(iter(self._unopened.items()))

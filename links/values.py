@@ -1,4 +1,4 @@
-"""Values of peers (maps, symbols), decoded from their octets.
+"""Values that peers send (maps, symbols), decoded from their octets.
 
 Proton's own conversion to Python objects expects well-formed values: a binary as a map's key, a string that is not
 UTF-8 or a character beyond Unicode raise exceptions of various kinds. Here each of these is a :class:`Refusal`.

@@ -1,4 +1,4 @@
-"""A worker's life: become an instance of the store, serve until told to stop, and leave nothing held."""
+"""A worker: becomes an instance of the store, serves until it is told to stop, and gives back what it holds."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from store.errors import Contended, StoreError, StoreUnavailable
 
 log = structlog.get_logger(__name__)
 
-#: how long work in hand may take when the service stops (rule F5)
+#: how long unfinished work may take when the service stops (rule F5)
 GRACE_SECONDS = 5.0
 _STORE_RETRY_SECONDS = 0.2
 _READY_LOOK_SECONDS = 0.002
 _REGISTER_PATIENCE = Patience(statement_seconds=10.0, lock_seconds=5.0)
-# To recover may mean to read all entries. A start does not wait for that to end: the watch over the instances does it.
+# Recovery may have to read all entries. A start does not wait so long: the watch over the instances does the rest.
 _RECOVER_PATIENCE = Patience(statement_seconds=5.0, lock_seconds=2.0)
 _END_PATIENCE = Patience(statement_seconds=60.0, lock_seconds=2.0)
 
@@ -41,7 +41,7 @@ STATUS_FENCED = 3
 def main(
     settings: Settings, listeners: list[socket.socket], database_url: str, supervising: Supervising, *, disk_low: bool
 ) -> int:
-    """Serve on ``listeners``, and say so; what the supervisor says of the disk is minded. The process's exit status."""
+    """Serve on ``listeners``, and tell the supervisor, which tells how full the disk is. Returns the exit status."""
     _raise_descriptor_limit()
     registration = _register(database_url)
     reactor = Reactor()
@@ -64,14 +64,14 @@ def main(
     ending = _Ending(reactor, service)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: reactor.call_later(0, ending.begin))
-    # a signal's handler runs when the epoll returns, which this descriptor makes it do
+    # a signal makes this descriptor readable: the epoll returns, and the signal's handler runs
     reactor.watch(wake_up, select.EPOLLIN, lambda _: _discard(wake_up))
     log.info("serving", instance=registration.instance_id, store=registration.store_id)
     service.instance.disk_low = disk_low
 
     def told(_: int) -> None:
         words = supervising.hear()
-        if not words:  # the supervisor is gone, and the kernel ends this process
+        if not words:  # the supervisor has ended, and the kernel ends this process
             reactor.forget(supervising.fileno())
         for each in words:
             service.instance.disk_low = bool(each["disk_low"])
@@ -88,7 +88,7 @@ def main(
 
 
 def _say_ready(reactor: Reactor, service: Service, supervising: Supervising) -> None:
-    """Not before it can answer: others may have the database's connections."""
+    """Ready only with all connections to the database: other processes may have taken the last ones."""
     if service.connected:
         supervising.tell(ready=True)
     else:
@@ -96,7 +96,7 @@ def _say_ready(reactor: Reactor, service: Service, supervising: Supervising) -> 
 
 
 def _raise_descriptor_limit() -> None:
-    """A connection is a descriptor; the usual soft limit of 1,024 is far below what one worker holds."""
+    """Each connection is a descriptor, and the usual soft limit of 1,024 is far too low for a worker."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
@@ -106,7 +106,7 @@ def _discard(fd: int) -> None:
 
 
 def _register(database_url: str) -> recovery.Registration:
-    """Wait for the store, take a place in it, and put right what instances left that are gone."""
+    """Wait for the store, register as an instance, and recover from instances that are lost."""
     waiting = False
     while True:
         try:
@@ -133,7 +133,7 @@ def _register(database_url: str) -> recovery.Registration:
 
 
 def _recover(database_url: str) -> recovery.GivenUp:
-    """What cannot be done now the watch over the instances does by and by."""
+    """What cannot be done now, the watch over the instances does later."""
     try:
         with connected(database_url, patience=_RECOVER_PATIENCE) as connection:
             return recovery.recover(connection) or recovery.GivenUp()
@@ -151,7 +151,7 @@ def _end(database_url: str, instance_id: int) -> None:
 
 
 class _Ending:
-    """No new work; what is on its way to the store is answered; links end with amqp:connection:forced."""
+    """No new work; units on their way to the store are answered; connections close with amqp:connection:forced."""
 
     def __init__(self, reactor: Reactor, service: Service) -> None:
         self._reactor = reactor
@@ -167,7 +167,7 @@ class _Ending:
         self._wait()
 
     def _wait(self) -> None:
-        """First what is committing, then the goodbye, then what the goodbye has rolled back or returned."""
+        """First the commits under way, then the close of all connections, then what these roll back or give back."""
         late = time.monotonic() >= self._deadline
         if not late and not self._service.commit.idle:
             self._reactor.call_later(0.01, self._wait)

@@ -1,1 +1,1 @@
-"""The rules of the transactional coordinator; neither Proton nor SQL. ``__main__`` is the composition root."""
+"""The rules of the transactional coordinator, without Proton and without SQL. ``__main__`` is the composition root."""

@@ -1,4 +1,4 @@
-"""The command line; the composition root. A command's own imports wait until it runs."""
+"""The command line, and the composition root. A command imports what it needs when it runs."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Declare and discharge (part 4, sections 4.1 to 4.3; rules T7 to T15), whatever the wire.
+"""Declare and discharge (part 4, sections 4.1 to 4.3; rules T7 to T15), apart from the wire.
 
-A control link hands over what it reads, and passes the answers back.
+A control link hands over the requests that it reads, and sends the answers.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Answers(Protocol):
-    """The control link's end of the wire. ``answer``: the delivery of the discharge that is answered."""
+    """How a control link answers. ``answer``: the delivery of the discharge."""
 
     @property
     def open(self) -> bool: ...
@@ -48,7 +48,7 @@ class Control:
         self._txns: dict[bytes, Transaction] = {}
 
     def declare(self) -> Transaction:
-        """Refusal where it is one too many."""
+        """Refusal if the connection has too many undecided transactions."""
         txn = self._registry.declare(self._owner, self, self._timeout)
         self._txns[txn.id] = txn
         return txn
@@ -67,7 +67,7 @@ class Control:
             refusal = Refusal(Condition.ILLEGAL_STATE, "the transaction's discharge is under way already")
             self._answers.reject(answer, refusal)
         else:
-            # a transaction may be discharged on another control link of its connection than it was declared on
+            # another control link of the connection may have declared it
             if txn.control is not self:
                 txn.control.give_up(txn_id)
                 txn.control = self
@@ -75,8 +75,8 @@ class Control:
             txn.discharge(fail, answer)
 
     def _ask(self, txn_id: bytes, fail: bool, answer: object) -> None:
-        """T10, T14; and T11: of a transaction that is not open on this connection the store says what became of it. One
-        without a decision is rolled back by the question.
+        """Answer from the store a discharge whose transaction is not open on this connection (T10, T11, T14). A
+        transaction without a decision is rolled back by the question.
         """
         if not self._answers.open:
             return
@@ -91,7 +91,7 @@ class Control:
         txn = registry.txns.get(txn_id)
         if txn is not None:
             txn.abandon(TxnEvent.ASKED, ASKED)
-        if txn_id in registry.txns:  # its decision is on its way to the store: the answer is there soon
+        if txn_id in registry.txns:  # its decision is on its way to the store: ask again then
             registry.txns[txn_id].when_decided(lambda: self._ask(txn_id, fail, answer))
             return
         self._decisions.ask(txn_id, lambda found: self._found(found, fail, answer))
@@ -114,7 +114,7 @@ class Control:
             answers.reject(answer, rolled_back(found.reason))
 
     def discharged(self, txn: Transaction, refusal: Refusal | None) -> None:
-        """It is decided; its discharge (``txn.answer``, where there is one) is accepted, or rejected with the
+        """The transaction is decided: accept its discharge (``txn.answer``, if there is one), or reject it with the
         refusal.
         """
         self._txns.pop(txn.id, None)
@@ -130,18 +130,18 @@ class Control:
         self._answers.refuse(refusal)
 
     def give_up(self, txn_id: bytes) -> None:
-        """The transaction is discharged on another control link of its connection."""
+        """Another control link of the connection discharges the transaction."""
         self._txns.pop(txn_id, None)
 
     def lost(self) -> None:
-        """T13: the link is gone; its undecided transactions roll back at once."""
+        """T13: the link was detached: roll back its undecided transactions at once."""
         for txn in list(self._txns.values()):
             txn.abandon(TxnEvent.CONTROL_LOST, "link-lost")
         self._txns.clear()
 
 
 def rolled_back(reason: str) -> Refusal:
-    """What a commit gets that came too late."""
+    """The answer to a commit that came too late."""
     if reason == ASKED:
         reason = "another connection asked for its outcome before it was discharged"
     return Refusal(Condition.TXN_ROLLBACK, f"the transaction was rolled back: {reason}")

@@ -1,8 +1,4 @@
-"""Errors that reach the wire: each knows its AMQP condition.
-
-::
-
-    Refusal                 anything the peer is told no for: condition + description a person can act on
+"""Errors that reach the wire, with their AMQP conditions.
 
 Conditions are those of the standard (part 2, section 2.8.15 to 2.8.19; part 4, section 4.5.8) and of the anonymous
 relay extension.
@@ -36,7 +32,7 @@ class Condition(StrEnum):
 
 
 class Refusal(Exception):
-    """``condition`` of the standard and a ``description`` that says what, and what was expected."""
+    """The peer's request is refused. ``description`` says what is wrong, and what was expected."""
 
     def __init__(self, condition: Condition, description: str) -> None:
         super().__init__(condition, description)

@@ -1,6 +1,6 @@
-"""What all rules of one instance work with: its identity, its loop, its store, and the bounds it keeps.
+"""What the rules of one instance work with: its identity, its loop, its store, its bounds.
 
-It knows none of the rules. A part takes this instead of the whole service.
+It knows none of the rules, so a rule can take it instead of the whole service.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class Instance:
         notified: Callable[[str, str], None],
         connected: Callable[[], None],
     ) -> None:
-        """``given_up``: the store says that others have given this instance up. ``notified`` and ``connected``: see
-        :class:`store.asking.Queries`.
+        """``given_up``: called when the store says that another instance has given this one up. ``notified`` and
+        ``connected``: see :class:`store.asking.Queries`.
         """
         self.loop = loop
         self.limits = settings.limits
@@ -69,7 +69,7 @@ class Instance:
         self.commit = GroupCommit(loop, url, instance_id, _batch_limits(settings.limits, self.memory), given_up)
         self.queries = Queries(loop, url, instance_id, notified, connected)
         self.selectors = Selectors(self.memory)
-        #: the time that selectors have in one turn
+        #: how long selectors may be applied in one turn
         self.selecting = TurnShare()
 
 

@@ -29,6 +29,6 @@ def without_annotations(outcome: Outcome) -> Outcome:
 
 ACCEPTED = Outcome(Kind.ACCEPTED)
 RELEASED = Outcome(Kind.RELEASED)
-#: The default outcome of a source that names none; applied to deliveries settled in a transaction that rolled back
-#: (T28).
+#: The default outcome of a source that names none: it applies to deliveries that their peer settled in a transaction
+#: that rolled back (T28).
 FAILED = Outcome(Kind.MODIFIED, delivery_failed=True)

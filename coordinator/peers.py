@@ -1,4 +1,4 @@
-"""The other instances: whether they live, and what they say of addresses, groups, claims and links."""
+"""The other instances: whether they live, and their notices about addresses, groups, claims and links."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Peers:
         look: Callable[[], None],
         fenced: Callable[[], None],
     ) -> None:
-        """``heard``: takes the notices of other channels. ``look``: called when an instance has come, to see now who
-        lives. ``fenced``: called when others took this instance for dead; it must stop.
+        """``heard``: by channel, what takes its notices. ``look``: makes the heartbeat look at once which instances
+        live. ``fenced``: called when other instances took this one for dead; it must stop.
         """
         self._instance = instance
         self._queues = queues
@@ -43,11 +43,11 @@ class Peers:
         self._fenced = fenced
 
     def arrive(self) -> None:
-        """Tell the others that this instance is there."""
+        """Tell the other instances that this one has begun."""
         self._instance.queries.ask(queries.ARRIVE, [], lambda _: None)
 
     def beaten(self, alive: bool, peers: int) -> None:
-        """This instance has said that it lives, and seen whether others do."""
+        """The answer to a heartbeat: whether this instance still counts as alive, and how many others live."""
         if not alive:
             self.given_up()
             return
@@ -63,7 +63,7 @@ class Peers:
         self._fenced()
 
     def connected(self) -> None:
-        """Notices may have been missed while the connection was away."""
+        """Load anew what notices tell: some may have been missed while the connection was down."""
         self._directory.all_changed()
         self._queues.all_in_store()
 
@@ -79,7 +79,7 @@ class Peers:
 
 
 class Company:
-    """Unit: this instance was alone and woke nobody; what it left in the store until now others may want."""
+    """Unit: wakes the consumers at other instances, which the batches of an instance that is alone do not."""
 
     owner: object = None
 

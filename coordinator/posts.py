@@ -1,7 +1,7 @@
-"""Posts of clients, in transactions or without, whatever the wire; and those of the anonymous relay, whose address is
-not known yet (rules T20 to T25, P9, D9).
+"""Posts of clients, in transactions or without, apart from the wire; and posts on the anonymous relay, whose address
+has to be looked up (rules T20 to T25, P9, D9).
 
-A link hands over what it reads (:meth:`Posts.take`), and passes the answers back.
+A link hands over the messages that it reads (:meth:`Posts.take`), and sends the answers.
 """
 
 from __future__ import annotations
@@ -34,15 +34,13 @@ log = structlog.get_logger(__name__)
 
 
 class PostLink(Protocol):
-    """A link on which a client posts. A ``delivery`` that its sender has settled is not looked at any more, so that
-    what was posted settled outlives its link.
+    """A link on which a client posts. A ``delivery`` that its sender has settled is not used any more, so that posts
+    that were sent settled can outlive their link.
     """
 
     @property
     def connection(self) -> object:
-        """The owner of its transactions (T12); and what a subscription compares that wants nothing of its own
-        connection (no-local).
-        """
+        """The owner of its transactions (T12). A subscription with no-local compares it with its own connection."""
 
     @property
     def peer(self) -> str:
@@ -50,15 +48,15 @@ class PostLink(Protocol):
 
     @property
     def address(self) -> Address | None:
-        """None on the anonymous relay, where each message says ``to`` (P9)."""
+        """None on the anonymous relay, where the ``to`` of each message names it (P9)."""
 
     @property
     def relay(self) -> Relay | None:
-        """Where there is no address."""
+        """The posts that wait for their addresses, on the anonymous relay."""
 
     @property
     def continues(self) -> bool:
-        """A refused post does not spoil its transaction (T23)."""
+        """A refused post does not make its transaction rollback-only (T23)."""
 
     @property
     def second(self) -> bool:
@@ -66,7 +64,7 @@ class PostLink(Protocol):
 
     @property
     def ending(self) -> Refusal | None:
-        """What the link is about to end with: it takes nothing more."""
+        """The refusal with which the link is about to end; it takes no more posts."""
 
     def waits(self, delivery: Any, octets: int) -> None:
         """A post outside transactions, which its sender has not settled, is on its way to the store."""
@@ -75,7 +73,7 @@ class PostLink(Protocol):
         """It is durable."""
 
     def not_stored(self, delivery: Any, octets: int, refusal: Refusal) -> None:
-        """The store does not take a post outside transactions; ``delivery``: None where its sender has settled it."""
+        """The store has refused a post outside transactions. ``delivery``: None if its sender has settled it."""
 
     def accepted_in(self, delivery: Any, txn: Transaction) -> None:
         """An unsettled post is part of the transaction (T21)."""
@@ -93,14 +91,14 @@ class PostLink(Protocol):
         """Detach."""
 
     def parked(self, octets: int) -> None:
-        """The link has so many octets more (or less, below 0) that wait for their address."""
+        """So many more octets of the link wait for their address; fewer, where below 0."""
 
     def caught_up(self) -> None:
-        """Nothing of the link waits for its address any more."""
+        """No post of the link waits for its address any more."""
 
 
 class Posts:
-    """What becomes of the posts of an instance's clients, whatever the wire (rules T20 to T25, D9)."""
+    """Takes the posts of an instance's clients, or refuses them (rules T20 to T25, D9)."""
 
     def __init__(self, instance: Instance, directory: Directory, enqueue: Enqueue, registry: Registry) -> None:
         self.instance = instance
@@ -148,7 +146,7 @@ class Posts:
             return
         if settled:
             return
-        if txn.error is not None:  # it can only roll back: what comes later is refused as well (T23)
+        if txn.error is not None:  # it can only roll back: later posts are refused as well (T23)
             link.rejected_in(delivery, txn, txn.error)
             return
         link.accepted_in(delivery, txn)
@@ -163,7 +161,9 @@ class Posts:
             link.rejected(delivery, refusal)
 
     def refuse(self, link: PostLink, delivery: Any, settled: bool, txn: Transaction | None, refusal: Refusal) -> None:
-        """T22, T23. The sender of a settled post outside transactions learns of it by the end of its link alone."""
+        """T22, T23. Of a post that was sent settled, outside transactions, only the end of the link tells the
+        sender.
+        """
         log.info(
             "post refused",
             peer=link.peer,
@@ -174,13 +174,13 @@ class Posts:
         if txn is None:
             self.refuse_unknown(link, delivery, settled, refusal)
             return
-        if settled or not link.continues:  # of a settled one its sender learns by the discharge alone
+        if settled or not link.continues:  # of a post that was sent settled, only the discharge tells
             txn.refuse(refusal)
         if not settled:
             link.rejected_in(delivery, txn, refusal)
 
     def begin(self, link: PostLink, txn_id: bytes) -> Transaction | None:
-        """A delivery in a transaction has begun and is not complete: a discharge before it is refuses (T15)."""
+        """A delivery in a transaction has begun and is not complete: until it is, a discharge is refused (T15)."""
         txn = self.registry.find(txn_id, link.connection)
         if txn is not None:
             txn.begin()
@@ -196,7 +196,7 @@ class PlainPost:
     def __init__(
         self, posts: Posts, link: PostLink, delivery: Any, address: Address, message: Octets, terms: Terms
     ) -> None:
-        """``delivery``: None where its sender has settled it."""
+        """``delivery``: None if its sender has settled it."""
         self._posts = posts
         self._link = link
         self._delivery = delivery
@@ -213,7 +213,7 @@ class PlainPost:
     def write(self, batch: Batch) -> None:
         posts = self._posts
         enqueue = posts.enqueue
-        if self._id:  # written before, in a batch that was refused for another unit
+        if self._id:  # written before, in a batch that the store refused for another unit
             enqueue.unposted(self._entry)
         half_id = self._id = self._id or posts.instance.ids.next()
         batch.half(half_id, bytes(16), self._address.id, self._message)
@@ -240,7 +240,7 @@ class PlainPost:
 
 
 class Parked(NamedTuple):
-    """A post of the relay that waits for its address, or behind one that does."""
+    """A post on the relay that waits for its address, or for a post before it."""
 
     delivery: Any
     message: Octets
@@ -249,10 +249,10 @@ class Parked(NamedTuple):
 
 
 class Relay:
-    """The posts of one link to the anonymous relay that wait for an address, in their order; discharges wait for them.
+    """The posts of one link to the anonymous relay that wait for an address, in order; discharges wait for them.
 
-    What was posted settled stays when the link ends: it is forwarded as if it had been sent on a link of its own
-    (anonymous terminus 1.0, section 2.2).
+    Posts that were sent settled stay when the link ends: they are forwarded as if they had been sent on a link of their
+    own (anonymous terminus 1.0, section 2.2).
     """
 
     __slots__ = ("_asked", "_going_on", "_link", "_link_open", "_posts", "_resolved", "waiting")
@@ -264,12 +264,12 @@ class Relay:
         self.waiting: deque[Parked] = deque()
         #: the post whose address is being looked up
         self._asked: Parked | None = None
-        #: what the look-up found
+        #: the result of the look-up
         self._resolved: Address | Refusal | None = None
         self._going_on = False
 
     def take(self, delivery: Any, message: Octets, settled: bool, txn: Transaction | None) -> None:
-        """A message on the relay: posted at once where its address is known and nothing waits before it."""
+        """A message on the relay: post it now if its address is known and no post waits before it."""
         memory = self._posts.instance.memory
         if memory.parked > 2 * memory.most:
             text = "too many messages wait for their addresses to be looked up (limits.memory_bytes); try later"
@@ -290,7 +290,7 @@ class Relay:
         self._link.parked(octets)
 
     def _go_on(self) -> None:
-        """Post what can be posted. A loop: a look-up may answer at once, as may the one after it."""
+        """Post all that can be posted. A loop, as a look-up may answer at once."""
         if self._going_on:
             return
         self._going_on = True
@@ -333,12 +333,12 @@ class Relay:
 
     def _answered(self, found: Address | Refusal) -> None:
         asked, self._asked = self._asked, None
-        if self.waiting and self.waiting[0] is asked:  # else it went with its link
+        if self.waiting and self.waiting[0] is asked:  # else it was dropped with its link
             self._resolved = found
         self._go_on()
 
     def link_lost(self) -> None:
-        """Posts that their sender has not settled go with the link; it cannot be told what becomes of them."""
+        """Drop posts that were sent unsettled: their sender could not be told the outcome."""
         self._link_open = False
         waiting, self.waiting = self.waiting, deque()
         for post in waiting:
@@ -352,9 +352,7 @@ class Relay:
 
 
 def held_octets(message: Octets, *, settled: bool) -> int:
-    """Memory that a message takes: the engine has the octets of an unsettled one, too; those of a large one are in a
-    file.
-    """
+    """Memory that a message takes. The engine keeps the octets of an unsettled one, too; a large one is in a file."""
     if not isinstance(message, bytes):
         return 0
     return len(message) if settled else 2 * len(message)

@@ -1,7 +1,7 @@
-"""The store's list of undecided transactions: those older than a moment are entered, and taken out when decided.
+"""The store's list of undecided transactions: those older than a moment are entered, and removed once decided.
 
-Entries go with the group commit, many at once, so that no number of transactions delays a commit or a question. An
-empty transaction is not listed: there is nothing to decide.
+The group commit writes them, many at once, so that no number of transactions delays a commit or a question. A
+transaction without work is not listed.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-#: entered at once; the others have their turn with the next look
+#: transactions that are entered at once; the others follow with the next check
 MOST_AT_ONCE = 500
 
 
 class Listed(Protocol):
-    """A transaction, as the list sees it."""
+    """What the list needs of a transaction."""
 
     registered: bool
 
@@ -55,7 +55,7 @@ class Listed(Protocol):
 
 
 class Registration:
-    """Unit: transactions that are undecided still, when it is written."""
+    """Unit: enters the transactions that are still undecided when it is written."""
 
     __slots__ = ("_txns",)
 
@@ -87,7 +87,7 @@ class Registration:
 
 
 class Removal:
-    """Unit: a registered transaction that was decided by another."""
+    """Unit: removes a registered transaction that another instance, or an operator, has decided."""
 
     __slots__ = ("_txn_id",)
 

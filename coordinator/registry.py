@@ -1,5 +1,5 @@
-"""The undecided transactions of an instance: declared, found by those who may, given up when their time is over or
-they hold too much (rules T10 to T14, S4).
+"""The undecided transactions of an instance: declared, found for the connections that may use them, rolled back when
+their time is over or they hold too much (rules T10 to T14, S4).
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 SWEEP_SECONDS = 0.25
-#: after its declare, a transaction without work is forgotten: its decision goes by the day of its declare, and with
-#: that day
+#: so long after its declare a transaction without work is forgotten: decisions are kept by the day of the declare, and
+#: a later one could be removed with its day
 UNUSED_SECONDS = 24 * 3600.0
-#: decided transactions whose time ran out, remembered for the error their late work gets
+#: transactions rolled back by their timeout that are remembered, so that late work gets the right error
 MOST_TIMED_OUT = 10_000
 
 
@@ -50,24 +50,24 @@ class Registry:
         settlements: Settlements,
         secret: bytes,
     ) -> None:
-        """``secret``: of the store, by which it knows its own txn-ids."""
+        """``secret``: the store's, by which it recognizes its own txn-ids."""
         self.instance = instance
         self.directory = directory
         self.enqueue = enqueue
         self.settlements = settlements
         self._ids = TxnIds(instance.instance_id, secret)
         self.txns: dict[bytes, Transaction] = {}
-        #: those of them that have work, and so a time limit (T14)
+        #: of these, the transactions with work, and so a time limit (T14)
         self.working: dict[bytes, Transaction] = {}
-        #: how many of them each connection has
+        #: how many undecided transactions each connection has
         self._undecided: dict[object, int] = {}
         self._unused_seconds = _unused_seconds(settings)
         self._timed_out: dict[bytes, Refusal] = {}
-        #: of the files of large messages
+        #: room for the files of large messages
         self.spool_room = Room(settings.limits.spool_bytes, self._make_spool_room)
 
     def declare(self, owner: object, control: Discharging, timeout: float) -> Transaction:
-        """Refusal where the connection has too many undecided transactions already (S4)."""
+        """Refusal if the connection has too many undecided transactions already (S4)."""
         undecided = self._undecided.get(owner, 0)
         most = self.instance.limits.transactions_per_connection
         if undecided >= most:
@@ -82,8 +82,8 @@ class Registry:
         return txn
 
     def refuse_largest(self) -> None:
-        """Undecided transactions hold too much. Their connections must be read, or none of them would ever be decided:
-        so the largest are refused, and let go of what they hold.
+        """Undecided transactions hold too much memory: refuse the largest, which drop what they hold. Their connections
+        are still read: without their discharges no memory would become free.
         """
         enough = 3 * self.instance.memory.most // 4
         refusal = Refusal(
@@ -93,7 +93,7 @@ class Registry:
         self._refuse_undecided(lambda txn: txn.counted, lambda: self.instance.memory.transactions > enough, refusal)
 
     def _make_spool_room(self, octets: int) -> None:
-        """Large messages have all the disk that they may: the undecided transactions with the most of it let go."""
+        """Large messages use all the disk they may: refuse the undecided transactions with the most of it."""
         refusal = Refusal(
             Condition.RESOURCE_LIMIT_EXCEEDED,
             "large messages hold too much of the disk, and this transaction has among the most (limits.spool_bytes)",
@@ -103,11 +103,11 @@ class Registry:
     def _refuse_undecided(
         self, held: Callable[[Transaction], int], too_much: Callable[[], bool], refusal: Refusal
     ) -> None:
-        """Those first that have ``held`` the most, as long as it is ``too_much``."""
+        """Refuse transactions, those first that have ``held`` the most, until it is no longer ``too_much``."""
         largest = [
             (-held(txn), number, txn) for number, txn in enumerate(self.working.values()) if txn.open and held(txn)
         ]
-        heapify(largest)  # few of many are taken
+        heapify(largest)  # only a few of many are needed
         while largest and too_much():
             _, _, txn = heappop(largest)
             log.warning(
@@ -119,29 +119,29 @@ class Registry:
             txn.refuse(refusal)
 
     def began(self, txn: Transaction) -> None:
-        """It has its first work."""
+        """The transaction has its first work."""
         self.working[txn.id] = txn
 
     def genuine(self, txn_id: bytes) -> bool:
-        """Whether an instance of this store gave it out (T10)."""
+        """Whether an instance of this store made the txn-id (T10)."""
         return self._ids.genuine(txn_id)
 
     def find(self, txn_id: bytes, owner: object) -> Transaction | None:
-        """The undecided transaction, where the connection that asks declared it (T12)."""
+        """The undecided transaction; None if this connection did not declare it (T12)."""
         txn = self.txns.get(txn_id)
         if txn is not None and txn.owner is owner and (txn.state is ACTIVE or txn.open):
             return txn
         return None
 
     def for_work(self, txn_id: bytes, owner: object) -> Transaction | None:
-        """The same where work may be begun in it: no discharge has come."""
+        """As :meth:`find`; None also if it is discharged, so that no work may begin in it."""
         txn = self.txns.get(txn_id)
         if txn is not None and txn.owner is owner and (txn.state is ACTIVE or not txn.discharged):
             return txn
         return None
 
     def unknown(self, txn_id: bytes) -> Refusal:
-        """What work in a transaction that is not there gets: its time ran out (T14), or nobody knows it."""
+        """The refusal of work in a transaction that is not open: its time ran out (T14), or it is unknown."""
         return self._timed_out.get(txn_id) or Refusal(
             Condition.TXN_UNKNOWN_ID, f"no transaction {txn_id.hex()} is open on this connection; declare one first"
         )
@@ -156,7 +156,7 @@ class Registry:
             self._undecided[txn.owner] = undecided
 
     def sweep(self) -> None:
-        """Roll back what is too old (T14); register what lives longer than a moment."""
+        """Roll back transactions whose time is over (T14); register those that live longer than a moment."""
         self.instance.loop.call_later(SWEEP_SECONDS, self.sweep)
         now = time.monotonic()
         register_after = self.instance.transaction_limits.register_after_seconds
@@ -175,7 +175,7 @@ class Registry:
             self._time_out(txn, unused(self._unused_seconds))
 
     def _unused(self) -> list[Transaction]:
-        """Transactions without work whose declare is too long ago. Ids grow with time, and the oldest come first."""
+        """Forget transactions without work whose declare is too long ago. Ids grow with time: the oldest come first."""
         latest = (time.time() - self._unused_seconds) * 1e6
         old = takewhile(lambda txn: micros_of(txn.id) <= latest, self.txns.values())
         return [txn for txn in old if not txn.began]
@@ -184,7 +184,7 @@ class Registry:
         self._remember_timeout(txn, refusal)
         try:
             txn.abandon(TxnEvent.TIMEOUT, "timeout", refusal)
-        except Exception:  # noqa: BLE001 - whatever it is, it is this transaction's
+        except Exception:  # noqa: BLE001 - a defect costs this transaction only
             self.instance.loop.contain(txn)
 
     def _remember_timeout(self, txn: Transaction, refusal: Refusal) -> None:
@@ -194,7 +194,7 @@ class Registry:
 
 
 def _unused_seconds(settings: Settings) -> float:
-    """Half of what decisions are kept at most, so that one is kept that is made just before."""
+    """At most half as long as decisions are kept, so that a decision made just before is still kept."""
     return min(UNUSED_SECONDS, settings.retention.decisions_hours * 3600 / 2)
 
 

@@ -22,11 +22,11 @@ class Selectors:
     def __init__(self, memory: Account) -> None:
         self._memory = memory
         self._known: WeakValueDictionary[str, Selector] = WeakValueDictionary()
-        #: those asked for last
+        #: the selectors that were asked for last
         self._recent: OrderedDict[str, Selector] = OrderedDict()
 
     def of(self, text: str) -> Selector:
-        """Refusal where the text is no selector, or all of them together take too much memory."""
+        """Refusal if the text is no selector, or all selectors together take too much memory."""
         found = self._known.get(text)
         if found is None:
             found = self._known[text] = self._read(text)

@@ -1,4 +1,4 @@
-"""One instance of the service, put together; and its turn. Driven by the reactor, one turn after the other."""
+"""One instance of the service, put together, and its turn, which the reactor calls."""
 
 from __future__ import annotations
 
@@ -62,11 +62,11 @@ class Service:
         self.limits = settings.limits
         self.memory = instance.memory
         self.commit = instance.commit
-        #: of connections, where the database has none left for this instance
+        #: set while the database has no connection left for this instance: new connections are refused with it
         self.starved: Refusal | None = None
-        #: in memory, of deliveries that are not complete
+        #: octets in memory of deliveries that are not complete
         self.unfinished_octets = 0
-        #: of connections whose links wait until peers have read, or settled, what they have
+        #: callbacks of connections whose links wait until peers have read, or settled, more
         self._held_back: set[Callable[[], None]] = set()
         self._congestion_ends: dict[Callable[[], None], None] = {}
         self.queues = Queues(instance, lambda: self._dead_letters.wake())
@@ -115,18 +115,18 @@ class Service:
 
     @property
     def connected(self) -> bool:
-        """All its connections to the database are there."""
+        """Whether all its connections to the database are up."""
         return self.decisions.connection.up and all(each.up for each in self.vital_connections)
 
     @property
     def vital_connections(self) -> tuple[Connection, ...]:
-        """To the database, without which it serves nobody."""
+        """Connections to the database without which it cannot serve clients."""
         return (self.instance.commit.connection, self.instance.queries.connection, self._heartbeat.connection)
 
     def end_turn(self) -> bool:
-        """What this turn has gathered goes on its way: deliveries to consumers, units to the store.
+        """Send what this turn has gathered: deliveries to consumers, units to the store.
 
-        Whether there was any.
+        Returns whether there was any.
         """
         instance = self.instance
         instance.ids.advance()
@@ -146,11 +146,11 @@ class Service:
         for callback in callbacks:
             try:
                 callback()
-            except Exception:  # noqa: BLE001 - whatever it is, it is the callback's
+            except Exception:  # noqa: BLE001 - a defect of the callback
                 self.loop.contain(callback)
 
     def hold_back(self, has_room: Callable[[], None]) -> None:
-        """Links of a connection wait until there is memory for what peers have not settled."""
+        """Call ``has_room`` when there is memory again for what peers have not settled."""
         self._held_back.add(has_room)
 
     def hold_back_no_more(self, has_room: Callable[[], None]) -> None:

@@ -1,4 +1,4 @@
-"""Outcomes of deliveries outside transactions: gathered for a turn, then one unit of the group commit."""
+"""Outcomes of deliveries outside transactions: those of one turn are gathered into few units of the group commit."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from store.commit.batch import Batch
     from store.errors import StoreError
 
-#: outcomes that are one unit
+#: outcomes that one unit may have
 MOST_OF_A_UNIT = 500
 
 
 class Settlement:
-    """Unit: outcomes gathered in one turn, of one connection or of several; those accepted share one op."""
+    """Unit: outcomes of one turn, of one connection or several; the accepted ones share one op."""
 
     __slots__ = ("_instance", "_items", "owner")
 
@@ -44,7 +44,7 @@ class Settlement:
             link = entry.link
             try:
                 self._settle(entry, outcome)
-            except Exception:  # noqa: BLE001 - the settlements of other links are not concerned
+            except Exception:  # noqa: BLE001 - a defect costs the connection of this entry only
                 self._instance.loop.contain(link)
 
     def _settle(self, entry: Entry, outcome: Outcome) -> None:
@@ -56,7 +56,7 @@ class Settlement:
             entry.queue.touch()
 
     def refused(self, error: StoreError) -> None:
-        if len(self._items) > 1:  # one of them: each by itself
+        if len(self._items) > 1:  # one of them is refused: try each by itself
             for item in self._items:
                 self._instance.commit.add(Settlement(self._instance, [item], self.owner))
             return
@@ -69,27 +69,27 @@ class Settlement:
             text = "the store could not apply the outcome; the message will be delivered again"
         if entry.link is not None:
             entry.link.unretired(entry, text)
-        # where the store refused for another reason, the entry is leased to us still
+        # refused for another reason: the entry is still leased to this instance
         entry.queue.give_back(entry, leased=not isinstance(error, NotLeased))
 
 
 class Settlements:
-    """Those of one turn."""
+    """The outcomes of one turn."""
 
     def __init__(self, instance: Instance) -> None:
         self._instance = instance
         self._gathered: list[tuple[Entry, Outcome]] = []
 
     def add(self, entry: Entry, outcome: Outcome, event: DeliveryEvent = OUTCOME) -> None:
-        """An outcome outside any transaction; applied with the others of this turn, unless it comes too late: where
-        another is on its way to the store, or a transaction decides.
+        """An outcome outside transactions, applied with the others of this turn. It comes too late if another one is on
+        its way to the store, or a transaction has retired the delivery.
         """
         before = entry.state
         entry.state = DELIVERY[before, event]
         if entry.state is not DECIDED or before is DECIDED:
             return
         entry.outcome = outcome
-        if outcome is outcomes.RELEASED:  # nothing changes in the store
+        if outcome is outcomes.RELEASED:  # the store has nothing to change
             if entry.link is not None:
                 entry.link.retired(entry, outcome)
             deliveries.settle(entry, outcome)
@@ -99,7 +99,7 @@ class Settlements:
             self._gathered.append((entry, outcome))
 
     def hand_over(self) -> bool:
-        """To the group commit; whether there were any. Few go together, with one op; many by connection."""
+        """Hand the outcomes to the group commit: few as one unit, many by connection. Returns whether there were any."""
         gathered = self._gathered
         if not gathered:
             return False

@@ -1,4 +1,4 @@
-"""Containers that allow themselves one connection only (rule P15; AMQP Enforcing Connection Uniqueness 1.0).
+"""Containers that want one connection only (rule P15; AMQP Enforcing Connection Uniqueness 1.0).
 
 A claim is a row in the store, so that it holds over all instances. A connection that finds the claim taken notifies
 the holder and asks again, until the claim is free or the holder has shown that it is alive.
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _FIRST_WAIT_SECONDS = 0.02
 _LONGEST_WAIT_SECONDS = 0.5
-#: The claim of a dead instance is free once the others have given the instance up, which takes this long.
+#: How long the other instances take to give a dead instance up, which frees its claims.
 _PATIENCE_SECONDS = STALE_SECONDS + 2.0
 
 
@@ -29,7 +29,7 @@ class Holder(Protocol):
     """The connection that a claim is for."""
 
     def answered(self, refusal: Refusal | None) -> None:
-        """Called once: None if it has the claim, else why not."""
+        """Called once: None if the connection has the claim, else why not."""
 
     def called(self) -> None:
         """Another connection of the container wants the claim that this one has."""
@@ -97,13 +97,13 @@ class Claim:
         self._holder.called()
 
     def seen(self) -> None:
-        """The connection is alive, so that the other one is refused."""
+        """The connection is alive: keep the claim, so that the other connection is refused."""
         if not self._released:
             self._instance.queries.ask(queries.SEEN, self._key, lambda _: None)
 
     def release(self) -> None:
-        """The connection has ended or was refused. The store answers in order, so that this follows a claim that is
-        under way.
+        """The connection has ended or was refused: free the claim. The store answers in order, so a claim under way
+        comes before.
         """
         self._released = True
         self._sole_connections.forget(self._number)

@@ -1,7 +1,7 @@
-"""A lasting subscription's link that its client attaches again, to another instance: the later one stays (P13).
+"""A client attaches the link of a lasting subscription again, at another instance: the later link stays (P13).
 
-Each attach is announced by a notice. PostgreSQL gives all notices to all instances in one order, that of their commits,
-so that all see the same one last: a link is stolen by another instance's notice that comes after its own.
+A notice announces each attach. PostgreSQL delivers all notices to all instances in the order of their commits, so all
+see the same one last: a notice of another instance that comes after a link's own notice steals the link.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _STOLEN = Refusal(Condition.STOLEN, "the link was attached again, by way of anot
 
 class Stealable(Protocol):
     def refuse(self, refusal: Refusal) -> None:
-        """It is another's now."""
+        """Another instance has the link now."""
 
 
 class _Held:
@@ -30,7 +30,7 @@ class _Held:
     def __init__(self, link: Stealable, number: int) -> None:
         self.link = link
         self.number = number
-        #: its own notice came
+        #: whether its own notice has come
         self.announced = False
 
 

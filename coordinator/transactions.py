@@ -1,8 +1,7 @@
-"""Transactions: declared on a control link, worked in on any session of its connection, decided once (part 4; rules
-T7 to T35).
+"""Transactions: declared on a control link, used on any session of its connection, decided once (part 4; rules T7 to
+T35).
 
-A transaction is itself the unit that the group commit takes: its halves, entries, retirements and its op go out
-together.
+A transaction is itself a unit of the group commit: its halves, entries, retirements and its op are written together.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
     from store.spool import Octets
 
 
-#: those that a discharge has not come for, and with them those whose posts wait for their addresses
+#: no discharge has come; and with these, states in which a discharge waits for the addresses of posts
 _UNDISCHARGED = (ACTIVE, ROLLBACK_ONLY)
 _OPEN = (*_UNDISCHARGED, WAITING, WAITING_REFUSED)
 
@@ -52,14 +51,14 @@ class Poster(Protocol):
     """A link that posted in a transaction and left the delivery unsettled (receiver settle mode second)."""
 
     def decided(self, delivery: object, committed: bool) -> None:
-        """Part 4, section 4.4.4: the plain outcome, now that the transaction is decided (T25)."""
+        """The transaction is decided: give the delivery its plain outcome (part 4, section 4.4.4; T25)."""
 
 
 class Discharging(Protocol):
     """What the control link of a transaction does for it."""
 
     def discharged(self, txn: Transaction, refusal: Refusal | None) -> None:
-        """It is decided; its discharge (``txn.answer``, where there is one) is accepted, or rejected with the
+        """The transaction is decided: accept its discharge (``txn.answer``, if there is one), or reject it with the
         refusal.
         """
 
@@ -67,7 +66,7 @@ class Discharging(Protocol):
         """T29: detach the link; its transactions roll back with it."""
 
     def give_up(self, txn_id: bytes) -> None:
-        """The transaction is discharged on another control link of its connection."""
+        """Another control link of the connection discharges the transaction."""
 
 
 class Host(work.Host, Protocol):
@@ -77,10 +76,10 @@ class Host(work.Host, Protocol):
     def directory(self) -> Directory: ...
 
     def began(self, txn: Transaction) -> None:
-        """It has its first work, and so a time limit (T14)."""
+        """The transaction has its first work, and so a time limit (T14)."""
 
     def forget(self, txn: Transaction) -> None:
-        """It is decided."""
+        """The transaction is decided."""
 
     def refuse_largest(self) -> None:
         """Undecided transactions hold too much memory: refuse some."""
@@ -109,7 +108,7 @@ class Transaction(Work):
         """``owner``: the connection that declared it (T12). ``timeout`` in seconds."""
         super().__init__(host, txn_id, owner)
         self.control = control
-        #: by the monotonic clock, when its first work came; 0: it has none yet
+        #: when its first work came, by the monotonic clock; 0: it has none
         self.began = 0.0
         self.timeout = timeout
         self.state = ACTIVE
@@ -120,46 +119,47 @@ class Transaction(Work):
         self.partials = 0
         #: posts that wait for their address to be known; a discharge waits for them
         self.parked = 0
-        #: the ``fail`` of the discharge, once there is one
+        #: the ``fail`` of its discharge; None: no discharge has come
         self.wanted: bool | None = None
         self.unsettled_posts: list[tuple[Poster, object]] = []
         self.registered = False
         self.reason = ""
-        #: the state of our answers, encoded once; the wire's own
+        #: the encoded state of answers to its posts, set and used by links
         self.wire_state: bytes = b""
 
         self._askers: tuple[Callable[[], object], ...] = ()
 
     def when_decided(self, callback: Callable[[], object]) -> None:
-        """Called when the decision that is on its way to the store is there, or known not to be."""
+        """Call ``callback`` when the decision on its way to the store is durable or refused."""
         self._askers = (*self._askers, callback)
 
     @property
     def open(self) -> bool:
-        """Work may still be added."""
+        """Whether work may still be added."""
         return self.state in _OPEN
 
     @property
     def refused_work(self) -> bool:
-        """Part of its work was refused: it can only roll back."""
+        """Whether part of its work was refused, so that it can only roll back."""
         return self.state is ROLLBACK_ONLY or self.state is WAITING_REFUSED
 
     @property
     def discharged(self) -> bool:
-        """No work may be begun in it: what waits for an address is added still."""
+        """Whether no work may begin in it; posts that wait for an address are still added."""
         return self.state not in _UNDISCHARGED
 
     # -- work
 
     def begin(self) -> None:
-        """Its first work, whatever becomes of it: from now on its time runs (T14)."""
+        """The first work has come, even if it is refused: from now on the time limit runs (T14)."""
         if not self.began:
             self.began = time.monotonic()
             self._host.began(self)
 
     def post(self, address: Address, message: Octets, terms: Terms) -> None:
-        """A half message; invisible until the commit (T20). Refusal where it cannot be taken; then rollback-only
-        (T23).
+        """Add a half message, invisible until the commit (T20).
+
+        :raises Refusal: it cannot be taken; the caller makes the transaction rollback-only (T23).
         """
         if not self.began:
             self.begin()
@@ -190,7 +190,7 @@ class Transaction(Work):
                 raise self.error
 
     def _too_much(self, rows: int) -> Refusal:
-        """With the next post it would hold so many rows, or too many octets."""
+        """The refusal of a post with which it would have so many rows, or too many octets."""
         limits = self._instance.transaction_limits
         text = f"a transaction holds at most {limits.max_bytes} bytes of messages (transaction.max_bytes)"
         if rows > limits.max_messages:
@@ -201,14 +201,14 @@ class Transaction(Work):
         return Refusal(Condition.RESOURCE_LIMIT_EXCEEDED, text)
 
     def refuse(self, refusal: Refusal) -> None:
-        """Part of the work was refused: it can only roll back now (T22, T23)."""
+        """Part of the work is refused: from now on it can only roll back (T22, T23)."""
         self.begin()
         self.state = after(self.state, TxnEvent.WORK_REFUSED)
         if self.error is None:
             self.error = refusal
         self.let_go()
         if self.unsettled_posts:
-            # the engine would keep their octets until the discharge; a turn later, so that what is said of each is sent
+            # The engine would keep their octets until the discharge. In the next turn: by then their answers are sent.
             self._instance.loop.call_later(0, self._conclude_posts)
 
     def _conclude_posts(self) -> None:
@@ -217,7 +217,7 @@ class Transaction(Work):
             poster.decided(delivery, self.state is COMMITTED)
 
     def awaits_decision(self, poster: Poster, delivery: object, message: Octets) -> None:
-        """The sender of a post waits for the decision (receiver settle mode second): the engine keeps the octets until
+        """The sender of a post waits for the decision (receiver settle mode second). The engine keeps the octets until
         then.
         """
         self.unsettled_posts.append((poster, delivery))
@@ -226,7 +226,7 @@ class Transaction(Work):
             self._instance.memory.transactions += len(message)
 
     def retire(self, entry: Entry, outcome: Outcome, peer_settled: bool) -> None:
-        """The outcome is applied at commit; a later one in the same transaction replaces it (T26, T29)."""
+        """Retire a delivery: the commit applies the outcome; a later one in the transaction replaces it (T26, T29)."""
         if not self.began:
             self.begin()
         if entry.txn is not self:
@@ -240,7 +240,9 @@ class Transaction(Work):
             self._count_annotations(entry, 0 if before is None else held_octets(before))
 
     def _count_annotations(self, entry: Entry, before: int) -> None:
-        """Of its outcome, in place of so many octets ``before``. What can only roll back keeps none."""
+        """Count the annotations of its outcome, which replace so many octets ``before``. A transaction that can only
+        roll back keeps none.
+        """
         assert entry.outcome is not None
         if self.refused_work:
             entry.outcome = without_annotations(entry.outcome)
@@ -256,7 +258,7 @@ class Transaction(Work):
     # -- decision
 
     def discharge(self, fail: bool, answer: object) -> None:
-        """``answer``: the discharge's delivery, handed back with the decision."""
+        """``answer``: the delivery of the discharge, which :meth:`Discharging.discharged` answers."""
         if self._instance.disk_low and self.posts and not fail:
             self.refuse(self._host.enqueue.disk_refusal)
         self.answer = answer
@@ -267,7 +269,7 @@ class Transaction(Work):
             self._decide(fail)
 
     def unpark(self) -> None:
-        """A post that waited for its address is in (or refused)."""
+        """A post that waited for its address is added, or refused."""
         self.parked -= 1
         if not self.parked and self.wanted is not None and self.open:  # else its time ran out
             self._decide(self.wanted)
@@ -283,8 +285,8 @@ class Transaction(Work):
             self._instance.commit.add(self, self.octets + self.annotated)
 
     def abandon(self, event: TxnEvent, reason: str, error: Refusal | None = None) -> None:
-        """The control link is gone, time is up, or another connection has asked for the outcome; a commit on its way is
-        left alone (T11, T13, T14).
+        """Roll back: the control link is detached, the time is over, or another connection has asked for the outcome. A
+        commit on its way to the store is left alone (T11, T13, T14).
         """
         state = after(self.state, event)
         if state is self.state:
@@ -324,7 +326,7 @@ class Transaction(Work):
         self._finish()
 
     def _finish(self) -> None:
-        """Decided and done with: let go of what it held, and answer the discharge."""
+        """After the decision: let go of what it holds, and answer the discharge."""
         committed = self.state is COMMITTED
         self._conclude_posts()
         refusal = None if committed or self.wanted is not False else self.refusal()
@@ -336,7 +338,7 @@ class Transaction(Work):
             asker()
 
     def refusal(self) -> Refusal:
-        """Why a commit is refused."""
+        """The refusal with which a commit is answered."""
         if self.error is None:
             return Refusal(Condition.TXN_ROLLBACK, f"the transaction was rolled back: {self.reason}")
         if self.error.condition in (Condition.TXN_TIMEOUT, Condition.TXN_ROLLBACK):
@@ -348,7 +350,7 @@ class Transaction(Work):
         )
 
     def refused(self, error: StoreError) -> None:
-        """The store does not take the decision."""
+        """The store has refused the decision."""
         if isinstance(error, GroupsChanged):
             for address, _, _ in self.posts:
                 address.fans = True
@@ -362,14 +364,14 @@ class Transaction(Work):
         before, self.state = self.state, after(self.state, TxnEvent.STORE_REFUSED)
         if before is COMMITTING:
             self.error = _why(error)
-        elif not had_retired:  # the op alone was refused: it is there already
+        elif not had_retired:  # only the op can have been refused: there is one already
             error = AlreadyDecided(str(error))
         if isinstance(error, AlreadyDecided):
             if self.registered:
                 self._instance.commit.add(Removal(self.id))
             self._host.forget(self)
             self._finish()
-        else:  # an op, though nothing is left of the work
+        else:  # write an op all the same, without the work
             self.reason = "store-refused"
             self._instance.commit.add(self)
 

@@ -1,4 +1,4 @@
-"""The life of a transaction and that of a delivery, as tables: what changes their state is in here.
+"""The states of a transaction and of a delivery, as tables of all their transitions.
 
 Transactions: part 4, sections 4.2 to 4.4; rollback-only is rules T22 and T23. Deliveries: part 3, section 3.4, and
 rules T26 to T30, D5, D10. The pictures in ``docs/explanation/states.md`` are drawn from these tables, and a test walks
@@ -11,14 +11,14 @@ from enum import Enum, StrEnum
 
 
 class TxnState(Enum):
-    #: by identity, as states and events are the keys of each transaction's way: Enum's own takes the hash of the name
+    #: Faster than Enum's own hash, that of the name: each transition looks up a state and an event.
     __hash__ = object.__hash__
 
     ACTIVE = "active"
     ROLLBACK_ONLY = "rollback-only"
     #: discharged, while posts in it wait for their addresses
     WAITING = "waiting"
-    #: the same, of one that can only roll back
+    #: as waiting, but it can only roll back
     WAITING_REFUSED = "waiting-refused"
     COMMITTING = "committing"
     COMMITTED = "committed"
@@ -40,7 +40,7 @@ class TxnEvent(Enum):
     STORE_REFUSED = "store-refused"
 
 
-#: by names of their own, as the way through the class costs a tenth of a microsecond each time
+#: global names: access by the class costs a tenth of a microsecond each time
 ACTIVE, ROLLBACK_ONLY, WAITING, WAITING_REFUSED, COMMITTING, COMMITTED, ROLLED_BACK = TxnState
 
 _A, _R, _C = ACTIVE, ROLLBACK_ONLY, COMMITTING
@@ -63,7 +63,7 @@ TRANSACTION: dict[tuple[TxnState, TxnEvent], TxnState] = {
     (_R, TxnEvent.CONTROL_LOST): _UNDONE,
     (_R, TxnEvent.TIMEOUT): _UNDONE,
     (_R, TxnEvent.ASKED): _UNDONE,
-    # The discharge is made when the last of the posts has its address.
+    # The discharge takes effect when the last of the posts has its address.
     (_W, TxnEvent.WORK_REFUSED): _WR,
     (_W, TxnEvent.DISCHARGE): _C,
     (_W, TxnEvent.DISCHARGE_FAIL): _UNDONE,
@@ -76,14 +76,14 @@ TRANSACTION: dict[tuple[TxnState, TxnEvent], TxnState] = {
     (_WR, TxnEvent.CONTROL_LOST): _UNDONE,
     (_WR, TxnEvent.TIMEOUT): _UNDONE,
     (_WR, TxnEvent.ASKED): _UNDONE,
-    # The commit is on its way to the store: nothing but the store's word changes it any more.
+    # The commit is on its way to the store: only the store's answer changes the state.
     (_C, TxnEvent.CONTROL_LOST): _C,
     (_C, TxnEvent.TIMEOUT): _C,
     (_C, TxnEvent.ASKED): _C,
     (_C, TxnEvent.DURABLE): _DONE,
     (_C, TxnEvent.STORE_REFUSED): _UNDONE,
-    # Rolled back; its op may still be on its way to the store, which may refuse it: there is one already, or it is
-    # written again without the work.
+    # Rolled back, while its op may be on its way to the store. If the store refuses it, there is an op already, or it
+    # is written again without the work.
     (_UNDONE, TxnEvent.CONTROL_LOST): _UNDONE,
     (_UNDONE, TxnEvent.TIMEOUT): _UNDONE,
     (_UNDONE, TxnEvent.ASKED): _UNDONE,
@@ -105,7 +105,7 @@ class DeliveryState(StrEnum):
     ENLISTED = "enlisted"
     #: its outcome is on its way to the store
     DECIDED = "decided"
-    #: no longer in this instance's hands: the store has it, or it is done with
+    #: this instance has it no longer: the store has it, or it is gone
     GONE = "gone"
 
 
@@ -120,9 +120,9 @@ class DeliveryEvent(StrEnum):
     LINK_LOST = "link-lost"
     #: its transaction was rolled back, and the peer has not settled it (T27)
     KEPT = "kept"
-    #: back in the window: the outcome that brings it back is durable, or the store refused the outcome
+    #: back in the window: an outcome that keeps it is durable, or the store refused its outcome
     BACK = "back"
-    #: the outcome that ends it is durable, or it returns to the store
+    #: an outcome that ends it is durable, or it returns to the store
     LEAVES = "leaves"
 
 
@@ -145,7 +145,7 @@ DELIVERY: dict[tuple[DeliveryState, DeliveryEvent], DeliveryState] = {
     (ENLISTED, KEPT): SENT,
     (ENLISTED, BACK): HELD,
     (ENLISTED, LEAVES): GONE,
-    # What is said now comes too late.
+    # Any further outcome comes too late.
     (DECIDED, OUTCOME): DECIDED,
     (DECIDED, RETIRE): DECIDED,
     (DECIDED, LINK_LOST): DECIDED,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError, version
 
-#: As declared in setup.cfg.
+#: as declared in setup.cfg
 DISTRIBUTION = "amqp-transaction-coordinator"
 
 try:

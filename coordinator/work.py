@@ -63,7 +63,7 @@ class Work:
         self.owner = owner
         self.posts: list[tuple[Address, Octets, Terms]] = []
         self.octets = 0
-        #: what its posts cost: one for each group that gets the message
+        #: rows of its posts: one for each group that gets the message
         self.rows = 0
         #: memory of its posts and retirements, in the account of undecided transactions
         self.counted = 0

@@ -30,7 +30,6 @@ class Instance:
         "disk_low",
         "ids",
         "instance_id",
-        "lease_octets",
         "limits",
         "loop",
         "memory",
@@ -60,7 +59,6 @@ class Instance:
         self.limits = settings.limits
         self.transaction_limits = settings.transaction
         self.instance_id = instance_id = registration.instance_id
-        self.lease_octets = instance_id.to_bytes(4, "big")
         self.ids = HalfIds(registration.slot, registration.highest_id)
         self.uuids = UuidV7()
         self.peers = 0

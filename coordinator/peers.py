@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from store import queries
+from store import channels
 from store.commit.parts import EVERY_GROUP
+from store.questions import notices
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -44,7 +45,7 @@ class Peers:
 
     def arrive(self) -> None:
         """Tell the other instances that this one has begun."""
-        self._instance.queries.ask(queries.ARRIVE, [], lambda _: None)
+        notices.arrive(self._instance.queries)
 
     def beaten(self, alive: bool, peers: int) -> None:
         """The answer to a heartbeat: whether this instance still counts as alive, and how many others live."""
@@ -68,11 +69,11 @@ class Peers:
         self._queues.all_in_store()
 
     def notified(self, channel: str, payload: str) -> None:
-        if channel == "coordinator_address":
+        if channel == channels.ADDRESS:
             self._directory.changed(payload)
         elif channel in self._heard:
             self._heard[channel](payload)
-        elif payload == queries.ARRIVED:
+        elif payload == channels.ARRIVED:
             self._look()
         else:
             self._queues.notified(payload)

@@ -20,7 +20,7 @@ from coordinator.retirement import Retirement
 from coordinator.settlements import Settlements
 from coordinator.sole import SoleConnections
 from coordinator.stealing import Stealing
-from store.asking import LINK_CHANNEL, SOLE_CHANNEL
+from store import channels
 from store.decisions import Decisions
 from store.heartbeat import Heartbeat
 
@@ -91,7 +91,7 @@ class Service:
             watched=watched,
             beaten=lambda alive, peers: self._peers.beaten(alive, peers),
         )
-        heard = {SOLE_CHANNEL: self.sole_connections.called, LINK_CHANNEL: self.stealing.notified}
+        heard = {channels.SOLE: self.sole_connections.called, channels.LINK: self.stealing.notified}
         self._peers = Peers(instance, self.queues, self.directory, heard, look=self._heartbeat.now, fenced=fenced)
 
     def start(self) -> None:

@@ -11,13 +11,12 @@ import time
 from typing import TYPE_CHECKING, Protocol
 
 from coordinator.errors import Condition, Refusal
-from store import queries
 from store.errors import StoreError
+from store.questions import sole_connections as questions
 from store.recovery import STALE_SECONDS
 
 if TYPE_CHECKING:
     from coordinator.instance import Instance
-    from store.asking import Row
 
 _FIRST_WAIT_SECONDS = 0.02
 _LONGEST_WAIT_SECONDS = 0.5
@@ -53,38 +52,38 @@ class Claim:
         self._holder = holder
         self._number = number
         self._close_existing = close_existing
-        self._container = container.encode()
-        self._digest = hashlib.sha256(self._container).digest()
+        self._container = container
+        digest = hashlib.sha256(container.encode()).digest()
+        self._key = questions.Holder(digest, instance.instance_id, number)
         self._asked = time.monotonic()
-        self._asked_at = b""
+        self._asked_at = ""
         self._wait = _FIRST_WAIT_SECONDS
         self._released = False
         self._ask()
 
-    @property
-    def _key(self) -> list[bytes | None]:
-        return [self._digest, self._instance.lease_octets, self._number.to_bytes(8, "big")]
-
     def _ask(self) -> None:
         if self._released:
             return
-        digest, instance, number = self._key
-        close_existing = self._close_existing.to_bytes(1, "big")
-        parameters = [digest, self._container, instance, number, close_existing, self._asked_at]
-        self._instance.queries.ask(queries.CLAIM, parameters, self._answered)
+        questions.claim(
+            self._instance.queries,
+            self._key,
+            self._container,
+            close_existing=self._close_existing,
+            asked_at=self._asked_at,
+            answered=self._answered,
+        )
 
-    def _answered(self, rows: list[Row] | StoreError) -> None:
+    def _answered(self, answer: questions.Answer | StoreError) -> None:
         if self._released:
             return
-        if isinstance(rows, StoreError):
+        if isinstance(answer, StoreError):
             refusal = Refusal(Condition.INTERNAL_ERROR, "the store cannot say whether the container is connected")
             self._holder.answered(refusal)
             return
-        own, seen, now, _ = rows[0]
-        self._asked_at = self._asked_at or now.encode()
-        if own:
+        self._asked_at = self._asked_at or answer.asked_at
+        if answer.own:
             self._holder.answered(None)
-        elif seen or time.monotonic() - self._asked > _PATIENCE_SECONDS:
+        elif answer.seen or time.monotonic() - self._asked > _PATIENCE_SECONDS:
             refusal = Refusal(
                 Condition.INVALID_FIELD, "the container is connected already, and asked to have one connection alone"
             )
@@ -99,7 +98,7 @@ class Claim:
     def seen(self) -> None:
         """The connection is alive: keep the claim, so that the other connection is refused."""
         if not self._released:
-            self._instance.queries.ask(queries.SEEN, self._key, lambda _: None)
+            questions.seen(self._instance.queries, self._key)
 
     def release(self) -> None:
         """The connection has ended or was refused: free the claim. The store answers in order, so a claim under way
@@ -107,7 +106,7 @@ class Claim:
         """
         self._released = True
         self._sole_connections.forget(self._number)
-        self._instance.queries.ask(queries.RELEASE, self._key, lambda _: None)
+        questions.release(self._instance.queries, self._key)
 
 
 class SoleConnections:

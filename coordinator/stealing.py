@@ -11,7 +11,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Protocol
 
 from coordinator.errors import Condition, Refusal
-from store import queries
+from store.questions import notices
 
 if TYPE_CHECKING:
     from coordinator.instance import Instance
@@ -46,8 +46,7 @@ class Stealing:
         held = _Held(link, next(self._numbers))
         digest = _digest(container, name)
         self._held[digest] = held
-        payload = f"{self._instance.instance_id} {held.number} {digest}"
-        self._instance.queries.ask(queries.ANNOUNCE_LINK, [payload.encode()], lambda _: None)
+        notices.announce_link(self._instance.queries, f"{self._instance.instance_id} {held.number} {digest}")
 
     def lost(self, container: str, name: str, link: Stealable) -> None:
         digest = _digest(container, name)

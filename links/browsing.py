@@ -15,12 +15,13 @@ from store.errors import StoreError
 from store.priorities import Rank
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from coordinator.address.directory import Address
     from coordinator.group.entries import Entry
     from coordinator.group.queues import Queue
     from links.filters import Filters
     from links.link import Carrier
-    from store.asking import Row
 
 _BROWSED_AT_ONCE = 200
 #: more than any priority
@@ -97,7 +98,7 @@ class Browsing(Outgoing):
         elif self.draining:
             self.drained()
 
-    def _loaded(self, rank: Rank, asked: tuple[int, int], rows: list[Row] | StoreError) -> None:
+    def _loaded(self, rank: Rank, asked: tuple[int, int], rows: Sequence[loading.EntryRow] | StoreError) -> None:
         if isinstance(rows, StoreError):
             self.connection.service.loop.call_later(LOAD_RETRY_SECONDS, self._look_again)
             return
@@ -117,7 +118,7 @@ class Browsing(Outgoing):
         self._loading = False
         self._queue.touch()
 
-    def _show(self, rows: list[Row]) -> tuple[int, int] | None:
+    def _show(self, rows: Sequence[loading.EntryRow]) -> tuple[int, int] | None:
         """Send what it has not seen. Returns priority and id after which it looks next; None: as before."""
         at = self._at
         behind = None

@@ -8,12 +8,10 @@ from datetime import datetime
 
 from sqlalchemy import ColumnElement, Connection, Row, Select, case, func, insert, or_, select, update
 
+from store import channels
 from store.errors import boundary
 from store.leases import held
 from store.tables import address, consumer_group, entry
-
-#: Other instances hear of a new address here; the payload is its name.
-ADDRESS_CHANNEL = "coordinator_address"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +97,7 @@ def add(
         )
         if routing == "queue":
             connection.execute(insert(consumer_group).values(address_id=address_id, name=""))
-        connection.execute(select(func.pg_notify(ADDRESS_CHANNEL, name)))
+        connection.execute(select(func.pg_notify(channels.ADDRESS, name)))
         connection.commit()
 
 

@@ -1,4 +1,4 @@
-"""One-dimensional arrays in PostgreSQL's binary format: the parameters of the batch statement.
+"""One-dimensional arrays in PostgreSQL's binary format: the parameters of the batch statement and of questions.
 
 Layout (PostgreSQL, ``array_send``): int32 dimensions, int32 has-nulls, int32 element OID, then per dimension int32
 length and int32 lower bound, then per element an int32 length and its bytes. An empty array has no dimension.
@@ -14,11 +14,6 @@ if TYPE_CHECKING:
     from store.spool import Octets
 
 BOOL, BYTEA, INT8, INT2, INT4, TEXT, TIMESTAMPTZ, UUID = 16, 17, 20, 21, 23, 25, 1184, 2950
-
-#: microseconds since 2000-01-01 that PostgreSQL reads as 'infinity'
-INFINITY = (1 << 63) - 1
-#: and as '-infinity'
-BEFORE = -(1 << 63)
 
 _HEADER = struct.Struct(">iiiii").pack
 _EMPTY = {oid: struct.pack(">iii", 0, 0, oid) for oid in (BOOL, BYTEA, INT8, INT2, INT4, TEXT, TIMESTAMPTZ, UUID)}
@@ -53,7 +48,7 @@ def int2(values: Sequence[int]) -> bytes:
 
 
 def timestamptz(values: Sequence[int]) -> bytes:
-    """``values``: microseconds since 2000-01-01 UTC, :data:`INFINITY` or :data:`BEFORE`."""
+    """``values``: microseconds since 2000-01-01 UTC; the largest stands for infinity, the smallest for -infinity."""
     return _fixed(values, TIMESTAMPTZ, 8, "iq")
 
 

@@ -12,13 +12,14 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import structlog
 from psycopg import pq
 from psycopg.adapt import Transformer
 
 from store import leaves
+from store.channels import ADDRESS, LINK, READY, SOLE
 from store.errors import Elsewhere, StoreError, StoreUnavailable
 from store.ids import moment_of
 from store.libpq import Connection
@@ -29,15 +30,20 @@ log = structlog.get_logger(__name__)
 
 #: Values as psycopg loads them: int, str, bool, bytes, None. Queries cast what would become anything else.
 Row = tuple[Any, ...]
-Callback = Callable[[list[Row] | StoreError], None]
+T = TypeVar("T")
+
+
+def nothing(_: list[Row]) -> None:
+    """The answer of a question that only does something."""
 
 
 @dataclass(frozen=True, slots=True)
-class Query:
-    """``sql`` with binary parameters ``$1``…; rows come back in binary format."""
+class Query(Generic[T]):
+    """``sql`` with binary parameters ``$1``…; ``answer`` makes of its rows what the asker is told."""
 
     name: bytes
     sql: str
+    answer: Callable[[list[Row]], T]
     #: May be asked again when its connection was lost meanwhile; otherwise the asker hears StoreUnavailable, once
     #: nothing more can come of it.
     again: bool = True
@@ -47,11 +53,6 @@ class Query:
         """Whether it looks for messages: it may be asked of the partitions of some days alone."""
         return leaves.OF_ANY_DAY in self.sql
 
-
-#: The holder of a claim hears here that another connection wants its place; the payload is its instance and number.
-SOLE_CHANNEL = "coordinator_sole"
-#: All instances hear here of the links of lasting subscriptions that are attached.
-LINK_CHANNEL = "coordinator_link"
 
 #: Subjects whose days are remembered, for so long.
 MOST_SUBJECTS = 10_000
@@ -66,7 +67,7 @@ _NO_TABLE = "42P01"
 SETUP = (
     "set plan_cache_mode = force_generic_plan; set enable_seqscan = off; set enable_bitmapscan = off; "
     "set enable_hashjoin = off; set enable_mergejoin = off; set work_mem = '32MB'; "
-    f"listen coordinator_ready; listen coordinator_address; listen {SOLE_CHANNEL}; listen {LINK_CHANNEL}"
+    f"listen {READY}; listen {ADDRESS}; listen {SOLE}; listen {LINK}"
 )
 
 
@@ -88,7 +89,7 @@ class Days:
     def clear(self) -> None:
         self._sql.clear()
 
-    def statement(self, query: Query, subject: bytes | None) -> tuple[bytes, str]:
+    def statement(self, query: Query[Any], subject: bytes | None) -> tuple[bytes, str]:
         """The query's name and SQL for the days of ``subject``."""
         self._asked += 1
         days = self._of(subject)
@@ -141,13 +142,13 @@ class Queries:
         connected: Callable[[], None],
     ) -> None:
         self._loop = loop
-        self._waiting: deque[tuple[Query, Sequence[bytes | None], Callback]] = deque()
+        self._waiting: deque[tuple[Query[Any], Sequence[bytes | None], Callable[[Any], None]]] = deque()
         self._busy = False
         self._backend = 0
         #: a question was under way when the connection was lost: its server process may be at work on it still
         self._doubtful = False
         #: askers whose question is not asked again
-        self._in_doubt: list[Callback] = []
+        self._in_doubt: list[Callable[[Any], None]] = []
         self._notified = notified
         self._told = connected
         self._days = Days()
@@ -168,7 +169,9 @@ class Queries:
     def waiting(self) -> int:
         return len(self._waiting)
 
-    def ask(self, query: Query, parameters: Sequence[bytes | None], callback: Callback) -> None:
+    def ask(
+        self, query: Query[T], parameters: Sequence[bytes | None], callback: Callable[[T | StoreError], None]
+    ) -> None:
         self._waiting.append((query, parameters, callback))
         self._kick()
 
@@ -207,7 +210,10 @@ class Queries:
         loader.set_pgresult(result)
         rows: list[Row] = loader.load_rows(0, result.ntuples, tuple)
         self._kick()
-        self._call(callback, rows)
+        try:
+            callback(query.answer(rows))
+        except Exception:  # noqa: BLE001 - whatever it is, it is the asker's
+            self._loop.contain(callback)
 
     def _call(self, callback: Callable[..., None], *arguments: object) -> None:
         """What an asker does with its answer concerns no other."""

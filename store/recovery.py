@@ -28,8 +28,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import postgresql
 
-from store import priorities, removal
-from store.addresses import ADDRESS_CHANNEL
+from store import channels, priorities, removal
 from store.errors import StoreUnavailable, boundary
 from store.ids import SLOTS, UuidV7
 from store.processes import gone, machine, start_ticks
@@ -50,8 +49,6 @@ from store.tables import (
 
 #: The reason of a rollback when the transaction's instance was lost.
 INSTANCE_LOST = "instance-lost"
-#: Others hear here that entries came back, anywhere in any group; with an empty payload.
-READY_CHANNEL = "coordinator_ready"
 
 #: An instance whose heartbeat stands still for longer, while the database answers, is dead wherever it ran.
 STALE_SECONDS = 10.0
@@ -234,7 +231,7 @@ def _clear(connection: Connection, dead: tuple[int, ...]) -> GivenUp:
     connection.execute(update(consumer_group).where(held_whole).values(holder=0))
     connection.execute(delete(sole_connection).where(sole_connection.c.instance_id.not_in(live)))
     if leases:
-        connection.execute(select(func.pg_notify(READY_CHANNEL, "")))
+        connection.execute(select(func.pg_notify(channels.READY, "")))
     connection.commit()
     addresses, groups = _delete_owned(connection, live)
     return GivenUp(instances=dead, leases=leases, transactions=len(transactions), addresses=addresses, groups=groups)
@@ -300,7 +297,7 @@ def _delete_owned(connection: Connection, live: Select[tuple[int]]) -> tuple[int
     gone = connection.scalars(delete(consumer_group).where(groups).returning(consumer_group.c.id)).all()
     names = connection.scalars(delete(address).where(address.c.id.in_(owned)).returning(address.c.name)).all()
     for name in names:
-        connection.execute(select(func.pg_notify(ADDRESS_CHANNEL, name)))
+        connection.execute(select(func.pg_notify(channels.ADDRESS, name)))
     connection.commit()
     # Only now all there is for them can be seen. Should it not come to this, the maintenance of the store sweeps them.
     ids = UuidV7()

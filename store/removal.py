@@ -13,10 +13,10 @@ from uuid import UUID
 
 from sqlalchemy import Connection, delete, exists, func, insert, select, text, tuple_
 
-from store.addresses import ADDRESS_CHANNEL
+from store import channels
 from store.errors import boundary
 from store.ids import UuidV7, moment_of
-from store.queries import REMOVED
+from store.questions.consumer_groups import REMOVED
 from store.tables import (
     SCHEMA,
     address,
@@ -82,7 +82,7 @@ def remove(
             connection.rollback()
             return Removal(removed=False, waiting=waiting, groups=lasting)
         connection.execute(delete(address).where(address.c.id == address_id))
-        connection.execute(select(func.pg_notify(ADDRESS_CHANNEL, name)))
+        connection.execute(select(func.pg_notify(channels.ADDRESS, name)))
         connection.commit()
         ids = UuidV7()
         return Removal(removed=True, dropped=sum(drop(connection, group, ids, chunk) for group in groups))
@@ -92,8 +92,9 @@ def remove_unused(connection: Connection, unused: timedelta, *, most: int = MOST
     """Remove addresses that were made on use, that no instance has used for so long, and that have neither messages nor
     groups that last; commits each. How many. Such an address is made anew when it is used again.
 
-    An instance notes a use before it relies on it (:data:`store.queries.ADDRESS`), so none is removed that a link has
-    just been attached to. Messages of an address may be kept for longer than ``unused``: so long its name stays.
+    An instance notes a use before it relies on it (:func:`store.questions.addresses.find`), so none is removed that a
+    link has just been attached to. Messages of an address may be kept for longer than ``unused``: so long its name
+    stays.
     """
     limit = func.now() - func.greatest(unused, func.make_interval(0, 0, 0, 0, address.c.retention_hours))
     with boundary():

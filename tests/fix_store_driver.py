@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
+from pkgutil import iter_modules
 from typing import Any
 
 import psycopg
 import pytest
 
-from store import libpq, queries
-from store.asking import Queries, Query, Row
+from store import libpq, questions
+from store.asking import Queries, Query
 from store.commit.batch import Batch
 from store.commit.group_commit import GroupCommit, Limits
 from store.commit.terms import PLAIN
 from store.errors import StoreError
 from store.ids import HalfIds, UuidV7
 from store.priorities import Rank
+from store.questions import entries
 from store.tables import SCHEMA
 from tests.fix_loop import EpollLoop
 from tests.fix_proxy import Proxy
@@ -219,20 +222,27 @@ class Asking:
         self.notices: list[tuple[str, str]] = []
         self.connections = 0
         self.queries = Queries(self.loop, url, ME, lambda *notice: self.notices.append(notice), self._connected)
-        self.answers: list[list[Row] | StoreError] = []
+        self.answers: list[Any] = []
 
     def _connected(self) -> None:
         self.connections += 1
 
-    def ask(self, query: Query, *parameters: bytes) -> None:
-        self.queries.ask(query, parameters, self.answers.append)
+    def ask(self, verb: Callable[..., None], *arguments: object) -> None:
+        verb(self.queries, *arguments, self.answers.append)
 
     def answered(self, count: int) -> Callable[[], bool]:
         return lambda: len(self.answers) == count
 
     def lease(self, most: int = 100) -> None:
-        numbers = (GROUP.to_bytes(4, "big"), bytes(8), most.to_bytes(4, "big"), (1 << 30).to_bytes(8, "big"))
-        self.ask(queries.LEASE[Rank.NORMAL], *numbers, ME.to_bytes(4, "big"))
+        self.ask(entries.lease, Rank.NORMAL, GROUP, 0, most, 1 << 30, ME)
+
+
+def all_queries() -> list[Query[Any]]:
+    """Every question of the running service."""
+    modules = [import_module(f"{questions.__name__}.{each.name}") for each in iter_modules(questions.__path__)]
+    values = [value for module in modules for value in vars(module).values()]
+    by_rank = [each for value in values if isinstance(value, dict) for each in value.values()]
+    return [each for each in [*values, *by_rank] if isinstance(each, Query)]
 
 
 @pytest.fixture

@@ -23,12 +23,12 @@ from coordinator.codec.encoding import (
     encode_uint,
     encode_uuid,
 )
-from coordinator.codec.message import annotate, first_annotations, front_of, merge_maps
-from store import queries
+from coordinator.codec.message import annotate, data_front, first_annotations, front_of, merge_maps
 from store.commit.large import CopiedHalf
 from store.commit.terms import PLAIN
 from store.errors import AddressGone, GroupsChanged, StoreError, StoreInTrouble, StoreUnavailable
-from store.questions import entries as questions
+from store.questions import dead_letters as questions
+from store.questions import entries
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from coordinator.errors import Refusal
     from coordinator.group.entries import Entry
     from coordinator.instance import Instance
-    from store.asking import Row
     from store.commit.batch import Batch
+    from store.questions.dead_letters import Failed
 
 log = structlog.get_logger(__name__)
 
@@ -70,55 +70,53 @@ class DeadLetters:
             return
         self._asking = True
         self._again = False
-        instance = self._instance
-        instance.queries.ask(queries.LEASE_FAILED, [instance.lease_octets], self._leased)
+        questions.lease(self._instance.queries, self._instance.instance_id, self._leased)
 
-    def _leased(self, rows: list[Row] | StoreError) -> None:
+    def _leased(self, found: list[Failed] | StoreError) -> None:
         self._asking = False
-        if not isinstance(rows, list):
+        if isinstance(found, StoreError):
             # What was leased, nobody remembers: it is given back first. A new connection may do better at once.
-            lost = isinstance(rows, StoreUnavailable) and not isinstance(rows, StoreInTrouble)
+            lost = isinstance(found, StoreUnavailable) and not isinstance(found, StoreInTrouble)
             self._later(_BUSY_SECONDS if lost else _AGAIN_SECONDS)
             return
-        for row in rows:
+        for failed in found:
             self._moving += 1
-            self.take_up(row)
-        if not rows and self._again:
+            self.take_up(failed)
+        if not found and self._again:
             self.wake()
 
-    def take_up(self, row: Row) -> None:
-        address = row[8] or f"group-{row[0]}"
+    def take_up(self, failed: Failed) -> None:
+        address = failed.address or f"group-{failed.group}"
         # a dead letter that cannot be delivered is put into a readable one, at the same address
-        name = address if address.startswith(PREFIX) else dead_letter_name(row[9] or address)
-        self.directory.resolve(name, lambda found: self._move(row, address, found), origin="dead-letter")
+        name = address if address.startswith(PREFIX) else dead_letter_name(failed.group_name or address)
+        self.directory.resolve(name, lambda found: self._move(failed, address, found), origin="dead-letter")
 
-    def _move(self, row: Row, origin: str, address: Address | Refusal) -> None:
+    def _move(self, failed: Failed, origin: str, address: Address | Refusal) -> None:
         if isinstance(address, Exception):
             log.error("no address for a dead letter", origin=origin, error=str(address))
             self.not_moved()
         else:
-            self._bury(row, origin, address, row[6] or b"")
+            self._bury(failed, origin, address, failed.message or b"")
 
-    def _bury(self, row: Row, origin: str, address: Address, head: bytes) -> None:
+    def _bury(self, failed: Failed, origin: str, address: Address, head: bytes) -> None:
         """``head``: the message, or of a large one as much as may be enough for what is before the bare message."""
-        _, _, half_id, attempts, failed, annotations, _, txn_id, _, _, whole = row
-        if len(head) < min(whole, _LONGEST_FRONT):
+        if len(head) < min(failed.whole, _LONGEST_FRONT):
             try:
                 front_of(head)
             except DecodeError:
-                self._ask_head(row, origin, address, 2 * len(head))
+                self._ask_head(failed, origin, address, 2 * len(head))
                 return
-        told = letter(head, annotations or b"", _story(origin, half_id, attempts, failed, txn_id), whole)
-        self._instance.commit.add(Burial(self._instance, self, row, origin, address, told, head))
+        told = letter(head, failed.annotations or b"", _story(failed, origin), failed.whole)
+        self._instance.commit.add(Burial(self._instance, self, failed, origin, address, told, head))
 
-    def _ask_head(self, row: Row, origin: str, address: Address, size: int) -> None:
+    def _ask_head(self, failed: Failed, origin: str, address: Address, size: int) -> None:
         def answered(head: bytes | None) -> None:
             if head:
-                self._bury(row, origin, address, head)
+                self._bury(failed, origin, address, head)
             else:
                 self.not_moved()
 
-        questions.piece(self._instance.queries, row[2], 0, size, answered)
+        entries.piece(self._instance.queries, failed.half_id, 0, size, answered)
 
     def not_moved(self) -> None:
         """It stays leased, so that it is not tried at once."""
@@ -138,11 +136,11 @@ class DeadLetters:
         self._left = False
         self._asking = True
 
-        def yielded(_: list[Row] | StoreError) -> None:
+        def given_back(_: StoreError | None) -> None:
             self._asking = False
             self.wake()
 
-        self._instance.queries.ask(queries.YIELD_FAILED, [self._instance.lease_octets], yielded)
+        questions.give_back(self._instance.queries, self._instance.instance_id, given_back)
 
     def moved(self) -> None:
         self._moving -= 1
@@ -154,7 +152,7 @@ class DeadLetters:
 class Burial:
     """Unit: the entry goes, its letter is posted, the op says why."""
 
-    __slots__ = ("_address", "_entry", "_head", "_id", "_instance", "_letter", "_letters", "_origin", "_row")
+    __slots__ = ("_address", "_entry", "_failed", "_head", "_id", "_instance", "_letter", "_letters", "_origin")
 
     owner: object = None
 
@@ -162,7 +160,7 @@ class Burial:
         self,
         instance: Instance,
         letters: DeadLetters,
-        row: Row,
+        failed: Failed,
         origin: str,
         address: Address,
         told: Letter,
@@ -173,28 +171,28 @@ class Burial:
         self._letters = letters
         self._letter = told
         self._head = head
-        self._row = row
+        self._failed = failed
         self._origin = origin
         self._address = address
         self._entry: Entry | None = None
         self._id = 0
 
     def write(self, batch: Batch) -> None:
-        group, entry_id, half_id, _, failed, _, _, _, _, _, whole = self._row
+        failed = self._failed
         enqueue = self._letters.enqueue
         enqueue.unposted(self._entry)  # written before, in a batch refused for another unit
         prefix, start = self._letter
-        batch.gone(group, entry_id)
+        batch.gone(failed.group, failed.id)
         new_id = self._id = self._instance.ids.next()
         message = None
-        if whole:
-            batch.copied_half(CopiedHalf(new_id, bytes(16), self._address.id, prefix, half_id, start))
+        if failed.whole:
+            batch.copied_half(CopiedHalf(new_id, bytes(16), self._address.id, prefix, failed.half_id, start))
         else:
             message = prefix + self._head[start:]
             batch.half(new_id, bytes(16), self._address.id, message)
         self._entry = enqueue.write_entry(batch, self._address, new_id, message, PLAIN)
-        covers: Sequence[tuple[int, int]] = ((half_id, group),)
-        batch.op(self._instance.uuids.next(), b"dead-letter", reason=failed, covers=covers)
+        covers: Sequence[tuple[int, int]] = ((failed.half_id, failed.group),)
+        batch.op(self._instance.uuids.next(), b"dead-letter", reason=failed.failed, covers=covers)
 
     def durable(self) -> None:
         self._letters.enqueue.posted(self._address, self._entry, self._id, PLAIN)
@@ -208,7 +206,7 @@ class Burial:
         if isinstance(error, AddressGone):  # it is made again
             self._letters.enqueue.unposted(self._entry)
             self._letters.directory.removed(self._address)
-            self._letters.take_up(self._row)
+            self._letters.take_up(self._failed)
             return
         log.error("a dead letter was refused", origin=self._origin, error=str(error))
         self._letters.enqueue.unposted(self._entry)
@@ -222,16 +220,16 @@ class Letter(NamedTuple):
     start: int
 
 
-def _story(origin: str, half_id: int, attempts: int, failed: str, txn_id: bytes | None) -> list[bytes]:
+def _story(failed: Failed, origin: str) -> list[bytes]:
     """The annotations that say where a dead letter came from, and why."""
     story = [
         encode_symbol("x-opt-original-address") + encode_string(origin),
-        encode_symbol("x-opt-original-id") + encode_long(half_id),
-        encode_symbol("x-opt-delivery-count") + encode_uint(attempts),
-        encode_symbol("x-opt-last-error") + encode_string(failed),
+        encode_symbol("x-opt-original-id") + encode_long(failed.half_id),
+        encode_symbol("x-opt-delivery-count") + encode_uint(failed.attempts),
+        encode_symbol("x-opt-last-error") + encode_string(failed.failed),
     ]
-    if txn_id is not None:
-        story.append(encode_symbol("x-opt-txn-id") + encode_uuid(txn_id))
+    if failed.txn_id is not None:
+        story.append(encode_symbol("x-opt-txn-id") + encode_uuid(failed.txn_id))
     return story
 
 
@@ -245,8 +243,7 @@ def letter(head: bytes, annotations: bytes, story: list[bytes], whole: int = 0) 
     try:
         front = front_of(head)
     except DecodeError:
-        body = b"\x00\x53\x75\xb0" + (whole or len(head)).to_bytes(4, "big")
-        return Letter(annotate(b"", encode_map(story)) + body, 0)
+        return Letter(annotate(b"", encode_map(story)) + data_front(whole or len(head)), 0)
     section = front.annotations
     for added in (annotations, b""):
         with suppress(DecodeError):

@@ -19,17 +19,17 @@ from coordinator.address.addresses import AddressInvalid, AddressPolicy, NewAddr
 from coordinator.address.removal import drop_entries
 from coordinator.errors import Condition, Refusal
 from coordinator.group.queues import Queue
-from store import arrays, queries
 from store.errors import StoreError
+from store.questions import addresses as questions
 
 if TYPE_CHECKING:
     from coordinator.group.serving import Queues
     from coordinator.instance import Instance
-    from store.asking import Row
 
 log = structlog.get_logger(__name__)
 
 Found = Callable[["Address | Refusal"], None]
+_Answer = questions.Stored | None | StoreError
 
 #: Addresses kept in memory, beside those that have links; the least used goes first.
 MOST_KNOWN = 100_000
@@ -127,13 +127,12 @@ class Directory:
         used = [address for address in self._known.values() if address.users]
         for start in range(0, len(used), _ASKED_AT_ONCE):
             some = used[start : start + _ASKED_AT_ONCE]
-            self._instance.queries.ask(
-                queries.USED, [arrays.int4([each.id for each in some])], partial(self._noted, some, time.monotonic())
-            )
+            noted = partial(self._noted, some, time.monotonic())
+            questions.note_uses(self._instance.queries, [each.id for each in some], noted)
 
     @staticmethod
-    def _noted(some: list[Address], at: float, answer: list[Row] | StoreError) -> None:
-        if isinstance(answer, list):
+    def _noted(some: list[Address], at: float, error: StoreError | None) -> None:
+        if error is None:
             for address in some:
                 address.noted = at
 
@@ -149,17 +148,16 @@ class Directory:
             self._ask_again(names[start : start + _ASKED_AT_ONCE])
 
     def _ask_again(self, names: list[str]) -> None:
-        def refreshed(rows: list[Row] | StoreError) -> None:
-            if isinstance(rows, list):
-                there = {row[0]: row[1:] for row in rows}
+        def refreshed(there: dict[str, questions.Stored] | StoreError) -> None:
+            if not isinstance(there, StoreError):
                 for name in names:
                     self._refresh(name, there.get(name))
 
-        self._instance.queries.ask(queries.ADDRESSES, [arrays.text([name.encode() for name in names])], refreshed)
+        questions.find_all(self._instance.queries, names, refreshed)
 
-    def _refresh(self, name: str, row: Row | None) -> None:
-        if row is not None:
-            self._remember(name, row)
+    def _refresh(self, name: str, stored: questions.Stored | None) -> None:
+        if stored is not None:
+            self._remember(name, stored)
         elif name in self._known:
             self.removed(self._known[name])
 
@@ -204,29 +202,28 @@ class Directory:
     def _look_up(self, name: str, origin: str, topic: bool, *, made: bool) -> None:
         at = time.monotonic()
 
-        def looked_up(rows: list[Row] | StoreError) -> None:
-            if rows == [] and name in self._known:
+        def looked_up(stored: _Answer) -> None:
+            if stored is None and name in self._known:
                 self.removed(self._known[name])
-            self._looked_up(name, origin, topic, rows, made=made)
-            if isinstance(rows, list) and name in self._known:
+            self._looked_up(name, origin, topic, stored, made=made)
+            if not isinstance(stored, StoreError) and name in self._known:
                 self._known[name].noted = at
 
-        seconds = int(self._note_seconds)
-        self._instance.queries.ask(queries.ADDRESS, [name.encode(), seconds.to_bytes(4, "big")], looked_up)
+        questions.find(self._instance.queries, name, int(self._note_seconds), looked_up)
 
-    def _looked_up(self, name: str, origin: str, topic: bool, rows: list[Row] | StoreError, *, made: bool) -> None:
+    def _looked_up(self, name: str, origin: str, topic: bool, stored: _Answer, *, made: bool) -> None:
         try:
-            self._go_on(name, origin, topic, rows, made=made)
+            self._go_on(name, origin, topic, stored, made=made)
         except Exception:  # noqa: BLE001 - whatever it is, who waits for the address must hear
             self._instance.loop.contain(self._looked_up)
             self._tell(name, origin, Refusal(Condition.INTERNAL_ERROR, "the service failed; its log says more"))
 
-    def _go_on(self, name: str, origin: str, topic: bool, rows: list[Row] | StoreError, *, made: bool) -> None:
-        if not isinstance(rows, list):
+    def _go_on(self, name: str, origin: str, topic: bool, stored: _Answer, *, made: bool) -> None:
+        if isinstance(stored, StoreError):
             refusal = Refusal(Condition.INTERNAL_ERROR, "the store cannot say whether the address exists")
             self._tell(name, origin, refusal)
-        elif rows:
-            self._tell(name, origin, self._remember(name, rows[0]))
+        elif stored is not None:
+            self._tell(name, origin, self._remember(name, stored))
         elif made:
             refusal = Refusal(Condition.NOT_FOUND, f"the address {name!r} was removed while it was made")
             self._tell(name, origin, refusal)
@@ -238,13 +235,13 @@ class Directory:
     def _make_dead_letters(self, name: str) -> None:
         """A client may wait for the dead letters of what is there before there is any."""
 
-        def answered(rows: list[Row] | StoreError) -> None:
-            if isinstance(rows, list) and rows[0][0]:
+        def answered(there: bool | StoreError) -> None:
+            if there is True:
                 self.resolve(name, lambda found: self._tell(name, "use", found), origin="dead-letter")
             else:
                 self._make(name, "use", topic=False)
 
-        self._instance.queries.ask(queries.HAS_CONSUMERS, [name.removeprefix(DEAD_LETTERS).encode()], answered)
+        questions.has_consumers(self._instance.queries, name.removeprefix(DEAD_LETTERS), answered)
 
     def _make(self, name: str, origin: str, topic: bool) -> None:
         new = self._policy.decide(name, topic=topic) if origin == "use" else _own(name, topic)
@@ -252,28 +249,28 @@ class Directory:
             condition = Condition.INVALID_FIELD if new.condition == "invalid" else Condition.NOT_FOUND
             self._tell(name, origin, Refusal(condition, new.message))
             return
-        owner = self._instance.instance_id if origin == "dynamic" else 0
-        parameters = [
-            name.encode(),
-            new.routing.encode(),
-            new.kind.encode(),
-            new.on_expiry.encode(),
-            new.max_attempts.to_bytes(2, "big"),
-            origin.encode(),
-            owner.to_bytes(4, "big"),
-            (new.retention_hours or 0).to_bytes(4, "big"),
-        ]
 
-        def made(rows: list[Row] | StoreError) -> None:
-            if isinstance(rows, StoreError):
+        def made(error: StoreError | None) -> None:
+            if error is not None:
                 self._tell(name, origin, Refusal(Condition.INTERNAL_ERROR, "the store could not make the address"))
                 return
             self._look_up(name, origin, topic, made=True)
 
-        self._instance.queries.ask(queries.MAKE_ADDRESS, parameters, made)
+        questions.make(
+            self._instance.queries,
+            name,
+            routing=new.routing,
+            kind=new.kind,
+            on_expiry=new.on_expiry,
+            max_attempts=new.max_attempts,
+            retention_hours=new.retention_hours,
+            origin=origin,
+            instance=self._instance.instance_id if origin == "dynamic" else 0,
+            made=made,
+        )
 
-    def _remember(self, name: str, row: Row) -> Address:
-        address_id, routing, kind, on_expiry, max_attempts, origin, group, groups = row
+    def _remember(self, name: str, stored: questions.Stored) -> Address:
+        address_id, routing, kind, on_expiry, max_attempts, origin, group, groups = stored
         topic = routing == "topic"
         known = self._known.get(name)
         if known is not None and known.id == address_id:
@@ -332,11 +329,11 @@ class Directory:
         """The link (or connection) that it lived with is gone; so are its messages."""
         self.removed(address)
 
-        def gone(rows: list[Row] | StoreError) -> None:
-            if isinstance(rows, list):
-                drop_entries(self._instance, [group_id for group_id, _ in rows])
+        def gone(groups: list[int] | StoreError) -> None:
+            if not isinstance(groups, StoreError):
+                drop_entries(self._instance, groups)
 
-        self._instance.queries.ask(queries.REMOVE_ADDRESS, [address.name.encode()], gone)
+        questions.remove_dynamic(self._instance.queries, address.name, gone)
 
 
 def resource_deleted(address: Address) -> Refusal:

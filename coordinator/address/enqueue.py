@@ -11,8 +11,7 @@ from coordinator.errors import Condition, Refusal
 from coordinator.group.entries import POSTGRES_EPOCH, Entry, now_micros
 from coordinator.group.fifo import message_group
 from store import priorities
-from store.arrays import BEFORE, INFINITY
-from store.commit.terms import ALONE, PLAIN, Terms, key_of
+from store.commit.terms import ALONE, BEFORE, INFINITY, PLAIN, Terms, key_of
 
 if TYPE_CHECKING:
     from coordinator.address.directory import Address

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from store import queries
+from store.errors import StoreError
+from store.questions import consumer_groups
 
 if TYPE_CHECKING:
     from coordinator.instance import Instance
-    from store.asking import Row
-    from store.errors import StoreError
 
 
 def drop_entries(instance: Instance, groups: list[int]) -> None:
@@ -19,9 +18,9 @@ def drop_entries(instance: Instance, groups: list[int]) -> None:
     if not groups:
         return
 
-    def dropped(rows: list[Row] | StoreError) -> None:
-        if isinstance(rows, list):
-            drop_entries(instance, groups if rows[0][0] else groups[1:])
+    def dropped(count: int | StoreError) -> None:
+        if not isinstance(count, StoreError):
+            drop_entries(instance, groups if count else groups[1:])
 
-    parameters = [instance.uuids.next(), groups[0].to_bytes(4, "big"), instance.lease_octets]
-    instance.queries.ask(queries.DROP_ENTRIES, parameters, dropped)
+    op = instance.uuids.next()
+    consumer_groups.drop_entries(instance.queries, op, groups[0], instance.instance_id, dropped)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from coordinator.address.directory import resource_deleted
 from coordinator.address.removal import drop_entries
 from coordinator.errors import Condition, Refusal
-from store import queries
 from store.errors import Conflict, StoreError
+from store.questions import consumer_groups
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from coordinator.group.queues import Queue
     from coordinator.group.serving import Queues
     from coordinator.instance import Instance
-    from store.asking import Row
 
 #: how long a group waits for the transactions that retire its deliveries, before it is looked at again
 _UNDECIDED_SECONDS = 0.5
@@ -53,26 +52,25 @@ class Subscriptions:
         joining = Joining()
         address.users.add(joining)
 
-        def made(rows: list[Row] | StoreError) -> None:
-            if rows == []:  # another instance has made it in the same moment: now it can be seen
+        def made(group_id: int | StoreError | None) -> None:
+            if group_id is None:  # another instance has made it in the same moment: now it can be seen
                 ask()
                 return
             self._joining[key] -= 1
             if not self._joining[key]:
                 del self._joining[key]
             address.users.discard(joining)
-            if joining.refusal is not None or isinstance(rows, Conflict):
+            if joining.refusal is not None or isinstance(group_id, Conflict):
                 joined(joining.refusal or resource_deleted(address))
-            elif isinstance(rows, StoreError):
+            elif isinstance(group_id, StoreError):
                 joined(Refusal(Condition.INTERNAL_ERROR, "the store could not make the consumer group"))
             else:
-                joined(self._joined(address, group, rows[0][0]))
+                joined(self._joined(address, group, group_id))
 
-        owner = bytes(4) if group.lasting else self._instance.lease_octets
-        parameters = [address.id.to_bytes(4, "big"), group.name.encode(), owner]
+        owner = 0 if group.lasting else self._instance.instance_id
 
         def ask() -> None:
-            self._instance.queries.ask(queries.MAKE_GROUP, parameters, made)
+            consumer_groups.make(self._instance.queries, address.id, group.name, owner, made)
 
         ask()
 
@@ -94,11 +92,7 @@ class Subscriptions:
 
     def find(self, name: str, found: Callable[[str | StoreError | None], None]) -> None:
         """The topic that a lasting subscription is for; None where there is no such subscription."""
-
-        def answered(rows: list[Row] | StoreError) -> None:
-            found(rows if isinstance(rows, StoreError) else rows[0][0] if rows else None)
-
-        self._instance.queries.ask(queries.FIND_SUBSCRIPTION, [name.encode()], answered)
+        consumer_groups.topic_of(self._instance.queries, name, found)
 
     def remove(self, address: Address, queue: Queue) -> None:
         """The group goes, with what it was to get; but not before transactions that retire its deliveries are
@@ -113,8 +107,8 @@ class Subscriptions:
             address.subscriptions.remove(queue)
         self._queues.by_group.pop(queue.group_id, None)
 
-        def gone(rows: list[Row] | StoreError) -> None:
-            if isinstance(rows, list):
+        def gone(error: StoreError | None) -> None:
+            if error is None:
                 drop_entries(self._instance, [queue.group_id])
 
-        self._instance.queries.ask(queries.REMOVE_GROUP, [queue.group_id.to_bytes(4, "big")], gone)
+        consumer_groups.remove(self._instance.queries, queue.group_id, gone)

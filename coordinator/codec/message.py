@@ -327,6 +327,11 @@ def outgoing(message: bytes, attempts: int, ttl_left_ms: int | None, annotations
     )
 
 
+def data_front(size: int) -> bytes:
+    """What is before the octets of a data section that has so many."""
+    return b"\x00\x53\x75\xb0" + size.to_bytes(4, "big")
+
+
 def first_annotations(section: bytes, most: int) -> bytes:
     """The section message-annotations with its first pairs only; nothing where it cannot be read."""
     try:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from store import queries
 from store.errors import StoreError
+from store.questions import expiry as questions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from coordinator.instance import Instance
-    from store.asking import Row
 
 EXPIRY_SECONDS = 2.0
 #: as many at once, and there are probably more
@@ -27,10 +26,10 @@ class StoredExpiry:
 
     def look(self) -> None:
         instance = self._instance
-        instance.queries.ask(queries.EXPIRE, [instance.uuids.next(), instance.lease_octets], self._expired)
+        questions.expire(instance.queries, instance.uuids.next(), instance.instance_id, self._expired)
 
-    def _expired(self, rows: list[Row] | StoreError) -> None:
-        marked, dropped = (0, 0) if isinstance(rows, StoreError) or not rows else rows[0]
+    def _expired(self, answer: questions.Expired | StoreError) -> None:
+        marked, dropped = (0, 0) if isinstance(answer, StoreError) else answer
         # first: an exception in what follows must not end it
         self._instance.loop.call_later(0 if marked + dropped >= _AT_ONCE else EXPIRY_SECONDS, self.look)
         if marked:

@@ -23,6 +23,7 @@ others want theirs.
 from __future__ import annotations
 
 from collections import deque
+from functools import partial
 from hashlib import blake2b
 from heapq import heappop, heappush
 from itertools import islice
@@ -32,10 +33,9 @@ from coordinator.group import loading
 from coordinator.group.entries import Entry, now_micros
 from coordinator.group.queues import SURPLUS_SECONDS, Queue
 from coordinator.transitions import BACK
-from store import arrays, queries
-from store.commit.parts import MOST_KEYS_WOKEN, notice
 from store.commit.terms import key_of
 from store.errors import StoreError
+from store.questions import message_groups as questions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from coordinator.group.entries import Consumer
     from coordinator.group.queues import Home
     from coordinator.instance import Instance
-    from store.asking import Row
     from store.commit.batch import Batch
     from store.commit.terms import Terms
 
@@ -524,18 +523,13 @@ class FifoQueue(Queue):
             group.more, group.bound = False, None
             self._place(group)
         self._asking = True
-        parameters = [
-            self.group_id.to_bytes(4, "big"),
-            arrays.int8([group.key for group in groups]),
-            each.to_bytes(4, "big"),
-            octets.to_bytes(8, "big"),
-            self.instance.lease_octets,
-        ]
-        self.instance.queries.ask(queries.LEASE_GROUPS, parameters, lambda rows: self._loaded(groups, each, rows))
+        keys = [group.key for group in groups]
+        asked, loaded = self.instance.queries, partial(self._loaded, groups, each)
+        questions.lease(asked, self.group_id, keys, each, octets, self.lease, loaded)
         return True
 
-    def _loaded(self, groups: list[MessageGroup], each: int, rows: list[Row] | StoreError) -> None:
-        if isinstance(rows, StoreError):  # some may be leased, and nobody knows of them
+    def _loaded(self, groups: list[MessageGroup], each: int, answer: questions.Leased | StoreError) -> None:
+        if isinstance(answer, StoreError):  # some may be leased, and nobody knows of them
             self._doubt = groups
             self._later(lambda: loading.reclaim(self, self))
             return
@@ -543,14 +537,9 @@ class FifoQueue(Queue):
         of = {group.key: group for group in groups}
         came = dict.fromkeys(of, 0)
         last = dict.fromkeys(of, 0)
-        for row in rows:
+        for row in answer.rows:
             group = of[row[9]]
-            if row[0] is None:  # the last of it
-                if row[1] == each or row[1] > came[group.key]:
-                    group.more = True
-                    group.bound = last[group.key] if group.bound is None else 0
-                continue
-            entry = loading.entry_of(self, row)
+            entry = loading.entry_of(self, row[:9])
             assert isinstance(entry, GroupedEntry)
             entry.group, entry.out, entry.coming = group, False, False
             entry.refused_by = self.refused.pop(entry.id, ())
@@ -558,6 +547,11 @@ class FifoQueue(Queue):
             self._keep(entry)
             came[group.key] += 1
             last[group.key] = entry.id
+        for key, found in answer.found.items():
+            if found == each or found > came[key]:
+                group = of[key]
+                group.more = True
+                group.bound = last[key] if group.bound is None else 0
         for group in groups:
             group.loading = False
             self._place(group)
@@ -612,17 +606,16 @@ class FifoQueue(Queue):
         if not claimed:
             return bool(keys) and self._load(self.wanted(), len(keys))
         self._asking = True
-        parameters = [self.group_id.to_bytes(4, "big"), arrays.int8(claimed), self.instance.lease_octets]
-        self.instance.queries.ask(queries.CLAIM_GROUPS, parameters, self._claimed)
+        questions.claim(self.instance.queries, self.group_id, claimed, self.lease, self._claimed)
         return True
 
-    def _claimed(self, rows: list[Row] | StoreError) -> None:
-        if isinstance(rows, StoreError):
+    def _claimed(self, keys: list[int] | StoreError) -> None:
+        if isinstance(keys, StoreError):
             self._later(self._forget_unknown)
             return
         self._asking = False
-        for row in rows:
-            self._know(row[0])
+        for key in keys:
+            self._know(key)
         self.touch()
 
     def _scan(self, most: int) -> bool:
@@ -632,29 +625,22 @@ class FifoQueue(Queue):
         self._asking = True
         if self._cursor == _LOWEST:
             self._scan_version = self._version
-        parameters = [
-            self.group_id.to_bytes(4, "big"),
-            self._cursor.to_bytes(8, "big", signed=True),
-            _MOST_SCANNED.to_bytes(4, "big"),
-            most.to_bytes(4, "big"),
-            self.instance.lease_octets,
-        ]
-        self.instance.queries.ask(queries.SCAN_GROUPS, parameters, self._scanned)
+        asked = self.instance.queries
+        questions.scan(asked, self.group_id, self._cursor, _MOST_SCANNED, most, self.lease, self._scanned)
         return True
 
-    def _scanned(self, rows: list[Row] | StoreError) -> None:
-        if isinstance(rows, StoreError):
+    def _scanned(self, answer: questions.Scanned | StoreError) -> None:
+        if isinstance(answer, StoreError):
             self._later(self._forget_unknown)
             return
         self._asking = False
-        for found, key, more in rows:
-            if found:
-                self._know(key)
-            elif more:
-                self._cursor = key
-            else:
-                self._cursor = _LOWEST
-                self._more = self._version != self._scan_version
+        for key in answer.keys:
+            self._know(key)
+        if answer.more:
+            self._cursor = answer.at
+        else:
+            self._cursor = _LOWEST
+            self._more = self._version != self._scan_version
         self.touch()
 
     def _forget_unknown(self) -> None:
@@ -662,13 +648,12 @@ class FifoQueue(Queue):
         self._more = True
         self._version += 1
 
-        def forgotten(_: list[Row] | StoreError) -> None:
+        def forgotten(_: StoreError | None) -> None:
             self._asking = False
             self.touch()
 
         keys = [key for key in self._groups if key < 0]
-        parameters = [self.group_id.to_bytes(4, "big"), arrays.int8(keys), self.instance.lease_octets]
-        self.instance.queries.ask(queries.FORGET_GROUPS, parameters, forgotten)
+        questions.forget(self.instance.queries, self.group_id, keys, self.lease, forgotten)
 
     def _release(self, groups: Iterable[MessageGroup]) -> None:
         """Give up those of which nothing is here."""
@@ -684,11 +669,8 @@ class FifoQueue(Queue):
                 self._version += 1
             if group.key < 0:
                 keys.append(group.key)
-        for start in range(0, len(keys), MOST_KEYS_WOKEN):
-            part = keys[start : start + MOST_KEYS_WOKEN]
-            told = notice(frozenset(), {(self.group_id, key) for key in part}) if self.instance.peers else b""
-            parameters = [self.group_id.to_bytes(4, "big"), arrays.int8(part), self.instance.lease_octets, told]
-            self.instance.queries.ask(queries.RELEASE_GROUPS, parameters, lambda _: None)
+        if keys:
+            questions.release(self.instance.queries, self.group_id, keys, self.lease, notify=bool(self.instance.peers))
 
 
 def _valid(places: list[tuple[int, int, MessageGroup]]) -> list[tuple[int, int, MessageGroup]]:

@@ -10,14 +10,15 @@ from store.errors import StoreError
 from store.questions import entries as questions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from coordinator.group.entries import Entry
     from coordinator.group.queues import Queue
     from coordinator.group.windows import Loader, Window
-    from store.asking import Callback, Row
     from store.priorities import Rank
 
+#: what an entry is read as
+EntryRow = questions.EntryRow
 #: how long what the store could not answer is not asked again
 LOAD_RETRY_SECONDS = 0.5
 
@@ -46,15 +47,16 @@ def _load(window: Window, most: int, octets: int) -> None:
     queue, low, version = window.queue, window.low, window.version
     instance = queue.instance
 
-    def loaded(rows: list[Row] | StoreError) -> None:
-        if isinstance(rows, StoreError):
+    def loaded(answer: questions.Loaded | StoreError) -> None:
+        if isinstance(answer, StoreError):
             # a row that the server cannot read: asking at once would change nothing
             instance.loop.call_later(LOAD_RETRY_SECONDS, lambda: reclaim(queue, window))
             return
-        entries = [entry_of(queue, row) for row in rows]
+        rows, found = answer
+        entries = [entry_of(queue, row[:9]) for row in rows]
         # nothing beyond what came; among others there may be some below the low-water mark, so that an empty answer
         # above it says little
-        complete = rows[0][-1] == len(rows) < most if rows else queue.holding or not low
+        complete = found == len(rows) < most if rows else queue.holding or not low
         window.loaded(entries, complete, version)
         queue.touch()
 
@@ -71,8 +73,8 @@ def unread(queue: Queue) -> None:
     questions.unread(instance.queries, queue.group_id, instance.instance_id)
 
 
-def entry_of(queue: Queue, row: Row) -> Entry:
-    entry_id, half_id, attempts, expires, annotations, message, whole, acquired, priority = row[:9]
+def entry_of(queue: Queue, row: EntryRow) -> Entry:
+    entry_id, half_id, attempts, expires, annotations, message, whole, acquired, priority = row
     entry = queue.entry_kind(
         queue,
         entry_id,
@@ -103,7 +105,14 @@ def reclaim(queue: Queue, window: Loader | None) -> None:
     questions.leased(instance.queries, queue.group_id, instance.instance_id, listed)
 
 
-def browse(queue: Queue, rank: Rank, behind: tuple[int, int], most: int, octets: int, found: Callback) -> None:
+def browse(
+    queue: Queue,
+    rank: Rank,
+    behind: tuple[int, int],
+    most: int,
+    octets: int,
+    found: Callable[[Sequence[EntryRow] | StoreError], None],
+) -> None:
     """Look at entries of this rank that no instance has, behind a priority and an id, and take none."""
     questions.browse(queue.instance.queries, rank, queue.group_id, behind, most, octets, found)
 

@@ -10,13 +10,12 @@ import time
 from typing import TYPE_CHECKING
 
 from coordinator.group.entries import now_micros
-from store import arrays, queries
 from store.errors import StoreError
+from store.questions import schedule as questions
 
 if TYPE_CHECKING:
     from coordinator.group.serving import Queues
     from coordinator.instance import Instance
-    from store.asking import Row
 
 #: Poll interval for messages posted by other instances; and the shortest interval.
 _LOOK_SECONDS = 0.5
@@ -52,28 +51,24 @@ class Schedule:
 
     def _look(self) -> None:
         self._asking = True
-        ids = self._instance.ids
-        parameters = [
-            arrays.int8([ids.next() for _ in range(_AT_ONCE)]),
-            b"\x01" if self._instance.peers else b"\x00",
-        ]
-        self._instance.queries.ask(queries.PROMOTE, parameters, self._promoted)
+        instance = self._instance
+        ids = [instance.ids.next() for _ in range(_AT_ONCE)]
+        questions.promote(instance.queries, ids, self._promoted, notify=bool(instance.peers))
 
-    def _promoted(self, rows: list[Row] | StoreError) -> None:
+    def _promoted(self, answer: questions.Promoted | StoreError) -> None:
         self._asking = False
         self._next = float("inf")
-        if isinstance(rows, StoreError):
+        if isinstance(answer, StoreError):
             self._look_in(_LOOK_SECONDS)
             return
-        *groups, (_, _, _, next_ms) = rows
         wait = _LOOK_SECONDS
-        if sum(count for _, _, count, _ in groups) >= _AT_ONCE:
+        if sum(each.entries for each in answer.due) >= _AT_ONCE:
             wait = 0
-        elif next_ms is not None:
-            wait = min(wait, max(next_ms / 1000, _SHORTEST_SECONDS))
-        # before the queues hear of it: an exception in one of them must not end the schedule
+        elif answer.next_ms is not None:
+            wait = min(wait, max(answer.next_ms / 1000, _SHORTEST_SECONDS))
+        # Before the queues are told: an exception in one of them must not end the schedule.
         self._look_in(wait)
-        for group_id, lowest, _, _ in groups:
-            queue = self._queues.by_group.get(group_id)
+        for each in answer.due:
+            queue = self._queues.by_group.get(each.group)
             if queue is not None:
-                queue.in_store(lowest)
+                queue.in_store(each.lowest)

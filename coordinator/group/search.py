@@ -4,8 +4,8 @@
 messages that nobody here wants (or whose takers have no credit) would fill it, and what lies behind them would never be
 seen; and to lease thousands of entries only to give them back costs two writes each. So each such consumer has a cursor
 over the entries of its group, reads on from it page by page without taking anything, evaluates its selector, and takes
-what matches by id (``store.queries.TAKE``). What does not match is neither leased nor kept: memory is one page, others
-(here or on other instances) see no difference, and the cursor never passes what it might still want:
+what matches by id (:func:`store.questions.entries.take`). What does not match is neither leased nor kept: memory is one
+page, others (here or on other instances) see no difference, and the cursor never passes what it might still want:
 
 * It stops where the consumer's room ends, and goes on from there; so it does where selectors have used up their share
   of the turn.
@@ -38,10 +38,11 @@ from store.priorities import Rank, rank_of
 from store.questions import entries as questions
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from coordinator.codec.selectors import Selector
     from coordinator.group.entries import Consumer, Entry
     from coordinator.group.queues import Queue
-    from store.asking import Row
 
 _FEWEST, _MOST = 20, 1000
 _PAGE_OCTETS = 1 << 20
@@ -177,7 +178,7 @@ class Search:
         elif consumer.draining:
             consumer.drained()
 
-    def _seen(self, cursor: Cursor, rows: list[Row] | StoreError) -> None:
+    def _seen(self, cursor: Cursor, rows: Sequence[loading.EntryRow] | StoreError) -> None:
         if isinstance(rows, StoreError):
             self._pause(cursor)
             return
@@ -246,14 +247,13 @@ class Search:
         self._waiting = True
         instance = queue.instance
 
-        def taken(rows: list[Row] | StoreError) -> None:
-            if isinstance(rows, StoreError):
+        def taken(got: dict[int, questions.Taken] | StoreError) -> None:
+            if isinstance(got, StoreError):
                 cursor.go_back((-chosen[0].priority, chosen[0].id - 1))
                 self._pause(cursor)
                 loading.reclaim(queue, None)
                 return
             self._waiting = False
-            got = {row[0]: row[1:] for row in rows}
             back: list[int] = []
             consumer = self._consumer
             alive = self._open

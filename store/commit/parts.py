@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Set
 
+from store.channels import READY
 from store.tables import SCHEMA
 
 NO_TXN = bytes(16)
@@ -122,7 +123,7 @@ PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
     # Groups beside the default one, of the queues whose messages have one entry each.
     "split": (f"select from {SCHEMA}.consumer_group g where g.address_id = any({{0}}) and g.name > ''", ("int4[]",)),
     # Only where other instances live: they may have consumers for what was left to the store.
-    "wake": ("select pg_notify('coordinator_ready', {0})", ("text",)),
+    "wake": (f"select pg_notify('{READY}', {{0}})", ("text",)),
 }
 
 #: Giving an instance up locks its row for update: that waits for a batch which is under way, and no later one finds the

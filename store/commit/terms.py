@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from store import arrays, priorities
+from store import priorities
+
+#: microseconds since 2000-01-01 that PostgreSQL reads as 'infinity'
+INFINITY = (1 << 63) - 1
+#: and as '-infinity'
+BEFORE = -(1 << 63)
 
 
 class Terms(NamedTuple):
     """On which terms a message is delivered. Times in microseconds since 2000-01-01 UTC."""
 
-    #: ``arrays.INFINITY``: never
-    expires: int = arrays.INFINITY
-    #: ``arrays.BEFORE``: at once
-    available: int = arrays.BEFORE
+    #: :data:`INFINITY`: never
+    expires: int = INFINITY
+    #: :data:`BEFORE`: at once
+    available: int = BEFORE
     priority: int = priorities.DEFAULT
     #: on an address of kind fifo: the message group as a number below 0, or :data:`ALONE`; elsewhere 0
     message_group: int = 0

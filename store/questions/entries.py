@@ -5,88 +5,266 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from store import arrays, queries
+from store import arrays
+from store.asking import Query, nothing
 from store.errors import StoreError
+from store.priorities import CONDITION, Rank
+from store.questions.columns import AVAILABLE, DELIVERABLE, ENTRY, MESSAGES, PICKED, SIZE
+from store.questions.values import int2, int4, int8
+from store.tables import SCHEMA
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from store.asking import Callback, Queries, Query, Row
-    from store.priorities import Rank
+    from store.asking import Queries, Row
+
+T = TypeVar("T")
+
+#: What an entry is read as: id, half, attempts, microseconds since 1970 when it expires, annotations, message or its
+#: beginning, size of a large message (else 0), whether a link had it, priority.
+EntryRow = tuple[int, int, int, int | None, bytes | None, bytes, int, bool, int]
+#: The same, and one column more, whose meaning the answer says.
+LoadedRow = tuple[int, int, int, int | None, bytes | None, bytes, int, bool, int, int]
 
 
-def _int4(number: int) -> bytes:
-    return number.to_bytes(4, "big")
+class Loaded(NamedTuple):
+    """``rows``: entries in order. ``found``: how many there were, of any size; also the last column of each row."""
+
+    rows: Sequence[LoadedRow]
+    found: int
 
 
-def _int8(number: int) -> bytes:
-    return number.to_bytes(8, "big")
+class Taken(NamedTuple):
+    """What an entry is like now that it is leased."""
+
+    attempts: int
+    annotations: bytes | None
+    acquired: bool
+
+
+def _loaded(rows: list[Row]) -> Loaded:
+    return Loaded(rows, rows[0][-1] if rows else 0)
+
+
+def _same(rows: list[Row]) -> Sequence[EntryRow]:
+    return rows
+
+
+def _taken(rows: list[Row]) -> dict[int, Taken]:
+    return {entry_id: Taken(*rest) for entry_id, *rest in rows}
+
+
+def _octets(rows: list[Row]) -> bytes | None:
+    return rows[0][0] or None if rows else None
+
+
+def _ids(rows: list[Row]) -> list[int]:
+    return [row[0] for row in rows]
+
+
+_ORDER = {Rank.URGENT: "priority desc, id", Rank.NORMAL: "id", Rank.PATIENT: "priority desc, id"}
+#: behind the entry of id $2 and priority $5
+_BEHIND = {
+    "id": "id > $2::int8 and priority <= $5::int2",
+    "priority desc, id": "priority <= $5::int2 and (priority < $5::int2 or id > $2::int8)",
+}
+
+
+def _by_rank(
+    name: str, sql: Callable[[str, str], str], answer: Callable[[list[Row]], T], *, again: bool = True
+) -> dict[Rank, Query[T]]:
+    """One query for each rank; ``sql`` makes it of the condition that chooses the rank's entries, and their order."""
+    return {
+        rank: Query(f"{name}_{rank.name.lower()}".encode(), sql(CONDITION[rank], _ORDER[rank]), answer, again)
+        for rank in Rank
+    }
+
+
+#: group, id above which to look, most entries, most bytes, lease. The first entry is taken whatever its size; none is
+#: taken of a group that another instance holds whole.
+LEASE = _by_rank(
+    "lease",
+    lambda chosen, order: (
+        f"""with free as (
+          select 1 from {SCHEMA}.consumer_group where id = $1::int4 and holder in (0, $5::int4) for share),
+        picked as (
+          select id, half_id, priority from {SCHEMA}.entry
+           where group_id = $1::int4 and id > $2::int8 and {chosen} and {DELIVERABLE} and exists (select from free)
+           order by {order} limit $3::int4 for update skip locked),
+        sized as materialized (
+          select id, message, sum({SIZE}) over (order by {order}) - {SIZE} as before
+            from picked {MESSAGES}),
+        leased as (
+          update {SCHEMA}.entry e set lease = $5::int4 from sized s
+           where e.group_id = $1::int4 and e.id = s.id and s.before < $4::int8
+          returning e.id, e.half_id, e.attempts, e.expires_at, e.annotations, s.message, e.acquired, e.priority)
+        select {ENTRY}, (select count(*) from picked) from leased order by {order}"""
+    ),
+    _loaded,
+    again=False,
+)
+
+#: group, instance: the group is the instance's own, whole, where no other lives
+HOLD = Query(
+    b"hold",
+    f"""with before as (
+          delete from {SCHEMA}.group_read r using {SCHEMA}.consumer_group g
+           where r.group_id = $1::int4 and r.instance_id = $2::int4 and g.id = $1::int4 and g.holder = 0)
+        update {SCHEMA}.consumer_group set holder = $2::int4
+         where id = $1::int4 and holder in (0, $2::int4)
+           and not exists (select from {SCHEMA}.instance where ended_at is null and id <> $2::int4)
+        returning id""",
+    bool,
+)
+
+#: group, instance: of what its holder has read it has nothing left
+UNREAD = Query(
+    b"unread",
+    f"delete from {SCHEMA}.group_read where group_id = $1::int4 and instance_id = $2::int4",
+    nothing,
+)
+
+#: as LEASE of those of normal priority, by the holder of the group: one row says how far it has read, instead of a
+#: lease on each. Rows are added, and none where nothing moves: of a row that each load changes an old snapshot keeps
+#: all versions, and each load would walk through them. Entries it has read before may come again.
+READ = Query(
+    b"read",
+    f"""with picked as (
+          select {PICKED} from {SCHEMA}.entry
+           where group_id = $1::int4 and id > $2::int8 and lease = 0 and {CONDITION[Rank.NORMAL]} and {AVAILABLE}
+           order by id limit $3::int4),
+        sized as materialized (
+          select p.*, message, sum({SIZE}) over (order by p.id) - {SIZE} as before
+            from picked {MESSAGES}),
+        held as materialized (
+          select 1 from {SCHEMA}.consumer_group where id = $1::int4 and holder = $5::int4 for share),
+        moved as (
+          insert into {SCHEMA}.group_read (group_id, instance_id, read_through)
+          select $1::int4, $5::int4, max(id) from sized where before < $4::int8 and exists (select from held)
+          having max(id) is not null on conflict do nothing)
+        select {ENTRY}, (select count(*) from picked)
+          from sized where before < $4::int8 and exists (select from held) order by id""",
+    _loaded,
+)
+
+#: group, id and priority behind which to look, most entries, most bytes: as LEASE, but nothing is taken
+BROWSE = _by_rank(
+    "browse",
+    lambda chosen, order: (
+        f"""with picked as (
+          select {PICKED} from {SCHEMA}.entry
+           where group_id = $1::int4 and {_BEHIND[order]} and {chosen} and {AVAILABLE}
+             and (expires_at is null or expires_at > now())
+           order by {order} limit $3::int4),
+        sized as materialized (
+          select p.*, sum({SIZE}) over (order by {order}) - {SIZE} as before
+            from picked {MESSAGES})
+        select {ENTRY} from sized {MESSAGES} where before < $4::int8 order by {order}"""
+    ),
+    _same,
+)
+
+#: half, offset, octets: a piece of a large message
+PIECE = Query(
+    b"piece",
+    f"select substring(message from $2::int4 + 1 for $3::int4) from (select $1::int8 as half_id) {MESSAGES}",
+    _octets,
+)
+
+#: group, ids, lease: those of them that are free, for a consumer that chose them (BROWSE showed them)
+TAKE = Query(
+    b"take",
+    f"""with free as (
+          select 1 from {SCHEMA}.consumer_group where id = $1::int4 and holder in (0, $3::int4) for share),
+        picked as (
+          select id from {SCHEMA}.entry
+           where group_id = $1::int4 and id = any($2::int8[]) and {DELIVERABLE} and exists (select from free)
+           order by id for update skip locked)
+        update {SCHEMA}.entry e set lease = $3::int4 from picked p
+         where e.group_id = $1::int4 and e.id = p.id returning e.id, e.attempts, e.annotations, e.acquired""",
+    _taken,
+    again=False,
+)
+
+#: group, lease: the ids of the entries it holds in the store for its consumers
+HELD = Query(
+    b"held",
+    f"select id from {SCHEMA}.entry where group_id = $1::int4 and lease = $2::int4 and failed is null",
+    _ids,
+)
 
 
 def hold(asked: Queries, group: int, instance: int, held: Callable[[bool], None]) -> None:
     """Have the whole group, where no other instance has anything of it."""
-    asked.ask(queries.HOLD, [_int4(group), _int4(instance)], lambda rows: held(isinstance(rows, list) and bool(rows)))
+    asked.ask(HOLD, [int4(group), int4(instance)], lambda answer: held(answer is True))
 
 
 def unread(asked: Queries, group: int, instance: int) -> None:
     """Nothing of a group held whole is in the instance's hands any more."""
-    asked.ask(queries.UNREAD, [_int4(group), _int4(instance)], lambda _: None)
+    asked.ask(UNREAD, [int4(group), int4(instance)], lambda _: None)
 
 
 def leased(asked: Queries, group: int, instance: int, found: Callable[[list[int]], None]) -> None:
     """The ids of entries that are leased to the instance; none where the store cannot answer."""
-
-    def listed(rows: list[Row] | StoreError) -> None:
-        found([] if isinstance(rows, StoreError) else [row[0] for row in rows])
-
-    asked.ask(queries.HELD, [_int4(group), _int4(instance)], listed)
+    parameters = [int4(group), int4(instance)]
+    asked.ask(HELD, parameters, lambda answer: found([] if isinstance(answer, StoreError) else answer))
 
 
-def read(asked: Queries, group: int, above: int, most: int, octets: int, instance: int, found: Callback) -> None:
-    """The next entries of a group held whole, at most so many and so many octets of them."""
-    _load(asked, queries.READ, group, above, most, octets, instance, found)
-
-
-def lease(
-    asked: Queries, rank: Rank, group: int, above: int, most: int, octets: int, instance: int, found: Callback
-) -> None:
-    """The same, leased one by one."""
-    _load(asked, queries.LEASE[rank], group, above, most, octets, instance, found)
-
-
-def _load(
+def read(
     asked: Queries,
-    query: Query,
     group: int,
     above: int,
     most: int,
     octets: int,
     instance: int,
-    found: Callback,
+    found: Callable[[Loaded | StoreError], None],
 ) -> None:
-    asked.ask(query, [_int4(group), _int8(above), _int4(most), _int8(octets), _int4(instance)], found)
+    """The next entries of a group held whole, at most so many and so many octets of them."""
+    asked.ask(READ, [int4(group), int8(above), int4(most), int8(octets), int4(instance)], found)
+
+
+def lease(
+    asked: Queries,
+    rank: Rank,
+    group: int,
+    above: int,
+    most: int,
+    octets: int,
+    instance: int,
+    found: Callable[[Loaded | StoreError], None],
+) -> None:
+    """The same, leased one by one."""
+    asked.ask(LEASE[rank], [int4(group), int8(above), int4(most), int8(octets), int4(instance)], found)
 
 
 def browse(
-    asked: Queries, rank: Rank, group: int, behind: tuple[int, int], most: int, octets: int, found: Callback
+    asked: Queries,
+    rank: Rank,
+    group: int,
+    behind: tuple[int, int],
+    most: int,
+    octets: int,
+    found: Callable[[Sequence[EntryRow] | StoreError], None],
 ) -> None:
     """Entries that no instance has, behind one of this priority and id; nothing is taken."""
     priority, entry_id = behind
-    parameters = [_int4(group), _int8(entry_id), _int4(most), _int8(octets), priority.to_bytes(2, "big")]
-    asked.ask(queries.BROWSE[rank], parameters, found)
+    asked.ask(BROWSE[rank], [int4(group), int8(entry_id), int4(most), int8(octets), int2(priority)], found)
 
 
-def take(asked: Queries, group: int, ids: Sequence[int], instance: int, taken: Callback) -> None:
-    """Lease those of the entries that are free still."""
-    asked.ask(queries.TAKE, [_int4(group), arrays.int8(ids), _int4(instance)], taken)
+def take(
+    asked: Queries,
+    group: int,
+    ids: Sequence[int],
+    instance: int,
+    taken: Callable[[dict[int, Taken] | StoreError], None],
+) -> None:
+    """Lease those of the entries that are free still; by id."""
+    asked.ask(TAKE, [int4(group), arrays.int8(ids), int4(instance)], taken)
 
 
 def piece(asked: Queries, half_id: int, at: int, size: int, found: Callable[[bytes | None], None]) -> None:
     """Octets of a stored message from an offset on; None where the store has none, or cannot answer."""
-
-    def answered(rows: list[Row] | StoreError) -> None:
-        found(rows[0][0] or None if isinstance(rows, list) and rows else None)
-
-    asked.ask(queries.PIECE, [_int8(half_id), _int4(at), _int4(size)], answered)
+    parameters = [int8(half_id), int4(at), int4(size)]
+    asked.ask(PIECE, parameters, lambda answer: found(None if isinstance(answer, StoreError) else answer))

@@ -17,13 +17,15 @@ import tempfile
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import psycopg
 
-from store import arrays, heartbeat, migrations, partitions, queries
-from store.asking import Queries, Query
+from store import heartbeat, migrations, partitions
+from store.asking import Queries
 from store.commit import group_commit
 from store.commit.batch import Batch
 from store.commit.group_commit import GroupCommit, Limits
@@ -34,12 +36,17 @@ from store.embedded.server import EmbeddedServer
 from store.errors import StoreError
 from store.ids import HalfIds, UuidV7
 from store.priorities import Rank
+from store.questions import dead_letters, entries, expiry, message_groups, schedule
 from store.tables import SCHEMA
 from tests.fix_loop import EpollLoop
 
 ME = 7
 GROUP = 1
 REPEATS = 1000
+#: of one load
+OCTETS = 1 << 20
+#: an id that no entry is above
+BEHIND_ALL = 1 << 62
 
 
 class Post:
@@ -102,20 +109,19 @@ class Bench:
         self.commit.close()
         self.loop.close()
 
-    def ask(self, query: Query, above: int, most: int, last: bytes) -> list[tuple[object, ...]]:
+    def ask(self, verb: Callable[..., None], *arguments: object) -> Any:
         answers: list[object] = []
-        parameters = [GROUP.to_bytes(4, "big"), above.to_bytes(8, "big"), most.to_bytes(4, "big")]
-        self.queries.ask(query, [*parameters, (1 << 20).to_bytes(8, "big"), last], answers.append)
+        verb(self.queries, *arguments, answers.append)
         self.loop.run_until(lambda: bool(answers))
-        found = answers[0]
-        assert isinstance(found, list), found
-        return found
+        assert not isinstance(answers[0], StoreError), answers[0]
+        return answers[0]
 
-    def load(self, query: Query, *parameters: bytes) -> None:
-        answers: list[object] = []
-        self.queries.ask(query, parameters, answers.append)
-        self.loop.run_until(lambda: bool(answers))
-        assert isinstance(answers[0], list), answers[0]
+    def lease(self, above: int, most: int) -> None:
+        self.ask(entries.lease, Rank.NORMAL, GROUP, above, most, OCTETS, ME)
+
+    def read(self, above: int, most: int) -> entries.Loaded:
+        loaded: entries.Loaded = self.ask(entries.read, GROUP, above, most, OCTETS, ME)
+        return loaded
 
     def do(self, unit: Post) -> Post:
         self.commit.add(unit)
@@ -172,22 +178,20 @@ def prepare(url: str, days: int) -> None:
 
 
 def by_days(bench: Bench, _: int) -> None:
-    me = ME.to_bytes(4, "big")
-    print(f"  browse of 10: {typical(lambda: bench.ask(queries.BROWSE[Rank.NORMAL], 0, 10, bytes((0, 4)))):8.0f} us")
-    last = 1 << 62
-    print(f"  lease, none free: {typical(lambda: bench.ask(queries.LEASE[Rank.NORMAL], last, 10, me)):8.0f} us")
+    browse = typical(lambda: bench.ask(entries.browse, Rank.NORMAL, GROUP, (4, 0), 10, OCTETS))
+    print(f"  browse of 10: {browse:8.0f} us")
+    print(f"  lease, none free: {typical(lambda: bench.lease(BEHIND_ALL, 10)):8.0f} us")
     print(f"  commit of one: {typical(bench.post, 300):8.0f} us")
 
 
 def by_dead(bench: Bench, dead: int) -> None:
-    me = ME.to_bytes(4, "big")
-    bench.queries.ask(queries.HOLD, [GROUP.to_bytes(4, "big"), me], lambda _: None)
+    entries.hold(bench.queries, GROUP, ME, lambda _: None)
     first = bench.ids.last - (1 << 40)
 
     def both() -> None:
-        lease = typical(lambda: bench.ask(queries.LEASE[Rank.NORMAL], 1 << 62, 10, me), 100)
-        whole = typical(lambda: bench.ask(queries.LEASE[Rank.NORMAL], 0, 10, me), 10)
-        read = typical(lambda: bench.ask(queries.READ, 1 << 62, 10, me), 100)
+        lease = typical(lambda: bench.lease(BEHIND_ALL, 10), 100)
+        whole = typical(lambda: bench.lease(0, 10), 10)
+        read = typical(lambda: bench.read(BEHIND_ALL, 10), 100)
         print(f"  lease from the low-water mark {lease:8.0f} us, from 0 {whole:8.0f} us; read {read:8.0f} us")
 
     both()
@@ -205,11 +209,11 @@ def by_dead(bench: Bench, dead: int) -> None:
             )
         at = 0
         taken = []
-        while rows := bench.ask(queries.READ, at, 100, me):
+        while rows := bench.read(at, 100).rows:
             began = time.perf_counter()
-            bench.ask(queries.READ, at, 100, me)
+            bench.read(at, 100)
             taken.append(time.perf_counter() - began)
-            at = max(int(str(row[0])) for row in rows)
+            at = max(row[0] for row in rows)
         edge = max(1, len(taken) // 20)
         print(
             f"  read of 100: {statistics.median(taken[:edge]) * 1e6:8.0f} us at first, "
@@ -229,27 +233,21 @@ A_SECOND = 100
 
 def hot_path(bench: Bench) -> dict[str, float]:
     """What each statement takes: those of the batch, the loads, those that run by the clock."""
-    me = ME.to_bytes(4, "big")
-    group, fifo = (number.to_bytes(4, "big") for number in (GROUP, FIFO))
-    ten = [(10).to_bytes(4, "big"), (1 << 20).to_bytes(8, "big"), me]
-    behind_all = (1 << 62).to_bytes(8, "big")
-    before_all = (-(1 << 63)).to_bytes(8, "big", signed=True)
-    keys = arrays.int8([KEY])
-    scanned = [(number).to_bytes(4, "big") for number in (200, 100)]
+    ten = (10, OCTETS, ME)
     posts = iter([bench.post() for _ in range(240)])
     others = iter([bench.post() for _ in range(240)])
     what: dict[str, tuple[Callable[[], object], int]] = {
         "post": (bench.post, 200),
         "retire": (lambda: bench.do(Retire(next(posts), bench.uuids)), 200),
         "give back": (lambda: bench.do(GiveBack(next(others), bench.uuids)), 200),
-        "lease": (lambda: bench.load(queries.LEASE[Rank.NORMAL], group, behind_all, *ten), 200),
-        "lease urgent": (lambda: bench.load(queries.LEASE[Rank.URGENT], group, bytes(8), *ten), 50),
-        "read": (lambda: bench.load(queries.READ, group, behind_all, *ten), 200),
-        "fifo lease": (lambda: bench.load(queries.LEASE_GROUPS, fifo, keys, *ten), 50),
-        "fifo scan": (lambda: bench.load(queries.SCAN_GROUPS, fifo, before_all, *scanned, me), 50),
-        "promote": (lambda: bench.load(queries.PROMOTE, arrays.int8([bench.ids.next()]), b"\0"), 50),
-        "expire": (lambda: bench.load(queries.EXPIRE, bench.uuids.next(), me), 50),
-        "failed": (lambda: bench.load(queries.LEASE_FAILED, me), 50),
+        "lease": (lambda: bench.lease(BEHIND_ALL, 10), 200),
+        "lease urgent": (lambda: bench.ask(entries.lease, Rank.URGENT, GROUP, 0, *ten), 50),
+        "read": (lambda: bench.read(BEHIND_ALL, 10), 200),
+        "fifo lease": (lambda: bench.ask(message_groups.lease, FIFO, [KEY], *ten), 50),
+        "fifo scan": (lambda: bench.ask(message_groups.scan, FIFO, -(1 << 63), 200, 100, ME), 50),
+        "promote": (lambda: bench.ask(partial(schedule.promote, notify=False), [bench.ids.next()]), 50),
+        "expire": (lambda: bench.ask(expiry.expire, bench.uuids.next(), ME), 50),
+        "failed": (lambda: bench.ask(dead_letters.lease, ME), 50),
     }
     return {name: typical(each, repeats) for name, (each, repeats) in what.items()}
 

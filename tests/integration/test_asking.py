@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 import psycopg
 import pytest
 
-from store import queries
 from store.errors import StoreUnavailable
 from store.ids import id_at
+from store.questions import consumer_groups, entries
 from store.tables import SCHEMA
 from tests.fix_proxy import Proxy
 from tests.fix_store_driver import GROUP, ME, Asking, Truth
@@ -25,25 +25,22 @@ def _fill(truth: Truth, count: int) -> None:
 def test_answers_come_in_the_order_of_the_questions(asking: Asking, truth: Truth) -> None:
     _fill(truth, 10)
     asking.lease(3)
-    asking.ask(queries.HELD, GROUP.to_bytes(4, "big"), ME.to_bytes(4, "big"))
+    asking.ask(entries.leased, GROUP, ME)
     asking.lease(100)
     asking.loop.run_until(asking.answered(3))
     first, held, rest = asking.answers
-    assert isinstance(first, list)
-    assert isinstance(held, list)
-    assert isinstance(rest, list)
-    assert [len(first), len(held), len(rest)] == [3, 3, 7]
+    assert [len(first.rows), len(held), len(rest.rows)] == [3, 3, 7]
 
 
 def test_a_question_that_changes_nothing_is_asked_again(asking: Asking, proxy: Proxy) -> None:
-    asking.ask(queries.FIND_SUBSCRIPTION, b"none")
+    asking.ask(consumer_groups.topic_of, "none")
     asking.loop.run_until(asking.answered(1))
     with proxy.held("replies"):
-        asking.ask(queries.FIND_SUBSCRIPTION, b"none")
+        asking.ask(consumer_groups.topic_of, "none")
         asking.loop.run_for(0.1)
         proxy.cut()
     asking.loop.run_until(asking.answered(2))
-    assert asking.answers == [[], []]
+    assert asking.answers == [None, None]
     assert asking.connections == 2
 
 
@@ -61,11 +58,9 @@ def test_a_load_whose_reply_was_lost_says_so(asking: Asking, proxy: Proxy, truth
         proxy.cut()
     asking.loop.run_until(asking.answered(2))
     assert isinstance(asking.answers[1], StoreUnavailable)
-    asking.ask(queries.HELD, GROUP.to_bytes(4, "big"), ME.to_bytes(4, "big"))
+    asking.ask(entries.leased, GROUP, ME)
     asking.loop.run_until(asking.answered(3))
-    held = asking.answers[2]
-    assert isinstance(held, list)
-    assert len(held) == (10 if what == "replies" else 0)
+    assert len(asking.answers[2]) == (10 if what == "replies" else 0)
 
 
 def test_a_load_still_at_work_is_ended_before_it_is_given_up(
@@ -103,7 +98,7 @@ def test_an_asker_that_fails_does_not_keep_the_next(asking: Asking) -> None:
     def fail(_: object) -> None:
         raise ZeroDivisionError
 
-    asking.queries.ask(queries.FIND_SUBSCRIPTION, [b"x"], fail)
-    asking.ask(queries.FIND_SUBSCRIPTION, b"x")
+    consumer_groups.topic_of(asking.queries, "x", fail)
+    asking.ask(consumer_groups.topic_of, "x")
     asking.loop.run_until(asking.answered(1))
     assert asking.loop.contained == [fail]

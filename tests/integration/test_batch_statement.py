@@ -14,13 +14,14 @@ from sqlalchemy import BigInteger, Boolean, DateTime, Integer, LargeBinary, Smal
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.types import TypeEngine
 
-from store import arrays, asking, queries
-from store.asking import Query
+from store import arrays, asking
 from store.commit import batch, terms
 from store.commit import parts as statements
 from store.commit.parameters import parts_of
 from store.priorities import Rank
+from store.questions import entries, message_groups
 from store.tables import SCHEMA, metadata
+from tests.fix_store_driver import all_queries
 
 _NAMES: dict[type[Any], str] = {
     BigInteger: "int8",
@@ -246,13 +247,7 @@ def _scans(connection: psycopg.Connection[Any], setup: str, sql: str) -> list[tu
     return found
 
 
-QUERIES = [query for query in vars(queries).values() if isinstance(query, Query)] + [
-    query
-    for by_rank in vars(queries).values()
-    if isinstance(by_rank, dict)
-    for query in by_rank.values()
-    if isinstance(query, Query)
-]
+QUERIES = all_queries()
 #: how entries of a rank are found
 _INDEX = {
     Rank.URGENT: "entry_priority_idx",
@@ -263,9 +258,9 @@ _INDEX = {
 
 #: how entries of a message group are found, and how those found are leased
 _OF_GROUPS = {
-    queries.SCAN_GROUPS: ["entry_message_group_idx"] * 2,  # and one that is not shown
-    queries.CLAIM_GROUPS: ["entry_message_group_idx"],
-    queries.LEASE_GROUPS: ["entry_message_group_idx", "entry_pkey"],
+    message_groups.SCAN: ["entry_message_group_idx"] * 2,  # and one that is not shown
+    message_groups.CLAIM: ["entry_message_group_idx"],
+    message_groups.LEASE: ["entry_message_group_idx", "entry_pkey"],
 }
 
 
@@ -282,14 +277,14 @@ def _each_scan_is_by_index(connection: psycopg.Connection[Any]) -> None:
         for table, node, index in _scans(connection, asking.SETUP, query.sql):
             assert node in ("Index Scan", "Index Only Scan"), (query.name, table, node)
             for rank, index_wanted in _INDEX.items():
-                if query is queries.BROWSE[rank] and table == "entry":
+                if query is entries.BROWSE[rank] and table == "entry":
                     assert (node, index) == ("Index Scan", index_wanted)
         if query in _OF_GROUPS:
             scans = _scans(connection, asking.SETUP, query.sql)
             assert sorted(index for table, _, index in scans if table == "entry") == _OF_GROUPS[query], query.name
         for rank, index_wanted in _INDEX.items():
             # the entries that are looked for, and those that are found by their key
-            if query is queries.LEASE[rank]:
+            if query is entries.LEASE[rank]:
                 scans = _scans(connection, asking.SETUP, query.sql)
                 indexes = [index for table, _, index in scans if table == "entry"]
                 assert sorted(indexes) == sorted([index_wanted, "entry_pkey"]), query.name
@@ -345,7 +340,7 @@ def test_plans_with_a_million_entries(database_url: str, analysed: bool) -> None
         # a load in the middle of the million reads what it takes, and no more
         connection.execute(asking.SETUP.encode())
         connection.execute(
-            b"prepare lease (int4, int8, int4, int8, int4) as " + queries.LEASE[Rank.NORMAL].sql.encode()
+            b"prepare lease (int4, int8, int4, int8, int4) as " + entries.LEASE[Rank.NORMAL].sql.encode()
         )
         plan = connection.execute(
             f"explain (analyze, buffers, format json) execute lease (1, {ROWS // 2}, 100, 1000000, 7)".encode()
@@ -371,9 +366,9 @@ def test_message_groups_behind_a_long_one(database_url: str) -> None:
         )
         connection.execute(asking.SETUP.encode())
         for name, parameters, query, rows in (
-            ("scan", f"1, {-(1 << 63)}, 2000, 100, 7", queries.SCAN_GROUPS, 12),
-            ("claim", "1, array[-1, -2], 7", queries.CLAIM_GROUPS, 0),
-            ("read", "1, array[-1], 50, 100000, 7", queries.LEASE_GROUPS, 51),
+            ("scan", f"1, {-(1 << 63)}, 2000, 100, 7", message_groups.SCAN, 12),
+            ("claim", "1, array[-1, -2], 7", message_groups.CLAIM, 0),
+            ("read", "1, array[-1], 50, 100000, 7", message_groups.LEASE, 51),
         ):
             connection.execute(f"prepare {name} as {query.sql}".encode())
             plan = connection.execute(f"explain (analyze, buffers, format json) execute {name} ({parameters})".encode())

@@ -8,10 +8,11 @@ from contextlib import contextmanager
 import psycopg
 import pytest
 
-from store import arrays, heartbeat, queries
+from store import heartbeat
 from store.commit import parts
 from store.heartbeat import Heartbeat
 from store.libpq import Connection
+from store.questions import consumer_groups, message_groups
 from store.tables import SCHEMA
 from tests.fix_loop import EpollLoop
 from tests.fix_proxy import Proxy
@@ -62,7 +63,7 @@ def test_it_goes_on_while_a_question_waits(asking: Asking, truth: Truth, databas
         psycopg.connect(database_url) as blocker,
     ):
         blocker.execute(f"lock table {SCHEMA}.consumer_group".encode())
-        asking.ask(queries.FIND_SUBSCRIPTION, b"none")
+        asking.ask(consumer_groups.topic_of, "none")
         asking.loop.run_until(lambda: len(beats) > 3)
         before = _beat_at(truth)
         asking.loop.run_until(lambda: len(beats) > 6)
@@ -148,13 +149,13 @@ def test_a_batch_whose_connection_neither_answers_nor_closes_is_found_out(
 def test_a_question_whose_connection_neither_answers_nor_closes_is_asked_again(
     asking: Asking, proxy: Proxy, database_url: str
 ) -> None:
-    asking.ask(queries.FIND_SUBSCRIPTION, b"none")
+    asking.ask(consumer_groups.topic_of, "none")
     asking.loop.run_until(asking.answered(1))
     with beating(asking.loop, database_url, asking.queries.connection):
         proxy.freeze()
-        asking.ask(queries.FIND_SUBSCRIPTION, b"none")
+        asking.ask(consumer_groups.topic_of, "none")
         asking.loop.run_until(asking.answered(2))
-    assert asking.answers == [[], []]
+    assert asking.answers == [None, None]
 
 
 def test_a_slow_commit_keeps_its_connection(store: Store, truth: Truth, database_url: str) -> None:
@@ -201,16 +202,15 @@ def test_a_release_still_at_work_is_ended_before_it_is_asked_again(
     asking: Asking, proxy: Proxy, truth: Truth, database_url: str
 ) -> None:
     """Else it could give up a claim that was made after it: two consumers would have one message group."""
-    group, key, me = (1).to_bytes(4, "big"), -5, ME.to_bytes(4, "big")
-    keys = arrays.int8([key])
+    group, key = 1, -5
     insert = f"insert into {SCHEMA}.message_group (group_id, key, instance_id) values (1, {key}, {ME})"
     truth.run(insert)
-    asking.ask(queries.RELEASE_GROUPS, group, arrays.int8([-6]), me, b"")  # prepared from now on
-    asking.loop.run_until(asking.answered(1))
+    message_groups.release(asking.queries, group, [-6], ME, notify=False)  # prepared from now on
+    asking.loop.run_until(lambda: not asking.queries.waiting)
     waiting = "select count(*) from pg_stat_activity where wait_event_type = 'Lock'"
     with psycopg.connect(database_url) as blocker:
         blocker.execute(f"select from {SCHEMA}.message_group for update".encode())
-        asking.ask(queries.RELEASE_GROUPS, group, keys, me, b"")
+        message_groups.release(asking.queries, group, [key], ME, notify=False)
         asking.loop.run_until(lambda: truth.rows(waiting) == [(1,)])
         (old,) = truth.rows("select pid from pg_stat_activity where wait_event_type = 'Lock'")
         proxy.cut_client_side()
@@ -220,5 +220,5 @@ def test_a_release_still_at_work_is_ended_before_it_is_asked_again(
                 and truth.rows("select pid from pg_stat_activity where wait_event_type = 'Lock'") != [old]
             )
         )
-    asking.loop.run_until(asking.answered(2))
+    asking.loop.run_until(lambda: not asking.queries.waiting)
     assert truth.rows(f"select count(*) from {SCHEMA}.message_group") == [(0,)]

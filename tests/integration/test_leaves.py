@@ -5,23 +5,28 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
+from typing import Any, TypeVar
 
 import pytest
 from sqlalchemy import Connection, func, insert, select, text
 
-from store import asking, leaves, queries
-from store.asking import Queries, Query, Row
+from store import asking, leaves
+from store.asking import Queries, Query
 from store.errors import StoreError
 from store.ids import id_at
 from store.leases import held
 from store.partitions import make_days
 from store.priorities import Rank
+from store.questions import entries
+from store.questions.values import int2, int4, int8
 from store.retention import Policy, drop_old
 from store.tables import entry, half
 from tests.fix_loop import EpollLoop
 from tests.fix_store import Rows
+from tests.fix_store_driver import all_queries
 
 ME = 7
+T = TypeVar("T")
 NOW = datetime.now(UTC)
 
 
@@ -43,18 +48,19 @@ class Asking:
         connection.execute = recorded  # type: ignore[method-assign,assignment]
         self.queries.start()
 
-    def ask(self, query: Query, *parameters: bytes) -> list[Row] | StoreError:
-        answers: list[list[Row] | StoreError] = []
+    def ask(self, query: Query[T], *parameters: bytes) -> T | StoreError:
+        answers: list[T | StoreError] = []
         self.queries.ask(query, parameters, answers.append)
         self.loop.run_until(lambda: bool(answers))
         return answers[0]
 
-    def read(self, query: Query, group: int, above: int = 0, most: int = 100) -> list[int] | StoreError:
+    def read(self, query: Query[Any], group: int, above: int = 0, most: int = 100) -> list[int] | StoreError:
         """The halves of the entries it brings."""
-        last = (4).to_bytes(2, "big") if query in queries.BROWSE.values() else ME.to_bytes(4, "big")
-        parameters = (group.to_bytes(4, "big"), above.to_bytes(8, "big"), most.to_bytes(4, "big"))
-        rows = self.ask(query, *parameters, (1 << 20).to_bytes(8, "big"), last)
-        return rows if isinstance(rows, StoreError) else [row[1] for row in rows]
+        last = int2(4) if query in entries.BROWSE.values() else int4(ME)
+        found = self.ask(query, int4(group), int8(above), int4(most), int8(1 << 20), last)
+        if isinstance(found, entries.Loaded):
+            found = found.rows
+        return found if isinstance(found, StoreError) else [row[1] for row in found]
 
 
 @pytest.fixture
@@ -82,15 +88,15 @@ def _day(days_ago: int) -> date:
     return (NOW - timedelta(days=days_ago)).date()
 
 
-def _name(query: Query, *days_ago: int) -> str:
+def _name(query: Query[Any], *days_ago: int) -> str:
     return "_".join([query.name.decode(), *(f"{_day(ago):%Y%m%d}" for ago in sorted(days_ago, reverse=True))])
 
 
-LOADS = [queries.LEASE[Rank.NORMAL], queries.BROWSE[Rank.NORMAL]]
+LOADS = [entries.LEASE[Rank.NORMAL], entries.BROWSE[Rank.NORMAL]]
 
 
 @pytest.mark.parametrize("query", LOADS, ids=lambda query: query.name.decode())
-def test_today_is_asked_alone(asked: Asking, rows: Rows, query: Query) -> None:
+def test_today_is_asked_alone(asked: Asking, rows: Rows, query: Query[Any]) -> None:
     group = rows.queue("orders")
     ids = _fill(rows, group, 0, 0)
     assert asked.read(query, group) == ids
@@ -98,7 +104,7 @@ def test_today_is_asked_alone(asked: Asking, rows: Rows, query: Query) -> None:
 
 
 @pytest.mark.parametrize("query", LOADS, ids=lambda query: query.name.decode())
-def test_other_days_are_found_and_remembered(asked: Asking, rows: Rows, query: Query) -> None:
+def test_other_days_are_found_and_remembered(asked: Asking, rows: Rows, query: Query[Any]) -> None:
     group, other = rows.queue("orders"), rows.queue("bills")
     ids = _fill(rows, group, 5, 0, 0)
     assert asked.read(query, group) == ids
@@ -116,7 +122,7 @@ def test_other_days_are_found_and_remembered(asked: Asking, rows: Rows, query: Q
 
 def test_what_is_known_is_forgotten_by_and_by(asked: Asking, rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(asking, "REMEMBERED_SECONDS", 0.5)
-    query = queries.BROWSE[Rank.NORMAL]
+    query = entries.BROWSE[Rank.NORMAL]
     group = rows.queue("orders")
     ids = _fill(rows, group, 5)
     assert asked.read(query, group) == ids
@@ -127,7 +133,7 @@ def test_what_is_known_is_forgotten_by_and_by(asked: Asking, rows: Rows, monkeyp
 
 
 def test_a_backlog_of_many_days_is_read_day_by_day_or_as_a_whole(asked: Asking, rows: Rows) -> None:
-    query = queries.BROWSE[Rank.NORMAL]
+    query = entries.BROWSE[Rank.NORMAL]
     group = rows.queue("orders")
     ids = _fill(rows, group, *range(9))
     found: list[int] = []
@@ -148,15 +154,15 @@ def test_a_day_that_is_not_there_is_no_error(asked: Asking, rows: Rows) -> None:
     ids = _fill(rows, group, 1)
     rows.connection.execute(text(f"drop table coordinator.half_{_day(0):%Y%m%d}"))
     rows.connection.commit()
-    assert asked.read(queries.LEASE[Rank.NORMAL], group) == ids
+    assert asked.read(entries.LEASE[Rank.NORMAL], group) == ids
 
 
 def test_a_piece_is_looked_for_in_its_own_day(asked: Asking, rows: Rows) -> None:
     group = rows.queue("orders")
     (half_id,) = _fill(rows, group, 6)
-    rows_found = asked.ask(queries.PIECE, half_id.to_bytes(8, "big"), bytes(4), (10).to_bytes(4, "big"))
-    assert rows_found == [(b"m",)]
-    assert asked.sent == [_name(queries.PIECE, 6)]
+    found = asked.ask(entries.PIECE, int8(half_id), int4(0), int4(10))
+    assert found == b"m"
+    assert asked.sent == [_name(entries.PIECE, 6)]
 
 
 def test_statements_are_bounded(asked: Asking, rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,20 +170,15 @@ def test_statements_are_bounded(asked: Asking, rows: Rows, monkeypatch: pytest.M
     group = rows.queue("orders")
     for ago in range(8):
         (half_id,) = _fill(rows, group, ago)
-        found = asked.ask(queries.PIECE, half_id.to_bytes(8, "big"), bytes(4), (10).to_bytes(4, "big"))
-        assert found == [(b"m",)]
-    (prepared,) = asked.ask(Query(b"count", "select count(*) from pg_prepared_statements"))  # type: ignore[misc]
+        found = asked.ask(entries.PIECE, int8(half_id), int4(0), int4(10))
+        assert found == b"m"
+    (prepared,) = asked.ask(Query(b"count", "select count(*) from pg_prepared_statements", list))  # type: ignore[misc]
     assert prepared[0] <= 5
 
 
 def test_each_names_its_days_and_no_other_partition(database: Connection, rows: Rows) -> None:
     rows.queue("orders")
-    by_day = [
-        query
-        for known in vars(queries).values()
-        for query in (known.values() if isinstance(known, dict) else [known])
-        if isinstance(query, Query) and query.by_day
-    ]
+    by_day = [query for query in all_queries() if query.by_day]
     assert len(by_day) == 9
     for query in by_day:
         plan = "\n".join(
@@ -196,8 +197,8 @@ def test_a_load_by_the_holder_changes_no_row(asked: Asking, rows: Rows) -> None:
     """Of a row that is changed by each load an old snapshot keeps all versions, and each load walks through them."""
     group = rows.queue("orders")
     ids = _fill(rows, group, 0, 0, 0)
-    assert asked.ask(queries.HOLD, group.to_bytes(4, "big"), ME.to_bytes(4, "big")) == [(group,)]
-    read = queries.READ
+    assert asked.ask(entries.HOLD, int4(group), int4(ME)) is True
+    read = entries.READ
 
     def versions() -> object:
         found = rows.connection.execute(
@@ -224,6 +225,6 @@ def test_a_load_by_the_holder_changes_no_row(asked: Asking, rows: Rows) -> None:
     assert rows.connection.scalar(select(func.count()).select_from(entry).where(held)) == 3
     drop_old(rows.connection, Policy(messages=timedelta(days=3), decisions=timedelta(days=30)))
     assert marks() == [ids[2]]
-    asked.ask(queries.UNREAD, group.to_bytes(4, "big"), ME.to_bytes(4, "big"))
+    asked.ask(entries.UNREAD, int4(group), int4(ME))
     assert marks() == []
     assert rows.connection.scalar(select(func.count()).select_from(entry).where(held)) == 0

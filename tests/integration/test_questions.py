@@ -6,10 +6,10 @@ import psycopg
 import pytest
 from sqlalchemy import text
 
-from store import arrays, queries
 from store.asking import Query
 from store.database import connected
 from store.ids import HalfIds
+from store.questions import addresses, consumer_groups, dead_letters
 from store.tables import SCHEMA
 from tests.fix_store_driver import GROUP, ME, Asking, Truth
 
@@ -25,21 +25,20 @@ def test_failed_entries_without_a_message_keep_no_other_from_the_dead_letters(as
     truth.run(
         f"insert into {SCHEMA}.entry (group_id, id, half_id, failed) values ({GROUP}, {half_id}, {half_id}, 'rejected')"
     )
-    asking.ask(queries.LEASE_FAILED, ME.to_bytes(4, "big"))
+    asking.ask(dead_letters.lease, ME)
     asking.loop.run_until(asking.answered(1))
-    (rows,) = asking.answers
-    assert isinstance(rows, list)
-    assert [row[:3] for row in rows] == [(GROUP, half_id, half_id)]
+    ((failed,),) = asking.answers
+    assert (failed.group, failed.id, failed.half_id) == (GROUP, half_id, half_id)
+    assert (failed.failed, failed.message) == ("rejected", b"x")
 
 
 def test_addresses_are_found_by_many_names(asking: Asking, truth: Truth) -> None:
-    asking.ask(queries.ADDRESSES, arrays.text([b"queue", b"none"]))
-    asking.ask(queries.ADDRESS, b"queue", (3600).to_bytes(4, "big"))
+    asking.ask(addresses.find_all, ["queue", "none"])
+    asking.ask(addresses.find, "queue", 3600)
     asking.loop.run_until(asking.answered(2))
     many, one = asking.answers
-    assert isinstance(many, list)
-    assert isinstance(one, list)
-    assert many == [("queue", *one[0])]
+    assert one.routing == "queue"
+    assert many == {"queue": one}
 
 
 def test_limits_of_the_role_or_database_do_not_count(database_url: str, asking: Asking, truth: Truth) -> None:
@@ -47,7 +46,7 @@ def test_limits_of_the_role_or_database_do_not_count(database_url: str, asking: 
     for setting in ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout"):
         truth.run(f"alter database {name} set {setting} = '20s'")
     shown = "select current_setting('statement_timeout'), current_setting('lock_timeout')"
-    asking.ask(Query(b"shown", shown))
+    asking.queries.ask(Query(b"shown", shown, list), [], asking.answers.append)
     asking.loop.run_until(asking.answered(1))
     assert asking.answers == [[("0", "0")]]
     with connected(database_url) as connection:
@@ -63,7 +62,7 @@ def test_a_server_process_whose_client_is_gone_ends_though_it_waits(database_url
     name = f"coordinator queries {ME}"
     with psycopg.connect(database_url) as blocker:
         blocker.execute(f"lock table {SCHEMA}.consumer_group".encode())
-        asking.ask(queries.FIND_SUBSCRIPTION, b"none")
+        asking.ask(consumer_groups.topic_of, "none")
         asking.loop.run_until(lambda: truth.rows(mine, name) == [("Lock",)])
         asking.queries.close()
         asking.loop.run_until(lambda: truth.rows(mine, name) == [])

@@ -8,7 +8,8 @@ import psycopg
 import pytest
 from sqlalchemy import Connection, delete, func, insert, select, text, update
 
-from store import addresses, queries, removal
+from store import addresses, removal
+from store.questions import addresses as questions
 from store.tables import address, consumer_group, entry, removed_address, removed_group
 from tests.fix_store import Rows
 from tests.fix_store_driver import Asking
@@ -136,8 +137,7 @@ def test_an_address_that_is_used_just_then_is_not_removed(
     for name in ("first", "second"):
         rows.queue(name, origin="use")
     _age(database, "address", "created_at", 8)
-    hour = (3600).to_bytes(4, "big")
-    asking.ask(queries.ADDRESS, b"first", hour)
+    asking.ask(questions.find, "first", 3600)
     asking.loop.run_until(asking.answered(1))
     assert asking.answers[0]
     removed = removal.remove(database, "first", force=False, unused=LONG)
@@ -145,13 +145,13 @@ def test_an_address_that_is_used_just_then_is_not_removed(
     assert not removed.removed
     with psycopg.connect(database_url) as remover:
         remover.execute(b"select from coordinator.address where name = 'second' for update")
-        asking.ask(queries.ADDRESS, b"second", hour)
+        asking.ask(questions.find, "second", 3600)
         with psycopg.connect(database_url, autocommit=True) as other:
             waits = b"select exists (select from pg_stat_activity where wait_event_type = 'Lock' and datname = "
             asking.loop.run_until(lambda: other.execute(waits + b"current_database())").fetchone() == (True,))
         remover.execute(b"delete from coordinator.address where name = 'second'")
     asking.loop.run_until(asking.answered(2))
-    assert asking.answers[1] == []
+    assert asking.answers[1] is None
 
 
 def test_a_use_is_noted_once_in_a_while(database: Connection, rows: Rows, asking: Asking) -> None:
@@ -159,11 +159,11 @@ def test_a_use_is_noted_once_in_a_while(database: Connection, rows: Rows, asking
     _age(database, "address", "created_at", 8)
     noted = text("select xmin::text, used_at from coordinator.address_use")
     for _ in range(3):
-        asking.ask(queries.ADDRESS, b"orders", (3600).to_bytes(4, "big"))
+        asking.ask(questions.find, "orders", 3600)
     asking.loop.run_until(asking.answered(3))
     first = database.execute(noted).all()
     assert len(first) == 1
     _age(database, "address_use", "used_at", 1)
-    asking.ask(queries.ADDRESS, b"orders", (3600).to_bytes(4, "big"))
+    asking.ask(questions.find, "orders", 3600)
     asking.loop.run_until(asking.answered(4))
     assert database.execute(noted).all() != first

@@ -30,7 +30,6 @@ LONG_FILES = frozenset(
     {
         "coordinator/group/fifo.py",
         "coordinator/group/queues.py",
-        "store/queries.py",
     }
 )
 
@@ -93,3 +92,29 @@ def test_texts_say_who_does_what() -> None:
         for found in UNCLEAR.finditer(path.read_text("utf-8"))
     ]
     assert not unclear, "name the part: the instance, the consumer, the client, the store"
+
+
+RULES = [path for path in SOURCES if _name(path).startswith(("coordinator/", "links/"))]
+
+
+def _past_the_verbs(path: Path) -> Iterator[str]:
+    """Where a file names the SQL of a question, or packs a number for the database."""
+    nodes = list(ast.walk(_parsed(path)))
+    imports = [node for node in nodes if isinstance(node, ast.ImportFrom)]
+    questions = {
+        name.asname or name.name for each in imports if each.module == "store.questions" for name in each.names
+    }
+    for each in imports:
+        if (each.module or "").startswith("store.questions."):
+            yield from (name.name for name in each.names if name.name.isupper())
+    for node in nodes:
+        if isinstance(node, ast.Attribute):
+            if isinstance(node.value, ast.Name) and node.value.id in questions and node.attr.isupper():
+                yield f"{node.value.id}.{node.attr}"
+            if node.attr == "to_bytes" and not _name(path).startswith("coordinator/codec/"):
+                yield "to_bytes"
+
+
+def test_the_rules_ask_the_store_by_its_verbs() -> None:
+    past = [f"{_name(path)}: {found}" for path in RULES for found in _past_the_verbs(path)]
+    assert not past, "call a function of store/questions: it has the SQL, the octets and the rows"

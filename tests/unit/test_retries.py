@@ -18,10 +18,10 @@ from coordinator.group.fifo import FifoQueue
 from coordinator.group.loading import LOAD_RETRY_SECONDS
 from coordinator.group.search import Search
 from links.browsing import Browsing
-from store import queries
 from store.asking import Query
 from store.errors import StoreFault, StoreUnavailable
 from store.priorities import Rank
+from store.questions import addresses, message_groups
 from tests.fix_queue import Consumer, queue_of
 
 
@@ -29,9 +29,9 @@ class Asked:
     """As much of an instance as an asker needs: what was asked, and what is to be called later."""
 
     def __init__(self) -> None:
-        self.questions: list[tuple[Query, Callable[[Any], None]]] = []
+        self.questions: list[tuple[Query[Any], Callable[[Any], None]]] = []
         self.timers: list[tuple[float, Callable[[], None]]] = []
-        self.lease_octets = bytes(4)
+        self.instance_id = 1
         self.queries = SimpleNamespace(ask=lambda query, _, callback: self.questions.append((query, callback)))
         self.loop = SimpleNamespace(call_later=lambda seconds, callback: self.timers.append((seconds, callback)))
 
@@ -56,7 +56,7 @@ def test_dead_letters_wait_after_an_error() -> None:
         assert seconds == dead_letters._AGAIN_SECONDS
         again()
         assert asked.names == [b"yield_failed"]  # what it leased is not known here
-        asked.answer([])
+        asked.answer(None)
         assert asked.names == [b"lease_failed"]
 
 
@@ -96,7 +96,7 @@ def test_a_fifo_queue_asks_again_after_a_pause() -> None:
     queue = queue_of([], kind=FifoQueue)
     asked = Asked()
     instance: Any = queue.instance
-    instance.queries, instance.loop, instance.lease_octets = asked.queries, asked.loop, bytes(4)
+    instance.queries, instance.loop = asked.queries, asked.loop
     queue.add(consumer)
     assert isinstance(queue, FifoQueue)
 
@@ -113,12 +113,12 @@ def test_a_fifo_queue_asks_again_after_a_pause() -> None:
         assert asked.names == [then]
 
     fails(b"scan_groups", b"forget_groups")
-    asked.answer([])
+    asked.answer(None)
     queue.news(-5)
     fails(b"claim_groups", b"forget_groups")
-    asked.answer([])
+    asked.answer(None)
     queue.pump()
-    asked.answer([(0, 0, False), (1, -5, False)])
+    asked.answer(message_groups.Scanned([-5], 0, more=False))
     fails(b"lease_groups", b"held")
 
 
@@ -142,6 +142,10 @@ def test_a_browser_looks_again_after_an_error() -> None:
     assert touched == [True]
 
 
+def _topic(number: int, groups: int = 0) -> addresses.Stored:
+    return addresses.Stored(number, "topic", "normal", "drop", 16, "use", None, groups)
+
+
 def test_all_addresses_are_looked_at_in_one_question() -> None:
     asked: Any = Asked()
     asked.memory = SimpleNamespace(most_addresses=100)
@@ -150,13 +154,11 @@ def test_all_addresses_are_looked_at_in_one_question() -> None:
     found: list[Any] = []
     for number in range(50):
         directory.resolve(f"news/{number}", found.append)
-        asked.answer([(number, "topic", "normal", "drop", 16, "use", None, 0)])
+        asked.answer(_topic(number))
     directory.all_changed()
     ((query, answered),) = asked.questions
-    assert query is queries.ADDRESSES
-    answered(
-        [(f"news/{number}", number, "topic", "normal", "drop", 16, "use", None, number) for number in range(1, 50)]
-    )
+    assert query is addresses.FIND_ALL
+    answered({f"news/{number}": _topic(number, groups=number) for number in range(1, 50)})
     assert [address.groups for address in found[1:]] == list(range(1, 50))
     assert found[0].gone
     assert directory.known("news/0") is None
@@ -173,7 +175,7 @@ def test_the_store_is_told_of_addresses_in_use_and_asked_about_those_that_were_n
     found: list[Any] = []
     for number in (1, 2):
         directory.resolve(f"news/{number}", found.append)
-        asked.answer([(number, "topic", "normal", "drop", 16, "use", None, 0)])
+        asked.answer(_topic(number))
     ((seconds, note),) = asked.timers
     assert seconds == 50
     found[0].users.add(object())
@@ -182,12 +184,12 @@ def test_the_store_is_told_of_addresses_in_use_and_asked_about_those_that_were_n
     assert directory.known("news/1") is None
     note()
     ((query, answered),) = asked.questions
-    assert query is queries.USED
-    answered([])
+    assert query is addresses.NOTE_USES
+    answered(None)
     asked.questions.clear()
     assert directory.known("news/1") is found[0]
     assert directory.known("news/2") is None
     directory.resolve("news/2", found.append)
-    asked.answer([])
+    asked.answer(None)
     assert found[1].gone
     assert found[2].condition is Condition.NOT_FOUND

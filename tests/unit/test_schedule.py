@@ -9,8 +9,8 @@ import pytest
 
 from coordinator.group.entries import now_micros
 from coordinator.group.schedule import Schedule
-from store.asking import Row
 from store.errors import StoreError, StoreUnavailable
+from store.questions.schedule import Due, Promoted
 
 pytestmark = pytest.mark.rule("D7")
 
@@ -23,35 +23,35 @@ class Instance:
 
     def __init__(self) -> None:
         self.loop = self.queries = self.ids = self
-        self.peers: dict[int, object] = {}
+        self.peers = 0
         self.by_group: dict[int, object] = {}
         self.looks: list[float] = []
-        self.answer: Callable[[list[Row] | StoreError], None] | None = None
+        self.answer: Callable[[Promoted | StoreError], None] | None = None
         self.schedule = Schedule(cast("Any", self), cast("Any", self))
         self.schedule.start()
 
     def next(self) -> int:
         return 1
 
-    def ask(self, _query: object, _parameters: object, answer: Callable[[list[Row] | StoreError], None]) -> None:
+    def ask(self, _query: object, _parameters: object, answer: Callable[[Promoted | StoreError], None]) -> None:
         self.answer = answer
 
     def call_later(self, seconds: float, _callback: Callable[[], None]) -> None:
         self.looks.append(seconds)
 
-    def answered(self, rows: list[Row] | StoreError) -> None:
+    def answered(self, answer: Promoted | StoreError) -> None:
         assert self.answer is not None
-        self.answer(rows)
+        self.answer(answer)
 
 
-def nothing_due(next_ms: int | None) -> list[Row]:
-    return [(None, None, 0, next_ms)]
+def nothing_due(next_ms: int | None) -> Promoted:
+    return Promoted([], next_ms)
 
 
-@pytest.mark.parametrize("rows", [nothing_due(None), nothing_due(60_000), StoreUnavailable("away")], ids=str)
-def test_what_others_post_is_looked_for_often_enough(rows: list[Row] | StoreError) -> None:
+@pytest.mark.parametrize("answer", [nothing_due(None), nothing_due(60_000), StoreUnavailable("away")], ids=str)
+def test_what_others_post_is_looked_for_often_enough(answer: Promoted | StoreError) -> None:
     instance = Instance()
-    instance.answered(rows)
+    instance.answered(answer)
     assert instance.looks[-1] <= ALLOWED_SECONDS / 2
 
 
@@ -72,5 +72,5 @@ def test_what_is_posted_here_is_looked_for_at_its_time() -> None:
 
 def test_more_than_one_look_brings_is_looked_for_at_once() -> None:
     instance = Instance()
-    instance.answered([(7, 1, 200, None), (None, None, 0, None)])
+    instance.answered(Promoted([Due(7, 1, 200)], None))
     assert instance.looks == [0]

@@ -1,0 +1,12 @@
+"""The channels of PostgreSQL on which instances notify each other."""
+
+#: There are entries to deliver; the payload says of which groups.
+READY = "coordinator_ready"
+#: Payload of :data:`READY` in place of groups: an instance has begun, every other looks now which instances live.
+ARRIVED = "arrived"
+#: An address was made, changed or removed; the payload is its name.
+ADDRESS = "coordinator_address"
+#: To the holder of a claim: another connection wants its place; the payload is its instance and number.
+SOLE = "coordinator_sole"
+#: A link of a lasting subscription is attached.
+LINK = "coordinator_link"

@@ -1,0 +1,173 @@
+"""Questions about addresses: found by name, made, noted as used, removed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from store import arrays
+from store.asking import Query, nothing
+from store.channels import ADDRESS
+from store.questions.values import int2, int4
+from store.tables import SCHEMA
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from store.asking import Queries, Row
+    from store.errors import StoreError
+
+
+class Stored(NamedTuple):
+    """An address as the store has it."""
+
+    id: int
+    routing: str
+    kind: str
+    on_expiry: str
+    max_attempts: int
+    origin: str
+    #: id of the default group; None: it is a topic
+    group: int | None
+    #: how many groups it has beside the default one
+    groups: int
+
+
+def _one(rows: list[Row]) -> Stored | None:
+    return Stored(*rows[0]) if rows else None
+
+
+def _by_name(rows: list[Row]) -> dict[str, Stored]:
+    return {name: Stored(*rest) for name, *rest in rows}
+
+
+def _ids(rows: list[Row]) -> list[int]:
+    return [row[0] for row in rows]
+
+
+def _says(rows: list[Row]) -> bool:
+    return bool(rows[0][0])
+
+
+_ADDRESS = f"""a.id, a.routing, a.kind, a.on_expiry, a.max_attempts, a.origin,
+               (select g.id from {SCHEMA}.consumer_group g where g.address_id = a.id and g.name = ''),
+               (select count(*) from {SCHEMA}.consumer_group g where g.address_id = a.id and g.name <> '')
+          from {SCHEMA}.address a"""
+
+#: name, seconds: the address, where it is there. One that was made on use has a note of its use that is not older than
+#: that afterwards; removing it meanwhile (:func:`store.removal.remove_unused`) and this wait for each other.
+FIND = Query(
+    b"address",
+    f"""with there as materialized (
+          select id, origin, created_at from {SCHEMA}.address where name = $1::text for key share),
+        noted as (
+          insert into {SCHEMA}.address_use (address_id)
+          select id from there t where t.origin = 'use' and t.created_at < now() - make_interval(secs => $2::int4)
+             and not exists (select from {SCHEMA}.address_use u
+                              where u.address_id = t.id and u.used_at >= now() - make_interval(secs => $2::int4))
+          on conflict (address_id) do update set used_at = now())
+        select {_ADDRESS} where a.id = (select id from there)""",
+    _one,
+)
+
+#: ids: these addresses are in use
+NOTE_USES = Query(
+    b"used",
+    f"""insert into {SCHEMA}.address_use (address_id)
+        select id from {SCHEMA}.address where id = any($1::int4[]) and origin = 'use' order by id for key share
+        on conflict (address_id) do update set used_at = now()""",
+    nothing,
+)
+
+#: names: of each that is there, the name and what FIND says
+FIND_ALL = Query(
+    b"addresses",
+    f"select a.name, {_ADDRESS} where a.name = any($1::text[])",
+    _by_name,
+)
+
+#: name, routing, kind, on_expiry, max_attempts, origin, instance (0: none), retention_hours (0: as the settings say).
+#: Two instances may make it at once: one row wins.
+MAKE = Query(
+    b"make_address",
+    f"""with made as (
+          insert into {SCHEMA}.address
+            (name, routing, kind, on_expiry, max_attempts, origin, instance_id, retention_hours)
+          values ($1::text, $2::text, $3::text, $4::text, $5::int2, $6::text, nullif($7::int4, 0), nullif($8::int4, 0))
+          on conflict (name) do nothing returning id, name, routing),
+        grouped as (
+          insert into {SCHEMA}.consumer_group (address_id, name) select id, '' from made where routing = 'queue')
+        select pg_notify('{ADDRESS}', name) from made""",
+    nothing,
+)
+
+#: name of a dynamic address: it goes with its groups, whose ids are the answer. Their entries go afterwards: only what
+#: begins now sees those of posts that came in just before.
+REMOVE_DYNAMIC = Query(
+    b"remove_address",
+    f"""with gone as (delete from {SCHEMA}.address where name = $1::text and origin = 'dynamic' returning id, name),
+        told as (select pg_notify('{ADDRESS}', name) from gone)
+        select g.id, (select count(*) from told) from gone join {SCHEMA}.consumer_group g on g.address_id = gone.id""",
+    _ids,
+)
+
+#: name: whether an address or a group is called so, and may have dead letters
+HAS_CONSUMERS = Query(
+    b"has_consumers",
+    f"""select exists (select from {SCHEMA}.address where name = $1::text)
+            or exists (select from {SCHEMA}.consumer_group where name = $1::text)""",
+    _says,
+)
+
+
+def find(asked: Queries, name: str, seconds: int, found: Callable[[Stored | StoreError | None], None]) -> None:
+    """The address of this name; None: there is none. One that was made on use has a note of its use afterwards that is
+    not older than so many seconds.
+    """
+    asked.ask(FIND, [name.encode(), int4(seconds)], found)
+
+
+def find_all(asked: Queries, names: Sequence[str], found: Callable[[dict[str, Stored] | StoreError], None]) -> None:
+    """Those of these names that are there, by name."""
+    asked.ask(FIND_ALL, [arrays.text([name.encode() for name in names])], found)
+
+
+def note_uses(asked: Queries, ids: Sequence[int], noted: Callable[[StoreError | None], None]) -> None:
+    """These addresses are in use."""
+    asked.ask(NOTE_USES, [arrays.int4(ids)], noted)
+
+
+def make(
+    asked: Queries,
+    name: str,
+    *,
+    routing: str,
+    kind: str,
+    on_expiry: str,
+    max_attempts: int,
+    retention_hours: int | None,
+    origin: str,
+    instance: int,
+    made: Callable[[StoreError | None], None],
+) -> None:
+    """Make the address, unless there is one of that name. ``instance``: it ends with this one; 0: with none."""
+    parameters = [
+        name.encode(),
+        routing.encode(),
+        kind.encode(),
+        on_expiry.encode(),
+        int2(max_attempts),
+        origin.encode(),
+        int4(instance),
+        int4(retention_hours or 0),
+    ]
+    asked.ask(MAKE, parameters, made)
+
+
+def remove_dynamic(asked: Queries, name: str, removed: Callable[[list[int] | StoreError], None]) -> None:
+    """Remove a dynamic address and its groups, whose ids are the answer; their entries stay."""
+    asked.ask(REMOVE_DYNAMIC, [name.encode()], removed)
+
+
+def has_consumers(asked: Queries, name: str, answered: Callable[[bool | StoreError], None]) -> None:
+    """Whether an address or a group has this name, so that there may be dead letters of it."""
+    asked.ask(HAS_CONSUMERS, [name.encode()], answered)

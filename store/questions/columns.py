@@ -1,0 +1,23 @@
+"""What questions about entries have in common: which entries they mean, and what of an entry they bring."""
+
+from __future__ import annotations
+
+from store import leaves
+from store.spool import HEAD, LARGE
+
+#: microseconds since 1970, null for never
+_EXPIRES = "(extract(epoch from expires_at) * 1000000)::int8"
+
+AVAILABLE = "failed is null and available_at is null"
+DELIVERABLE = f"lease = 0 and {AVAILABLE} and (expires_at is null or expires_at > now())"
+
+#: Of a large message comes its beginning, and how long it is.
+_IS_LARGE = f"octet_length(message) > {LARGE}"
+SIZE = f"case when {_IS_LARGE} then {HEAD} else octet_length(message) end"
+MESSAGE = f"case when {_IS_LARGE} then substring(message from 1 for {HEAD}) else message end"
+WHOLE = f"case when {_IS_LARGE} then octet_length(message) else 0 end"
+
+#: What an entry is read as: the columns of its row, and its message.
+ENTRY = f"id, half_id, attempts, {_EXPIRES}, annotations, {MESSAGE}, {WHOLE}, acquired, priority"
+MESSAGES = f"p cross join lateral ({leaves.OF_ANY_DAY}) h"
+PICKED = "id, half_id, attempts, expires_at, annotations, acquired, priority"

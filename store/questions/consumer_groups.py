@@ -1,0 +1,111 @@
+"""Questions about consumer groups: made, found and removed, and what removed ones leave behind."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from store.asking import Query, nothing
+from store.channels import ADDRESS
+from store.questions.values import int4
+from store.tables import SCHEMA
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from store.asking import Queries, Row
+    from store.errors import StoreError
+
+#: The reason of the op ``purge`` of what was for a group, or an address, that was removed.
+REMOVED = "removed"
+
+
+def _id(rows: list[Row]) -> int | None:
+    return rows[0][0] if rows else None
+
+
+def _name(rows: list[Row]) -> str | None:
+    return rows[0][0] if rows else None
+
+
+def _count(rows: list[Row]) -> int:
+    count: int = rows[0][0]
+    return count
+
+
+#: address id, name, instance: a group, found or made; of an instance (not 0) where it ends with its link. Nothing where
+#: another instance makes it at the same time: ask again.
+MAKE = Query(
+    b"make_group",
+    f"""with made as (
+          insert into {SCHEMA}.consumer_group (address_id, name, instance_id)
+          values ($1::int4, $2::text, nullif($3::int4, 0)) on conflict (address_id, name) do nothing
+          returning id, address_id),
+        told as (
+          select pg_notify('{ADDRESS}', a.name) from made join {SCHEMA}.address a on a.id = made.address_id)
+        select id, (select count(*) from told) from made
+        union all
+        select id, 0 from {SCHEMA}.consumer_group where address_id = $1::int4 and name = $2::text""",
+    _id,
+)
+
+#: name: the group of a lasting subscription, and its address
+TOPIC_OF = Query(
+    b"find_subscription",
+    f"""select a.name from {SCHEMA}.consumer_group g join {SCHEMA}.address a on a.id = g.address_id
+         where g.name = $1::text and a.routing = 'topic' and g.instance_id is null order by g.id limit 1""",
+    _name,
+)
+
+REMOVE = Query(
+    b"remove_group",
+    f"delete from {SCHEMA}.consumer_group where id = $1::int4 and name <> ''",
+    nothing,
+)
+
+#: op id, group, instance: of a group that is removed, a thousand of the entries that it leaves behind; how many there
+#: were
+DROP_ENTRIES = Query(
+    b"drop_entries",
+    f"""with removed as (
+          select $2::int4 as id where not exists (select from {SCHEMA}.consumer_group where id = $2::int4)),
+        claims as (delete from {SCHEMA}.message_group c using removed r where c.group_id = r.id),
+        picked as (
+          select e.group_id, e.id from removed r join {SCHEMA}.entry e on e.group_id = r.id
+           order by e.id limit 1000 for update of e skip locked),
+        dropped as (
+          delete from {SCHEMA}.entry e using picked p where e.group_id = p.group_id and e.id = p.id
+          returning e.half_id, e.group_id),
+        decided as (
+          insert into {SCHEMA}.op (id, decision, reason, half_ids, group_ids, instance_id)
+          select $1::uuid, 'purge', '{REMOVED}', array_agg(half_id), array_agg(group_id), $3::int4 from dropped
+          having count(*) > 0)
+        select count(*) from dropped""",
+    _count,
+    again=False,
+)
+
+
+def make(
+    asked: Queries, address: int, name: str, instance: int, made: Callable[[int | StoreError | None], None]
+) -> None:
+    """The id of a group of the address, found or made; None: another instance makes it at the same time, ask again.
+    ``instance``: it ends with a link of this one; 0: it is kept.
+    """
+    asked.ask(MAKE, [int4(address), name.encode(), int4(instance)], made)
+
+
+def topic_of(asked: Queries, name: str, found: Callable[[str | StoreError | None], None]) -> None:
+    """The topic that a lasting subscription is for; None: there is no such subscription."""
+    asked.ask(TOPIC_OF, [name.encode()], found)
+
+
+def remove(asked: Queries, group: int, removed: Callable[[StoreError | None], None]) -> None:
+    """Remove a group that is not an address's default one; its entries stay."""
+    asked.ask(REMOVE, [int4(group)], removed)
+
+
+def drop_entries(
+    asked: Queries, op: bytes, group: int, instance: int, dropped: Callable[[int | StoreError], None]
+) -> None:
+    """Delete a thousand of the entries that a removed group leaves behind, with one op; how many there were."""
+    asked.ask(DROP_ENTRIES, [op, int4(group), int4(instance)], dropped)

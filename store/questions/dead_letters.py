@@ -1,0 +1,82 @@
+"""Questions about entries that are marked failed and on their way to the dead letters (rule D4)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from store.asking import Query, nothing
+from store.questions.columns import MESSAGE, SIZE, WHOLE
+from store.questions.values import int4
+from store.tables import SCHEMA
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from store.asking import Queries, Row
+    from store.errors import StoreError
+
+
+class Failed(NamedTuple):
+    """An entry marked failed, with what its letter must say."""
+
+    group: int
+    id: int
+    half_id: int
+    attempts: int
+    #: why
+    failed: str
+    annotations: bytes | None
+    #: the message, of a large one its beginning
+    message: bytes | None
+    txn_id: bytes | None
+    #: ``''``: the address, or the group, is removed
+    address: str
+    group_name: str
+    #: size of a large message; 0 for all others
+    whole: int
+
+
+def _failed(rows: list[Row]) -> list[Failed]:
+    return [Failed(*row) for row in rows]
+
+
+#: lease: entries on their way to the dead letters, of any group, with what their letter must say; of a large message
+#: its beginning. Those whose half is missing stay where they are, and keep no other from its turn.
+LEASE = Query(
+    b"lease_failed",
+    f"""with picked as (
+          select e.group_id, e.id, e.half_id from {SCHEMA}.entry e join {SCHEMA}.half h on h.id = e.half_id
+           where e.failed is not null and e.lease = 0
+           limit 100 for update of e skip locked),
+        sized as materialized (
+          select p.group_id, p.id, sum({SIZE}) over (order by p.id) - {SIZE} as before
+            from picked p join {SCHEMA}.half h on h.id = p.half_id),
+        leased as (
+          update {SCHEMA}.entry e set lease = $1::int4 from sized s
+           where e.group_id = s.group_id and e.id = s.id and s.before < 4194304
+          returning e.group_id, e.id, e.half_id, e.attempts, e.failed, e.annotations)
+        select l.group_id, l.id, l.half_id, l.attempts, l.failed, l.annotations, {MESSAGE}, uuid_send(h.txn_id),
+               coalesce(a.name, ''), coalesce(g.name, ''), {WHOLE}
+          from leased l join {SCHEMA}.half h on h.id = l.half_id
+          left join {SCHEMA}.consumer_group g on g.id = l.group_id left join {SCHEMA}.address a on a.id = g.address_id
+         order by l.group_id, l.id""",
+    _failed,
+    again=False,
+)
+
+#: lease: gives up the leases of entries marked failed; asked when the reply that named them was lost
+GIVE_BACK = Query(
+    b"yield_failed",
+    f"update {SCHEMA}.entry set lease = 0 where failed is not null and lease = $1::int4",
+    nothing,
+)
+
+
+def lease(asked: Queries, instance: int, leased: Callable[[list[Failed] | StoreError], None]) -> None:
+    """Lease entries marked failed, of any group: at most a hundred, and some megabytes."""
+    asked.ask(LEASE, [int4(instance)], leased)
+
+
+def give_back(asked: Queries, instance: int, given_back: Callable[[StoreError | None], None]) -> None:
+    """Nothing marked failed is leased to the instance any more."""
+    asked.ask(GIVE_BACK, [int4(instance)], given_back)

@@ -1,0 +1,34 @@
+"""Notices to the other instances that go with no change of the store."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from store.asking import Query, nothing
+from store.channels import ARRIVED, LINK, READY
+
+if TYPE_CHECKING:
+    from store.asking import Queries
+
+ARRIVE = Query(
+    b"arrive",
+    f"select pg_notify('{READY}', '{ARRIVED}')",
+    nothing,
+)
+
+#: what the notice says
+ANNOUNCE_LINK = Query(
+    b"announce_link",
+    f"select pg_notify('{LINK}', $1::text)",
+    nothing,
+)
+
+
+def arrive(asked: Queries) -> None:
+    """This instance has begun."""
+    asked.ask(ARRIVE, [], lambda _: None)
+
+
+def announce_link(asked: Queries, text: str) -> None:
+    """A link of a lasting subscription is attached; ``text`` says which."""
+    asked.ask(ANNOUNCE_LINK, [text.encode()], lambda _: None)

@@ -1,0 +1,108 @@
+"""Questions about the claims of containers that allow themselves one connection (rule P15).
+
+A claim is found by the digest of the container-id; its holder is a connection, by its instance and its number there.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from store.asking import Query, nothing
+from store.channels import SOLE
+from store.questions.values import boolean, int4, int8
+from store.tables import SCHEMA
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from store.asking import Queries, Row
+    from store.errors import StoreError
+
+
+class Holder(NamedTuple):
+    """A connection, as the holder of the claim ``digest``."""
+
+    digest: bytes
+    instance: int
+    number: int
+
+    @property
+    def parameters(self) -> list[bytes]:
+        return [self.digest, int4(self.instance), int8(self.number)]
+
+
+class Answer(NamedTuple):
+    """``own``: the connection has the claim. ``seen``: the one that has it was alive since the first question.
+    ``asked_at``: the time of this question, for the next ones.
+    """
+
+    own: bool
+    seen: bool
+    asked_at: str
+
+
+def _answer(rows: list[Row]) -> Answer:
+    return Answer(*rows[0][:3])
+
+
+#: digest, container-id, instance, number of the connection, close_existing, when it asked first (empty: now): whether
+#: the claim is its own, whether the one that has it was seen alive since, and the time of this question. Notifies the
+#: current holder.
+CLAIM = Query(
+    b"claim",
+    f"""with taken as (
+          insert into {SCHEMA}.sole_connection (digest, container_id, instance_id, connection, close_existing)
+          select $1::bytea, $2::text, $3::int4, $4::int8, $5::bool
+           where exists (select from {SCHEMA}.instance where id = $3::int4 and ended_at is null)
+          on conflict (digest) do nothing returning 1),
+        there as (
+          select instance_id, connection, seen_at, (instance_id, connection) = ($3::int4, $4::int8) as own
+            from {SCHEMA}.sole_connection where digest = $1::bytea),
+        told as (select pg_notify('{SOLE}', instance_id || ' ' || connection) from there where not own)
+        select exists (select from taken) or exists (select from there where own),
+               exists (select from there where not own and seen_at > nullif($6::text, '')::timestamptz),
+               now()::text, (select count(*) from told)""",
+    _answer,
+)
+
+#: digest, instance, number: the connection that has the claim is alive
+SEEN = Query(
+    b"seen",
+    f"""update {SCHEMA}.sole_connection set seen_at = now()
+         where digest = $1::bytea and instance_id = $2::int4 and connection = $3::int8""",
+    nothing,
+)
+
+RELEASE = Query(
+    b"release",
+    f"""delete from {SCHEMA}.sole_connection
+         where digest = $1::bytea and instance_id = $2::int4 and connection = $3::int8""",
+    nothing,
+)
+
+
+def claim(
+    asked: Queries,
+    holder: Holder,
+    container: str,
+    *,
+    close_existing: bool,
+    asked_at: str,
+    answered: Callable[[Answer | StoreError], None],
+) -> None:
+    """Take the claim where it is free; else notify the connection that has it. ``asked_at``: of the first question's
+    answer; empty in the first.
+    """
+    digest, instance, number = holder.parameters
+    parameters = [digest, container.encode(), instance, number, boolean(close_existing), asked_at.encode()]
+    asked.ask(CLAIM, parameters, answered)
+
+
+def seen(asked: Queries, holder: Holder) -> None:
+    """The connection that has the claim is alive."""
+    asked.ask(SEEN, holder.parameters, lambda _: None)
+
+
+def release(asked: Queries, holder: Holder) -> None:
+    """The connection wants the claim no longer, whether it has it or not."""
+    asked.ask(RELEASE, holder.parameters, lambda _: None)

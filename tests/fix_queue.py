@@ -6,6 +6,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from coordinator.group.entries import Entry
+from coordinator.group.fifo import FifoQueue
+from coordinator.group.policies import Policies
 from coordinator.group.queues import Queue
 from coordinator.memory import Account
 from coordinator.outcomes import Outcome
@@ -68,7 +70,8 @@ class Home:
 
 def queue_of(consumers: list[Consumer], *, peers: int = 0, kind: type[Queue] = Queue) -> Queue:
     instance: Any = Instance(peers)
-    queue = kind(instance, Home(), 1, 1, "q", max_attempts=16, on_expiry="drop", dead_letters=False)
+    policies = Policies(max_attempts=16, on_expiry="drop", fifo=issubclass(kind, FifoQueue), dead_letters=False)
+    queue = kind(instance, Home(), 1, 1, "q", policies)
     for consumer in consumers:
         queue.add(consumer)
     for window in queue.windows:  # the store has nothing

@@ -18,6 +18,7 @@ from coordinator.address.addresses import DEAD_LETTER_PREFIX as DEAD_LETTERS
 from coordinator.address.addresses import AddressInvalid, AddressPolicy, NewAddress, shown
 from coordinator.address.removal import drop_entries
 from coordinator.errors import Condition, Refusal
+from coordinator.group.policies import Policies
 from coordinator.group.queues import Queue
 from store.errors import StoreError
 from store.questions import addresses as questions
@@ -57,10 +58,9 @@ class Address:
         "gone",
         "groups",
         "id",
-        "max_attempts",
         "name",
         "noted",
-        "on_expiry",
+        "policies",
         "queue",
         "subscriptions",
         "topic",
@@ -74,21 +74,18 @@ class Address:
         *,
         topic: bool,
         dynamic: bool,
-        fifo: bool,
         queue: Queue | None,
-        max_attempts: int,
-        on_expiry: str,
+        policies: Policies,
     ) -> None:
         self.id = address_id
         self.name = name
         self.topic = topic
         self.dynamic = dynamic
-        #: its message groups keep their order, each with one consumer at a time (P18)
-        self.fifo = fifo
+        self.policies = policies
+        #: as its policies say, at hand for each post
+        self.fifo = policies.fifo
         self.queue = queue
         self.fans = topic
-        self.max_attempts = max_attempts
-        self.on_expiry = on_expiry
         #: how many it has, as the store said last: what a message costs there
         self.groups = 1
         #: groups, beside the default one, that have a consumer here
@@ -279,26 +276,22 @@ class Directory:
             return known
         if known is not None:
             self.removed(known)
+        policies = Policies(
+            max_attempts=max_attempts,
+            on_expiry=on_expiry,
+            fifo=kind == "fifo",
+            dead_letters=name.startswith(DEAD_LETTERS),
+        )
         queue = None
         if group is not None and not topic:
-            queue = self._queues.queue(
-                group,
-                address_id,
-                name,
-                max_attempts=max_attempts,
-                on_expiry=on_expiry,
-                dead_letters=name.startswith(DEAD_LETTERS),
-                fifo=kind == "fifo",
-            )
+            queue = self._queues.queue(group, address_id, name, policies)
         address = Address(
             address_id,
             name,
             topic=topic,
             dynamic=origin == "dynamic",
-            fifo=kind == "fifo",
             queue=queue,
-            max_attempts=max_attempts,
-            on_expiry=on_expiry,
+            policies=policies,
         )
         address.fans = topic or groups > 0
         address.groups = groups + (not topic)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from coordinator.address.directory import resource_deleted
@@ -75,15 +76,8 @@ class Subscriptions:
         ask()
 
     def _joined(self, address: Address, group: Group, group_id: int) -> Queue:
-        queue = self._queues.queue(
-            group_id,
-            address.id,
-            group.name,
-            max_attempts=address.max_attempts,
-            on_expiry=address.on_expiry,
-            dead_letters=False,
-            fifo=address.fifo,
-        )
+        policies = replace(address.policies, dead_letters=False)
+        queue = self._queues.queue(group_id, address.id, group.name, policies)
         if queue not in address.subscriptions:
             address.subscriptions.append(queue)
             address.groups = max(address.groups, len(address.subscriptions))

@@ -35,7 +35,7 @@ def write(
         accepted.append((entry.half_id, group_id))
         return
     kind = outcome.kind
-    if kind is Kind.REJECTED and not queue.dead_letters:
+    if kind is Kind.REJECTED and not queue.policies.dead_letters:
         batch.back(
             queue.group_id,
             entry.id,
@@ -50,8 +50,8 @@ def write(
     else:
         attempts = entry.attempts + (1 if outcome.delivery_failed or kind is Kind.REJECTED else 0)
         failed = ""
-        if attempts >= queue.max_attempts and not queue.dead_letters:
-            failed = f"attempts used up: {attempts} of {queue.max_attempts}"
+        if attempts >= queue.policies.max_attempts and not queue.policies.dead_letters:
+            failed = f"attempts used up: {attempts} of {queue.policies.max_attempts}"
         # decided now, because consumers may come and go before the rows are durable
         entry.kept = not failed and queue.can_keep(entry)
         if not entry.kept and not failed and queue.instance.peers:
@@ -85,7 +85,7 @@ def settle(entry: Entry, outcome: Outcome) -> None:
         queue.done_with(entry)
         return
     kind = outcome.kind
-    if kind is Kind.REJECTED and not queue.dead_letters:
+    if kind is Kind.REJECTED and not queue.policies.dead_letters:
         queue.done_with(entry)
         queue.failed()
     elif kind is Kind.RELEASED:
@@ -93,7 +93,7 @@ def settle(entry: Entry, outcome: Outcome) -> None:
     else:
         if outcome.delivery_failed or kind is Kind.REJECTED:
             entry.attempts += 1
-            if entry.attempts >= queue.max_attempts and not queue.dead_letters:
+            if entry.attempts >= queue.policies.max_attempts and not queue.policies.dead_letters:
                 queue.done_with(entry)
                 queue.failed()
                 return

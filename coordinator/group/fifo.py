@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from coordinator.group.entries import Consumer
+    from coordinator.group.policies import Policies
     from coordinator.group.queues import Home
     from coordinator.instance import Instance
     from store.commit.batch import Batch
@@ -142,21 +143,9 @@ class FifoQueue(Queue):
         group_id: int,
         address_id: int,
         name: str,
-        *,
-        max_attempts: int,
-        on_expiry: str,
-        dead_letters: bool,
+        policies: Policies,
     ) -> None:
-        super().__init__(
-            instance,
-            home,
-            group_id,
-            address_id,
-            name,
-            max_attempts=max_attempts,
-            on_expiry=on_expiry,
-            dead_letters=dead_letters,
-        )
+        super().__init__(instance, home, group_id, address_id, name, policies)
         self._groups: dict[int, MessageGroup] = {}
         self._free = Lane(None)
         self._lanes: dict[int, Lane] = {}

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from coordinator.group.entries import Consumer
+    from coordinator.group.policies import Policies
     from coordinator.group.search import Search
     from coordinator.instance import Instance
     from store.commit.batch import Batch
@@ -68,7 +69,6 @@ class Queue:
         "address_id",
         "browsers",
         "consumers",
-        "dead_letters",
         "dirty",
         "group_id",
         "held",
@@ -76,11 +76,10 @@ class Queue:
         "home",
         "instance",
         "lease",
-        "max_attempts",
         "name",
         "normal",
         "not_from",
-        "on_expiry",
+        "policies",
         "refused",
         "returning",
         "searches",
@@ -96,20 +95,14 @@ class Queue:
         group_id: int,
         address_id: int,
         name: str,
-        *,
-        max_attempts: int,
-        on_expiry: str,
-        dead_letters: bool,
+        policies: Policies,
     ) -> None:
         self.instance = instance
         self.home = home
         self.group_id = group_id
         self.address_id = address_id
         self.name = name
-        self.max_attempts = max_attempts
-        self.on_expiry = on_expiry
-        #: this is an address of dead letters: its failures go nowhere else
-        self.dead_letters = dead_letters
+        self.policies = policies
         self.lease = instance.instance_id
         self.consumers: dict[Consumer, None] = {}
         self.takers = Takers()

@@ -13,6 +13,7 @@ from coordinator.group.queues import Queue
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from coordinator.group.policies import Policies
     from coordinator.instance import Instance
 
 #: how often queues are looked at that may be of no use any more
@@ -37,30 +38,12 @@ class Queues:
     def start(self) -> None:
         self._instance.loop.call_later(IDLE_QUEUES_SECONDS, self._drop_idle)
 
-    def queue(
-        self,
-        group_id: int,
-        address_id: int,
-        name: str,
-        *,
-        max_attempts: int,
-        on_expiry: str,
-        dead_letters: bool,
-        fifo: bool,
-    ) -> Queue:
+    def queue(self, group_id: int, address_id: int, name: str, policies: Policies) -> Queue:
         """The one of this group, found or made."""
         queue = self.by_group.get(group_id)
         if queue is None:
-            queue = self.by_group[group_id] = (FifoQueue if fifo else Queue)(
-                self._instance,
-                self,
-                group_id,
-                address_id,
-                name,
-                max_attempts=max_attempts,
-                on_expiry=on_expiry,
-                dead_letters=dead_letters,
-            )
+            kind = FifoQueue if policies.fifo else Queue
+            queue = self.by_group[group_id] = kind(self._instance, self, group_id, address_id, name, policies)
         return queue
 
     def pump(self) -> bool:

@@ -151,7 +151,7 @@ class Expiry:
     def write(self, batch: Batch) -> None:
         entry = self._entry
         queue = entry.queue
-        if queue.on_expiry == "dead-letter" and not queue.dead_letters:
+        if queue.policies.on_expiry == "dead-letter" and not queue.policies.dead_letters:
             batch.back(queue.group_id, entry.id, attempts=entry.attempts, lease=0, failed="expired")
         else:
             batch.gone(queue.group_id, entry.id)
@@ -160,7 +160,7 @@ class Expiry:
     def durable(self) -> None:
         queue = self._entry.queue
         queue.done_with(self._entry)
-        if queue.on_expiry == "dead-letter":
+        if queue.policies.on_expiry == "dead-letter":
             queue.failed()
 
     def refused(self, error: StoreError) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from coordinator.codec.message import NO_FACTS
 from coordinator.errors import Condition, Refusal
 from coordinator.group.entries import POSTGRES_EPOCH, Entry, now_micros
-from coordinator.group.fifo import message_group
+from coordinator.group.message_groups import message_group
 from store import priorities
 from store.commit.terms import ALONE, BEFORE, INFINITY, PLAIN, Terms, key_of
 

@@ -47,6 +47,16 @@ class Consumer(Protocol):
         """The store refused the outcome (rule D10)."""
 
 
+class Browser(Protocol):
+    """A link that looks and does not take (distribution-mode copy)."""
+
+    def advance(self) -> None:
+        """Look on, where it has credit."""
+
+    def came(self) -> None:
+        """There may be something it has not seen."""
+
+
 class Enlisting(Protocol):
     """The undecided transaction that a delivery is retired in."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from coordinator.group import holding
 from coordinator.group.entries import POSTGRES_EPOCH
 from coordinator.group.units import Reclaim
 from store.errors import StoreError
@@ -32,15 +33,8 @@ def load(window: Window, most: int, octets: int) -> None:
     instance = queue.instance
     if queue.holding or instance.peers:
         _load(window, most, octets)
-        return
-
-    def asked(held: bool) -> None:
-        queue.holding = held
-        if held:
-            queue.home.holding.add(queue)
-        _load(window, most, octets)
-
-    questions.hold(instance.queries, queue.group_id, instance.instance_id, asked)
+    else:
+        holding.hold(queue, lambda: _load(window, most, octets))
 
 
 def _load(window: Window, most: int, octets: int) -> None:
@@ -65,12 +59,6 @@ def _load(window: Window, most: int, octets: int) -> None:
         questions.read(asked, group, low, most, octets, number, loaded)
     else:
         questions.lease(asked, window.rank, group, low, most, octets, number, loaded)
-
-
-def unread(queue: Queue) -> None:
-    """Nothing of a group held whole is in our hands any more: should we die, nothing of it was perhaps sent."""
-    instance = queue.instance
-    questions.unread(instance.queries, queue.group_id, instance.instance_id)
 
 
 def entry_of(queue: Queue, row: EntryRow) -> Entry:

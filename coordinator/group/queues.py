@@ -10,16 +10,15 @@ wants: each has a :class:`coordinator.group.search.Search` of its own instead, w
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import structlog
 
 from coordinator.codec.encoding import DecodeError
-from coordinator.group import loading
-from coordinator.group.entries import Entry, now_micros
+from coordinator.group import holding
+from coordinator.group.entries import Entry
 from coordinator.group.takers import Takers
-from coordinator.group.units import Expiry, SetAside, Share, Yield
+from coordinator.group.units import Expiry, SetAside, Yield
 from coordinator.group.windows import Window
 from coordinator.memory import ENTRY_OCTETS
 from coordinator.transitions import BACK, DELIVERY, LEAVES, SEND, UNSENT
@@ -29,7 +28,7 @@ from store.priorities import Rank, rank_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from coordinator.group.entries import Consumer
+    from coordinator.group.entries import Browser, Consumer
     from coordinator.group.policies import Policies
     from coordinator.group.search import Search
     from coordinator.instance import Instance
@@ -276,7 +275,7 @@ class Queue:
         self.returning -= 1
         self.in_store(min(ids, default=None))
         if self.holding and not self.held and not self.consumers:
-            loading.unread(self)
+            holding.unread(self)
 
     # -- consumers
 
@@ -318,7 +317,7 @@ class Queue:
             self._let_go()  # the last consumer went while entries were on their way
         for window in self.windows:
             if window:
-                self._distribute(window)
+                window.distribute()
             if (window.more or window.loading) and window.refill():
                 break
         else:
@@ -337,24 +336,6 @@ class Queue:
         if self.instance.memory.windows_full and any(map(len, self.windows)) and not self.wanted():
             self._let_go()
 
-    def _distribute(self, window: Window) -> None:
-        takers = self.takers
-        progress = True
-        while progress and window and not window.waits:
-            progress = False
-            count = len(takers)
-            share = max(1, len(window) // count) if count else 0
-            for _ in range(count):
-                consumer = takers.next()
-                room = consumer.room
-                given = self._give(window, consumer, min(room, share)) if room > 0 else 0
-                # what a subscription passes over costs it no room
-                takers.keep(consumer, room - given if given < room else consumer.room)
-                if given:
-                    progress = True
-                    if not window:
-                        break
-
     def _give_surplus(self) -> None:
         """What nobody here has had room for goes to the store: consumers of other instances may wait for it."""
         self._surplus = False
@@ -364,36 +345,6 @@ class Queue:
     def wanted(self) -> int:
         """Entries that consumers here have room for."""
         return self.takers.wanted
-
-    def _give(self, window: Window, consumer: Consumer, most: int) -> int:
-        ready, returned, bound = window.ready, window.returned, window.bound
-        given = 0
-        aside: list[Entry] = []
-        while given < most:
-            if returned and (not ready or returned[0].id < ready[0].id):
-                if bound is not None and returned[0].order > bound:
-                    break
-                entry = heappop(returned)
-            elif ready:
-                if bound is not None and ready[0].id > bound[1]:
-                    break
-                entry = ready.popleft()
-            else:
-                break
-            if entry.refused_by and consumer.key in entry.refused_by:
-                aside.append(entry)
-                continue
-            window.octets -= entry.size
-            if entry.expires and entry.expires <= now_micros():
-                self.expire(entry)
-                continue
-            more = self.hand(consumer, entry)
-            given += 1
-            if not more:
-                break
-        for entry in aside:
-            heappush(returned, entry)
-        return given
 
     def hand(self, consumer: Consumer, entry: Entry) -> bool:
         """Send a held entry that is in no window any more; whether the consumer takes another right away."""
@@ -434,38 +385,3 @@ class Queue:
             window.ready or any(consumer.key not in entry.refused_by for entry in window.returned)
             for window in self.windows
         )
-
-    # -- among others
-
-    def share(self) -> None:
-        """Another instance came: hold the group no longer whole."""
-        if not self.holding:
-            return
-        if self.normal.loading:  # what is being read is not known yet
-            self.instance.loop.call_later(0.01, self.share)
-            return
-        self.normal.loading = True
-        self.instance.commit.add(Share(self))
-
-    def not_shared(self) -> None:
-        """The store has the group as ours whole still, and nothing of it is leased row by row: so it is read on. The
-        next heartbeat that sees others, or the next look for idle queues, shares it again.
-        """
-        self.normal.load_ended()
-        self.touch()
-
-    def shared(self) -> None:
-        self.holding = False
-        self.home.holding.discard(self)
-        self.normal.load_ended()
-        self.in_store(0)
-
-
-class Browser(Protocol):
-    """A link that looks and does not take (distribution-mode copy)."""
-
-    def advance(self) -> None:
-        """Look on, where it has credit."""
-
-    def came(self) -> None:
-        """There may be something it has not seen."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
+from coordinator.group import holding
 from coordinator.group.fifo import FifoQueue
 from coordinator.group.queues import Queue
 
@@ -66,7 +67,7 @@ class Queues:
         """
         idle = {queue for queue in self.holding if queue.idle}
         for queue in idle & self._idle_before:
-            queue.share()
+            holding.share(queue)
         self._idle_before = idle
         for queue in list(self.by_group.values()):
             queue.count()
@@ -77,7 +78,7 @@ class Queues:
     def share(self) -> None:
         """Other instances live: no group is held whole."""
         for queue in list(self.by_group.values()):
-            queue.share()
+            holding.share(queue)
             queue.touch()
 
     def all_in_store(self) -> None:

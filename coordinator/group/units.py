@@ -1,5 +1,5 @@
-"""Units of the group commit about entries that this instance holds, other than their outcomes: groups are shared,
-entries given back, expired, or set aside.
+"""Units of the group commit about entries that this instance holds, other than their outcomes: given back,
+expired, or set aside.
 """
 
 from __future__ import annotations
@@ -20,34 +20,6 @@ if TYPE_CHECKING:
     from store.errors import StoreError
 
 log = structlog.get_logger(__name__)
-
-
-class Share:
-    """Unit: the group is held whole no more; what we have of it is leased row by row."""
-
-    __slots__ = ("_pinned", "_queue")
-
-    owner: object = None
-
-    def __init__(self, queue: Queue) -> None:
-        self._queue = queue
-        self._pinned: list[int] = []
-
-    def write(self, batch: Batch) -> None:
-        self._pinned = list(self._queue.held)
-        batch.share(self._queue.group_id, self._pinned)
-        batch.wake.add(self._queue.group_id)
-
-    def durable(self) -> None:
-        queue = self._queue
-        # what left our hands in the same batch or the one before, and was free in the store already, was leased again
-        let_go = [each for each in self._pinned if each not in queue.held]
-        if let_go:
-            queue.yield_ids(let_go)
-        queue.shared()
-
-    def refused(self, error: StoreError) -> None:
-        self._queue.not_shared()
 
 
 class Yield:

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from heapq import heapify, heappush
+from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Protocol
 
 from coordinator.group import loading
+from coordinator.group.entries import now_micros
 from store.priorities import DEFAULT, Rank
 
 if TYPE_CHECKING:
-    from coordinator.group.entries import Entry
+    from coordinator.group.entries import Consumer, Entry
     from coordinator.group.queues import Queue
 
 #: how far below the last entry taken a load looks again: for commits of other instances that were slower than ours
@@ -197,6 +198,57 @@ class Window:
         for entry in entries:
             self.octets -= entry.size
         return entries
+
+    # -- entries going out
+
+    def distribute(self) -> None:
+        """Give what is ready to consumers with room, in turns."""
+        takers = self.queue.takers
+        progress = True
+        while progress and self and not self.waits:
+            progress = False
+            count = len(takers)
+            share = max(1, len(self) // count) if count else 0
+            for _ in range(count):
+                consumer = takers.next()
+                room = consumer.room
+                given = self._give(consumer, min(room, share)) if room > 0 else 0
+                # what a subscription passes over costs it no room
+                takers.keep(consumer, room - given if given < room else consumer.room)
+                if given:
+                    progress = True
+                    if not self:
+                        break
+
+    def _give(self, consumer: Consumer, most: int) -> int:
+        ready, returned, bound, queue = self.ready, self.returned, self.bound, self.queue
+        given = 0
+        aside: list[Entry] = []
+        while given < most:
+            if returned and (not ready or returned[0].id < ready[0].id):
+                if bound is not None and returned[0].order > bound:
+                    break
+                entry = heappop(returned)
+            elif ready:
+                if bound is not None and ready[0].id > bound[1]:
+                    break
+                entry = ready.popleft()
+            else:
+                break
+            if entry.refused_by and consumer.key in entry.refused_by:
+                aside.append(entry)
+                continue
+            self.octets -= entry.size
+            if entry.expires and entry.expires <= now_micros():
+                queue.expire(entry)
+                continue
+            more = queue.hand(consumer, entry)
+            given += 1
+            if not more:
+                break
+        for entry in aside:
+            heappush(returned, entry)
+        return given
 
     # -- loading
 

@@ -20,18 +20,8 @@ TESTS = [path for path in SOURCES if path.name.startswith("test_")]
 
 MOST_LINES_OF_A_FILE = 400
 MOST_LINES_OF_A_FUNCTION = 60
-#: What is below this part of its limit is no exception any more.
-CLEARLY_SHORT = 0.85
 #: How a docstring begins the sentence that says why its file is longer.
 REASON = "One file because"
-
-# What was longer when the limits came. What has become shorter is taken out; nothing is put in.
-LONG_FILES = frozenset(
-    {
-        "coordinator/group/fifo.py",
-        "coordinator/group/queues.py",
-    }
-)
 
 
 def _name(path: Path) -> str:
@@ -70,9 +60,8 @@ def _above(lengths: Iterator[tuple[str, int]], limit: float) -> set[str]:
 
 
 def test_a_long_file_says_why() -> None:
-    new = _above(_files(), MOST_LINES_OF_A_FILE) - LONG_FILES
-    assert not new, f"more than {MOST_LINES_OF_A_FILE} lines: split them, or say in the docstring: {REASON} ..."
-    assert not LONG_FILES - _above(_files(), CLEARLY_SHORT * MOST_LINES_OF_A_FILE), "take them out of LONG_FILES"
+    long = _above(_files(), MOST_LINES_OF_A_FILE)
+    assert not long, f"more than {MOST_LINES_OF_A_FILE} lines: split them, or say in the docstring: {REASON} ..."
 
 
 def test_functions_are_short() -> None:

@@ -122,6 +122,37 @@ def test_a_fifo_queue_asks_again_after_a_pause() -> None:
     fails(b"lease_groups", b"held")
 
 
+@pytest.mark.rule("D3", "P18")
+def test_a_fifo_queue_reads_nothing_on_before_a_lost_load_is_back() -> None:
+    """Else the next of a message group would go out before those that the lost load has leased."""
+    queue = queue_of([], kind=FifoQueue)
+    asked = Asked()
+    units: list[Any] = []
+    instance: Any = queue.instance
+    instance.queries, instance.loop, instance.commit = asked.queries, asked.loop, SimpleNamespace(add=units.append)
+    consumer: Any = Consumer(1, 1)
+    queue.add(consumer)
+    queue.pump()
+    asked.answer(message_groups.Scanned([-5], 0, more=False))
+    queue.pump()
+    assert asked.names == [b"lease_groups"]
+    queue.returning += 1  # others on their way to the store
+    asked.answer(StoreUnavailable("x"))
+    queue.yielded([])
+    queue.pump()
+    assert asked.names == []
+    ((_, reclaim),) = asked.timers
+    reclaim()
+    assert asked.names == [b"held"]
+    asked.answer([7])
+    units.pop().durable()
+    queue.pump()
+    assert asked.names == []
+    units.pop().durable()
+    queue.pump()
+    assert asked.names == [b"lease_groups"]
+
+
 @pytest.mark.rule("P8")
 def test_a_browser_looks_again_after_an_error() -> None:
     asked = Asked()

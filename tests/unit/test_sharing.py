@@ -1,4 +1,4 @@
-"""A group that was held whole is given up for others (``coordinator/group/queues.py``) when the store has it."""
+"""A group that was held whole is given up for others (``coordinator/group/holding.py``) when the store has it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.group.units import Share
+from coordinator.group.holding import Share, share
 from store.errors import StoreFault
 from tests.fix_queue import Consumer, queue_of
 
@@ -21,11 +21,11 @@ def test_a_group_that_the_store_did_not_give_up_is_held_still() -> None:
     instance.commit = SimpleNamespace(add=units.append)
     queue.home.holding.add(queue)
     queue.holding = True
-    queue.share()
+    share(queue)
     units[0].refused(StoreFault("x"))
     assert queue.holding
     assert queue in queue.home.holding
     assert not queue.normal.loading
-    queue.share()
+    share(queue)
     units[1].durable()
     assert queue.home.holding == set()

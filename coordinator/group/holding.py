@@ -1,0 +1,84 @@
+"""A group that one instance holds whole: the only one that lives reads on by ranges of ids and leases nothing row by
+row. When another comes, the group is shared: what the holder has of it is leased then.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from store.questions import entries as questions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from coordinator.group.queues import Queue
+    from store.commit.batch import Batch
+    from store.errors import StoreError
+
+#: how long a group that is being read waits to be shared
+_READ_SECONDS = 0.01
+
+
+def hold(queue: Queue, then: Callable[[], None]) -> None:
+    """Hold the group whole, where no other instance lives or has it."""
+    instance = queue.instance
+
+    def answered(held: bool) -> None:
+        queue.holding = held
+        if held:
+            queue.home.holding.add(queue)
+        then()
+
+    questions.hold(instance.queries, queue.group_id, instance.instance_id, answered)
+
+
+def unread(queue: Queue) -> None:
+    """Nothing of a group held whole is in our hands any more: should we die, nothing of it was perhaps sent."""
+    instance = queue.instance
+    questions.unread(instance.queries, queue.group_id, instance.instance_id)
+
+
+def share(queue: Queue) -> None:
+    """Another instance came: hold the group no longer whole."""
+    if not queue.holding:
+        return
+    if queue.normal.loading:  # what is being read is not known yet
+        queue.instance.loop.call_later(_READ_SECONDS, lambda: share(queue))
+        return
+    queue.normal.loading = True
+    queue.instance.commit.add(Share(queue))
+
+
+class Share:
+    """Unit: the group is held whole no more; what we have of it is leased row by row."""
+
+    __slots__ = ("_pinned", "_queue")
+
+    owner: object = None
+
+    def __init__(self, queue: Queue) -> None:
+        self._queue = queue
+        self._pinned: list[int] = []
+
+    def write(self, batch: Batch) -> None:
+        self._pinned = list(self._queue.held)
+        batch.share(self._queue.group_id, self._pinned)
+        batch.wake.add(self._queue.group_id)
+
+    def durable(self) -> None:
+        queue = self._queue
+        # what left our hands in the same batch or the one before, and was free in the store already, was leased again
+        let_go = [each for each in self._pinned if each not in queue.held]
+        if let_go:
+            queue.yield_ids(let_go)
+        queue.holding = False
+        queue.home.holding.discard(queue)
+        queue.normal.load_ended()
+        queue.in_store(0)
+
+    def refused(self, error: StoreError) -> None:
+        """The store has the group as ours whole still, and nothing of it is leased row by row: so it is read on. The
+        next heartbeat that sees others, or the next look for idle queues, shares it again.
+        """
+        self._queue.normal.load_ended()
+        self._queue.touch()

@@ -1,0 +1,71 @@
+"""What a fifo queue has in memory: message groups, their entries, and the lanes in which they wait."""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from heapq import heappop
+from typing import TYPE_CHECKING
+
+from coordinator.group.entries import Entry
+
+if TYPE_CHECKING:
+    from coordinator.group.entries import Consumer
+
+#: No key of a message group is below.
+LOWEST = -(1 << 63)
+
+
+def message_group(group_id: str) -> int:
+    """The number of a group, below 0. Two that have the same are one group, which does no harm."""
+    return int.from_bytes(blake2b(group_id.encode(errors="surrogatepass"), digest_size=8).digest()) // 2 + LOWEST
+
+
+class GroupedEntry(Entry):
+    """``out``: in a consumer's hands, or enlisted; ``coming``: its outcome may bring it back."""
+
+    __slots__ = ("coming", "group", "out")
+
+    group: MessageGroup
+    coming: bool
+    out: bool
+
+
+class Lane:
+    """The message groups of one consumer, or those that are free (no consumer)."""
+
+    __slots__ = ("consumer", "hungry", "ready")
+
+    def __init__(self, consumer: Consumer | None) -> None:
+        self.consumer = consumer
+        #: a heap of groups by what they have first; those whose ticket is another are no longer here
+        self.ready: list[tuple[int, int, MessageGroup]] = []
+        #: groups that must be read on, in the order in which they came
+        self.hungry: dict[int, MessageGroup] = {}
+
+
+class MessageGroup:
+    __slots__ = ("bound", "coming", "key", "lane", "loading", "more", "out", "ready", "ticket")
+
+    def __init__(self, key: int, lane: Lane) -> None:
+        self.key = key
+        self.lane = lane
+        #: a heap: leased to this instance, and not with a consumer
+        self.ready: list[GroupedEntry] = []
+        #: deliveries not settled, or enlisted in a transaction that is undecided
+        self.out = 0
+        #: entries whose outcome, or whose way back to the store, is not durable yet
+        self.coming = 0
+        self.loading = False
+        #: the store may have more of it
+        self.more = True
+        #: the store may have older ones than those beyond this id, which must wait; None: it has none
+        self.bound: int | None = None
+        #: of its place among the ready ones of its lane; 0: it has none
+        self.ticket = 0
+
+
+def valid(places: list[tuple[int, int, MessageGroup]]) -> list[tuple[int, int, MessageGroup]]:
+    """The heap without what is first in it and no longer of its lane."""
+    while places and places[0][2].ticket != places[0][1]:
+        heappop(places)
+    return places

@@ -1,0 +1,150 @@
+"""Reading on the message groups of a fifo queue, and which question it asks the store next."""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from coordinator.group import loading
+from coordinator.group.claims import MOST_GROUPS
+from coordinator.group.message_groups import GroupedEntry
+from store.errors import StoreError
+from store.questions import message_groups as questions
+
+if TYPE_CHECKING:
+    from coordinator.group.fifo import FifoQueue
+    from coordinator.group.message_groups import MessageGroup
+
+#: entries of one group that are read at once
+_MOST_OF_GROUP = 50
+#: groups that are read ahead of the consumers, where no other instance wants them
+_FEW = 100
+
+
+class Reading:
+    """Implements :class:`coordinator.group.windows.Loader`."""
+
+    __slots__ = ("_doubt", "_found", "_queue", "_turn")
+
+    def __init__(self, queue: FifoQueue) -> None:
+        self._queue = queue
+        #: whether groups already known are read on before others are looked for
+        self._turn = False
+        #: groups that were being read when the answer was lost; entries that were leased for them go back
+        self._doubt: list[MessageGroup] = []
+        #: which those are is known
+        self._found = False
+
+    def ask(self) -> None:
+        """One question at a time: groups that are known are read on, others are looked for, in turns."""
+        queue = self._queue
+        if queue.asking:
+            return
+        wanted = queue.wanted()
+        ahead = wanted if queue.instance.peers else max(2 * wanted, _FEW)
+        known = len(queue.free.hungry)
+        if not wanted:  # else what is ready nobody with room may have
+            known += sum(group.ticket == ticket for _, ticket, group in queue.free.ready)
+        most = min(ahead - known, queue.instance.limits.window_messages - queue.ready, MOST_GROUPS)
+        for _ in range(2):
+            self._turn = not self._turn
+            if self._turn:
+                if self.load(wanted, ahead):
+                    return
+            elif most > 0 and (queue.claims.claim(most) or queue.claims.scan(most)):
+                return
+
+    def load(self, wanted: int, ahead: int) -> bool:
+        """Read on, groups that consumers with room wait for first; whether there was anything to read."""
+        queue = self._queue
+        if not wanted:
+            return False
+        window = queue.instance.limits.window_messages
+        memory = queue.instance.memory
+        if window - queue.ready < min(wanted, _FEW, window // 4) or queue.window_octets >= memory.window_bytes:
+            self._make_room()
+        most = min(window - queue.ready, ahead)
+        octets = memory.window_bytes - queue.window_octets
+        if memory.windows_full:  # one message
+            octets = min(octets, 1)
+        full = most <= 0 or octets <= 0
+        if full:  # perhaps of what waits for older ones
+            most, octets = _MOST_OF_GROUP, 1
+        groups: list[MessageGroup] = []
+        for lane in queue.lanes.values():
+            if lane.hungry and lane.consumer is not None and (room := lane.consumer.room) > 0:
+                groups += islice(lane.hungry.values(), min(room, 1 + most // (2 * len(queue.lanes))))
+        groups += islice(queue.free.hungry.values(), max(1, most - len(groups)))
+        groups = [group for group in groups if group.ready][:1] if full else groups[:MOST_GROUPS]
+        if not groups:
+            return False
+        each = min(_MOST_OF_GROUP, max(1, most // len(groups)))
+        for group in groups:
+            group.loading = True
+            group.more, group.bound = False, None
+            queue.place(group)
+        queue.asking = True
+        keys = [group.key for group in groups]
+        asked, loaded = queue.instance.queries, partial(self._loaded, groups, each)
+        questions.lease(asked, queue.group_id, keys, each, octets, queue.lease, loaded)
+        return True
+
+    def _loaded(self, groups: list[MessageGroup], each: int, answer: questions.Leased | StoreError) -> None:
+        queue = self._queue
+        if isinstance(answer, StoreError):  # some may be leased, and are not known here
+            self._doubt = groups
+            queue.instance.loop.call_later(loading.LOAD_RETRY_SECONDS, lambda: loading.reclaim(queue, self))
+            return
+        queue.asking = False
+        of = {group.key: group for group in groups}
+        came = dict.fromkeys(of, 0)
+        last = dict.fromkeys(of, 0)
+        for row in answer.rows:
+            group = of[row[9]]
+            entry = loading.entry_of(queue, row[:9])
+            assert isinstance(entry, GroupedEntry)
+            entry.group, entry.out, entry.coming = group, False, False
+            entry.refused_by = queue.refused.pop(entry.id, ())
+            queue.held[entry.id] = entry
+            queue.keep(entry)
+            came[group.key] += 1
+            last[group.key] = entry.id
+        for key, found in answer.found.items():
+            if found == each or found > came[key]:
+                group = of[key]
+                group.more = True
+                group.bound = last[key] if group.bound is None else 0
+        for group in groups:
+            group.loading = False
+            queue.place(group)
+        queue.touch()
+
+    def load_ended(self) -> None:
+        """The answer to a load was lost; what it had leased is known now, and on its way to the store."""
+        self._found = True
+        self.yielded()
+
+    def yielded(self) -> None:
+        """The store has entries back: perhaps the last of a lost load, so that its groups are read again."""
+        queue = self._queue
+        if not self._found or queue.strange:
+            return
+        self._found = False
+        queue.asking = False
+        groups, self._doubt = self._doubt, []
+        for group in groups:
+            group.loading = False
+            group.more, group.bound = True, 0
+            queue.place(group)
+        queue.touch()
+
+    def _make_room(self) -> None:
+        """Evict entries of groups whose consumer has no room."""
+        queue = self._queue
+        blocked = [
+            group
+            for group in queue.groups.values()
+            if group.ready and (consumer := group.lane.consumer) is not None and consumer.room <= 0
+        ]
+        queue.empty(blocked)

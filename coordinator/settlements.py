@@ -99,7 +99,7 @@ class Settlements:
             self._gathered.append((entry, outcome))
 
     def hand_over(self) -> bool:
-        """Hand the outcomes to the group commit: few as one unit, many by connection. Returns whether there were any."""
+        """Hand the outcomes to the group commit: few as one unit, many by connection. False: there were none."""
         gathered = self._gathered
         if not gathered:
             return False

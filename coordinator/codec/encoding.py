@@ -1,4 +1,4 @@
-"""AMQP's type system (part 1, section 1.6), as much of it as the rules need: read any value, write the few we add.
+"""AMQP's type system (part 1, section 1.6), as far as the rules need it: reads any value, writes the few that they add.
 
 Values decode to Python's own: null None, boolean bool, integers int, floats float, binary bytes, string str, symbol
 :class:`Symbol`, uuid and decimals their raw octets, list and array list, map :class:`Map`, a list of pairs (keys may be
@@ -25,14 +25,14 @@ _RAW = {0x73: 4, 0x74: 4, 0x84: 8, 0x94: 16, 0x98: 16}
 #: the width of fixed types by the high half of their code
 _WIDTH = {0x4: 0, 0x5: 1, 0x6: 2, 0x7: 4, 0x8: 8, 0x9: 16}
 _DEEPEST = 32
-#: in one array: what takes no room on the wire takes some here
+#: elements of one array that have no octets: on the wire they cost nothing, but here they take memory
 _MOST_WITHOUT_OCTETS = 256
-#: a map of more pairs is never taken apart
+#: pairs of a map that is decoded by pairs; one with more is refused
 MOST_PAIRS = 10_000
 
 
 class DecodeError(ValueError):
-    """The octets are no AMQP value; the text says where and what was expected."""
+    """The octets are no AMQP value; the text says at which octet, and what was expected."""
 
 
 class Symbol(str):
@@ -42,7 +42,7 @@ class Symbol(str):
 
 
 class Map(list[tuple[object, object]]):
-    """An AMQP map: its pairs in their order."""
+    """An AMQP map: its pairs in order."""
 
     __slots__ = ()
 
@@ -159,7 +159,7 @@ def _array(data: Octets, at: int, end: int, count: int, deep: int) -> list[objec
     code = data[at]
     at += 1
     values: list[object] = []
-    if code in _CONSTANT or code == 0x45:  # without octets: as many as it says
+    if code in _CONSTANT or code == 0x45:  # elements without octets: nothing but the count bounds them
         if count > _MOST_WITHOUT_OCTETS:
             raise DecodeError(
                 f"an array of {count} values without octets, at most {_MOST_WITHOUT_OCTETS} were expected"
@@ -178,7 +178,7 @@ def _array(data: Octets, at: int, end: int, count: int, deep: int) -> list[objec
 
 
 def scalar(data: Octets, at: int) -> tuple[object, int]:
-    """As :func:`decode`, of a value that holds no others: it costs what its octets do, whatever the peer sent."""
+    """As :func:`decode`, for a value that holds no others, so that its cost is bounded by its octets."""
     if at >= len(data):
         raise DecodeError(f"the value at octet {at} is cut off")
     code = data[at]

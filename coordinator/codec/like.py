@@ -1,4 +1,4 @@
-"""The patterns of LIKE (Jakarta Messaging 3.1, section 3.8.1.2): in time proportional to text times pattern at most."""
+"""The patterns of LIKE (Jakarta Messaging 3.1, section 3.8.1.2), matched in time of at most text times pattern."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 
 class _Segment:
-    """A part of a pattern without ``%``: of as many characters as it has."""
+    """A part of a pattern between two ``%``; it matches texts of its own length."""
 
     __slots__ = ("_expression", "_literal", "cost", "length")
 
@@ -14,7 +14,7 @@ class _Segment:
         self.length = len(characters)
         self._literal = "".join(characters)
         self._expression = None
-        #: work for each character of a text; :meth:`str.find` does not look again at what it has seen
+        #: work for each character of a text: :meth:`str.find` skips most comparisons, an expression does not
         self.cost = 1 + self.length // 8
         if "" in characters:
             self.cost = self.length
@@ -26,7 +26,7 @@ class _Segment:
         return self._expression.match(text, at) is not None
 
     def find(self, text: str, at: int, end: int) -> int:
-        """Where it is first in ``text[at:end]``; below 0 where it is not."""
+        """Its first place in ``text[at:end]``; below 0 if it is not there."""
         if self._expression is None:
             return text.find(self._literal, at, end)
         found = self._expression.search(text, at, end)
@@ -34,8 +34,8 @@ class _Segment:
 
 
 class Pattern:
-    """Of LIKE. What stands between two ``%`` is taken where it is first, and looked for once: were there a match with a
-    later place, there would be one with the first.
+    """A pattern of LIKE. Each part between two ``%`` is matched at its first place only: if the pattern matches with a
+    later place, it matches with the first as well.
     """
 
     __slots__ = ("_between", "_first", "_last", "cost")

@@ -1,6 +1,6 @@
-"""The sections of a message (part 3, section 3.2), without touching the bare message.
+"""The sections of a message (part 3, section 3.2). The bare message is never changed.
 
-A message is kept as it came. :func:`examine` walks its sections once on the way in and finds what the service needs;
+A message is stored as it came. :func:`examine` walks its sections once on the way in, and finds what the service needs;
 :func:`outgoing` makes the octets of one delivery: only header, delivery annotations and message annotations may differ.
 """
 
@@ -40,7 +40,7 @@ _SYMBOLS = {
     "amqp:amqp-sequence:list": SEQUENCE, "amqp:amqp-value:*": VALUE, "amqp:footer:map": FOOTER,
 }  # fmt: skip
 _NULL = 0x40
-#: constructors of what most sections hold, by the octets of their size
+#: constructors of the values of most sections, with the number of octets of their size
 _SHORT, _LONG = frozenset((0xA0, 0xA1, 0xC0, 0xC1)), frozenset((0xB0, 0xB1, 0xD0, 0xD1))
 _LISTS = frozenset((0x45, 0xC0, 0xD0))
 _MAPS = frozenset((0xC1, 0xD1))
@@ -49,16 +49,16 @@ _CONSTRUCTORS = {
     APPLICATION_PROPERTIES: _MAPS, DATA: frozenset((0xA0, 0xB0)), SEQUENCE: _LISTS, FOOTER: _MAPS,
 }  # fmt: skip
 
-#: message annotations of a message that is to be delivered later (rule D7); the JMS mapping has them
+#: message annotations of a message that is to be delivered later (rule D7), from the JMS mapping
 DELIVERY_TIME, DELIVERY_DELAY = "x-opt-delivery-time", "x-opt-delivery-delay"
 
 #: offset in the properties list (section 3.2.4)
 _TO, _ABSOLUTE_EXPIRY, _GROUP_ID = 2, 8, 10
 #: fields of header and properties
 _FIELDS = {HEADER: 5, PROPERTIES: 13}
-#: of one message: each costs time, however small it is
+#: sections of one message: each costs time, however small it is
 MOST_SECTIONS = 10_000
-#: octets of a section that is remembered with what it says
+#: octets of a section whose facts are remembered
 _SMALL = 256
 _UBYTE, _UINT, _ULONG = 0xFF, 0xFFFF_FFFF, 0xFFFF_FFFF_FFFF_FFFF
 
@@ -66,13 +66,13 @@ _UBYTE, _UINT, _ULONG = 0xFF, 0xFFFF_FFFF, 0xFFFF_FFFF_FFFF_FFFF
 class Section(NamedTuple):
     code: int
     start: int
-    #: where the value (after the descriptor) begins
+    #: offset of the value, after the descriptor
     value: int
     end: int
 
 
 class Facts(NamedTuple):
-    """What a message says that decides what becomes of it. ``None``: it does not say."""
+    """What a message says about its own delivery. ``None``: it does not say."""
 
     ttl_ms: int | None = None
     absolute_expiry_ms: int | None = None
@@ -87,7 +87,7 @@ NO_FACTS = Facts()
 
 
 def sections(message: Octets, last_code: int = FOOTER) -> list[Section]:
-    """All sections up to ``last_code`` in their order; DecodeError where the message is malformed (rule P10)."""
+    """All sections up to ``last_code``, in order; DecodeError if the message is malformed (rule P10)."""
     found: list[Section] = []
     at = 0
     size = len(message)
@@ -107,7 +107,7 @@ def sections(message: Octets, last_code: int = FOOTER) -> list[Section]:
             raise DecodeError(f"the section at octet {at} is none of a message's")
         if code > last_code:
             break
-        # in the order of their codes; data and sequence may repeat, and a body is of one kind
+        # sections are ordered by code; only data and sequence may repeat, and a body is of one kind
         if code < last or (code == last and code not in (DATA, SEQUENCE)) or (DATA <= last < code < FOOTER):
             raise DecodeError(f"the section {_NAMES[code]} at octet {at} is out of its place")
         constructor = message[value] if value + 5 <= size else 0
@@ -118,7 +118,7 @@ def sections(message: Octets, last_code: int = FOOTER) -> list[Section]:
         else:
             end = skip(message, value)
         if end > size:
-            end = skip(message, value)  # says what is wrong
+            end = skip(message, value)  # raises the error that says what is wrong
         allowed = _CONSTRUCTORS.get(code)
         if allowed is not None and message[value] not in allowed:
             raise DecodeError(f"the section {_NAMES[code]} at octet {at} has a value of type 0x{message[value]:02x}")
@@ -129,7 +129,7 @@ def sections(message: Octets, last_code: int = FOOTER) -> list[Section]:
 
 
 def shows_properties(head: Octets) -> bool:
-    """Whether the beginning of a message has all of its sections before the body."""
+    """Whether this beginning of a message has all sections before the body."""
     try:
         found = sections(head, APPLICATION_PROPERTIES)
     except DecodeError:
@@ -138,9 +138,9 @@ def shows_properties(head: Octets) -> bool:
 
 
 def examine(message: Octets) -> Facts:
-    """Check the sections and read what the service acts on. DecodeError where the message is malformed."""
+    """Check the sections and read what the service acts on. DecodeError if the message is malformed."""
     if message[:4] == b"\x00\x53\x75\xb0" and len(message) == 8 + int.from_bytes(message[4:8], "big"):
-        return NO_FACTS  # one data section and nothing else
+        return NO_FACTS  # only one data section
     facts = NO_FACTS
     for code, _, value, end in sections(message):
         if code >= DATA:
@@ -157,12 +157,12 @@ def examine(message: Octets) -> Facts:
 
 @lru_cache(maxsize=1000)
 def _said_by_small(code: int, section: bytes) -> Facts:
-    """The same of a section's octets: clients send the same header, annotations and application properties all day."""
+    """As :func:`_said`, remembered by the octets: clients send the same small sections again and again."""
     return _said(code, section, 0)
 
 
 def _said(code: int, message: Octets, value: int) -> Facts:
-    """What one section says, whose value is at ``value``."""
+    """What the section says whose value is at ``value``."""
     ttl = expiry = priority = time = delay = None
     group: str | None = None
     if code == HEADER:
@@ -194,7 +194,7 @@ def _annotated(octets: bytes, name: str) -> int | None:
 
 
 def fields_of(message: Octets, value: int, code: int) -> list[object]:
-    """The fields of the header or the properties, whose list is at ``value``; none of them holds other values."""
+    """The fields of the header or of the properties, the list at ``value``; no field may hold other values."""
     end = skip(message, value)
     constructor = message[value]
     if constructor == 0x45:
@@ -210,7 +210,7 @@ def fields_of(message: Octets, value: int, code: int) -> list[object]:
         raise DecodeError(f"the section {_NAMES[code]} has {count} fields, at most {_FIELDS[code]} were expected")
     fields: list[object] = []
     for _ in range(count):
-        if at < end and message[at] == _NULL:  # as most are
+        if at < end and message[at] == _NULL:  # most are null
             fields.append(None)
             at += 1
             continue
@@ -264,22 +264,22 @@ def _header(front: Front, attempts: int, first_acquirer: bool, ttl_ms: int | Non
 
 
 class Front(NamedTuple):
-    """What stands before the bare message."""
+    """The sections before the bare message."""
 
     header: list[object]
     priority: int | None
-    #: the ``delivery-count`` it came with
+    #: the ``delivery-count`` that its poster set
     attempts: int
-    #: where header and delivery annotations end
+    #: offset of the end of header and delivery annotations
     before: int
-    #: the section message-annotations, or nothing
+    #: octets of the section message-annotations; empty without one
     annotations: bytes
-    #: where the bare message begins
+    #: offset of the bare message
     rest: int
 
 
 def front_of(message: bytes) -> Front:
-    """DecodeError where it cannot be read. The message may be cut off behind its annotations."""
+    """DecodeError if it cannot be read. The message may be cut off after its annotations."""
     header: list[object] = []
     annotations = b""
     before = rest = 0
@@ -296,7 +296,7 @@ def front_of(message: bytes) -> Front:
 
 
 def names_count(message: Octets) -> bool:
-    """Whether the header has a delivery-count, its fifth field; also true where only reading the header would tell."""
+    """Whether the header has a delivery-count, its fifth field; also true if only decoding it would tell."""
     if message[:3] != b"\x00\x53\x70":
         return message[1:2] != b"\x53"
     kind = message[3]
@@ -307,18 +307,18 @@ def names_count(message: Octets) -> bool:
 def outgoing(message: bytes, attempts: int, ttl_left_ms: int | None, annotations: bytes, *, acquired: bool) -> bytes:
     """The octets of one delivery; ``acquired``: a link had it before.
 
-    Of a message that is cut off behind its annotations, all that is there.
+    Of a message that is cut off after its annotations, the octets that are there.
 
     ``attempts`` failed deliveries before this one; ``ttl_left_ms`` replaces the ttl of a message that has one;
     ``annotations``: an encoded map merged into the message annotations, or nothing; it is left out where both together
     have more pairs than a map may have. Delivery annotations are for one hop (section 3.2.2) and end here.
-    DecodeError where the message cannot be read.
+    DecodeError if the message cannot be read.
     """
     front = front_of(message)
     header = front.header
     message_annotations = front.annotations
     if annotations:
-        with suppress(DecodeError):  # too many together: the message's own come first
+        with suppress(DecodeError):  # too many together: those of the message are kept
             message_annotations = annotate(message_annotations, annotations)
     has_ttl = len(header) > 2 and header[2] is not None
     first = not acquired and attempts == 0 and (len(header) <= 3 or header[3] is not False or front.attempts == 0)
@@ -333,7 +333,7 @@ def data_front(size: int) -> bytes:
 
 
 def first_annotations(section: bytes, most: int) -> bytes:
-    """The section message-annotations with its first pairs only; nothing where it cannot be read."""
+    """The section message-annotations with its first pairs only; empty if it cannot be read."""
     try:
         own = pairs(section, sections(section)[0].value)
     except DecodeError:
@@ -344,7 +344,7 @@ def first_annotations(section: bytes, most: int) -> bytes:
 def annotate(section: bytes, annotations: bytes) -> bytes:
     """The section message-annotations (or nothing) with the entries of an encoded map added, or put in their place.
 
-    DecodeError where either cannot be read, or they have more pairs together than a map may have.
+    DecodeError if either cannot be read, or they have more pairs together than a map may have.
     """
     own = pairs(section, sections(section)[0].value) if section else []
     return b"\x00\x53\x72" + encode_map(_joined(own, pairs(annotations, 0)))

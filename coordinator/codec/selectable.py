@@ -1,4 +1,4 @@
-"""A stored message as selectors see it: by the names of the JMS mapping, of AMQP's fields, and of its properties."""
+"""A stored message as selectors see it, by the names of the JMS mapping, of AMQP's fields, and of its properties."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from uuid import UUID
 from coordinator.codec.encoding import DecodeError, pairs, scalar, skip
 from coordinator.codec.message import APPLICATION_PROPERTIES, HEADER, PROPERTIES, fields_of, sections
 
-#: of one evaluation: octets of the strings compared, for LIKE times the characters of the pattern
+#: the most work of one evaluation: octets of the strings compared, for LIKE times the characters of the pattern
 MOST_WORK = 1 << 22
 
 Evaluate = Callable[["View"], object]
 
 
 class TooMuchWork(Exception):
-    """The evaluation costs more than it may."""
+    """The evaluation has cost as much as it may."""
 
 
 class View:
@@ -45,7 +45,7 @@ class View:
         self._work = 0
 
     def spend(self, octets: int) -> None:
-        """So much is about to be looked at."""
+        """Count the work of looking at so many octets."""
         self._work += octets
         if self._work > MOST_WORK:
             raise TooMuchWork
@@ -64,7 +64,7 @@ class View:
                 elif code == APPLICATION_PROPERTIES:
                     self._application = {key: pair for key, pair in pairs(message, value) if isinstance(key, str)}
         except DecodeError:
-            pass  # what cannot be read is not there
+            pass  # sections that cannot be read count as missing
         return header
 
     def header(self, index: int) -> object:
@@ -87,7 +87,9 @@ class View:
             return None
         if name not in self._decoded:
             self.spend(len(pair))
-            found: object = None  # what cannot be read is not there, nor what a property cannot be (section 3.2.5)
+            found: object = (
+                None  # a value that cannot be read, or that no property may have (section 3.2.5), counts as missing
+            )
             with suppress(DecodeError):
                 found = scalar(pair, skip(pair, 0))[0]
             self._decoded[name] = found
@@ -110,12 +112,12 @@ _PROPERTY_FIELDS = (
 _MESSAGE_ID, _USER_ID, _SUBJECT, _CORRELATION_ID = 0, 1, 3, 5
 _CREATION_TIME, _GROUP_ID, _GROUP_SEQUENCE = 9, 10, 11
 _DEFAULT_PRIORITY = 4
-#: what Qpid JMS writes before ids that are strings of its own, so that they cannot be taken for others
+#: prefix that Qpid JMS puts before string ids that look like its own forms of other types
 _ESCAPED_IDS = ("ID:AMQP_BINARY:", "ID:AMQP_UUID:", "ID:AMQP_ULONG:", "ID:AMQP_STRING:", "ID:AMQP_NO_PREFIX:")
 
 
 def _id(view: View, index: int) -> str | None:
-    """A message-id or correlation-id that is no string, as Qpid JMS shows it; None where there is none."""
+    """A message-id or correlation-id as Qpid JMS shows it; None if there is none."""
     found = view.property(index)
     if type(found) is int:
         return f"ID:AMQP_ULONG:{found}"

@@ -42,7 +42,7 @@ MOST_TOKENS = 512
 DEEPEST = 100
 #: bits of an exact number; one that outgrows them is unknown
 _WIDEST = 1024
-#: for all selectors together, in one turn
+#: seconds of one turn for all selectors together
 _TURN_SECONDS = 0.02
 
 _GRAMMAR = r"""
@@ -84,7 +84,7 @@ _TERMINALS = {
 
 
 class Kind(Enum):
-    """What an expression can be, before any message is seen."""
+    """The type that an expression can have, known from its text alone."""
 
     ANY = "a property"
     NUMBER = "a number"
@@ -98,8 +98,8 @@ class _Compiled(NamedTuple):
 
 
 class Selector:
-    """``text`` compiled. Refusal (``amqp:invalid-field``) with line and column where it is none. ``octets``: of memory,
-    as measured, and at most.
+    """A compiled selector. Refusal (``amqp:invalid-field``) with line and column if ``text`` is none. ``octets``: an
+    upper bound of its memory, from measurements.
     """
 
     __slots__ = ("__weakref__", "_condition", "octets", "text")
@@ -121,15 +121,15 @@ class Selector:
 
 
 def _octets(text: str, tokens: int) -> int:
-    """Memory of a compiled selector, at most, as measured: of its tokens, its strings, the parts of its patterns, and
-    the expressions of those that have a ``_``.
+    """Upper bound of the memory of a compiled selector, from measurements: of its tokens, its strings, the parts of its
+    patterns, and the expressions of parts with a ``_``.
     """
     parts = text.count("%")
     return 1000 + 420 * tokens + 8 * len(text) + 80 * parts + 600 * min(text.count("_"), parts + tokens)
 
 
 class TurnShare:
-    """The time that selectors have in one turn of the reactor; what is left goes on in the next, after all others."""
+    """The time that selectors have in one turn of the reactor. What is left then waits for the next turn."""
 
     __slots__ = ("_end",)
 
@@ -160,7 +160,7 @@ def _parser() -> Lark:
 
 
 def _parse(text: str) -> tuple[_Node, int]:
-    """And how many tokens it has."""
+    """The parsed text, and how many tokens it has."""
     parsing = _parser().parse_interactive(text)
     last: Token | None = None
     number = -1
@@ -377,7 +377,7 @@ def _has(node: Tree[Token], terminal: str) -> bool:
 def _between(node: Tree[Token], deep: int) -> _Compiled:
     children = node.children
     value, low, high = (_numeric(each, deep) for each in (children[0], children[-3], children[-1]))
-    if _has(node, "NOT"):  # as the specification puts it: less than the one, or greater than the other
+    if _has(node, "NOT"):  # by the specification: less than the lower bound, or greater than the upper one
         below, above = _ordered(operator.lt, value, low), _ordered(operator.gt, value, high)
 
         def outside(view: View) -> object:
@@ -438,7 +438,7 @@ def _like(node: Tree[Token], deep: int) -> _Compiled:
 
 
 def _segments(token: Token, pattern: str, escape: str) -> list[list[str]]:
-    """What stands before, between and behind each ``%``: characters, the empty one for any (``_``)."""
+    """The parts before, between and after each ``%``: lists of characters, with an empty one for ``_``."""
     segments: list[list[str]] = [[]]
     characters = iter(pattern)
     for character in characters:

@@ -1,4 +1,4 @@
-"""What the administrative commands share: which store is meant, how an answer is printed, how one fails.
+"""What the administrative commands share: how they find the store, print an answer, and fail.
 
 Exit status: 0 done, 1 it could not be done (not found, refused, the database is away), 2 the command itself is wrong.
 """
@@ -44,7 +44,7 @@ def fail(message: str, status: int = 1) -> NoReturn:
 
 
 def settings(config: Path | None, **flags: object) -> Settings:
-    """The settings, with what the command line gave; ends the command where one is wrong."""
+    """The settings, with those of the command line; ends the command if one is wrong."""
     from coordinator.settings import SettingsInvalid, load
 
     try:
@@ -54,13 +54,13 @@ def settings(config: Path | None, **flags: object) -> Settings:
 
 
 def database(config: Path | None, database_url: str | None, data_dir: Path | None) -> str:
-    """The URL of the store that is meant: of the flag or the settings, else of the embedded server, which must run."""
+    """The URL of the store: of the flag or the settings, else of the embedded server, which must run."""
     from store.embedded.errors import EmbeddedError
     from store.embedded.folder import default_data_dir
     from store.embedded.running import running_url
 
     found = settings(config, database_url=database_url, data_dir=data_dir)
-    # A folder given here and now is meant, whatever URL the settings have.
+    # A folder on the command line wins over a URL in the settings.
     if found.database_url is not None and (database_url is not None or data_dir is None):
         return found.database_url.get_secret_value()
     try:
@@ -71,7 +71,7 @@ def database(config: Path | None, database_url: str | None, data_dir: Path | Non
 
 @contextmanager
 def store(config: Path | None, database_url: str | None, data_dir: Path | None) -> Iterator[Connection]:
-    """A connection to the store, its schema checked; what goes wrong in the block ends the command."""
+    """A connection to the store, its schema checked; an error in the block ends the command."""
     from store import migrations
     from store.database import connected
     from store.errors import StoreError

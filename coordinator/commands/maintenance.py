@@ -1,5 +1,5 @@
-"""What the store needs now and then: partitions ahead, retention, a sweep. Started by the supervisor, each time anew,
-so that nothing it waits for holds up the service: ``python -m coordinator.commands.maintenance FD``.
+"""What the store needs now and then: partitions ahead, retention, a sweep. The supervisor starts a process for each
+run, so that no wait for the database holds up the service: ``python -m coordinator.commands.maintenance FD``.
 
 FD is a file in memory with a JSON object: ``settings``; ``database_url``; ``parent``, the supervisor.
 """
@@ -33,7 +33,7 @@ def policy(settings: RetentionSettings) -> retention.Policy:
 
 
 def maintain(settings: Settings, database_url: str) -> int:
-    """Do it once; the exit status: 0 done, 1 not, or there are too few partitions ahead."""
+    """One run. Returns the exit status: 0 done, 1 not done, or too few partitions ahead."""
     try:
         enough = make_days(database_url)
         with connected(database_url, application_name="coordinator maintenance") as connection:

@@ -91,7 +91,7 @@ def _interrupted_by_name() -> Iterator[None]:
 
 
 def _url(config: Path | None, database_url: str | None, data_dir: Path | None) -> str:
-    """The store's URL; ends the command where there is none, with 2: here 1 means findings."""
+    """The store's URL; without one, ends the command with 2, as 1 means findings here."""
     try:
         return database(config, database_url, data_dir)
     except typer.Exit:
@@ -99,7 +99,7 @@ def _url(config: Path | None, database_url: str | None, data_dir: Path | None) -
 
 
 def _period(since: str | None, until: str | None) -> Period:
-    """What ``--since`` and ``--until`` mean; ends the command where that is nothing."""
+    """The period of ``--since`` and ``--until``; ends the command if it is empty."""
     from spark.period import BEGINNING, END, Period
 
     now = datetime.now(UTC)
@@ -121,8 +121,8 @@ def _period(since: str | None, until: str | None) -> Period:
 
 
 def _prepared(files: list[Path], out: Path, url: str) -> list[BookDescription]:
-    """The books; ends the command where one, the output folder or the store cannot be used."""
-    # Spark takes seconds to import: after the refusals that need none of it.
+    """The books; ends the command if one of them, the output folder or the store cannot be used."""
+    # Spark takes seconds to import: refusals that need none of it come first.
     from spark.books.description import BookError, describe
     from spark.reconcile import OutputUnusable, prepare_output
 
@@ -140,7 +140,7 @@ def _prepared(files: list[Path], out: Path, url: str) -> list[BookDescription]:
 def _compared(
     master: str, memory: str, url: str, period: Period, books: list[BookDescription], out: Path, fail_on: str
 ) -> Run:
-    """What Spark finds; ends the command where it cannot run."""
+    """What Spark finds; ends the command if Spark cannot run."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
@@ -169,7 +169,7 @@ def _compared(
 
 
 def _check_store(url: str) -> None:
-    """End the command where the store is away, or of another schema."""
+    """End the command if the store is away, or of another schema."""
     from store import migrations
     from store.database import connected
     from store.errors import StoreError

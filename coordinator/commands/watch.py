@@ -19,7 +19,7 @@ def main(memory: int) -> None:
     message, supervising = handed.take(memory)
     settings = Settings.model_validate_json(json.dumps(message["settings"]))
     logs.configure(settings.log, process="watch")
-    # It has nothing in hand: the database undoes what it had begun.
+    # It may end at any time: the database undoes what it had begun.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     Watching(message["database_url"], supervising).run()
 

@@ -3,8 +3,8 @@
 FD is a file in memory with a JSON object: ``settings``; ``database_url``; ``listeners``, for each worker the file
 descriptors of its listening sockets; ``supervisor`` and ``parent`` (:mod:`coordinator.process.handed`).
 
-What takes time is done first: then the process waits until it is told which worker it is (``number``), which may be
-much later, when a worker has died. It says ``ready`` when it serves.
+It loads everything, then waits until the supervisor tells it which worker it is (``number``): at once, or much later in
+the place of one that died. It says ``ready`` when it serves.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def main(memory: int) -> int:
     if not told:
         return 0
     number = told[0]["number"]
-    disk_low = bool(told[-1].get("disk_low"))  # each line says it: the last holds
+    disk_low = bool(told[-1].get("disk_low"))  # each line has it: the last one counts
     logs.configure(settings.log, worker=number)
     listeners = []
     for index, descriptors in enumerate(message["listeners"]):
@@ -44,7 +44,7 @@ def main(memory: int) -> int:
     try:
         return worker.main(settings, listeners, message["database_url"], supervising, disk_low=disk_low)
     except SchemaMismatch as error:
-        # To start again would not help.
+        # Another start would fail as well.
         structlog.get_logger().error("cannot work", reason=str(error))
         return STATUS_UNFIT
 

@@ -1,7 +1,7 @@
-"""The supervisor's child processes: started, told things and heard by a socket pair, and ended.
+"""The supervisor's child processes: started, spoken with by a socket pair, and ended.
 
-Both sides say one JSON object a line. A child is handed a file in memory with what it has to know, and not a command
-line, which everybody on the machine can read.
+Both sides say one JSON object a line. A child gets what it has to know in a file in memory: every user of the machine
+could read a command line.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-#: How often a worker may fail to start, one time after the other, before the service ends.
+#: How many starts of a worker may fail in a row before the service ends.
 MOST_FAILED_STARTS = 8
 _FIRST_PAUSE_SECONDS = 0.1
 _LONGEST_PAUSE_SECONDS = 5.0
 
 
 class Pause:
-    """How long to wait before the next start of something that ended: longer after each start that failed."""
+    """How long to wait before the next start of a process that ended: longer after each start that failed."""
 
     def __init__(self) -> None:
         self.failures = 0
 
     def served(self) -> None:
-        """The last start was a good one."""
+        """The last start succeeded."""
         self.failures = 0
 
     def failed(self) -> float:
-        """The seconds to wait."""
+        """The last start failed. Returns the seconds to wait."""
         self.failures += 1
         return float(min(_FIRST_PAUSE_SECONDS * 2 ** min(self.failures - 1, 10), _LONGEST_PAUSE_SECONDS))
 
 
 class Child:
-    """A process that runs this interpreter with ``arguments`` and a number: that of the file in memory."""
+    """A process that runs this interpreter with ``arguments`` and the descriptor of the file in memory."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Child:
         listeners: Sequence[socket.socket],
     ) -> None:
         """``handed`` reaches it as JSON, with ``supervisor``, the descriptor of its end of the pair, and ``parent``."""
-        #: Takes what it says; to be called by :meth:`read`, when the selector finds the pair readable.
+        #: Called by :meth:`read` with each object that the child says.
         self.heard: Callable[[Mapping[str, Any]], None] = lambda words: None
         self._selector = selector
         self._unread = b""
@@ -64,7 +64,7 @@ class Child:
                 [sys.executable, *arguments, str(memory)],
                 stdin=subprocess.DEVNULL,
                 pass_fds=[memory, theirs.fileno(), *(each.fileno() for each in listeners)],
-                # A terminal's Ctrl-C is for the supervisor, which tells its children.
+                # A terminal's Ctrl-C ends the supervisor, which then ends its children.
                 start_new_session=True,
             )
         except BaseException:
@@ -80,19 +80,19 @@ class Child:
         return self._process.pid
 
     def poll(self) -> int | None:
-        """Its exit status, once it has ended; its last words were heard then."""
+        """Its exit status once it has ended, and all that it said was read; None before."""
         status = self._process.poll()
         if status is not None:
             self.close()
         return status
 
     def tell(self, **words: object) -> None:
-        # One that has ended hears nothing; neither does one that has stood still for a thousand lines.
+        # Lost where the child has ended, or has read none of the last thousand lines.
         with contextlib.suppress(OSError):
             self._pair.send(json.dumps(words).encode() + b"\n")
 
     def read(self) -> None:
-        """Hear what it has said since."""
+        """Read what it has said, and call :attr:`heard`."""
         try:
             octets = self._pair.recv(65536)
         except BlockingIOError:
@@ -110,11 +110,11 @@ class Child:
         self._process.send_signal(number)
 
     def wait(self, seconds: float) -> int:
-        """Its exit status; :class:`subprocess.TimeoutExpired` when it is still there after ``seconds``."""
+        """Its exit status; :class:`subprocess.TimeoutExpired` if it still runs after ``seconds``."""
         return self._process.wait(seconds)
 
     def kill(self) -> None:
-        """Kill -9, and wait until it is gone."""
+        """Send SIGKILL, and wait until it has ended."""
         self._process.kill()
         self._process.wait()
         self.close()

@@ -1,4 +1,4 @@
-"""The partitions of the days to come are made, and the log says so."""
+"""Makes the partitions of the days to come, and logs it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 
 def make_days(url: str, patience: Patience = ENDLESS) -> bool:
-    """Whether there are enough of them."""
+    """Make them. False: there are still too few."""
     with connected(url, application_name="coordinator maintenance", patience=patience) as connection:
         made = partitions.make_ahead(connection)
     if made.created:

@@ -1,4 +1,4 @@
-"""The child's side of :mod:`coordinator.process.children`: what it was handed, and the line to the supervisor."""
+"""The child's side of :mod:`coordinator.process.children`: what it was handed, and its socket to the supervisor."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from store.processes import die_with_parent
 
 
 class Supervising:
-    """What the supervisor says, and what it is told."""
+    """The socket to the supervisor."""
 
     def __init__(self, pair: socket.socket) -> None:
         self._pair = pair
@@ -26,7 +26,9 @@ class Supervising:
         self._pair.sendall(json.dumps(words).encode() + b"\n")
 
     def hear(self) -> list[Mapping[str, Any]]:
-        """What it has said since; waits where it has said nothing. Nothing at all: it is gone."""
+        """What the supervisor has said since the last call; waits until it says something. Empty: the supervisor has
+        ended.
+        """
         lines: list[bytes] = []
         while not lines:
             octets = self._pair.recv(65536)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from coordinator.settings import Endpoint, endpoint
 
-#: Many clients that connect at once wait in the kernel and are not refused.
+#: Many clients that connect at once wait in the kernel instead of being refused.
 BACKLOG = 4096
 
 _ABSENT = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)

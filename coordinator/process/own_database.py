@@ -12,7 +12,7 @@ from store.embedded.server import EmbeddedServer
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
-# A server that lived this long did not die of its start.
+# A server that ran this long did not end because of its start.
 _STEADY_SECONDS = 30.0
 _DISK_SECONDS = 1.0
 

@@ -1,4 +1,4 @@
-"""Dead instances are given up, their processes named to the supervisor.
+"""Gives up dead instances, and names their processes to the supervisor.
 
 It runs in a process of its own (:mod:`coordinator.commands.watch`), so that the supervisor never waits for the
 database.
@@ -21,12 +21,12 @@ from store.watch import LOOK_SECONDS, Watch
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
-# To recover may mean to read all entries.
+# Recovery may have to read all entries.
 _RECOVERY_PATIENCE = Patience(statement_seconds=600.0, lock_seconds=5.0)
 
 
 class Watching:
-    """``run()`` until the supervisor is gone."""
+    """``run()`` until the supervisor has ended."""
 
     def __init__(self, url: str, supervising: Supervising) -> None:
         self._url = url
@@ -48,7 +48,7 @@ class Watching:
 
     def _look(self) -> None:
         if not self._recovered:
-            # What earlier instances left, once: a look finds only those whose row is not ended.
+            # Once, what instances left that have ended: a look finds only those that have not.
             with connected(self._url, patience=_RECOVERY_PATIENCE) as connection:
                 given_up = recovery.recover(connection)
             if given_up is not None:

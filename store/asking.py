@@ -44,7 +44,7 @@ class Query(Generic[T]):
     name: bytes
     sql: str
     answer: Callable[[list[Row]], T]
-    #: May be asked again when its connection was lost meanwhile; otherwise the asker hears StoreUnavailable, once
+    #: May be asked again when its connection was lost meanwhile; otherwise the answer is StoreUnavailable, once
     #: nothing more can come of it.
     again: bool = True
 

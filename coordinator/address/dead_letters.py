@@ -1,4 +1,4 @@
-"""What can never be delivered goes to the address ``%DLQ%<group>`` (rule D4).
+"""What can never be delivered is moved to the address ``%DLQ%<group>`` (rule D4).
 
 The batch that fails an entry only marks it; here marked entries are taken up, one by one given a letter that says
 where they came from and why, and moved in one SQL transaction. A crash in between leaves the mark, and the next
@@ -75,7 +75,7 @@ class DeadLetters:
     def _leased(self, found: list[Failed] | StoreError) -> None:
         self._asking = False
         if isinstance(found, StoreError):
-            # What was leased, nobody remembers: it is given back first. A new connection may do better at once.
+            # What was leased is not known here: it is given back first. A new connection may do better at once.
             lost = isinstance(found, StoreUnavailable) and not isinstance(found, StoreInTrouble)
             self._later(_BUSY_SECONDS if lost else _AGAIN_SECONDS)
             return
@@ -150,7 +150,7 @@ class DeadLetters:
 
 
 class Burial:
-    """Unit: the entry goes, its letter is posted, the op says why."""
+    """Unit: the entry is deleted, its letter is posted, the op says why."""
 
     __slots__ = ("_address", "_entry", "_failed", "_head", "_id", "_instance", "_letter", "_letters", "_origin")
 

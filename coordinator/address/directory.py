@@ -32,7 +32,7 @@ log = structlog.get_logger(__name__)
 Found = Callable[["Address | Refusal"], None]
 _Answer = questions.Stored | None | StoreError
 
-#: Addresses kept in memory, beside those that have links; the least used goes first.
+#: Addresses kept in memory, beside those that have links; the least used is forgotten first.
 MOST_KNOWN = 100_000
 _ASKED_AT_ONCE = 1000
 
@@ -211,7 +211,7 @@ class Directory:
     def _looked_up(self, name: str, origin: str, topic: bool, stored: _Answer, *, made: bool) -> None:
         try:
             self._go_on(name, origin, topic, stored, made=made)
-        except Exception:  # noqa: BLE001 - whatever it is, who waits for the address must hear
+        except Exception:  # noqa: BLE001 - whatever it is, the links that wait must be answered
             self._instance.loop.contain(self._looked_up)
             self._tell(name, origin, Refusal(Condition.INTERNAL_ERROR, "the service failed; its log says more"))
 
@@ -330,7 +330,7 @@ class Directory:
 
 
 def resource_deleted(address: Address) -> Refusal:
-    """What who uses a removed address is told."""
+    """Why a link of a removed address ends."""
     return Refusal(Condition.RESOURCE_DELETED, f"the address {shown(address.name)} was removed")
 
 

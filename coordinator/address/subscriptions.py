@@ -89,7 +89,7 @@ class Subscriptions:
         consumer_groups.topic_of(self._instance.queries, name, found)
 
     def remove(self, address: Address, queue: Queue) -> None:
-        """The group goes, with what it was to get; but not before transactions that retire its deliveries are
+        """Remove the group with what it was to get; but not before transactions that retire its deliveries are
         decided.
         """
         if queue.consumers or queue.searches or (address.id, queue.name) in self._joining:

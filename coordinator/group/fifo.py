@@ -4,16 +4,16 @@ P18, D3; part 3, section 3.2.4).
 **Decision.** A window that is read by ranges of ids (:mod:`coordinator.group.windows`) would be full of one group
 whose consumer waits, and hold up all that lies behind. So entries are found by their group: an index has them by
 (group, id), a *scan* steps from one group to the next over however many entries, and each group is read on by itself, a
-few entries at a time. Nothing here goes over a backlog.
+few entries at a time. Nothing here walks through a backlog.
 
 * A group belongs to the instance that has *claimed* it (table ``message_group``), before it reads anything of it. Its
   entries are leased one by one besides, so that a crash, expiry and retirement work as on any queue.
 * In memory a group is in a *lane*: that of the consumer that has deliveries of it, or the free one. A consumer is
   given what is first in its own lane and the free one, in order of commit; the first delivery takes the group to its
   lane, and when the last is settled (or its transaction decided) it is free again.
-* While anything of a group is on its way back, nothing newer of it goes out. What could not be kept in memory went to
-  the store; then the group is read again from its first entry on before it goes on.
-* Nothing posted is born leased: what is in the store first goes first, whichever instance it was posted at.
+* While an entry of a group is on its way back, nothing newer of the group is sent. What does not fit into memory
+  returns to the store; then the group is read again from its first entry on.
+* Nothing posted is born leased: the order of the store is the order of delivery, whichever instance took the post.
 * A message without group-id is a group of its own, with a key above 0; its lease is all the claim it needs.
 
 Memory is bounded by the window of the queue: entries of groups whose consumer has no room go back to the store where
@@ -141,9 +141,9 @@ class FifoQueue(Queue):
             self.home.dirty.append(self)
 
     def place(self, group: MessageGroup) -> None:
-        """Where it belongs, now that something has changed."""
+        """Put the group where it belongs now: ready or hungry in its lane, resting, or forgotten."""
         if self.groups.get(group.key) is not group:
-            return  # given up: what it waited for was on its way out
+            return  # released while an entry of it was on its way
         lane = group.lane
         lane.hungry.pop(group.key, None)
         self.resting.pop(group.key, None)
@@ -240,7 +240,7 @@ class FifoQueue(Queue):
             self.yield_ids([entry.id for entry in entries if entry.acquired is acquired], acquired=acquired)
 
     def empty(self, groups: Sequence[MessageGroup]) -> None:
-        """What they have ready goes to the store."""
+        """Yield to the store what they have ready."""
         entries = [self._next(group) for group in groups for _ in range(len(group.ready))]
         for entry in entries:
             self._forget(entry)
@@ -253,7 +253,7 @@ class FifoQueue(Queue):
         super().yield_ids(ids, acquired=acquired)
 
     def wake(self, batch: Batch, ids: Sequence[int]) -> None:
-        """Of what is claimed others hear when it is no longer."""
+        """Notifies the other instances of entries of groups without a claim; of a claimed group when it is released."""
         for each in ids:
             held = self.held.get(each)
             group = held.group if isinstance(held, GroupedEntry) else self._yielding.get(each)
@@ -295,7 +295,7 @@ class FifoQueue(Queue):
         self.touch()
 
     def _let_go(self) -> None:
-        """Nobody here takes anything: others may."""
+        """No consumer here takes anything: yield all to the store, for other instances."""
         self.empty(list(self.groups.values()))
         self.claims.release(list(self.groups.values()))
 
@@ -323,7 +323,7 @@ class FifoQueue(Queue):
             browser.advance()
 
     def _hand_out(self) -> bool:
-        """Give what is ready to who wants it, one by one in turns; whether anybody had room."""
+        """Send what is ready to consumers with room, one by one in turns; whether any consumer had room."""
         takers: deque[tuple[Lane, Consumer, int]] = deque()
         for each in self.takers:
             room = each.room
@@ -377,7 +377,7 @@ class FifoQueue(Queue):
         return found
 
     def _give_surplus(self) -> None:
-        """What nobody here has had room for goes to the store, and so do claims that are of no use."""
+        """Yield to the store what no consumer here has had room for, and release claims that are of no use here."""
         self._surplus = False
         if not self.instance.peers:
             return

@@ -33,7 +33,7 @@ def hold(queue: Queue, then: Callable[[], None]) -> None:
 
 
 def unread(queue: Queue) -> None:
-    """Nothing of a group held whole is in our hands any more: should we die, nothing of it was perhaps sent."""
+    """This instance has nothing left of a group held whole: should it die, no entry of the group counts as sent."""
     instance = queue.instance
     questions.unread(instance.queries, queue.group_id, instance.instance_id)
 
@@ -50,7 +50,7 @@ def share(queue: Queue) -> None:
 
 
 class Share:
-    """Unit: the group is held whole no more; what we have of it is leased row by row."""
+    """Unit: the group is held whole no more; what this instance has of it is leased row by row."""
 
     __slots__ = ("_pinned", "_queue")
 
@@ -67,7 +67,7 @@ class Share:
 
     def durable(self) -> None:
         queue = self._queue
-        # what left our hands in the same batch or the one before, and was free in the store already, was leased again
+        # An entry given back in this batch or the one before was free in the store already, and is leased again now.
         let_go = [each for each in self._pinned if each not in queue.held]
         if let_go:
             queue.yield_ids(let_go)
@@ -77,8 +77,9 @@ class Share:
         queue.in_store(0)
 
     def refused(self, error: StoreError) -> None:
-        """The store has the group as ours whole still, and nothing of it is leased row by row: so it is read on. The
-        next heartbeat that sees others, or the next look for idle queues, shares it again.
+        """In the store this instance still holds the group whole, and nothing is leased row by row: it reads on.
+
+        The next heartbeat that sees other instances, or the next look for idle queues, shares the group again.
         """
         self._queue.normal.load_ended()
         self._queue.touch()

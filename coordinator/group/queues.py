@@ -1,11 +1,11 @@
-"""One consumer group of an address, as this instance serves it: windows of entries it has leased, and who wants them.
+"""One consumer group of an address, as this instance serves it: windows of entries it has leased, and its consumers.
 
-Entries go out by priority (rule P17) and within one in order of commit; what comes back goes before what is newer (rule
-D5). A rank of priorities waits until those above it have nothing more, here or in the store. Besides the windows, the
-bodies kept for deliveries under way are bounded too: an entry whose body was let go returns through the store.
+Entries are sent by priority (rule P17) and within one in order of commit; what comes back is sent before what is newer
+(rule D5). A rank of priorities waits until those above it have nothing more, here or in the store. Besides the windows,
+the bodies kept for deliveries under way are bounded too: an entry whose body was dropped returns through the store.
 
-The windows are for consumers that take anything. Those with a selector (rule P16) would leave them full of what nobody
-wants: each has a :class:`coordinator.group.search.Search` of its own instead, which says how.
+The windows are for consumers that take anything. Those with a selector (rule P16) would leave them full of what no
+consumer wants: each has a :class:`coordinator.group.search.Search` of its own instead, which says how.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class Queue:
         self.returning = 0
         self.dirty = False
         self._surplus = False
-        #: the group is ours whole: entries are taken by the range, not leased one by one
+        #: this instance holds the group whole: entries are taken by the range, not leased one by one
         self.holding = False
 
     def window(self, priority: int) -> Window:
@@ -175,7 +175,7 @@ class Queue:
         self.touch()
 
     def in_store(self, lowest: int | None = None, priority: int | None = None) -> None:
-        """The store has (or may have) entries that nobody holds; ``lowest``: an id among them, where it may be an old
+        """The store has (or may have) entries that are not leased; ``lowest``: an id among them, where it may be an old
         one; ``priority``: theirs, where it is known.
         """
         if priority == priorities.DEFAULT:
@@ -211,7 +211,7 @@ class Queue:
         return entry.message is not None and bool(self.consumers)
 
     def give_back(self, entry: Entry, *, leased: bool = True) -> None:
-        """Back to its place, before what is newer; ``leased``: the store has it as ours still."""
+        """Back to its place, before what is newer; ``leased``: in the store it is leased to this instance still."""
         self._unsent(entry)
         entry.link = entry.delivery = entry.txn = entry.last_txn = entry.outcome = None
         entry.peer_settled = False
@@ -258,7 +258,7 @@ class Queue:
             self.sent_octets -= entry.size
 
     def failed(self) -> None:
-        """An entry of ours was marked failed in the store."""
+        """An entry of this queue was marked failed in the store."""
         self.home.failed()
 
     def yield_ids(self, ids: Sequence[int], *, acquired: bool = False) -> None:
@@ -301,7 +301,7 @@ class Queue:
         self.touch()
 
     def _let_go(self) -> None:
-        """Nobody here takes what the windows hold: others may."""
+        """No consumer here takes what the windows hold: yield it to the store, for other instances."""
         entries = [entry for window in self.windows for entry in window.empty()]
         for entry in entries:
             self._forget(entry)
@@ -311,7 +311,7 @@ class Queue:
     # -- entries going out
 
     def pump(self) -> None:
-        """Give what is ready to who wants it; then ask the store for more where someone waits."""
+        """Send what is ready to consumers with room; then ask the store for more where a consumer has room left."""
         self.dirty = False
         if not self.consumers:
             self._let_go()  # the last consumer went while entries were on their way
@@ -337,7 +337,7 @@ class Queue:
             self._let_go()
 
     def _give_surplus(self) -> None:
-        """What nobody here has had room for goes to the store: consumers of other instances may wait for it."""
+        """Yield to the store what no consumer here has had room for: consumers of other instances may wait for it."""
         self._surplus = False
         if not self.wanted():
             self._let_go()

@@ -44,7 +44,7 @@ class Reading:
         wanted = queue.wanted()
         ahead = wanted if queue.instance.peers else max(2 * wanted, _FEW)
         known = len(queue.free.hungry)
-        if not wanted:  # else what is ready nobody with room may have
+        if not wanted:  # else no consumer with room may have what is ready (undeliverable-here)
             known += sum(group.ticket == ticket for _, ticket, group in queue.free.ready)
         most = min(ahead - known, queue.instance.limits.window_messages - queue.ready, MOST_GROUPS)
         for _ in range(2):
@@ -69,7 +69,7 @@ class Reading:
         if memory.windows_full:  # one message
             octets = min(octets, 1)
         full = most <= 0 or octets <= 0
-        if full:  # perhaps of what waits for older ones
+        if full:  # one group, whose ready entries may wait for older ones in the store
             most, octets = _MOST_OF_GROUP, 1
         groups: list[MessageGroup] = []
         for lane in queue.lanes.values():

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from coordinator.group.entries import Consumer, Entry
     from coordinator.group.queues import Queue
 
-#: how far below the last entry taken a load looks again: for commits of other instances that were slower than ours
+#: how far below the last entry taken a load looks again: for slower commits of other instances
 LOW_WATER_SLACK = 60_000 << 22
 _HIGHEST = 1 << 63
 #: an order before that of any entry
@@ -35,11 +35,11 @@ class Loader(Protocol):
     """Who asked for a load that was lost."""
 
     def load_ended(self) -> None:
-        """What it may have leased goes back."""
+        """What it may have leased is known, and on its way back."""
 
 
 class Window:
-    """``more``: the store may have entries of this rank that nobody holds."""
+    """``more``: the store may have entries of this rank that are not leased."""
 
     __slots__ = (
         "_asked_at",
@@ -82,8 +82,8 @@ class Window:
         self._version = 0
         #: nothing of this rank is in the store below
         self._low = 0
-        #: while a load is on its way: what left our hands (the load may have seen it before), and the lowest id that
-        #: came back
+        #: while a load is on its way: what was settled or given back (the load may have seen it before), and the lowest
+        #: id that came back
         self.gone: set[int] = set()
         self._lowered = _HIGHEST
         #: the load on its way: when it was asked for, and above which id
@@ -147,7 +147,7 @@ class Window:
         heappush(self.returned, entry)
 
     def in_store(self, lowest: int | None, priority: int | None) -> None:
-        """The store has (or may have) entries that nobody holds; ``lowest``: the lowest of their ids, where it may be
+        """The store has (or may have) entries that are not leased; ``lowest``: the lowest of their ids, where it may be
         an old one; ``priority``: the highest they have, where that is known.
         """
         self.more = True
@@ -253,7 +253,7 @@ class Window:
     # -- loading
 
     def refill(self) -> bool:
-        """Ask the store for more where consumers want it; whether some may come: what goes after them waits."""
+        """Ask the store for more where consumers have room; whether entries may come: lower ranks wait for them."""
         if self.loading:
             return True
         queue = self.queue
@@ -264,7 +264,7 @@ class Window:
             return True
         instance = queue.instance
         have = len(self) + self.reserved
-        # one instance alone reads ahead; what is here still, nobody with room may have (undeliverable-here)
+        # one instance alone reads ahead; no consumer with room may have what is here still (undeliverable-here)
         ahead = wanted - self.reserved if instance.peers else max(2 * wanted, _FEW)
         most = min(instance.limits.window_messages - have, ahead)
         octets = instance.memory.window_bytes - self.octets
@@ -298,8 +298,8 @@ class Window:
         normal = self.rank is Rank.NORMAL
         last = self.ready[-1].id if self.ready else 0
         for entry in entries:
-            # what a range brings may have been read before, and be in our hands still, or just out of them; what was
-            # leased just now is ours, whatever we know of it
+            # What a range brings may have been read before: it is held still, or was settled meanwhile. What was leased
+            # just now is new, whatever is known of it here.
             if by_range and (entry.id in held or entry.id in self.gone):
                 continue
             held[entry.id] = entry
@@ -337,7 +337,7 @@ class Window:
         if looked_at_all and complete:
             self._whole_at = now + max(_WHOLE_SECONDS, _WHOLE_SHARE * (now - self._asked_at))
         if entries or looked_at_all:
-            # a little slack, for commits that were slower than ours
+            # a little slack, for slower commits of other instances
             last = entries[-1].id if entries else instance.ids.last
             self._low = max(0, last - LOW_WATER_SLACK)
         elif now >= self._whole_at:

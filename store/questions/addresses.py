@@ -100,8 +100,8 @@ MAKE = Query(
     nothing,
 )
 
-#: name of a dynamic address: it goes with its groups, whose ids are the answer. Their entries go afterwards: only what
-#: begins now sees those of posts that came in just before.
+#: name of a dynamic address: removed with its groups, whose ids are the answer. Their entries are dropped by questions
+#: that begin later: only those see the entries of posts that were committed just before.
 REMOVE_DYNAMIC = Query(
     b"remove_address",
     f"""with gone as (delete from {SCHEMA}.address where name = $1::text and origin = 'dynamic' returning id, name),

@@ -63,7 +63,7 @@ _CLAIMED = f"(select c.key from {SCHEMA}.message_group c where c.group_id = $1::
 
 #: group, key behind which to look, most keys to look at, most to claim, instance: message groups of a fifo address
 #: with entries to deliver and no claim, claimed. (0, the key to go on behind, whether there is any); then
-#: (1, key, false) for each that is ours now. A group of a single message (its key is above 0) needs no claim.
+#: (1, key, false) for each that is the instance's now. A group of a single message (its key is above 0) needs no claim.
 SCAN = Query(
     b"scan_groups",
     f"""with recursive keys(k, n) as (
@@ -99,7 +99,7 @@ CLAIM = Query(
     again=False,
 )
 
-#: group, keys, instance, notice: gives these claims up; a notice that is not empty goes to the other instances
+#: group, keys, instance, notice: gives these claims up; a notice that is not empty is sent to the other instances
 RELEASE = Query(
     b"release_groups",
     f"""with gone as (

@@ -14,11 +14,13 @@ serve:
 	@.ci/bootstrap serve
 	@exec $(BIN)/coordinator serve $(ARGS)
 
+# Each process has a PostgreSQL, a Spark and services of its own; much of their time they wait for others to start.
+PROCESSES := --numprocesses auto --maxprocesses 4 --dist worksteal
 #: make test        everything: make check, all tests  ARGS="tests/unit -k word" to choose
 test:
 	@.ci/bootstrap test
 	@$(MAKE) --no-print-directory check
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest $(PROCESSES) $(ARGS)
 
 #: make test-quick  unit tests, and the rules beside their model in one process: no service
 test-quick:

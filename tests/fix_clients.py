@@ -6,10 +6,13 @@ tests are skipped, and the end of the run says so.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import shutil
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,10 +20,23 @@ import pytest
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 
+@contextmanager
+def _alone(project: Path) -> Iterator[None]:
+    """No other process of the tests builds ``project`` meanwhile."""
+    with (project / ".building").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 def maven_classpath(project: Path) -> str:
     """The class path of ``project`` with its libraries; builds it when a source is newer than the last build."""
     if shutil.which("mvn") is None:
         pytest.fail("Apache Maven (mvn) and a JDK 17 are needed for the tests with Java clients")
+    with _alone(project):
+        return _maven_classpath(project)
+
+
+def _maven_classpath(project: Path) -> str:
     target = project / "target"
     stamp = target / "built"
     sources = [project / "pom.xml", *project.glob("src/**/*.java")]
@@ -39,10 +55,11 @@ def npm_modules(project: Path) -> Path:
     if shutil.which("npm") is None:
         pytest.fail("Node.js 18 or newer with npm is needed for the tests with JavaScript clients")
     installed = project / "node_modules" / ".package-lock.json"
-    if not installed.exists() or installed.stat().st_mtime < (project / "package-lock.json").stat().st_mtime:
-        done = subprocess.run(["npm", "ci", "--silent"], cwd=project, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
-        installed.touch()
+    with _alone(project):
+        if not installed.exists() or installed.stat().st_mtime < (project / "package-lock.json").stat().st_mtime:
+            done = subprocess.run(["npm", "ci", "--silent"], cwd=project, capture_output=True, text=True, check=False)
+            assert done.returncode == 0, done.stdout + done.stderr
+            installed.touch()
     return project
 
 
@@ -62,9 +79,10 @@ def need(tool: str, question: str, oldest: tuple[int, int], source: str) -> None
 
 def built(project: Path, program: str, command: list[str], **environment: str) -> Path:
     """The path of ``program`` in ``project``; runs ``command``, which does nothing when it is up to date."""
-    done = subprocess.run(
-        command, cwd=project, env={**os.environ, **environment}, capture_output=True, text=True, check=False
-    )
+    with _alone(project):
+        done = subprocess.run(
+            command, cwd=project, env={**os.environ, **environment}, capture_output=True, text=True, check=False
+        )
     assert done.returncode == 0, done.stdout + done.stderr
     return project / "target" / program
 

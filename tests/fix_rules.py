@@ -10,6 +10,9 @@ import pytest
 
 from tests.rules import RECORD, RULES, Record, read_rules
 
+#: the property of a report that names a rule of its test
+_RULE = "rule"
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
@@ -22,7 +25,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 class RulesRun:
-    """What one run of the tests says of the rules."""
+    """What one run of the tests says of the rules: each report carries its test's, from whichever process it comes."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
@@ -31,20 +34,19 @@ class RulesRun:
         self._called: set[str] = set()
         self._failed: set[str] = set()
 
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+    @staticmethod
+    def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         known = read_rules()
         for item in items:
-            numbers = [str(number) for mark in item.iter_markers("rule") for number in mark.args]
-            if unknown := [number for number in numbers if number not in known]:
+            numbers = {str(number) for mark in item.iter_markers("rule") for number in mark.args}
+            if unknown := sorted(numbers - known.keys()):
                 raise pytest.UsageError(f"{item.nodeid}: no such rule in {RULES.name}: {', '.join(unknown)}")
-            if numbers:
-                self._tests[item.nodeid] = sorted(set(numbers))
-
-    def pytest_deselected(self, items: list[pytest.Item]) -> None:
-        for item in items:
-            self._tests.pop(item.nodeid, None)
+            item.user_properties += [(_RULE, number) for number in sorted(numbers)]
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        numbers = [str(number) for name, number in report.user_properties if name == _RULE]
+        if numbers:
+            self._tests[report.nodeid] = numbers
         if report.failed:
             self._failed.add(report.nodeid)
         elif report.when == "call" and report.passed and not hasattr(report, "wasxfail"):
@@ -52,7 +54,8 @@ class RulesRun:
 
     def pytest_sessionfinish(self, exitstatus: int) -> None:
         whole = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
-        if self._config.option.collectonly or not whole:
+        # a process that runs a part of the tests reports them to another
+        if self._config.option.collectonly or not whole or hasattr(self._config, "workerinput"):
             return
         Record(
             command=shlex.join(["pytest", *self._config.invocation_params.args]),

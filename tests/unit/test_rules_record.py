@@ -50,8 +50,9 @@ def run(tmp_path: Path, tests: str, *args: str) -> tuple[subprocess.CompletedPro
     return done, record
 
 
-def test_a_rule_passes_when_every_test_that_carries_it_passed(tmp_path: Path) -> None:
-    done, path = run(tmp_path, _TESTS)
+@pytest.mark.parametrize("processes", ["0", "2"])
+def test_a_rule_passes_when_every_test_that_carries_it_passed(tmp_path: Path, processes: str) -> None:
+    done, path = run(tmp_path, _TESTS, "--numprocesses", processes)
     assert done.returncode == 1, done.stdout
     states = Record.read(path).states(rules("T1", "T2", "T3", "T4", "T5", "T6"), set())
     assert states == {

@@ -9,6 +9,7 @@ from coordinator import outcomes
 from coordinator.codec.encoding import encode_long, encode_map, encode_symbol
 from coordinator.control import Control
 from coordinator.outcomes import Kind
+from coordinator.posts import Relay
 from tests.model import truth
 from tests.model.state import in_txn, rejected
 from tests.model.steps import AttachControl, AttachReceiver, AttachSender, Outcome, Post, Retire
@@ -89,18 +90,19 @@ class SenderEnd(LinkEnd):
     """Implements :class:`coordinator.posts.PostLink`."""
 
     peer = "a client"
-    relay = None
     continues = False
     ending: Refusal | None = None
 
-    def __init__(self, driver: InProcess, step: AttachSender, address: Address) -> None:
+    def __init__(self, driver: InProcess, step: AttachSender, address: Address | None) -> None:
         super().__init__(driver, step.link, step.connection, step.session)
         self.second = step.second
         self.address = address
+        self.relay = Relay(driver.service.posts, self) if address is None else None
 
     def post(self, step: Post, label: Label) -> None:
         txn_id = None if step.txn is None else self.driver.txn_id(step.txn)
-        message = truth.octets(step.message, malformed=step.malformed)
+        to = None if step.queue is None else truth.address(self.driver.history, step.queue)
+        message = truth.octets(step.message, malformed=step.malformed, to=to)
         self.driver.service.posts.take(self, label, message, step.settled, txn_id)
 
     def waits(self, delivery: Label, octets: int) -> None:
@@ -127,10 +129,14 @@ class SenderEnd(LinkEnd):
             self.driver.say(("decided", delivery[1]), "accepted" if committed else "released")
 
     def parked(self, octets: int) -> None:
-        raise AssertionError
+        pass
 
     def caught_up(self) -> None:
-        raise AssertionError
+        pass
+
+    def lost(self) -> None:
+        if self.relay is not None:
+            self.relay.link_lost()
 
 
 class ReceiverEnd(LinkEnd):

@@ -19,7 +19,7 @@ from tests.fix_loop import EpollLoop
 from tests.model import truth
 from tests.model.driver import Driver
 from tests.model.ends import ControlEnd, LinkEnd, ReceiverEnd, SenderEnd
-from tests.model.state import MAX_ATTEMPTS, MOST_POSTS, WINDOW, Label
+from tests.model.state import MAX_ATTEMPTS, MOST_POSTS, QUEUES, WINDOW, Label
 from tests.model.steps import (
     NEVER_DECLARED,
     AttachControl,
@@ -166,7 +166,8 @@ class InProcess(Driver):
             case AttachControl():
                 self.links[step.link] = ControlEnd(self, step, SETTINGS.transaction.timeout_seconds)
             case AttachSender():
-                self.links[step.link] = SenderEnd(self, step, self._address(step.queue))
+                known = [self._address(each) for each in range(QUEUES)]  # the relay has none to look up
+                self.links[step.link] = SenderEnd(self, step, None if step.queue is None else known[step.queue])
             case AttachReceiver():
                 queue = self._address(step.queue).queue
                 assert queue is not None

@@ -3,11 +3,11 @@
 It is written from the rules (docs/reference/rules.md) and imports nothing of the service. Both drivers ask it what each
 step is to be answered with, what a consumer is to get, and what the store is to hold afterwards.
 
-What it leaves out: topics and groups beside the default one, selectors, priorities, expiry, delays, browsers, the
-anonymous relay, deliveries in several frames, consumers that are sent settled deliveries, credit that stays (a consumer
-takes when it says so), more than one live instance with consumers, and limits of memory. A client does not speak of a
-delivery while a decision on it is under way, except to name the same transaction again (T34): the standard gives no
-order for it. Nor does it settle without a state what it has given one before.
+What it leaves out: topics and groups beside the default one, selectors, priorities, expiry, delays, browsers, look-ups
+of the anonymous relay (its addresses are known), deliveries in several frames, consumers that get settled deliveries,
+credit that stays (a consumer takes when it says so), more than one live instance with consumers, and limits of memory.
+A client does not speak of a delivery while a decision on it is under way, except to name the same transaction again
+(T34): the standard gives no order for it. Nor does it settle without a state what it has given one before.
 
 One file because it is one state machine, which is read against the rules from top to bottom.
 """
@@ -290,6 +290,8 @@ class Model:
     def _post(self, step: Post) -> None:
         sender = self.links[step.sender]
         assert isinstance(sender, Sender)
+        queue = step.queue if sender.queue is None else sender.queue  # P9
+        assert queue is not None
         txn = self._find(step.txn, sender.connection)
         if step.txn is not None and txn is None:  # T24
             if step.settled:
@@ -302,7 +304,7 @@ class Model:
             refused = RESOURCE_LIMIT_EXCEEDED
         if txn is None:
             if refused is None:
-                self._store(step.message, sender.queue, None)
+                self._store(step.message, queue, None)
                 if not step.settled:
                     self._answer(sender.number, ACCEPTED)
             elif step.settled:
@@ -311,7 +313,7 @@ class Model:
                 self._answer(sender.number, rejected(refused))
             return
         if refused is None:
-            txn.posts.append((sender.queue, step.message))
+            txn.posts.append((queue, step.message))
             refused = txn.refused
         else:  # T22, T23
             txn.state = "rollback-only"

@@ -11,7 +11,7 @@ from store.embedded.running import running_url
 from tests.fix_service import Service
 from tests.model import truth
 from tests.model.driver import Driver
-from tests.model.state import MAX_ATTEMPTS, MOST_POSTS, TIMEOUT, WINDOW, Label, in_txn, rejected
+from tests.model.state import MAX_ATTEMPTS, MOST_POSTS, QUEUES, TIMEOUT, WINDOW, Label, in_txn, rejected
 from tests.model.steps import (
     NEVER_DECLARED,
     AttachControl,
@@ -178,9 +178,7 @@ class OverTheWire(Driver):
                 properties = _HASTE if step.hasty else None
                 self.links[step.link] = self._session(step).control(properties=properties)
             case AttachSender():
-                self.links[step.link] = self._session(step).sender(
-                    truth.address(self.history, step.queue), rcv_settle_mode=int(step.second)
-                )
+                self.links[step.link] = self._sender(step)
             case AttachReceiver():
                 self.links[step.link] = self._session(step).receiver(truth.address(self.history, step.queue))
                 self.deliveries[step.link] = []
@@ -253,6 +251,15 @@ class OverTheWire(Driver):
             self.sessions[there] = self.peers[step.connection].begin()
         return self.sessions[there]
 
+    def _sender(self, step: AttachSender) -> links.Sender:
+        session = self._session(step)
+        names = [truth.address(self.history, each) for each in range(QUEUES)]
+        if step.queue is not None:
+            return session.sender(names[step.queue], rcv_settle_mode=int(step.second))
+        for name in names:  # the relay has none to look up
+            session.sender(name).detach()
+        return session.sender(frames.Target(), rcv_settle_mode=int(step.second))
+
     def _declare(self, step: Declare, label: Label) -> None:
         control = self.links[step.control]
         assert isinstance(control, links.Control)
@@ -270,7 +277,11 @@ class OverTheWire(Driver):
         sender = self.links[step.sender]
         assert isinstance(sender, links.Sender)
         number = sender.post(
-            truth.octets(step.message, malformed=step.malformed),
+            truth.octets(
+                step.message,
+                malformed=step.malformed,
+                to=None if step.queue is None else truth.address(self.history, step.queue),
+            ),
             txn=None if step.txn is None else self.txn_id(step.txn),
             settled=step.settled,
         )

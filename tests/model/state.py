@@ -64,7 +64,8 @@ class Control(Link):
 
 @dataclass(eq=False)
 class Sender(Link):
-    queue: int = 0
+    #: None: the anonymous relay
+    queue: int | None = 0
     second: bool = False
 
 

@@ -66,11 +66,13 @@ class AttachControl:
 
 @dataclass(frozen=True)
 class AttachSender:
-    """``second``: receiver settle mode second, which keeps unsettled posts open up to the decision (T25)."""
+    """``queue``: None for the anonymous relay. ``second``: receiver settle mode second, which keeps unsettled posts
+    open up to the decision (T25).
+    """
 
     link: int
     connection: int
-    queue: int
+    queue: int | None
     session: int = 0
     second: bool = False
 
@@ -96,13 +98,14 @@ class Declare:
 
 @dataclass(frozen=True)
 class Post:
-    """``malformed``: octets that are no message."""
+    """``queue``: to which a message on the anonymous relay is addressed. ``malformed``: octets that are no message."""
 
     sender: int
     message: int
     txn: int | None = None
     settled: bool = False
     malformed: bool = False
+    queue: int | None = None
 
 
 @dataclass(frozen=True)

@@ -70,7 +70,7 @@ def attaching(model: Model) -> Steps:
     queue = st.integers(0, QUEUES - 1)
     return st.one_of(
         st.builds(AttachControl, st.just(link), connection, session, _rarely),
-        st.builds(AttachSender, st.just(link), connection, queue, session, st.booleans()),
+        st.builds(AttachSender, st.just(link), connection, st.one_of(st.none(), queue), session, st.booleans()),
         st.builds(AttachReceiver, st.just(link), connection, queue, session),
     )
 
@@ -106,6 +106,7 @@ def posting(model: Model) -> Steps:
                 st.one_of(st.none(), _txns(model, each.connection), _txns(model, each.connection)),
                 st.booleans(),
                 _rarely,
+                st.integers(0, QUEUES - 1) if isinstance(each, Sender) and each.queue is None else st.none(),
             )
             for each in senders
         ]

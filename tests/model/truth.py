@@ -10,14 +10,17 @@ import psycopg
 
 from store.tables import SCHEMA
 from tests.model.state import QUEUES
-from tests.wire.messages import Message, data
+from tests.wire.messages import Message, Properties, data
 
 MALFORMED = b"\x00\x53\x77"
 
 
-def octets(number: int, *, malformed: bool) -> bytes:
-    """The message of a post."""
-    return MALFORMED if malformed else data(b"%d" % number)
+def octets(number: int, *, malformed: bool, to: str | None) -> bytes:
+    """The message of a post; ``to``: the address it names, on the anonymous relay."""
+    if malformed:
+        return MALFORMED
+    properties = b"" if to is None else Properties(to=to).encoded()
+    return properties + data(b"%d" % number)
 
 
 def number_of(message: bytes) -> int:

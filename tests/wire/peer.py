@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import socket
 import time
+import weakref
 from collections import defaultdict, deque
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -73,6 +74,8 @@ class Peer:
 
     def __init__(self, port: int) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE)
+        # what a test leaves is closed when it is collected, which may be while another runs
+        weakref.finalize(self, self.socket.close)
         # what is sent in two pieces does not wait for an acknowledgement
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.record: list[Octets] = []

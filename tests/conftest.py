@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,3 +16,10 @@ pytest.register_assert_rewrite(*pytest_plugins)
 # No test is about time, and the machine may be busy with other things.
 settings.register_profile("busy machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy machine")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _collected() -> Iterator[None]:
+    """What a module's tests leave, every octet of their conversations, does not add up to gigabytes."""
+    yield
+    gc.collect()

@@ -14,7 +14,11 @@ _log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 # A server that ran this long did not end because of its start.
 _STEADY_SECONDS = 30.0
+#: between two looks at the disk: the longest, and the shortest while it fills up
 _DISK_SECONDS = 1.0
+_SHORTEST_DISK_SECONDS = 0.02
+#: octets a second; posts fill no disk faster
+_FASTEST_FILLING = 1 << 30
 
 
 class OwnDatabase:
@@ -73,9 +77,12 @@ class OwnDatabase:
         """Whether :attr:`disk_low` has changed."""
         if now < self._disk_at:
             return False
-        self._disk_at = now + _DISK_SECONDS
         free = self._server.free_bytes()
-        low = free < self._disk_free_bytes
+        above = free - self._disk_free_bytes
+        low = above < 0
+        # posts could use up what is above the mark, and what is below it too, before a look that comes late
+        wait = _DISK_SECONDS if low else max(above / _FASTEST_FILLING, _SHORTEST_DISK_SECONDS)
+        self._disk_at = now + min(wait, _DISK_SECONDS)
         if low == self.disk_low:
             return False
         self.disk_low = low

@@ -22,21 +22,23 @@ _MOST_SCANNED = 2000
 
 
 class Claims:
-    """``news``: keys of groups not claimed here that have something new."""
+    """``news``: keys of groups not claimed here that have something new.
 
-    __slots__ = ("_cursor", "_more", "_queue", "_scan_version", "_version", "news")
+    ``more``: the store may have groups that are not known here, from the cursor on or, by later news, anywhere.
+    """
+
+    __slots__ = ("_cursor", "_queue", "_scan_version", "_version", "more", "news")
 
     def __init__(self, queue: FifoQueue) -> None:
         self._queue = queue
         self.news: dict[int, None] = {}
-        #: the store may have groups that are not known, from the cursor on or, by later news, anywhere
-        self._more = True
+        self.more = True
         self._version = self._scan_version = 0
         self._cursor = LOWEST
 
     def look_anywhere(self) -> None:
         """The store may have groups that are not known, also behind the cursor."""
-        self._more = True
+        self.more = True
         self._version += 1
 
     def _know(self, key: int) -> None:
@@ -76,7 +78,7 @@ class Claims:
     def scan(self, most: int) -> bool:
         """Take groups that are behind the cursor, where there may be any."""
         queue = self._queue
-        if not self._more:
+        if not self.more:
             return False
         queue.asking = True
         if self._cursor == LOWEST:
@@ -97,7 +99,7 @@ class Claims:
             self._cursor = answer.at
         else:
             self._cursor = LOWEST
-            self._more = self._version != self._scan_version
+            self.more = self._version != self._scan_version
         queue.touch()
 
     def _forget_unknown(self) -> None:

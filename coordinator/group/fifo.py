@@ -118,8 +118,10 @@ class FifoQueue(Queue):
         if group is not None:
             group.more = True
             self.place(group)
-        elif self.consumers and len(self.claims.news) < _MOST_NEWS:
-            self.claims.news[key] = None
+        elif not self.consumers:
+            self.claims.more = True
+        elif len(news := self.claims.news) < _MOST_NEWS:
+            news[key] = None
         else:
             self.claims.look_anywhere()
         for browser in self.browsers:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from coordinator.address.directory import resource_deleted
@@ -76,8 +75,7 @@ class Subscriptions:
         ask()
 
     def _joined(self, address: Address, group: Group, group_id: int) -> Queue:
-        policies = replace(address.policies, dead_letters=False)
-        queue = self._queues.queue(group_id, address.id, group.name, policies)
+        queue = self._queues.queue(group_id, address.id, group.name, address.policies)
         if queue not in address.subscriptions:
             address.subscriptions.append(queue)
             address.groups = max(address.groups, len(address.subscriptions))

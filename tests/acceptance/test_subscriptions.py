@@ -228,6 +228,24 @@ def test_dead_letters_can_be_waited_for(begin: Begin, address: str) -> None:
     assert letters.take().body == b"1"
 
 
+@pytest.mark.rule("D1", "D4")
+def test_a_dead_letter_rejected_in_a_group_stays_in_that_group(begin: Begin, address: str) -> None:
+    """It comes to another consumer of the group; no second letter is made, neither there nor in other groups."""
+    session = begin()
+    consumer = session.receiver(address)
+    post(session, address, b"1")
+    consumer.take().disposition(Rejected())
+    letters = dead_letters(session, address)
+    group = f"%DLQ%{address}::audit"
+    audit = session.receiver(group)
+    post(session, address, b"2")
+    consumer.take().disposition(Rejected())
+    audit.take().disposition(Rejected())
+    again = session.receiver(group).take()
+    assert (again.body, again.count) == (b"2", 1)
+    assert letters.bodies() == [b"1", b"2"]
+
+
 @pytest.mark.rule("D4")
 @pytest.mark.parametrize("length", [1020, 1024])
 def test_dead_letters_of_a_name_that_leaves_no_room_for_the_prefix(begin: Begin, address: str, length: int) -> None:

@@ -1,4 +1,4 @@
-"""What administration asks about addresses: make one, list all, look at one."""
+"""Addresses for administration: make one, list all, show one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Counts:
     ready: int
     #: held by an instance for its consumers
     inflight: int
-    #: not before a time
+    #: to be delivered later
     scheduled: int
     #: on their way to the dead letters
     failed: int
@@ -78,9 +78,9 @@ def add(
     max_attempts: int,
     retention_hours: int | None = None,
 ) -> None:
-    """Make an address; commits. A queue gets its default group, a topic has none before the first subscription.
+    """Make an address; commits. A queue gets its default group; a topic has no group before its first subscription.
 
-    :raises AddressExists: when there is one of that name.
+    :raises AddressExists: there is one of that name.
     """
     with boundary():
         address_id = connection.scalar(
@@ -102,8 +102,8 @@ def add(
 
 
 def keep(connection: Connection, name: str, retention_hours: int | None) -> bool:
-    """Say how long the messages of an address are kept once consumed, None: as the settings say; commits. False: there
-    is no such address. One that was made on use is administration's from now on.
+    """Set how long the messages of an address are kept once consumed (None: as the settings say); commits. False: there
+    is no such address. One that was made on use counts from now on as made by administration.
     """
     with boundary():
         found = connection.execute(
@@ -188,7 +188,7 @@ def one_address(connection: Connection, name: str) -> AddressDetail | None:
 
 
 _waiting = or_(entry.c.available_at.is_(None), entry.c.available_at <= func.now())
-#: Each entry is in one of these.
+#: Each entry is in exactly one of these states.
 _STATES: dict[str, ColumnElement[bool]] = {
     "ready": ~held & entry.c.failed.is_(None) & _waiting,
     "inflight": held & entry.c.failed.is_(None),

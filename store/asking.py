@@ -1,8 +1,8 @@
-"""Who asks the questions: one after the other, on a connection of their own.
+"""Asks the store's questions, one after the other, on a connection of their own.
 
-Answers come by callback, in order. A question whose connection was lost is asked again where that does no harm
-(``Query.again``), once the server process that was at work on it is gone: else it could take effect later than
-questions that were asked after it.
+Answers come by callback, in order. A question whose connection was lost is asked again if that does no harm
+(``Query.again``), once the server process that was at work on it has ended: otherwise it could take effect after
+questions that were asked later.
 """
 
 from __future__ import annotations
@@ -34,27 +34,27 @@ T = TypeVar("T")
 
 
 def nothing(_: list[Row]) -> None:
-    """The answer of a question that only does something."""
+    """The answer to a question that returns no rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Query(Generic[T]):
-    """``sql`` with binary parameters ``$1``…; ``answer`` makes of its rows what the asker is told."""
+    """``sql`` with binary parameters ``$1``…; ``answer`` turns its rows into the answer."""
 
     name: bytes
     sql: str
     answer: Callable[[list[Row]], T]
-    #: May be asked again when its connection was lost meanwhile; otherwise the answer is StoreUnavailable, once
-    #: nothing more can come of it.
+    #: Whether it may be asked again after its connection was lost. Otherwise the answer is StoreUnavailable, given
+    #: once the question can no longer take effect.
     again: bool = True
 
     @property
     def by_day(self) -> bool:
-        """Whether it looks for messages: it may be asked of the partitions of some days alone."""
+        """Whether it reads messages, so that it can be asked of the partitions of a few days alone."""
         return leaves.OF_ANY_DAY in self.sql
 
 
-#: Subjects whose days are remembered, for so long.
+#: Subjects whose days are remembered, and for how long.
 MOST_SUBJECTS = 10_000
 REMEMBERED_SECONDS = 600.0
 #: Statements of days that are kept prepared.
@@ -62,8 +62,8 @@ MOST_STATEMENTS = 100
 HALF_ID_OCTETS = 8
 _NO_TABLE = "42P01"
 
-#: A plan is made once a connection, perhaps for tables that were never analysed: whatever reads and sorts a whole group
-#: (a bitmap, a hash) looks cheap then, and would be kept.
+#: A connection plans a statement once, perhaps before the tables were ever analysed. Plans that read and sort a whole
+#: group (bitmap, hash) look cheap then, and would be kept.
 SETUP = (
     "set plan_cache_mode = force_generic_plan; set enable_seqscan = off; set enable_bitmapscan = off; "
     "set enable_hashjoin = off; set enable_mergejoin = off; set work_mem = '32MB'; "
@@ -72,10 +72,10 @@ SETUP = (
 
 
 class Days:
-    """In which days the subject of a question (a group, or one half) has its messages, as far as is known."""
+    """The days in which the subject of a question (a group, or one half) is known to have its messages."""
 
     def __init__(self) -> None:
-        #: by subject, and until when; no days: in any
+        #: by subject: its days (none: all), and until when they are remembered
         self._known: OrderedDict[bytes | None, tuple[tuple[date, ...], float]] = OrderedDict()
         self._sql: dict[tuple[bytes, tuple[date, ...]], tuple[bytes, str]] = {}
         #: how often the question under way was asked
@@ -83,7 +83,7 @@ class Days:
 
     @property
     def full(self) -> bool:
-        """There are many statements, most of days gone by."""
+        """Statements for days have many names; most are of days gone by, and need not stay prepared."""
         return len(self._sql) >= MOST_STATEMENTS
 
     def clear(self) -> None:
@@ -113,10 +113,10 @@ class Days:
         self._asked = 0
 
     def other(self, subject: bytes | None, error: StoreError) -> bool:
-        """Whether to ask once more, of other days: those asked of were too few, or one of them is not there."""
+        """Whether to ask again, of other days: the days were too few, or one has no partition any more."""
         days = self._of(subject)
         if isinstance(error, Elsewhere) and self._asked < 2 * leaves.MOST:
-            # Further on in a backlog of many days, those before are done with.
+            # In a backlog of many days the search has moved on: earlier days are not needed any more.
             days = tuple(sorted({*days, error.day})) if len(days) < leaves.MOST else (error.day,)
         elif days and self._asked <= 2 * leaves.MOST and (isinstance(error, Elsewhere) or error.sqlstate == _NO_TABLE):
             days = ()
@@ -145,9 +145,9 @@ class Queries:
         self._waiting: deque[tuple[Query[Any], Sequence[bytes | None], Callable[[Any], None]]] = deque()
         self._busy = False
         self._backend = 0
-        #: a question was under way when the connection was lost: its server process may be at work on it still
+        #: a question was under way when the connection was lost: its server process may still be at work on it
         self._doubtful = False
-        #: askers whose question is not asked again
+        #: callbacks of questions that are not asked again
         self._in_doubt: list[Callable[[Any], None]] = []
         self._notified = notified
         self._told = connected
@@ -216,7 +216,7 @@ class Queries:
             self._loop.contain(callback)
 
     def _call(self, callback: Callable[..., None], *arguments: object) -> None:
-        """What an asker does with its answer concerns no other."""
+        """Call ``then`` with the answer; a defect in it costs no other question."""
         try:
             callback(*arguments)
         except Exception:  # noqa: BLE001 - whatever it is, it is the asker's

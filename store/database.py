@@ -1,4 +1,4 @@
-"""Connections for everything off the path of a message: SQLAlchemy Core over psycopg, synchronous."""
+"""Synchronous connections for all that is not on the path of a message: SQLAlchemy Core over psycopg."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def check_url(url: str) -> str:
         conninfo_to_dict(url)
     except psycopg.ProgrammingError as error:
         unknown = re.fullmatch(r'invalid URI query parameter: "(\w+)"\s*', str(error))
-        # Behind an @ it may be a part of a password that should have been escaped.
+        # After an @ it may be part of a password whose @ was not escaped.
         if unknown and "@" not in url.partition("?")[2]:
             raise DatabaseUrlInvalid(f"the database URL has a parameter that there is not: {unknown[1]}") from None
         raise DatabaseUrlInvalid(
@@ -50,8 +50,8 @@ def place(url: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Patience:
-    """How long to wait for the database, and the database for the next statement of a transaction, so that one whose
-    client is cut off lets go of its locks. ``statement_seconds`` 0: for statements and locks without end.
+    """How long this process waits for the database, and the database for the next statement of a transaction: a
+    transaction whose client is cut off must not keep its locks. ``statement_seconds`` 0: no limit.
     """
 
     connect_seconds: int = 10
@@ -59,19 +59,19 @@ class Patience:
     lock_seconds: float = 0.0
 
 
-#: For commands that people wait for: a list or a deletion may take as long as it needs.
+#: For commands of the command line: a list or a deletion may take as long as it needs.
 ENDLESS = Patience()
 
 
 def engine(url: str, *, application_name: str = "coordinator", patience: Patience = ENDLESS) -> Engine:
-    """An engine without a pool, because administration uses a connection once. libpq reads the whole ``url``."""
+    """An engine without a pool, as administration uses a connection once. libpq reads the whole ``url``."""
     check_url(url)
 
     def connect() -> psycopg.Connection[tuple[object, ...]]:
         seconds = patience.connect_seconds
         given = make_conninfo(url, application_name=application_name, connect_timeout=seconds, **KEEPALIVE)
         connection = psycopg.connect(given)
-        # Without end, too: a role or a database may have limits of its own.
+        # Set also where there is no limit: a role or a database may have limits of its own.
         limits = {"statement": f"{patience.statement_seconds:g}s", "lock": f"{patience.lock_seconds:g}s"}
         connection.execute(
             "select set_config('statement_timeout', %(statement)s, false), set_config('lock_timeout', %(lock)s, false),"
@@ -85,7 +85,7 @@ def engine(url: str, *, application_name: str = "coordinator", patience: Patienc
 
 
 def prepare() -> None:
-    """Do now what the first connection of a process would wait for: the driver and its dialect are loaded."""
+    """Load the driver and its dialect now; the first connection would wait for that."""
     create_engine("postgresql+psycopg://", poolclass=NullPool)
 
 

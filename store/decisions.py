@@ -1,9 +1,9 @@
-"""What became of a transaction that this instance does not hold (T11).
+"""The outcome of a transaction that this instance does not hold (T11).
 
-Asking decides: a transaction without an op gets one there and then, ``rollback`` for the reason ``asked``, and the
-first decision wins. A commit of it that is under way elsewhere has its place in the index of ops already; the question
-waits for that, on a connection of its own, so that nothing else waits with it. No question waits for long: one that
-gets no answer in time says so, and decides nothing for the one that asked.
+The question decides: a transaction without an op gets one at once, ``rollback`` for the reason ``asked``, and the first
+decision wins. A commit that another instance has under way is in the index of ops already; the question waits for it,
+on a connection of its own, so that nothing else waits. The wait is bounded: a question without an answer in time is
+told to ask again.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ from store.tables import SCHEMA
 
 log = structlog.get_logger(__name__)
 
-#: The reason of a rollback that was decided because its outcome was asked for.
+#: The reason of a rollback that a question has decided.
 ASKED = "asked"
-#: Questions that wait for their turn; more are not taken.
+#: Questions that may wait for their turn; further ones are refused.
 MOST_WAITING = 10_000
-#: A question that waits longer is told to ask again.
+#: A client whose question waits longer is told to ask again.
 LONGEST_WAIT_SECONDS = 10.0
-#: How often those that wait are looked at.
+#: Between checks for questions that have waited too long.
 _LOOK_SECONDS = 1.0
 
-#: A commit under way elsewhere is waited for in turns, so that those who ask for others get theirs.
+#: The wait for a commit of another instance is cut into pieces, so that other questions get their turns.
 _SETUP = "set synchronous_commit = on; set lock_timeout = '200ms'"
 
-#: Whether decisions of the time of a txn-id are kept. Retention says from when on before it drops any.
+#: Whether decisions as old as a txn-id are still kept. Retention writes that date before it drops any.
 _KEPT = f"""not exists (select from {SCHEMA}.retention where table_name = 'op' and kept_from >
     (to_timestamp(('x' || substr(replace($1::uuid::text, '-', ''), 1, 12))::bit(48)::bigint / 1000.0)
      at time zone 'utc')::date)"""
 
-#: txn-id, instance: decided now, unless it is decided
+#: parameters: txn-id, instance. Decides the transaction, unless it is decided
 _DECIDE = f"""insert into {SCHEMA}.op (id, decision, txn_id, reason, posted, instance_id)
     select $1::uuid, 'rollback', $1::uuid, '{ASKED}',
            coalesce((select posted from {SCHEMA}.txn where id = $1::uuid), 0), $2::int4
      where {_KEPT} on conflict do nothing"""
 
-#: txn-id. A decision can be seen before the disk or the standby has it; the commit of this statement comes behind it.
+#: parameter: txn-id. A decision can be seen before the disk or the standby has it; this statement commits after it.
 _READ = f"""with behind as materialized (select pg_logical_emit_message(true, 'coordinator', ''))
     select o.decision, coalesce(o.reason, '') from {SCHEMA}.op o, behind
      where o.id = $1::uuid and o.decision in ('commit', 'rollback') and {_KEPT}"""
@@ -59,7 +59,7 @@ class Decision(NamedTuple):
     reason: str
 
 
-#: Hears the decision; None: it is older than decisions are kept.
+#: Called with the decision; None: the transaction is older than decisions are kept.
 Found = Callable[[Decision | StoreError | None], None]
 
 
@@ -94,7 +94,7 @@ class Decisions:
         return len(self._waiting)
 
     def ask(self, txn_id: bytes, found: Found) -> None:
-        """``txn_id``: one of this store's own."""
+        """``txn_id``: one that this store has made."""
         if len(self._waiting) >= MOST_WAITING:
             found(StoreUnavailable("too many questions wait"))
             return
@@ -105,7 +105,7 @@ class Decisions:
         self._kick()
 
     def _look(self) -> None:
-        """Those that have waited too long are answered. What is under way for one of them may still decide."""
+        """Answer questions that have waited too long. One that is under way may still decide its transaction."""
         latest = time.monotonic() - LONGEST_WAIT_SECONDS
         late = [question for question in self._waiting if question.since < latest]
         for question in late:

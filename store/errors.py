@@ -1,4 +1,4 @@
-"""One boundary: what the driver reports becomes what it means here. No SQL text and no value ever passes it.
+"""The boundary to the driver: its errors become those of the store, without SQL text and values.
 
 ::
 
@@ -9,7 +9,7 @@
     ├── NotUndecided       no undecided transaction is known by that id
     ├── CannotCommit       a plain transaction can be committed by its client only
     ├── NotLeased          an entry to be retired is not, or no longer, leased to this instance
-    ├── Fenced             this instance was given up by others; it writes nothing any more
+    ├── Fenced             other instances have given this one up; it writes nothing any more
     ├── AddressGone        an address that was posted to is removed
     ├── GroupsChanged      a queue has groups beside the default one, of which the writer did not know
     ├── AppendOnly         an attempt to change a half or an op
@@ -33,7 +33,7 @@ from sqlalchemy.exc import DBAPIError
 
 
 class StoreError(Exception):
-    """Something is wrong in or with the store. ``sqlstate`` is PostgreSQL's five characters, where there are any."""
+    """Something is wrong in or with the store. ``sqlstate``: PostgreSQL's five characters, if it gave any."""
 
     def __init__(self, message: str, *, sqlstate: str | None = None) -> None:
         super().__init__(message)
@@ -85,7 +85,7 @@ class AddressExists(StoreError):
 
 
 class Contended(StoreError):
-    """Undone because of concurrent work; a repetition may succeed."""
+    """PostgreSQL has undone it because of concurrent work; a repetition may succeed."""
 
 
 class Conflict(StoreError):
@@ -105,14 +105,14 @@ class Elsewhere(StoreError):
 
 
 class StoreInTrouble(StoreUnavailable):
-    """The server is up and could not do this one thing: perhaps it can later, perhaps never. None of it was done."""
+    """The server is up and could not do this; none of it was done. Perhaps it can later, perhaps never."""
 
 
 class StoreFault(StoreError):
     """An unexpected error."""
 
 
-#: ``op_pkey``, and what a partition calls its own: ``op_20260131_pkey``.
+#: ``op_pkey``, and the name of the same key in a partition: ``op_20260131_pkey``.
 _OP_KEY = re.compile(r"op_(?:\w+_)?pkey")
 _ADDRESS_NAME_KEY = "address_name_key"
 
@@ -164,7 +164,7 @@ def from_sqlstate(sqlstate: str | None, constraint: str | None = None) -> StoreE
             return AlreadyDecided("the transaction is decided already", sqlstate=sqlstate)
         if constraint == _ADDRESS_NAME_KEY:
             return AddressExists("an address of that name is there already", sqlstate=sqlstate)
-    if sqlstate == "23514" and constraint is None:  # a check of ours has a name
+    if sqlstate == "23514" and constraint is None:  # a check of ours, not one of a column type
         return NoPartition(f"the store has no partition for the day of a row (SQLSTATE {sqlstate})", sqlstate=sqlstate)
     if sqlstate == "CO003" and constraint is not None:
         return Elsewhere(date.fromisoformat(constraint))
@@ -196,7 +196,7 @@ def _without_sqlstate(error: psycopg.Error) -> StoreError:
     return StoreFault(f"an error of the database's driver: {type(error).__name__}")
 
 
-#: What libpq says when it cannot connect, what it means here, and the SQLSTATE where the server has said it.
+#: Texts of libpq when it cannot connect, their meaning, and the SQLSTATE if the server has given one.
 _NOT_CONNECTED: tuple[tuple[str, str, str | None], ...] = (
     (r"could not translate host name|failed to resolve host", "there is no host of that name", None),
     (r"connection refused", "Connection refused", None),
@@ -226,7 +226,9 @@ _NOT_CONNECTED: tuple[tuple[str, str, str | None], ...] = (
 
 
 def not_connected(said: str) -> StoreUnavailable:
-    """What libpq's words mean: while it connects it gives no more. They may hold names, and are not repeated."""
+    """The error that a text of libpq stands for: there is no SQLSTATE while it connects. The text may hold names, and
+    is not repeated.
+    """
     for words, meaning, sqlstate in _NOT_CONNECTED:
         if re.search(words, said, re.IGNORECASE):
             return StoreUnavailable(f"{meaning} (SQLSTATE {sqlstate})" if sqlstate else meaning, sqlstate=sqlstate)

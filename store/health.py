@@ -1,4 +1,4 @@
-"""Whether the store is well: what ``coordinator check`` says."""
+"""The state of the store, as ``coordinator check`` reports it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from store.partitions import FEWEST_AHEAD, days_ahead
 from store.recovery import STALE_SECONDS
 from store.tables import consumer_group, entry, heartbeat, instance, txn
 
-#: A plain transaction that is undecided for longer than its limit and this was forgotten by its instance.
+#: A plain transaction that is undecided for longer than its limit and this has no instance that looks after it.
 _LATE = timedelta(minutes=1)
 
 
@@ -27,16 +27,16 @@ class Health:
     #: days after today that have their partitions; -1: not even today
     partitions_ahead: int
     instances_alive: int
-    #: silent, and not given up: nobody is there to do it
+    #: instances that are silent, and that no other instance has given up
     instances_silent: int
     undecided: int
-    #: seconds since the oldest undecided transaction was declared; none: there is none
+    #: seconds since the oldest undecided transaction was declared; None: there is none
     oldest_undecided_seconds: float | None
     #: undecided past their limit
     overdue: int
-    #: entries of groups that are not there: they are never delivered
+    #: entries whose group does not exist: they are never delivered
     orphans: int
-    #: percent of the disk that a server on this machine has left; none: it is elsewhere, or does not say
+    #: free space on the disk of a server on this machine, in percent; None: it runs elsewhere, or does not tell
     free_percent: int | None
 
 
@@ -58,7 +58,7 @@ def look(connection: Connection) -> Health:
                 func.count().filter(txn.c.timeout_at < func.now() - _LATE).label("overdue"),
             )
         ).one()
-        # By the key of each group: entries are many, groups are few.
+        # Steps through the groups by their key: entries are many, groups are few.
         orphans = connection.scalar(
             text(
                 f"""with recursive present(id) as (
@@ -87,7 +87,7 @@ def look(connection: Connection) -> Health:
 
 
 def wrong(found: Health, *, fewest_free: int) -> list[str]:
-    """What somebody has to do something about, a line each."""
+    """What needs an operator, a line each."""
     lines = []
     if found.partitions_ahead < FEWEST_AHEAD:
         lines.append(f"partitions reach {found.partitions_ahead} days ahead only; soon nothing can be posted")

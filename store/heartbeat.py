@@ -1,9 +1,10 @@
-"""The heartbeat of an instance, on a connection of its own: no other question delays it, and each has a time limit.
+"""The heartbeat of an instance, on a connection of its own: no other question delays it, and each beat has a time
+limit.
 
-A database connection may neither answer nor close: a firewall forgot it, or a proxy hangs. The heartbeat's own is
-dropped after :data:`LIMIT_SECONDS`. For the other connections time alone says nothing, as a commit may wait for a slow
-disk; so once a question is overdue, the heartbeat asks the server whether it is at work on it. It is not, twice in a
-row: the connection is dropped and made anew, and its owner finds out what became of the question.
+A database connection may neither answer nor close: a firewall forgot it, or a proxy hangs. The heartbeat's connection
+is dropped after :data:`LIMIT_SECONDS`. For the others time alone tells nothing, as a commit may wait for a slow disk.
+So when a question is overdue, the heartbeat asks the server whether it is at work on it. If it is not, twice in a row,
+the connection is dropped and made anew, and its owner finds out whether the question took effect.
 """
 
 from __future__ import annotations
@@ -24,16 +25,16 @@ from store.tables import SCHEMA
 log = structlog.get_logger(__name__)
 
 BEAT_SECONDS = 2.0
-#: a beat is one row by its key: an answer that takes longer does not come
+#: a beat writes one row by its key: an answer that takes longer will not come
 LIMIT_SECONDS = 3.0
-#: from when on the server is asked whether it is at work on another connection's question
+#: age of a question at which the heartbeat asks the server whether it is at work on it
 OVERDUE_SECONDS = 5.0
-#: without a beat for so long, others may give this instance up before the next one is there
+#: without a beat for so long, other instances may give this one up before the next beat
 RISK_SECONDS = STALE_SECONDS - LIMIT_SECONDS
 
 _TURN_SECONDS = 0.25
 
-#: instance: whether it is still taken for alive, and how many others are
+#: parameter: instance. Whether it still counts as alive, and how many others do
 _BEAT = f"""with beat as (
       insert into {SCHEMA}.heartbeat (instance_id)
       select id from {SCHEMA}.instance where id = $1::int4 and ended_at is null
@@ -41,13 +42,15 @@ _BEAT = f"""with beat as (
     select (select count(*) from beat),
            (select count(*) from {SCHEMA}.instance where ended_at is null and id <> $1::int4)"""
 
-#: server processes: those of them that work; one that waits for its client waits for octets that do not come
+#: parameter: server processes. Those at work; one that waits for its client is not, as the octets do not come
 _AT_WORK = """select pid from pg_stat_activity
      where pid = any($1::int4[]) and state = 'active' and wait_event_type is distinct from 'Client'"""
 
 
 class Heartbeat:
-    """``beaten(alive, peers)`` after each beat: whether this instance was not given up, and how many others live."""
+    """``beaten(alive, peers)`` is called after each beat: whether this instance still counts as alive, and how many
+    others live.
+    """
 
     def __init__(
         self,
@@ -67,7 +70,7 @@ class Heartbeat:
         self._asked_at = 0.0
         self._last = time.monotonic()
         self._warned = False
-        #: questions of the watched connections that the server was not at work on when it was asked last
+        #: questions of the watched connections on which the server was not at work at the last check
         self._idle_questions: set[tuple[Connection, int]] = set()
 
     def start(self) -> None:
@@ -84,11 +87,11 @@ class Heartbeat:
 
     @property
     def age(self) -> float:
-        """Seconds since the last beat that is known to be in the store was asked for."""
+        """Seconds since the start of the last beat that is known to be in the store."""
         return time.monotonic() - self._last
 
     def now(self) -> None:
-        """Beat at once; one that is under way already does not count."""
+        """Beat at once, also while a beat is under way."""
         self._due = 0.0
         self._beat()
 

@@ -3,8 +3,8 @@
 * Halves and entries: 63 bits: milliseconds since 2024-01-01 UTC (41), the instance's slot (10), a sequence (12).
   One instance's ids only grow; ranges of ids are ranges of time, so partitions by id are partitions by day.
 * Transactions and ops: a UUIDv7 (RFC 9562, section 5.7): 48 bits of Unix milliseconds, a counter, and random bits.
-  In place of these a txn-id has its instance and a check with the store's secret: a client can neither guess one (it is
-  all that it takes to ask for an outcome) nor invent one for the store to decide about.
+  In a txn-id the random bits are its instance and a check with the store's secret: a client can neither guess one
+  (which would let it ask for the outcome) nor invent one for the store to decide about.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ def id_at(moment: datetime) -> int:
 
 
 def moment_of(half_id: int) -> datetime:
-    """When ``half_id`` was made, to the millisecond, by the clock of the instance that made it."""
+    """When ``half_id`` was made: milliseconds by the clock of its instance."""
     return datetime.fromtimestamp(((half_id >> _TIME_SHIFT) + EPOCH_MS) / 1000, UTC)
 
 
 class HalfIds:
-    """The ids of one instance: ``next()`` is always above the one before, whatever the clock does."""
+    """The ids of one instance: each is above the one before, even if the clock is set back."""
 
     __slots__ = ("_last", "_slot")
 
     def __init__(self, slot: int, above: int = 0) -> None:
-        """``slot``: below :data:`SLOTS`, and no other living instance's (:func:`store.recovery.register`).
+        """``slot``: below :data:`SLOTS`; no other living instance has it (:func:`store.recovery.register`).
 
         ``above``: the highest id in the store at the start, so that a clock set back repeats none.
         """
@@ -54,18 +54,18 @@ class HalfIds:
 
     @property
     def last(self) -> int:
-        """The highest id given out, or the clock's floor where that is higher."""
+        """The highest id made so far, or the lowest for the clock's time if that is higher."""
         return self._last
 
     def advance(self) -> None:
-        """Move up to the clock; once a turn is enough."""
+        """Catch up with the clock; once a turn is enough."""
         floor = (int(time.time() * 1000) - EPOCH_MS) << _TIME_SHIFT | self._slot
         if floor > self._last:
             self._last = floor
 
     def next(self) -> int:
         value = self._last + 1
-        if not value & _SEQUENCE_MASK:  # this millisecond is full: take from the next, in our own slot
+        if not value & _SEQUENCE_MASK:  # this millisecond is used up: take ids of the next one, in the same slot
             value = ((self._last >> _TIME_SHIFT) + 1) << _TIME_SHIFT | self._slot
         self._last = value
         return value
@@ -120,7 +120,7 @@ class TxnIds:
         return plain + check.digest()
 
     def genuine(self, txn_id: bytes) -> bool:
-        """Whether this store gave it out."""
+        """Whether this store has made it."""
         check = self._keyed.copy()
         check.update(txn_id[:-_CHECK_OCTETS])
         return len(txn_id) == 16 and compare_digest(check.digest(), txn_id[-_CHECK_OCTETS:])

@@ -1,4 +1,4 @@
-"""Which instance holds an entry: by a lease of its own, or by the range that the holder of its group has read."""
+"""Which instance holds an entry: by the entry's own lease, or by the range that the holder of its group has read."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from sqlalchemy import select
 from store import priorities
 from store.tables import consumer_group, entry, group_read
 
-#: An entry that the holder of a group reads by the range, as it reads no other: of normal priority, and not for later.
+#: Entries that the holder of a group reads by range: of normal priority, and not for later.
 by_range = (entry.c.priority == priorities.DEFAULT) & entry.c.available_at.is_(None) & entry.c.failed.is_(None)
 
-#: The entry is in an instance's hands: in its window, or under way to a consumer.
+#: An instance holds the entry: in a window, or on its way to a consumer.
 held = (entry.c.lease != 0) | (
     by_range
     & select(consumer_group.c.id)

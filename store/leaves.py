@@ -1,8 +1,8 @@
 """Statements that name the partitions of the days they need, so that they cost the same however many days are kept.
 
-A statement over the whole of ``half`` locks and opens every partition each time it runs. Ids name their day: a
-statement says in which few days it looks, and ends with an error when it meets the half of another day; it is asked
-again then, of that day too (:mod:`store.asking`).
+A statement over the whole of ``half`` locks and opens every partition each time it runs. An id tells its day: so a
+statement names the few days in which it looks. When it meets the half of another day it ends with an error, and is
+asked again with that day, too (:mod:`store.asking`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from store.tables import SCHEMA
 #: The message of ``p.half_id``, whatever its day.
 OF_ANY_DAY = f"select message from {SCHEMA}.half where id = p.half_id"
 
-#: With more days than these a statement looks in all.
+#: A statement of more days than these looks in all partitions.
 MOST = 3
 
 

@@ -1,7 +1,7 @@
-"""One non-blocking connection to PostgreSQL in the reactor's epoll, with its own reconnecting.
+"""One non-blocking connection to PostgreSQL in the loop, which reconnects by itself.
 
-libpq through :mod:`psycopg.pq`: nothing here ever waits. One query is under way at a time; its owner hears either
-the results or that the connection was lost meanwhile, in which case nobody knows whether the query took effect.
+libpq through :mod:`psycopg.pq`: nothing here ever waits. One query is under way at a time. Its owner gets either the
+results, or the news that the connection was lost: then it is unknown whether the query took effect.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ log = structlog.get_logger(__name__)
 
 FIRST_RETRY_SECONDS = 0.05
 LONGEST_RETRY_SECONDS = 1.0
-# A connection that lived this long did not fail at once: the next may be tried without much delay.
+# A connection that lived this long did not fail at once: the next attempt need not wait.
 STEADY_SECONDS = 5.0
 CONNECT_SECONDS = 10.0
 #: How often the log says that the database is still away.
 SAY_AGAIN_SECONDS = 30.0
 
-#: By which either end of a connection finds that the other was cut off without a word; libpq's names.
+#: Parameters of libpq by which either end of a connection notices that the other is cut off.
 KEEPALIVE = {"keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 3, "tcp_user_timeout": 15000}
-#: What the server does for each of our connections: it ends the process of one whose other end is gone, also while that
-#: waits for a lock. Such a process may hold locks, and it takes one of the connections that the server has. A role or a
-#: database may have limits of its own for statements and locks: they do not count.
+#: The server ends its process when our end of the connection is gone, even while that process waits for a lock: it may
+#: hold locks, and takes one of the server's connections. Limits of the role or the database for statements and locks do
+#: not apply.
 _SETUP = (
     "set client_connection_check_interval = '5s'; "
     + "".join(f"set tcp_{name.removeprefix('tcp_')} = {value}; " for name, value in KEEPALIVE.items())
@@ -43,20 +43,20 @@ _SETUP = (
 
 _READ = select.EPOLLIN
 _BOTH = select.EPOLLIN | select.EPOLLOUT
-#: The function of PostgreSQL that gives this warning: neither its text, which is translated, nor its SQLSTATE tells it
-#: from others, such as those of transaction ids that run out.
+#: The function of PostgreSQL that gives this warning. Its text is translated, and other warnings, such as those of
+#: transaction ids that run out, have the same SQLSTATE.
 _WAIT_FOR_STANDBY = b"SyncRepWaitForLSN"
 _GOOD = (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK, pq.ExecStatus.SINGLE_TUPLE, pq.ExecStatus.EMPTY_QUERY)
 
 
 class Owner(Protocol):
-    """Who uses the connection."""
+    """What uses the connection."""
 
     def connected(self) -> None:
         """It is up, set up and idle."""
 
     def lost(self) -> None:
-        """It went away; a query under way has an unknown outcome. A new connection is being made."""
+        """It is lost: the outcome of a query under way is unknown. A new connection is being made."""
 
     def notified(self, channel: str, payload: str) -> None: ...
 
@@ -93,11 +93,11 @@ class Connection:
         self._fd = -1
         self._events = 0
         self._step: Callable[[int], None] = self._poll
-        #: failures in a row, and connections in all
+        #: failures in a row, and connections so far
         self._failures = 0
         self._number = 0
         self._up_since = 0.0
-        #: what the log said last of a failure, and when
+        #: the failure that was logged last, and when
         self._said = ""
         self._said_at = 0.0
         #: since when the server has had no connection left for this one; 0: it is up, or away for another reason
@@ -109,13 +109,13 @@ class Connection:
         self._unreplicated = False
         self._closed = False
         self._prepared: set[bytes] = set()
-        #: when the question under way was asked, or more of it was seen to go out; and how many were asked in all
+        #: when the question under way was asked, or was last seen to go out further; and how many were asked so far
         self._asked_at = 0.0
         self._asked = 0
-        #: of the question under way, octets in the kernel when they were looked at last
+        #: octets of the question under way that the kernel had at the last check
         self._unsent = 0
         self.up = False
-        #: the last connection ended as the server said that it closes, or serves nobody for now
+        #: the last connection ended because the server is closing, or takes no connections for now
         self.server_ended = False
 
     # -- making the connection
@@ -159,7 +159,7 @@ class Connection:
     def _event(self, events: int) -> None:
         try:
             self._step(events)
-        except Exception:  # noqa: BLE001 - a defect of ours; what the connection was about is in doubt
+        except Exception:  # noqa: BLE001 - a defect of ours; the outcome of the query is in doubt
             self._loop.contain(self._step)
             if self._pg is not None:
                 self._gone("an internal error")
@@ -181,7 +181,7 @@ class Connection:
         elif status == pq.PollingStatus.FAILED:
             self._not_made(pg)
         else:
-            # the old socket may be closed by now, and its number reused: always register anew
+            # the old socket may be closed, and its descriptor used by another: always register anew
             self._unwatch()
             self._watch(pg.socket, _READ if status == pq.PollingStatus.READING else select.EPOLLOUT)
 
@@ -206,7 +206,7 @@ class Connection:
         self._gone(str(error))
 
     def none_left(self, seconds: float) -> bool:
-        """The server has had no connection left for this one for so long."""
+        """Whether the server has had no connection left for this one for so many seconds."""
         return self._none_left_since > 0 and time.monotonic() - self._none_left_since >= seconds
 
     def _gone(self, why: str) -> None:
@@ -232,7 +232,7 @@ class Connection:
             self._owner.lost()
 
     def _say(self, why: str) -> None:
-        """When it begins, when the reason is another, and once in a while."""
+        """Log a failure when it is the first, when its reason changes, and once in a while."""
         now = time.monotonic()
         if why != self._said or now - self._said_at >= SAY_AGAIN_SECONDS:
             self._said, self._said_at = why, now
@@ -249,7 +249,7 @@ class Connection:
     # -- one query at a time
 
     def forget_statements(self) -> None:
-        """The server has thrown all prepared statements away."""
+        """The server has dropped all prepared statements."""
         self._prepared.clear()
 
     @property
@@ -257,8 +257,8 @@ class Connection:
         return self.up and self._answer is None
 
     def overdue(self, seconds: float) -> int:
-        """The number of the question that is not answered ``seconds`` after the last sign that its octets go out; 0:
-        there is none. One that takes long to transmit is not overdue meanwhile.
+        """The number of the question that has no answer ``seconds`` after its octets last went out further; 0: none. So
+        a question that takes long to transmit is not overdue.
         """
         if not self.up or self._answer is None or time.monotonic() - self._asked_at <= seconds:
             return 0
@@ -270,13 +270,13 @@ class Connection:
         return self._asked
 
     def _unsent_octets(self) -> int:
-        """Those that the kernel has and the server's side has not taken yet."""
+        """Octets that the kernel has, and the server's side has not acknowledged."""
         size: int
         (size,) = struct.unpack("i", fcntl.ioctl(self._fd, termios.TIOCOUTQ, bytes(4)))
         return size
 
     def drop(self, why: str) -> None:
-        """Give the connection up and make it anew; the outcome of a question under way is unknown."""
+        """Drop the connection and make it anew; the outcome of a question under way is unknown."""
         if self.up:
             self._gone(why)
 
@@ -375,11 +375,11 @@ class Connection:
         assert answer is not None
         unreplicated, self._unreplicated = self._unreplicated, False
         if unreplicated and self.up:
-            # Whether it was done is in doubt, as where the connection is lost.
+            # The outcome is in doubt, as if the connection were lost.
             self._gone("committed, but the wait for the standby was cancelled: perhaps not replicated")
             return
         if isinstance(failure, StoreUnavailable) and not isinstance(failure, StoreInTrouble):
-            # the server is shutting down, out of room, or in the wrong hands: no question's fault, so try again later
+            # The server is shutting down, full, or read-only: not the question's fault, so try again later.
             self.server_ended = True
             self._gone(str(failure))
             return

@@ -1,4 +1,4 @@
-"""What the store needs of its event loop: watching a descriptor, calling back later."""
+"""What the store needs of its event loop: watch a descriptor, call back later."""
 
 from __future__ import annotations
 
@@ -19,6 +19,6 @@ class Loop(Protocol):
     def call_later(self, seconds: float, callback: Callable[[], None]) -> None: ...
 
     def contain(self, what: object) -> None:
-        """To be called while an exception is handled that nothing foresaw. It arose in ``what``, a callback or a unit,
-        and costs the connection that this belongs to, where there is one; everything else goes on.
+        """Call it while an unexpected exception is handled, which arose in ``what``, a callback or a unit. It closes
+        the client's connection that ``what`` belongs to, if there is one; everything else goes on.
         """

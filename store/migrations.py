@@ -1,4 +1,4 @@
-"""The schema's version: what the database is at, what this version knows, and the way between (``alembic/``)."""
+"""The version of the schema: the database's, the one that this version needs, and the way between (``alembic/``)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from store.tables import SCHEMA
 if TYPE_CHECKING:
     from alembic.config import Config
 
-#: The revision that this version's tables are. Revisions are numbered: of two, the greater is the newer.
+#: The revision that this version needs. Revisions are numbered: the greater is the newer.
 HEAD = "0001"
 #: The oldest that there is.
 FIRST = "0001"
@@ -39,7 +39,7 @@ def upgrade(url: str, revision: str = HEAD) -> None:
 
 
 def downgrade(url: str, revision: str = "base") -> None:
-    """Take the schema back to ``revision``. ``base``: nothing is left of the store, and no message."""
+    """Take the schema back to ``revision``. ``base``: removes the store with all messages."""
     from alembic import command
 
     with connected(url, application_name="coordinator migrate") as connection:
@@ -51,7 +51,7 @@ def downgrade(url: str, revision: str = "base") -> None:
 
 
 def current(connection: Connection) -> str | None:
-    """The revision that the database is at; None: the store is not there."""
+    """The revision of the database; None: it holds no store."""
     if connection.scalar(text("select to_regclass(:name)"), {"name": f"{SCHEMA}.alembic_version"}) is None:
         return None
     revision = connection.scalar(text(f"select version_num from {SCHEMA}.alembic_version"))

@@ -1,4 +1,4 @@
-"""A server process whose reply was lost may still be at work: what it did counts only once it is gone."""
+"""A server process whose reply was lost may still be at work: its effect is known only once it has ended."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ _AFTER_ERROR_SECONDS = 1.0
 
 
 class OldBackend:
-    """Ends the process that served ``connection`` before, over the connection that was made anew."""
+    """Ends the server process of the lost ``connection``, over the new one."""
 
     def __init__(self, loop: Loop, connection: Connection) -> None:
         self._loop = loop
         self._connection = connection
-        # A new connection lost in its turn begins again; what an earlier attempt left behind says nothing then.
+        # A new connection that is lost, too, begins again: results of the earlier attempt do not count.
         self._attempt = 0
 
     def end(self, pid: int, ended: Callable[[], None]) -> None:
-        """To be called when the new connection is idle; ``ended()`` once no process ``pid`` of ours is left.
+        """Call it when the new connection is idle; ``ended()`` is called once no process ``pid`` of ours is left.
 
-        Until then the connection is not to be used for anything else. Lost meanwhile, it calls for ``end`` again.
+        Until then the connection may not be used for anything else. If it is lost meanwhile, call ``end`` again.
         """
         self._attempt += 1
         self._look(self._attempt, pid, ended)

@@ -1,4 +1,4 @@
-"""What became of a transaction (H15)."""
+"""The outcome of a transaction (H15)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from store.errors import boundary
 from store.ids import declared_at, id_at
 from store.tables import address, half, op, txn
 
-# How far an id's time may be from the database's: clocks of several machines.
+# How far the time of an id may be from the database's clock: machines differ.
 _SLACK = timedelta(minutes=1)
 
 
@@ -29,7 +29,7 @@ class Outcome:
     #: messages posted and deliveries retired; as last seen while undecided
     posted: int
     retired: int
-    #: the instance that decided, or that holds it; None: a person at the command line
+    #: the instance that decided, or that holds it; None: an operator decided at the command line
     instance_id: int | None
     #: names of the addresses that the committed messages went to, and that the retired deliveries came from
     posted_to: tuple[str, ...]
@@ -37,8 +37,8 @@ class Outcome:
 
 
 def outcome_of(connection: Connection, txn_id: UUID) -> Outcome | None:
-    """What became of ``txn_id``. None: never declared, or empty and so without an op, or undecided and too young to be
-    in the store, or its op was dropped by retention.
+    """The outcome of ``txn_id``. None: it was never declared, or has no work and so no op, or is undecided and too
+    young to be in the store, or retention has dropped its op.
     """
     with boundary():
         decided = connection.execute(
@@ -76,7 +76,7 @@ def outcome_of(connection: Connection, txn_id: UUID) -> Outcome | None:
 
 
 def _halves_posted(txn_id: UUID, decided_at: datetime) -> Select[tuple[int]]:
-    """Halves are found by their ids: those of the transaction's time. There is no index by transaction to keep up."""
+    """Halves are found by the ids of the transaction's time, which saves an index by transaction."""
     return select(half.c.address_id).where(
         half.c.id >= id_at(declared_at(txn_id.bytes) - _SLACK),
         half.c.id < id_at(decided_at + _SLACK),
@@ -89,7 +89,7 @@ def _halves(half_ids: list[int]) -> Select[tuple[int]]:
 
 
 def _names(connection: Connection, halves: Select[tuple[int]]) -> tuple[str, ...]:
-    """Names of the addresses; one that is gone, as a dynamic one, shows as its number."""
+    """Names of the addresses; an address whose name is not known any more is shown by its id."""
     used = halves.distinct().subquery()
     name = func.coalesce(address.c.name, func.concat("#", used.c.address_id))
     rows = connection.scalars(select(name).select_from(used.outerjoin(address, address.c.id == used.c.address_id)))

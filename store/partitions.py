@@ -1,9 +1,8 @@
 """Partitions of ``half`` and ``op``, one a day (UTC), made ahead.
 
-There is no default partition: one would be locked against everybody whenever a day is added, and no day could be
-detached beside its readers. So days are made long before they are needed; a batch that still finds none for one of its
-rows makes it and tries once more (:mod:`store.commit.group_commit`). The function ``coordinator.make_day`` does the
-making for both.
+There is no default partition: adding a day would lock out all its readers and writers, and no day could be detached
+while it is read. So days are made long before they are needed; a batch that still finds none for one of its rows makes
+it and tries once more (:mod:`store.commit.group_commit`). Both call the function ``coordinator.make_day``.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ from store.errors import Contended, boundary
 from store.tables import SCHEMA
 
 DAYS_AHEAD = 14
-#: Rows of the days before come still: of transactions that were declared then, and by clocks that are slow.
+#: Days before today that also need partitions: of transactions declared then, and for slow clocks.
 DAYS_BACK = 2
-#: With fewer days ahead than these somebody has to look.
+#: With fewer days ahead than these an operator has to look.
 FEWEST_AHEAD = 7
 
 #: The tables that are partitioned by day.
@@ -32,21 +31,21 @@ _NAME = re.compile(r"(half|op)_(\d{8})")
 
 @dataclass(frozen=True, kw_only=True)
 class Made:
-    """``created``: names of new partitions; ``ahead``: days after today, one after the other, that have theirs."""
+    """``created``: names of new partitions; ``ahead``: days in a row after today that have partitions."""
 
     created: tuple[str, ...]
     ahead: int
 
     @property
     def few(self) -> bool:
-        """Rows will soon have no place."""
+        """Whether rows will soon find no partition."""
         return self.ahead < FEWEST_AHEAD
 
 
 def make_ahead(connection: Connection, *, now: datetime | None = None, days: int = DAYS_AHEAD) -> Made:
-    """Make the partitions of today, the ``days`` days after it and a few before it, where they are missing; commits.
+    """Make the missing partitions of today, the ``days`` days after it and a few before it; commits.
 
-    Short locks only: nothing that writes or reads waits for it. What others lock meanwhile is left for the next time.
+    Short locks only: no reader or writer waits. A partition that others lock meanwhile is left for the next call.
     """
     today = (now or datetime.now(UTC)).astimezone(UTC).date()
     there = existing(connection)
@@ -62,10 +61,10 @@ def make_ahead(connection: Connection, *, now: datetime | None = None, days: int
 
 
 def make_days(connection: Connection, days: Sequence[date]) -> list[str]:
-    """Make the partitions of ``days`` where they are missing; commits. The names of the new ones: none for a day that
+    """Make the missing partitions of ``days``; commits. Returns the names of the new ones: none for a day that
     retention has dropped.
 
-    :raises Contended: when another makes or drops partitions for longer than a moment.
+    :raises Contended: another process makes or drops partitions for longer than a moment.
     """
     with boundary():
         made = connection.scalars(
@@ -95,7 +94,7 @@ def existing(connection: Connection) -> dict[str, set[date]]:
 
 
 def days_ahead(connection: Connection, *, now: datetime | None = None) -> int:
-    """How many days after today, one after the other, have their partitions; -1: not even today."""
+    """How many days in a row after today have partitions; -1: not even today."""
     today = (now or datetime.now(UTC)).astimezone(UTC).date()
     there = existing(connection)
     complete = set.intersection(*there.values())

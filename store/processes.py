@@ -1,4 +1,4 @@
-"""Telling processes apart on a Linux machine, also when the kernel has reused a process id."""
+"""Tells processes of a Linux machine apart, also when the kernel has reused a process id."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def gone(pid: int, start: int) -> bool:
     except PermissionError:
         # It exists and belongs to another user: a /proc mounted with hidepid=2 does not show it.
         return False
-    # It exists: hidden although ours, or a zombie.
+    # It exists: a zombie, or our own user's and yet hidden.
     return Path(f"/proc/{pid}/stat").exists()
 
 

@@ -18,7 +18,7 @@ CHUNK = 1000
 
 @dataclass(frozen=True, kw_only=True)
 class Purged:
-    """``purged``: entries deleted; ``held``: entries left, because an instance holds them or they have failed."""
+    """``purged``: entries deleted; ``held``: entries left, as an instance holds them or they have failed."""
 
     purged: int
     held: int
@@ -76,7 +76,7 @@ def _purge_group(connection: Connection, group_id: int, ids: UuidV7, chunk: int)
             )
         )
         connection.commit()
-        # The next chunk does not scan the dead rows below.
+        # The next chunk begins above the rows just deleted.
         above = max(row.id for row in gone)
         purged += len(gone)
     return purged

@@ -1,6 +1,6 @@
-"""Instances: one registers when it starts; others give it up when it is dead.
+"""Instances: each registers when it starts; the others give it up when it is dead.
 
-Everything here is plain, blocking SQL: a worker calls it before it listens, the watch (:mod:`store.watch`) later.
+All SQL here blocks: a worker calls it before it listens, and later the watch (:mod:`store.watch`) does.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from store.tables import (
 #: The reason of a rollback when the transaction's instance was lost.
 INSTANCE_LOST = "instance-lost"
 
-#: An instance whose heartbeat stands still for longer, while the database answers, is dead wherever it ran.
+#: An instance whose heartbeat stands still for longer, while the database answers, is dead, on whatever machine.
 STALE_SECONDS = 10.0
 
 _LOCK = 0x636F6F72_72656376  # "coorrecv"
@@ -59,7 +59,7 @@ _LARGEST_COUNT = 32767
 _TERMINATE_MS = 5000
 
 
-#: the instances that live, and what their heartbeats are
+#: the instances that live, and the values of their heartbeats
 LIVING = (
     select(instance, heartbeat.c.beaten_at)
     .outerjoin(heartbeat, heartbeat.c.instance_id == instance.c.id)
@@ -75,14 +75,14 @@ class Registration:
     #: of its ids (:class:`store.ids.HalfIds`)
     slot: int
     store_id: str
-    #: by which the store knows its own txn-ids
+    #: with which the store recognizes its own txn-ids
     secret: bytes
     highest_id: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class GivenUp:
-    """What was given back or undone."""
+    """What recovery has given back or undone."""
 
     #: instances found dead now
     instances: tuple[int, ...] = ()
@@ -101,7 +101,7 @@ def register(connection: Connection, version: str) -> Registration:
     :raises StoreUnavailable: also when all slots are taken.
     """
     with boundary():
-        # One at a time, for a moment: two would choose the same slot.
+        # One process at a time, for a moment: two would choose the same slot.
         connection.execute(select(func.pg_advisory_xact_lock(_SLOTS_LOCK)))
         taken = set(connection.scalars(select(instance.c.slot).where(instance.c.ended_at.is_(None))))
         slot = next((each for each in range(SLOTS) if each not in taken), None)
@@ -115,7 +115,7 @@ def register(connection: Connection, version: str) -> Registration:
         )
         connection.execute(insert(heartbeat).values(instance_id=instance_id))
         identity = connection.execute(select(store_identity)).one()
-        # By the primary key of each group: entries have no index by id alone.
+        # Group by group, by the primary key: entries have no index by id alone.
         latest = (
             select(func.max(entry.c.id).label("id")).where(entry.c.group_id == consumer_group.c.id).lateral("latest")
         )
@@ -132,20 +132,19 @@ def register(connection: Connection, version: str) -> Registration:
 
 
 def end(connection: Connection, instance_id: int) -> GivenUp:
-    """This instance stops: its row is ended, and what it has left is given up as if it were dead; commits."""
+    """This instance stops: mark its row as ended, and give up what it has left as if it were dead; commits."""
     with boundary():
         connection.execute(select(func.pg_advisory_xact_lock(_LOCK)))
         _end_instances(connection, (instance_id,))
-        # Its consumers are gone, and what they had came back: nothing that is left of its ranges was sent and not
-        # counted.
+        # Its consumers have given back what they had: no entry left in its ranges was sent without being counted.
         connection.execute(update(consumer_group).where(consumer_group.c.holder == instance_id).values(holder=0))
         return _clear(connection, (instance_id,))
 
 
 def recover(connection: Connection) -> GivenUp | None:
-    """Give up the instances of this machine whose process is gone, and what is left of those that ended; commits.
+    """Give up the instances of this machine whose process has ended, and what earlier ones left; commits.
 
-    None: nothing is done, as another does the same now.
+    None: nothing is done, as another process does the same now.
     """
     with boundary():
         if not connection.scalar(select(func.pg_try_advisory_xact_lock(_LOCK))):
@@ -155,14 +154,15 @@ def recover(connection: Connection) -> GivenUp | None:
 
 
 def give_up_dead(connection: Connection, still: Mapping[int, datetime | None]) -> GivenUp:
-    """Give up the instances of this machine whose process is gone, and those that ``still`` names; commits.
+    """Give up the instances of this machine whose process has ended, and those that ``still`` names; commits.
 
-    An error may come when only the addresses of the dead are left: they go with the next call, whatever it finds.
+    An error may come when only the addresses of dead instances are left: the next call removes them.
 
-    ``still``: instances that are dead as their heartbeat stands at this value. One that has another by now lives.
+    ``still``: instances that are dead if their heartbeats still have these values. With another value one lives.
     """
     with boundary():
-        # One at a time: what one gives back, an instance that the other does not see yet may take.
+        # One process at a time: entries that one gives back may be taken by an instance that the other does not see
+        # yet.
         connection.execute(select(func.pg_advisory_xact_lock(_LOCK)))
         dead = _end_dead(connection, still)
         if dead:
@@ -172,7 +172,7 @@ def give_up_dead(connection: Connection, still: Mapping[int, datetime | None]) -
 
 
 def _end_dead(connection: Connection, still: Mapping[int, datetime | None]) -> tuple[int, ...]:
-    """Mark them; the caller's transaction decides, and holds the lock under which one looks after the other."""
+    """Mark dead instances as ended. The transaction is the caller's, and holds the lock."""
     here = machine()
     living = connection.execute(LIVING).all()
     dead = tuple(
@@ -182,7 +182,7 @@ def _end_dead(connection: Connection, still: Mapping[int, datetime | None]) -> t
         or (row.host == here and gone(row.pid, row.process_start))
     )
     if dead:
-        # A statement of the dead may be under way still, and would take leases after they were given back.
+        # A statement of a dead instance may still be under way, and would take leases after they were given back.
         names = [f"coordinator {what} {number}" for number in dead for what in ("batch", "queries")]
         connection.execute(
             text(
@@ -196,8 +196,8 @@ def _end_dead(connection: Connection, still: Mapping[int, datetime | None]) -> t
 
 
 def _end_instances(connection: Connection, ids: tuple[int, ...]) -> None:
-    """From here on they write nothing: every batch makes sure, under a lock on this row that excludes ours, that its
-    instance has not ended. One whose commit is under way is waited for, and what it wrote is seen by what comes next.
+    """From now on these instances write nothing: every batch checks, under a lock on this row that excludes ours, that
+    its instance has not ended. This waits for a batch whose commit is under way, so that later steps see its rows.
     """
     ours = instance.c.id.in_(ids)
     connection.execute(select(instance.c.id).where(ours).order_by(instance.c.id).with_for_update()).all()
@@ -205,12 +205,12 @@ def _end_instances(connection: Connection, ids: tuple[int, ...]) -> None:
 
 
 def _clear(connection: Connection, dead: tuple[int, ...]) -> GivenUp:
-    """Everything in the name of an instance that does not live is given up; commits.
+    """Give up all that instances hold which do not live; commits.
 
-    Leases are found by reading ``entry`` from end to end, once: an index by lease would cost each message on the way
-    in and out, and this happens when an instance dies. That takes long where many messages wait, and what it has
-    locked by then no batch of a living instance asks for. The rows that batches lock as they post, those of dynamic
-    addresses, are deleted in SQL transactions of their own.
+    Leases are found by reading ``entry`` once from end to end: an index by lease would cost each message on its way in
+    and out, and instances die rarely. That takes long where many messages wait, but no batch of a living instance needs
+    the rows that are locked meanwhile. Rows that batches lock as they post, those of dynamic addresses, are deleted in
+    SQL transactions of their own.
     """
     live = select(instance.c.id).where(instance.c.ended_at.is_(None))
     transactions = connection.execute(
@@ -238,7 +238,7 @@ def _clear(connection: Connection, dead: tuple[int, ...]) -> GivenUp:
 
 
 def _return_entries(connection: Connection, live: Select[tuple[int]]) -> int:
-    """What the dead held for their consumers is free; how many entries."""
+    """Free the entries that dead instances held for their consumers. Returns how many."""
     held_whole = consumer_group.c.holder.not_in(live) & (consumer_group.c.holder != 0)
     read = (
         select(func.max(group_read.c.read_through))
@@ -253,7 +253,7 @@ def _return_entries(connection: Connection, live: Select[tuple[int]]) -> int:
             case((held_whole, func.coalesce(read, 0)), else_=0).label("read_through"),
         )
         .join(address, address.c.id == consumer_group.c.address_id)
-        # Not those that go themselves.
+        # Not of addresses and groups that are deleted anyway.
         .where(~_of_the_dead(consumer_group.c.instance_id, live), ~_of_the_dead(address.c.instance_id, live))
         .subquery()
     )
@@ -263,8 +263,8 @@ def _return_entries(connection: Connection, live: Select[tuple[int]]) -> int:
         & (entry.c.priority == priorities.DEFAULT)
         & entry.c.available_at.is_(None)
     )
-    # It may have been sent: one failed delivery more (D5). What is on its way to the dead letters was not. As nobody
-    # knows, this alone uses up no one's attempts: a backlog must survive any number of crashes.
+    # It may have been sent: one failed delivery more (D5). An entry on its way to the dead letters was not. As it is
+    # not known, this alone never reaches max_attempts: a backlog must survive any number of crashes.
     most = case((limits.c.origin == "dead-letter", _LARGEST_COUNT), else_=limits.c.max_attempts - 1)
     attempts = case(
         (
@@ -273,7 +273,7 @@ def _return_entries(connection: Connection, live: Select[tuple[int]]) -> int:
         ),
         else_=entry.c.attempts,
     )
-    # Entries of a group that is gone have no limits and stay as they are.
+    # Entries whose group is gone have no max_attempts, and stay as they are.
     returned = connection.execute(
         update(entry)
         .where(lost, entry.c.group_id == limits.c.id)
@@ -284,14 +284,16 @@ def _return_entries(connection: Connection, live: Select[tuple[int]]) -> int:
 
 
 def _of_the_dead(owner: ColumnElement[int | None], live: Select[tuple[int]]) -> ColumnElement[bool]:
-    # Of nobody is not of the dead: null is "not in" an empty list.
+    # Rows without an instance do not belong to a dead one: null is "not in" an empty list.
     return owner.is_not(None) & owner.not_in(live)
 
 
 def _delete_owned(connection: Connection, live: Select[tuple[int]]) -> tuple[int, int]:
-    """Dynamic addresses with all they have, and subscriptions that ended with their link; commits."""
+    """Remove dynamic addresses of dead instances with all entries, and subscriptions that end with their link;
+    commits.
+    """
     owned = select(address.c.id).where(_of_the_dead(address.c.instance_id, live))
-    # Batches of others that post there now are waited for, in the order in which they lock.
+    # Waits for batches of other instances that post there now, in the order in which they lock.
     connection.execute(owned.order_by(address.c.id).with_for_update())
     groups = _of_the_dead(consumer_group.c.instance_id, live) | consumer_group.c.address_id.in_(owned)
     gone = connection.scalars(delete(consumer_group).where(groups).returning(consumer_group.c.id)).all()
@@ -299,7 +301,7 @@ def _delete_owned(connection: Connection, live: Select[tuple[int]]) -> tuple[int
     for name in names:
         connection.execute(select(func.pg_notify(channels.ADDRESS, name)))
     connection.commit()
-    # Only now all there is for them can be seen. Should it not come to this, the maintenance of the store sweeps them.
+    # Only now all their entries can be seen. If this process ends before, the maintenance sweeps them.
     ids = UuidV7()
     for group in sorted(gone):
         removal.drop(connection, group, ids)

@@ -1,8 +1,8 @@
-"""Removing an address, and what removed addresses and groups leave behind.
+"""Removes an address, and what removed addresses and groups leave behind.
 
-A group goes first, then its entries, piece by piece: each batch that makes an entry for it locks the row of the group,
-or of its address, so that what begins after the removal sees all there will ever be. What a crash leaves in between,
-:func:`sweep` finds. What is dropped has an op ``purge``; names stay known for as long as something may refer to them.
+A group is deleted first, then its entries, piece by piece. Each batch that makes an entry for the group locks the row
+of the group, or of its address, so after the deletion no entry can be added. :func:`sweep` finds what a crash leaves in
+between. Dropped entries have an op ``purge``; names stay known as long as something may refer to them.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from store.tables import (
 #: Entries of one SQL transaction: short locks, and an op of bounded size.
 CHUNK = 1000
 
-#: Addresses that are removed at one time, as nobody uses them.
+#: Unused addresses that are removed at one time.
 MOST_UNUSED = 10_000
 
-#: That a name stays known at least, whatever refers to it.
+#: How long a name stays known at least.
 NAMES_KEPT = timedelta(days=1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Removal:
-    """``removed``: the address is gone, with ``dropped`` entries. Else ``groups`` are what stands against it: named
-    groups that last, and ``waiting``: it has messages that are not consumed.
+    """``removed``: the address is deleted, with ``dropped`` entries. Otherwise the reasons against it: ``groups``,
+    named groups that last, and ``waiting``, messages that are not consumed.
     """
 
     removed: bool
@@ -55,11 +55,11 @@ class Removal:
 def remove(
     connection: Connection, name: str, *, force: bool, unused: timedelta | None = None, chunk: int = CHUNK
 ) -> Removal | None:
-    """Remove an address; commits. Only with ``force`` where it has messages, or groups that last, and with ``unused``
-    only where no use of it was noted for so long. None: there is none.
+    """Remove an address; commits. One with messages, or groups that last, is removed only with ``force``; with
+    ``unused`` only one of which no use was noted for so long. None: there is no such address.
 
-    Waits for the batches that post to it now; those that come later are refused, and its links end. Its halves stay
-    until retention drops them; its dead letters have an address of their own.
+    Waits for batches that post to it now; later ones are refused, and its links end. Its halves stay until retention
+    drops them; its dead letters have an address of their own.
     """
     with boundary():
         address_id = connection.scalar(select(address.c.id).where(address.c.name == name).with_for_update())
@@ -90,11 +90,11 @@ def remove(
 
 def remove_unused(connection: Connection, unused: timedelta, *, most: int = MOST_UNUSED) -> int:
     """Remove addresses that were made on use, that no instance has used for so long, and that have neither messages nor
-    groups that last; commits each. How many. Such an address is made anew when it is used again.
+    groups that last; commits each. Returns how many. Such an address is made anew when it is used again.
 
-    An instance notes a use before it relies on it (:func:`store.questions.addresses.find`), so none is removed that a
-    link has just been attached to. Messages of an address may be kept for longer than ``unused``: so long its name
-    stays.
+    An instance notes a use before it relies on the address (:func:`store.questions.addresses.find`), so an address to
+    which a link has just been attached is not removed. If its messages are kept for longer than ``unused``, its name
+    stays as long.
     """
     limit = func.now() - func.greatest(unused, func.make_interval(0, 0, 0, 0, address.c.retention_hours))
     with boundary():
@@ -119,9 +119,10 @@ def remove_unused(connection: Connection, unused: timedelta, *, most: int = MOST
 
 
 def sweep(connection: Connection, *, chunk: int = CHUNK) -> int:
-    """Drop entries whose group is gone, and forget names that nothing refers to; commits each piece. How many entries.
+    """Drop entries whose group is gone, and forget names that nothing refers to; commits each piece. Returns how many
+    entries.
 
-    Steps through the groups that have entries, by index: what it costs follows their number, not that of the entries.
+    Steps through the groups that have entries, by index: it costs as much as they are many, not the entries.
     """
     with boundary():
         ids = UuidV7()
@@ -157,7 +158,7 @@ def orphaned_groups(connection: Connection) -> list[int]:
 
 
 def drop(connection: Connection, group_id: int, ids: UuidV7, chunk: int = CHUNK) -> int:
-    """Drop the entries of a group that is gone, with an op ``purge`` for each piece, which is committed; how many."""
+    """Drop the entries of a group that is gone, with an op ``purge`` for each piece; commits each. Returns how many."""
     dropped = 0
     while True:
         picked = (

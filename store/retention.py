@@ -1,14 +1,14 @@
-"""Retention: messages and decisions go a day at a time, when they have been kept long enough (H16).
+"""Retention: messages and decisions are dropped a day at a time, when they have been kept long enough (H16).
 
-**Decision.** A day is emptied by TRUNCATE of its partition, and the empty partition is dropped afterwards. To truncate
-locks that partition alone, so it waits for readers of that very day and for nobody else. To detach a partition waits,
-even ``concurrently``, for everybody who reads the table, and so may be put off for as long as a dump or a
-reconciliation takes; the disk has its room back by then. What of a day must stay (undelivered, undecided, consumed not
-long ago, or of an address that keeps its messages longer) is written anew into the emptied partition in the same SQL
-transaction. It is looked for before the lock is taken; the lock lasts for these few rows, and where they are many the
-day is kept whole until they are few.
+**Decision.** A day is emptied by TRUNCATE of its partition, and the empty partition is dropped afterwards. TRUNCATE
+locks that partition alone, so it waits only for readers of that very day. To detach a partition waits, even
+``concurrently``, for all readers of the table, for as long as a dump or a reconciliation takes; by then the disk has
+its room back. Rows of the day that must stay (undelivered, undecided, consumed not long ago, or of an address that
+keeps its messages longer) are written anew into the emptied partition in the same SQL transaction. They are looked for
+before the lock is taken, so the lock lasts for these few rows only; a day with many of them is kept whole until they
+are few.
 
-A half never becomes undelivered again, and halves are never changed: what was found before the lock holds under it.
+A half never becomes undelivered again, and halves never change: what was found before the lock is still true under it.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from store.tables import (
     txn,
 )
 
-#: A day of which more must stay is kept whole.
+#: A day is kept whole if more rows than these must stay.
 MOST_CARRIED_ROWS = 10_000
 MOST_CARRIED_BYTES = 16 << 20
 
-#: What was carried is looked at again after this long; the days that have just become old enough, at once.
+#: How long until rows that stayed are checked again; days that have just become old enough are checked at once.
 AGAIN = timedelta(hours=6)
 
 #: from the declare of a transaction to its decision
@@ -51,7 +51,7 @@ _NEVER = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """How long things are kept: messages after they were consumed, where their address says nothing else; decisions."""
+    """How long messages are kept after they were consumed, unless their address says otherwise; and decisions."""
 
     messages: timedelta
     decisions: timedelta
@@ -61,31 +61,31 @@ class Policy:
 class Dropped:
     """What :func:`drop_old` did, as names of partitions."""
 
-    #: emptied, but for what must stay
+    #: emptied, except for rows that must stay
     emptied: tuple[str, ...] = ()
     #: halves that stay in them
     carried: int = 0
     #: dropped altogether
     removed: tuple[str, ...] = ()
-    #: somebody reads that very day, or all: tried again later
+    #: the day, or all of the table, is being read: tried again later
     waiting: tuple[str, ...] = ()
-    #: too much of them must stay
+    #: too many of their rows must stay
     whole: tuple[str, ...] = ()
     #: rows of instances that ended long ago
     instances: int = 0
 
 
 def decisions_kept_since(connection: Connection) -> datetime | None:
-    """The beginning of the days whose decisions are all there; None: nothing was ever dropped.
+    """The first day whose decisions are all there; None: nothing was ever dropped.
 
-    Of a transaction declared before it the store cannot say what became of it.
+    The store does not know the outcome of transactions declared before it.
     """
     return _kept_since(connection, "op")
 
 
 def messages_kept_since(connection: Connection) -> datetime | None:
-    """The beginning of the days whose halves are all there; None: nothing was ever dropped. Of the days before only
-    those are there that could not go.
+    """The first day whose halves are all there; None: nothing was ever dropped. Of earlier days only halves are there
+    that had to stay.
     """
     return _kept_since(connection, "half")
 
@@ -122,7 +122,7 @@ def drop_old(connection: Connection, policy: Policy) -> Dropped:
 
 @contextmanager
 def _alone(connection: Connection) -> Iterator[bool]:
-    """Several services share the store; one of them does it at a time."""
+    """One process at a time: several services may share the store."""
     key = {"key": PARTITIONS_LOCK + 1}
     mine = bool(connection.scalar(text("select pg_try_advisory_lock(:key)"), key))
     connection.commit()
@@ -153,7 +153,7 @@ class _Work:
         kept = self._address_hours()
         shortest = min([self._policy.messages, *kept.values()])
         end = self._day_before(shortest)
-        # What waits for the answer of its producer is nowhere but here.
+        # Messages that wait for the answer of their producer have no entry yet.
         oldest = connection.scalar(select(func.min(txn.c.declared_at)).where(txn.c.producer_group.is_not(None)))
         connection.rollback()
         if oldest is not None:
@@ -178,7 +178,7 @@ class _Work:
         return (before - age).astimezone(UTC).date() == self._day_before(age)
 
     def _day_before(self, age: timedelta) -> date:
-        """The day that ended less than ``age`` ago; those before it are old enough."""
+        """The first day that is not old enough: it ended less than ``age`` ago."""
         return (self._now - age).astimezone(UTC).date()
 
     def _address_hours(self) -> dict[int, timedelta]:
@@ -188,7 +188,9 @@ class _Work:
         return {row.id: timedelta(hours=row.retention_hours) for row in rows}
 
     def _find_kept(self, end: datetime, kept: dict[int, timedelta]) -> None:
-        """The halves before ``end`` that are undelivered, or were consumed not long ago: in a table ``staying``."""
+        """Collect the halves before ``end`` that are undelivered, or were consumed not long ago, in a table
+        ``staying``.
+        """
         longest = max([self._policy.messages, *kept.values()])
         connection = self._connection
         connection.execute(text("drop table if exists pg_temp.staying"))
@@ -204,8 +206,8 @@ class _Work:
                      where o.id >= :since and u.half_id < :end
                        and o.decided_at > now() - coalesce(make_interval(hours => a.retention_hours), :messages)"""
             ),
-            # A transaction is declared, and has its id, before it is decided: a day without work, a day until it times
-            # out, and as long as the store is away
+            # A transaction gets its id when it is declared, and may be decided much later: it may have a day without
+            # work, a day until its time is over, and wait while the store is away.
             {
                 "end": id_at(end),
                 "since": op_id_at(self._now - longest - _LONGEST_UNDECIDED),
@@ -249,7 +251,9 @@ class _Work:
     # -- ops
 
     def ops(self) -> None:
-        """A decision is kept as long as the halves of its day at least, and as any transaction of it is undecided."""
+        """A decision is kept at least as long as the halves of its day, and as a transaction of the day is
+        undecided.
+        """
         connection = self._connection
         messages = connection.scalar(select(retention.c.kept_from).where(retention.c.table_name == "half"))
         oldest = connection.scalar(select(func.min(txn.c.declared_at)))
@@ -271,7 +275,7 @@ class _Work:
     # -- both
 
     def _mark(self, table: str, day: date) -> None:
-        """Before anything goes: who looks for it meanwhile knows why it is not there."""
+        """Write the date before anything is dropped: readers then know why rows are missing."""
         statement = postgresql.insert(retention).values(
             table_name=table, kept_from=day + timedelta(days=1), looked_at=_NEVER
         )
@@ -284,7 +288,7 @@ class _Work:
     def _empty(
         self, name: str, *, before: str = "", after: str = "", parameters: dict[str, list[int]] | None = None
     ) -> bool:
-        """Truncate it, in one SQL transaction with what is done ``before`` the lock and ``after``."""
+        """Truncate the partition, in one SQL transaction with ``before``, which runs before the lock, and ``after``."""
         connection = self._connection
         try:
             with boundary():
@@ -304,7 +308,7 @@ class _Work:
 
 
 def _remove_empty(connection: Connection, now: datetime) -> tuple[list[str], list[str]]:
-    """Drop the partitions of dropped days that have no row; (dropped, left for later)."""
+    """Drop the empty partitions of dropped days. Returns those dropped and those left for later."""
     removed: list[str] = []
     waiting: list[str] = []
     for table in PARTITIONED:
@@ -333,12 +337,12 @@ def _remove_empty(connection: Connection, now: datetime) -> tuple[list[str], lis
                 removed.append(name)
             except Contended:
                 waiting.append(name)
-                break  # one at a time can be on its way out
+                break  # PostgreSQL detaches one partition at a time
     return removed, waiting
 
 
 def _remove(connection: Connection, table: str, name: str, pending: bool | None) -> None:
-    """``pending``: whether it was detached half way; None: it is no partition any more."""
+    """``pending``: whether its detaching was interrupted; None: it is no partition any more."""
     how = "" if pending is None else "finalize" if pending else "concurrently"
     connection.execution_options(isolation_level="AUTOCOMMIT")
     try:
@@ -353,8 +357,8 @@ def _remove(connection: Connection, table: str, name: str, pending: bool | None)
 
 
 def _forget_marks(connection: Connection) -> None:
-    """How far groups were read: of the holder the highest counts, of others none. Batches without another trace: of a
-    living instance the last.
+    """Remove rows that do not count: how far groups were read, except the highest of the holder; and marks of batches,
+    except the last of each living instance.
     """
     connection.execute(
         text(
@@ -378,7 +382,7 @@ def _forget_marks(connection: Connection) -> None:
 
 
 def _forget_instances(connection: Connection, policy: Policy) -> int:
-    """Rows of instances that ended before any decision that is kept; what they held was given up long ago."""
+    """Remove rows of instances that ended before the oldest decision that is kept."""
     gone = connection.execute(instance.delete().where(instance.c.ended_at < func.now() - policy.decisions))
     connection.commit()
     return int(gone.rowcount)

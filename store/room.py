@@ -1,4 +1,4 @@
-"""Whether a given server has what a service needs of it."""
+"""Whether a PostgreSQL server has what a service needs."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from sqlalchemy import Connection, text
 from store.embedded.programs import OLDEST_MAJOR
 from store.errors import StoreUnavailable, boundary
 
-#: Of a worker: the batch, the queries, the heartbeat, the decisions.
+#: Connections of a worker: batch, queries, heartbeat, decisions.
 PER_WORKER = 4
-#: The watch, the maintenance, and a command.
+#: Connections for the watch, the maintenance, and a command.
 BESIDE = 3
 
 

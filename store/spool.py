@@ -1,7 +1,7 @@
 """The octets of a large message between its first frame and the store: in an unnamed temporary file, not in memory.
 
-The file has no name, so that nothing is left of it however the process ends. It is made in the folder that ``TMPDIR``
-names, else in ``/var/tmp``, which unlike ``/tmp`` is on a disk on all systems.
+The file has no name, so nothing is left of it however the process ends. It is made in the folder that ``TMPDIR`` names,
+else in ``/var/tmp``, which unlike ``/tmp`` is on a disk on all systems.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from mmap import ACCESS_READ, MADV_DONTNEED, mmap
 
-#: A message: in memory, or in a file (its octets are read as they are looked at, and not kept).
+#: A message: in memory, or in a file whose octets are read when they are used, and not kept.
 Octets = bytes | mmap
 
 #: Larger messages are written to the store, and read from it, piece by piece.
 LARGE = PIECE = 1 << 20
-#: when nothing was added for so long to a message that is not complete, it gives way to others
+#: a message that is not complete gives way to others when nothing was added to it for so long
 SILENT_SECONDS = 5.0
-#: Of a large message, what comes with its entry.
+#: Octets of a large message that are loaded with its entry.
 HEAD = 1 << 16
 
 
 def pieces(message: Octets) -> Iterator[bytes]:
-    """Of :data:`PIECE` octets; only one is in memory."""
+    """Pieces of :data:`PIECE` octets, one at a time in memory."""
     for at in range(0, len(message), PIECE):
         yield message[at : at + PIECE]
         if isinstance(message, mmap):
@@ -35,11 +35,11 @@ def pieces(message: Octets) -> Iterator[bytes]:
 
 
 class Room:
-    """Octets of all files of this process: at most ``most``. ``make_room``: called with what is asked for and not
-    there, it may have files of complete messages let go.
+    """Octets of all files of this process: at most ``most``. ``make_room`` is called with the octets that are missing;
+    it may have files of complete messages closed.
 
     Files of messages that are not complete give way to others: first those to which nothing was added for a while,
-    and, when complete ones have let go of what they may, those of the owner who has the most in them.
+    then, after ``make_room``, those of the owner with the most octets in such files.
     """
 
     __slots__ = ("_begun", "_make_room", "_most", "_used")
@@ -52,7 +52,7 @@ class Room:
         self._begun: dict[Spool, None] = {}
 
     def take(self, octets: int, spool: Spool) -> None:
-        """For a file of a message that is not complete. OSError where there is no room."""
+        """Take room for a file of a message that is not complete. OSError if there is none."""
         if self.short_of(octets):
             self._end_silent(octets)
         if self.short_of(octets):
@@ -65,7 +65,7 @@ class Room:
         self._begun.setdefault(spool)
 
     def forget(self, spool: Spool) -> None:
-        """Its message is complete, or given up."""
+        """The message of the file is complete, or given up."""
         self._begun.pop(spool, None)
 
     def _end_silent(self, octets: int) -> None:
@@ -98,24 +98,26 @@ class Room:
 
 
 class NoRoom(OSError):
-    """The files have as much as they may."""
+    """All files together have as much as they may."""
 
 
 class Spool:
-    """A file that is written once, then read. OSError where there is no room for it.
+    """A file that is written once, then read. OSError if there is no room for it.
 
-    It takes room as if it had :data:`PIECE` octets at least: a small file is a descriptor, too.
+    It counts as :data:`PIECE` octets at least: a small file takes a descriptor, too.
     """
 
     __slots__ = ("_file", "_room", "_size", "added", "gives_way", "owner", "taken")
 
     def __init__(self, first: bytes | bytearray, room: Room, owner: object, gives_way: Callable[[], None]) -> None:
-        """``owner``: who writes it. ``gives_way``: called when others need its room; it closes the file."""
+        """``owner``: the connection whose message it is. ``gives_way``: called when other messages need its room; it
+        closes the file.
+        """
         self.owner = owner
         self.gives_way = gives_way
-        #: by the monotonic clock
+        #: when octets were last added, by the monotonic clock
         self.added = time.monotonic()
-        #: octets of the room
+        #: octets that it counts as
         self.taken = 0
         room.take(PIECE, self)
         self._room = room
@@ -151,7 +153,7 @@ class Spool:
             rest = rest[self._file.write(rest) :]
 
     def finish(self) -> Octets:
-        """All that was written; a large one stays in the file, which lives as long as what is returned."""
+        """The message. A large one stays in the file, which lives as long as the returned object."""
         try:
             if self._size > LARGE:
                 message = mmap(self._file.fileno(), self._size, access=ACCESS_READ)

@@ -37,7 +37,7 @@ from store.ids import EPOCH_MS
 
 SCHEMA = "coordinator"
 
-#: Several make or drop partitions at once: one after the other.
+#: Processes that make or drop partitions do so one after the other.
 PARTITIONS_LOCK = 0x636F6F72_70617274  # "coorpart"
 
 metadata = MetaData(
@@ -74,7 +74,7 @@ store_identity = Table(
     Column("singleton", Boolean, primary_key=True, server_default=text("true")),
     # Eight hexadecimal digits: the first part of every delivery tag, and the property "store-id" of our open frame.
     Column("id", Text, nullable=False, server_default=text("substr(md5(gen_random_uuid()::text), 1, 8)")),
-    # The key of the check in every txn-id; by it the store knows which are its own.
+    # The key of the check in every txn-id, by which the store recognizes its own.
     Column(
         "secret",
         LargeBinary,
@@ -93,14 +93,14 @@ address = Table(
     # queue: consumers share the default group. topic: every subscription is a group of its own.
     Column("routing", Text, nullable=False, server_default="queue"),
     Column("kind", Text, nullable=False, server_default="normal"),
-    # What becomes of a message whose ttl runs out: it is dropped with an op, or it goes to the dead letters.
+    # A message whose ttl runs out is dropped with an op, or moved to the dead letters.
     Column("on_expiry", Text, nullable=False, server_default="drop"),
     Column("max_attempts", SmallInteger, nullable=False, server_default="16"),
     # How long its messages are kept after they were consumed; null: as the settings say.
     Column("retention_hours", Integer),
     # What made it: administration, the first use by a client, or a dynamic terminus.
     Column("origin", Text, nullable=False, server_default="administration"),
-    # The instance that owns a dynamic address; it goes with it.
+    # The instance that owns a dynamic address, which is removed with the instance.
     Column("instance_id", Integer),
     Column("created_at", DateTime(timezone=True), nullable=False, server_default=_now),
     CheckConstraint("length(name) between 1 and 1024", name="name"),
@@ -116,7 +116,7 @@ address = Table(
 address_use = Table(
     "address_use",
     metadata,
-    # When an instance said last that it uses an address that was made on use; none: since it was made, not.
+    # When an instance last noted a use of an address that was made on use; no row: never since it was made.
     Column("address_id", Integer, ForeignKey(address.c.id, ondelete="CASCADE"), primary_key=True),
     Column("used_at", DateTime(timezone=True), nullable=False, server_default=_now),
 )
@@ -140,7 +140,7 @@ consumer_group = Table(
 removed_address = Table(
     "removed_address",
     metadata,
-    # The id of an address that is gone, and its name: halves and ops still refer to it. Written by a trigger.
+    # Id and name of a removed address, to which halves and ops still refer. Written by a trigger.
     Column("id", Integer, primary_key=True, autoincrement=False),
     Column("name", Text, nullable=False),
     Column("origin", Text, nullable=False),
@@ -150,11 +150,11 @@ removed_address = Table(
 removed_group = Table(
     "removed_group",
     metadata,
-    # The same of a consumer group.
+    # The same for consumer groups.
     Column("id", Integer, primary_key=True, autoincrement=False),
     Column("address_id", Integer, nullable=False),
     Column("name", Text, nullable=False),
-    # A subscription that did not end with its link: somebody may know its name.
+    # A subscription that did not end with its link: clients may know its name.
     Column("lasting", Boolean, nullable=False),
     Column("removed_at", DateTime(timezone=True), nullable=False, server_default=_now),
 )
@@ -162,8 +162,8 @@ removed_group = Table(
 group_read = Table(
     "group_read",
     metadata,
-    # How far a holder has read a group: the highest counts, others are removed now and then. Those of an instance that
-    # is not the holder mean nothing.
+    # How far a holder has read a group: the highest counts, lower ones are removed now and then. Rows of an instance
+    # that is not the holder do not count.
     Column("group_id", Integer, primary_key=True, autoincrement=False),
     Column("instance_id", Integer, primary_key=True, autoincrement=False),
     Column("read_through", BigInteger, primary_key=True, autoincrement=False),
@@ -189,7 +189,7 @@ op = Table(
     # commit and rollback: the txn-id, so that the primary key is "one decision a transaction". Others: a UUIDv7.
     Column("id", Uuid, primary_key=True),
     Column("decision", Text, nullable=False),
-    # The transaction in which a delivery was decided otherwise than accepted; for commit and rollback the id again.
+    # The transaction in which a delivery got another outcome than accepted; for commit and rollback the id again.
     Column("txn_id", Uuid),
     Column("reason", Text),
     # Halves the transaction posted (0 where it only retired); null on the ops of deliveries.
@@ -197,7 +197,7 @@ op = Table(
     # Deliveries the op covers, pairwise: the half and the consumer group. On commit: those accepted in it.
     Column("half_ids", ARRAY(BigInteger)),
     Column("group_ids", ARRAY(Integer)),
-    # The instance that decided; null: a person at the command line.
+    # The instance that decided; null: an operator at the command line.
     Column("instance_id", Integer),
     Column("decided_at", DateTime(timezone=True), nullable=False, server_default=_now),
     _written(),
@@ -229,7 +229,7 @@ entry = Table(
     Column("acquired", Boolean, nullable=False, server_default=text("false")),
     # On an address of kind fifo: the message group, as a number. Entries of a group go out one consumer at a time.
     Column("message_group", BigInteger),
-    # Not null: nobody gets it yet. When its time comes it takes a new id, and with it its place, and this is null.
+    # Not null: not delivered before that time. Then it gets a new id, and with it its place, and this becomes null.
     Column("available_at", DateTime(timezone=True)),
     Column("expires_at", DateTime(timezone=True)),
     # Not null: never delivered again; on its way to the dead letters, for this reason.
@@ -268,7 +268,7 @@ Index("entry_failed_idx", entry.c.group_id, postgresql_where=entry.c.failed.is_n
 message_group = Table(
     "message_group",
     metadata,
-    # A message group of a fifo address that an instance has claimed: no other takes an entry of it.
+    # A message group of a fifo address that an instance has claimed: no other instance takes entries of it.
     Column("group_id", Integer, primary_key=True, autoincrement=False),
     Column("key", BigInteger, primary_key=True, autoincrement=False),
     Column("instance_id", Integer, nullable=False),
@@ -298,22 +298,22 @@ instance = Table(
     "instance",
     metadata,
     Column("id", Integer, Identity(always=True), primary_key=True),
-    # Of its ids: no two that live have the same.
+    # Part of its ids: no two living instances have the same.
     Column("slot", SmallInteger, nullable=False),
-    # host name and boot id; with pid and start tells on the same machine whether the process still lives.
+    # Host name and boot id: with pid and start they tell, on the same machine, whether the process still lives.
     Column("host", Text, nullable=False),
     Column("pid", Integer, nullable=False),
     Column("process_start", BigInteger, nullable=False),
     Column("version", Text, nullable=False),
     Column("started_at", DateTime(timezone=True), nullable=False, server_default=_now),
-    # Set when it stopped, or when another found it dead: its leases and plain transactions are given up.
+    # Set when it stopped, or when another instance found it dead and gave up its leases and plain transactions.
     Column("ended_at", DateTime(timezone=True)),
 )
 
 heartbeat = Table(
     "heartbeat",
     metadata,
-    # A row of its own: every batch looks for that of its instance, and while a snapshot is held it would walk through
+    # Not in the row of the instance, which every batch looks for: while a snapshot is held, a batch would walk through
     # all versions that the beats have left.
     Column("instance_id", Integer, ForeignKey(instance.c.id, ondelete="CASCADE"), primary_key=True),
     Column("beaten_at", DateTime(timezone=True), nullable=False, server_default=_now),
@@ -322,8 +322,8 @@ heartbeat = Table(
 batch_mark = Table(
     "batch_mark",
     metadata,
-    # A batch that left no other trace: by this its instance knows whether one in doubt was committed. The highest
-    # number of an instance counts, others are removed now and then.
+    # A batch that left no other trace: it tells its instance whether a batch in doubt was committed. The highest number
+    # of an instance counts, lower ones are removed now and then.
     Column("instance_id", Integer, primary_key=True, autoincrement=False),
     Column("number", BigInteger, primary_key=True, autoincrement=False),
 )
@@ -331,10 +331,10 @@ batch_mark = Table(
 retention = Table(
     "retention",
     metadata,
-    # half or op: its days before kept_from are dropped, but for halves that were not delivered yet.
+    # half or op: its days before kept_from are dropped, except for halves that were not delivered yet.
     Column("table_name", Text, primary_key=True),
     Column("kept_from", Date, nullable=False),
-    # When the days before were last gone through, for those halves.
+    # When the days before were last checked for halves that may be dropped by now.
     Column("looked_at", DateTime(timezone=True), nullable=False, server_default=_now),
     CheckConstraint("table_name in ('half', 'op')", name="table_name"),
 )
@@ -345,21 +345,21 @@ sole_connection = Table(
     metadata,
     # SHA-256 of the container-id, which may be longer than a key.
     Column("digest", LargeBinary, primary_key=True),
-    # The container that asked to have one connection alone (P15).
+    # A container that asked to have one connection only (P15).
     Column("container_id", Text, nullable=False),
-    # Whose connection it is, and its number there.
+    # The instance of the connection, and its number there.
     Column("instance_id", Integer, nullable=False),
     Column("connection", BigInteger, nullable=False),
-    # What it asked for: the next one of the container closes it, or is refused.
+    # The policy it asked for: the container's next connection closes it, or is refused.
     Column("close_existing", Boolean, nullable=False),
     Column("claimed_at", DateTime(timezone=True), nullable=False, server_default=_now),
-    # When it was last found alive because another wanted its place.
+    # When it last showed that it is alive, after another connection had claimed its place.
     Column("seen_at", DateTime(timezone=True)),
 )
 
-#: What the metadata cannot say: how bodies are stored, append-only tables, the functions, the views.
+#: What SQLAlchemy's metadata cannot express: how bodies are stored, append-only tables, functions, views.
 OBJECTS = (
-    # Bodies are compressed by nobody: the hot path writes them once and reads them once.
+    # Bodies are not compressed: they are written once and read once, on the hot path.
     f"alter table {SCHEMA}.half alter column message set storage external",
     f"""
 create function {SCHEMA}.append_only() returns trigger language plpgsql as $$
@@ -372,8 +372,8 @@ create trigger half_append_only before update or delete on {SCHEMA}.half
     f"""
 create trigger op_append_only before update or delete on {SCHEMA}.op
   for each row execute function {SCHEMA}.append_only()""",
-    # The partitions of a day, where they are missing and not dropped by retention: gives the names of the new ones.
-    # Attached afterwards: "create table ... partition of" would lock out all writers of the parent.
+    # Makes the missing partitions of a day, unless retention has dropped it, and returns the names of the new ones.
+    # They are attached afterwards: "create table ... partition of" would lock out all writers of the parent.
     f"""
 create function {SCHEMA}.make_day(day date) returns text[] language plpgsql set lock_timeout = '2s' as $$
 declare
@@ -399,20 +399,20 @@ begin
   end loop;
   return made;
 end $$""",
-    # A statement that looks in the partitions of some days met the half of another: it is asked again, with that day.
+    # A statement that looks in the partitions of some days met the half of another: it is sent again, with that day.
     f"""
 create function {SCHEMA}.elsewhere(half_id bigint) returns bytea language plpgsql as $$
 begin
   raise exception 'a half of another day' using errcode = 'CO003',
     constraint = to_char(to_timestamp(((half_id >> 22) + {EPOCH_MS}) / 1000) at time zone 'UTC', 'YYYYMMDD');
 end $$""",
-    # Undoes a whole batch statement, which calls it only where it has found a reason.
+    # Undoes a whole batch statement, which calls it only if there is a reason.
     f"""
 create function {SCHEMA}.refuse(code text, why text) returns int4 language plpgsql as $$
 begin
   raise exception '%', why using errcode = code;
 end $$""",
-    # Names outlive what they are of.
+    # Names outlive their addresses and groups.
     f"""
 create function {SCHEMA}.remember_removed() returns trigger language plpgsql as $$
 begin
@@ -430,7 +430,7 @@ create trigger address_removed after delete on {SCHEMA}.address
     f"""
 create trigger consumer_group_removed after delete on {SCHEMA}.consumer_group
   for each row execute function {SCHEMA}.remember_removed()""",
-    # H15: what became of a transaction.
+    # H15: the outcome of a transaction.
     f"""
 create view {SCHEMA}.outcome as
   select id as txn_id, decision as outcome, reason, posted, coalesce(cardinality(half_ids), 0) as retired,

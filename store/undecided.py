@@ -15,7 +15,7 @@ from store.tables import op, txn
 
 @dataclass(frozen=True, kw_only=True)
 class Undecided:
-    """A transaction without an op, as its instance last reported it."""
+    """A transaction without an op, as its instance last wrote it."""
 
     txn_id: UUID
     #: container-id and remote address of the connection that declared it: text from the wire
@@ -29,7 +29,9 @@ class Undecided:
 
 
 def all_undecided(connection: Connection) -> list[Undecided]:
-    """Undecided transactions, oldest first. Those younger than a moment are in no store and in no list."""
+    """Undecided transactions, oldest first. Those younger than a moment are not in the store, and so not in the
+    list.
+    """
     decided = exists().where(op.c.id == txn.c.id)
     with boundary():
         rows = connection.execute(
@@ -79,7 +81,7 @@ def roll_back(connection: Connection, txn_id: UUID, reason: str) -> Outcome:
 
 
 def commit(connection: Connection, txn_id: UUID) -> None:
-    """Not possible for a plain transaction: says why, or how it was decided.
+    """A plain transaction cannot be committed here: raises why, or how it was decided.
 
     :raises CannotCommit: when it is undecided.
     :raises AlreadyDecided: when it is decided.

@@ -1,7 +1,7 @@
-"""Which instances are dead: those whose heartbeat stands still while the database answers.
+"""Finds dead instances: those whose heartbeat stands still while the database answers.
 
-Only the observer's own clock counts, and only the *value* of a heartbeat, not its age: so neither a step of a clock nor
-an outage of the database makes anybody dead.
+Only the clock of this process counts, and only whether the *value* of a heartbeat changes, not its age: so neither a
+step of a clock nor an outage of the database makes an instance dead.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from store.recovery import STALE_SECONDS, GivenUp
 #: How often to look.
 LOOK_SECONDS = 1.0
 
-# Two looks that are further apart, or one that takes as long, tell nothing of what was in between.
+# Looks that are further apart, or take as long, do not show that a heartbeat stood still in between.
 _LONGEST_GAP_SECONDS = 3.0
 _LOOK_PATIENCE = Patience(connect_seconds=2, statement_seconds=2.0, lock_seconds=2.0)
-# To give up may mean to read all entries.
+# To give an instance up may take reading all entries.
 _GIVE_UP_PATIENCE = Patience(connect_seconds=2, statement_seconds=600.0, lock_seconds=2.0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Look:
-    """``ended``: processes of this machine, as (pid, start), that are there though their instance has ended."""
+    """``ended``: processes of this machine, as (pid, start), that still run although their instance has ended."""
 
     given_up: GivenUp
     ended: tuple[tuple[int, int], ...]
@@ -40,14 +40,14 @@ class Look:
 @dataclass(frozen=True, kw_only=True)
 class _Beat:
     value: datetime | None
-    #: By our clock, when the value had been seen for the first time.
+    #: when this process first saw the value, by its own clock
     since: float
-    #: Its process, where it is of this machine.
+    #: the process of the instance, if it is on this machine
     process: tuple[int, int] | None
 
 
 class Watch:
-    """``look()`` again and again, every :data:`LOOK_SECONDS`."""
+    """Call ``look()`` every :data:`LOOK_SECONDS`."""
 
     def __init__(self, url: str, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._url = url
@@ -55,22 +55,22 @@ class Watch:
         self._machine = machine()
         self._looked_at: float | None = None
         self._beats: dict[int, _Beat] = {}
-        #: Processes whose instance was there in an earlier look.
+        #: processes whose instance an earlier look has seen
         self._ended: set[tuple[int, int]] = set()
-        #: the dead that were found are not given up, or not wholly
+        #: dead instances were found, and are not wholly given up yet
         self._owed = False
 
     def look(self) -> Look:
-        """Give up the dead.
+        """Give up dead instances.
 
-        :raises StoreError: when the database is away; all heartbeats are new to us in the next look.
+        :raises StoreError: the database is away; the next look treats all heartbeats as new.
         """
         before, self._looked_at = self._looked_at, None
         begun = self._clock()
         with connected(self._url, application_name="coordinator watch", patience=_LOOK_PATIENCE) as connection:
             living = connection.execute(recovery.LIVING).all()
         now = self._clock()
-        # A process gets the time from one look to the next to end by itself.
+        # A process has the time from one look to the next to end by itself.
         ended = tuple(process for process in sorted(self._ended) if not gone(*process))
         self._compare(living, now, throughout=before is not None and now - before <= _LONGEST_GAP_SECONDS)
         self._looked_at = now
@@ -85,7 +85,7 @@ class Watch:
         return Look(given_up=given_up, ended=ended)
 
     def _compare(self, living: Sequence[Row[Any]], now: float, *, throughout: bool) -> None:
-        """``throughout``: the database answered since the look before."""
+        """``throughout``: the database has answered since the last look."""
         before, self._beats = self._beats, {}
         for row in living:
             known = before.get(row.id) if throughout else None
@@ -94,6 +94,6 @@ class Watch:
                 known = _Beat(value=row.beaten_at, since=now, process=process)
             self._beats[row.id] = known
         was_there = {beat.process for number, beat in before.items() if number not in self._beats}
-        # A process that registered twice, as the answer to the first time was lost, is not an ended one.
+        # A process that registered twice, because the answer to the first time was lost, still lives.
         lives = {beat.process for beat in self._beats.values()}
         self._ended = {each for each in (self._ended | was_there) - lives if each is not None and not gone(*each)}

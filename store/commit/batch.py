@@ -1,4 +1,4 @@
-"""A batch: the columns of one statement, which units fill."""
+"""A batch: units fill the columns of one statement."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from store.ids import declared_at, moment_of
 from store.spool import LARGE, Octets, pieces
 from store.tables import SCHEMA
 
-#: An op of the same id may be of another instance that decided first: its other columns tell.
+#: An op of the same id may be that of another instance, which decided first: the other columns tell them apart.
 _PROBE_OP = (
     f"select exists (select from {SCHEMA}.op where id = $1::uuid and decision = $2::text "
     "and coalesce(reason, '') = $3::text and instance_id = $4::int4)"
@@ -24,7 +24,7 @@ _PROBE_MARK = f"select exists (select from {SCHEMA}.batch_mark where instance_id
 
 
 class Undecided(NamedTuple):
-    """What the store's list of undecided transactions says of one. Times in microseconds since 2000-01-01 UTC."""
+    """A row of the store's list of undecided transactions. Times in microseconds since 2000-01-01 UTC."""
 
     owner: bytes
     declared: int
@@ -93,21 +93,22 @@ class Batch:
     )
 
     def __init__(self) -> None:
-        #: of the batches that this instance has sent, and how often this one was sent in vain
+        #: counts the batches of this instance; and how often this one was sent in vain
         self.number = 0
         self.attempts = 0
         self.units: list[Unit] = []
-        #: what the statement writes and deletes: halves, entries of a fan-out, retirements, ops but for plain commits
+        #: rows that the statement writes and deletes: halves, entries of a fan-out, retirements, ops except plain
+        #: commits
         self.rows = 0
         self.octets = 0
-        #: the partitions of its days were missing, and have been asked for
+        #: the partitions of its days were missing, and were made once
         self.days_made = False
         self.half_ids: list[int] = []
         self.half_txns: list[bytes] = []
         self.half_addresses: list[int] = []
         self.half_messages: list[Octets] = []
         self.large: list[LargeHalf | CopiedHalf] = []
-        #: those of which a message has one entry
+        #: queues that are posted to: each message has one entry
         self.queue_addresses: set[int] = set()
         self.entry_groups: list[int] = []
         self.entry_ids: list[int] = []
@@ -149,7 +150,7 @@ class Batch:
         self.registered: dict[bytes, Undecided] = {}
         self.forgotten: list[bytes] = []
         self.wake: set[int] = set()
-        #: message groups by what :attr:`wake` would have of them, and their keys
+        #: message groups with entries that other instances may want: consumer group and key
         self.wake_keys: set[tuple[int, int]] = set()
 
     def half(self, half_id: int, txn_id: bytes, address_id: int, message: Octets) -> None:
@@ -166,7 +167,7 @@ class Batch:
         self.half_messages.append(message)
 
     def copied_half(self, half: CopiedHalf) -> None:
-        """A large message that is made of another in the store, and never here."""
+        """A large message that the store copies from another half."""
         self.octets += len(half.prefix)
         self.large.append(half)
 
@@ -184,7 +185,7 @@ class Batch:
             self.particular_terms.append(terms)
 
     def fan(self, address_id: int, entry_id: int, terms: Terms, groups: int, without: Iterable[int] = ()) -> None:
-        """An entry for each group of the address, ``groups`` as far as is known, but for those ``without``."""
+        """An entry for each group of the address except those ``without``. ``groups``: about how many it has."""
         self.rows += groups
         for group_id in without:
             self.left_out_ids.append(entry_id)
@@ -194,7 +195,7 @@ class Batch:
         self.fan_terms.append(terms)
 
     def gone(self, group_id: int, entry_id: int) -> None:
-        """A held entry that is done with; refused where it is not this instance's."""
+        """Delete a held entry. The batch is refused if this instance does not hold it."""
         self.rows += 1
         self.gone_groups.append(group_id)
         self.gone_ids.append(entry_id)
@@ -202,7 +203,7 @@ class Batch:
     def back(
         self, group_id: int, entry_id: int, *, attempts: int, lease: int, failed: str = "", annotations: bytes = b""
     ) -> None:
-        """A held entry that stays, with another count or lease; ``failed``: on its way to the dead letters."""
+        """Keep a held entry, with another count or lease. ``failed``: the reason, on its way to the dead letters."""
         self.rows += 1
         self.back_groups.append(group_id)
         self.back_ids.append(entry_id)
@@ -213,14 +214,14 @@ class Batch:
         self.octets += len(annotations)
 
     def share(self, group_id: int, held: Iterable[int]) -> None:
-        """A group that was held whole; ``held``: the ids of the entries that stay ours."""
+        """Give up a group that is held whole. ``held``: ids of the entries that stay leased to this instance."""
         self.shared_groups.append(group_id)
         for entry_id in held:
             self.pinned_groups.append(group_id)
             self.pinned_ids.append(entry_id)
 
     def yield_entry(self, group_id: int, entry_id: int, *, acquired: bool) -> None:
-        """A held entry goes back to the store undecided; ``acquired``: a link had it."""
+        """Return a held entry to the store undecided. ``acquired``: a link had it."""
         self.rows += 1
         self.yielded_groups.append(group_id)
         self.yielded_ids.append(entry_id)
@@ -269,7 +270,7 @@ class Batch:
         }
 
     def large_steps(self) -> Iterator[Step]:
-        """What writes the large messages, inside an SQL transaction; each piece is read when its turn has come."""
+        """Steps that write the large messages, for one SQL transaction. Each piece is read when its step is taken."""
         for half in self.large:
             own = (half.id.to_bytes(8, "big"), half.txn_id, half.address_id.to_bytes(4, "big"))
             if isinstance(half, CopiedHalf):
@@ -283,12 +284,14 @@ class Batch:
 
     @property
     def traceless(self) -> bool:
-        """It changes entries and adds no row that would tell afterwards whether it was committed."""
+        """Whether it changes entries, and adds no row that would show that it was committed."""
         changes = self.gone_ids or self.back_ids or self.yielded_ids or self.shared_groups or self.pinned_ids
         return bool(changes) and not (self.commit_ids or self.op_ids or self.half_ids or self.large)
 
     def probe(self, instance_id: int) -> Step | None:
-        """Asks for what is there if, and only if, this batch was committed. None: it may be sent again."""
+        """A statement that asks for a row which exists if, and only if, this batch was committed. None: no such row, it
+        may be sent again.
+        """
         me = instance_id.to_bytes(4, "big")
         if self.commit_ids:
             return Step(b"probe_op", _PROBE_OP, (self.commit_ids[0], b"commit", b"", me))

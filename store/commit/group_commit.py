@@ -1,19 +1,19 @@
 """The group commit: everything that waits at the end of a turn goes to PostgreSQL as one statement.
 
-A *unit* is what succeeds or fails by itself: one transaction's decision, one plain post, the settlements of one link.
-Units write themselves into a :class:`Batch` of parallel columns; one batch is under way at a time and the next gathers
-meanwhile. The statement is one SQL transaction, so one flush to disk serves many units, and each unit hears
-``durable()`` only after it, or ``refused(error)`` when the store will never take it.
+A *unit* succeeds or fails by itself: one transaction's decision, one plain post, the settlements of one link. Units
+write themselves into a :class:`Batch` of parallel columns. One batch is under way at a time, and the next gathers
+meanwhile. The statement is one SQL transaction, so one flush to disk serves many units. Each unit's ``durable()`` is
+called after the flush, or its ``refused(error)`` when the store will never take it.
 
-The statement is composed of parts, each only where the batch has rows for it; it is prepared once per combination, and
-all are thrown away when they are many.
+The statement is composed of the parts for which the batch has rows. It is prepared once per combination; when there are
+many, all are dropped.
 
-Where more waits than a batch takes, connections take turns, so that one that posts much makes none of the others wait
-for all of it.
+Where more waits than a batch takes, connections take turns, so that no connection waits for the whole backlog of
+another.
 
 Large messages (:data:`store.spool.LARGE`) are not in the statement, which would be in memory as a whole, here and in
-PostgreSQL. A batch that has some is an SQL transaction of several statements: first each large message goes piece by
-piece into a temporary table and from there, in PostgreSQL, to its half; then comes the batch statement.
+PostgreSQL. A batch that has some is an SQL transaction of several statements: each large message is written piece by
+piece into a temporary table, and from there, in PostgreSQL, to its half; then comes the batch statement.
 """
 
 from __future__ import annotations
@@ -44,23 +44,23 @@ log = structlog.get_logger(__name__)
 PROBE_RETRY_SECONDS = 1.0
 
 _MAKE_DAYS = f"select {SCHEMA}.make_day(day::date) from unnest(string_to_array($1::text, ',')) day"
-#: A commit that was seen may still wait for the disk or for its standby: this one comes behind it.
+#: A commit that can be seen may still wait for the disk or for its standby: this one comes after it.
 _FLUSH = Step(b"flush", "select pg_logical_emit_message(true, 'coordinator', '')")
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class Limits:
-    """Most of what one batch takes: rows of messages and retirements, and bytes of messages."""
+    """The most that one batch takes: rows of messages and retirements, and bytes of messages."""
 
     messages: int = 2000
     octets: int = 4 << 20
-    #: bytes of messages that wait for a batch until no more should come
+    #: bytes of messages that wait for a batch; with more, posters are asked to stop
     waiting_octets: int = 64 << 20
 
 
 class GroupCommit:
-    """Takes units, commits them in batches, answers each. ``fenced``: called when the store takes nothing from this
-    instance any more, as others gave it up; what is undecided stays so, and no unit is answered.
+    """Takes units, commits them in batches, answers each. ``fenced``: called when the store takes no more from this
+    instance, which others have given up; undecided transactions stay so, and no unit is answered.
     """
 
     def __init__(self, loop: Loop, url: str, instance_id: int, limits: Limits, fenced: Callable[[], None]) -> None:
@@ -77,7 +77,7 @@ class GroupCommit:
         self._answering = False
         self._sending = False
         self._salvage = Salvage()
-        #: the batch sent last was beside it
+        #: the last batch was one of connections without a part in what is sent again
         self._aside = False
         self._waiting = Turns()
         #: batches of one connection each, which wait for their next attempt
@@ -100,23 +100,23 @@ class GroupCommit:
 
     @property
     def idle(self) -> bool:
-        """Nothing waits and nothing is under way."""
+        """Whether no unit waits and no batch is under way."""
         waits = self._next.units or self._waiting.count or self._salvage or self._answers or self._pausing
         return self._under_way is None and not waits
 
     @property
     def congested(self) -> bool:
-        """More waits than two batches hold: stop asking peers for more."""
+        """More waits than two batches hold: grant no more credit."""
         return self._waiting.count > self._limits.messages or self.overfull
 
     @property
     def overfull(self) -> bool:
-        """More octets wait than there should be: do not even take what peers were asked for."""
+        """Too many octets wait: do not read what peers send, even with credit."""
         return self._waiting.octets > self._limits.waiting_octets
 
     @property
     def crowded(self) -> bool:
-        """What comes now is not in the next batch by itself: connections take turns."""
+        """So much waits that connections take turns: a unit added now may not be in the next batch."""
         return bool(self._waiting.lines)
 
     def has_waiting(self, owner: object) -> bool:
@@ -128,7 +128,7 @@ class GroupCommit:
         limits = self._limits
         waiting = self._waiting
         if (waiting.lines or batch.octets >= limits.octets or batch.rows >= limits.messages) and (
-            # who has nothing waiting does not wait for those who have: there is room for as much again
+            # a connection with nothing waiting does not wait for the others: there is room for as much again
             not waiting.lines
             or unit.owner in waiting
             or batch.octets >= 2 * limits.octets
@@ -137,11 +137,11 @@ class GroupCommit:
             waiting.add(unit, octets)
         else:
             written = self._write(batch, unit)
-            if written is not batch:  # else the next batch may be another by now, as a write may add a unit
+            if written is not batch:  # else the write has added a unit, and the next batch is another one
                 self._next = written
 
     def _write(self, batch: Batch, unit: Unit) -> Batch:
-        """The batch, with the unit where that can be written."""
+        """Write the unit into the batch. Returns the batch, a new one if the unit cannot be written."""
         batch.units.append(unit)
         try:
             unit.write(batch)
@@ -150,8 +150,8 @@ class GroupCommit:
         return batch
 
     def _without(self, batch: Batch, broken: Unit) -> Batch:
-        """``write`` raised, perhaps after the first rows: the unit is refused, and the others are written anew into a
-        batch that has no part of it.
+        """``write`` raised, perhaps after the first rows: refuse the unit, and write the others into a new batch
+        without its rows.
         """
         log.exception("unit refused: it cannot be written", unit=type(broken).__name__)
         self._answers.append(([broken], StoreFault("an internal error kept it from being written")))
@@ -164,7 +164,7 @@ class GroupCommit:
         return batch
 
     def kick(self) -> None:
-        """End of a turn: if nothing is under way, send what waits; then answer what is decided."""
+        """End of a turn: if no batch is under way, send what waits; then answer what is decided."""
         if not self._sending:
             self._sending = True
             try:
@@ -193,8 +193,8 @@ class GroupCommit:
         self._send(batch)
 
     def _beside(self) -> Batch | None:
-        """Every other time while there is something to be sent again: what is of connections that have no part in it.
-        To find one unit that cannot be taken may need two statements for each of its neighbours.
+        """While there are parts to be sent again, every other batch is one of connections that have none of them: to
+        find a unit that cannot be taken may need two statements for each unit of its batch.
         """
         self._aside = bool(self._salvage) and not self._aside
         if not self._aside:
@@ -207,7 +207,7 @@ class GroupCommit:
         return self._written(others)
 
     def _fill(self) -> None:
-        """What waits goes into the next batch, in fair shares."""
+        """Fill the next batch from what waits, in fair shares."""
         waiting, limits, batch = self._waiting, self._limits, self._next
         while waiting.ready and batch.octets < limits.octets and batch.rows < limits.messages:
             rows, octets = batch.rows, batch.octets
@@ -229,7 +229,7 @@ class GroupCommit:
             self._under_way = None
             self._refused(batch, StoreFault("an internal error kept it from being written"))
             return
-        if not parts:  # units with nothing to write
+        if not parts:  # its units wrote nothing
             self._under_way = None
             self._finish(batch)
             return
@@ -252,9 +252,9 @@ class GroupCommit:
             self._finish(batch)
 
     def _try_again(self, batch: Batch, error: StoreError) -> None:
-        """The server could not take it now. Whatever one connection wants that the server can never do must not keep
-        the others from being committed: a batch of several is divided, that of one is sent again after a pause, in
-        which the others go on; and not for ever.
+        """The server could not take the batch now, and perhaps never can. This must not keep other connections from
+        being committed: a batch of several is divided, and that of one is sent again after pauses, in which the others
+        go on, but not for ever.
         """
         owners = list(dict.fromkeys(unit.owner for unit in batch.units))
         if len(owners) > 1:
@@ -275,7 +275,7 @@ class GroupCommit:
         self.kick()
 
     def _hold(self, owner: object) -> None:
-        """What the connection wants besides waits behind what is sent again."""
+        """Other units of the connection wait until its part is sent again."""
         later = self._salvage.remove(owner)
         units = self._next.units
         if any(unit.owner is owner for unit in units):
@@ -290,9 +290,7 @@ class GroupCommit:
         self.kick()
 
     def _make_days(self, batch: Batch) -> None:
-        """Make the partitions that are missing, and send the batch once more; it is refused where they are missing
-        still.
-        """
+        """Make the missing partitions, and send the batch once more; if they are still missing, it is refused."""
         batch.days_made = True
         self._under_way = batch
         days = ",".join(day.isoformat() for day in batch.days())
@@ -305,9 +303,9 @@ class GroupCommit:
         self._answer(batch.units, None)
 
     def _answer(self, units: list[Unit], error: StoreError | None) -> None:
-        """Tell them, batch after batch in the order of the commits."""
+        """Answer the units, batch after batch in the order of the commits."""
         self._answers.append((units, error))
-        self.kick()  # the next batch is on its way before we answer; one without rows comes back here at once
+        self.kick()  # the next batch is sent before the answers; one without rows comes back here at once
 
     def _tell(self) -> None:
         if self._answering:
@@ -333,7 +331,7 @@ class GroupCommit:
             self._answer(units, error)
             return
         middle = len(units) // 2
-        attempts = max(0, batch.attempts - 1)  # tried as often as this one: once more is enough
+        attempts = max(0, batch.attempts - 1)  # sent as often as this one: once more is enough
         self._salvage.put(attempts, units[:middle], units[middle:])
         self.kick()
 
@@ -346,7 +344,7 @@ class GroupCommit:
             self._old_backend.end(self._backend, self._look_up)
 
     def lost(self) -> None:
-        # whatever was under way is looked up by ``connected``
+        # ``connected`` looks up the batch that was under way
         self._ended_by_server = self._connection.server_ended
 
     def notified(self, channel: str, payload: str) -> None:
@@ -383,7 +381,7 @@ class GroupCommit:
         self._connection.execute(*probe, answered)
 
     def _lost(self, batch: Batch) -> None:
-        """It was not committed. Where its connection breaks each time, without a word, the batch itself may be why."""
+        """It was not committed. If its connection is lost each time, the batch itself may be the reason."""
         if not self._ended_by_server:
             batch.attempts += 1
         if batch.attempts < MOST_ATTEMPTS:

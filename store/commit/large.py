@@ -9,7 +9,7 @@ from store.commit.parts import NO_UUID
 from store.spool import Octets
 from store.tables import SCHEMA
 
-#: where a large message is put together
+#: the table in which a large message is put together
 _PIECES = "pg_temp.coordinator_piece"
 # not compressed, as in the half; PostgreSQL 15 cannot say it with the column
 MAKE_PIECES = f"""do $$ begin
@@ -24,7 +24,7 @@ JOIN_PIECES = (
     f"insert into {SCHEMA}.half (id, txn_id, address_id, message) "
     f"select $1::int8, nullif($2::uuid, {NO_UUID}), $3::int4, string_agg(octets, '' order by number) from {_PIECES}"
 )
-#: what stands before the rest of another half's message, and from which octet on the rest is
+#: a prefix, then the message of another half from some octet on
 COPY_HALF = (
     f"insert into {SCHEMA}.half (id, txn_id, address_id, message) "
     f"select $1::int8, nullif($2::uuid, {NO_UUID}), $3::int4, $4::bytea || substring(message from $6::int4 + 1) "

@@ -1,7 +1,7 @@
-"""The parts that the batch statement is composed of, each only where the batch has rows for it.
+"""The parts of the batch statement; a batch uses those for which it has rows.
 
-``PARTS`` is libpq text on purpose (the hot path); ``tests/integration/test_batch_statement.py`` holds it against the
-tables.
+``PARTS`` is SQL text for libpq, as this is the hot path; ``tests/integration/test_batch_statement.py`` checks it
+against the tables.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from store.channels import READY
 from store.tables import SCHEMA
 
 NO_TXN = bytes(16)
-#: In :attr:`Batch.wake`: whatever the group. A notice has room for :data:`MOST_WOKEN` of them by name.
+#: In :attr:`Batch.wake`: all groups. A notice names at most :data:`MOST_WOKEN` groups.
 EVERY_GROUP = 0
 MOST_WOKEN = 200
-#: And for these, which are longer.
+#: And at most so many message groups, whose names are longer.
 MOST_KEYS_WOKEN = 150
 NO_UUID = "'00000000-0000-0000-0000-000000000000'"
 
@@ -25,7 +25,7 @@ _FAN = (
     "from unnest({0}, {1}, {2}, {3}, {4}, {5}) u(t, i, x, a, p, k) "
     f"join {SCHEMA}.consumer_group g on g.address_id = t"
 )
-#: A group that is being removed meanwhile gets no entry: nothing would remove it.
+#: A group that is being removed gets no entry, as nothing would remove the entry.
 _STAYS = " for key share of g"
 
 #: Part -> (its common table expression, the types of its parameters). ``{0}``, ``{1}``… are its own parameters,
@@ -42,17 +42,16 @@ PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
         "select g, i, i, l from unnest({0}, {1}, {2}) u(g, i, l)",
         ("int4[]", "int8[]", "int4[]"),
     ),
-    # The same of messages that say more: when they expire, from when they may be delivered, their priority,
-    # their group.
+    # As entry, for messages with an expiry, a delivery time, a priority or a message group.
     "particular": (
         f"insert into {SCHEMA}.entry (group_id, id, half_id, lease, expires_at, available_at, priority, message_group) "
         "select g, i, i, l, nullif(x, 'infinity'), nullif(a, '-infinity'), p, nullif(k, 0) "
         "from unnest({0}, {1}, {2}, {3}, {4}, {5}, {6}) u(g, i, l, x, a, p, k)",
         ("int4[]", "int8[]", "int4[]", "timestamptz[]", "timestamptz[]", "int2[]", "int8[]"),
     ),
-    # A topic: one entry for each group that exists now.
+    # Of a topic's message: one entry for each group that exists now.
     "fan": (_FAN + _STAYS, ("int4[]", "int8[]", "timestamptz[]", "timestamptz[]", "int2[]", "int8[]")),
-    # As fan, but each half leaves out the groups it is paired with: of consumers that want nothing of its poster.
+    # As fan, but each half leaves out the groups paired with it: subscriptions with no-local of its poster.
     "fan_others": (
         f"{_FAN} where not exists (select from unnest({{6}}, {{7}}) n(h, p) where n.h = u.i and n.p = g.id){_STAYS}",
         ("int4[]", "int8[]", "timestamptz[]", "timestamptz[]", "int2[]", "int8[]", "int8[]", "int4[]"),
@@ -62,21 +61,21 @@ PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
         "where e.group_id = u.g and e.id = u.i and e.lease in (0, {me}) returning 1",
         ("int4[]", "int8[]"),
     ),
-    # Back to its place: another count, another lease, perhaps on its way to the dead letters.
+    # Kept in its place: another count, another lease, perhaps on its way to the dead letters.
     "back": (
         f"update {SCHEMA}.entry e set attempts = u.n, acquired = true, lease = u.l, failed = nullif(u.f, ''), "
         "annotations = nullif(u.m, '') from unnest({0}, {1}, {2}, {3}, {4}, {5}) u(g, i, n, l, f, m) "
         "where e.group_id = u.g and e.id = u.i and e.lease in (0, {me}) returning 1",
         ("int4[]", "int8[]", "int2[]", "int4[]", "text[]", "bytea[]"),
     ),
-    # Held and not decided: no count, no op, and no harm where the lease was lost already.
+    # Returned undecided: no count, no op, and no refusal if the lease was lost already.
     "yielded": (
         f"update {SCHEMA}.entry e set lease = 0, acquired = acquired or u.q "
         "from unnest({0}, {1}, {2}) u(g, i, q) where e.group_id = u.g and e.id = u.i and e.lease in (0, {me}) "
         "and (e.lease <> 0 or u.q)",
         ("int4[]", "int8[]", "bool[]"),
     ),
-    # Another instance came: groups held whole are held no more, and what we have of them is leased row by row.
+    # Another instance has begun: give up groups that are held whole, and lease the entries in hand row by row (pinned).
     "shared": (
         f"update {SCHEMA}.consumer_group e set holder = 0 from unnest({{0}}) u(g) "
         "where e.id = u.g and e.holder = {me}",
@@ -92,7 +91,7 @@ PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
         "select t, 'commit', t, n, {me} from unnest({0}, {1}) u(t, n)",
         ("uuid[]", "int4[]"),
     ),
-    # Ops with everything; ``lo`` and ``hi`` bound what each covers in the flat arrays of halves and groups.
+    # Ops with all columns; ``lo`` and ``hi`` bound the slice that each covers in the flat arrays of halves and groups.
     "op": (
         f"insert into {SCHEMA}.op (id, decision, txn_id, reason, posted, half_ids, group_ids, instance_id) "
         f"select i, d, nullif(t, {NO_UUID}), nullif(r, ''), nullif(n, -1), "
@@ -100,7 +99,7 @@ PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
         "from unnest({0}, {1}, {2}, {3}, {4}, {5}, {6}) u(i, d, t, r, n, lo, hi)",
         ("uuid[]", "text[]", "uuid[]", "text[]", "int4[]", "int4[]", "int4[]", "int8[]", "int4[]"),
     ),
-    # Undecided transactions, for the command line and for recovery; their ends. No transaction is in both.
+    # Undecided transactions, for the command line and for recovery. None is in registered and in forgotten.
     "registered": (
         f"insert into {SCHEMA}.txn (id, instance_id, owner, declared_at, timeout_at, posted, retired) "
         "select i, {me}, o, d, t, p, r from unnest({0}, {1}, {2}, {3}, {4}, {5}) u(i, o, d, t, p, r) "
@@ -108,30 +107,30 @@ PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
         ("uuid[]", "text[]", "timestamptz[]", "timestamptz[]", "int4[]", "int4[]"),
     ),
     "forgotten": (f"delete from {SCHEMA}.txn e using unnest({{0}}) u(i) where e.id = u.i", ("uuid[]",)),
-    # Where no other row would tell that the batch was committed.
+    # For a batch without another row that would show that it was committed.
     "mark": (
         f"insert into {SCHEMA}.batch_mark (instance_id, number) values ({{me}}, {{0}})",
         ("int8",),
     ),
-    # A client is told "accepted" only of what is somewhere: the addresses that are posted to, each given once. They
-    # stay until the batch is committed, and with them the default groups of queues; locks are taken in the order of
-    # ids, as removing an address does.
+    # The addresses that are posted to, each once: a post to a removed address must not be accepted. They stay until the
+    # batch is committed, and with them the default groups of queues. Locks are taken in the order of ids, as when an
+    # address is removed.
     "there": (
         f"select from {SCHEMA}.address a where a.id = any({{0}}) order by a.id for key share",
         ("int4[]",),
     ),
-    # Groups beside the default one, of the queues whose messages have one entry each.
+    # Groups other than the default one, of queues whose messages get one entry each.
     "split": (f"select from {SCHEMA}.consumer_group g where g.address_id = any({{0}}) and g.name > ''", ("int4[]",)),
-    # Only where other instances live: they may have consumers for what was left to the store.
+    # Only while other instances live: they may have consumers for entries that this one has left in the store.
     "wake": (f"select pg_notify('{READY}', {{0}})", ("text",)),
 }
 
-#: Giving an instance up locks its row for update: that waits for a batch which is under way, and no later one finds the
-#: instance alive. The heartbeat's update of the same row and this look do not wait for each other.
+#: To give an instance up locks its row for update: that waits for a batch under way, and no later batch finds the
+#: instance alive.
 _ALIVE = f"select from {SCHEMA}.instance where id = {{me}} and ended_at is null for key share"
 _GIVEN_UP = ("CO002", "the instance was given up")
 _NOT_HELD = ("CO001", "an entry is not held")
-#: Part -> (when the whole batch is refused, with which SQLSTATE, and why).
+#: Part -> (the condition on which the whole batch is refused, the SQLSTATE, the reason).
 REFUSED: dict[str, tuple[str, str, str]] = {
     "gone": ("(select count(*) from gone) <> cardinality({1})", *_NOT_HELD),
     "back": ("(select count(*) from back) <> cardinality({1})", *_NOT_HELD),
@@ -160,14 +159,16 @@ def statement(parts: Sequence[str], instance_id: int) -> str:
         if part in REFUSED:
             condition, code, why = REFUSED[part]
             refusals.append((condition.format(*placeholders), code, why))
-    # A function is called only where the batch is refused: a call for each condition is dear beside one small batch.
+    # The function is called only to refuse the batch: a call for each condition would cost as much as a small batch.
     refused = " ".join(f"when {condition} then {SCHEMA}.refuse('{code}', '{why}')" for condition, code, why in refusals)
     woken = ", (select count(*) from wake)" if "wake" in parts else ""
     return f"with {', '.join(clauses)} select case {refused} end{woken}"
 
 
 def notice(groups: Set[int], keys: Set[tuple[int, int]]) -> bytes:
-    """What others hear: ``group``, or ``group/key`` where it is a message group; nothing where they are too many."""
+    """The payload of the notice: ``group``, or ``group/key`` of a message group, each; empty, for all, if they are too
+    many.
+    """
     groups = groups | {group for group, _ in keys} if len(keys) > MOST_KEYS_WOKEN else groups
     if EVERY_GROUP in groups or len(groups) > MOST_WOKEN:
         return b""

@@ -1,6 +1,4 @@
-"""What is to be sent again, as the store has refused it together with others: parts of batches, in the order of their
-units.
-"""
+"""Parts of batches that the store has refused and that are to be sent again, in the order of their units."""
 
 from __future__ import annotations
 
@@ -12,10 +10,10 @@ if TYPE_CHECKING:
 
     from store.commit.unit import Unit
 
-#: how often a batch of one connection is sent that the server could not take, or any with which the connection to the
-#: server was lost; then the halves are tried once each, down to the single unit, which is refused
+#: how often a batch of one connection is sent that the server cannot take, or any batch with which the connection to
+#: the server is lost. Then its halves are sent once each, and their halves, down to the single unit, which is refused
 MOST_ATTEMPTS = 5
-#: between attempts; it doubles with each
+#: pause between attempts; it doubles with each
 FIRST_PAUSE_SECONDS = 0.02
 LONGEST_PAUSE_SECONDS = 1.0
 
@@ -25,7 +23,7 @@ def pause_seconds(attempts: int) -> float:
 
 
 class Salvage:
-    """Parts, with how often each was sent; they go before anything newer of their connections."""
+    """Parts, with how often each was sent. They are sent before any newer unit of their connections."""
 
     __slots__ = ("_parts",)
 
@@ -36,15 +34,15 @@ class Salvage:
         return bool(self._parts)
 
     def put(self, attempts: int, *parts: list[Unit]) -> None:
-        """Before all that is there."""
+        """Put a part before all others."""
         self._parts.extendleft((units, attempts) for units in reversed(parts))
 
     def take(self) -> tuple[list[Unit], int]:
-        """The first part, and how often it was sent. There is one."""
+        """The first part, and how often it was sent. There must be one."""
         return self._parts.popleft()
 
     def remove(self, owner: object) -> list[Unit]:
-        """All of this connection."""
+        """Take out all parts of this connection."""
         removed: list[Unit] = []
         parts, self._parts = self._parts, deque()
         for units, attempts in parts:
@@ -54,6 +52,6 @@ class Salvage:
         return removed
 
     def apart(self, units: Sequence[Unit]) -> tuple[list[Unit], list[Unit]]:
-        """``units`` of connections that have something here, and the others."""
+        """``units`` of connections that have parts here, and the other units."""
         owners = {unit.owner for part, _ in self._parts for unit in part}
         return [unit for unit in units if unit.owner in owners], [unit for unit in units if unit.owner not in owners]

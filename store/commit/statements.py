@@ -20,22 +20,24 @@ MOST_STATEMENTS = 200
 
 
 class Statements:
-    """What the connection of the batches has prepared, and the steps of the batch under way."""
+    """The statements that the batches' connection has prepared, and the steps of the batch under way."""
 
     def __init__(self, connection: Connection, instance_id: int) -> None:
         self._connection = connection
         self._instance_id = instance_id
         self._known: dict[tuple[str, ...], tuple[bytes, str]] = {}
-        #: statements there ever were: no two have one name
+        #: statements so far: no two have the same name
         self._composed = 0
-        #: what is left of a batch that is several statements
+        #: the remaining steps of a batch of several statements
         self._steps: Iterator[Step] = iter(())
 
     def __len__(self) -> int:
         return len(self._known)
 
     def execute(self, batch: Batch, parts: tuple[str, ...], parameters: list[bytes], answered: Answer) -> None:
-        """``parts``, ``parameters``: of the batch. ``answered``: the batch is committed, or it is not, and why."""
+        """``parts``, ``parameters``: of the batch. ``answered`` is called when the batch is committed, or with the
+        reason why it is not.
+        """
         known = self._known.get(parts)
         if known is None:
             if len(self._known) >= MOST_STATEMENTS:

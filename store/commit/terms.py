@@ -24,7 +24,7 @@ class Terms(NamedTuple):
     message_group: int = 0
 
 
-#: In :attr:`Terms.message_group`: of a group that is its own.
+#: In :attr:`Terms.message_group`: the message is a group of its own.
 ALONE = 1
 
 
@@ -33,5 +33,5 @@ def key_of(terms: Terms, entry_id: int) -> int:
     return entry_id if terms.message_group == ALONE else terms.message_group
 
 
-#: Nearly every message's; recognised by identity.
+#: The terms of nearly every message; compared by identity.
 PLAIN = Terms()

@@ -1,4 +1,4 @@
-"""Units that wait for a batch: those of one connection in their order, the connections by turns."""
+"""Units that wait for a batch: those of one connection in order, the connections in turns."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ if TYPE_CHECKING:
 
     from store.commit.unit import Unit
 
-#: what a unit that waits takes in memory besides its messages
+#: memory of a unit that waits, without its messages
 _UNIT_OCTETS = 512
 
 
 class Line:
-    """What one connection has waiting. ``held``: it has no turn for now."""
+    """The units of one connection that wait. ``held``: it gets no turn for now."""
 
     __slots__ = ("had", "held", "number", "owner", "units")
 
     def __init__(self, owner: object, number: int, had: float) -> None:
         self.owner = owner
         self.number = number
-        #: shares of batches: by this its turn comes
+        #: the shares of batches it has had: the connection with the least has the turn
         self.had = had
         self.held = False
         self.units: deque[tuple[Unit, int]] = deque()
@@ -36,10 +36,10 @@ class Line:
 class Turns:
     """``count``: units that wait; ``octets``: of them, with their messages.
 
-    The turn is with the connection that has had the least. One that comes begins with what the one before it had when
-    its turn came (start-time fair queueing): it waits for no backlog, and does not catch up on the time in which it
-    wanted nothing. One whose last unit was taken keeps its place until those that wait have had as much: else it would
-    come back before them each time.
+    The connection that has had the least has the turn. A new one begins with what the last one had when its turn came
+    (start-time fair queueing): it waits for no backlog, and does not catch up on time without units. A connection whose
+    last unit was taken keeps its count until those that wait have had as much: otherwise it would come before them each
+    time.
     """
 
     __slots__ = ("_numbers", "_reached", "_turn", "count", "lines", "octets", "ready")
@@ -49,10 +49,10 @@ class Turns:
         self.octets = 0
         #: a heap: the lines that may have a turn; the first has something waiting
         self.ready: list[Line] = []
-        #: of the connections that have something waiting, are held, or have had more than one that waits
+        #: of connections that have units waiting, are held, or have had more than one that waits
         self.lines: dict[object, Line] = {}
         self._numbers = count()
-        #: what the one whose turn it was had before
+        #: what the connection of the last turn had had before it
         self._reached = 0.0
         self._turn: Line | None = None
 
@@ -78,7 +78,7 @@ class Turns:
         self.octets += octets + _UNIT_OCTETS
 
     def take(self) -> Unit:
-        """The next unit, of the connection whose turn it is; :meth:`charge` ends the turn. There is one."""
+        """The next unit of the connection whose turn it is; :meth:`charge` ends the turn. There must be one."""
         line = self._turn = heappop(self.ready)
         self._reached = line.had
         unit, octets = line.units.popleft()
@@ -87,7 +87,7 @@ class Turns:
         return unit
 
     def charge(self, share: float) -> None:
-        """The unit that was taken is so much of a batch."""
+        """The unit just taken is so large a share of a batch."""
         line = self._turn
         assert line is not None
         line.had += share
@@ -98,13 +98,13 @@ class Turns:
         self._forget()
 
     def _forget(self) -> None:
-        """Lines with nothing waiting, whose turn it would be."""
+        """Forget lines with nothing waiting whose turn has come."""
         ready = self.ready
         while ready and not ready[0].units:
             del self.lines[heappop(ready).owner]
 
     def hold(self, owner: object, units: Sequence[Unit]) -> None:
-        """A connection has no turn for now. ``units`` of it, which were taken before, go first then."""
+        """A connection gets no turn for now. Its ``units``, which were taken before, come first afterwards."""
         line = self.lines.get(owner) or self._new(owner)
         line.held = True
         line.units.extendleft((unit, 0) for unit in reversed(units))

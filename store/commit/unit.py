@@ -14,13 +14,13 @@ class Unit(Protocol):
 
     @property
     def owner(self) -> object:
-        """The connection it is for, or None: where many units wait, connections take turns."""
+        """The connection that it belongs to, or None. Where many units wait, connections take turns."""
 
     def write(self, batch: Batch) -> None:
-        """Add the rows. May be called again for another batch when this one was refused for a neighbour's fault."""
+        """Add the rows. It is called again for another batch if the store refused this one because of another unit."""
 
     def durable(self) -> None:
         """The rows are committed and flushed."""
 
     def refused(self, error: StoreError) -> None:
-        """The store will not take the rows; none of them is there."""
+        """The store has refused the rows; none of them is there."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from coordinator import outcomes
 from coordinator.group import deliveries
+from coordinator.outcomes import ACCEPTED, RELEASED
 from coordinator.transitions import DECIDED, DELIVERY, OUTCOME
 from store.errors import NotLeased
 
@@ -24,44 +24,38 @@ MOST_OF_A_UNIT = 500
 class Settlement:
     """Unit: outcomes of one turn, of one connection or several; the accepted ones share one op."""
 
-    __slots__ = ("_instance", "_items", "owner")
+    __slots__ = ("_entries", "_instance", "owner")
 
-    def __init__(self, instance: Instance, items: list[tuple[Entry, Outcome]], owner: object = None) -> None:
+    def __init__(self, instance: Instance, entries: list[Entry], owner: object = None) -> None:
         self.owner = owner
         self._instance = instance
-        self._items = items
+        self._entries = entries
 
     def write(self, batch: Batch) -> None:
-        accepted: list[tuple[int, int]] = []
         uuids = self._instance.uuids
-        for entry, outcome in self._items:
-            deliveries.write(batch, entry, outcome, accepted, uuids, bytes(16))
+        accepted = deliveries.write(batch, self._entries, uuids, bytes(16))
         if accepted:
             batch.op(uuids.next(), b"accept", covers=accepted)
 
     def durable(self) -> None:
-        for entry, outcome in self._items:
+        for entry in self._entries:
             link = entry.link
+            returns = entry.outcome is not ACCEPTED
             try:
-                self._settle(entry, outcome)
+                deliveries.settle(entry)
+                if returns:
+                    entry.queue.returning -= 1
+                    entry.queue.touch()
             except Exception:  # noqa: BLE001 - a defect costs the connection of this entry only
                 self._instance.loop.contain(link)
 
-    def _settle(self, entry: Entry, outcome: Outcome) -> None:
-        if entry.link is not None:
-            entry.link.retired(entry, outcome)
-        deliveries.settle(entry, outcome)
-        if outcome is not outcomes.ACCEPTED:
-            entry.queue.returning -= 1
-            entry.queue.touch()
-
     def refused(self, error: StoreError) -> None:
-        if len(self._items) > 1:  # one of them is refused: try each by itself
-            for item in self._items:
-                self._instance.commit.add(Settlement(self._instance, [item], self.owner))
+        if len(self._entries) > 1:  # one of them is refused: try each by itself
+            for each in self._entries:
+                self._instance.commit.add(Settlement(self._instance, [each], self.owner))
             return
-        entry, outcome = self._items[0]
-        if outcome is not outcomes.ACCEPTED:
+        entry = self._entries[0]
+        if entry.outcome is not ACCEPTED:
             entry.queue.returning -= 1
         if isinstance(error, NotLeased):
             text = "the delivery was taken back before its outcome came; it will be delivered again"
@@ -78,25 +72,23 @@ class Settlements:
 
     def __init__(self, instance: Instance) -> None:
         self._instance = instance
-        self._gathered: list[tuple[Entry, Outcome]] = []
+        self._gathered: list[Entry] = []
 
     def add(self, entry: Entry, outcome: Outcome, event: DeliveryEvent = OUTCOME) -> None:
         """An outcome outside transactions, applied with the others of this turn. It comes too late if another one is on
         its way to the store, or a transaction has retired the delivery.
         """
         before = entry.state
-        entry.state = DELIVERY[before, event]
-        if entry.state is not DECIDED or before is DECIDED:
+        after = entry.state = DELIVERY[before, event]
+        if after is not DECIDED or before is DECIDED:
             return
         entry.outcome = outcome
-        if outcome is outcomes.RELEASED:  # the store has nothing to change
-            if entry.link is not None:
-                entry.link.retired(entry, outcome)
-            deliveries.settle(entry, outcome)
-        else:
-            if outcome is not outcomes.ACCEPTED:
-                entry.queue.comes_back(entry)
-            self._gathered.append((entry, outcome))
+        if outcome is RELEASED:  # nothing changes in the store
+            deliveries.settle(entry)
+            return
+        if outcome is not ACCEPTED:
+            entry.queue.comes_back(entry)
+        self._gathered.append(entry)
 
     def hand_over(self) -> bool:
         """Hand the outcomes to the group commit: few as one unit, many by connection. False: there were none."""
@@ -108,11 +100,11 @@ class Settlements:
         if len(gathered) <= MOST_OF_A_UNIT and not commit.crowded:
             commit.add(Settlement(self._instance, gathered))
             return True
-        by_owner: dict[object, list[tuple[Entry, Outcome]]] = {}
-        for item in gathered:
-            link = item[0].link
-            by_owner.setdefault(None if link is None else link.connection, []).append(item)
-        for owner, items in by_owner.items():
-            for start in range(0, len(items), MOST_OF_A_UNIT):
-                commit.add(Settlement(self._instance, items[start : start + MOST_OF_A_UNIT], owner))
+        by_owner: dict[object, list[Entry]] = {}
+        for entry in gathered:
+            link = entry.link
+            by_owner.setdefault(None if link is None else link.connection, []).append(entry)
+        for owner, entries in by_owner.items():
+            for start in range(0, len(entries), MOST_OF_A_UNIT):
+                commit.add(Settlement(self._instance, entries[start : start + MOST_OF_A_UNIT], owner))
         return True

@@ -77,8 +77,8 @@ class Work:
         #: of the posts, once written: their ids, and those of their entries that are born leased to this instance
         self.half_ids: list[int] = []
         self.entries: list[Entry | None] = []
-        #: what the rollback under way does to each retirement; None: nothing
-        self.undone: list[tuple[Entry, Outcome | None]] = []
+        #: the retirements, and whether the rollback under way decides each
+        self.undone: list[tuple[Entry, bool]] = []
 
     @property
     def empty(self) -> bool:
@@ -115,11 +115,7 @@ class Work:
             batch.half(half_id, txn_id, address.id, message)
             entries.append(enqueue.write_entry(batch, address, half_id, message, terms, self.owner))
         if self.retired:
-            accepted: list[tuple[int, int]] = []
-            for entry in self.retired:
-                outcome = entry.outcome
-                assert outcome is not None
-                deliveries.write(batch, entry, outcome, accepted, instance.uuids, txn_id)
+            accepted = deliveries.write(batch, self.retired, instance.uuids, txn_id)
             batch.op(txn_id, b"commit", txn_id=txn_id, posted=len(self.posts), covers=accepted)
         else:
             batch.commit_ids.append(txn_id)
@@ -127,17 +123,13 @@ class Work:
 
     def write_rollback(self, batch: Batch, reason: str) -> None:
         batch.op(self.id, b"rollback", txn_id=self.id, reason=reason, posted=self.posted)
-        aside: list[tuple[int, int]] = []
-        undone = self.undone = []
-        for entry in self.retired:
-            # A delivery that the peer still holds stays as it is (T27). Any other gets the default outcome (T28), and
-            # where its link was detached meanwhile, it has failed (D5).
-            if entry.peer_settled or entry.link is None:
-                outcome = deliveries.default_outcome(entry)
-                deliveries.write(batch, entry, outcome, aside, self._instance.uuids, self.id)
-                undone.append((entry, outcome))
-            else:
-                undone.append((entry, None))
+        # A delivery that the peer still holds stays as it is (T27). Any other gets the default outcome (T28), and where
+        # its link was detached meanwhile, it has failed (D5).
+        self.undone = [(entry, entry.peer_settled or entry.link is None) for entry in self.retired]
+        decided = [entry for entry, is_decided in self.undone if is_decided]
+        for entry in decided:
+            entry.outcome = deliveries.default_outcome(entry)
+        deliveries.write(batch, decided, self._instance.uuids, self.id)
 
     def apply_commit(self) -> None:
         enqueue = self._host.enqueue
@@ -149,19 +141,13 @@ class Work:
                 told = address
             enqueue.posted(address, entry, half_id, terms)
         for retired in self.retired:
-            outcome = retired.outcome
-            assert outcome is not None
-            if retired.link is not None:
-                retired.link.retired(retired, outcome)
-            deliveries.settle(retired, outcome)
+            deliveries.settle(retired)
 
     def apply_rollback(self) -> None:
-        for entry, outcome in self.undone:
+        for entry, is_decided in self.undone:
             entry.last_txn = self.id
-            if outcome is not None:
-                if entry.link is not None:
-                    entry.link.retired(entry, outcome)
-                deliveries.settle(entry, outcome)
+            if is_decided:
+                deliveries.settle(entry)
             else:
                 self._keep(entry)
 

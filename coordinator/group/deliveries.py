@@ -11,6 +11,8 @@ from coordinator.codec.message import merge_maps
 from coordinator.outcomes import ACCEPTED, FAILED, Kind
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from coordinator.group.entries import Entry
     from coordinator.outcomes import Outcome
     from store.commit.batch import Batch
@@ -22,18 +24,23 @@ log = structlog.get_logger(__name__)
 MOST_ANNOTATION_OCTETS = 1 << 18
 
 
-def write(
-    batch: Batch, entry: Entry, outcome: Outcome, accepted: list[tuple[int, int]], ops: UuidV7, txn_id: bytes
-) -> None:
-    """Add the rows that apply ``outcome`` to a leased entry. Accepted entries are collected: one op covers them all."""
-    queue = entry.queue
-    if outcome is ACCEPTED:
-        group_id = queue.group_id
-        batch.rows += 1
-        batch.gone_groups.append(group_id)
-        batch.gone_ids.append(entry.id)
-        accepted.append((entry.half_id, group_id))
-        return
+def write(batch: Batch, entries: Sequence[Entry], ops: UuidV7, txn_id: bytes) -> Sequence[tuple[int, int]]:
+    """Add the rows that apply their outcomes to leased entries. (half id, group id) of those that are accepted: one op,
+    which is the caller's, covers them all.
+    """
+    accepted = [entry for entry in entries if entry.outcome is ACCEPTED]
+    if len(accepted) < len(entries):
+        for entry in entries:
+            if entry.outcome is not ACCEPTED:
+                _write_other(batch, entry, ops, txn_id)
+    groups = [entry.queue.group_id for entry in accepted]
+    batch.all_gone(groups, [entry.id for entry in accepted])
+    return list(zip([entry.half_id for entry in accepted], groups, strict=True))
+
+
+def _write_other(batch: Batch, entry: Entry, ops: UuidV7, txn_id: bytes) -> None:
+    queue, outcome = entry.queue, entry.outcome
+    assert outcome is not None
     kind = outcome.kind
     if kind is Kind.REJECTED and not queue.policies.dead_letters:
         batch.back(
@@ -78,9 +85,12 @@ def merged(entry: Entry, outcome: Outcome) -> bytes:
     return annotations if len(annotations) <= MOST_ANNOTATION_OCTETS else entry.annotations
 
 
-def settle(entry: Entry, outcome: Outcome) -> None:
-    """The rows of :func:`write` are durable: do the same in memory."""
-    queue = entry.queue
+def settle(entry: Entry) -> None:
+    """The rows of :func:`write` are durable: tell the link, and do the same in memory."""
+    queue, link, outcome = entry.queue, entry.link, entry.outcome
+    assert outcome is not None
+    if link is not None:
+        link.retired(entry, outcome)
     if outcome is ACCEPTED:
         queue.done_with(entry)
         return
@@ -105,8 +115,8 @@ def settle(entry: Entry, outcome: Outcome) -> None:
         entry.size += grown
         if entry.message is not None:
             queue.sent_octets += grown
-        if (outcome.undeliverable_here or kind is Kind.REJECTED) and entry.link is not None:
-            entry.refused_by = (*entry.refused_by, entry.link.key)
+        if (outcome.undeliverable_here or kind is Kind.REJECTED) and link is not None:
+            entry.refused_by = (*entry.refused_by, link.key)
         queue.give_back(entry, leased=entry.kept)
 
 

@@ -200,6 +200,12 @@ class Batch:
         self.gone_groups.append(group_id)
         self.gone_ids.append(entry_id)
 
+    def all_gone(self, group_ids: Sequence[int], entry_ids: Sequence[int]) -> None:
+        """The same of several: the group and the id of each."""
+        self.rows += len(entry_ids)
+        self.gone_groups += group_ids
+        self.gone_ids += entry_ids
+
     def back(
         self, group_id: int, entry_id: int, *, attempts: int, lease: int, failed: str = "", annotations: bytes = b""
     ) -> None:
@@ -247,10 +253,9 @@ class Batch:
         halves = self.covered_halves
         self.op_lo.append(len(halves) + 1)
         if covers:
-            groups = self.covered_groups
-            for half_id, group_id in covers:
-                halves.append(half_id)
-                groups.append(group_id)
+            half_ids, group_ids = zip(*covers, strict=True)
+            halves += half_ids
+            self.covered_groups += group_ids
         self.op_hi.append(len(halves))
 
     def register(self, txn_id: bytes, undecided: Undecided) -> None:

@@ -37,7 +37,8 @@ def test_a_refused_outcome(error: StoreError, there: bool) -> None:
     if not there:
         queue.remove(other)
     entry.met(OUTCOME)
-    Settlement(instance, [(entry, ACCEPTED)]).refused(error)
+    entry.outcome = ACCEPTED
+    Settlement(instance, [entry]).refused(error)
     other.has = 1
     queue.changed(other)
     leased = not isinstance(error, NotLeased)

@@ -268,7 +268,7 @@ def _lost(entry: Entry, its: SimpleNamespace) -> None:
 
 def _kept(entry: Entry, its: SimpleNamespace) -> None:
     its.txn.discharge(True, None)
-    its.txn.undone = [(entry, None)]
+    its.txn.undone = [(entry, False)]
     its.txn.durable()
 
 
@@ -276,19 +276,22 @@ def _applied(entry: Entry, its: SimpleNamespace) -> None:
     """The default outcome of a rollback."""
     its.txn.discharge(True, None)
     entry.kept = True
-    its.txn.undone = [(entry, FAILED)]
+    entry.outcome = FAILED
+    its.txn.undone = [(entry, True)]
     its.txn.durable()
 
 
 def _refused_back(entry: Entry, its: SimpleNamespace) -> None:
-    Settlement(its.host.instance, [(entry, ACCEPTED)]).refused(StoreFault("x"))
+    entry.outcome = ACCEPTED
+    Settlement(its.host.instance, [entry]).refused(StoreFault("x"))
 
 
 def _leaves(entry: Entry, its: SimpleNamespace) -> None:
     if entry.state is HELD:
         its.queue.remove(its.link)
     elif entry.txn is None:
-        Settlement(its.host.instance, [(entry, ACCEPTED)]).refused(NotLeased("x"))
+        entry.outcome = ACCEPTED
+        Settlement(its.host.instance, [entry]).refused(NotLeased("x"))
     else:
         its.txn.discharge(False, None)
         _durable(its.txn)

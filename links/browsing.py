@@ -8,7 +8,7 @@ from coordinator.codec.encoding import DecodeError
 from coordinator.group import loading
 from coordinator.group.loading import LOAD_RETRY_SECONDS
 from links import engine
-from links.outgoing import MOST_BACKLOG, Outgoing, octets_in_engine
+from links.outgoing import LARGE_IN_ENGINE, MOST_BACKLOG, Outgoing
 from links.output import MOST_HANDED
 from store import priorities
 from store.errors import StoreError
@@ -46,8 +46,7 @@ class Browsing(Outgoing):
         #: ranks that may have messages it has not seen: priority and id after which it looks next
         self._stale: dict[Rank, tuple[int, int]] = {}
         self._loading = False
-        #: octets of the engine's buffer, by delivery
-        self._unsettled: dict[engine.Pointer, int] = {}
+        self._unsettled: set[engine.Pointer] = set()
         queue.browsers.append(self)
         self.came()
         queue.touch()
@@ -153,16 +152,17 @@ class Browsing(Outgoing):
         if self.presettled:
             engine.delivery_settle(delivery)
         else:
-            self._unsettled[delivery] = self.connection.output.hold(delivery, octets_in_engine(entry))
+            self._unsettled.add(delivery)
+            self.connection.output.hold(delivery, LARGE_IN_ENGINE if entry.whole else entry.size)
 
     def on_delivery(self, delivery: engine.Pointer) -> None:
         """Settle the delivery as soon as the peer says anything of it: outcomes have no effect here."""
         if self.refuse_transfer():
             return
         if not self._stop(delivery):
-            octets = self._unsettled.pop(delivery, None)
-            if octets is not None:
-                self.connection.output.release(octets)
+            if delivery in self._unsettled:
+                self._unsettled.remove(delivery)
+                self.connection.output.release(delivery)
             engine.delivery_settle(delivery)
             self._queue.touch()
         self.connection.mark()
@@ -170,6 +170,6 @@ class Browsing(Outgoing):
     def lost(self) -> None:
         super().lost()
         self._queue.browsers.remove(self)
-        for octets in self._unsettled.values():
-            self.connection.output.release(octets)
+        for delivery in self._unsettled:
+            self.connection.output.release(delivery)
         self._unsettled.clear()

@@ -10,8 +10,8 @@ from coordinator.errors import Condition, Refusal
 from coordinator.group.search import Search
 from coordinator.outcomes import ACCEPTED, Kind, Outcome
 from links import engine, states
-from links.outgoing import MOST_BACKLOG, Outgoing, octets_in_engine
-from links.output import FAIR_SHARE, MOST_HANDED
+from links.outgoing import LARGE_IN_ENGINE, MOST_BACKLOG, Outgoing
+from links.output import MOST_HANDED
 
 if TYPE_CHECKING:
     from coordinator.address.directory import Address
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class Consuming(Outgoing):
     """Implements :class:`coordinator.group.entries.Consumer`."""
 
-    __slots__ = ("_backlog", "_group", "_most_unsettled", "_starved", "_unsettled")
+    __slots__ = ("_group", "_most_handed", "_most_unsettled", "_starved", "_unsettled")
 
     def __init__(
         self,
@@ -42,7 +42,8 @@ class Consuming(Outgoing):
         self._group = group
         self._unsettled: dict[engine.Pointer, Entry] = {}
         self._most_unsettled = connection.service.limits.unsettled_per_link
-        self._backlog = 0
+        #: when so much is handed to the engine, by whatever link of the connection, it sends no more
+        self._most_handed = 0
         self._starved = False
         self._join()
 
@@ -58,12 +59,13 @@ class Consuming(Outgoing):
             room = self.credit
         if room <= 0 or self._starved or self._large is not None:
             return 0
-        self._backlog = engine.session_outgoing_bytes(self.session)
+        backlog = engine.session_outgoing_bytes(self.session)
         # what the engine has made frames of is no longer the session's, and waits for the socket
         output = self.connection.output
-        if self._backlog > MOST_BACKLOG or output.writing or output.handed > MOST_HANDED:
+        if backlog > MOST_BACKLOG or output.writing or output.handed > MOST_HANDED:
             self._starve()
             return 0
+        self._most_handed = output.handed + MOST_BACKLOG - backlog
         return 0 if self._held_back() else room
 
     def _starve(self) -> None:
@@ -86,6 +88,7 @@ class Consuming(Outgoing):
 
     def send(self, entry: Entry) -> bool:
         delivery = self._deliver(entry)
+        output = self.connection.output
         if self.presettled and not entry.whole:
             engine.delivery_settle(delivery)
             self.connection.service.settlements.add(entry, ACCEPTED)
@@ -93,19 +96,16 @@ class Consuming(Outgoing):
             entry.link = self
             entry.delivery = delivery
             self._unsettled[delivery] = entry
-            output = self.connection.output
-            entry.buffer = output.hold(delivery, octets_in_engine(entry))
-            if output.held > FAIR_SHARE and output.over_share:
+            if not output.hold(delivery, LARGE_IN_ENGINE if entry.whole else entry.size):
                 return False
-        self._backlog += entry.size
-        if self._backlog > MOST_BACKLOG:
+        if output.handed > self._most_handed:
             self._starve()
             return False
         return self._large is None
 
     def _sent(self, entry: Entry, delivery: engine.Pointer) -> None:
         if self.presettled and self._unsettled.pop(delivery, None) is entry:
-            self.connection.output.release(entry.buffer)
+            self.connection.output.release(delivery)
             entry.link = entry.delivery = None
             engine.delivery_settle(delivery)
             self.connection.service.settlements.add(entry, ACCEPTED)
@@ -140,7 +140,7 @@ class Consuming(Outgoing):
         delivery = entry.delivery
         if self.open and self._unsettled.pop(delivery, None) is entry:
             connection = self.connection
-            connection.output.release(entry.buffer)
+            connection.output.release(delivery)
             if self._large is None or not self._stop(delivery):
                 if not engine.delivery_settled(delivery):
                     engine.delivery_update(delivery, states.CODE[outcome.kind])
@@ -152,7 +152,7 @@ class Consuming(Outgoing):
     def unretired(self, entry: Entry, description: str) -> None:
         if self.open:
             if self._unsettled.pop(entry.delivery, None) is entry:
-                self.connection.output.release(entry.buffer)
+                self.connection.output.release(entry.delivery)
             self.refuse(Refusal(Condition.INTERNAL_ERROR, description))
 
     # -- the end
@@ -167,8 +167,8 @@ class Consuming(Outgoing):
         volatile = self._group is not None and not self._group.lasting and not self._queue.consumers
         unsettled = self._unsettled
         self._unsettled = {}
-        for entry in unsettled.values():
-            self.connection.output.release(entry.buffer)
+        for delivery, entry in unsettled.items():
+            self.connection.output.release(delivery)
             entry.link = None
             entry.delivery = None
             service.retirement.link_lost(entry, dropped=volatile or self._address.gone)

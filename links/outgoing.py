@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from coordinator.codec import message as messages
 from coordinator.codec.encoding import DecodeError
+from coordinator.codec.message import names_count, outgoing
 from coordinator.errors import Condition, Refusal
 from coordinator.group import loading
 from coordinator.group.entries import now_micros
@@ -36,16 +36,21 @@ _keys = count(1)
 MOST_BACKLOG = 1 << 20
 #: octets of a large message that are read at once, when fewer than these wait to be written
 _PIECE = 1 << 18
+#: of a large delivery: the engine has a buffer for as much until it is settled
+LARGE_IN_ENGINE = 2 * _PIECE
 
 
 class Large:
-    """A large delivery under way. ``at``: how much of the stored message is with the engine."""
+    """A large delivery under way. ``at``: how much of the stored message is with the engine; ``changed``: it goes out
+    otherwise than it came.
+    """
 
-    __slots__ = ("asking", "at", "delivery", "entry")
+    __slots__ = ("asking", "at", "changed", "delivery", "entry")
 
-    def __init__(self, entry: Entry, delivery: engine.Pointer) -> None:
+    def __init__(self, entry: Entry, delivery: engine.Pointer, *, changed: bool) -> None:
         self.entry = entry
         self.delivery = delivery
+        self.changed = changed
         self.at = 0
         self.asking = False
 
@@ -137,11 +142,13 @@ class Outgoing(Link):
         octets = entry.message
         assert octets is not None
         pointer = self.pointer
-        if not entry.whole and _is_marked(entry, octets):
+        # what its poster says of its deliveries is not said again
+        changed = entry.attempts or entry.expires or entry.acquired or entry.annotations or names_count(octets)
+        if changed and not entry.whole:
             octets = _marked(entry, octets)
         delivery = engine.outgoing_delivery(pointer, self._store_prefix + b"%d" % entry.id)
         if entry.whole:
-            self._large = Large(entry, delivery)
+            self._large = Large(entry, delivery, changed=bool(changed))
             self.draining = False
             self._send_head(self._large, octets)
             return delivery
@@ -159,7 +166,7 @@ class Outgoing(Link):
         """``head``: the beginning of the stored message, with the sections that the service may change."""
         entry = large.entry
         octets = head
-        if _is_marked(entry, head):
+        if large.changed:
             try:
                 octets = _marked(entry, head)
             except DecodeError:
@@ -236,18 +243,7 @@ class Outgoing(Link):
         raise NotImplementedError
 
 
-def octets_in_engine(entry: Entry) -> int:
-    """The octets for which the engine keeps a buffer until the delivery is settled."""
-    return 2 * _PIECE if entry.whole else entry.size
-
-
-def _is_marked(entry: Entry, octets: bytes) -> bool:
-    """Whether the message goes out changed: the delivery-count that the poster set is never passed on."""
-    changed = entry.attempts or entry.expires or entry.acquired or entry.annotations
-    return bool(changed) or messages.names_count(octets)
-
-
 def _marked(entry: Entry, octets: bytes) -> bytes:
     """The message with its counts, its remaining time-to-live and its annotations."""
     left = max(1, (entry.expires - now_micros()) // 1000) if entry.expires else None
-    return messages.outgoing(octets, entry.attempts, left, entry.annotations, acquired=entry.acquired)
+    return outgoing(octets, entry.attempts, left, entry.annotations, acquired=entry.acquired)

@@ -27,9 +27,13 @@ MOST_HANDED = 4 << 20
 FAIR_SHARE = 1 << 18
 
 
+#: What the engine knows of a delivery, beside its octets.
+_BESIDES = 1500
+
+
 def _buffer_octets(octets: int) -> int:
-    """Proton doubles a buffer until the message fits, and has a record of each delivery beside it."""
-    return 1500 + (1 << octets.bit_length())
+    """Proton doubles a buffer until a message fits."""
+    return _BESIDES + (1 << octets.bit_length())
 
 
 class Carrier(Protocol):
@@ -84,30 +88,36 @@ class Output:
         self._most_posted = 0
         self._kept = 0
 
-    def hold(self, delivery: engine.Pointer, octets: int) -> int:
-        """A message of so many octets is in the engine until it is settled. Returns the octets of its buffer, which may
-        be larger: Proton reuses buffers.
+    def hold(self, delivery: engine.Pointer, octets: int) -> bool:
+        """A message of so many octets is in the engine, and will be settled later; False where the buffers have become
+        too much by it (:attr:`over_share`).
         """
-        buffer = _buffer_octets(octets)
-        had = self._buffers.get(delivery, 0)
-        if buffer > had:
-            self._buffers[delivery] = buffer
-            self._keep(buffer - had)
-        else:
-            buffer = had
+        buffer = self._buffers.get(delivery, 0)
+        if buffer <= octets + _BESIDES:
+            return self._grow(delivery, octets)
         self.held += buffer
-        return buffer
+        return True
+
+    def _grow(self, delivery: engine.Pointer, octets: int) -> bool:
+        buffer = _buffer_octets(octets)
+        self._keep(buffer - self._buffers.get(delivery, 0))
+        self._buffers[delivery] = buffer
+        self.held += buffer
+        return not self.over_share
 
     def _keep(self, octets: int) -> None:
         self._kept += octets
         self._connection.service.memory.unread += octets
 
-    def release(self, buffer: int) -> None:
-        """The message with this buffer is settled."""
-        connection = self._connection
-        self.held -= buffer
-        if connection.held_back and self.held <= FAIR_SHARE:
-            connection.go_on_held_back()
+    def release(self, delivery: engine.Pointer) -> None:
+        """It is about to be settled."""
+        self.held -= self._buffers[delivery]
+        if self._connection.held_back:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        if self.held <= FAIR_SHARE:
+            self._connection.go_on_held_back()
 
     def hold_post(self, octets: int) -> None:
         """As :meth:`hold`, for a post that waits for the store."""
@@ -121,7 +131,9 @@ class Output:
     def release_post(self, octets: int) -> None:
         buffer = _buffer_octets(octets)
         self.posted -= buffer
-        self.release(buffer)
+        self.held -= buffer
+        if self._connection.held_back:
+            self._go_on()
 
     @property
     def has_any(self) -> bool:

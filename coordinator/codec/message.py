@@ -297,11 +297,11 @@ def front_of(message: bytes) -> Front:
 
 def names_count(message: Octets) -> bool:
     """Whether the header has a delivery-count, its fifth field; also true if only decoding it would tell."""
+    if message[:4] == b"\x00\x53\x70\xc0":
+        return message[5:6] == b"\x05"
     if message[:3] != b"\x00\x53\x70":
         return message[1:2] != b"\x53"
-    kind = message[3]
-    count = message[5:6] if kind == 0xC0 else message[8:12] if kind == 0xD0 else b""
-    return int.from_bytes(count, "big") == _FIELDS[HEADER]
+    return message[3:4] == b"\xd0" and message[8:12] == b"\x00\x00\x00\x05"
 
 
 def outgoing(message: bytes, attempts: int, ttl_left_ms: int | None, annotations: bytes, *, acquired: bool) -> bytes:

@@ -71,7 +71,6 @@ class Entry:
         "acquired",
         "annotations",
         "attempts",
-        "buffer",
         "delivery",
         "expires",
         "half_id",
@@ -120,8 +119,6 @@ class Entry:
         self.refused_by: tuple[int, ...] = ()
         self.link: Consumer | None = None
         self.delivery: object = None
-        #: octets that the engine keeps for it while it is on a link
-        self.buffer = 0
         #: changed by the table of deliveries alone (:data:`coordinator.transitions.DELIVERY`)
         self.state: DeliveryState = HELD
         self.txn: Enlisting | None = None

@@ -42,7 +42,10 @@ _OWN_CGROUP = Path("/proc/self/cgroup")
 class Account:
     """Octets of each part, and their bounds."""
 
-    __slots__ = ("most", "most_unfinished", "parked", "selectors", "transactions", "unread", "window_bytes", "windows")
+    __slots__ = (
+        "most", "most_unfinished", "parked", "selectors", "transactions", "unread",
+        "window_bytes", "window_room", "windows",
+    )  # fmt: skip
 
     def __init__(self, limits: LimitSettings, most: int) -> None:
         """``most``: octets of all parts together."""
@@ -62,11 +65,18 @@ class Account:
         self.unread = 0
         #: messages in windows, and those kept for deliveries under way
         self.windows = 0
+        #: what one queue may have of each, now: nothing where all together have too much
+        self.window_room = self.window_bytes
 
     @property
     def share(self) -> int:
         """The most that one batch, one window or one connection may have of a part."""
         return self.most // 4
+
+    def count_windows(self, octets: int) -> None:
+        """A queue has so many more; below 0: fewer."""
+        self.windows += octets
+        self.window_room = 0 if self.windows_full else self.window_bytes
 
     @property
     def windows_full(self) -> bool:

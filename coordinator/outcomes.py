@@ -7,6 +7,9 @@ from typing import NamedTuple
 
 
 class Kind(Enum):
+    #: by identity, as a table of each delivery's way has them as keys: Enum's own takes the hash of the name
+    __hash__ = object.__hash__
+
     ACCEPTED = "accepted"
     REJECTED = "rejected"
     RELEASED = "released"

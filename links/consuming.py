@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class Consuming(Outgoing):
     """Implements :class:`coordinator.group.entries.Consumer`."""
 
-    __slots__ = ("_group", "_most_handed", "_most_unsettled", "_starved", "_unsettled")
+    __slots__ = ("_group", "_most_handed", "_most_unsettled", "_retirement", "_starved", "_unsettled")
 
     def __init__(
         self,
@@ -41,6 +41,7 @@ class Consuming(Outgoing):
         super().__init__(connection, pointer, address, queue, honoured, lasts=lasts)
         self._group = group
         self._unsettled: dict[engine.Pointer, Entry] = {}
+        self._retirement = connection.service.retirement
         self._most_unsettled = connection.service.limits.unsettled_per_link
         #: when so much is handed to the engine, by whatever link of the connection, it sends no more
         self._most_handed = 0
@@ -118,23 +119,21 @@ class Consuming(Outgoing):
             self.refuse_transfer()
             return
         state = engine.delivery_remote_state(delivery)
-        settled = bool(engine.delivery_settled(delivery))
+        settled: bool = engine.delivery_settled(delivery)
         if state == engine.TRANSACTIONAL:
-            self._retire_in_transaction(entry, delivery, settled)
-            return
-        outcome = ACCEPTED if state == engine.ACCEPTED else states.plain_outcome(delivery, state)
-        if state == engine.MODIFIED:
-            engine.forget_modified(delivery)
-        self.connection.service.retirement.settle(self, entry, outcome, settled)
-
-    def _retire_in_transaction(self, entry: Entry, delivery: engine.Pointer, settled: bool) -> None:
-        try:
-            txn_id, outcome = states.retirement_of(delivery)
-        except DecodeError as error:
-            self.refuse(Refusal(Condition.DECODE_ERROR, str(error)))
-            return
-        connection = self.connection
-        connection.service.retirement.retire(self, connection, entry, txn_id, outcome, settled)
+            try:
+                txn_id, in_txn = states.retirement_of(delivery)
+            except DecodeError as error:
+                self.refuse(Refusal(Condition.DECODE_ERROR, str(error)))
+                return
+            self._retirement.retire(self, self.connection, entry, txn_id, in_txn, settled)
+        elif state == engine.ACCEPTED:
+            self._retirement.settle(self, entry, ACCEPTED, settled)
+        else:
+            outcome = states.plain_outcome(delivery, state)
+            if state == engine.MODIFIED:
+                engine.forget_modified(delivery)
+            self._retirement.settle(self, entry, outcome, settled)
 
     def retired(self, entry: Entry, outcome: Outcome) -> None:
         delivery = entry.delivery
@@ -146,7 +145,7 @@ class Consuming(Outgoing):
                     engine.delivery_update(delivery, states.CODE[outcome.kind])
                 engine.delivery_settle(delivery)
                 connection.mark()
-            if self.credit:
+            if self.credit >= self._most_unsettled - len(self._unsettled):  # else its credit alone bounds its room
                 self._queue.changed(self)
 
     def unretired(self, entry: Entry, description: str) -> None:

@@ -47,13 +47,14 @@ class Dispositions:
         :raises Refusal: one of them says too much: neither these octets nor any later ones may go to the engine.
         """
         frames = octets if not self._begun else memoryview(self._begun + octets)
-        at, end, size_of = self._left, len(frames), _SIZE.unpack_from
-        while at + 8 <= end:
+        at, end, size_of, head = self._left, len(frames), _SIZE.unpack_from, _HEAD
+        last = end - 8
+        while at <= last:
             (size,) = size_of(frames, at)
-            if size > _HEAD:
-                if at + _HEAD > end:
+            if size > head:
+                if at + head > end:
                     break
-                if _deliveries(bytes(frames[at : at + _HEAD])) * size > MOST_OCTETS:
+                if _deliveries(bytes(frames[at : at + head])) * size > MOST_OCTETS:
                     self.refused = True
                     text = f"a disposition of {size} bytes for many deliveries: say it of fewer at once, or say less"
                     raise Refusal(Condition.RESOURCE_LIMIT_EXCEEDED, text)

@@ -139,15 +139,12 @@ class Reactor(Loop):
         events = self.events
         peek, pop = engine.collector_peek, engine.collector_pop
         event_type, event_delivery, delivery_link = engine.event_type, engine.event_delivery, engine.delivery_link
-        null = engine.NULL
+        about_delivery = engine.DELIVERY
         links = self.links
-        while True:
-            event = peek(events)
-            if event == null:
-                return
+        while event := peek(events):
             try:
                 kind = event_type(event)
-                if kind == engine.DELIVERY:
+                if kind == about_delivery:
                     delivery = event_delivery(event)
                     link = links.get(delivery_link(delivery))
                     if link is not None:

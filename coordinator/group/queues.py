@@ -140,12 +140,12 @@ class Queue:
         """Keep the account of memory (:class:`coordinator.memory.Account`)."""
         octets = self.window_octets + self.sent_octets + ENTRY_OCTETS * len(self.held)
         if octets != self._counted:
-            self.instance.memory.windows += octets - self._counted
+            self.instance.memory.count_windows(octets - self._counted)
             self._counted = octets
 
     def __del__(self) -> None:
         if self._counted:
-            self.instance.memory.windows -= self._counted
+            self.instance.memory.count_windows(-self._counted)
 
     @property
     def idle(self) -> bool:
@@ -232,15 +232,17 @@ class Queue:
     def done_with(self, entry: Entry) -> None:
         """It is no longer held: accepted, dead, or left to the store."""
         # on the path of every message: _unsent() and _forget() written out
+        entry_id, held, normal = entry.id, self.held, self.normal
         if entry.message is not None:
             self.sent_octets -= entry.size
-        if self.held.get(entry.id) is entry:
-            del self.held[entry.id]
-        normal = self.normal
+        if held.get(entry_id) is entry:
+            del held[entry_id]
         if normal.loading:
-            normal.gone.add(entry.id)
+            normal.gone.add(entry_id)
         entry.state = DELIVERY[entry.state, LEAVES]
-        entry.link = entry.delivery = entry.txn = None
+        entry.txn = None
+        if not self.dirty:  # less memory, and perhaps room for more
+            self.touch()
 
     def _forget(self, entry: Entry) -> None:
         entry.met(LEAVES)
@@ -354,13 +356,12 @@ class Queue:
         except DecodeError as error:
             self.set_aside(entry, f"the stored message cannot be read: {error}")
             return True
-        if entry.message is not None:
-            size = entry.size
-            self.sent_octets += size
-            memory = self.instance.memory
-            if self.sent_octets > memory.window_bytes or memory.windows > memory.most:
-                entry.message = None
-                self.sent_octets -= size
+        size = entry.size
+        sent = self.sent_octets + size
+        if sent > self.instance.memory.window_room:
+            entry.message = None
+            sent -= size
+        self.sent_octets = sent
         return more
 
     def expire(self, entry: Entry) -> None:

@@ -120,8 +120,7 @@ class Window:
         queue = self.queue
         limits = queue.instance.limits
         have = len(self) + self.reserved
-        memory = queue.instance.memory
-        if have >= limits.window_messages or self.octets + size > memory.window_bytes or memory.windows > memory.most:
+        if have >= limits.window_messages or self.octets + size > queue.instance.memory.window_room:
             return False
         if queue.instance.peers and have >= queue.wanted():
             return False  # another instance may have a consumer that takes it now

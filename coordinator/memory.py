@@ -65,7 +65,7 @@ class Account:
         self.unread = 0
         #: messages in windows, and those kept for deliveries under way
         self.windows = 0
-        #: what one queue may have of each, now: nothing where all together have too much
+        #: octets that the window of one queue may have now, and its deliveries under way: 0 while all have too much
         self.window_room = self.window_bytes
 
     @property
@@ -74,7 +74,7 @@ class Account:
         return self.most // 4
 
     def count_windows(self, octets: int) -> None:
-        """A queue has so many more; below 0: fewer."""
+        """A queue has so many more octets; below 0: fewer."""
         self.windows += octets
         self.window_room = 0 if self.windows_full else self.window_bytes
 

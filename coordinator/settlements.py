@@ -83,7 +83,7 @@ class Settlements:
         if after is not DECIDED or before is DECIDED:
             return
         entry.outcome = outcome
-        if outcome is RELEASED:  # nothing changes in the store
+        if outcome is RELEASED:  # the store has nothing to change
             deliveries.settle(entry)
             return
         if outcome is not ACCEPTED:

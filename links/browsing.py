@@ -34,7 +34,7 @@ class Browsing(Outgoing):
     While it has credit, it also shows messages that are committed later.
     """
 
-    __slots__ = ("_at", "_loading", "_selector", "_stale", "_unsettled")
+    __slots__ = ("_at", "_loading", "_selector", "_stale", "unsettled")
 
     def __init__(
         self, connection: Carrier, pointer: engine.Pointer, address: Address, queue: Queue, honoured: Filters
@@ -46,7 +46,7 @@ class Browsing(Outgoing):
         #: ranks that may have messages it has not seen: priority and id after which it looks next
         self._stale: dict[Rank, tuple[int, int]] = {}
         self._loading = False
-        self._unsettled: set[engine.Pointer] = set()
+        self.unsettled: set[engine.Pointer] = set()
         queue.browsers.append(self)
         self.came()
         queue.touch()
@@ -74,7 +74,7 @@ class Browsing(Outgoing):
         if self._held_back():
             return 0
         credit: int = self.credit
-        return min(credit, self.connection.service.limits.unsettled_per_link - len(self._unsettled))
+        return min(credit, self.connection.service.limits.unsettled_per_link - len(self.unsettled))
 
     def _backlogged(self) -> bool:
         """Whether so much waits to be written that it must wait."""
@@ -152,7 +152,7 @@ class Browsing(Outgoing):
         if self.presettled:
             engine.delivery_settle(delivery)
         else:
-            self._unsettled.add(delivery)
+            self.unsettled.add(delivery)
             self.connection.output.hold(delivery, LARGE_IN_ENGINE if entry.whole else entry.size)
 
     def on_delivery(self, delivery: engine.Pointer) -> None:
@@ -160,9 +160,8 @@ class Browsing(Outgoing):
         if self.refuse_transfer():
             return
         if not self._stop(delivery):
-            if delivery in self._unsettled:
-                self._unsettled.remove(delivery)
-                self.connection.output.release(delivery)
+            self.unsettled.discard(delivery)
+            self.connection.output.settled()
             engine.delivery_settle(delivery)
             self._queue.touch()
         self.connection.mark()
@@ -170,6 +169,5 @@ class Browsing(Outgoing):
     def lost(self) -> None:
         super().lost()
         self._queue.browsers.remove(self)
-        for delivery in self._unsettled:
-            self.connection.output.release(delivery)
-        self._unsettled.clear()
+        self.unsettled.clear()
+        self.connection.output.settled()

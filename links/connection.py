@@ -19,7 +19,7 @@ from links.parked import Parked
 from links.sole import Sole, policy
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterator
 
     from coordinator.service import Service
     from links.link import Sending
@@ -173,6 +173,10 @@ class Connection:
             or self.parked.too_much
             or (self.posting and self.posts_wait)
         )
+
+    @property
+    def unsettled(self) -> Iterator[engine.Pointer]:
+        return self.endpoints.unsettled
 
     def hold_back(self, link: Sending) -> None:
         """The link sends nothing until this connection, or all of them together, have less in the engine."""

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class Consuming(Outgoing):
     """Implements :class:`coordinator.group.entries.Consumer`."""
 
-    __slots__ = ("_group", "_most_handed", "_most_unsettled", "_retirement", "_starved", "_unsettled")
+    __slots__ = ("_group", "_most_handed", "_most_unsettled", "_retirement", "_starved", "unsettled")
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Consuming(Outgoing):
         lasts = group is not None and group.ends_with_close
         super().__init__(connection, pointer, address, queue, honoured, lasts=lasts)
         self._group = group
-        self._unsettled: dict[engine.Pointer, Entry] = {}
+        self.unsettled: dict[engine.Pointer, Entry] = {}
         self._retirement = connection.service.retirement
         self._most_unsettled = connection.service.limits.unsettled_per_link
         #: when so much is handed to the engine, by whatever link of the connection, it sends no more
@@ -55,7 +55,7 @@ class Consuming(Outgoing):
 
     @property
     def room(self) -> int:
-        room = self._most_unsettled - len(self._unsettled)
+        room = self._most_unsettled - len(self.unsettled)
         if self.credit < room:
             room = self.credit
         if room <= 0 or self._starved or self._large is not None:
@@ -96,7 +96,7 @@ class Consuming(Outgoing):
         else:
             entry.link = self
             entry.delivery = delivery
-            self._unsettled[delivery] = entry
+            self.unsettled[delivery] = entry
             if not output.hold(delivery, LARGE_IN_ENGINE if entry.whole else entry.size):
                 return False
         if output.handed > self._most_handed:
@@ -105,16 +105,16 @@ class Consuming(Outgoing):
         return self._large is None
 
     def _sent(self, entry: Entry, delivery: engine.Pointer) -> None:
-        if self.presettled and self._unsettled.pop(delivery, None) is entry:
-            self.connection.output.release(delivery)
+        if self.presettled and self.unsettled.pop(delivery, None) is entry:
             entry.link = entry.delivery = None
             engine.delivery_settle(delivery)
+            self.connection.output.settled()
             self.connection.service.settlements.add(entry, ACCEPTED)
 
     # -- outcomes
 
     def on_delivery(self, delivery: engine.Pointer) -> None:
-        entry = self._unsettled.get(delivery)
+        entry = self.unsettled.get(delivery)
         if entry is None:
             self.refuse_transfer()
             return
@@ -137,21 +137,21 @@ class Consuming(Outgoing):
 
     def retired(self, entry: Entry, outcome: Outcome) -> None:
         delivery = entry.delivery
-        if self.open and self._unsettled.pop(delivery, None) is entry:
+        if self.open and self.unsettled.pop(delivery, None) is entry:
             connection = self.connection
-            connection.output.release(delivery)
+            if connection.held_back:
+                connection.output.settled()
             if self._large is None or not self._stop(delivery):
                 if not engine.delivery_settled(delivery):
                     engine.delivery_update(delivery, states.CODE[outcome.kind])
                 engine.delivery_settle(delivery)
                 connection.mark()
-            if self.credit >= self._most_unsettled - len(self._unsettled):  # else its credit alone bounds its room
+            if self.credit >= self._most_unsettled - len(self.unsettled):  # else its credit alone bounds its room
                 self._queue.changed(self)
 
     def unretired(self, entry: Entry, description: str) -> None:
         if self.open:
-            if self._unsettled.pop(entry.delivery, None) is entry:
-                self.connection.output.release(entry.delivery)
+            self.unsettled.pop(entry.delivery, None)
             self.refuse(Refusal(Condition.INTERNAL_ERROR, description))
 
     # -- the end
@@ -164,13 +164,13 @@ class Consuming(Outgoing):
         self._queue.remove(self)
         service = self.connection.service
         volatile = self._group is not None and not self._group.lasting and not self._queue.consumers
-        unsettled = self._unsettled
-        self._unsettled = {}
-        for delivery, entry in unsettled.items():
-            self.connection.output.release(delivery)
+        unsettled = self.unsettled
+        self.unsettled = {}
+        for entry in unsettled.values():
             entry.link = None
             entry.delivery = None
             service.retirement.link_lost(entry, dropped=volatile or self._address.gone)
+        self.connection.output.settled()
         if volatile and not self._address.gone:
             service.subscriptions.remove(self._address, self._queue)
 

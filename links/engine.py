@@ -196,7 +196,7 @@ def encoded(data: Pointer) -> bytes:
     DecodeError if the peer's octets were not a value: Proton keeps the part that it could read. That part may not be
     sent, nor a copy of it: Proton would take the error of its own encoder for a size.
     """
-    if data == NULL:
+    if not data:
         return b""
     size = data_encode(data, _state_buffer, _STATE_ROOM)
     if size >= 0:

@@ -21,6 +21,8 @@ from links import container, engine
 from links.link import Link, answer_terminus
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from coordinator.address.directory import Address
     from coordinator.group.entries import Entry
     from coordinator.group.queues import Queue
@@ -36,13 +38,13 @@ _keys = count(1)
 MOST_BACKLOG = 1 << 20
 #: octets of a large message that are read at once, when fewer than these wait to be written
 _PIECE = 1 << 18
-#: of a large delivery: the engine has a buffer for as much until it is settled
+#: octets for which the engine keeps a buffer until a large delivery is settled
 LARGE_IN_ENGINE = 2 * _PIECE
 
 
 class Large:
-    """A large delivery under way. ``at``: how much of the stored message is with the engine; ``changed``: it goes out
-    otherwise than it came.
+    """A large delivery under way. ``at``: how much of the stored message is with the engine; ``changed``: the
+    message does not go out as it is stored.
     """
 
     __slots__ = ("asking", "at", "changed", "delivery", "entry")
@@ -56,7 +58,9 @@ class Large:
 
 
 class Outgoing(Link):
-    """What consumers and browsers have in common."""
+    """What consumers and browsers have in common. ``unsettled``: deliveries that the peer has not settled."""
+
+    unsettled: Collection[engine.Pointer]
 
     __slots__ = (
         "_address", "_large", "_queue", "_store_prefix", "credit", "default_outcome", "draining", "key", "presettled",
@@ -142,7 +146,7 @@ class Outgoing(Link):
         octets = entry.message
         assert octets is not None
         pointer = self.pointer
-        # what its poster says of its deliveries is not said again
+        # the delivery-count that the poster set is never passed on
         changed = entry.attempts or entry.expires or entry.acquired or entry.annotations or names_count(octets)
         if changed and not entry.whole:
             octets = _marked(entry, octets)

@@ -15,7 +15,7 @@ from links import engine
 
 if TYPE_CHECKING:
     import socket as sockets
-    from collections.abc import Collection, Sized
+    from collections.abc import Collection, Iterable, Sized
 
     from coordinator.service import Service
 
@@ -27,12 +27,12 @@ MOST_HANDED = 4 << 20
 FAIR_SHARE = 1 << 18
 
 
-#: What the engine knows of a delivery, beside its octets.
+#: Octets of Proton's record of a delivery, beside the buffer of its message.
 _BESIDES = 1500
 
 
 def _buffer_octets(octets: int) -> int:
-    """Proton doubles a buffer until a message fits."""
+    """Proton doubles a buffer until the message fits."""
     return _BESIDES + (1 << octets.bit_length())
 
 
@@ -47,6 +47,10 @@ class Carrier(Protocol):
 
     @property
     def sessions(self) -> Collection[engine.Pointer]: ...
+
+    @property
+    def unsettled(self) -> Iterable[engine.Pointer]:
+        """Deliveries to the peer that are not settled: the engine keeps their buffers."""
 
     @property
     def held_back(self) -> Sized:
@@ -66,7 +70,7 @@ class Output:
     """``writing``: the socket takes no more for now."""
 
     __slots__ = (
-        "_buffers", "_connection", "_kept", "_most_posted", "_moved", "handed", "held", "posted", "unread", "writing",
+        "_buffers", "_connection", "_kept", "_most_posted", "_moved", "handed", "posted", "unread", "writing",
     )  # fmt: skip
 
     def __init__(self, connection: Carrier) -> None:
@@ -78,9 +82,7 @@ class Output:
         self._moved = 0.0
         #: octets of messages handed to the engine since it last had nothing to write
         self.handed = 0
-        #: octets of messages, in and out, whose buffers the engine keeps until they are settled
-        self.held = 0
-        #: of these, the octets of posts that the store has not answered
+        #: octets of posts that the store has not answered
         self.posted = 0
         #: Proton keeps buffers for the connection's next messages. By pointer, those of deliveries to the peer, as
         #: Proton uses the same pointers again; the largest sum of posts so far; and the sum of both
@@ -89,41 +91,30 @@ class Output:
         self._kept = 0
 
     def hold(self, delivery: engine.Pointer, octets: int) -> bool:
-        """A message of so many octets is in the engine, and will be settled later; False where the buffers have become
-        too much by it (:attr:`over_share`).
+        """A message of so many octets is in the engine until it is settled. Proton reuses buffers; False: it needed a
+        larger one, and the connection is over its share now.
         """
-        buffer = self._buffers.get(delivery, 0)
-        if buffer <= octets + _BESIDES:
-            return self._grow(delivery, octets)
-        self.held += buffer
-        return True
-
-    def _grow(self, delivery: engine.Pointer, octets: int) -> bool:
+        if self._buffers.get(delivery, 0) > octets + _BESIDES:
+            return True
         buffer = _buffer_octets(octets)
         self._keep(buffer - self._buffers.get(delivery, 0))
         self._buffers[delivery] = buffer
-        self.held += buffer
         return not self.over_share
 
     def _keep(self, octets: int) -> None:
         self._kept += octets
         self._connection.service.memory.unread += octets
 
-    def release(self, delivery: engine.Pointer) -> None:
-        """It is about to be settled."""
-        self.held -= self._buffers[delivery]
-        if self._connection.held_back:
-            self._go_on()
-
-    def _go_on(self) -> None:
-        if self.held <= FAIR_SHARE:
-            self._connection.go_on_held_back()
+    def settled(self) -> None:
+        """Messages were settled: links that were held back may go on."""
+        connection = self._connection
+        if connection.held_back and not self._above_share:
+            connection.go_on_held_back()
 
     def hold_post(self, octets: int) -> None:
         """As :meth:`hold`, for a post that waits for the store."""
         buffer = _buffer_octets(octets)
         self.posted += buffer
-        self.held += buffer
         if self.posted > self._most_posted:
             self._keep(self.posted - self._most_posted)
             self._most_posted = self.posted
@@ -131,9 +122,7 @@ class Output:
     def release_post(self, octets: int) -> None:
         buffer = _buffer_octets(octets)
         self.posted -= buffer
-        self.held -= buffer
-        if self._connection.held_back:
-            self._go_on()
+        self.settled()
 
     @property
     def has_any(self) -> bool:
@@ -145,7 +134,19 @@ class Output:
         the engine.
         """
         memory = self._connection.service.memory
-        return self.held > FAIR_SHARE and memory.unread > memory.most
+        return memory.unread > memory.most and self._above_share
+
+    @property
+    def _above_share(self) -> bool:
+        """Whether the engine keeps more than a fair share of messages, in and out, until they are settled. The count
+        ends at the share, so that it takes a few hundred steps at most.
+        """
+        held, buffers = self.posted, self._buffers
+        for delivery in self._connection.unsettled:
+            if held > FAIR_SHARE:
+                break
+            held += buffers[delivery]
+        return held > FAIR_SHARE
 
     @property
     def too_much_posted(self) -> bool:

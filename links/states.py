@@ -6,6 +6,8 @@ This is the file to change once Proton has types for them.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from coordinator.codec.encoding import (
     DecodeError,
     Described,
@@ -23,6 +25,9 @@ from coordinator.outcomes import ACCEPTED, RELEASED, Kind, Outcome
 from links import engine
 
 _ACCEPTED_DESCRIBED = b"\x00\x53\x24\x45"
+
+#: octets of a state that is read once for all deliveries that have it: a txn-id with an outcome that says no more
+_SHORT = 64
 
 _ACCEPTED = (0x24, "amqp:accepted:list")
 _REJECTED = (0x25, "amqp:rejected:list")
@@ -63,6 +68,12 @@ def txn_id_of(delivery: engine.Pointer) -> bytes:
 def retirement_of(delivery: engine.Pointer) -> tuple[bytes, Outcome | None]:
     """The txn-id and outcome of a remote transactional state; the outcome is None if it has none."""
     octets = engine.encoded(engine.disposition_data(engine.delivery_remote(delivery)))
+    return _fields(octets) if len(octets) > _SHORT else _short_fields(octets)
+
+
+@lru_cache(maxsize=64)
+def _short_fields(octets: bytes) -> tuple[bytes, Outcome | None]:
+    # Proton encodes a list32: a binary of 16 octets is at 11 to 27
     if octets[27:] == _ACCEPTED_DESCRIBED and octets[9:11] == b"\xa0\x10":
         return octets[11:27], ACCEPTED
     return _fields(octets)

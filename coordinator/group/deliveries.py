@@ -87,10 +87,11 @@ def merged(entry: Entry, outcome: Outcome) -> bytes:
 
 def settle(entry: Entry) -> None:
     """The rows of :func:`write` are durable: tell the link, and do the same in memory."""
-    queue, link, outcome = entry.queue, entry.link, entry.outcome
+    link, outcome = entry.link, entry.outcome
     assert outcome is not None
     if link is not None:
         link.retired(entry, outcome)
+    queue = entry.queue
     if outcome is ACCEPTED:
         queue.done_with(entry)
         return

@@ -292,24 +292,27 @@ class Window:
 
     def loaded(self, entries: list[Entry], complete: bool, version: int) -> None:
         """Entries from the store; ``complete``: there was nothing beyond them, when the news were at ``version``."""
-        held, refused = self.queue.held, self.queue.refused
-        by_range = self.by_range
+        held, refused, ready = self.queue.held, self.queue.refused, self.ready
+        by_range, gone = self.by_range, self.gone
         normal = self.rank is Rank.NORMAL
-        last = self.ready[-1].id if self.ready else 0
+        last = ready[-1].id if ready else 0
+        octets = 0
         for entry in entries:
+            entry_id = entry.id
             # What a range brings may have been read before: it is held still, or was settled meanwhile. What was leased
             # just now is new, whatever is known of it here.
-            if by_range and (entry.id in held or entry.id in self.gone):
+            if by_range and (entry_id in held or entry_id in gone):
                 continue
-            held[entry.id] = entry
+            held[entry_id] = entry
             if refused:
-                entry.refused_by = refused.pop(entry.id, ())
-            self.octets += entry.size
-            if normal and entry.id > last:
-                self.ready.append(entry)
-                last = entry.id
+                entry.refused_by = refused.pop(entry_id, ())
+            octets += entry.size
+            if normal and entry_id > last:
+                ready.append(entry)
+                last = entry_id
             else:
                 heappush(self.returned, entry)
+        self.octets += octets
         if complete and version == self._version:
             self.more = False
             self.bound = None

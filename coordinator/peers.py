@@ -91,4 +91,4 @@ class Company:
         pass
 
     def refused(self, error: StoreError) -> None:
-        log.error("others were not told of what waits in the store", error=str(error))
+        log.error("other instances were not notified of messages in the store", error=str(error))

@@ -347,7 +347,7 @@ class Relay:
                 continue
             self._count(post, -1)
             if post.txn is not None and post.txn.open:
-                post.txn.refuse(Refusal(Condition.TXN_ROLLBACK, "a link was detached before what it posted was taken"))
+                post.txn.refuse(Refusal(Condition.TXN_ROLLBACK, "a link was detached before its posts were stored"))
                 post.txn.unpark()
 
 

@@ -83,7 +83,9 @@ class Registration:
         pass
 
     def refused(self, error: StoreError) -> None:
-        log.error("undecided transactions are not in the store's list", error=str(error), count=len(self._txns))
+        log.error(
+            "undecided transactions were not entered in the store's list", error=str(error), count=len(self._txns)
+        )
 
 
 class Removal:

@@ -187,7 +187,7 @@ class LimitSettings(_Section):
         ByteSize,
         Field(
             ge=0,
-            description="with less free space for the embedded server nothing is posted; the rest goes on",
+            description="with less free disk space for the embedded server, posts are refused",
         ),
     ] = ByteSize(256 * MIB)
     unread_bytes: Annotated[
@@ -202,7 +202,7 @@ class LimitSettings(_Section):
 
 
 class AddressPattern(_Section):
-    """What the addresses are like whose name matches."""
+    """Policies of the addresses whose names match."""
 
     match: Annotated[str, Field(min_length=1, description="a pattern of names: `*`, `?`, `[a-z]`; case counts")]
     routing: Annotated[
@@ -216,7 +216,7 @@ class AddressPattern(_Section):
         Literal["drop", "dead-letter"], Field(description="what becomes of a message whose ttl runs out")
     ] = "drop"
     max_attempts: Annotated[
-        int, Field(ge=1, le=32767, description="failed deliveries, then it goes to the dead letters")
+        int, Field(ge=1, le=32767, description="failed deliveries, then a message moves to the dead letters")
     ] = 16
     retention_hours: Annotated[
         int | None,
@@ -225,7 +225,7 @@ class AddressPattern(_Section):
 
 
 class AddressSettings(_Section):
-    """Which addresses come to be when a client names them."""
+    """Which addresses are made when a client names them."""
 
     create: Annotated[
         Literal["on-use", "matching", "never"],
@@ -239,21 +239,21 @@ class AddressSettings(_Section):
         Field(
             ge=0.01,
             le=MOST_HOURS,
-            description="an address made on use that is empty, and that no link and no post has used for so long, is "
-            "removed",
+            description="hours after which an address made on use is removed, if it is empty, and no link and no post "
+            "has used it",
         ),
     ] = 168
 
 
 class RetentionSettings(_Section):
-    """How long messages and decisions are kept; they go by whole days, UTC (H16). What is undelivered stays."""
+    """How long messages and decisions are kept; whole days (UTC) are dropped (H16). Undelivered messages stay."""
 
     hours: Annotated[
         float,
-        Field(gt=0, le=MOST_HOURS, description="messages, after they were consumed; an address may say otherwise"),
+        Field(gt=0, le=MOST_HOURS, description="messages, after they were consumed; an address may have its own time"),
     ] = 72
     decisions_hours: Annotated[
-        float, Field(gt=0, le=MOST_HOURS, description="decisions: for so long an outcome can be asked for (T11)")
+        float, Field(gt=0, le=MOST_HOURS, description="decisions; clients can ask for an outcome as long (T11)")
     ] = 720
 
     @model_validator(mode="after")

@@ -81,7 +81,7 @@ class Endpoints:
     def _on_begin(self, session: engine.Pointer) -> None:
         # the begin answers a session that the peer began itself, on another channel: this service begins none
         if not engine.session_state(session) & engine.LOCAL_UNINIT:
-            text = "a begin with a remote-channel that answers no begin of ours"
+            text = "a begin with a remote-channel, though the service has begun no session"
             self.connection.force_close(Condition.NOT_ALLOWED, text)
             return
         self.sessions[session] = {}
@@ -132,9 +132,7 @@ class Endpoints:
         most, most_of_all = limits.handle_max + 1, limits.links_per_connection
         links = len(self.sessions[engine.link_session(pointer)])
         if links >= 2 * most or len(self.links) >= 2 * most_of_all:
-            self.connection.force_close(
-                Condition.RESOURCE_LIMIT_EXCEEDED, "too many links that were refused are not detached"
-            )
+            self.connection.force_close(Condition.RESOURCE_LIMIT_EXCEEDED, "too many refused links were not detached")
             return False
         if len(self.links) >= most_of_all:
             raise Refusal(
@@ -194,7 +192,7 @@ class Endpoints:
         self.links[pointer] = self.connection.reactor.links[pointer] = self.sessions[link.session][pointer] = link
         self.connection.mark()
         if self.connection.incomplete > MOST_INCOMPLETE and not self.connection.closing:
-            text = f"more than {MOST_INCOMPLETE} links that were refused have deliveries which are not complete"
+            text = f"more than {MOST_INCOMPLETE} refused links have deliveries that are not complete"
             self.connection.force_close(Condition.RESOURCE_LIMIT_EXCEEDED, text)
 
     def refuse_attach(self, attaching: Attaching, refusal: Refusal) -> None:

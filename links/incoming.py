@@ -193,7 +193,7 @@ class Incoming(Link):
         if not self.open:
             return
         if engine.link_credit(self.pointer) < engine.link_queued(self.pointer):  # the engine does not check
-            self.refuse(Refusal(Condition.TRANSFER_LIMIT_EXCEEDED, "more was sent than credit was given for"))
+            self.refuse(Refusal(Condition.TRANSFER_LIMIT_EXCEEDED, "more messages were sent than there was credit for"))
             return
         commit = self.connection.service.commit
         # a connection with nothing in the store's backlog does not wait for it

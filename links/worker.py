@@ -147,7 +147,7 @@ def _end(database_url: str, instance_id: int) -> None:
         with connected(database_url, patience=_END_PATIENCE) as connection:
             recovery.end(connection, instance_id)
     except StoreError as error:
-        log.warning("left without a word; others will give this instance up", reason=str(error))
+        log.warning("not deregistered; other instances will give this one up", reason=str(error))
 
 
 class _Ending:

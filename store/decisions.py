@@ -114,7 +114,7 @@ class Decisions:
         if self._looks:
             self._loop.call_later(_LOOK_SECONDS, self._look)
         if late:
-            log.error("cannot say in time what became of transactions", questions=len(late))
+            log.error("questions about outcomes were not answered in time", questions=len(late))
         for question in late:
             question.found(StoreUnavailable(f"no answer within {LONGEST_WAIT_SECONDS:g} s"))
 
@@ -150,7 +150,7 @@ class Decisions:
     def _answer(self, question: _Question, answer: Decision | StoreError | None) -> None:
         del self._waiting[question]
         if isinstance(answer, StoreError):
-            log.error("cannot say what became of a transaction", error=str(answer))
+            log.error("cannot ask for the outcome of a transaction", error=str(answer))
         self._kick()
         question.found(answer)
 

@@ -141,7 +141,7 @@ _STATES: dict[str, tuple[type[StoreError], str]] = {
     "25006": (StoreUnavailable, "the database is read-only: a standby"),
     "40001": (Contended, "undone: serialization failure"),
     "40P01": (Contended, "undone: deadlock"),
-    "55P03": (Contended, "a lock was not to be had in time"),
+    "55P03": (Contended, "a lock could not be taken in time"),
     "57014": (Contended, "undone: the statement was cancelled"),
 }
 _CLASSES: dict[str, tuple[type[StoreError], str]] = {
@@ -201,7 +201,7 @@ _NOT_CONNECTED: tuple[tuple[str, str, str | None], ...] = (
     (r"could not translate host name|failed to resolve host", "there is no host of that name", None),
     (r"connection refused", "Connection refused", None),
     (r"no such file or directory", "No such file or directory", None),
-    (r"no route to host|network is unreachable", "no way to that host", None),
+    (r"no route to host|network is unreachable", "no route to that host", None),
     (r"timeout expired|timed out", "no answer in time", None),
     (r"no password supplied", "the database asks for a password, and none is given", "28P01"),
     (r"password authentication failed", "the database refuses the password, or knows no such user", "28P01"),

@@ -103,7 +103,7 @@ class Heartbeat:
             self._beat()
         if self.age > RISK_SECONDS and not self._warned:
             self._warned = True
-            log.error("no heartbeat gets through: others may give this instance up", seconds=round(self.age, 1))
+            log.error("no heartbeat gets through: other instances may give this one up", seconds=round(self.age, 1))
 
     def _beat(self) -> None:
         if self._connection.idle:

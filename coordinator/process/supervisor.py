@@ -184,7 +184,9 @@ class Supervisor:
             self._announced = True
             _log.info("listening", listen=places, workers=len(self._workers), pid=os.getpid())
             if not all(loopback(place) for place in self._places):
-                _log.warning("clients are not authenticated: all that can connect may do all", listen=places)
+                _log.warning(
+                    "clients are not authenticated: every client that can connect may do everything", listen=places
+                )
         self._tend_watch(now)
         self._maintain(now)
         if serving:

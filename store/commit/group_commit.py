@@ -391,5 +391,5 @@ class GroupCommit:
         self._refused(batch, StoreUnavailable("the connection to the database was lost with it, again and again"))
 
     def _look_again(self, error: StoreError) -> None:
-        log.error("cannot look for the batch in doubt", error=str(error))
+        log.error("cannot look up the batch in doubt", error=str(error))
         self._loop.call_later(PROBE_RETRY_SECONDS, self.connected)

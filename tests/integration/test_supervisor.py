@@ -332,7 +332,7 @@ def test_too_few_connections_are_said_at_the_start(serve: Serve, own_server: tup
 
 def test_an_address_that_others_can_reach_is_warned_of(serve: Serve, database_url: str) -> None:
     service = serve("--database-url", database_url, "--listen", "amqp://0.0.0.0:0")
-    warning = service.until("clients are not authenticated: all that can connect may do all")
+    warning = service.until("clients are not authenticated: every client that can connect may do everything")
     assert warning["level"] == "warning"
 
 

@@ -1,1 +1,1 @@
-"""What an address is called, of which kind it is and where its messages go."""
+"""What an address is called, of which kind it is and which groups get its messages."""

@@ -90,7 +90,7 @@ class Address:
         self.groups = 1
         #: groups, beside the default one, that have a consumer here
         self.subscriptions: list[Queue] = []
-        #: they are told when it is removed, and until they are gone it is not forgotten
+        #: they are refused when it is removed; while it has any it is not forgotten
         self.users: set[User] = set()
         #: it was removed
         self.gone = False
@@ -106,12 +106,12 @@ class Directory:
         self._known: OrderedDict[str, Address] = OrderedDict()
         #: by name and origin: what a client's use is refused, the service may make for itself
         self._waiting: dict[tuple[str, str], list[Found]] = {}
-        #: An address in use is noted as such in the store this often: one that is not is removed after some such times.
+        #: How often an address in use is noted in the store; one without a note is removed after four such times.
         self._note_seconds = policy.unused_seconds / 4
         self._notes = False
 
     def known(self, name: str) -> Address | None:
-        """None also where the store has to be asked first, as the address was not used for long and may be gone."""
+        """None also where the store must be asked first: one that was not used for long may have been removed."""
         address = self._known.get(name)
         if address is None or time.monotonic() - address.noted > self._note_seconds:
             return None
@@ -319,7 +319,7 @@ class Directory:
                 self._instance.loop.contain(callback)
 
     def remove_dynamic(self, address: Address) -> None:
-        """The link (or connection) that it lived with is gone; so are its messages."""
+        """Remove it and its messages: the link (or connection) that it lived with has ended."""
         self.removed(address)
 
         def gone(groups: list[int] | StoreError) -> None:

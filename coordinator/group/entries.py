@@ -125,7 +125,7 @@ class Entry:
         self.last_txn: bytes | None = None
         self.outcome: Outcome | None = None
         self.peer_settled = False
-        #: whether the store kept our lease when the entry went back
+        #: whether the store keeps the lease when the entry comes back
         self.kept = False
 
     def met(self, event: DeliveryEvent) -> bool:

@@ -16,8 +16,8 @@ few entries at a time. Nothing here walks through a backlog.
 * Nothing posted is born leased: the order of the store is the order of delivery, whichever instance took the post.
 * A message without group-id is a group of its own, with a key above 0; its lease is all the claim it needs.
 
-Memory is bounded by the window of the queue: entries of groups whose consumer has no room go back to the store where
-others want theirs.
+Memory is bounded by the window of the queue: when it is full, entries of groups whose consumer has no room are yielded
+to the store, in favour of groups that consumers have room for.
 """
 
 from __future__ import annotations
@@ -233,7 +233,7 @@ class FifoQueue(Queue):
         return entry
 
     def _to_store(self, entries: Sequence[Entry]) -> None:
-        """Entries that are leased to us and with no consumer; their groups wait until the store has them."""
+        """Yield entries that are leased and with no consumer; their groups wait until the store has them."""
         for entry in entries:
             assert isinstance(entry, GroupedEntry)
             self._yielding[entry.id] = entry.group

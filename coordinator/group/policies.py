@@ -9,10 +9,10 @@ from dataclasses import dataclass
 class Policies:
     """``on_expiry``: ``drop`` or ``dead-letter``."""
 
-    #: failed deliveries, then a message goes to the dead letters
+    #: after so many failed deliveries a message is moved to the dead letters
     max_attempts: int
     on_expiry: str
     #: message groups keep their order, each with one consumer at a time (P18)
     fifo: bool
-    #: this is an address of dead letters: its failures go nowhere else
+    #: this is an address of dead letters: what fails here stays here
     dead_letters: bool

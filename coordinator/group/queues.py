@@ -120,9 +120,9 @@ class Queue:
         self.sent_octets = 0
         #: what the account of the instance has of it
         self._counted = 0
-        #: what is on its way to the store and brings entries back. A drain waits for it, or a client that closes a
-        #: consumer and drains another would be told that there is nothing; so does a load, or what is newer would go
-        #: first (D5)
+        #: units on their way to the store that bring entries back. A drain waits for them: else a client that closes a
+        #: consumer and drains another is told that there is nothing. A load waits too: else what is newer is sent first
+        #: (D5)
         self.returning = 0
         self.dirty = False
         self._surplus = False
@@ -155,8 +155,8 @@ class Queue:
     # -- entries arriving
 
     def reserve(self, size: int, priority: int) -> bool:
-        """Whether a message posted now is born leased to us, where someone here wants it: nothing older waits in the
-        store.
+        """Whether a message posted now is born leased to this instance: the window has room, and nothing older waits in
+        the store.
         """
         return (self.normal if priority == priorities.DEFAULT else self.window(priority)).reserve(size)
 
@@ -289,7 +289,7 @@ class Queue:
         self.touch()
 
     def remove(self, consumer: Consumer) -> None:
-        """The link is gone; its deliveries come back by ways of their own."""
+        """The link has ended. What becomes of its deliveries is not decided here."""
         self.consumers.pop(consumer, None)
         self.takers.remove(consumer)
         if not self.consumers:

@@ -10,7 +10,7 @@ page, others (here or on other instances) see no difference, and the cursor neve
 * It stops where the consumer's room ends, and goes on from there; so it does where selectors have used up their share
   of the turn.
 * An entry that lies in this instance's own window is taken out of it; one that is in a consumer's hands is passed, and
-  when any comes back, or arrives, the cursor goes back to before it.
+  when any comes back, or arrives, the cursor is set back to before it.
 * This works alike when the instance holds the group whole and when it leases row by row: a row taken so carries its
   lease either way, and the holder's reading leaves leased rows out.
 * Alone, ids only grow. Among other instances commits may overtake each other, and what another gives back is not
@@ -160,11 +160,11 @@ class Search:
         return self in self._queue.searches
 
     def end(self) -> None:
-        """Its link is gone, and the memory of its selector goes at once (the link and its search have each other)."""
+        """Its link has ended: free the memory of its selector at once (the link and its search refer to each other)."""
         del self._selector
 
     def advance(self) -> None:
-        """Look on, where the consumer has room; tell it when there is nothing. What is on its way back goes first."""
+        """Look on, where the consumer has room; tell it when there is nothing. Entries on their way back come first."""
         queue = self._queue
         if self._waiting or queue.returning:
             return

@@ -62,8 +62,8 @@ class Queues:
         return active
 
     def _drop_idle(self) -> None:
-        """Queues that are idle for a while are held no longer; those of addresses that are not known any more are gone
-        then.
+        """Share the groups of queues that were idle at the last look too: only then is the queue of an address that is
+        not known any more freed.
         """
         idle = {queue for queue in self.holding if queue.idle}
         for queue in idle & self._idle_before:

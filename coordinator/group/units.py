@@ -23,7 +23,7 @@ log = structlog.get_logger(__name__)
 
 
 class Yield:
-    """Unit: entries that were held and never decided go back to the store, for any consumer."""
+    """Unit: the leases of entries that were held and never decided end, for any consumer to take them."""
 
     __slots__ = ("_acquired", "_ids", "_queue")
 
@@ -79,7 +79,7 @@ class Reclaim:
 
 
 class SetAside:
-    """Unit: the stored message cannot be delivered; it goes to the dead letters as it is."""
+    """Unit: the stored message cannot be delivered; it is moved to the dead letters as it is."""
 
     __slots__ = ("_entry", "_reason")
 
@@ -111,7 +111,7 @@ class SetAside:
 
 
 class Expiry:
-    """Unit: the message's time ran out before anyone wanted it (rule P12)."""
+    """Unit: the message's time ran out before a consumer took it (rule P12)."""
 
     __slots__ = ("_entry",)
 

@@ -73,10 +73,10 @@ class Window:
         #: entries on their way into the window: written in a batch that is not durable yet
         self.reserved = 0
         self.more = True
-        #: entries up to here may go out, and before those behind it the store must be asked; None: all. Where
-        #: priorities differ there always is one, else where something old came to the store (D5). News that came while
-        #: a load is on its way may lie before what it brings.
+        #: deliver up to this order; load before going beyond it. None: deliver all. Where priorities differ there is
+        #: always one, else after something old came back to the store (D5)
         self.bound: tuple[int, int] | None = None if rank is Rank.NORMAL else _BEFORE_ALL
+        #: the same for news that came while a load is on its way: they may lie before what it brings
         self._news = self.bound
         self.loading = False
         self._version = 0

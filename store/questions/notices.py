@@ -1,4 +1,4 @@
-"""Notices to the other instances that go with no change of the store."""
+"""Notices to the other instances that no change of the store brings with it."""
 
 from __future__ import annotations
 

@@ -261,7 +261,7 @@ class Subscribing(Consuming):
         selector = self._selector
         if selector is None or entry.message is None or selector.matches(entry.message, entry.attempts):
             return super().send(entry)
-        if entry.whole and not shows_properties(entry.message):  # nobody can say that it is not wanted
+        if entry.whole and not shows_properties(entry.message):  # whether it matches cannot be known from its head
             return super().send(entry)
         service = self.connection.service
         service.settlements.add(entry, ACCEPTED)

@@ -84,7 +84,7 @@ class Serving:
         status = self.process.wait(PATIENCE_SECONDS)
         # A worker that survived it would keep the log open.
         self._reader.join(PATIENCE_SECONDS)
-        assert not self._reader.is_alive(), "somebody holds the log"
+        assert not self._reader.is_alive(), "another process holds the log open"
         while (line := self._queue.get()) is not None:
             self.lines.append(line)
         assert self.process.stderr is not None

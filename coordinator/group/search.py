@@ -1,11 +1,12 @@
 """A consumer with a selector looks for its messages itself (rule P16), in the store and past the window of its queue.
 
 **Decision.** The window of a queue is for consumers that take anything. Were consumers that choose to feed from it,
-messages that nobody here wants (or whose takers have no credit) would fill it, and what lies behind them would never be
-seen; and to lease thousands of entries only to give them back costs two writes each. So each such consumer has a cursor
-over the entries of its group, reads on from it page by page without taking anything, evaluates its selector, and takes
-what matches by id (:func:`store.questions.entries.take`). What does not match is neither leased nor kept: memory is one
-page, others (here or on other instances) see no difference, and the cursor never passes what it might still want:
+messages that no consumer here wants (or whose takers have no credit) would fill it, and what lies behind them would
+never be seen; and to lease thousands of entries only to give them back costs two writes each. So each such consumer has
+a cursor over the entries of its group, reads on from it page by page without taking anything, evaluates its selector,
+and takes what matches by id (:func:`store.questions.entries.take`). What does not match is neither leased nor kept:
+memory is one page, others (here or on other instances) see no difference, and the cursor never passes what it might
+still want:
 
 * It stops where the consumer's room ends, and goes on from there; so it does where selectors have used up their share
   of the turn.

@@ -26,13 +26,13 @@ class Account:
         if os.geteuid() != 0:
             return cls(uid=os.geteuid(), gid=os.getegid(), other=False)
         try:
-            nobody = pwd.getpwnam("nobody")
+            user = pwd.getpwnam("nobody")
         except KeyError:
             raise EmbeddedError(
                 "PostgreSQL does not run as root and there is no user 'nobody'; run as another user, "
                 "or give --database-url"
             ) from None
-        return cls(uid=nobody.pw_uid, gid=nobody.pw_gid, other=True)
+        return cls(uid=user.pw_uid, gid=user.pw_gid, other=True)
 
     def own(self, path: Path) -> None:
         if self.other:

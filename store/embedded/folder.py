@@ -57,7 +57,7 @@ class DataFolder:
         if account.other and closed:
             os.close(lock)
             raise DataFolderUnusable(
-                f"PostgreSQL does not run as root but as 'nobody', who cannot enter {closed[-1]}; "
+                f"PostgreSQL does not run as root but as 'nobody', which cannot enter {closed[-1]}; "
                 "choose a folder with --data-dir that every user may pass through"
             )
         try:

@@ -90,7 +90,7 @@ class History:
         for txn in self.txns:
             decision = decisions.get(txn.txn_id)
             if txn.wish == "none" and decision == "commit":
-                found.append(f"{txn}: committed, and nobody asked for it")
+                found.append(f"{txn}: committed, and no client asked for it")
             if txn.known is None:
                 if txn.wish != "none":
                     found.append(f"{txn}: never resolved")
@@ -285,7 +285,7 @@ def left(client: Client, url: str) -> list[str]:
             stuck = connection.execute(f"select * from {SCHEMA}.entry limit 20".encode()).fetchall()
         if not stuck:
             return bodies
-        assert time.monotonic() < deadline, f"entries that nobody gets: {stuck}"
+        assert time.monotonic() < deadline, f"entries that no consumer gets: {stuck}"
         time.sleep(0.05)
 
 

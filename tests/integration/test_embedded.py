@@ -288,7 +288,7 @@ def test_a_folder_of_somebody_else(make: Make, folder: Path) -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root's server is another user")
 def test_root_in_a_closed_folder(make: Make, folder: Path) -> None:
     folder.mkdir(mode=0o700)
-    with pytest.raises(DataFolderUnusable, match=rf"'nobody', who cannot enter {folder};"):
+    with pytest.raises(DataFolderUnusable, match=rf"'nobody', which cannot enter {folder};"):
         make(folder / "data").start()
 
 

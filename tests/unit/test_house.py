@@ -70,7 +70,11 @@ def test_functions_are_short() -> None:
 
 
 #: Words that make a reader ask which of the parts is meant.
-UNCLEAR = re.compile(r"\b(whoever|nobody's|hears of|heard of)\b", re.IGNORECASE)
+UNCLEAR = re.compile(
+    # `nobody` in quotes, or before an @, is the user of the operating system
+    r"\b(whoever|somebody|everybody|hears of|heard of)\b|(?<!['\"`])\bnobody\b(?!['\"`@])",
+    re.IGNORECASE,
+)
 
 
 def test_texts_say_who_does_what() -> None:

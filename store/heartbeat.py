@@ -91,7 +91,7 @@ class Heartbeat:
         return time.monotonic() - self._last
 
     def now(self) -> None:
-        """Beat at once, also while a beat is under way."""
+        """Beat at once; where a beat is under way, right after it."""
         self._due = 0.0
         self._beat()
 

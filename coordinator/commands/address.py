@@ -37,15 +37,20 @@ _COUNTS = ("ready", "inflight", "scheduled", "failed")
 @app.command()
 def add(
     name: Annotated[str, typer.Argument(help="1 to 1024 characters of printable text.")],
-    topic: Annotated[bool, typer.Option("--topic", help="Each subscription gets all; else consumers share.")] = False,
+    topic: Annotated[
+        bool, typer.Option("--topic", help="Each subscription gets every message; without it, consumers share them.")
+    ] = False,
     kind: Annotated[
         str, typer.Option(metavar="KIND", help="normal, or fifo: order and one consumer at a time by group-id.")
     ] = "normal",
     on_expiry: Annotated[
-        str, typer.Option(metavar="POLICY", help="What becomes of a message whose ttl runs out: drop or dead-letter.")
+        str, typer.Option(metavar="POLICY", help="For a message whose ttl runs out: drop or dead-letter.")
     ] = "drop",
     max_attempts: Annotated[
-        int, typer.Option(metavar="N", min=1, max=32767, help="Failed deliveries, then it goes to the dead letters.")
+        int,
+        typer.Option(
+            metavar="N", min=1, max=32767, help="Failed deliveries, then a message moves to the dead letters."
+        ),
     ] = 16,
     retention_hours: RetentionHours = None,
     database_url: DatabaseUrl = None,
@@ -160,7 +165,7 @@ def show(
 def remove(
     name: Annotated[str, typer.Argument(help="The address.")],
     force: Annotated[
-        bool, typer.Option("--force", help="Even if it has messages, which are thrown away, or groups that last.")
+        bool, typer.Option("--force", help="Remove it even if it has messages, which are lost, or groups that last.")
     ] = False,
     database_url: DatabaseUrl = None,
     data_dir: DataDir = None,

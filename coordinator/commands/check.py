@@ -14,7 +14,7 @@ def check(
     fewest_free: Annotated[
         int,
         typer.Option(
-            metavar="PERCENT", min=0, max=100, help="Wrong: less free space on the disk of a server on this machine."
+            metavar="PERCENT", min=0, max=100, help="The least free space on the disk of a server on this machine."
         ),
     ] = 10,
     database_url: DatabaseUrl = None,
@@ -23,7 +23,7 @@ def check(
 ) -> None:
     """Say whether the service needs an operator.
 
-    Exit status: 0 all is well, 1 something is wrong (the last lines say what), 2 the store cannot be looked at.
+    Exit status: 0 all is well, 1 something is wrong (the last lines say what), 2 the store cannot be read.
     """
     from dataclasses import asdict
 

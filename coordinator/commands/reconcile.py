@@ -61,7 +61,7 @@ def reconcile(
     data_dir: DataDir = None,
     config: Config = None,
 ) -> None:
-    """Hold what the coordinator decided against itself and against the applications' own books, and report.
+    """Compare the coordinator's decisions with its deliveries and with the applications' own books, and report.
 
     Exit status: 0 clean, 1 findings at or above --fail-on, 2 it could not run, 130 interrupted (Ctrl-C).
     """

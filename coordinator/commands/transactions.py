@@ -57,7 +57,7 @@ def outcome(
     data_dir: DataDir = None,
     config: Config = None,
 ) -> None:
-    """Say what became of a transaction."""
+    """Print the outcome of a transaction."""
     wanted = _txn_id(txn_id)
     from store import outcomes, retention
     from store.ids import declared_at

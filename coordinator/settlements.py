@@ -83,12 +83,13 @@ class Settlements:
         if after is not DECIDED or before is DECIDED:
             return
         entry.outcome = outcome
-        if outcome is RELEASED:  # the store has nothing to change
+        if outcome is ACCEPTED:
+            self._gathered.append(entry)
+        elif outcome is RELEASED:  # the store has nothing to change
             deliveries.settle(entry)
-            return
-        if outcome is not ACCEPTED:
+        else:
             entry.queue.comes_back(entry)
-        self._gathered.append(entry)
+            self._gathered.append(entry)
 
     def hand_over(self) -> bool:
         """Hand the outcomes to the group commit: few as one unit, many by connection. False: there were none."""

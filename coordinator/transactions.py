@@ -16,10 +16,9 @@ from coordinator.outcomes import without_annotations
 from coordinator.registration import Removal
 from coordinator.transitions import (
     ACTIVE,
+    AFTER_RETIRE,
     COMMITTED,
     COMMITTING,
-    DELIVERY,
-    RETIRE,
     ROLLBACK_ONLY,
     ROLLED_BACK,
     WAITING,
@@ -229,15 +228,18 @@ class Transaction(Work):
         """Retire a delivery: the commit applies the outcome; a later one in the transaction replaces it (T26, T29)."""
         if not self.began:
             self.begin()
+        before = 0
         if entry.txn is not self:
             entry.txn = self
             self.retired.append(entry)
-        entry.state = DELIVERY[entry.state, RETIRE]
+        elif entry.outcome is not None:
+            before = held_octets(entry.outcome)
+        entry.state = AFTER_RETIRE[entry.state]
         if peer_settled:
             entry.peer_settled = True
-        before, entry.outcome = entry.outcome, outcome
-        if outcome.annotations or (before is not None and before.annotations):
-            self._count_annotations(entry, 0 if before is None else held_octets(before))
+        entry.outcome = outcome
+        if outcome.annotations or before:
+            self._count_annotations(entry, before)
 
     def _count_annotations(self, entry: Entry, before: int) -> None:
         """Count the annotations of its outcome, which replace so many octets ``before``. A transaction that can only

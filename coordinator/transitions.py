@@ -152,3 +152,11 @@ DELIVERY: dict[tuple[DeliveryState, DeliveryEvent], DeliveryState] = {
     (DECIDED, BACK): HELD,
     (DECIDED, LEAVES): GONE,
 }
+
+
+def _after(event: DeliveryEvent) -> dict[DeliveryState, DeliveryState]:
+    return {state: after for (state, each), after in DELIVERY.items() if each is event}
+
+
+#: the same of the events that each message has
+AFTER_SEND, AFTER_RETIRE, AFTER_LEAVES = _after(SEND), _after(RETIRE), _after(LEAVES)

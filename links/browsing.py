@@ -122,7 +122,7 @@ class Browsing(Outgoing):
         at = self._at
         behind = None
         for row in rows:
-            entry = loading.entry_of(self._queue, row)
+            entry = self._queue.entry_kind(self._queue, *row)
             seen = at.get(entry.priority, 0)
             if entry.id <= seen:
                 return entry.priority, seen

@@ -25,7 +25,15 @@ if TYPE_CHECKING:
 class Consuming(Outgoing):
     """Implements :class:`coordinator.group.entries.Consumer`."""
 
-    __slots__ = ("_group", "_most_handed", "_most_unsettled", "_retirement", "_starved", "unsettled")
+    __slots__ = (
+        "_group",
+        "_most_handed",
+        "_most_unsettled",
+        "_retirement",
+        "_settling_makes_room",
+        "_starved",
+        "unsettled",
+    )
 
     def __init__(
         self,
@@ -46,6 +54,8 @@ class Consuming(Outgoing):
         #: when so much is handed to the engine, by whatever link of the connection, it sends no more
         self._most_handed = 0
         self._starved = False
+        #: not its credit, but what is unsettled, bounds its room
+        self._settling_makes_room = False
         self._join()
 
     def _join(self) -> None:
@@ -56,6 +66,7 @@ class Consuming(Outgoing):
     @property
     def room(self) -> int:
         room = self._most_unsettled - len(self.unsettled)
+        self._settling_makes_room = room < self.credit
         if self.credit < room:
             room = self.credit
         if room <= 0 or self._starved or self._large is not None:
@@ -145,8 +156,9 @@ class Consuming(Outgoing):
                 if not engine.delivery_settled(delivery):
                     engine.delivery_update(delivery, states.CODE[outcome.kind])
                 engine.delivery_settle(delivery)
-                connection.mark()
-            if self.credit >= self._most_unsettled - len(self.unsettled):  # else its credit alone bounds its room
+                if not connection.dirty:
+                    connection.mark()
+            if self._settling_makes_room:
                 self._queue.changed(self)
 
     def unretired(self, entry: Entry, description: str) -> None:

@@ -180,6 +180,7 @@ _tag_octets = ffi.new("char[32]")
 _tag_view = memoryview(ffi.buffer(_tag_octets))
 _tag = ffi.new("pn_bytes_t*")
 _tag.start = _tag_octets
+_tag_by_value = _tag[0]
 
 
 def outgoing_delivery(link: Pointer, tag: bytes) -> Pointer:
@@ -187,7 +188,7 @@ def outgoing_delivery(link: Pointer, tag: bytes) -> Pointer:
     size = len(tag)
     _tag_view[:size] = tag
     _tag.size = size
-    return delivery(link, _tag[0])
+    return delivery(link, _tag_by_value)
 
 
 def encoded(data: Pointer) -> bytes:

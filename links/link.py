@@ -27,6 +27,7 @@ class Carrier(Protocol):
     container: str
     peer: str
     open: bool
+    dirty: bool
     #: how many links the peer posts on
     posting: int
     parked: Parked

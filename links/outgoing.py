@@ -159,9 +159,11 @@ class Outgoing(Link):
         size = len(octets)
         engine.link_send(pointer, octets, size)
         engine.link_advance(pointer)
-        self.connection.output.handed += size
+        connection = self.connection
+        connection.output.handed += size
         self.credit -= 1
-        self.connection.mark()
+        if not connection.dirty:
+            connection.mark()
         return delivery
 
     # -- large ones

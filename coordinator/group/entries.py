@@ -101,6 +101,7 @@ class Entry:
         annotations: bytes,
         acquired: bool = False,
         priority: int = priorities.DEFAULT,
+        whole: int = 0,
     ) -> None:
         """``expires``: microseconds since 2000, 0 for never. ``acquired``: it was on a link before."""
         self.queue = queue
@@ -110,7 +111,7 @@ class Entry:
         #: octets of memory
         self.size = len(message) + len(annotations)
         #: size of a large message, of which ``message`` holds the beginning; 0 for all others
-        self.whole = 0
+        self.whole = whole
         self.attempts = attempts
         self.expires = expires
         self.annotations = annotations

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from coordinator.group import holding
-from coordinator.group.entries import POSTGRES_EPOCH
 from coordinator.group.units import Reclaim
 from store.errors import StoreError
 from store.questions import entries as questions
@@ -47,7 +46,8 @@ def _load(window: Window, most: int, octets: int) -> None:
             instance.loop.call_later(LOAD_RETRY_SECONDS, lambda: reclaim(queue, window))
             return
         rows, found = answer
-        entries = [entry_of(queue, row[:9]) for row in rows]
+        entry_kind = queue.entry_kind
+        entries = [entry_kind(queue, *row[:9]) for row in rows]
         # nothing beyond what came; among others there may be some below the low-water mark, so that an empty answer
         # above it says little
         complete = found == len(rows) < most if rows else queue.holding or not low
@@ -59,23 +59,6 @@ def _load(window: Window, most: int, octets: int) -> None:
         questions.read(asked, group, low, most, octets, number, loaded)
     else:
         questions.lease(asked, window.rank, group, low, most, octets, number, loaded)
-
-
-def entry_of(queue: Queue, row: EntryRow) -> Entry:
-    entry_id, half_id, attempts, expires, annotations, message, whole, acquired, priority = row
-    entry = queue.entry_kind(
-        queue,
-        entry_id,
-        half_id,
-        message,
-        attempts,
-        0 if expires is None else expires - POSTGRES_EPOCH * 1_000_000,
-        annotations or b"",
-        acquired,
-        priority,
-    )
-    entry.whole = whole
-    return entry
 
 
 def reclaim(queue: Queue, window: Loader | None) -> None:

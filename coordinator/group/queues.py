@@ -21,7 +21,7 @@ from coordinator.group.takers import Takers
 from coordinator.group.units import Expiry, SetAside, Yield
 from coordinator.group.windows import Window
 from coordinator.memory import ENTRY_OCTETS
-from coordinator.transitions import BACK, DELIVERY, LEAVES, SEND, UNSENT
+from coordinator.transitions import AFTER_LEAVES, AFTER_SEND, BACK, LEAVES, UNSENT
 from store import priorities
 from store.priorities import Rank, rank_of
 
@@ -239,7 +239,7 @@ class Queue:
             del held[entry_id]
         if normal.loading:
             normal.gone.add(entry_id)
-        entry.state = DELIVERY[entry.state, LEAVES]
+        entry.state = AFTER_LEAVES[entry.state]
         entry.txn = None
         if not self.dirty:  # less memory, and perhaps room for more
             self.touch()
@@ -350,7 +350,7 @@ class Queue:
 
     def hand(self, consumer: Consumer, entry: Entry) -> bool:
         """Send a held entry that is in no window any more; whether the consumer takes another right away."""
-        entry.state = DELIVERY[entry.state, SEND]
+        entry.state = AFTER_SEND[entry.state]
         try:
             more = consumer.send(entry)
         except DecodeError as error:

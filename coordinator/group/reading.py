@@ -102,7 +102,7 @@ class Reading:
         last = dict.fromkeys(of, 0)
         for row in answer.rows:
             group = of[row[9]]
-            entry = loading.entry_of(queue, row[:9])
+            entry = queue.entry_kind(queue, *row[:9])
             assert isinstance(entry, GroupedEntry)
             entry.group, entry.out, entry.coming = group, False, False
             entry.refused_by = queue.refused.pop(entry.id, ())

@@ -199,7 +199,7 @@ class Search:
                 hurried = True
                 break
             held = queue.held.get(row[0])
-            entry = loading.entry_of(queue, row) if held is None else held
+            entry = queue.entry_kind(queue, *row) if held is None else held
             if self._wants(entry, now):
                 if given + len(chosen) >= room:
                     break

@@ -5,8 +5,8 @@ from __future__ import annotations
 from store import leaves
 from store.spool import HEAD, LARGE
 
-#: microseconds since 1970, null for never
-_EXPIRES = "(extract(epoch from expires_at) * 1000000)::int8"
+#: microseconds since 2000, 0 for never
+_EXPIRES = "coalesce((extract(epoch from expires_at - timestamptz '2000-01-01 00:00Z') * 1000000)::int8, 0)"
 
 AVAILABLE = "failed is null and available_at is null"
 DELIVERABLE = f"lease = 0 and {AVAILABLE} and (expires_at is null or expires_at > now())"
@@ -18,6 +18,6 @@ MESSAGE = f"case when {_IS_LARGE} then substring(message from 1 for {HEAD}) else
 WHOLE = f"case when {_IS_LARGE} then octet_length(message) else 0 end"
 
 #: What an entry is read as: the columns of its row, and its message.
-ENTRY = f"id, half_id, attempts, {_EXPIRES}, annotations, {MESSAGE}, {WHOLE}, acquired, priority"
+ENTRY = f"id, half_id, {MESSAGE}, attempts, {_EXPIRES}, coalesce(annotations, ''), acquired, priority, {WHOLE}"
 MESSAGES = f"p cross join lateral ({leaves.OF_ANY_DAY}) h"
 PICKED = "id, half_id, attempts, expires_at, annotations, acquired, priority"

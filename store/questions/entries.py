@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: What an entry is read as: id, half, attempts, microseconds since 1970 when it expires, annotations, message or its
-#: beginning, size of a large message (else 0), whether a link had it, priority.
-EntryRow = tuple[int, int, int, int | None, bytes | None, bytes, int, bool, int]
+#: What an entry is read as: id, half, message or its beginning, attempts, microseconds since 2000 when it expires (0:
+#: never), annotations, whether a link had it, priority, size of a large message (else 0).
+EntryRow = tuple[int, int, bytes, int, int, bytes, bool, int, int]
 #: The same, and one column more, whose meaning the answer says.
-LoadedRow = tuple[int, int, int, int | None, bytes | None, bytes, int, bool, int, int]
+LoadedRow = tuple[int, int, bytes, int, int, bytes, bool, int, int, int]
 
 
 class Loaded(NamedTuple):

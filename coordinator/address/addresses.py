@@ -1,4 +1,4 @@
-"""Addresses: which names are allowed, and which addresses are made because a client uses their name."""
+"""Addresses: which names are allowed, and which addresses are made when a client uses their name."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class NewAddress:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Refusal:
-    """Why an address is not made. ``message`` is fit for the wire and for a log.
+    """The reason why an address is not made. ``message`` may go to the wire and to a log.
 
     ``invalid``: no address can have this name (``amqp:invalid-field``). ``not-found``: the name is allowed, the address
     does not exist, and clients may not make it (``amqp:not-found``).
@@ -51,7 +51,7 @@ class Refusal:
 
 
 def shown(name: str) -> str:
-    """``name`` for a message: printable, quoted, and never longer than a line."""
+    """``name`` as a message shows it: printable, quoted, and cut to a line."""
     quoted = f"'{printable(name, _LONGEST_SHOWN)}'"
     return quoted if len(name) <= _LONGEST_SHOWN else f"{quoted} ({len(name)} characters)"
 
@@ -79,7 +79,7 @@ def check_name(name: str) -> str:
 def dead_letter_name(name: str) -> str:
     """The address for the dead letters of the queue or group ``name``.
 
-    A name that no address can have behind the prefix is cut, and has octets of its digest in place of the rest.
+    A name that is too long after the prefix is cut, and ends with octets of its digest.
     """
     whole = DEAD_LETTER_PREFIX + name
     try:
@@ -91,7 +91,7 @@ def dead_letter_name(name: str) -> str:
 
 
 class AddressPolicy:
-    """Decides whether a name that no address has yet becomes an address."""
+    """Decides whether an address is made when a client uses an unknown name."""
 
     def __init__(self, settings: AddressSettings) -> None:
         self._create = settings.create
@@ -100,7 +100,7 @@ class AddressPolicy:
         self.unused_seconds = settings.unused_hours * 3600
 
     def decide(self, name: str, *, topic: bool = False) -> NewAddress | Refusal:
-        """A client used ``name``, which does not exist: the address to make, or why not.
+        """A client used the unknown ``name``: the address to make, or why none is made.
 
         ``topic``: the client asked for one (the terminus capability ``topic``); a pattern that matches decides.
         """

@@ -1,8 +1,7 @@
-"""What can never be delivered is moved to the address ``%DLQ%<group>`` (rule D4).
+"""Moves entries that can never be delivered to the address ``%DLQ%<group>`` (rule D4).
 
-The batch that fails an entry only marks it; here marked entries are taken up, one by one given a letter that says
-where they came from and why, and moved in one SQL transaction. A crash in between leaves the mark, and the next
-instance goes on.
+The batch that fails an entry only marks it. Here each marked entry gets a letter that says where it came from and why,
+and is moved in one SQL transaction. A crash in between leaves the mark, and another instance goes on.
 """
 
 from __future__ import annotations
@@ -44,10 +43,10 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 PREFIX = DEAD_LETTER_PREFIX
-#: how long it waits for what it could not move, and for a moment in which nothing is under way
+#: how long it waits before it tries entries again that it could not move, or while entries are under way
 _AGAIN_SECONDS = 30.0
 _BUSY_SECONDS = 0.1
-#: octets before the bare message of a large one; those of a message with more become the body of its letter
+#: octets before the bare message of a large one; a message with more of them becomes the body of its letter
 _LONGEST_FRONT = 1 << 22
 
 
@@ -61,7 +60,7 @@ class DeadLetters:
         self._asking = False
         self._again = False
         self._moving = 0
-        #: some could not be moved, or not even be asked for
+        #: whether some entries could not be moved, or the store could not be asked for them
         self._left = False
 
     def wake(self) -> None:
@@ -75,7 +74,7 @@ class DeadLetters:
     def _leased(self, found: list[Failed] | StoreError) -> None:
         self._asking = False
         if isinstance(found, StoreError):
-            # What was leased is not known here: it is given back first. A new connection may do better at once.
+            # The question may have leased entries: give them back first. A new connection may succeed at once.
             lost = isinstance(found, StoreUnavailable) and not isinstance(found, StoreInTrouble)
             self._later(_BUSY_SECONDS if lost else _AGAIN_SECONDS)
             return
@@ -87,7 +86,7 @@ class DeadLetters:
 
     def take_up(self, failed: Failed) -> None:
         address = failed.address or f"group-{failed.group}"
-        # a dead letter that cannot be delivered is put into a readable one, at the same address
+        # a dead letter that cannot be delivered becomes the body of a readable one, at the same address
         name = address if address.startswith(PREFIX) else dead_letter_name(failed.group_name or address)
         self.directory.resolve(name, lambda found: self._move(failed, address, found), origin="dead-letter")
 
@@ -99,7 +98,7 @@ class DeadLetters:
             self._bury(failed, origin, address, failed.message or b"")
 
     def _bury(self, failed: Failed, origin: str, address: Address, head: bytes) -> None:
-        """``head``: the message, or of a large one as much as may be enough for what is before the bare message."""
+        """``head``: the message, or the beginning of a large one with the sections before its bare message."""
         if len(head) < min(failed.whole, _LONGEST_FRONT):
             try:
                 front_of(head)
@@ -119,12 +118,12 @@ class DeadLetters:
         entries.piece(self._instance.queries, failed.half_id, 0, size, answered)
 
     def not_moved(self) -> None:
-        """It stays leased, so that it is not tried at once."""
+        """The entry stays leased, so that it is not tried again at once."""
         self._later(_AGAIN_SECONDS)
         self.moved()
 
     def _later(self, seconds: float) -> None:
-        """After a while all that is leased is given back, and tried again."""
+        """After a while give back all leased entries, and try them again."""
         if not self._left:
             self._left = True
             self._instance.loop.call_later(seconds, self._try_again)
@@ -180,7 +179,7 @@ class Burial:
     def write(self, batch: Batch) -> None:
         failed = self._failed
         enqueue = self._letters.enqueue
-        enqueue.unposted(self._entry)  # written before, in a batch refused for another unit
+        enqueue.unposted(self._entry)  # written before, in a batch that the store refused for another unit
         prefix, start = self._letter
         batch.gone(failed.group, failed.id)
         new_id = self._id = self._instance.ids.next()
@@ -203,7 +202,7 @@ class Burial:
             self._address.fans = True
             self._instance.commit.add(self)
             return
-        if isinstance(error, AddressGone):  # it is made again
+        if isinstance(error, AddressGone):  # the address is made again
             self._letters.enqueue.unposted(self._entry)
             self._letters.directory.removed(self._address)
             self._letters.take_up(self._failed)
@@ -234,7 +233,7 @@ def _story(failed: Failed, origin: str) -> list[bytes]:
 
 
 def letter(head: bytes, annotations: bytes, story: list[bytes], whole: int = 0) -> Letter:
-    """The message with the annotations of its outcomes and of its story; header and bare message as they were.
+    """The message with the annotations of its outcomes and of its origin; header and bare message are unchanged.
 
     ``head``: the message, or the beginning of one of ``whole`` octets. Of annotations that are too many for one map
     those of outcomes are left out, then the last of the message's own. A message that cannot be read is the body of its

@@ -32,23 +32,23 @@ log = structlog.get_logger(__name__)
 Found = Callable[["Address | Refusal"], None]
 _Answer = questions.Stored | None | StoreError
 
-#: Addresses kept in memory, beside those that have links; the least used is forgotten first.
+#: Addresses without links that are kept in memory; the least used is forgotten first.
 MOST_KNOWN = 100_000
 _ASKED_AT_ONCE = 1000
 
 
 class User(Protocol):
-    """What has to do with an address as long as it lasts: a link, or one that is being attached."""
+    """A link that uses an address, or that is being attached to it."""
 
     def refuse(self, refusal: Refusal) -> None:
-        """The address is no more."""
+        """The address was removed."""
 
 
 class Address:
     """A node of this store. ``queue``: the default group of a queue; None for a topic.
 
-    ``fans``: each message has an entry in several groups: a topic's, or a queue's with groups beside the default one
-    (D1).
+    ``fans``: each message has an entry for each of several groups: on a topic, or a queue with groups other than the
+    default one (D1).
     """
 
     __slots__ = (
@@ -82,19 +82,19 @@ class Address:
         self.topic = topic
         self.dynamic = dynamic
         self.policies = policies
-        #: as its policies say, at hand for each post
+        #: from its policies, copied for the hot path
         self.fifo = policies.fifo
         self.queue = queue
         self.fans = topic
-        #: how many it has, as the store said last: what a message costs there
+        #: how many groups it has, as far as is known: the rows that a message costs
         self.groups = 1
-        #: groups, beside the default one, that have a consumer here
+        #: groups other than the default one that have a consumer here
         self.subscriptions: list[Queue] = []
         #: they are refused when it is removed; while it has any it is not forgotten
         self.users: set[User] = set()
-        #: it was removed
+        #: whether it was removed
         self.gone = False
-        #: when the store was told last, or asked, that it is used
+        #: when its use was last noted in the store, or last checked there
         self.noted = time.monotonic()
 
 
@@ -104,7 +104,7 @@ class Directory:
         self._queues = queues
         self._policy = policy
         self._known: OrderedDict[str, Address] = OrderedDict()
-        #: by name and origin: what a client's use is refused, the service may make for itself
+        #: by name and origin: the service may make addresses for itself that clients may not
         self._waiting: dict[tuple[str, str], list[Found]] = {}
         #: How often an address in use is noted in the store; one without a note is removed after four such times.
         self._note_seconds = policy.unused_seconds / 4
@@ -119,7 +119,7 @@ class Directory:
         return address
 
     def _note(self) -> None:
-        """What has users is used, without any question."""
+        """Addresses with users are in use: note them."""
         self._instance.loop.call_later(self._note_seconds / 2, self._note)
         used = [address for address in self._known.values() if address.users]
         for start in range(0, len(used), _ASKED_AT_ONCE):
@@ -134,12 +134,14 @@ class Directory:
                 address.noted = at
 
     def changed(self, name: str) -> None:
-        """It was changed or removed, here or elsewhere: ask the store. Links that use it keep the same object."""
+        """The address was changed or removed, by some instance: ask the store. Links that use it keep the same
+        object.
+        """
         if name in self._known:
             self._ask_again([name])
 
     def all_changed(self) -> None:
-        """Any may have been: ask the store for all, many at once."""
+        """Any address may have changed: ask the store for all, many at once."""
         names = list(self._known)
         for start in range(0, len(names), _ASKED_AT_ONCE):
             self._ask_again(names[start : start + _ASKED_AT_ONCE])
@@ -159,7 +161,9 @@ class Directory:
             self.removed(self._known[name])
 
     def removed(self, address: Address) -> None:
-        """It is no more, here and in the store: its links are told, and what asks for its name looks anew."""
+        """The address is removed from the store: forget it, and tell its links. A later use of its name asks
+        the store.
+        """
         if self._known.get(address.name) is address:
             del self._known[address.name]
         address.gone = True
@@ -211,7 +215,7 @@ class Directory:
     def _looked_up(self, name: str, origin: str, topic: bool, stored: _Answer, *, made: bool) -> None:
         try:
             self._go_on(name, origin, topic, stored, made=made)
-        except Exception:  # noqa: BLE001 - whatever it is, the links that wait must be answered
+        except Exception:  # noqa: BLE001 - after a defect, too, the links that wait must be answered
             self._instance.loop.contain(self._looked_up)
             self._tell(name, origin, Refusal(Condition.INTERNAL_ERROR, "the service failed; its log says more"))
 
@@ -230,7 +234,7 @@ class Directory:
             self._make(name, origin, topic)
 
     def _make_dead_letters(self, name: str) -> None:
-        """A client may wait for the dead letters of what is there before there is any."""
+        """A client may attach to the dead letters of a group before there are any."""
 
         def answered(there: bool | StoreError) -> None:
             if there is True:
@@ -303,7 +307,7 @@ class Directory:
         return address
 
     def _forget_least_used(self) -> None:
-        """Another look-up would make a second object of the same address: one that has users stays."""
+        """Keep the object of an address with users: another look-up would make a second one."""
         most = min(MOST_KNOWN, self._instance.memory.most_addresses)
         for name, address in list(islice(self._known.items(), max(0, len(self._known) - most))):
             if address.users:
@@ -315,7 +319,7 @@ class Directory:
         for callback in self._waiting.pop((name, origin), ()):
             try:
                 callback(found)
-            except Exception:  # noqa: BLE001 - whatever it is, it is that link's
+            except Exception:  # noqa: BLE001 - a defect costs that link only
                 self._instance.loop.contain(callback)
 
     def remove_dynamic(self, address: Address) -> None:
@@ -330,7 +334,7 @@ class Directory:
 
 
 def resource_deleted(address: Address) -> Refusal:
-    """Why a link of a removed address ends."""
+    """The refusal with which links of a removed address end."""
     return Refusal(Condition.RESOURCE_DELETED, f"the address {shown(address.name)} was removed")
 
 

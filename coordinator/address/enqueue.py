@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from store.commit.batch import Batch
     from store.spool import Octets
 
-#: the reason of the op for groups that want nothing of the connection that posted (P16)
+#: the reason of the op for subscriptions with no-local of the connection that posted (P16)
 NO_LOCAL = "no-local"
 #: the latest time PostgreSQL has, some 290,000 years from now
 _LATEST = (1 << 63) - (1 << 56)
 
 
 class Enqueue:
-    #: of posts, and of discharges of transactions with posts
+    #: the refusal of posts, and of discharges of transactions with posts, while the disk is nearly full
     disk_refusal = Refusal(
         Condition.RESOURCE_LIMIT_EXCEEDED,
         "the disk of the database is nearly full (limits.disk_free_bytes): make room; retirements go on",
@@ -66,17 +66,17 @@ class Enqueue:
     def write_entry(
         self, batch: Batch, address: Address, half_id: int, message: Octets | None, terms: Terms, poster: object = None
     ) -> Entry | None:
-        """The rows that make a half deliverable; the entry where it is born leased to us.
+        """Write the rows that make a half deliverable. Returns the entry if it is born leased to this instance.
 
-        ``message``: None where it is in the store alone.
+        ``message``: None if only the store has it.
 
-        ``poster``: the connection it came on, for subscriptions that want nothing of their own (no-local).
+        ``poster``: the connection it came on, for subscriptions with no-local.
         """
         queue = address.queue
         if queue is None or address.fans:
             without = [queue.group_id for queue in address.subscriptions if queue.not_from is poster is not None]
             batch.fan(address.id, half_id, terms, address.groups, without)
-            if without:  # a trace, or the message would seem to be lost on its way to them
+            if without:  # leave a trace: without it the message would count as lost on its way to them
                 covers = [(half_id, group_id) for group_id in without]
                 batch.op(self._instance.uuids.next(), b"accept", reason=NO_LOCAL, covers=covers)
             if self._instance.peers and terms.available == BEFORE:
@@ -112,11 +112,11 @@ class Enqueue:
             queue.posted(half_id, terms)
 
     def unposted(self, entry: Entry | None) -> None:
-        """The rows of :meth:`write_entry` were not taken, or are written again."""
+        """The rows of :meth:`write_entry` were refused, or are written again."""
         if entry is not None:
             entry.queue.unreserve(entry)
 
 
 def _micros(unix_ms: int) -> int:
-    """As PostgreSQL counts: microseconds since 2000."""
+    """The time as PostgreSQL counts: microseconds since 2000."""
     return unix_ms * 1000 - POSTGRES_EPOCH * 1_000_000

@@ -18,7 +18,7 @@ from coordinator.errors import Condition, Refusal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """``lasting``: it stays when its consumers are gone. ``ends_with_close``: closing a link to it removes it."""
+    """``lasting``: it stays without consumers. ``ends_with_close``: closing a link to it removes it."""
 
     name: str
     lasting: bool

@@ -12,9 +12,7 @@ if TYPE_CHECKING:
 
 
 def drop_entries(instance: Instance, groups: list[int]) -> None:
-    """Delete the entries of groups that are removed, piece by piece; what is left for any reason is swept by the
-    maintenance of the store.
-    """
+    """Delete the entries of removed groups, piece by piece. The maintenance of the store sweeps any that are left."""
     if not groups:
         return
 

@@ -1,4 +1,4 @@
-"""Consumer groups beside the default one of an address: joined by links, and removed with the last (rule D1)."""
+"""Consumer groups other than the default one: joined by links, and removed with the last (rule D1)."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from coordinator.group.serving import Queues
     from coordinator.instance import Instance
 
-#: how long a group waits for the transactions that retire its deliveries, before it is looked at again
+#: between checks whether a group must still wait for transactions that retire its deliveries
 _UNDECIDED_SECONDS = 0.5
 
 
 class Joining:
-    """Uses the address of a group that is about to be joined."""
+    """Keeps the address in use while a link joins a group of it."""
 
     __slots__ = ("refusal",)
 
@@ -37,7 +37,7 @@ class Joining:
 
 
 class Subscriptions:
-    """Those of this instance's links."""
+    """The consumer groups that links of this instance use."""
 
     def __init__(self, instance: Instance, queues: Queues) -> None:
         self._instance = instance
@@ -46,14 +46,14 @@ class Subscriptions:
         self._joining: Counter[tuple[int, str]] = Counter()
 
     def join(self, address: Address, group: Group, joined: Callable[[Queue | Refusal], None]) -> None:
-        """Find or make a consumer group beside the default one."""
+        """Find or make a consumer group other than the default one."""
         key = (address.id, group.name)
         self._joining[key] += 1
         joining = Joining()
         address.users.add(joining)
 
         def made(group_id: int | StoreError | None) -> None:
-            if group_id is None:  # another instance has made it in the same moment: now it can be seen
+            if group_id is None:  # another instance has just made it: now it can be seen
                 ask()
                 return
             self._joining[key] -= 1
@@ -87,11 +87,9 @@ class Subscriptions:
         consumer_groups.topic_of(self._instance.queries, name, found)
 
     def remove(self, address: Address, queue: Queue) -> None:
-        """Remove the group with what it was to get; but not before transactions that retire its deliveries are
-        decided.
-        """
+        """Remove the group with its entries, once all transactions that retire its deliveries are decided."""
         if queue.consumers or queue.searches or (address.id, queue.name) in self._joining:
-            return  # others share it still, or are about to
+            return  # other links still share it, or are about to
         if any(entry.txn is not None for entry in queue.held.values()):
             self._instance.loop.call_later(_UNDECIDED_SECONDS, lambda: self.remove(address, queue))
             return

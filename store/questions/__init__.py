@@ -1,1 +1,1 @@
-"""What the running service asks besides the batch, as typed functions: no caller packs octets."""
+"""The questions of the running service, as typed functions: no caller packs octets."""

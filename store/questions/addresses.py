@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Stored(NamedTuple):
-    """An address as the store has it."""
+    """An address, as it is in the store."""
 
     id: int
     routing: str
@@ -28,7 +28,7 @@ class Stored(NamedTuple):
     origin: str
     #: id of the default group; None: it is a topic
     group: int | None
-    #: how many groups it has beside the default one
+    #: how many groups it has without the default one
     groups: int
 
 
@@ -53,8 +53,8 @@ _ADDRESS = f"""a.id, a.routing, a.kind, a.on_expiry, a.max_attempts, a.origin,
                (select count(*) from {SCHEMA}.consumer_group g where g.address_id = a.id and g.name <> '')
           from {SCHEMA}.address a"""
 
-#: name, seconds: the address, where it is there. One that was made on use has a note of its use that is not older than
-#: that afterwards; removing it meanwhile (:func:`store.removal.remove_unused`) and this wait for each other.
+#: name, seconds: the address, if there is one. Notes the use of one made on use, unless a note is younger than so many
+#: seconds. This and removing it meanwhile (:func:`store.removal.remove_unused`) wait for each other.
 FIND = Query(
     b"address",
     f"""with there as materialized (
@@ -69,7 +69,7 @@ FIND = Query(
     _one,
 )
 
-#: ids: these addresses are in use
+#: ids: notes that these addresses are in use
 NOTE_USES = Query(
     b"used",
     f"""insert into {SCHEMA}.address_use (address_id)
@@ -78,7 +78,7 @@ NOTE_USES = Query(
     nothing,
 )
 
-#: names: of each that is there, the name and what FIND says
+#: names: the name of each that exists, and the columns of FIND
 FIND_ALL = Query(
     b"addresses",
     f"select a.name, {_ADDRESS} where a.name = any($1::text[])",
@@ -100,8 +100,8 @@ MAKE = Query(
     nothing,
 )
 
-#: name of a dynamic address: removed with its groups, whose ids are the answer. Their entries are dropped by questions
-#: that begin later: only those see the entries of posts that were committed just before.
+#: name: removes a dynamic address with its groups, whose ids are the answer. Later questions drop their entries: only
+#: those see the entries of posts that were committed just before.
 REMOVE_DYNAMIC = Query(
     b"remove_address",
     f"""with gone as (delete from {SCHEMA}.address where name = $1::text and origin = 'dynamic' returning id, name),
@@ -110,7 +110,7 @@ REMOVE_DYNAMIC = Query(
     _ids,
 )
 
-#: name: whether an address or a group is called so, and may have dead letters
+#: name: whether an address or a group has it, so that there may be dead letters of it
 HAS_CONSUMERS = Query(
     b"has_consumers",
     f"""select exists (select from {SCHEMA}.address where name = $1::text)
@@ -120,19 +120,19 @@ HAS_CONSUMERS = Query(
 
 
 def find(asked: Queries, name: str, seconds: int, found: Callable[[Stored | StoreError | None], None]) -> None:
-    """The address of this name; None: there is none. One that was made on use has a note of its use afterwards that is
-    not older than so many seconds.
+    """The address of this name; None: there is none. Notes the use of one made on use, unless a note is younger than so
+    many seconds.
     """
     asked.ask(FIND, [name.encode(), int4(seconds)], found)
 
 
 def find_all(asked: Queries, names: Sequence[str], found: Callable[[dict[str, Stored] | StoreError], None]) -> None:
-    """Those of these names that are there, by name."""
+    """The addresses of these names that exist, by name."""
     asked.ask(FIND_ALL, [arrays.text([name.encode() for name in names])], found)
 
 
 def note_uses(asked: Queries, ids: Sequence[int], noted: Callable[[StoreError | None], None]) -> None:
-    """These addresses are in use."""
+    """Note that these addresses are in use."""
     asked.ask(NOTE_USES, [arrays.int4(ids)], noted)
 
 

@@ -1,4 +1,4 @@
-"""What questions about entries have in common: which entries they mean, and what of an entry they bring."""
+"""What questions about entries have in common: the conditions that choose entries, and the columns of the answer."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ _EXPIRES = "coalesce((extract(epoch from expires_at - timestamptz '2000-01-01 00
 AVAILABLE = "failed is null and available_at is null"
 DELIVERABLE = f"lease = 0 and {AVAILABLE} and (expires_at is null or expires_at > now())"
 
-#: Of a large message comes its beginning, and how long it is.
+#: Of a large message, the columns are its beginning and its length.
 _IS_LARGE = f"octet_length(message) > {LARGE}"
 SIZE = f"case when {_IS_LARGE} then {HEAD} else octet_length(message) end"
 MESSAGE = f"case when {_IS_LARGE} then substring(message from 1 for {HEAD}) else message end"
 WHOLE = f"case when {_IS_LARGE} then octet_length(message) else 0 end"
 
-#: What an entry is read as: the columns of its row, and its message.
+#: The columns of an answer's row: those of the entry, and its message.
 ENTRY = f"id, half_id, {MESSAGE}, attempts, {_EXPIRES}, coalesce(annotations, ''), acquired, priority, {WHOLE}"
 MESSAGES = f"p cross join lateral ({leaves.OF_ANY_DAY}) h"
 PICKED = "id, half_id, attempts, expires_at, annotations, acquired, priority"

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from store.asking import Queries, Row
     from store.errors import StoreError
 
-#: The reason of the op ``purge`` of what was for a group, or an address, that was removed.
+#: The reason of the op ``purge`` for entries of a group, or an address, that was removed.
 REMOVED = "removed"
 
 
@@ -32,7 +32,7 @@ def _count(rows: list[Row]) -> int:
     return count
 
 
-#: address id, name, instance: a group, found or made; of an instance (not 0) where it ends with its link. Nothing where
+#: address id, name, instance: a group, found or made; with an instance (not 0) one that ends with its link. No row if
 #: another instance makes it at the same time: ask again.
 MAKE = Query(
     b"make_group",
@@ -62,8 +62,7 @@ REMOVE = Query(
     nothing,
 )
 
-#: op id, group, instance: of a group that is removed, a thousand of the entries that it leaves behind; how many there
-#: were
+#: op id, group, instance: deletes a thousand of the entries that a removed group leaves behind. Returns how many
 DROP_ENTRIES = Query(
     b"drop_entries",
     f"""with removed as (
@@ -89,7 +88,7 @@ def make(
     asked: Queries, address: int, name: str, instance: int, made: Callable[[int | StoreError | None], None]
 ) -> None:
     """The id of a group of the address, found or made; None: another instance makes it at the same time, ask again.
-    ``instance``: it ends with a link of this one; 0: it is kept.
+    ``instance``: the group ends with a link of this instance; 0: it lasts.
     """
     asked.ask(MAKE, [int4(address), name.encode(), int4(instance)], made)
 
@@ -107,5 +106,5 @@ def remove(asked: Queries, group: int, removed: Callable[[StoreError | None], No
 def drop_entries(
     asked: Queries, op: bytes, group: int, instance: int, dropped: Callable[[int | StoreError], None]
 ) -> None:
-    """Delete a thousand of the entries that a removed group leaves behind, with one op; how many there were."""
+    """Delete a thousand of the entries that a removed group leaves behind, with one op. Returns how many."""
     asked.ask(DROP_ENTRIES, [op, int4(group), int4(instance)], dropped)

@@ -23,13 +23,13 @@ class Failed(NamedTuple):
     id: int
     half_id: int
     attempts: int
-    #: why
+    #: the reason
     failed: str
     annotations: bytes | None
-    #: the message, of a large one its beginning
+    #: the message, or the beginning of a large one
     message: bytes | None
     txn_id: bytes | None
-    #: ``''``: the address, or the group, is removed
+    #: ``''``: its address, or group, is removed
     address: str
     group_name: str
     #: size of a large message; 0 for all others
@@ -40,8 +40,8 @@ def _failed(rows: list[Row]) -> list[Failed]:
     return [Failed(*row) for row in rows]
 
 
-#: lease: entries on their way to the dead letters, of any group, with what their letter must say; of a large message
-#: its beginning. Those whose half is missing stay where they are, and keep no other from its turn.
+#: lease: entries of any group on their way to the dead letters, with what their letter must say; of a large message its
+#: beginning. Entries whose half is missing are passed over.
 LEASE = Query(
     b"lease_failed",
     f"""with picked as (
@@ -64,7 +64,7 @@ LEASE = Query(
     again=False,
 )
 
-#: lease: gives up the leases of entries marked failed; asked when the reply that named them was lost
+#: lease: gives up the leases of entries marked failed, after the reply that named them was lost
 GIVE_BACK = Query(
     b"yield_failed",
     f"update {SCHEMA}.entry set lease = 0 where failed is not null and lease = $1::int4",
@@ -78,5 +78,5 @@ def lease(asked: Queries, instance: int, leased: Callable[[list[Failed] | StoreE
 
 
 def give_back(asked: Queries, instance: int, given_back: Callable[[StoreError | None], None]) -> None:
-    """Nothing marked failed is leased to the instance any more."""
+    """Give up the instance's leases of entries marked failed."""
     asked.ask(GIVE_BACK, [int4(instance)], given_back)

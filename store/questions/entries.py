@@ -1,6 +1,6 @@
-"""Questions about entries: holding a group, reading and leasing what is in it, and its messages piece by piece.
+"""Questions about entries: hold a group, read and lease its entries, and read its messages piece by piece.
 
-``group`` and ``instance`` are ids of rows; entries are looked for above an id, in order.
+``group`` and ``instance`` are ids of rows; entries are read in order, above an id.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: What an entry is read as: id, half, message or its beginning, attempts, microseconds since 2000 when it expires (0:
-#: never), annotations, whether a link had it, priority, size of a large message (else 0).
+#: An entry: id, half, message or its beginning, attempts, microseconds since 2000 when it expires (0: never),
+#: annotations, whether a link had it, priority, size of a large message (else 0).
 EntryRow = tuple[int, int, bytes, int, int, bytes, bool, int, int]
-#: The same, and one column more, whose meaning the answer says.
+#: As above, with one more column, which the answer explains.
 LoadedRow = tuple[int, int, bytes, int, int, bytes, bool, int, int, int]
 
 
@@ -37,7 +37,7 @@ class Loaded(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """What an entry is like now that it is leased."""
+    """The columns of an entry that may have changed before it was leased."""
 
     attempts: int
     annotations: bytes | None
@@ -65,7 +65,7 @@ def _ids(rows: list[Row]) -> list[int]:
 
 
 _ORDER = {Rank.URGENT: "priority desc, id", Rank.NORMAL: "id", Rank.PATIENT: "priority desc, id"}
-#: behind the entry of id $2 and priority $5
+#: after the entry of id $2 and priority $5
 _BEHIND = {
     "id": "id > $2::int8 and priority <= $5::int2",
     "priority desc, id": "priority <= $5::int2 and (priority < $5::int2 or id > $2::int8)",
@@ -82,8 +82,8 @@ def _by_rank(
     }
 
 
-#: group, id above which to look, most entries, most bytes, lease. The first entry is taken whatever its size; none is
-#: taken of a group that another instance holds whole.
+#: group, id above which to look, most entries, most bytes, lease. The first entry is taken whatever its size; none if
+#: another instance holds the group whole.
 LEASE = _by_rank(
     "lease",
     lambda chosen, order: (
@@ -106,7 +106,7 @@ LEASE = _by_rank(
     again=False,
 )
 
-#: group, instance: the group is the instance's own, whole, where no other lives
+#: group, instance: the instance holds the group whole, if no other lives
 HOLD = Query(
     b"hold",
     f"""with before as (
@@ -119,16 +119,16 @@ HOLD = Query(
     bool,
 )
 
-#: group, instance: of what its holder has read it has nothing left
+#: group, instance: its holder has given back all that it has read
 UNREAD = Query(
     b"unread",
     f"delete from {SCHEMA}.group_read where group_id = $1::int4 and instance_id = $2::int4",
     nothing,
 )
 
-#: as LEASE of those of normal priority, by the holder of the group: one row says how far it has read, instead of a
-#: lease on each. Rows are added, and none where nothing moves: of a row that each load changes an old snapshot keeps
-#: all versions, and each load would walk through them. Entries it has read before may come again.
+#: As LEASE of normal priority, for the holder of the group: one row says how far it has read, instead of a lease on
+#: each entry. The row is added, not updated: while an old snapshot is held, each load would walk through all versions
+#: of one updated row. Entries that were read before may come again.
 READ = Query(
     b"read",
     f"""with picked as (
@@ -149,7 +149,7 @@ READ = Query(
     _loaded,
 )
 
-#: group, id and priority behind which to look, most entries, most bytes: as LEASE, but nothing is taken
+#: group, id and priority after which to look, most entries, most bytes: as LEASE, but leases nothing
 BROWSE = _by_rank(
     "browse",
     lambda chosen, order: (
@@ -173,7 +173,7 @@ PIECE = Query(
     _octets,
 )
 
-#: group, ids, lease: those of them that are free, for a consumer that chose them (BROWSE showed them)
+#: group, ids, lease: leases those that are free, for a consumer that chose them in an answer of BROWSE
 TAKE = Query(
     b"take",
     f"""with free as (
@@ -188,7 +188,7 @@ TAKE = Query(
     again=False,
 )
 
-#: group, lease: the ids of the entries it holds in the store for its consumers
+#: group, lease: the ids of the entries that are leased to the instance
 HELD = Query(
     b"held",
     f"select id from {SCHEMA}.entry where group_id = $1::int4 and lease = $2::int4 and failed is null",
@@ -197,17 +197,17 @@ HELD = Query(
 
 
 def hold(asked: Queries, group: int, instance: int, held: Callable[[bool], None]) -> None:
-    """Have the whole group, where no other instance has anything of it."""
+    """Hold the whole group, if no other instance lives or holds it."""
     asked.ask(HOLD, [int4(group), int4(instance)], lambda answer: held(answer is True))
 
 
 def unread(asked: Queries, group: int, instance: int) -> None:
-    """Nothing of a group held whole is in the instance's hands any more."""
+    """The instance has given back all entries of a group that it holds whole."""
     asked.ask(UNREAD, [int4(group), int4(instance)], lambda _: None)
 
 
 def leased(asked: Queries, group: int, instance: int, found: Callable[[list[int]], None]) -> None:
-    """The ids of entries that are leased to the instance; none where the store cannot answer."""
+    """The ids of entries that are leased to the instance; empty if the store cannot answer."""
     parameters = [int4(group), int4(instance)]
     asked.ask(HELD, parameters, lambda answer: found([] if isinstance(answer, StoreError) else answer))
 
@@ -235,7 +235,7 @@ def lease(
     instance: int,
     found: Callable[[Loaded | StoreError], None],
 ) -> None:
-    """The same, leased one by one."""
+    """The next entries of a group, leased one by one, within the same bounds."""
     asked.ask(LEASE[rank], [int4(group), int8(above), int4(most), int8(octets), int4(instance)], found)
 
 
@@ -248,7 +248,7 @@ def browse(
     octets: int,
     found: Callable[[Sequence[EntryRow] | StoreError], None],
 ) -> None:
-    """Entries that no instance has, behind one of this priority and id; nothing is taken."""
+    """Entries that no instance holds, after one of this priority and id; leases nothing."""
     priority, entry_id = behind
     asked.ask(BROWSE[rank], [int4(group), int8(entry_id), int4(most), int8(octets), int2(priority)], found)
 
@@ -260,11 +260,11 @@ def take(
     instance: int,
     taken: Callable[[dict[int, Taken] | StoreError], None],
 ) -> None:
-    """Lease those of the entries that are free still; by id."""
+    """Lease those of the entries that are still free; by id."""
     asked.ask(TAKE, [int4(group), arrays.int8(ids), int4(instance)], taken)
 
 
 def piece(asked: Queries, half_id: int, at: int, size: int, found: Callable[[bytes | None], None]) -> None:
-    """Octets of a stored message from an offset on; None where the store has none, or cannot answer."""
+    """Octets of a stored message from an offset on; None if the store has none, or cannot answer."""
     parameters = [int8(half_id), int4(at), int4(size)]
     asked.ask(PIECE, parameters, lambda answer: found(None if isinstance(answer, StoreError) else answer))

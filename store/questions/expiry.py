@@ -27,7 +27,7 @@ def _expired(rows: list[Row]) -> Expired:
     return Expired(*rows[0])
 
 
-#: op id, instance: expired entries that are not leased are dropped, with one op, or marked for the dead letters
+#: op id, instance: drops expired entries that are not leased, with one op, or marks them for the dead letters
 EXPIRE = Query(
     b"expire",
     f"""with picked as (

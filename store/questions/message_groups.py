@@ -1,4 +1,4 @@
-"""Questions about the message groups of a fifo address (rule P18): looked for, claimed, read on and given up.
+"""Questions about the message groups of a fifo address (rule P18): find, claim, read and give up.
 
 A message group is named by its key, below 0; a message without group-id is a group of its own and has a key above 0.
 """
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Scanned(NamedTuple):
-    """``keys``: the instance's from now on. ``more``: there may be others behind the key ``at``."""
+    """``keys``: claimed for the instance. ``more``: there may be others after the key ``at``."""
 
     keys: list[int]
     at: int
@@ -32,7 +32,7 @@ class Scanned(NamedTuple):
 
 
 class Leased(NamedTuple):
-    """``rows``: entries, the last column of each its group's key. ``found``: by key, how many were looked at."""
+    """``rows``: entries; the last column is the key of the group. ``found``: by key, how many entries were found."""
 
     rows: list[LoadedRow]
     found: dict[int, int]
@@ -61,9 +61,9 @@ _IN_GROUP = f"group_id = $1::int4 and message_group = k and {DELIVERABLE}"
 _FIRST = f"(select id from {SCHEMA}.entry where {_IN_GROUP} order by id limit 1)"
 _CLAIMED = f"(select c.key from {SCHEMA}.message_group c where c.group_id = $1::int4 and c.key = k)"
 
-#: group, key behind which to look, most keys to look at, most to claim, instance: message groups of a fifo address
-#: with entries to deliver and no claim, claimed. (0, the key to go on behind, whether there is any); then
-#: (1, key, false) for each that is the instance's now. A group of a single message (its key is above 0) needs no claim.
+#: group, key after which to look, most keys to look at, most to claim, instance: claims message groups of a fifo
+#: address with entries to deliver and no claim. Rows: (0, the key after which to go on, whether there may be more);
+#: then (1, key, false) for each claimed group. A group of a single message (its key is above 0) needs no claim.
 SCAN = Query(
     b"scan_groups",
     f"""with recursive keys(k, n) as (
@@ -118,8 +118,8 @@ FORGET = Query(
 )
 
 #: group, keys, most entries of each, most bytes, lease: of message groups that are claimed, each from its first entry
-#: on. Asked only after the claim is committed: what the one before gave back is there then. An entry and its key;
-#: then one row per key: id null, half_id = number found.
+#: on. Asked only after the claim is committed: then all that the instance before gave back is there. Rows: an entry and
+#: its key; then one per key: id null, half_id = number found.
 LEASE = Query(
     b"lease_groups",
     f"""with picked as materialized (
@@ -153,7 +153,7 @@ def scan(
     instance: int,
     scanned: Callable[[Scanned | StoreError], None],
 ) -> None:
-    """Claim message groups that have entries to deliver and no claim: of the next keys behind one, at most so many."""
+    """Claim message groups that have entries to deliver and no claim: of the next keys after one, at most so many."""
     asked.ask(SCAN, [int4(group), int8(behind), int4(most_scanned), int4(most), int4(instance)], scanned)
 
 
@@ -165,7 +165,7 @@ def claim(
 
 
 def release(asked: Queries, group: int, keys: Sequence[int], instance: int, *, notify: bool) -> None:
-    """Give these claims up. ``notify``: other instances live, and may want them."""
+    """Give up these claims. ``notify``: other instances live, and may want them."""
     for start in range(0, len(keys), MOST_KEYS_WOKEN):
         part = keys[start : start + MOST_KEYS_WOKEN]
         told = notice(frozenset(), {(group, key) for key in part}) if notify else b""

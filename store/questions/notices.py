@@ -16,7 +16,7 @@ ARRIVE = Query(
     nothing,
 )
 
-#: what the notice says
+#: parameter: the payload of the notice
 ANNOUNCE_LINK = Query(
     b"announce_link",
     f"select pg_notify('{LINK}', $1::text)",

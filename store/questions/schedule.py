@@ -1,4 +1,4 @@
-"""The question about scheduled messages (rule D7): those that are due are entered anew."""
+"""The question about scheduled messages (rule D7): entries that are due get new ids."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Due(NamedTuple):
-    """Entries of a consumer group: the lowest of their new ids, and how many."""
+    """Entries of a consumer group that were due: the lowest of their new ids, and how many."""
 
     group: int
     lowest: int
@@ -37,9 +37,9 @@ def _promoted(rows: list[Row]) -> Promoted:
     return Promoted([Due(*row[:3]) for row in groups], next_ms)
 
 
-#: new ids, whether other instances live and get a notice: entries that are due now are entered anew, behind all that
-#: is there. The groups it is of, each with its lowest new id and how many; and a row of no group: in how many
-#: milliseconds the next is due, null for never.
+#: new ids, whether other instances live and get a notice: gives entries that are due new ids, above all others. Rows:
+#: the groups concerned, each with its lowest new id and how many; and one with group 0: in how many milliseconds the
+#: next is due, null for never.
 PROMOTE = Query(
     b"promote",
     f"""with due as (
@@ -68,7 +68,7 @@ PROMOTE = Query(
 def promote(
     asked: Queries, ids: Sequence[int], promoted: Callable[[Promoted | StoreError], None], *, notify: bool
 ) -> None:
-    """Enter what is due behind all that is there, under these new ids, at most as many.
+    """Give entries that are due these new ids, at most as many: they come after all others.
 
     ``notify``: other instances live.
     """

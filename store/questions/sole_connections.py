@@ -1,4 +1,4 @@
-"""Questions about the claims of containers that allow themselves one connection (rule P15).
+"""Questions about the claims of containers that want one connection only (rule P15).
 
 A claim is found by the digest of the container-id; its holder is a connection, by its instance and its number there.
 """
@@ -32,7 +32,7 @@ class Holder(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """``own``: the connection has the claim. ``seen``: the one that has it was alive since the first question.
+    """``own``: the connection has the claim. ``seen``: its holder has shown since the first question that it is alive.
     ``asked_at``: the time of this question, for the next ones.
     """
 
@@ -46,8 +46,8 @@ def _answer(rows: list[Row]) -> Answer:
 
 
 #: digest, container-id, instance, number of the connection, close_existing, when it asked first (empty: now): whether
-#: the claim is its own, whether the one that has it was seen alive since, and the time of this question. Notifies the
-#: current holder.
+#: the claim is its own, whether the holder has shown since that it is alive, and the time of this question. Notifies
+#: the current holder.
 CLAIM = Query(
     b"claim",
     f"""with taken as (
@@ -65,7 +65,7 @@ CLAIM = Query(
     _answer,
 )
 
-#: digest, instance, number: the connection that has the claim is alive
+#: digest, instance, number: the holder of the claim is alive
 SEEN = Query(
     b"seen",
     f"""update {SCHEMA}.sole_connection set seen_at = now()
@@ -90,8 +90,8 @@ def claim(
     asked_at: str,
     answered: Callable[[Answer | StoreError], None],
 ) -> None:
-    """Take the claim where it is free; else notify the connection that has it. ``asked_at``: of the first question's
-    answer; empty in the first.
+    """Take the claim if it is free; otherwise notify its holder. ``asked_at``: from the answer to the first question;
+    empty in the first.
     """
     digest, instance, number = holder.parameters
     parameters = [digest, container.encode(), instance, number, boolean(close_existing), asked_at.encode()]
@@ -99,10 +99,10 @@ def claim(
 
 
 def seen(asked: Queries, holder: Holder) -> None:
-    """The connection that has the claim is alive."""
+    """The holder of the claim is alive."""
     asked.ask(SEEN, holder.parameters, lambda _: None)
 
 
 def release(asked: Queries, holder: Holder) -> None:
-    """The connection wants the claim no longer, whether it has it or not."""
+    """Give up the claim, if the connection has it."""
     asked.ask(RELEASE, holder.parameters, lambda _: None)

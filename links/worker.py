@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import resource
 import select
@@ -79,6 +80,9 @@ def main(
     reactor.watch(supervising.fileno(), select.EPOLLIN, told)
     Starving(reactor, service)
     _say_ready(reactor, service, supervising)
+    # What start-up has made stays for good: no full collection of the collector looks through it again.
+    gc.collect()
+    gc.freeze()
     reactor.run()
     reactor.leaving.close()
     service.close()

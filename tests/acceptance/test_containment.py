@@ -17,10 +17,10 @@ from sqlalchemy import Connection as StoreConnection
 from coordinator.address.addresses import AddressPolicy
 from coordinator.address.directory import Directory
 from coordinator.address.enqueue import Enqueue
+from coordinator.group import deliveries
 from coordinator.group.queues import Queue
 from coordinator.service import Service
 from coordinator.settings import Settings
-from coordinator.settlements import Settlement
 from coordinator.transactions import Transaction
 from links.connection import Connection
 from links.output import Output
@@ -98,9 +98,9 @@ def served(client: Client) -> None:
         link.close()
 
 
-def fails_for(monkeypatch: pytest.MonkeyPatch, kind: type[Any], name: str, concerned: Any) -> None:
-    """The method raises, after it has done its work, where ``concerned(*arguments)``."""
-    method = getattr(kind, name)
+def fails_for(monkeypatch: pytest.MonkeyPatch, owner: object, name: str, concerned: Any) -> None:
+    """The function of a class or module raises, after it has done its work, where ``concerned(*arguments)``."""
+    method = getattr(owner, name)
 
     def failing(*arguments: Any, **named: Any) -> Any:
         result = method(*arguments, **named)
@@ -108,7 +108,7 @@ def fails_for(monkeypatch: pytest.MonkeyPatch, kind: type[Any], name: str, conce
             raise Fault
         return result
 
-    monkeypatch.setattr(kind, name, failing)
+    monkeypatch.setattr(owner, name, failing)
 
 
 def _stored(database_url: str) -> int:
@@ -204,7 +204,7 @@ def test_a_settlement_that_fails(victim: Client, neighbour: Client, monkeypatch:
     receiver = victim.receiver("poison", 10)
     victim.post(victim.sender("poison"), "m")
     taken = victim.receive(receiver)
-    fails_for(monkeypatch, Settlement, "_settle", lambda _unit, entry, _outcome: entry.queue.name == "poison")
+    fails_for(monkeypatch, deliveries, "settle", lambda entry: entry.queue.name == "poison")
     victim.accept(taken)
     with pytest.raises(Lost):
         victim.until(lambda: False)

@@ -367,7 +367,7 @@ def test_a_search_stops_where_selectors_have_used_up_their_share_of_the_turn() -
     queue.entry_kind = Entry
     search = Search(queue, consumer, Slow("a = 1"))
     queue.searches.append(search)
-    rows: Any = [(number, number, 0, None, None, b"%d" % number, 0, False, 4) for number in (1, 2, 3)]
+    rows: Any = [(number, number, b"%d" % number, 0, 0, b"", False, 4, 0) for number in (1, 2, 3)]
     for seen in ([b"1"], [b"1", b"2"], [b"1", b"2", b"3"]):
         share.renew()
         search._seen(search._cursors[1], [row for row in rows if row[0] > search._cursors[1].at[1]])

@@ -1,7 +1,8 @@
-"""Dispositions that say much of many deliveries, seen before the engine has them.
+"""Large delivery states, seen before the engine has them.
 
 The engine copies a disposition's state to each delivery it names: one frame of 54 kB for 10,000 deliveries is half a
-gigabyte before anything of it is reported, and more once it is read.
+gigabyte before anything of it is reported, and 14 times as much once it is read and its values are small. It keeps that
+memory for the next delivery in the same place, settled or not.
 """
 
 from __future__ import annotations
@@ -12,13 +13,17 @@ from coordinator.errors import Condition, Refusal
 
 #: octets of a state times the deliveries it is said of
 MOST_OCTETS = 1 << 20
+#: octets of a transfer besides its message: its tag and a transactional-state take fewer than 100
+MOST_OF_TRANSFER = 1024
 
 _SIZE = Struct(">I")
 #: what may stand before a frame's body (part 2, section 2.3.1), and the fields of a disposition that are looked at
 _HEAD = 4 * 255 + 48
 #: a disposition's descriptor as a number, small or not (part 2, section 2.7.6)
 _DESCRIPTORS = (b"\x00\x53\x15", b"\x00\x80\x00\x00\x00\x00\x00\x00\x00\x15")
+_TRANSFERS = (b"\x00\x53\x14", b"\x00\x80\x00\x00\x00\x00\x00\x00\x00\x14")
 _LISTS = {0xC0: 3, 0xD0: 9}
+_LARGE_LIST = 0xD0
 _ROLES = {0x41: 1, 0x42: 1, 0x56: 2}
 #: octets of a delivery number by its constructor
 _NUMBERS = {0x43: 0, 0x52: 1, 0x70: 4}
@@ -31,13 +36,15 @@ _UNKNOWN = 1 << 32
 class Dispositions:
     """Of what one peer sends, from its protocol header on."""
 
-    __slots__ = ("_begun", "_left", "refused")
+    __slots__ = ("_begun", "_left", "largest", "refused")
 
     def __init__(self) -> None:
         #: of the frame that goes on with the next octets: how many are still to come
         self._left = 8
         #: or its beginning, as long as that says too little
         self._begun = b""
+        #: octets of the largest disposition among the frames looked at last; 0: none of them is large
+        self.largest = 0
         #: nothing of this peer goes to the engine any more
         self.refused = False
 
@@ -46,6 +53,8 @@ class Dispositions:
 
         :raises Refusal: one of them says too much: neither these octets nor any later ones may go to the engine.
         """
+        if not self._left:
+            self.largest = 0
         frames = octets if not self._begun else memoryview(self._begun + octets)
         at, end, size_of, head = self._left, len(frames), _SIZE.unpack_from, _HEAD
         last = end - 8
@@ -54,10 +63,7 @@ class Dispositions:
             if size > head:
                 if at + head > end:
                     break
-                if _deliveries(bytes(frames[at : at + head])) * size > MOST_OCTETS:
-                    self.refused = True
-                    text = f"a disposition of {size} bytes for many deliveries: say it of fewer at once, or say less"
-                    raise Refusal(Condition.RESOURCE_LIMIT_EXCEEDED, text)
+                self._look_at(bytes(frames[at : at + head]), size)
             elif size < 8:  # the engine says what is wrong
                 self._left, self._begun = end, b""
                 return
@@ -65,15 +71,49 @@ class Dispositions:
         self._left = max(0, at - end)
         self._begun = bytes(frames[at:])
 
+    def _look_at(self, head: bytes, size: int) -> None:
+        """A frame of ``size`` octets that begins with ``head``."""
+        named = _deliveries(head)
+        if named * size > MOST_OCTETS:
+            text = f"a disposition of {size} bytes for many deliveries: say it of fewer at once, or say less"
+        elif named and not _by_receiver(head):
+            text = f"a disposition of {size} bytes by a sender: say less in its state"
+        elif not named and _of_transfer(head) > MOST_OF_TRANSFER:
+            text = f"a transfer with more than {MOST_OF_TRANSFER} bytes besides its message: say less in its state"
+        else:
+            if named:
+                self.largest = max(self.largest, size)
+            return
+        self.refused = True
+        raise Refusal(Condition.RESOURCE_LIMIT_EXCEEDED, text)
+
+
+def _described(head: bytes, descriptors: tuple[bytes, ...]) -> int:
+    """Where the fields of the performative begin; 0: it has none of these descriptors."""
+    at = 4 * head[4]
+    for descriptor in descriptors:
+        if head.startswith(descriptor, at):
+            return at + len(descriptor)
+    return 0
+
+
+def _by_receiver(head: bytes) -> bool:
+    """Whether the disposition that begins like this is by a receiver."""
+    at = _described(head, _DESCRIPTORS)
+    at += _LISTS.get(head[at], 0)
+    return head[at] == 0x41 or head[at : at + 2] == b"\x56\x01"
+
+
+def _of_transfer(head: bytes) -> int:
+    """Octets of a transfer's fields, without its message; 0 where it is another frame, or they are few."""
+    at = _described(head, _TRANSFERS)
+    return int(_SIZE.unpack_from(head, at + 1)[0]) if at and head[at] == _LARGE_LIST else 0
+
 
 def _deliveries(head: bytes) -> int:
     """How many the disposition names that begins like this; 0 where it is another frame."""
-    at = 4 * head[4]
-    for descriptor in _DESCRIPTORS:
-        if head.startswith(descriptor, at):
-            at += len(descriptor)
-            break
-    else:
+    at = _described(head, _DESCRIPTORS)
+    if not at:
         return 0
     at += _LISTS.get(head[at], 0)
     at += _ROLES.get(head[at], 0)

@@ -224,6 +224,28 @@ def discard(pointer: Pointer) -> None:
         delivery_settle(pointer)
 
 
+#: of a value, however small, that the engine has decoded
+_VALUE_OCTETS = 80
+
+
+def octets_of_values(pointer: Pointer) -> int:
+    """What the engine keeps of the values in a remote state that is read: a modified, or a transactional one."""
+    state, remote = delivery_remote_state(pointer), delivery_remote(pointer)
+    if state not in (MODIFIED, TRANSACTIONAL):
+        return 0
+    data = disposition_annotations(remote) if state == MODIFIED else disposition_data(remote)
+    lib.pn_data_rewind(data)
+    values = 0
+    while True:
+        if lib.pn_data_next(data):
+            values += 1
+            lib.pn_data_enter(data)
+        elif not lib.pn_data_exit(data):
+            break
+    lib.pn_data_rewind(data)
+    return _VALUE_OCTETS * values
+
+
 def forget_modified(pointer: Pointer) -> None:
     """Reset the fields of a remote ``modified``: Proton keeps them for a later state that leaves them out."""
     remote = delivery_remote(pointer)

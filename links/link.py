@@ -12,6 +12,7 @@ from links import container, engine
 if TYPE_CHECKING:
     from coordinator.address.directory import Address
     from coordinator.service import Service
+    from links.dispositions import Dispositions
     from links.output import Output
     from links.parked import Parked
 
@@ -23,6 +24,7 @@ class Carrier(Protocol):
 
     service: Service
     output: Output
+    dispositions: Dispositions
     #: the client's name for itself, and its network address
     container: str
     peer: str

@@ -70,7 +70,8 @@ class Output:
     """``writing``: the socket takes no more for now."""
 
     __slots__ = (
-        "_buffers", "_connection", "_kept", "_most_posted", "_moved", "handed", "posted", "unread", "writing",
+        "_buffers", "_connection", "_kept", "_most_posted", "_moved", "_states", "_states_kept", "handed", "posted",
+        "unread", "writing",
     )  # fmt: skip
 
     def __init__(self, connection: Carrier) -> None:
@@ -88,6 +89,9 @@ class Output:
         #: Proton uses the same pointers again; the largest sum of posts so far; and the sum of both
         self._buffers: dict[engine.Pointer, int] = {}
         self._most_posted = 0
+        #: what Proton keeps of large states, by pointer, and the sum
+        self._states: dict[engine.Pointer, int] = {}
+        self._states_kept = 0
         self._kept = 0
 
     def hold(self, delivery: engine.Pointer, octets: int) -> bool:
@@ -104,6 +108,17 @@ class Output:
     def _keep(self, octets: int) -> None:
         self._kept += octets
         self._connection.service.memory.unread += octets
+
+    def hold_state(self, delivery: engine.Pointer, octets: int) -> bool:
+        """The engine keeps so much of what the peer has said of a delivery. False: the connection keeps too much."""
+        more = octets - self._states.get(delivery, 0)
+        if more > 0:
+            self._states[delivery] = octets
+            self._states_kept += more
+            self._keep(more)
+        memory = self._connection.service.memory
+        # twice: where they are part of a transaction, that is refused first
+        return self._states_kept <= FAIR_SHARE or memory.unread <= 2 * memory.most
 
     def settled(self) -> None:
         """Messages were settled: links that were held back may go on."""
@@ -244,4 +259,5 @@ class Output:
         self._connection.service.memory.unread -= len(self.unread) + self._kept
         self.unread.clear()
         self._buffers.clear()
+        self._states.clear()
         self._kept = 0

@@ -8,17 +8,30 @@ import logging
 import os
 import socket
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 
 from tests.acceptance import attacks
 from tests.acceptance.attacks import MIB, Attack, Memory, attacking, neighbour, serve_beside
 from tests.fix_service import Service, running_service
-from tests.wire.frames import Accepted, Declare, Declared, Error, Target, TransactionalState
+from tests.wire.frames import (
+    RECEIVER,
+    Accepted,
+    Declare,
+    Declared,
+    Disposition,
+    Error,
+    Modified,
+    State,
+    Target,
+    TransactionalState,
+)
 from tests.wire.links import Sender
 from tests.wire.messages import Properties, data
 from tests.wire.peer import Peer, Session
 from tests.wire.queues import condition
+from tests.wire.types import Symbol
 
 log = logging.getLogger(__name__)
 
@@ -199,3 +212,32 @@ def test_addresses_that_were_used_are_forgotten(small_service: Service) -> None:
     for name in (names[0], names[-1]):
         assert relay.session.receiver(name).bodies() == [b"x"]
     peer.close_socket()
+
+
+_PAIRS = {Symbol(f"x-opt-{number}"): None for number in range(2000)}
+
+
+@pytest.mark.rule("S4", "F4")
+@pytest.mark.parametrize("in_txn", [False, True])
+def test_large_states_of_many_deliveries(small_service: Service, in_txn: bool) -> None:
+    """The engine keeps what it has read of a state for the next delivery in the same place, settled or not."""
+    peer = Peer(small_service.port)
+    peer.open()
+    session = peer.begin()
+    state: State = Modified(message_annotations=_PAIRS)
+    if in_txn:
+        state = TransactionalState(txn_id=session.control().declare(), outcome=state)
+    sender, receiver = session.sender("q"), session.receiver("q", credit=100)
+    for _ in range(100):
+        sender.post(data(b"x"), settled=True)
+    deliveries = [receiver.take() for _ in range(100)]
+    memory = Memory(small_service)
+    with suppress(OSError):
+        for each in deliveries:
+            session.send(Disposition(role=RECEIVER, first=each.id, settled=True, state=state))
+    error = peer.closed()
+    assert error.condition == "amqp:resource-limit-exceeded"
+    assert "limits.memory_bytes" in (error.description or "")
+    memory.look()
+    assert memory.peak - memory.before < 16 * MIB
+    neighbour(small_service.port)

@@ -112,9 +112,9 @@ def test_a_transaction_that_is_refused_lets_go_of_posts_whose_sender_waits(small
 def test_a_transaction_whose_outcomes_have_too_many_annotations_is_refused(small_service: Service) -> None:
     """Beyond its part of the bound it rolls back, by the setting's name; another beside it is committed."""
     session = _begin(small_service)
-    post(session, "annotated", *[b"x"] * 101)
-    receiver = session.receiver("annotated", credit=101)
-    first, *held = [receiver.take() for _ in range(101)]
+    post(session, "annotated", *[b"x"] * 61)
+    receiver = session.receiver("annotated", credit=61)
+    first, *held = [receiver.take() for _ in range(61)]
     control = session.control()
     small, large = control.declare(), control.declare()
     first.retire(small, Modified(message_annotations={Symbol("why"): "little"}))

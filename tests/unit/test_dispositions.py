@@ -1,4 +1,4 @@
-"""Dispositions that say much of many deliveries are seen wherever what comes in is cut."""
+"""Large delivery states are seen wherever what comes in is cut."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ def _disposition(
 
 _SMALL = _frame(_disposition(b"\x43", b"\x70\x00\x01\x00\x00", 40))
 _LARGE_OF_ONE = _frame(_disposition(b"\x52\x07", b"\x40", 50_000))
-_LARGE_TRANSFER = _frame(b"\x00\x53\x14" + bytes(60_000))
+_FIELDS = b"\x43\x43\xa0\x01t\x43"
+_LARGE_TRANSFER = _frame(b"\x00\x53\x14\xd0\x00\x00\x00\x0a\x00\x00\x00\x04" + _FIELDS + bytes(60_000))
 _REFUSED = (
     _frame(_disposition(b"\x43", b"\x52\x40", 50_000)),
     _frame(_disposition(b"\x70\xff\xff\xff\xf0", b"\x52\x40", 50_000), extended=_EXTENDED),
@@ -36,6 +37,13 @@ _REFUSED = (
     _frame(_disposition(b"\x40", b"\x52\x40", 50_000)),
     _frame(_disposition(b"\x53\x07", b"\x52\x40", 50_000)),
     _frame(_disposition(b"\x43", b"\x52\x40", 50_000, role=b"\x40")),
+    # a sender has nothing to say that is large
+    _frame(_disposition(b"\x43", b"\x43", 2000, role=b"\x42")),
+    _frame(_disposition(b"\x43", b"\x43", 2000, role=b"\x56\x00")),
+    _frame(_disposition(b"\x43", b"\x40", 2000, role=b"\x40")),
+    # nor has a transfer besides its message
+    _frame(b"\x00\x53\x14\xd0\x00\x00\x08\x00\x00\x00\x00\x04" + _FIELDS + bytes(3000)),
+    _frame(b"\x00\x80" + bytes(7) + b"\x14\xd0\x00\x00\x08\x00\x00\x00\x00\x04" + _FIELDS + bytes(3000)),
 )
 
 
@@ -56,3 +64,14 @@ def test_what_says_little_or_of_one_goes_on(at_once: int) -> None:
 @pytest.mark.parametrize("refused", _REFUSED)
 def test_what_says_much_of_many_is_refused(refused: bytes, at_once: int) -> None:
     assert _refuses(_HEADER + _SMALL + _LARGE_TRANSFER + refused, at_once)
+
+
+@pytest.mark.parametrize("at_once", [1, 7, 1000, 4096, 1 << 18])
+def test_a_large_disposition_is_known_while_what_is_read_is_part_of_it(at_once: int) -> None:
+    dispositions = Dispositions()
+    large = _HEADER + _LARGE_OF_ONE
+    for start in range(0, len(large), at_once):
+        dispositions.look(memoryview(large[start : start + at_once]))
+    assert dispositions.largest == len(_LARGE_OF_ONE)
+    dispositions.look(memoryview(_SMALL + _LARGE_TRANSFER))
+    assert dispositions.largest == 0

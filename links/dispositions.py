@@ -36,7 +36,7 @@ _UNKNOWN = 1 << 32
 class Dispositions:
     """Of what one peer sends, from its protocol header on."""
 
-    __slots__ = ("_begun", "_left", "largest", "refused")
+    __slots__ = ("_begun", "_large_left", "_left", "largest", "refused")
 
     def __init__(self) -> None:
         #: of the frame that goes on with the next octets: how many are still to come
@@ -45,6 +45,8 @@ class Dispositions:
         self._begun = b""
         #: octets of the largest disposition among the frames looked at last; 0: none of them is large
         self.largest = 0
+        #: octets of a large disposition that are still to come
+        self._large_left = 0
         #: nothing of this peer goes to the engine any more
         self.refused = False
 
@@ -53,7 +55,8 @@ class Dispositions:
 
         :raises Refusal: one of them says too much: neither these octets nor any later ones may go to the engine.
         """
-        if not self._left:
+        large_end = self._large_left
+        if not large_end:
             self.largest = 0
         frames = octets if not self._begun else memoryview(self._begun + octets)
         at, end, size_of, head = self._left, len(frames), _SIZE.unpack_from, _HEAD
@@ -63,16 +66,21 @@ class Dispositions:
             if size > head:
                 if at + head > end:
                     break
-                self._look_at(bytes(frames[at : at + head]), size)
+                if self._is_large(bytes(frames[at : at + head]), size):
+                    large_end = at + size
             elif size < 8:  # the engine says what is wrong
                 self._left, self._begun = end, b""
                 return
             at += size
         self._left = max(0, at - end)
+        self._large_left = max(0, large_end - end)
         self._begun = bytes(frames[at:])
 
-    def _look_at(self, head: bytes, size: int) -> None:
-        """A frame of ``size`` octets that begins with ``head``."""
+    def _is_large(self, head: bytes, size: int) -> bool:
+        """Whether the frame of ``size`` octets that begins with ``head`` is a disposition.
+
+        :raises Refusal: it says too much.
+        """
         named = _deliveries(head)
         if named * size > MOST_OCTETS:
             text = f"a disposition of {size} bytes for many deliveries: say it of fewer at once, or say less"
@@ -83,7 +91,7 @@ class Dispositions:
         else:
             if named:
                 self.largest = max(self.largest, size)
-            return
+            return named > 0
         self.refused = True
         raise Refusal(Condition.RESOURCE_LIMIT_EXCEEDED, text)
 

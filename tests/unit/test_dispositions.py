@@ -75,3 +75,13 @@ def test_a_large_disposition_is_known_while_what_is_read_is_part_of_it(at_once: 
     assert dispositions.largest == len(_LARGE_OF_ONE)
     dispositions.look(memoryview(_SMALL + _LARGE_TRANSFER))
     assert dispositions.largest == 0
+
+
+def test_a_large_disposition_is_forgotten_while_later_frames_are_cut() -> None:
+    dispositions = Dispositions()
+    frames = _HEADER + _LARGE_OF_ONE + _LARGE_TRANSFER
+    cut = len(_HEADER + _LARGE_OF_ONE) + 5000
+    dispositions.look(memoryview(frames[:cut]))
+    assert dispositions.largest == len(_LARGE_OF_ONE)
+    dispositions.look(memoryview(frames[cut:] + _SMALL[:20]))
+    assert dispositions.largest == 0

@@ -159,6 +159,9 @@ class Browsing(Outgoing):
         """Settle the delivery as soon as the peer says anything of it: outcomes have no effect here."""
         if self.refuse_transfer():
             return
+        large = self._looked.largest
+        if large and not self._room_for_state(delivery, large):
+            return
         if not self._stop(delivery):
             self.unsettled.discard(delivery)
             self.connection.output.settled()

@@ -27,7 +27,6 @@ class Consuming(Outgoing):
 
     __slots__ = (
         "_group",
-        "_looked",
         "_most_handed",
         "_most_unsettled",
         "_retirement",
@@ -51,7 +50,6 @@ class Consuming(Outgoing):
         self._group = group
         self.unsettled: dict[engine.Pointer, Entry] = {}
         self._retirement = connection.service.retirement
-        self._looked = connection.dispositions
         self._most_unsettled = connection.service.limits.unsettled_per_link
         #: when so much is handed to the engine, by whatever link of the connection, it sends no more
         self._most_handed = 0
@@ -131,7 +129,8 @@ class Consuming(Outgoing):
         if entry is None:
             self.refuse_transfer()
             return
-        if self._looked.largest and not self._room_for_state(delivery):
+        large = self._looked.largest
+        if large and not self._room_for_state(delivery, large + engine.octets_of_values(delivery)):
             return
         state = engine.delivery_remote_state(delivery)
         settled: bool = engine.delivery_settled(delivery)
@@ -149,16 +148,6 @@ class Consuming(Outgoing):
             if state == engine.MODIFIED:
                 engine.forget_modified(delivery)
             self._retirement.settle(self, entry, outcome, settled)
-
-    def _room_for_state(self, delivery: engine.Pointer) -> bool:
-        """Whether the connection goes on after a large state."""
-        connection = self.connection
-        octets = self._looked.largest + engine.octets_of_values(delivery)
-        if connection.output.hold_state(delivery, octets):
-            return True
-        text = "large states of deliveries take too much memory (limits.memory_bytes): say less, or of fewer at once"
-        connection.force_close(Condition.RESOURCE_LIMIT_EXCEEDED, text)
-        return False
 
     def retired(self, entry: Entry, outcome: Outcome) -> None:
         delivery = entry.delivery

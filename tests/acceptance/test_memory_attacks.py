@@ -23,6 +23,7 @@ from tests.wire.frames import (
     Disposition,
     Error,
     Modified,
+    Source,
     State,
     Target,
     TransactionalState,
@@ -231,6 +232,30 @@ def test_large_states_of_many_deliveries(small_service: Service, in_txn: bool) -
     for _ in range(100):
         sender.post(data(b"x"), settled=True)
     deliveries = [receiver.take() for _ in range(100)]
+    memory = Memory(small_service)
+    with suppress(OSError):
+        for each in deliveries:
+            session.send(Disposition(role=RECEIVER, first=each.id, settled=True, state=state))
+    error = peer.closed()
+    assert error.condition == "amqp:resource-limit-exceeded"
+    assert "limits.memory_bytes" in (error.description or "")
+    memory.look()
+    assert memory.peak - memory.before < 16 * MIB
+    neighbour(small_service.port)
+
+
+@pytest.mark.rule("S4", "F4")
+def test_large_states_of_browsed_deliveries(small_service: Service) -> None:
+    """A browser settles them all, and the engine keeps their states as well."""
+    peer = Peer(small_service.port)
+    peer.open()
+    session = peer.begin()
+    state = Modified(message_annotations={Symbol(f"x-opt-{number}"): "y" * 100 for number in range(500)})
+    sender = session.sender("browsed")
+    for _ in range(1000):
+        sender.post(data(b"x"), settled=True)
+    receiver = session.receiver(Source(address="browsed", distribution_mode="copy"), credit=1000)
+    deliveries = [receiver.take() for _ in range(1000)]
     memory = Memory(small_service)
     with suppress(OSError):
         for each in deliveries:

@@ -93,10 +93,11 @@ class Sending(Protocol):
 class Link:
     """Code that waited for the store checks ``open`` before it uses ``pointer``."""
 
-    __slots__ = ("connection", "identity", "name", "open", "pointer", "session")
+    __slots__ = ("_looked", "connection", "identity", "name", "open", "pointer", "session")
 
     def __init__(self, connection: Carrier, pointer: engine.Pointer) -> None:
         self.connection = connection
+        self._looked = connection.dispositions
         self.pointer = pointer
         self.session = engine.link_session(pointer)
         self.name = engine.link_name(pointer)
@@ -127,6 +128,14 @@ class Link:
         )
         engine.set_condition(engine.link_condition(self.pointer), refusal.condition, refusal.description)
         self.connection.endpoints.detach(self)
+
+    def _room_for_state(self, delivery: engine.Pointer, octets: int) -> bool:
+        """Whether the connection goes on when the engine keeps so many octets of a large state."""
+        if self.connection.output.hold_state(delivery, octets):
+            return True
+        text = "large states of deliveries take too much memory (limits.memory_bytes): say less, or of fewer at once"
+        self.connection.force_close(Condition.RESOURCE_LIMIT_EXCEEDED, text)
+        return False
 
 
 class Attaching(Link):
@@ -186,6 +195,8 @@ class Refused(Link):
             elif not self._incomplete:
                 self._incomplete = True
                 self.connection.incomplete += 1
+        elif self._looked.largest:
+            self._room_for_state(delivery, self._looked.largest)
 
     def on_flow(self) -> None:
         pass

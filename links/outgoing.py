@@ -63,8 +63,7 @@ class Outgoing(Link):
     unsettled: Collection[engine.Pointer]
 
     __slots__ = (
-        "_address", "_large", "_looked", "_queue", "_store_prefix", "credit", "default_outcome", "draining", "key",
-        "presettled",
+        "_address", "_large", "_queue", "_store_prefix", "credit", "default_outcome", "draining", "key", "presettled",
     )  # fmt: skip
 
     def __init__(
@@ -81,7 +80,6 @@ class Outgoing(Link):
         super().__init__(connection, pointer)
         self.key = next(_keys)
         self._large: Large | None = None
-        self._looked = connection.dispositions
         self._address = address
         address.users.add(self)
         self._queue = queue
@@ -136,14 +134,6 @@ class Outgoing(Link):
             return False
         self.connection.force_close(Condition.NOT_ALLOWED, f"a transfer from the receiver of the link {self.name!r}")
         return True
-
-    def _room_for_state(self, delivery: engine.Pointer, octets: int) -> bool:
-        """Whether the connection goes on when the engine keeps so many octets of a large state."""
-        if self.connection.output.hold_state(delivery, octets):
-            return True
-        text = "large states of deliveries take too much memory (limits.memory_bytes): say less, or of fewer at once"
-        self.connection.force_close(Condition.RESOURCE_LIMIT_EXCEEDED, text)
-        return False
 
     def drained(self) -> None:
         engine.link_drained(self.pointer)

@@ -266,3 +266,27 @@ def test_large_states_of_browsed_deliveries(small_service: Service) -> None:
     memory.look()
     assert memory.peak - memory.before < 16 * MIB
     neighbour(small_service.port)
+
+
+@pytest.mark.rule("S4", "F4")
+def test_large_states_of_deliveries_whose_link_was_closed(small_service: Service) -> None:
+    """The service has closed the link, and the peer has not: the engine still takes what it says of its deliveries."""
+    peer = Peer(small_service.port)
+    peer.open()
+    session = peer.begin()
+    sender, receiver = session.sender("q"), session.receiver("q", credit=1000)
+    for _ in range(1000):
+        sender.post(data(b"x"), settled=True)
+    deliveries = [receiver.take() for _ in range(1000)]
+    unknown = TransactionalState(txn_id=b"unknown", outcome=Accepted())
+    session.send(Disposition(role=RECEIVER, first=deliveries[0].id, settled=False, state=unknown))
+    memory = Memory(small_service)
+    state = Modified(message_annotations={Symbol(f"x-opt-{number}"): "y" * 100 for number in range(500)})
+    with suppress(OSError):
+        for each in deliveries[1:]:
+            session.send(Disposition(role=RECEIVER, first=each.id, settled=True, state=state))
+    error = peer.closed()
+    assert error.condition == "amqp:resource-limit-exceeded"
+    memory.look()
+    assert memory.peak - memory.before < 16 * MIB
+    neighbour(small_service.port)

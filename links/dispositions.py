@@ -13,6 +13,8 @@ from coordinator.errors import Condition, Refusal
 
 #: octets of a state times the deliveries it is said of
 MOST_OCTETS = 1 << 20
+#: octets of a frame whose state is not counted: one of 1,000 octets may hold 900 values, 70 kB of the engine's memory
+_LITTLE = 256
 #: octets of a transfer besides its message: its tag and a transactional-state take fewer than 100
 MOST_OF_TRANSFER = 1024
 
@@ -24,6 +26,8 @@ _DESCRIPTORS = (b"\x00\x53\x15", b"\x00\x80\x00\x00\x00\x00\x00\x00\x00\x15")
 _TRANSFERS = (b"\x00\x53\x14", b"\x00\x80\x00\x00\x00\x00\x00\x00\x00\x14")
 _LISTS = {0xC0: 3, 0xD0: 9}
 _LARGE_LIST = 0xD0
+#: a transfer as nearly all peers send it: the frame's header in 8 octets, and a small number for its descriptor
+_BARE, _TRANSFER = 2, 0x14
 _ROLES = {0x41: 1, 0x42: 1, 0x56: 2}
 #: octets of a delivery number by its constructor
 _NUMBERS = {0x43: 0, 0x52: 1, 0x70: 4}
@@ -59,14 +63,15 @@ class Dispositions:
         if not large_end:
             self.largest = 0
         frames = octets if not self._begun else memoryview(self._begun + octets)
-        at, end, size_of, head = self._left, len(frames), _SIZE.unpack_from, _HEAD
-        last = end - 8
+        at, end, size_of, head, little = self._left, len(frames), _SIZE.unpack_from, _HEAD, _LITTLE
+        last = end - 11
         while at <= last:
             (size,) = size_of(frames, at)
-            if size > head:
-                if at + head > end:
+            # transfers in their usual form need a look only where their fields may be large
+            if size > head or (size > little and not (frames[at + 4] == _BARE and frames[at + 10] == _TRANSFER)):
+                if at + min(size, head) > end:
                     break
-                if self._is_large(bytes(frames[at : at + head]), size):
+                if self._is_large(bytes(frames[at : at + min(size, head)]).ljust(head, b"\0"), size):
                     large_end = at + size
             elif size < 8:  # the engine says what is wrong
                 self._left, self._begun = end, b""
@@ -84,7 +89,7 @@ class Dispositions:
         named = _deliveries(head)
         if named * size > MOST_OCTETS:
             text = f"a disposition of {size} bytes for many deliveries: say it of fewer at once, or say less"
-        elif named and not _by_receiver(head):
+        elif named and size > _HEAD and not _by_receiver(head):
             text = f"a disposition of {size} bytes by a sender: say less in its state"
         elif not named and _of_transfer(head) > MOST_OF_TRANSFER:
             text = f"a transfer with more than {MOST_OF_TRANSFER} bytes besides its message: say less in its state"

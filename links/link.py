@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
+#: the engine keeps nothing of these, so that a large state beside them is not counted for them
+_STATES_WITHOUT_VALUES = (engine.ACCEPTED, engine.RELEASED)
+
 
 class Carrier(Protocol):
     """The connection of a link, as links see it."""
@@ -131,6 +134,8 @@ class Link:
 
     def _room_for_state(self, delivery: engine.Pointer, octets: int) -> bool:
         """Whether the connection goes on when the engine keeps so many octets of a large state."""
+        if engine.delivery_remote_state(delivery) in _STATES_WITHOUT_VALUES:
+            return True
         if self.connection.output.hold_state(delivery, octets):
             return True
         text = "large states of deliveries take too much memory (limits.memory_bytes): say less, or of fewer at once"

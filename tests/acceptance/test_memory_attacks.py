@@ -290,3 +290,21 @@ def test_large_states_of_deliveries_whose_link_was_closed(small_service: Service
     memory.look()
     assert memory.peak - memory.before < 16 * MIB
     neighbour(small_service.port)
+
+
+@pytest.mark.rule("S4", "F4")
+def test_a_state_of_a_few_hundred_octets_and_many_values_of_many_deliveries(small_service: Service) -> None:
+    """One frame of 900 octets: each value takes 80 in the engine, for each delivery."""
+    peer = Peer(small_service.port)
+    peer.open()
+    session = peer.begin()
+    sender, receiver = session.sender("valued"), session.receiver("valued", credit=600)
+    for _ in range(600):
+        sender.post(data(b"x"), settled=True)
+    deliveries = [receiver.take() for _ in range(600)]
+    state = TransactionalState(
+        txn_id=session.control().declare(), outcome=Modified(message_annotations={Symbol("why"): [None] * 850})
+    )
+    deliveries[0].disposition(state, settled=False, last=deliveries[-1])
+    assert peer.closed().condition == "amqp:resource-limit-exceeded"
+    neighbour(small_service.port)

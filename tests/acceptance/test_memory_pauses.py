@@ -158,6 +158,22 @@ def test_a_disposition_that_says_much_of_many_deliveries_ends_its_connection(sma
     again.peer.close_socket()
 
 
+@pytest.mark.rule("S4", "P14")
+def test_a_large_state_is_not_counted_for_what_is_accepted_beside_it(small_service: Service) -> None:
+    """One large state and hundreds of small ones in one piece: only the large one takes memory."""
+    session = _begin(small_service)
+    sender, receiver = session.sender("beside"), session.receiver("beside", credit=400)
+    for _ in range(400):
+        sender.post(data(b"x"), settled=True)
+    held = [receiver.take() for _ in range(400)]
+    with session.peer.at_once():
+        held[0].disposition(Modified(message_annotations=_ANNOTATIONS))
+        for delivery in held[1:]:
+            delivery.disposition(Accepted())
+    session.sync()
+    session.peer.close_socket()
+
+
 @pytest.mark.rule("S4", "F5")
 def test_connections_beyond_their_number_are_refused() -> None:
     """Those that are there go on; when one leaves, another has its place."""

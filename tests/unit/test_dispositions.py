@@ -85,3 +85,21 @@ def test_a_large_disposition_is_forgotten_while_later_frames_are_cut() -> None:
     assert dispositions.largest == len(_LARGE_OF_ONE)
     dispositions.look(memoryview(frames[cut:] + _SMALL[:20]))
     assert dispositions.largest == 0
+
+
+@pytest.mark.parametrize("at_once", [1, 7, 1000, 4096, 1 << 18])
+@pytest.mark.parametrize("extended", [0, _EXTENDED])
+def test_a_disposition_of_a_few_hundred_octets_is_known(at_once: int, extended: int) -> None:
+    """Values that take an octet each on the wire take 80 in the engine."""
+    dispositions = Dispositions()
+    frame = _frame(_disposition(b"\x43", b"\x52\x40", 300), extended=extended)
+    octets = _HEADER + _SMALL + frame
+    for start in range(0, len(octets), at_once):
+        dispositions.look(memoryview(octets[start : start + at_once]))
+    assert dispositions.largest == len(frame)
+
+
+@pytest.mark.parametrize("at_once", [1, 7, 1000])
+@pytest.mark.parametrize("body", [b"\x00\x53\x15", b"\x00\x53\x15\xd0", b"\x00\x53\x14\xd0"])
+def test_a_frame_that_ends_within_its_performative_is_left_to_the_engine(at_once: int, body: bytes) -> None:
+    _refuses(_HEADER + _frame(body, extended=200) + _SMALL, at_once)

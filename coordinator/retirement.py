@@ -39,7 +39,7 @@ class Retirement:
     def settle(self, link: Retiring, entry: Entry, outcome: Outcome | None, settled: bool) -> None:
         """A plain state. ``outcome``: None where the state is none; ``settled``: the peer has settled the delivery."""
         if entry.txn is not None:
-            # after a transactional state it changes nothing before the discharge but the settlement
+            # enlisted: until the discharge a plain state can only settle the delivery
             entry.peer_settled = entry.peer_settled or settled
         elif outcome is not None or settled:
             self._settlements.add(entry, outcome or link.default_outcome or RELEASED)

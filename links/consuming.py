@@ -51,10 +51,10 @@ class Consuming(Outgoing):
         self.unsettled: dict[engine.Pointer, Entry] = {}
         self._retirement = connection.service.retirement
         self._most_unsettled = connection.service.limits.unsettled_per_link
-        #: when so much is handed to the engine, by whatever link of the connection, it sends no more
+        #: octets that all links of the connection have handed to the engine; with more this link stops
         self._most_handed = 0
         self._starved = False
-        #: not its credit, but what is unsettled, bounds its room
+        #: its room is bounded by unsettled deliveries, not by its credit
         self._settling_makes_room = False
         self._join()
 
@@ -72,7 +72,7 @@ class Consuming(Outgoing):
         if room <= 0 or self._starved or self._large is not None:
             return 0
         backlog = engine.session_outgoing_bytes(self.session)
-        # what the engine has made frames of is no longer the session's, and waits for the socket
+        # octets that the engine has framed leave the session's count, and wait for the socket
         output = self.connection.output
         if backlog > MOST_BACKLOG or output.writing or output.handed > MOST_HANDED:
             self._starve()
@@ -248,7 +248,7 @@ class Subscribing(Consuming):
         honoured: Filters,
     ) -> None:
         self._selector = honoured.selector
-        #: for the next turn: selectors have used up their share of this one
+        #: it waits for the next turn: selectors have used up their share of this one
         self._waits = False
         #: those that share a subscription have one selector
         self.selects = honoured.text

@@ -43,15 +43,15 @@ class Dispositions:
     __slots__ = ("_begun", "_large_left", "_left", "largest", "refused")
 
     def __init__(self) -> None:
-        #: of the frame that goes on with the next octets: how many are still to come
+        #: octets of the current frame that are still to come
         self._left = 8
-        #: or its beginning, as long as that says too little
+        #: the beginning of a frame, while it is too short to be looked at
         self._begun = b""
         #: octets of the largest disposition among the frames looked at last; 0: none of them is large
         self.largest = 0
         #: octets of a large disposition that are still to come
         self._large_left = 0
-        #: nothing of this peer goes to the engine any more
+        #: the engine gets nothing more of this peer
         self.refused = False
 
     def look(self, octets: memoryview) -> None:

@@ -192,6 +192,17 @@ HISTORIES: dict[str, list[Step]] = {
         Settle(),
         Take(2, 3),
     ],
+    # T23, T25
+    "a post whose sender waits is let go with the first that is refused": [
+        *_LINKS,
+        AttachSender(3, 0, 0, second=True),
+        Declare(0, 0),
+        Post(3, 1, txn=0),
+        Post(3, 2, txn=0, malformed=True),
+        Settle(),
+        Discharge(0, 0),
+        Settle(),
+    ],
     # D9
     "a settled post outside transactions that is refused ends its link": [
         *_LINKS,

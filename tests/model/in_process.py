@@ -137,6 +137,7 @@ class InProcess(Driver):
 
     def wait(self) -> None:
         service = self.service
+        self.loop.turn(0)  # what was put off until the next turn
         self.loop.run_until(
             lambda: (
                 service.commit.idle

@@ -62,22 +62,25 @@ class Loop:
         self._stopping = True
 
     def run(self) -> None:
-        poll = self._epoll.poll
-        deadlines, callbacks = self._deadlines, self._callbacks
         while not self._stopping:
-            now = time.monotonic()
-            while deadlines and deadlines[0][0] <= now:
-                self.call(heappop(deadlines)[2])
-            wait = _LONGEST_WAIT_SECONDS
-            if deadlines:
-                wait = min(wait, max(0.0, deadlines[0][0] - now))
-            if self.dirty:
-                wait = 0.0
-            for fd, events in poll(wait, _MOST_EVENTS):
-                callback = callbacks.get(fd)
-                if callback is not None:
-                    try:
-                        callback(events)
-                    except Exception:  # noqa: BLE001 - a defect of the callback
-                        self.contain(callback)
-            self.finish_turn()
+            self.turn(_LONGEST_WAIT_SECONDS)
+
+    def turn(self, longest: float) -> None:
+        """Wait at most so many seconds for a descriptor; less, if a deadline is due before or something is dirty."""
+        deadlines, callbacks = self._deadlines, self._callbacks
+        now = time.monotonic()
+        while deadlines and deadlines[0][0] <= now:
+            self.call(heappop(deadlines)[2])
+        wait = longest
+        if deadlines:
+            wait = min(wait, max(0.0, deadlines[0][0] - now))
+        if self.dirty:
+            wait = 0.0
+        for fd, events in self._epoll.poll(wait, _MOST_EVENTS):
+            callback = callbacks.get(fd)
+            if callback is not None:
+                try:
+                    callback(events)
+                except Exception:  # noqa: BLE001 - a defect of the callback
+                    self.contain(callback)
+        self.finish_turn()

@@ -1,44 +1,26 @@
-"""A minimal event loop for the store: one epoll and deadlines, so that the store is tested without clients."""
+"""The loop of a worker without clients, turned by a test: for the store, and for rules apart from the wire."""
 
 from __future__ import annotations
 
-import contextlib
-import select
 import time
 from collections.abc import Callable
-from heapq import heappop, heappush
-from itertools import count
+
+from links.loop import Loop
 
 #: Seconds to wait for events that must happen: far longer than they ever took.
 PATIENCE = 60.0
 
+_LONGEST_WAIT_SECONDS = 0.01
 
-class EpollLoop:
-    """Implements :class:`store.loop.Loop`; ``end_turn`` runs after each turn."""
+
+class EpollLoop(Loop):
+    """``end_turn`` runs after each turn."""
 
     def __init__(self) -> None:
-        self._epoll = select.epoll()
-        self._callbacks: dict[int, Callable[[int], None]] = {}
-        self._deadlines: list[tuple[float, int, Callable[[], None]]] = []
-        self._number = count()
+        super().__init__()
         #: what exceptions arose in; None: they are not contained
         self.contained: list[object] | None = None
         self.end_turn: Callable[[], object] = lambda: None
-
-    def watch(self, fd: int, events: int, callback: Callable[[int], None]) -> None:
-        self._callbacks[fd] = callback
-        self._epoll.register(fd, events)
-
-    def change(self, fd: int, events: int) -> None:
-        self._epoll.modify(fd, events)
-
-    def forget(self, fd: int) -> None:
-        self._callbacks.pop(fd, None)
-        with contextlib.suppress(OSError):
-            self._epoll.unregister(fd)
-
-    def call_later(self, seconds: float, callback: Callable[[], None]) -> None:
-        heappush(self._deadlines, (time.monotonic() + seconds, next(self._number), callback))
 
     def contain(self, what: object) -> None:
         """What a test did not ask for fails it."""
@@ -46,14 +28,7 @@ class EpollLoop:
             raise
         self.contained.append(what)
 
-    def turn(self, longest: float = 0.01) -> None:
-        now = time.monotonic()
-        while self._deadlines and self._deadlines[0][0] <= now:
-            heappop(self._deadlines)[2]()
-        for fd, events in self._epoll.poll(longest):
-            callback = self._callbacks.get(fd)
-            if callback is not None:
-                callback(events)
+    def finish_turn(self) -> None:
         self.end_turn()
 
     def run_until(self, done: Callable[[], object]) -> None:
@@ -62,12 +37,12 @@ class EpollLoop:
         self.end_turn()
         while not done():
             assert time.monotonic() < deadline, "it did not happen"
-            self.turn()
+            self.turn(_LONGEST_WAIT_SECONDS)
 
     def run_for(self, seconds: float) -> None:
         end = time.monotonic() + seconds
         while time.monotonic() < end:
-            self.turn()
+            self.turn(_LONGEST_WAIT_SECONDS)
 
     def close(self) -> None:
         self._epoll.close()

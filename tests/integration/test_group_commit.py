@@ -227,7 +227,7 @@ def test_what_the_server_can_never_take_is_refused_alone(store: Store, truth: Tr
     for unit in (units[7], units[30]):
         unit.message = b"poison"
     store.add(*units[:20])
-    store.loop.turn()
+    store.loop.turn(0.01)
     store.add(*units[20:])
     store.settle()
     assert [unit for unit in units if unit.heard != [None]] == [units[7], units[30]]

@@ -148,7 +148,7 @@ class InProcess(Driver):
         )
 
     def pause(self) -> None:
-        self.loop.turn()
+        self.loop.turn(0.01)
 
     # -- steps
 

@@ -137,6 +137,27 @@ class TransactionSettings(_Section):
     ] = 1
 
 
+class CheckSettings(_Section):
+    """When checkers are asked about an undecided transaction that its client has left, or kept for too long (H7)."""
+
+    immunity_seconds: Annotated[
+        float,
+        Field(
+            ge=0,
+            le=3600,
+            description="time from the declare before which it is not checked; a client may ask for another "
+            "(`coordinator:check-immunity-ms`), at most an hour",
+        ),
+    ] = 6
+    interval_seconds: Annotated[
+        float,
+        Field(ge=0.001, le=86400, description="time from one check to the next, and from the last to the rollback"),
+    ] = 30
+    most: Annotated[
+        int, Field(ge=1, le=1000, description="checks; after the last it is rolled back, its messages kept aside (H10)")
+    ] = 15
+
+
 class LimitSettings(_Section):
     """Limits of connections, links and queues."""
 
@@ -287,6 +308,7 @@ class Settings(_Section):
     workers: Annotated[int, Field(ge=1, le=256, description="processes that share the port; each takes a core")] = 1
     log: LogSettings = LogSettings()
     transaction: TransactionSettings = TransactionSettings()
+    check: CheckSettings = CheckSettings()
     limits: LimitSettings = LimitSettings()
     addresses: AddressSettings = AddressSettings()
     retention: RetentionSettings = RetentionSettings()

@@ -86,10 +86,11 @@ class Dispositions:
 
         :raises Refusal: it says too much.
         """
-        named = _deliveries(head)
+        disposition = _fields(head, _DESCRIPTORS)
+        named = _deliveries(head, disposition) if disposition else 0
         if named * size > MOST_OCTETS:
             text = f"a disposition of {size} bytes for many deliveries: say it of fewer at once, or say less"
-        elif named and size > _HEAD and not _by_receiver(head):
+        elif named and size > _HEAD and not _by_receiver(head, disposition):
             text = f"a disposition of {size} bytes by a sender: say less in its state"
         elif not named and _of_transfer(head) > MOST_OF_TRANSFER:
             text = f"a transfer with more than {MOST_OF_TRANSFER} bytes besides its message: say less in its state"
@@ -101,8 +102,8 @@ class Dispositions:
         raise Refusal(Condition.RESOURCE_LIMIT_EXCEEDED, text)
 
 
-def _described(head: bytes, descriptors: tuple[bytes, ...]) -> int:
-    """Where the fields of the performative begin; 0: it has none of these descriptors."""
+def _fields(head: bytes, descriptors: tuple[bytes, ...]) -> int:
+    """Where the list of the performative's fields begins; 0: it has none of these descriptors."""
     at = 4 * head[4]
     for descriptor in descriptors:
         if head.startswith(descriptor, at):
@@ -110,24 +111,20 @@ def _described(head: bytes, descriptors: tuple[bytes, ...]) -> int:
     return 0
 
 
-def _by_receiver(head: bytes) -> bool:
-    """Whether the disposition that begins like this is by a receiver."""
-    at = _described(head, _DESCRIPTORS)
+def _by_receiver(head: bytes, at: int) -> bool:
+    """Whether the disposition whose fields begin at ``at`` is by a receiver."""
     at += _LISTS.get(head[at], 0)
     return head[at] == 0x41 or head[at : at + 2] == b"\x56\x01"
 
 
 def _of_transfer(head: bytes) -> int:
     """Octets of a transfer's fields, without its message; 0 where it is another frame, or they are few."""
-    at = _described(head, _TRANSFERS)
+    at = _fields(head, _TRANSFERS)
     return int(_SIZE.unpack_from(head, at + 1)[0]) if at and head[at] == _LARGE_LIST else 0
 
 
-def _deliveries(head: bytes) -> int:
-    """How many the disposition names that begins like this; 0 where it is another frame."""
-    at = _described(head, _DESCRIPTORS)
-    if not at:
-        return 0
+def _deliveries(head: bytes, at: int) -> int:
+    """How many the disposition names whose fields begin at ``at``."""
     at += _LISTS.get(head[at], 0)
     at += _ROLES.get(head[at], 0)
     numbers: list[int] = []

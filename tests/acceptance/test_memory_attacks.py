@@ -28,7 +28,7 @@ from tests.wire.frames import (
     Target,
     TransactionalState,
 )
-from tests.wire.links import Sender
+from tests.wire.links import Delivery, Sender
 from tests.wire.messages import Properties, data
 from tests.wire.peer import Peer, Session
 from tests.wire.queues import condition
@@ -215,96 +215,71 @@ def test_addresses_that_were_used_are_forgotten(small_service: Service) -> None:
     peer.close_socket()
 
 
-_PAIRS = {Symbol(f"x-opt-{number}"): None for number in range(2000)}
+_EMPTY_PAIRS = {Symbol(f"x-opt-{number}"): None for number in range(2000)}
+_LONG_PAIRS = {Symbol(f"x-opt-{number}"): "y" * 100 for number in range(500)}
+
+
+def _with_deliveries(service: Service, source: str | Source, count: int) -> tuple[Session, list[Delivery]]:
+    """So many messages of one octet, delivered and not settled."""
+    peer = Peer(service.port)
+    peer.open()
+    session = peer.begin()
+    sender = session.sender(source if isinstance(source, str) else source.address)
+    receiver = session.receiver(source, credit=count)
+    for _ in range(count):
+        sender.post(data(b"x"), settled=True)
+    return session, receiver.take_many(count)
+
+
+def _settle_each(service: Service, session: Session, deliveries: list[Delivery], state: State) -> None:
+    """The connection is closed before what the engine keeps of the states takes more than 16 MiB."""
+    memory = Memory(service)
+    with suppress(OSError):
+        for each in deliveries:
+            session.send(Disposition(role=RECEIVER, first=each.id, settled=True, state=state))
+    error = session.peer.closed()
+    assert error.condition == "amqp:resource-limit-exceeded"
+    assert "limits.memory_bytes" in (error.description or "")
+    memory.look()
+    assert memory.peak - memory.before < 16 * MIB
+    neighbour(service.port)
 
 
 @pytest.mark.rule("S4", "F4")
 @pytest.mark.parametrize("in_txn", [False, True])
 def test_large_states_of_many_deliveries(small_service: Service, in_txn: bool) -> None:
     """The engine keeps what it has read of a state for the next delivery in the same place, settled or not."""
-    peer = Peer(small_service.port)
-    peer.open()
-    session = peer.begin()
-    state: State = Modified(message_annotations=_PAIRS)
+    session, deliveries = _with_deliveries(small_service, "q", 100)
+    state: State = Modified(message_annotations=_EMPTY_PAIRS)
     if in_txn:
         state = TransactionalState(txn_id=session.control().declare(), outcome=state)
-    sender, receiver = session.sender("q"), session.receiver("q", credit=100)
-    for _ in range(100):
-        sender.post(data(b"x"), settled=True)
-    deliveries = [receiver.take() for _ in range(100)]
-    memory = Memory(small_service)
-    with suppress(OSError):
-        for each in deliveries:
-            session.send(Disposition(role=RECEIVER, first=each.id, settled=True, state=state))
-    error = peer.closed()
-    assert error.condition == "amqp:resource-limit-exceeded"
-    assert "limits.memory_bytes" in (error.description or "")
-    memory.look()
-    assert memory.peak - memory.before < 16 * MIB
-    neighbour(small_service.port)
+    _settle_each(small_service, session, deliveries, state)
 
 
 @pytest.mark.rule("S4", "F4")
 def test_large_states_of_browsed_deliveries(small_service: Service) -> None:
     """A browser settles them all, and the engine keeps their states as well."""
-    peer = Peer(small_service.port)
-    peer.open()
-    session = peer.begin()
-    state = Modified(message_annotations={Symbol(f"x-opt-{number}"): "y" * 100 for number in range(500)})
-    sender = session.sender("browsed")
-    for _ in range(1000):
-        sender.post(data(b"x"), settled=True)
-    receiver = session.receiver(Source(address="browsed", distribution_mode="copy"), credit=1000)
-    deliveries = [receiver.take() for _ in range(1000)]
-    memory = Memory(small_service)
-    with suppress(OSError):
-        for each in deliveries:
-            session.send(Disposition(role=RECEIVER, first=each.id, settled=True, state=state))
-    error = peer.closed()
-    assert error.condition == "amqp:resource-limit-exceeded"
-    assert "limits.memory_bytes" in (error.description or "")
-    memory.look()
-    assert memory.peak - memory.before < 16 * MIB
-    neighbour(small_service.port)
+    browsed = Source(address="browsed", distribution_mode="copy")
+    session, deliveries = _with_deliveries(small_service, browsed, 1000)
+    _settle_each(small_service, session, deliveries, Modified(message_annotations=_LONG_PAIRS))
 
 
 @pytest.mark.rule("S4", "F4")
 def test_large_states_of_deliveries_whose_link_was_closed(small_service: Service) -> None:
     """The service has closed the link, and the peer has not: the engine still takes what it says of its deliveries."""
-    peer = Peer(small_service.port)
-    peer.open()
-    session = peer.begin()
-    sender, receiver = session.sender("q"), session.receiver("q", credit=1000)
-    for _ in range(1000):
-        sender.post(data(b"x"), settled=True)
-    deliveries = [receiver.take() for _ in range(1000)]
+    session, deliveries = _with_deliveries(small_service, "q", 1000)
     unknown = TransactionalState(txn_id=b"unknown", outcome=Accepted())
     session.send(Disposition(role=RECEIVER, first=deliveries[0].id, settled=False, state=unknown))
-    memory = Memory(small_service)
-    state = Modified(message_annotations={Symbol(f"x-opt-{number}"): "y" * 100 for number in range(500)})
-    with suppress(OSError):
-        for each in deliveries[1:]:
-            session.send(Disposition(role=RECEIVER, first=each.id, settled=True, state=state))
-    error = peer.closed()
-    assert error.condition == "amqp:resource-limit-exceeded"
-    memory.look()
-    assert memory.peak - memory.before < 16 * MIB
-    neighbour(small_service.port)
+    _settle_each(small_service, session, deliveries[1:], Modified(message_annotations=_LONG_PAIRS))
 
 
 @pytest.mark.rule("S4", "F4")
 def test_a_state_of_a_few_hundred_octets_and_many_values_of_many_deliveries(small_service: Service) -> None:
     """One frame of 900 octets: each value takes 80 in the engine, for each delivery."""
-    peer = Peer(small_service.port)
-    peer.open()
-    session = peer.begin()
-    sender, receiver = session.sender("valued"), session.receiver("valued", credit=600)
-    for _ in range(600):
-        sender.post(data(b"x"), settled=True)
-    deliveries = [receiver.take() for _ in range(600)]
+    session, deliveries = _with_deliveries(small_service, "valued", 600)
     state = TransactionalState(
         txn_id=session.control().declare(), outcome=Modified(message_annotations={Symbol("why"): [None] * 850})
     )
     deliveries[0].disposition(state, settled=False, last=deliveries[-1])
-    assert peer.closed().condition == "amqp:resource-limit-exceeded"
+    assert session.peer.closed().condition == "amqp:resource-limit-exceeded"
     neighbour(small_service.port)

@@ -13,8 +13,9 @@ from coordinator.errors import Condition, Refusal
 
 #: octets of a state times the deliveries it is said of
 MOST_OCTETS = 1 << 20
-#: octets of a frame whose state is not counted: one of 1,000 octets may hold 900 values, 70 kB of the engine's memory
-_LITTLE = 256
+#: octets of a frame whose state is not counted: as many as an acceptance in a transaction has, with both numbers and
+#: all descriptors in full. Each octet more may be a value, which takes 80 in the engine.
+_LITTLE = 80
 #: octets of a transfer besides its message: its tag and a transactional-state take fewer than 100
 MOST_OF_TRANSFER = 1024
 

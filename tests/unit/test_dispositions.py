@@ -33,6 +33,8 @@ _REFUSED = (
     _frame(_disposition(b"\x43", b"\x52\x40", 50_000)),
     _frame(_disposition(b"\x70\xff\xff\xff\xf0", b"\x52\x40", 50_000), extended=_EXTENDED),
     _frame(_disposition(b"\x52\x07", b"\x52\x47", 50_000, b"\x00\x80" + bytes(7) + b"\x15")),
+    # a little of very many
+    _frame(_disposition(b"\x43", b"\x70\x00\x00\x40\x00", 60)),
     # what is no number, or no boolean, is 0 or false to the engine
     _frame(_disposition(b"\x40", b"\x52\x40", 50_000)),
     _frame(_disposition(b"\x53\x07", b"\x52\x40", 50_000)),

@@ -91,7 +91,11 @@ class Service:
             watched=watched,
             beaten=lambda alive, peers: self._peers.beaten(alive, peers),
         )
-        heard = {channels.SOLE: self.sole_connections.called, channels.LINK: self.stealing.notified}
+        heard = {
+            channels.SOLE: self.sole_connections.called,
+            channels.LINK: self.stealing.notified,
+            channels.DUE: self._schedule.notified,
+        }
         self._peers = Peers(instance, self.queues, self.directory, heard, look=self._heartbeat.now, fenced=fenced)
 
     def start(self) -> None:

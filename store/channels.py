@@ -10,3 +10,5 @@ ADDRESS = "coordinator_address"
 SOLE = "coordinator_sole"
 #: A link of a lasting subscription is attached.
 LINK = "coordinator_link"
+#: There are scheduled messages that are due.
+DUE = "coordinator_due"

@@ -6,11 +6,17 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from sqlalchemy import Connection, Select, func, select
+from sqlalchemy import Connection, Select, case, func, select
 
 from store.errors import boundary
 from store.ids import declared_at, id_at
-from store.tables import address, half, op, txn
+from store.tables import address, half, op, pending, txn
+
+#: The messages that a checkable transaction has posted; of a plain one, as its instance last wrote it.
+POSTED = case(
+    (txn.c.producer_group.is_(None), txn.c.posted),
+    else_=select(func.count()).where(pending.c.txn_id == txn.c.id).scalar_subquery(),
+)
 
 # How far the time of an id may be from the database's clock: machines differ.
 _SLACK = timedelta(minutes=1)
@@ -58,7 +64,7 @@ def outcome_of(connection: Connection, txn_id: UUID) -> Outcome | None:
                 posted_to=_names(connection, _halves_posted(txn_id, decided.decided_at)) if decided.posted else (),
                 retired_from=_names(connection, _halves(half_ids)) if half_ids else (),
             )
-        undecided = connection.execute(select(txn).where(txn.c.id == txn_id)).one_or_none()
+        undecided = connection.execute(select(txn, POSTED.label("posted_now")).where(txn.c.id == txn_id)).one_or_none()
     if undecided is None:
         return None
     return Outcome(
@@ -67,7 +73,7 @@ def outcome_of(connection: Connection, txn_id: UUID) -> Outcome | None:
         reason=None,
         declared_at=undecided.declared_at,
         decided_at=None,
-        posted=undecided.posted,
+        posted=undecided.posted_now,
         retired=undecided.retired,
         instance_id=undecided.instance_id,
         posted_to=(),

@@ -225,6 +225,13 @@ def _clear(connection: Connection, dead: tuple[int, ...]) -> GivenUp:
         .returning(op.c.id)
     ).all()
     connection.execute(delete(txn).where(txn.c.instance_id.not_in(live), txn.c.producer_group.is_(None)))
+    # Checkable ones stay; from now on, once they are immune no longer, their producer group is asked (H7, H13).
+    immune_until = txn.c.declared_at + txn.c.check_immunity_ms * text("interval '1 ms'")
+    connection.execute(
+        update(txn)
+        .where(txn.c.instance_id.not_in(live), txn.c.connection.is_not(None))
+        .values(connection=None, next_check_at=func.greatest(immune_until, func.now()))
+    )
     leases = _return_entries(connection, live)
     connection.execute(delete(message_group).where(message_group.c.instance_id.not_in(live)))
     held_whole = consumer_group.c.holder.not_in(live) & (consumer_group.c.holder != 0)

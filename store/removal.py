@@ -26,6 +26,7 @@ from store.tables import (
     half,
     message_group,
     op,
+    pending,
     removed_address,
     removed_group,
 )
@@ -36,19 +37,25 @@ CHUNK = 1000
 #: Unused addresses that are removed at one time.
 MOST_UNUSED = 10_000
 
+#: The reason of a rollback when an address that the transaction posted to was removed.
+ADDRESS_REMOVED = "address-removed"
+
 #: How long a name stays known at least.
 NAMES_KEPT = timedelta(days=1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Removal:
-    """``removed``: the address is deleted, with ``dropped`` entries. Otherwise the reasons against it: ``groups``,
-    named groups that last, and ``waiting``, messages that are not consumed.
+    """``removed``: the address is deleted, with ``dropped`` entries, and ``rolled_back`` transactions that posted to
+    it. Otherwise the reasons against it: ``groups``, named groups that last, ``waiting``, messages that are not
+    consumed, and ``undecided``, messages of checkable transactions.
     """
 
     removed: bool
     dropped: int = 0
+    rolled_back: int = 0
     waiting: bool = False
+    undecided: bool = False
     groups: tuple[str, ...] = ()
 
 
@@ -58,8 +65,8 @@ def remove(
     """Remove an address; commits. One with messages, or groups that last, is removed only with ``force``; with
     ``unused`` only one of which no use was noted for so long. None: there is no such address.
 
-    Waits for batches that post to it now; later ones are refused, and its links end. Its halves stay until retention
-    drops them; its dead letters have an address of their own.
+    Waits for batches that post to it now, and for decisions about messages at it; later ones are refused, and its links
+    end. Its halves stay until retention drops them; its dead letters have an address of their own.
     """
     with boundary():
         address_id = connection.scalar(select(address.c.id).where(address.c.name == name).with_for_update())
@@ -75,17 +82,34 @@ def remove(
         groups = [row.id for row in found]
         lasting = tuple(row.name for row in found if row.name and row.instance_id is None)
         waiting = any(connection.scalar(select(exists().where(entry.c.group_id == group))) for group in groups)
+        undecided = bool(connection.scalar(select(exists().where(pending.c.address_id == address_id))))
         used = unused is not None and connection.scalar(
             select(exists().where(address_use.c.address_id == address_id, address_use.c.used_at >= func.now() - unused))
         )
-        if used or (not force and (waiting or lasting)):
+        if used or (not force and (waiting or lasting or undecided)):
             connection.rollback()
-            return Removal(removed=False, waiting=waiting, groups=lasting)
+            return Removal(removed=False, waiting=waiting, undecided=undecided, groups=lasting)
         connection.execute(delete(address).where(address.c.id == address_id))
         connection.execute(select(func.pg_notify(channels.ADDRESS, name)))
         connection.commit()
         ids = UuidV7()
-        return Removal(removed=True, dropped=sum(drop(connection, group, ids, chunk) for group in groups))
+        dropped = sum(drop(connection, group, ids, chunk) for group in groups)
+        return Removal(removed=True, dropped=dropped, rolled_back=_roll_back(connection, address_id))
+
+
+def _roll_back(connection: Connection, address_id: int) -> int:
+    """Roll back the checkable transactions that posted to an address that is gone: they can commit no more. Commits
+    each. Returns how many.
+
+    Not while the address is locked: a post of the transaction locks both, in another order.
+    """
+    txns = connection.scalars(select(pending.c.txn_id).where(pending.c.address_id == address_id).distinct()).all()
+    connection.rollback()
+    rolled_back = 0
+    for txn_id in txns:
+        rolled_back += bool(connection.scalar(select(func.coordinator.decide(txn_id, "rollback", ADDRESS_REMOVED))))
+        connection.commit()
+    return rolled_back
 
 
 def remove_unused(connection: Connection, unused: timedelta, *, most: int = MOST_UNUSED) -> int:
@@ -104,6 +128,7 @@ def remove_unused(connection: Connection, unused: timedelta, *, most: int = MOST
             .where(
                 address.c.origin == "use",
                 func.coalesce(address_use.c.used_at, address.c.created_at) < limit,
+                ~exists().where(pending.c.address_id == address.c.id),
                 ~exists().where(
                     consumer_group.c.address_id == address.c.id,
                     ((consumer_group.c.name != "") & consumer_group.c.instance_id.is_(None))

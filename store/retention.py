@@ -153,11 +153,7 @@ class _Work:
         kept = self._address_hours()
         shortest = min([self._policy.messages, *kept.values()])
         end = self._day_before(shortest)
-        # Messages that wait for the answer of their producer have no entry yet.
-        oldest = connection.scalar(select(func.min(txn.c.declared_at)).where(txn.c.producer_group.is_not(None)))
         connection.rollback()
-        if oldest is not None:
-            end = min(end, oldest.astimezone(UTC).date() - timedelta(days=1))
         days = sorted(day for day in existing(connection)["half"] if day < end)
         if not days or (
             row is not None and self._now < row.looked_at + AGAIN and self._same_days(row.looked_at, shortest)
@@ -188,7 +184,7 @@ class _Work:
         return {row.id: timedelta(hours=row.retention_hours) for row in rows}
 
     def _find_kept(self, end: datetime, kept: dict[int, timedelta]) -> None:
-        """Collect the halves before ``end`` that are undelivered, or were consumed not long ago, in a table
+        """Collect the halves before ``end`` that are undelivered, undecided, or were consumed not long ago, in a table
         ``staying``.
         """
         longest = max([self._policy.messages, *kept.values()])
@@ -198,6 +194,8 @@ class _Work:
             text(
                 f"""create temporary table staying as
                     select half_id from {SCHEMA}.entry where half_id < :end
+                    union
+                    select half_id from {SCHEMA}.pending where half_id < :end
                     union
                     select u.half_id from {SCHEMA}.op o cross join lateral unnest(o.half_ids, o.group_ids)
                              as u(half_id, group_id)

@@ -33,6 +33,7 @@ from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.types import UserDefinedType
 
 from store import priorities
+from store.channels import DUE
 from store.ids import EPOCH_MS
 
 SCHEMA = "coordinator"
@@ -52,6 +53,14 @@ metadata = MetaData(
 )
 
 _now = text("now()")
+
+#: The hot path inserts and deletes: by share of the rows, a short queue with a long history is never cleaned.
+_VACUUM_BY_COUNT = {
+    "autovacuum_vacuum_scale_factor": "0",
+    "autovacuum_vacuum_threshold": "100000",
+    "autovacuum_analyze_scale_factor": "0",
+    "autovacuum_analyze_threshold": "100000",
+}
 
 
 class Xid8(UserDefinedType[int]):
@@ -237,15 +246,7 @@ entry = Table(
     # Message annotations merged by modified outcomes: an encoded AMQP map.
     Column("annotations", LargeBinary),
     # Room on each page for the version that a lease leaves: a lease touches no index then (HOT).
-    # The hot path inserts and deletes; vacuum by count, not by share, or a short queue with a long history is never
-    # cleaned.
-    postgresql_with={
-        "fillfactor": "50",
-        "autovacuum_vacuum_scale_factor": "0",
-        "autovacuum_vacuum_threshold": "100000",
-        "autovacuum_analyze_scale_factor": "0",
-        "autovacuum_analyze_threshold": "100000",
-    },
+    postgresql_with={"fillfactor": "50", **_VACUUM_BY_COUNT},
 )
 Index("entry_available_at_idx", entry.c.available_at, postgresql_where=entry.c.available_at.is_not(None))
 Index(
@@ -288,11 +289,43 @@ txn = Table(
     # As last seen: messages posted and deliveries retired so far.
     Column("posted", Integer, nullable=False),
     Column("retired", Integer, nullable=False),
-    # Check-back: null for a plain transaction, whose messages are not in the store before the commit.
+    # Check-back: null for a plain transaction, whose messages are not in the store before the commit. The row of a
+    # checkable one is written with its first half, and locked by each post and each decision.
     Column("producer_group", Text),
+    # Checks sent so far, and when the next is due: not before the transaction is older than its immunity time.
     Column("checks", SmallInteger, nullable=False, server_default="0"),
     Column("next_check_at", DateTime(timezone=True)),
+    Column("check_immunity_ms", Integer),
+    Column("check_interval_ms", Integer),
+    Column("most_checks", SmallInteger),
+    # The number, at its instance, of the connection that declared it; null: its control link is gone.
+    Column("connection", BigInteger),
+    postgresql_with=_VACUUM_BY_COUNT,
 )
+Index(
+    "txn_producer_group_idx",
+    txn.c.producer_group,
+    txn.c.next_check_at,
+    postgresql_where=txn.c.producer_group.is_not(None),
+)
+
+pending = Table(
+    "pending",
+    metadata,
+    # A half of an undecided checkable transaction, with the terms of its entries to be; deleted with the decision.
+    Column("txn_id", Uuid, primary_key=True),
+    Column("half_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("address_id", Integer, nullable=False),
+    Column("expires_at", DateTime(timezone=True)),
+    Column("available_at", DateTime(timezone=True)),
+    Column("priority", SmallInteger, nullable=False, server_default=str(priorities.DEFAULT)),
+    # As in the entry; 1: the message is a group of its own.
+    Column("message_group", BigInteger),
+    # Groups that do not get it: subscriptions with no-local of the connection that posted it.
+    Column("left_out", ARRAY(Integer)),
+    postgresql_with=_VACUUM_BY_COUNT,
+)
+Index("pending_address_id_idx", pending.c.address_id)
 
 instance = Table(
     "instance",
@@ -356,6 +389,11 @@ sole_connection = Table(
     # When it last showed that it is alive, after another connection had claimed its place.
     Column("seen_at", DateTime(timezone=True)),
 )
+
+#: A UUIDv7 without a counter, as the ids of ops are: its time names its partition.
+NEW_OP_ID = """encode(set_byte(overlay(uuid_send(gen_random_uuid()) placing
+             substring(int8send((extract(epoch from clock_timestamp()) * 1000)::int8) from 3) from 1 for 6), 6, 112),
+             'hex')::uuid"""
 
 #: What SQLAlchemy's metadata cannot express: how bodies are stored, append-only tables, functions, views.
 OBJECTS = (
@@ -430,6 +468,83 @@ create trigger address_removed after delete on {SCHEMA}.address
     f"""
 create trigger consumer_group_removed after delete on {SCHEMA}.consumer_group
   for each row execute function {SCHEMA}.remember_removed()""",
+    # Decides checkable transactions (H5), for clients, checks, operators and instances. ``halves`` with their
+    # transactions (``owners``) and new ids of their entries (``entries``): of each transaction all, or none.
+    # In the order of the steps: a post under way is waited for, and none comes after; the first decision wins; an
+    # address that is gone refuses the commit; the halves become entries of each group. Where an instance has not given
+    # the ids, the ids of the halves stand for them, and the schedule gives new ones at once: an id below those that a
+    # holder of the group has read would count as read by it.
+    f"""
+create function {SCHEMA}.decide_all(
+  txns uuid[], decisions text[], reasons text[], instance int4, owners uuid[], halves int8[], entries int8[])
+returns table (txn_id uuid, won boolean) language plpgsql as $$
+#variable_conflict use_column
+declare
+  here uuid[];
+  first uuid[];
+  committed uuid[];
+  others uuid[];
+begin
+  select coalesce(array_agg(found.id), '{{}}') into here from (
+    select t.id from {SCHEMA}.txn t where t.id = any(txns) and t.producer_group is not null order by t.id for update
+  ) found;
+  with added as (
+    insert into {SCHEMA}.op (id, decision, txn_id, reason, posted, instance_id)
+    select a.t, a.d, a.t, nullif(a.r, ''), (select count(*) from {SCHEMA}.pending p where p.txn_id = a.t), instance
+      from unnest(txns, decisions, reasons) a(t, d, r) where a.t = any(here) order by a.t
+    on conflict do nothing returning id, decision)
+  select coalesce(array_agg(id), '{{}}'), coalesce(array_agg(id) filter (where decision = 'commit'), '{{}}')
+    into first, committed from added;
+  if committed <> '{{}}' then
+    perform from {SCHEMA}.address a
+      where a.id in (select p.address_id from {SCHEMA}.pending p where p.txn_id = any(committed))
+      order by a.id for key share;
+    if exists (select from {SCHEMA}.pending p where p.txn_id = any(committed)
+                and not exists (select from {SCHEMA}.address a where a.id = p.address_id)) then
+      raise exception 'an address that is posted to is gone' using errcode = 'CO003';
+    end if;
+    others := array(select unnest(committed) except select unnest(owners));
+    with known as (
+      delete from {SCHEMA}.pending p using unnest(owners, halves, entries) u(t, h, e)
+       where p.txn_id = u.t and p.half_id = u.h and u.t = any(committed) returning p.*, u.e as entry_id),
+    rest as (
+      delete from {SCHEMA}.pending p where p.txn_id = any(others) returning p.*, null::int8 as entry_id),
+    gone as (select * from known union all select * from rest),
+    delivered as (
+      insert into {SCHEMA}.entry (group_id, id, half_id, expires_at, available_at, priority, message_group)
+      select g.id, coalesce(m.entry_id, m.half_id), m.half_id, m.expires_at,
+             case when m.entry_id is null then greatest(m.available_at, now())
+                  when m.available_at > now() then m.available_at end,
+             m.priority, case m.message_group when 1 then coalesce(m.entry_id, m.half_id) else m.message_group end
+        from gone m join {SCHEMA}.consumer_group g on g.address_id = m.address_id
+       where g.id <> all(coalesce(m.left_out, '{{}}')) for key share of g)
+    insert into {SCHEMA}.op (id, decision, reason, half_ids, group_ids, instance_id)
+    select {NEW_OP_ID},
+           'accept', 'no-local', array_fill(m.half_id, array[cardinality(m.left_out)]), m.left_out, instance
+      from gone m where m.left_out is not null;
+    if exists (select from {SCHEMA}.pending p where p.txn_id = any(committed)) then
+      raise exception 'halves were left out of a commit' using errcode = 'data_exception';
+    end if;
+    if others <> '{{}}' then
+      perform pg_notify('{DUE}', '');
+    end if;
+  end if;
+  delete from {SCHEMA}.pending p where p.txn_id = any(here);
+  delete from {SCHEMA}.txn t where t.id = any(here);
+  return query select a, a = any(first) from unnest(txns) a;
+end $$""",
+    # One of them, by a process that knows none of its halves. False: it is decided, or there is no such transaction.
+    f"""
+create function {SCHEMA}.decide(txn uuid, decision text, reason text, instance int4 default null) returns boolean
+language sql set enable_seqscan = off as $$
+  select won from {SCHEMA}.decide_all(array[txn], array[decision], array[reason], instance, '{{}}', '{{}}', '{{}}')
+$$""",
+    # Whether one of the transactions is decided: for a batch that has just entered them.
+    f"""
+create function {SCHEMA}.any_decided(txns uuid[], entered bigint) returns boolean language plpgsql as $$
+begin
+  return exists (select from {SCHEMA}.op where id = any(txns));
+end $$""",
     # H15: the outcome of a transaction.
     f"""
 create view {SCHEMA}.outcome as
@@ -437,7 +552,10 @@ create view {SCHEMA}.outcome as
          decided_at, instance_id
     from {SCHEMA}.op where decision in ('commit', 'rollback')
   union all
-  select t.id, 'undecided', null, t.posted, t.retired, null, t.instance_id
+  select t.id, 'undecided', null,
+         case when t.producer_group is null then t.posted
+              else (select count(*)::int4 from {SCHEMA}.pending p where p.txn_id = t.id) end,
+         t.retired, null, t.instance_id
     from {SCHEMA}.txn t where not exists (select from {SCHEMA}.op o where o.id = t.id)""",
 )
 

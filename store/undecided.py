@@ -8,8 +8,8 @@ from uuid import UUID
 
 from sqlalchemy import Connection, delete, exists, func, insert, select
 
-from store.errors import AlreadyDecided, CannotCommit, NotUndecided, boundary
-from store.outcomes import Outcome, outcome_of
+from store.errors import AddressGone, AlreadyDecided, CannotCommit, NotUndecided, boundary
+from store.outcomes import POSTED, Outcome, outcome_of
 from store.tables import op, txn
 
 
@@ -26,6 +26,10 @@ class Undecided:
     age_seconds: float
     posted: int
     retired: int
+    #: check-back; None: it is a plain one
+    producer_group: str | None
+    checks: int
+    next_check_at: datetime | None
 
 
 def all_undecided(connection: Connection) -> list[Undecided]:
@@ -35,7 +39,11 @@ def all_undecided(connection: Connection) -> list[Undecided]:
     decided = exists().where(op.c.id == txn.c.id)
     with boundary():
         rows = connection.execute(
-            select(txn, func.extract("epoch", func.now() - txn.c.declared_at).label("age"))
+            select(
+                txn,
+                POSTED.label("posted_now"),
+                func.extract("epoch", func.now() - txn.c.declared_at).label("age"),
+            )
             .where(~decided)
             .order_by(txn.c.declared_at, txn.c.id)
         ).all()
@@ -47,20 +55,24 @@ def all_undecided(connection: Connection) -> list[Undecided]:
             declared_at=row.declared_at,
             timeout_at=row.timeout_at,
             age_seconds=float(row.age),
-            posted=row.posted,
+            posted=row.posted_now,
             retired=row.retired,
+            producer_group=row.producer_group,
+            checks=row.checks,
+            next_check_at=row.next_check_at,
         )
         for row in rows
     ]
 
 
 def roll_back(connection: Connection, txn_id: UUID, reason: str) -> Outcome:
-    """Decide ``txn_id``: rollback, for ``reason``; commits. A commit that its client asks for later is refused by the
-    op's primary key.
+    """Decide ``txn_id``: rollback, for ``reason``; commits. A commit that its client asks for later comes too late.
 
     :raises AlreadyDecided: saying how, when another decision was first; it stands.
     :raises NotUndecided: when no such transaction is known.
     """
+    if _checkable(connection, txn_id):
+        return _decide(connection, txn_id, "rollback", reason)
     try:
         with boundary():
             posted = connection.scalar(select(txn.c.posted).where(txn.c.id == txn_id).with_for_update())
@@ -75,18 +87,18 @@ def roll_back(connection: Connection, txn_id: UUID, reason: str) -> Outcome:
     except AlreadyDecided:
         connection.rollback()
         raise _not_undecided(connection, txn_id) from None
-    outcome = outcome_of(connection, txn_id)
-    assert outcome is not None
-    return outcome
+    return _decided(connection, txn_id)
 
 
-def commit(connection: Connection, txn_id: UUID) -> None:
-    """A plain transaction cannot be committed here: raises why, or how it was decided.
+def commit(connection: Connection, txn_id: UUID, reason: str) -> Outcome:
+    """Decide ``txn_id``: commit, for ``reason``; commits. Its messages are delivered then.
 
-    :raises CannotCommit: when it is undecided.
-    :raises AlreadyDecided: when it is decided.
+    :raises CannotCommit: when it is a plain transaction, or an address that it posted to is gone.
+    :raises AlreadyDecided: saying how, when another decision was first; it stands.
     :raises NotUndecided: when no such transaction is known.
     """
+    if _checkable(connection, txn_id):
+        return _decide(connection, txn_id, "commit", reason)
     outcome = outcome_of(connection, txn_id)
     if outcome is None or outcome.outcome != "undecided":
         raise _not_undecided(connection, txn_id)
@@ -94,6 +106,34 @@ def commit(connection: Connection, txn_id: UUID) -> None:
         f"transaction {txn_id} cannot be committed by hand: it is a plain one, and its messages are not in the store "
         "before its client commits; it can be rolled back"
     )
+
+
+def _checkable(connection: Connection, txn_id: UUID) -> bool:
+    with boundary():
+        group = connection.scalar(select(txn.c.producer_group).where(txn.c.id == txn_id))
+        connection.rollback()
+    return group is not None
+
+
+def _decide(connection: Connection, txn_id: UUID, decision: str, reason: str) -> Outcome:
+    try:
+        with boundary():
+            won = connection.scalar(select(func.coordinator.decide(txn_id, decision, reason)))
+            connection.commit()
+    except AddressGone:
+        connection.rollback()
+        raise CannotCommit(
+            f"transaction {txn_id} cannot be committed: an address that it posted to was removed; it can be rolled back"
+        ) from None
+    if not won:
+        raise _not_undecided(connection, txn_id)
+    return _decided(connection, txn_id)
+
+
+def _decided(connection: Connection, txn_id: UUID) -> Outcome:
+    outcome = outcome_of(connection, txn_id)
+    assert outcome is not None
+    return outcome
 
 
 def _not_undecided(connection: Connection, txn_id: UUID) -> AlreadyDecided | NotUndecided:

@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import Connection, func, insert, select
 
 from store.ids import SLOTS, HalfIds, UuidV7
-from store.tables import address, consumer_group, entry, half, heartbeat, instance, op, txn
+from store.tables import address, consumer_group, entry, half, heartbeat, instance, op, pending, txn
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,32 @@ class Rows:
         self.connection.execute(insert(txn).values(**row, **times))
         self.connection.commit()
         return txn_id
+
+    def checkable(self, instance_id: int, *addresses: int, txn_id: UUID | None = None, **values: object) -> UUID:
+        """A checkable transaction with a half at each of the addresses. ``values``: of its rows ``pending``."""
+        txn_id = txn_id or UUID(bytes=self.txn_ids.next())
+        row = {"id": txn_id, "instance_id": instance_id, "owner": "client", "posted": 0, "retired": 0}
+        checks = {"producer_group": "shop", "check_immunity_ms": 6000, "check_interval_ms": 30_000, "most_checks": 15}
+        times = {"declared_at": func.now(), "timeout_at": func.now(), "next_check_at": func.now(), "connection": 1}
+        self.connection.execute(insert(txn).values(**row, **checks, **times))
+        for address_id in addresses:
+            half_id = self.half_ids.next()
+            posted = {"id": half_id, "txn_id": txn_id, "address_id": address_id, "message": b"x"}
+            self.connection.execute(insert(half).values(posted))
+            waits = {"txn_id": txn_id, "half_id": half_id, "address_id": address_id}
+            self.connection.execute(insert(pending).values(**waits, **values))
+        self.connection.commit()
+        return txn_id
+
+    def address_of(self, group: int) -> int:
+        return int(self._one(select(consumer_group.c.address_id).where(consumer_group.c.id == group)))
+
+    def pending(self, txn_id: UUID) -> list[int]:
+        """The halves that wait for the decision."""
+        found = self.connection.scalars(select(pending.c.half_id).where(pending.c.txn_id == txn_id).order_by("half_id"))
+        halves = list(found)
+        self.connection.rollback()
+        return halves
 
     def decision(
         self, decision: str, *, txn_id: UUID | None = None, posted: int = 0, half_ids: Sequence[int] | None = None

@@ -165,7 +165,12 @@ def show(
 def remove(
     name: Annotated[str, typer.Argument(help="The address.")],
     force: Annotated[
-        bool, typer.Option("--force", help="Remove it even if it has messages, which are lost, or groups that last.")
+        bool,
+        typer.Option(
+            "--force",
+            help="Remove it even if it has messages, which are lost, or groups that last. Undecided transactions that "
+            "posted to it are rolled back.",
+        ),
     ] = False,
     database_url: DatabaseUrl = None,
     data_dir: DataDir = None,
@@ -183,7 +188,11 @@ def remove(
         because = []
         if done.waiting:
             because.append("has messages that are not consumed (coordinator address show counts them)")
+        if done.undecided:
+            because.append("has messages of undecided transactions (coordinator transactions lists them)")
         if done.groups:
             because.append(f"has consumer groups that last: {', '.join(map(shown, done.groups))}")
         fail(f"the address {shown(name)} {' and '.join(because)}; --force removes it with them")
-    typer.echo(f"removed {shown(name)}" + (f", with {done.dropped} messages" if done.dropped else ""))
+    lost = [f"with {done.dropped} messages"] if done.dropped else []
+    lost += [f"{done.rolled_back} transactions are rolled back"] if done.rolled_back else []
+    typer.echo(", ".join([f"removed {shown(name)}", *lost]))

@@ -100,11 +100,8 @@ def resolve(
     from store import undecided
 
     with store(config, database_url, data_dir) as connection:
-        if commit:
-            undecided.commit(connection, wanted)
-            return
-        decided = undecided.roll_back(connection, wanted, reason)
+        decided = (undecided.commit if commit else undecided.roll_back)(connection, wanted, reason)
     if as_json:
         print_json(asdict(decided))
     else:
-        typer.echo(f"transaction {wanted} is rolled back")
+        typer.echo(f"transaction {wanted} is {'committed' if commit else 'rolled back'}")

@@ -28,6 +28,8 @@ class Schedule:
         self._instance = instance
         self._queues = queues
         self._asking = False
+        #: entries were made that the question under way may not see
+        self._missed = False
         #: when to look next, by the monotonic clock
         self._next = 0.0
 
@@ -37,6 +39,11 @@ class Schedule:
     def due(self, available: int) -> None:
         """A message was posted here for this time, in microseconds since 2000."""
         self._look_in((available - now_micros()) / 1e6)
+
+    def notified(self, _payload: str) -> None:
+        """Another process has made entries that are due: a decision without this instance."""
+        self._missed = self._asking
+        self._look_in(0)
 
     def _look_in(self, seconds: float) -> None:
         at = time.monotonic() + max(seconds, 0.0)
@@ -51,6 +58,7 @@ class Schedule:
 
     def _look(self) -> None:
         self._asking = True
+        self._missed = False
         instance = self._instance
         ids = [instance.ids.next() for _ in range(_AT_ONCE)]
         questions.promote(instance.queries, ids, self._promoted, notify=bool(instance.peers))
@@ -62,7 +70,7 @@ class Schedule:
             self._look_in(_LOOK_SECONDS)
             return
         wait = _LOOK_SECONDS
-        if sum(each.entries for each in answer.due) >= _AT_ONCE:
+        if self._missed or sum(each.entries for each in answer.due) >= _AT_ONCE:
             wait = 0
         elif answer.next_ms is not None:
             wait = min(wait, max(answer.next_ms / 1000, _SHORTEST_SECONDS))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from functools import partial
 from urllib.parse import urlsplit, urlunsplit
 from uuid import UUID, uuid4
 
@@ -158,24 +159,24 @@ def test_a_rollback_by_hand_stands(database: Connection, rows: Rows) -> None:
 def test_a_rollback_by_hand_comes_too_late(database: Connection, rows: Rows) -> None:
     txn_id = rows.txn(4)
     rows.decision("commit", txn_id=txn_id)
-    for decide in (lambda: undecided.roll_back(database, txn_id, "x"), lambda: undecided.commit(database, txn_id)):
+    for decide in (partial(undecided.roll_back, reason="x"), partial(undecided.commit, reason="x")):
         with pytest.raises(AlreadyDecided, match=f"{txn_id} is decided already: commit at "):
-            decide()
+            decide(database, txn_id)
     assert [row.decision for row in rows.ops()] == ["commit"]
 
 
 def test_a_plain_transaction_cannot_be_committed_by_hand(database: Connection, rows: Rows) -> None:
     txn_id = rows.txn(4)
     with pytest.raises(CannotCommit, match="its messages are not in the store before its client commits"):
-        undecided.commit(database, txn_id)
+        undecided.commit(database, txn_id, "x")
     assert rows.ops() == []
 
 
 def test_what_is_not_undecided(database: Connection) -> None:
     txn_id = uuid4()
-    for decide in (lambda: undecided.roll_back(database, txn_id, "x"), lambda: undecided.commit(database, txn_id)):
+    for decide in (partial(undecided.roll_back, reason="x"), partial(undecided.commit, reason="x")):
         with pytest.raises(NotUndecided, match=f"no undecided transaction {txn_id}"):
-            decide()
+            decide(database, txn_id)
 
 
 def test_purge_takes_what_waits_and_nothing_else(database: Connection, rows: Rows) -> None:

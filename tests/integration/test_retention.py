@@ -18,7 +18,7 @@ from store.errors import NoPartition, boundary
 from store.ids import id_at
 from store.partitions import existing, make_ahead, make_days, op_id_at
 from store.retention import Dropped, Policy, drop_old
-from store.tables import PARTITIONS_LOCK, address, consumer_group, entry, half, instance, op, txn
+from store.tables import PARTITIONS_LOCK, address, consumer_group, entry, half, instance, op, pending, txn
 
 pytestmark = pytest.mark.rule("H16")
 
@@ -208,17 +208,28 @@ def test_decisions_of_a_day_whose_halves_are_kept_whole_stay(days: Days, monkeyp
     assert list(days.connection.scalars(select(op.c.id))) == [decided]
 
 
-def test_what_is_undecided_holds_its_day(days: Days) -> None:
+@pytest.mark.rule("H16")
+def test_what_is_undecided_is_carried_and_so_is_the_day_of_its_decision(days: Days) -> None:
     orders = days.address("orders")
-    pending = days.half(ANCIENT, to=orders)
+    waits = days.half(ANCIENT, to=orders)
+    days.half(ANCIENT, to=orders)
     make_days(days.connection, [ANCIENT.date()])
     values = {"instance_id": 1, "owner": "c", "declared_at": ANCIENT, "timeout_at": NOW, "posted": 1, "retired": 0}
-    days.connection.execute(insert(txn).values(id=op_id_at(ANCIENT), producer_group="shop", **values))
+    txn_id = op_id_at(ANCIENT)
+    days.connection.execute(insert(txn).values(id=txn_id, producer_group="shop", **values))
+    days.connection.execute(insert(pending).values(txn_id=txn_id, half_id=waits, address_id=orders[0]))
     days.connection.commit()
     days.accepted([], to=orders, at=ANCIENT)
-    days.drop()
-    assert days.halves() == [pending]
+    assert days.drop().carried == 1
+    assert days.halves() == [waits]
     assert days.there(ANCIENT, "op")
+    # Committed, it is undelivered.
+    assert days.connection.scalar(select(func.coordinator.decide(txn_id, "commit", "")))
+    days.connection.commit()
+    days.again()
+    days.drop()
+    assert days.halves() == [waits]
+    assert days.connection.scalar(select(entry.c.half_id)) == waits
 
 
 def test_a_dropped_day_is_not_made_again(days: Days) -> None:

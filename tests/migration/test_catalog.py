@@ -153,11 +153,39 @@ def test_a_schema_that_is_not_known_is_refused_and_left_alone(
     assert _catalog(database_url) == before
 
 
-def test_an_older_schema_says_what_to_run(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    # There is one revision yet: this version stands for its successor.
-    monkeypatch.setattr(migrations, "HEAD", "0002")
+def test_an_older_schema_says_what_to_run(database_url: str) -> None:
+    migrations.downgrade(database_url, "0001")
     with connected(database_url) as connection, pytest.raises(SchemaMismatch, match=r"at 0001.*coordinator migrate"):
         migrations.check(connection)
+
+
+def test_each_revision_can_be_undone_and_done_again(
+    declared: list[str], empty_database_url: str, migrated: str
+) -> None:
+    """A store that an earlier version has made, with a transaction in it."""
+    assert declared == _catalog(empty_database_url)
+    with connected(migrated) as connection:
+        script = ScriptDirectory.from_config(migrations._config(connection))
+    revisions = [revision.revision for revision in script.walk_revisions()][::-1]
+    migrations.downgrade(migrated, revisions[0])
+    catalogs = [_catalog(migrated)]
+    with connected(migrated) as connection:
+        connection.execute(
+            text(
+                "insert into coordinator.txn (id, instance_id, owner, declared_at, timeout_at, posted, retired) "
+                "values (gen_random_uuid(), 1, 'client', now(), now(), 1, 0)"
+            )
+        )
+        connection.commit()
+    for revision in revisions[1:]:
+        migrations.upgrade(migrated, revision)
+        catalogs.append(_catalog(migrated))
+    _same(declared, catalogs[-1])
+    for revision, before in zip(revisions[-2::-1], catalogs[-2::-1], strict=True):
+        migrations.downgrade(migrated, revision)
+        _same(before, _catalog(migrated))
+    with connected(migrated) as connection:
+        assert connection.scalar(text("select posted from coordinator.txn")) == 1
 
 
 def test_migrations_are_quiet(empty_database_url: str, caplog: pytest.LogCaptureFixture) -> None:

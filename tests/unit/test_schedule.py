@@ -74,3 +74,20 @@ def test_more_than_one_look_brings_is_looked_for_at_once() -> None:
     instance = Instance()
     instance.answered(Promoted([Due(7, 1, 200)], None))
     assert instance.looks == [0]
+
+
+def test_what_another_process_made_due_is_looked_for_at_once() -> None:
+    instance = Instance()
+    instance.answered(nothing_due(None))
+    instance.schedule.notified("")
+    assert instance.looks[-1] == 0
+
+
+def test_what_was_made_due_during_a_look_is_looked_for_after_it() -> None:
+    instance = Instance()
+    instance.schedule.notified("")
+    instance.answered(nothing_due(None))
+    assert instance.looks[-1] == 0
+    instance.schedule._look()
+    instance.answered(nothing_due(None))
+    assert instance.looks[-1] > 0

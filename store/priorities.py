@@ -7,6 +7,7 @@ are few and are read by an index of their own: those above the default first, th
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import NamedTuple
 
 #: The priority of a message that names none.
 DEFAULT = 4
@@ -32,3 +33,38 @@ CONDITION = {
     Rank.NORMAL: f"priority = {DEFAULT}",
     Rank.PATIENT: f"priority < {DEFAULT}",
 }
+
+_HIGHEST = 9
+
+
+class Steps(NamedTuple):
+    """In which steps the entries of a rank are looked for, each above an id of its own; in order of delivery.
+
+    ``first``: the SQL condition of the first step; None: the single priorities are all. ``single``: the others.
+    """
+
+    first: str | None
+    single: tuple[int, ...]
+
+    @property
+    def number(self) -> int:
+        return (self.first is not None) + len(self.single)
+
+
+STEPS = {
+    Rank.URGENT: Steps(f"priority > {_HIGHEST}", tuple(range(_HIGHEST, DEFAULT, -1))),
+    Rank.NORMAL: Steps(CONDITION[Rank.NORMAL], ()),
+    Rank.PATIENT: Steps(None, tuple(range(DEFAULT - 1, -1, -1))),
+}
+
+
+def step_of(priority: int) -> int:
+    """The place of a priority's step in its rank."""
+    if priority > DEFAULT:
+        return max(0, _HIGHEST + 1 - priority)
+    return 0 if priority == DEFAULT else DEFAULT - 1 - priority
+
+
+def shares_step(priority: int) -> bool:
+    """Whether the entries of its step have several priorities, so that they are not in the order of their ids."""
+    return priority > _HIGHEST

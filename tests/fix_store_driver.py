@@ -234,7 +234,7 @@ class Asking:
         return lambda: len(self.answers) == count
 
     def lease(self, most: int = 100) -> None:
-        self.ask(entries.lease, Rank.NORMAL, GROUP, 0, most, 1 << 30, ME)
+        self.ask(entries.lease, Rank.NORMAL, GROUP, [0], most, 1 << 30, ME)
 
 
 def all_queries() -> list[Query[Any]]:

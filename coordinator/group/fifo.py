@@ -110,7 +110,10 @@ class FifoQueue(Queue):
         return False
 
     def posted(self, entry_id: int, terms: Terms) -> None:
-        self.news(key_of(terms, entry_id))
+        key = key_of(terms, entry_id)
+        if (group := self.groups.get(key)) is not None:
+            group.look_from(entry_id)
+        self.news(key)
 
     def news(self, key: int) -> None:
         """The store has something new of the group."""
@@ -132,6 +135,8 @@ class FifoQueue(Queue):
         self.claims.look_anywhere()
         for group in list(self.groups.values()):
             group.more = True
+            if lowest is not None:
+                group.look_from(lowest)
             self.place(group)
         for browser in self.browsers:
             browser.came()
@@ -211,7 +216,7 @@ class FifoQueue(Queue):
             if leased:
                 self._to_store([entry])
             else:
-                group.more, group.bound = True, 0
+                group.came_back(entry.id)
         self.place(group)
         self.touch()
 
@@ -272,7 +277,7 @@ class FifoQueue(Queue):
                 self.strange -= 1
             else:
                 group.coming -= 1
-                group.more, group.bound = True, 0
+                group.came_back(each)
                 self.place(group)
         self.reading.yielded()
         for browser in self.browsers:

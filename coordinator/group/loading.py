@@ -38,6 +38,7 @@ def load(window: Window, most: int, octets: int) -> None:
 
 def _load(window: Window, most: int, octets: int) -> None:
     queue, low, version = window.queue, window.low, window.version
+    by_range, looks_at_all = window.by_range, low.looks_at_all
     instance = queue.instance
 
     def loaded(answer: questions.Loaded | StoreError) -> None:
@@ -48,17 +49,17 @@ def _load(window: Window, most: int, octets: int) -> None:
         rows, found = answer
         entry_kind = queue.entry_kind
         entries = [entry_kind(queue, *row[:9]) for row in rows]
-        # nothing beyond what came; among others there may be some below the low-water mark, so that an empty answer
-        # above it says little
-        complete = found == len(rows) < most if rows else queue.holding or not low
+        # nothing beyond what came; what is not read by the range may lie below the low-water mark, so that an empty
+        # answer above it says little
+        complete = found == len(rows) < most if rows else by_range or looks_at_all
         window.loaded(entries, complete, version)
         queue.touch()
 
     asked, group, number = instance.queries, queue.group_id, instance.instance_id
-    if window.by_range:
-        questions.read(asked, group, low, most, octets, number, loaded)
+    if by_range:
+        questions.read(asked, group, low.marks[0], most, octets, number, loaded)
     else:
-        questions.lease(asked, window.rank, group, low, most, octets, number, loaded)
+        questions.lease(asked, window.rank, group, low.marks, most, octets, number, loaded)
 
 
 def reclaim(queue: Queue, window: Loader | None) -> None:

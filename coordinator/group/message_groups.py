@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 #: No key of a message group is below.
 LOWEST = -(1 << 63)
+_HIGHEST = 1 << 63
 
 
 def message_group(group_id: str) -> int:
@@ -44,7 +45,7 @@ class Lane:
 
 
 class MessageGroup:
-    __slots__ = ("bound", "coming", "key", "lane", "loading", "more", "out", "ready", "ticket")
+    __slots__ = ("bound", "coming", "key", "lane", "loading", "low", "lowered", "more", "out", "ready", "ticket")
 
     def __init__(self, key: int, lane: Lane) -> None:
         self.key = key
@@ -60,8 +61,34 @@ class MessageGroup:
         self.more = True
         #: the store may have older ones than those beyond this id, which must wait; None: it has none
         self.bound: int | None = None
+        #: the id above which it is read: as far as is known, the store has nothing of it below
+        self.low = 0
+        #: while it is loading: the lowest such id by what came meanwhile
+        self.lowered = 0
         #: of its place among the ready ones of its lane; 0: it has none
         self.ticket = 0
+
+    def look_from(self, lowest: int) -> None:
+        """The store may have something of it from this id on."""
+        self.more = True
+        below = max(0, lowest - 1)
+        self.low = min(self.low, below)
+        self.lowered = min(self.lowered, below)
+
+    def came_back(self, lowest: int) -> None:
+        """The store has entries of it again, from this id on, which come before what is here."""
+        self.bound = 0
+        self.look_from(lowest)
+
+    def loads(self) -> None:
+        """It is read above its mark."""
+        self.loading = True
+        self.more, self.bound = False, None
+        self.lowered = _HIGHEST
+
+    def read_through(self, mark: int) -> None:
+        """It was read up to this id, but for what came meanwhile."""
+        self.low = min(mark, self.lowered)
 
 
 def valid(places: list[tuple[int, int, MessageGroup]]) -> list[tuple[int, int, MessageGroup]]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
 from coordinator.group import loading
 from coordinator.group.claims import MOST_GROUPS
+from coordinator.group.low_water import LOW_WATER_SLACK, next_whole_look
 from coordinator.group.message_groups import GroupedEntry
 from store.errors import StoreError
 from store.questions import message_groups as questions
@@ -25,7 +27,7 @@ _FEW = 100
 class Reading:
     """Implements :class:`coordinator.group.windows.Loader`."""
 
-    __slots__ = ("_doubt", "_found", "_queue", "_turn")
+    __slots__ = ("_doubt", "_found", "_queue", "_turn", "_unsure", "_whole_at")
 
     def __init__(self, queue: FifoQueue) -> None:
         self._queue = queue
@@ -35,6 +37,10 @@ class Reading:
         self._doubt: list[MessageGroup] = []
         #: which those are is known
         self._found = False
+        #: keys of groups that were read above a mark: below, others may have posted something late
+        self._unsure: dict[int, None] = {}
+        #: when they may be read from their beginning, by the monotonic clock
+        self._whole_at = 0.0
 
     def ask(self) -> None:
         """One question at a time: groups that are known are read on, others are looked for, in turns."""
@@ -81,16 +87,22 @@ class Reading:
             return False
         each = min(_MOST_OF_GROUP, max(1, most // len(groups)))
         for group in groups:
-            group.loading = True
-            group.more, group.bound = False, None
+            group.loads()
             queue.place(group)
         queue.asking = True
-        keys = [group.key for group in groups]
-        asked, loaded = queue.instance.queries, partial(self._loaded, groups, each)
-        questions.lease(asked, queue.group_id, keys, each, octets, queue.lease, loaded)
+        keys, above = [group.key for group in groups], [group.low for group in groups]
+        asked, loaded = queue.instance.queries, partial(self._loaded, groups, above, time.monotonic(), each)
+        questions.lease(asked, queue.group_id, keys, above, each, octets, queue.lease, loaded)
         return True
 
-    def _loaded(self, groups: list[MessageGroup], each: int, answer: questions.Leased | StoreError) -> None:
+    def _loaded(
+        self,
+        groups: list[MessageGroup],
+        above: list[int],
+        asked_at: float,
+        each: int,
+        answer: questions.Leased | StoreError,
+    ) -> None:
         queue = self._queue
         if isinstance(answer, StoreError):  # some may be leased, and are not known here
             self._doubt = groups
@@ -110,6 +122,7 @@ class Reading:
             queue.keep(entry)
             came[group.key] += 1
             last[group.key] = entry.id
+        self._move_low(last, dict(zip(last, above, strict=True)), asked_at)
         for key, found in answer.found.items():
             if found == each or found > came[key]:
                 group = of[key]
@@ -119,6 +132,33 @@ class Reading:
             group.loading = False
             queue.place(group)
         queue.touch()
+
+    def _move_low(self, last: dict[int, int], above: dict[int, int], asked_at: float) -> None:
+        """``last``: by key, the id of the last entry that came, 0 for none."""
+        queue = self._queue
+        peers = queue.instance.peers
+        slack = LOW_WATER_SLACK if peers else 0
+        for key, entry_id in last.items():
+            group = queue.groups.get(key)
+            if group is not None and entry_id:
+                group.read_through(max(0, entry_id - slack))
+            if peers and above[key]:
+                if not self._unsure:
+                    seconds = max(0.0, self._whole_at - time.monotonic())
+                    queue.instance.loop.call_later(seconds, self._look_at_all)
+                self._unsure[key] = None
+        if not all(above.values()):
+            self._whole_at = next_whole_look(asked_at)
+
+    def _look_at_all(self) -> None:
+        """What others posted is not told by its id, and may lie below the marks."""
+        queue = self._queue
+        unsure, self._unsure = self._unsure, {}
+        for key in unsure:
+            group = queue.groups.get(key)
+            if group is not None:
+                group.look_from(0)
+            queue.news(key)
 
     def load_ended(self) -> None:
         """The answer to a load was lost; what it had leased is known now, and on its way to the store."""
@@ -135,7 +175,7 @@ class Reading:
         groups, self._doubt = self._doubt, []
         for group in groups:
             group.loading = False
-            group.more, group.bound = True, 0
+            group.came_back(0)
             queue.place(group)
         queue.touch()
 

@@ -2,6 +2,10 @@
 
 A message that waits for its time is in the store only, in no instance's window. Every instance looks for messages
 that are due, also those that other instances posted; so a schedule is kept over restarts.
+
+A look begins at a low-water mark, the time up to which all was promoted: while an old snapshot is held, what was
+promoted stays in the index, and a look from the beginning walks through it. Messages posted here lower the mark; what
+another instance posted late is found by that instance, or by a look at all.
 """
 
 from __future__ import annotations
@@ -10,6 +14,7 @@ import time
 from typing import TYPE_CHECKING
 
 from coordinator.group.entries import now_micros
+from coordinator.group.low_water import next_whole_look
 from store.errors import StoreError
 from store.questions import schedule as questions
 
@@ -21,6 +26,11 @@ if TYPE_CHECKING:
 _LOOK_SECONDS = 0.5
 _SHORTEST_SECONDS = 0.02
 _AT_ONCE = 200
+#: how much older what another process makes due may be than what was promoted already
+_LATE_MICROS = 60_000_000
+#: a time before, and one after, that of any message
+_BEFORE_ALL = -(1 << 63)
+_AFTER_ALL = (1 << 63) - 1
 
 
 class Schedule:
@@ -32,17 +42,24 @@ class Schedule:
         self._missed = False
         #: when to look next, by the monotonic clock
         self._next = 0.0
+        #: no message is due up to this time, in microseconds since 2000, but those posted here since then: the first
+        self._low = _BEFORE_ALL
+        self._lowered = _AFTER_ALL
+        #: when all may be looked at again, by the monotonic clock
+        self._whole_at = 0.0
 
     def start(self) -> None:
         self._look()
 
     def due(self, available: int) -> None:
         """A message was posted here for this time, in microseconds since 2000."""
+        self._lowered = min(self._lowered, available - 1)
         self._look_in((available - now_micros()) / 1e6)
 
     def notified(self, _payload: str) -> None:
         """Another process has made entries that are due: a decision without this instance."""
         self._missed = self._asking
+        self._lowered = min(self._lowered, max(_BEFORE_ALL, self._low - _LATE_MICROS))
         self._look_in(0)
 
     def _look_in(self, seconds: float) -> None:
@@ -61,7 +78,17 @@ class Schedule:
         self._missed = False
         instance = self._instance
         ids = [instance.ids.next() for _ in range(_AT_ONCE)]
-        questions.promote(instance.queries, ids, self._promoted, notify=bool(instance.peers))
+        now = time.monotonic()
+        whole = now >= self._whole_at
+        self._low = _BEFORE_ALL if whole else min(self._low, self._lowered)
+        self._lowered = _AFTER_ALL
+
+        def promoted(answer: questions.Promoted | StoreError) -> None:
+            if whole:
+                self._whole_at = next_whole_look(now, _LOOK_SECONDS)
+            self._promoted(answer)
+
+        questions.promote(instance.queries, ids, self._low, promoted, notify=bool(instance.peers))
 
     def _promoted(self, answer: questions.Promoted | StoreError) -> None:
         self._asking = False
@@ -69,6 +96,7 @@ class Schedule:
         if isinstance(answer, StoreError):
             self._look_in(_LOOK_SECONDS)
             return
+        self._low = answer.through
         wait = _LOOK_SECONDS
         if self._missed or sum(each.entries for each in answer.due) >= _AT_ONCE:
             wait = 0

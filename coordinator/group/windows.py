@@ -6,29 +6,23 @@ consumers have room.
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Protocol
 
 from coordinator.group import loading
 from coordinator.group.entries import now_micros
+from coordinator.group.low_water import LowWater
 from store.priorities import DEFAULT, Rank
 
 if TYPE_CHECKING:
     from coordinator.group.entries import Consumer, Entry
     from coordinator.group.queues import Queue
 
-#: how far below the last entry taken a load looks again: for slower commits of other instances
-LOW_WATER_SLACK = 60_000 << 22
-_HIGHEST = 1 << 63
 #: an order before that of any entry
 _BEFORE_ALL = (-(1 << 15), 0)
 #: entries of one load where the window is full of what the store may have better than
 _FEW = 100
-#: among others all entries are looked at no more often, and no more than a share of the time
-_WHOLE_SECONDS = 1.0
-_WHOLE_SHARE = 20
 
 
 class Loader(Protocol):
@@ -42,17 +36,13 @@ class Window:
     """``more``: the store may have entries of this rank that are not leased."""
 
     __slots__ = (
-        "_asked_at",
-        "_asked_low",
-        "_low",
-        "_lowered",
         "_news",
         "_version",
-        "_whole_at",
         "_whole_due",
         "bound",
         "gone",
         "loading",
+        "low",
         "more",
         "octets",
         "queue",
@@ -80,26 +70,15 @@ class Window:
         self._news = self.bound
         self.loading = False
         self._version = 0
-        #: nothing of this rank is in the store below
-        self._low = 0
-        #: while a load is on its way: what was settled or given back (the load may have seen it before), and the lowest
-        #: id that came back
+        #: where a load begins to look in the store
+        self.low = LowWater(rank)
+        #: while a load is on its way: what was settled or given back (the load may have seen it before)
         self.gone: set[int] = set()
-        self._lowered = _HIGHEST
-        #: the load on its way: when it was asked for, and above which id
-        self._asked_at = 0.0
-        self._asked_low = 0
-        #: among others: before then the store is not looked through from its beginning again; whether it will be
-        self._whole_at = 0.0
+        #: whether all will be looked at, not only what is above the low-water mark
         self._whole_due = False
 
     def __len__(self) -> int:
         return len(self.ready) + len(self.returned)
-
-    @property
-    def low(self) -> int:
-        """The id above which to look in the store."""
-        return self._low
 
     @property
     def version(self) -> int:
@@ -157,12 +136,8 @@ class Window:
             before = _BEFORE_ALL if lowest is None or known is None else (-known, lowest - 1)
             self.bound = before if self.bound is None else min(self.bound, before)
             self._news = before if self._news is None else min(self._news, before)
-        if normal and lowest is not None:
-            below = max(0, lowest - 1)
-            if below < self._low:
-                self._low = below
-            if below < self._lowered:
-                self._lowered = below
+        if lowest is not None:
+            self.low.lower(max(0, lowest - 1), priority)
 
     # -- entries going
 
@@ -276,10 +251,8 @@ class Window:
             return False
         if self.reserved < wanted or blocked:
             self.loading = True
-            self._lowered = _HIGHEST
             self._news = None
-            self._asked_at = time.monotonic()
-            self._asked_low = self._low
+            self.low.asked()
             loading.load(self, most, octets)
         return True
 
@@ -319,48 +292,37 @@ class Window:
         elif self.bound is not None:
             last_order = entries[-1].order if entries else _BEFORE_ALL
             self.bound = last_order if self._news is None else min(self._news, last_order)
-        if by_range:
-            # nothing comes below any more: ids only grow with this instance's batches, and it is alone
-            if entries:
-                self._low = max(self._low, entries[-1].id)
-        elif normal:
+        if not by_range:
             self._move_low(entries, complete, version)
-        self._low = min(self._low, self._lowered)
+        elif entries:
+            self.low.read_through(entries[-1].id)
         self.load_ended()
 
     def _move_low(self, entries: list[Entry], complete: bool, version: int) -> None:
-        """Among others: rows already consumed at the head are not walked through by each load, and while an old
-        snapshot is held they stay. What others give back is not told by id and may lie below the mark: now and then all
-        is looked at, the more seldom the longer that takes.
+        """What others give back is not told by id and may lie below the mark: now and then all is looked at, the more
+        seldom the longer that takes.
         """
-        instance = self.queue.instance
-        now = time.monotonic()
-        looked_at_all = not self._asked_low
-        if looked_at_all and complete:
-            self._whole_at = now + max(_WHOLE_SECONDS, _WHOLE_SHARE * (now - self._asked_at))
-        if entries or looked_at_all:
-            # a little slack, for slower commits of other instances
-            last = entries[-1].id if entries else instance.ids.last
-            self._low = max(0, last - LOW_WATER_SLACK)
-        elif now >= self._whole_at:
-            self._low = 0
-            return
-        elif version == self._version:
-            self.more = False  # as far as is known, until all is looked at
-            self.bound = None
+        instance, low = self.queue.instance, self.low
+        looked_at_all = low.loaded(entries, instance.ids.last, complete=complete, alone=self.queue.holding)
+        if not entries and not looked_at_all:
+            if not low.whole_in:
+                low.lower(0, None)
+                return
+            if version == self._version:
+                self.more = False  # as far as is known, until all is looked at
+                self.bound = None
         if not looked_at_all and not self.more and not self._whole_due:
             self._whole_due = True
-            instance.loop.call_later(max(0.0, self._whole_at - now), self._look_at_all)
+            instance.loop.call_later(low.whole_in, self._look_at_all)
 
     def _look_at_all(self) -> None:
         self._whole_due = False
         if not self.by_range:
             self.more = True
             self._version += 1
-            self._low = self._lowered = 0  # of a load on its way too
+            self.low.lower(0, None)  # for a load on its way too
             self.queue.touch()
 
     def load_ended(self) -> None:
         self.loading = False
-        self._lowered = _HIGHEST
         self.gone.clear()

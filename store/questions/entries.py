@@ -5,12 +5,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
 from store import arrays
 from store.asking import Query, nothing
 from store.errors import StoreError
-from store.priorities import CONDITION, Rank
+from store.priorities import CONDITION, STEPS, Rank
 from store.questions.columns import AVAILABLE, DELIVERABLE, ENTRY, MESSAGES, PICKED, SIZE
 from store.questions.values import int2, int4, int8
 from store.tables import SCHEMA
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from store.asking import Queries, Row
-
-T = TypeVar("T")
 
 #: An entry: id, half, message or its beginning, attempts, microseconds since 2000 when it expires (0: never),
 #: annotations, whether a link had it, priority, size of a large message (else 0).
@@ -72,27 +70,31 @@ _BEHIND = {
 }
 
 
-def _by_rank(
-    name: str, sql: Callable[[str, str], str], answer: Callable[[list[Row]], T], *, again: bool = True
-) -> dict[Rank, Query[T]]:
-    """One query for each rank; ``sql`` makes it of the condition that chooses the rank's entries, and their order."""
-    return {
-        rank: Query(f"{name}_{rank.name.lower()}".encode(), sql(CONDITION[rank], _ORDER[rank]), answer, again)
-        for rank in Rank
-    }
-
-
-#: group, id above which to look, most entries, most bytes, lease. The first entry is taken whatever its size; none if
-#: another instance holds the group whole.
-LEASE = _by_rank(
-    "lease",
-    lambda chosen, order: (
-        f"""with free as (
-          select 1 from {SCHEMA}.consumer_group where id = $1::int4 and holder in (0, $5::int4) for share),
-        picked as (
+def _picked(rank: Rank, step: str, above: str) -> str:
+    return f"""
           select id, half_id, priority from {SCHEMA}.entry
-           where group_id = $1::int4 and id > $2::int8 and {chosen} and {DELIVERABLE} and exists (select from free)
-           order by {order} limit $3::int4 for update skip locked),
+           where group_id = $1::int4 and {CONDITION[rank]} and {step} and id > {above} and {DELIVERABLE}
+             and exists (select from free)
+           order by {_ORDER[rank]} limit $3::int4 for update skip locked"""
+
+
+def _lease(rank: Rank) -> str:
+    # Step by step, each above its id: one look at the whole rank would walk through all that was consumed of each.
+    order, (first, single) = _ORDER[rank], STEPS[rank]
+    steps = []
+    if first is not None:
+        steps.append(f"(select * from ({_picked(rank, first, '($2::int8[])[1]')}) e)")
+    if single:
+        above = "$2::int8[]" if first is None else "($2::int8[])[2:]"
+        by_one = _picked(rank, "priority = s.priority", "s.above")
+        steps.append(
+            f"(select e.* from unnest(array{list(single)}::int2[], {above}) s(priority, above) "
+            f"cross join lateral ({by_one}) e)"
+        )
+    picked = " union all ".join(steps)
+    return f"""with free as (
+          select 1 from {SCHEMA}.consumer_group where id = $1::int4 and holder in (0, $5::int4) for share),
+        picked as ({picked} limit $3::int4),
         sized as materialized (
           select id, message, sum({SIZE}) over (order by {order}) - {SIZE} as before
             from picked {MESSAGES}),
@@ -101,10 +103,11 @@ LEASE = _by_rank(
            where e.group_id = $1::int4 and e.id = s.id and s.before < $4::int8
           returning e.id, e.half_id, e.attempts, e.expires_at, e.annotations, s.message, e.acquired, e.priority)
         select {ENTRY}, (select count(*) from picked) from leased order by {order}"""
-    ),
-    _loaded,
-    again=False,
-)
+
+
+#: group, ids above which to look (one for each step of the rank), most entries, most bytes, lease. The first entry is
+#: taken whatever its size; none if another instance holds the group whole.
+LEASE = {rank: Query(f"lease_{rank.name.lower()}".encode(), _lease(rank), _loaded, again=False) for rank in Rank}
 
 #: group, instance: the instance holds the group whole, if no other lives
 HOLD = Query(
@@ -149,22 +152,22 @@ READ = Query(
     _loaded,
 )
 
-#: group, id and priority after which to look, most entries, most bytes: as LEASE, but leases nothing
-BROWSE = _by_rank(
-    "browse",
-    lambda chosen, order: (
-        f"""with picked as (
+
+def _browse(rank: Rank) -> str:
+    order = _ORDER[rank]
+    return f"""with picked as (
           select {PICKED} from {SCHEMA}.entry
-           where group_id = $1::int4 and {_BEHIND[order]} and {chosen} and {AVAILABLE}
+           where group_id = $1::int4 and {_BEHIND[order]} and {CONDITION[rank]} and {AVAILABLE}
              and (expires_at is null or expires_at > now())
            order by {order} limit $3::int4),
         sized as materialized (
           select p.*, sum({SIZE}) over (order by {order}) - {SIZE} as before
             from picked {MESSAGES})
         select {ENTRY} from sized {MESSAGES} where before < $4::int8 order by {order}"""
-    ),
-    _same,
-)
+
+
+#: group, id and priority after which to look, most entries, most bytes: as LEASE, but leases nothing
+BROWSE = {rank: Query(f"browse_{rank.name.lower()}".encode(), _browse(rank), _same) for rank in Rank}
 
 #: half, offset, octets: a piece of a large message
 PIECE = Query(
@@ -229,14 +232,14 @@ def lease(
     asked: Queries,
     rank: Rank,
     group: int,
-    above: int,
+    above: Sequence[int],
     most: int,
     octets: int,
     instance: int,
     found: Callable[[Loaded | StoreError], None],
 ) -> None:
-    """The next entries of a group, leased one by one, within the same bounds."""
-    asked.ask(LEASE[rank], [int4(group), int8(above), int4(most), int8(octets), int4(instance)], found)
+    """The next entries of a group, above an id of each step of the rank, leased one by one, within the same bounds."""
+    asked.ask(LEASE[rank], [int4(group), arrays.int8(above), int4(most), int8(octets), int4(instance)], found)
 
 
 def browse(

@@ -117,15 +117,15 @@ FORGET = Query(
     nothing,
 )
 
-#: group, keys, most entries of each, most bytes, lease: of message groups that are claimed, each from its first entry
-#: on. Asked only after the claim is committed: then all that the instance before gave back is there. Rows: an entry and
-#: its key; then one per key: id null, half_id = number found.
+#: group, keys, most entries of each, most bytes, lease, ids above which to look (one for each key): of message groups
+#: that are claimed, each from its first entry above on. Asked only after the claim is committed: then all that the
+#: instance before gave back is there. Rows: an entry and its key; then one per key: id null, half_id = number found.
 LEASE = Query(
     b"lease_groups",
     f"""with picked as materialized (
-          select e.* from unnest($2::int8[]) u(k) cross join lateral (
+          select e.* from unnest($2::int8[], $6::int8[]) u(k, above) cross join lateral (
             select group_id, id, half_id, message_group from {SCHEMA}.entry
-             where {_IN_GROUP} order by id limit $3::int4) e),
+             where {_IN_GROUP} and id > above order by id limit $3::int4) e),
         sized as materialized (
           select group_id, id, message, sum({SIZE}) over (order by message_group, id) - {SIZE} as before
             from picked {MESSAGES}),
@@ -183,10 +183,14 @@ def lease(
     asked: Queries,
     group: int,
     keys: Sequence[int],
+    above: Sequence[int],
     each: int,
     octets: int,
     instance: int,
     leased: Callable[[Leased | StoreError], None],
 ) -> None:
-    """Lease the first entries of message groups that are claimed: so many of each, and so many octets, at most."""
-    asked.ask(LEASE, [int4(group), arrays.int8(keys), int4(each), int8(octets), int4(instance)], leased)
+    """Lease the first entries of message groups that are claimed, of each above an id: so many of each, and so many
+    octets, at most.
+    """
+    parameters = [int4(group), arrays.int8(keys), int4(each), int8(octets), int4(instance), arrays.int8(above)]
+    asked.ask(LEASE, parameters, leased)

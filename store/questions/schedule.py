@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from store import arrays
 from store.asking import Query
 from store.channels import READY
-from store.questions.values import boolean
+from store.questions.values import boolean, int8
 from store.tables import SCHEMA
 
 if TYPE_CHECKING:
@@ -26,25 +26,28 @@ class Due(NamedTuple):
 
 
 class Promoted(NamedTuple):
-    """``next_ms``: milliseconds until the next is due; None: there is none."""
+    """``next_ms``: milliseconds until the next is due; None: there is none. ``through``: the time, in microseconds
+    since 2000, up to which none is left of those that were asked for.
+    """
 
     due: list[Due]
     next_ms: int | None
+    through: int
 
 
 def _promoted(rows: list[Row]) -> Promoted:
-    *groups, (_, _, _, next_ms) = rows
-    return Promoted([Due(*row[:3]) for row in groups], next_ms)
+    *groups, (_, _, _, next_ms, through) = rows
+    return Promoted([Due(*row[:3]) for row in groups], next_ms, through)
 
 
-#: new ids, whether other instances live and get a notice: gives entries that are due new ids, above all others. Rows:
-#: the groups concerned, each with its lowest new id and how many; and one with group 0: in how many milliseconds the
-#: next is due, null for never.
+#: new ids, whether other instances live and get a notice, the time above which to look: gives entries that are due new
+#: ids, above all others. Rows: the groups concerned, each with its lowest new id and how many; and one with group 0: in
+#: how many milliseconds the next is due, null for never, and the time through which none is left.
 PROMOTE = Query(
     b"promote",
     f"""with due as (
           select group_id, id, available_at from {SCHEMA}.entry
-           where available_at <= now() and lease = 0 and failed is null
+           where available_at > $3::timestamptz and available_at <= now() and lease = 0 and failed is null
            order by available_at limit cardinality($1::int8[]) for update skip locked),
         placed as (
           select d.group_id, d.id, f.id as new_id
@@ -55,21 +58,24 @@ PROMOTE = Query(
            where e.group_id = p.group_id and e.id = p.id returning e.group_id, e.id),
         told as (
           select pg_notify('{READY}', group_id::text) from promoted where $2::bool group by group_id)
-        select group_id, min(id), count(*), null::int8 from promoted group by group_id
+        select group_id, min(id), count(*), null::int8, null::int8 from promoted group by group_id
         union all
         select 0, 0, (select count(*) from told),
                (select (extract(epoch from min(available_at) - now()) * 1000)::int8
-                  from {SCHEMA}.entry where available_at > now() and lease = 0 and failed is null)""",
+                  from {SCHEMA}.entry where available_at > now() and lease = 0 and failed is null),
+               (select (extract(epoch from case when count(*) < cardinality($1::int8[]) then now()
+                                                else max(available_at) - interval '1 microsecond' end
+                                           - timestamptz '2000-01-01 00:00Z') * 1000000)::int8 from due)""",
     _promoted,
     again=False,
 )
 
 
 def promote(
-    asked: Queries, ids: Sequence[int], promoted: Callable[[Promoted | StoreError], None], *, notify: bool
+    asked: Queries, ids: Sequence[int], above: int, promoted: Callable[[Promoted | StoreError], None], *, notify: bool
 ) -> None:
     """Give entries that are due these new ids, at most as many: they come after all others.
 
-    ``notify``: other instances live.
+    ``above``: only those due after this time, in microseconds since 2000. ``notify``: other instances live.
     """
-    asked.ask(PROMOTE, [arrays.int8(ids), boolean(notify)], promoted)
+    asked.ask(PROMOTE, [arrays.int8(ids), boolean(notify), int8(above)], promoted)

@@ -35,7 +35,7 @@ from store.database import connected
 from store.embedded.server import EmbeddedServer
 from store.errors import StoreError
 from store.ids import HalfIds, UuidV7
-from store.priorities import Rank
+from store.priorities import STEPS, Rank
 from store.questions import dead_letters, entries, expiry, message_groups, schedule
 from store.tables import SCHEMA
 from tests.fix_loop import EpollLoop
@@ -47,6 +47,7 @@ REPEATS = 1000
 OCTETS = 1 << 20
 #: an id that no entry is above
 BEHIND_ALL = 1 << 62
+BEHIND_ALL_URGENT = [BEHIND_ALL] * STEPS[Rank.URGENT].number
 
 
 class Post:
@@ -100,6 +101,8 @@ class Bench:
         setup = SETUP.replace("synchronous_commit = on", "synchronous_commit = off")
         with patch.object(group_commit, "SETUP", setup):
             self.commit = GroupCommit(self.loop, url, ME, Limits(), fenced=lambda: None)
+        #: as the service remembers it
+        self.promoted_through = -(1 << 63)
         self.loop.end_turn = self.commit.kick
         self.queries.start()
         self.commit.start()
@@ -117,11 +120,15 @@ class Bench:
         return answers[0]
 
     def lease(self, above: int, most: int) -> None:
-        self.ask(entries.lease, Rank.NORMAL, GROUP, above, most, OCTETS, ME)
+        self.ask(entries.lease, Rank.NORMAL, GROUP, [above], most, OCTETS, ME)
 
     def read(self, above: int, most: int) -> entries.Loaded:
         loaded: entries.Loaded = self.ask(entries.read, GROUP, above, most, OCTETS, ME)
         return loaded
+
+    def promote(self) -> None:
+        answer = self.ask(partial(schedule.promote, notify=False), [self.ids.next()], self.promoted_through)
+        self.promoted_through = answer.through
 
     def do(self, unit: Post) -> Post:
         self.commit.add(unit)
@@ -241,11 +248,11 @@ def hot_path(bench: Bench) -> dict[str, float]:
         "retire": (lambda: bench.do(Retire(next(posts), bench.uuids)), 200),
         "give back": (lambda: bench.do(GiveBack(next(others), bench.uuids)), 200),
         "lease": (lambda: bench.lease(BEHIND_ALL, 10), 200),
-        "lease urgent": (lambda: bench.ask(entries.lease, Rank.URGENT, GROUP, 0, *ten), 50),
+        "lease urgent": (lambda: bench.ask(entries.lease, Rank.URGENT, GROUP, BEHIND_ALL_URGENT, *ten), 50),
         "read": (lambda: bench.read(BEHIND_ALL, 10), 200),
-        "fifo lease": (lambda: bench.ask(message_groups.lease, FIFO, [KEY], *ten), 50),
+        "fifo lease": (lambda: bench.ask(message_groups.lease, FIFO, [KEY], [BEHIND_ALL], *ten), 50),
         "fifo scan": (lambda: bench.ask(message_groups.scan, FIFO, -(1 << 63), 200, 100, ME), 50),
-        "promote": (lambda: bench.ask(partial(schedule.promote, notify=False), [bench.ids.next()]), 50),
+        "promote": (bench.promote, 50),
         "expire": (lambda: bench.ask(expiry.expire, bench.uuids.next(), ME), 50),
         "failed": (lambda: bench.ask(dead_letters.lease, ME), 50),
     }

@@ -254,6 +254,8 @@ _INDEX = {
     Rank.NORMAL: "entry_pkey",
     Rank.PATIENT: "entry_priority_idx",
 }
+#: those of the first step, and one for the single priorities
+_LOOKS = {Rank.URGENT: 2, Rank.NORMAL: 1, Rank.PATIENT: 1}
 
 
 #: how entries of a message group are found, and how those found are leased
@@ -287,7 +289,7 @@ def _each_scan_is_by_index(connection: psycopg.Connection[Any]) -> None:
             if query is entries.LEASE[rank]:
                 scans = _scans(connection, asking.SETUP, query.sql)
                 indexes = [index for table, _, index in scans if table == "entry"]
-                assert sorted(indexes) == sorted([index_wanted, "entry_pkey"]), query.name
+                assert sorted(indexes) == sorted([index_wanted] * _LOOKS[rank] + ["entry_pkey"]), query.name
 
 
 @pytest.mark.parametrize("analysed", [False, True])
@@ -340,10 +342,10 @@ def test_plans_with_a_million_entries(database_url: str, analysed: bool) -> None
         # a load in the middle of the million reads what it takes, and no more
         connection.execute(asking.SETUP.encode())
         connection.execute(
-            b"prepare lease (int4, int8, int4, int8, int4) as " + entries.LEASE[Rank.NORMAL].sql.encode()
+            b"prepare lease (int4, int8[], int4, int8, int4) as " + entries.LEASE[Rank.NORMAL].sql.encode()
         )
         plan = connection.execute(
-            f"explain (analyze, buffers, format json) execute lease (1, {ROWS // 2}, 100, 1000000, 7)".encode()
+            f"explain (analyze, buffers, format json) execute lease (1, array[{ROWS // 2}], 100, 1000000, 7)".encode()
         ).fetchone()
         assert plan is not None
         top = plan[0][0]["Plan"]
@@ -368,7 +370,7 @@ def test_message_groups_behind_a_long_one(database_url: str) -> None:
         for name, parameters, query, rows in (
             ("scan", f"1, {-(1 << 63)}, 2000, 100, 7", message_groups.SCAN, 12),
             ("claim", "1, array[-1, -2], 7", message_groups.CLAIM, 0),
-            ("read", "1, array[-1], 50, 100000, 7", message_groups.LEASE, 51),
+            ("read", "1, array[-1], 50, 100000, 7, array[0]", message_groups.LEASE, 51),
         ):
             connection.execute(f"prepare {name} as {query.sql}".encode())
             plan = connection.execute(f"explain (analyze, buffers, format json) execute {name} ({parameters})".encode())

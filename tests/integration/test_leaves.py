@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import pytest
 from sqlalchemy import Connection, func, insert, select, text
 
-from store import asking, leaves
+from store import arrays, asking, leaves
 from store.asking import Queries, Query
 from store.errors import StoreError
 from store.ids import id_at
@@ -57,7 +57,8 @@ class Asking:
     def read(self, query: Query[Any], group: int, above: int = 0, most: int = 100) -> list[int] | StoreError:
         """The halves of the entries it brings."""
         last = int2(4) if query in entries.BROWSE.values() else int4(ME)
-        found = self.ask(query, int4(group), int8(above), int4(most), int8(1 << 20), last)
+        behind = arrays.int8([above]) if query in entries.LEASE.values() else int8(above)
+        found = self.ask(query, int4(group), behind, int4(most), int8(1 << 20), last)
         if isinstance(found, entries.Loaded):
             found = found.rows
         return found if isinstance(found, StoreError) else [row[1] for row in found]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from coordinator.group import low_water, schedule
 from coordinator.group.entries import now_micros
 from coordinator.group.schedule import Schedule
 from store.errors import StoreError, StoreUnavailable
@@ -16,6 +18,9 @@ pytestmark = pytest.mark.rule("D7")
 
 #: What the rule allows: a message comes at most so long after its time.
 ALLOWED_SECONDS = 1.0
+
+THROUGH = 1_000_000
+BEFORE_ALL = -(1 << 63)
 
 
 class Instance:
@@ -27,17 +32,24 @@ class Instance:
         self.by_group: dict[int, object] = {}
         self.looks: list[float] = []
         self.answer: Callable[[Promoted | StoreError], None] | None = None
+        self.asked_above: list[int] = []
         self.schedule = Schedule(cast("Any", self), cast("Any", self))
         self.schedule.start()
 
     def next(self) -> int:
         return 1
 
-    def ask(self, _query: object, _parameters: object, answer: Callable[[Promoted | StoreError], None]) -> None:
+    def ask(self, _query: object, parameters: Sequence[bytes], answer: Callable[[Promoted | StoreError], None]) -> None:
+        self.asked_above.append(int.from_bytes(parameters[2], "big", signed=True))
         self.answer = answer
 
-    def call_later(self, seconds: float, _callback: Callable[[], None]) -> None:
+    def call_later(self, seconds: float, callback: Callable[[], None]) -> None:
         self.looks.append(seconds)
+        self.look = callback
+
+    def look_again(self) -> None:
+        self.schedule._next = 0.0
+        self.look()
 
     def answered(self, answer: Promoted | StoreError) -> None:
         assert self.answer is not None
@@ -45,7 +57,7 @@ class Instance:
 
 
 def nothing_due(next_ms: int | None) -> Promoted:
-    return Promoted([], next_ms)
+    return Promoted([], next_ms, THROUGH)
 
 
 @pytest.mark.parametrize("answer", [nothing_due(None), nothing_due(60_000), StoreUnavailable("away")], ids=str)
@@ -72,7 +84,7 @@ def test_what_is_posted_here_is_looked_for_at_its_time() -> None:
 
 def test_more_than_one_look_brings_is_looked_for_at_once() -> None:
     instance = Instance()
-    instance.answered(Promoted([Due(7, 1, 200)], None))
+    instance.answered(Promoted([Due(7, 1, 200)], None, THROUGH))
     assert instance.looks == [0]
 
 
@@ -91,3 +103,49 @@ def test_what_was_made_due_during_a_look_is_looked_for_after_it() -> None:
     instance.schedule._look()
     instance.answered(nothing_due(None))
     assert instance.looks[-1] > 0
+
+
+def test_a_look_begins_where_the_one_before_ended() -> None:
+    instance = Instance()
+    instance.answered(nothing_due(20))
+    instance.look_again()
+    assert instance.asked_above == [BEFORE_ALL, THROUGH]
+
+
+@pytest.mark.parametrize("early", [True, False], ids=["while it looks", "later"])
+def test_what_is_posted_here_late_is_not_passed_over(early: bool) -> None:
+    """Its time had come before it was durable; also while a look is on its way that may not have seen it."""
+    instance = Instance()
+    if early:
+        instance.schedule.due(THROUGH - 5)
+    instance.answered(nothing_due(20))
+    if not early:
+        instance.schedule.due(THROUGH - 5)
+    instance.look_again()
+    instance.answered(nothing_due(20))
+    instance.look_again()
+    assert instance.asked_above == [BEFORE_ALL, THROUGH - 6, THROUGH]
+
+
+def test_what_others_post_late_is_found_by_a_look_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [100.0]
+    monkeypatch.setattr(low_water, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(schedule, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    instance = Instance()
+    clock[0] += 0.1
+    instance.answered(nothing_due(None))
+    for _ in range(5):
+        clock[0] += 0.5
+        instance.look_again()
+        instance.answered(nothing_due(None))
+    whole = [above == BEFORE_ALL for above in instance.asked_above]
+    assert whole == [True, False, False, False, True, True], "the first took 0.1 s: the next is 2 s later"
+
+
+def test_what_another_process_made_due_may_be_of_a_while_before() -> None:
+    """It gets the time at which its transaction began."""
+    instance = Instance()
+    instance.answered(nothing_due(20))
+    instance.schedule.notified("")
+    instance.look_again()
+    assert instance.asked_above == [BEFORE_ALL, THROUGH - 60_000_000]

@@ -8,6 +8,7 @@ from coordinator.address.dead_letters import DeadLetters
 from coordinator.address.directory import Directory
 from coordinator.address.enqueue import Enqueue
 from coordinator.address.subscriptions import Subscriptions
+from coordinator.checks import Checks
 from coordinator.group.expiry import StoredExpiry
 from coordinator.group.schedule import Schedule
 from coordinator.group.serving import Queues
@@ -83,6 +84,7 @@ class Service:
         self.sole_connections = SoleConnections(instance)
         self.stealing = Stealing(instance)
         self.decisions = Decisions(loop, url, instance.instance_id)
+        self.checks = Checks(instance, self.decisions)
         watched = (instance.commit.connection, instance.queries.connection, self.decisions.connection)
         self._heartbeat = Heartbeat(
             loop,

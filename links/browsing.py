@@ -8,7 +8,8 @@ from coordinator.codec.encoding import DecodeError
 from coordinator.group import loading
 from coordinator.group.loading import LOAD_RETRY_SECONDS
 from links import engine
-from links.outgoing import LARGE_IN_ENGINE, MOST_BACKLOG, Outgoing
+from links.delivering import MOST_BACKLOG
+from links.outgoing import LARGE_IN_ENGINE, Outgoing
 from links.output import MOST_HANDED
 from store import priorities
 from store.errors import StoreError

@@ -10,7 +10,8 @@ from coordinator.errors import Condition, Refusal
 from coordinator.group.search import Search
 from coordinator.outcomes import ACCEPTED, Kind, Outcome
 from links import engine, states
-from links.outgoing import LARGE_IN_ENGINE, MOST_BACKLOG, Outgoing
+from links.delivering import MOST_BACKLOG
+from links.outgoing import LARGE_IN_ENGINE, Outgoing
 from links.output import MOST_HANDED
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from coordinator.errors import Condition, Refusal
 from links import engine, filters
 from links.consuming import Consuming
 from links.control_link import ControlLink
+from links.delivering import Delivering
 from links.link import Attaching, Carrier, Link, Refused, refuse_attach
-from links.outgoing import Outgoing
 from links.posting import Posting, attach_target
 from links.source import attach_source
 
@@ -223,7 +223,7 @@ class Endpoints:
     def unsettled(self) -> Iterator[engine.Pointer]:
         """Deliveries to the peer that are not settled."""
         for link in self.links.values():
-            if isinstance(link, Outgoing):
+            if isinstance(link, Delivering):
                 yield from link.unsettled
 
     def _forget_dynamic(self, pointer: engine.Pointer) -> None:
@@ -236,7 +236,7 @@ class Endpoints:
         links = list(self.links.values())
         for link in links:
             self._drop(link.pointer)
-        links.sort(key=lambda link: not isinstance(link, Outgoing))
+        links.sort(key=lambda link: not isinstance(link, Delivering))
         for link in links:
             try:
                 link.lost()

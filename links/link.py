@@ -28,6 +28,8 @@ class Carrier(Protocol):
     service: Service
     output: Output
     dispositions: Dispositions
+    #: unique in this process
+    number: int
     #: the client's name for itself, and its network address
     container: str
     peer: str

@@ -17,12 +17,10 @@ from coordinator.codec.message import names_count, outgoing
 from coordinator.errors import Condition, Refusal
 from coordinator.group import loading
 from coordinator.group.entries import now_micros
-from links import container, engine
-from links.link import Link, answer_terminus
+from links import engine
+from links.delivering import Delivering
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
     from coordinator.address.directory import Address
     from coordinator.group.entries import Entry
     from coordinator.group.queues import Queue
@@ -34,8 +32,6 @@ log = structlog.get_logger(__name__)
 
 _keys = count(1)
 
-#: octets that wait to be written in one session; with more, its consumers stop
-MOST_BACKLOG = 1 << 20
 #: octets of a large message that are read at once, when fewer than these wait to be written
 _PIECE = 1 << 18
 #: octets for which the engine keeps a buffer until a large delivery is settled
@@ -57,14 +53,10 @@ class Large:
         self.asking = False
 
 
-class Outgoing(Link):
-    """What consumers and browsers have in common. ``unsettled``: deliveries that the peer has not settled."""
+class Outgoing(Delivering):
+    """What consumers and browsers have in common."""
 
-    unsettled: Collection[engine.Pointer]
-
-    __slots__ = (
-        "_address", "_large", "_queue", "_store_prefix", "credit", "default_outcome", "draining", "key", "presettled",
-    )  # fmt: skip
+    __slots__ = ("_address", "_large", "_queue", "_store_prefix", "default_outcome", "key", "presettled")
 
     def __init__(
         self,
@@ -77,7 +69,6 @@ class Outgoing(Link):
         lasts: bool = False,
     ) -> None:
         """``lasts``: the source outlives the link."""
-        super().__init__(connection, pointer)
         self.key = next(_keys)
         self._large: Large | None = None
         self._address = address
@@ -87,21 +78,7 @@ class Outgoing(Link):
         self.presettled = engine.link_remote_snd_settle_mode(pointer) == engine.SND_SETTLED
         #: never set on the wire: Proton 0.40 drops the source's default-outcome, and the default of T28 applies
         self.default_outcome: Outcome | None = None
-        source = engine.link_source(pointer)
-        answer_terminus(source, engine.link_remote_source(pointer), lasts=lasts)
-        engine.terminus_set_type(source, engine.SOURCE)  # a null source names a subscription by the link's name
-        engine.set_address(source, engine.address_of(engine.link_remote_source(pointer)) or address.name)
-        # P8: the answer leaves out unknown filters
-        engine.put_octets(honoured.answer(), engine.terminus_filter(source))
-        engine.put(container.symbols(container.OUTCOMES), engine.terminus_outcomes(source))
-        engine.terminus_copy(engine.link_target(pointer), engine.link_remote_target(pointer))
-        engine.link_set_snd_settle_mode(pointer, engine.link_remote_snd_settle_mode(pointer))
-        engine.link_set_rcv_settle_mode(pointer, engine.link_remote_rcv_settle_mode(pointer))
-        engine.link_set_max_message_size(pointer, int(connection.service.limits.max_message_size_bytes))
-        engine.link_open(pointer)
-        self.credit = max(0, engine.link_credit(pointer))
-        self.draining = bool(engine.link_get_drain(pointer))
-        connection.mark()
+        super().__init__(connection, pointer, address.name, honoured.answer(), lasts=lasts)
 
     def on_flow(self) -> None:
         self.credit = max(0, engine.link_credit(self.pointer))
@@ -111,35 +88,10 @@ class Outgoing(Link):
 
     def lost(self) -> None:
         self._address.users.discard(self)
-        self.connection.held_back.pop(self, None)
-
-    def _held_back(self) -> bool:
-        """Whether it must wait: its connection leaves more than its share unsettled, and all together too much."""
-        if self.connection.output.over_share:
-            self.connection.hold_back(self)
-            return True
-        return False
-
-    def held_no_more(self) -> None:
-        if self.open:
-            self._has_room()
+        super().lost()
 
     def _has_room(self) -> None:
-        """More may be sent than before, or the peer drains its credit."""
         self._queue.touch()
-
-    def refuse_transfer(self) -> bool:
-        """Whether the peer, the receiver of this link, has sent a transfer itself. That closes the connection."""
-        if engine.link_current(self.pointer) == engine.NULL:  # our own deliveries are complete at once
-            return False
-        self.connection.force_close(Condition.NOT_ALLOWED, f"a transfer from the receiver of the link {self.name!r}")
-        return True
-
-    def drained(self) -> None:
-        engine.link_drained(self.pointer)
-        self.credit = 0
-        self.draining = False
-        self.connection.mark()
 
     def _deliver(self, entry: Entry) -> engine.Pointer:
         """DecodeError, and nothing sent, where the stored message cannot be read."""
@@ -243,10 +195,6 @@ class Outgoing(Link):
         self._has_room()
         self.connection.mark()
         return True
-
-    def fed(self) -> None:
-        """Something was written: see again."""
-        raise NotImplementedError
 
 
 def _marked(entry: Entry, octets: bytes) -> bytes:

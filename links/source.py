@@ -10,7 +10,7 @@ from coordinator.address.directory import Address
 from coordinator.address.groups import Group
 from coordinator.errors import Condition, Refusal
 from coordinator.group.queues import Queue
-from links import engine, filters, values
+from links import checking, engine, filters, values
 from links.browsing import Browsing
 from links.consuming import Choosing, Consuming, Subscribing
 from links.link import Attaching
@@ -28,6 +28,13 @@ _TOPICS = frozenset(("topic", "temporary-topic"))
 
 def attach_source(connection: Carrier, pointer: engine.Pointer) -> None:
     """A client wants to consume or browse: find or make the address, then answer."""
+    source = engine.link_remote_source(pointer)
+    name = engine.address_of(source) or ""
+    if name.startswith(checking.PREFIX):
+        checking.attach_checker(
+            connection, pointer, name, filters.asked(source, connection.service.instance.selectors.of)
+        )
+        return
     wanted = _Wanted(connection, pointer)
     if wanted.is_shared_by_instances and connection.service.instance.peers:
         # its links may be at several instances, none of which knows when the last is detached

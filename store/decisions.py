@@ -9,7 +9,7 @@ told to ask again.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -46,6 +46,9 @@ _DECIDE = f"""insert into {SCHEMA}.op (id, decision, txn_id, reason, posted, ins
            coalesce((select posted from {SCHEMA}.txn where id = $1::uuid), 0), $2::int4
      where {_KEPT} on conflict do nothing"""
 
+#: parameters: txn-id, decision, reason, instance. Decides a checkable transaction, unless it is decided
+_DECIDE_AS = f"""select {SCHEMA}.decide($1::uuid, $2::text, $3::text, $4::int4) where {_KEPT}"""
+
 #: parameter: txn-id. A decision can be seen before the disk or the standby has it; this statement commits after it.
 _READ = f"""with behind as materialized (select pg_logical_emit_message(true, 'coordinator', ''))
     select o.decision, coalesce(o.reason, '') from {SCHEMA}.op o, behind
@@ -64,11 +67,14 @@ Found = Callable[[Decision | StoreError | None], None]
 
 
 class _Question:
-    __slots__ = ("found", "since", "txn_id")
+    """``decide``: the statement that decides, unless there is a decision, and its parameters."""
 
-    def __init__(self, txn_id: bytes, found: Found) -> None:
+    __slots__ = ("decide", "found", "since", "txn_id")
+
+    def __init__(self, txn_id: bytes, found: Found, decide: tuple[bytes, str, Sequence[bytes]]) -> None:
         self.txn_id = txn_id
         self.found = found
+        self.decide = decide
         self.since = time.monotonic()
 
 
@@ -94,11 +100,21 @@ class Decisions:
         return len(self._waiting)
 
     def ask(self, txn_id: bytes, found: Found) -> None:
-        """``txn_id``: one that this store has made."""
+        """``txn_id``: one that this store has made. A plain transaction without a decision is rolled back."""
+        self._take(_Question(txn_id, found, (b"decide", _DECIDE, [txn_id, self._instance])))
+
+    def decide(self, txn_id: bytes, decision: str, reason: str, found: Found) -> None:
+        """Decide a checkable transaction: ``commit`` or ``rollback``. ``found`` gets the decision that stands, this one
+        or one that was first; AddressGone: it cannot be committed.
+        """
+        parameters = [txn_id, decision.encode(), reason.encode(), self._instance]
+        self._take(_Question(txn_id, found, (b"decide_as", _DECIDE_AS, parameters)))
+
+    def _take(self, question: _Question) -> None:
         if len(self._waiting) >= MOST_WAITING:
-            found(StoreUnavailable("too many questions wait"))
+            question.found(StoreUnavailable("too many questions wait"))
             return
-        self._waiting[_Question(txn_id, found)] = None
+        self._waiting[question] = None
         if not self._looks:
             self._looks = True
             self._loop.call_later(_LOOK_SECONDS, self._look)
@@ -121,9 +137,7 @@ class Decisions:
     def _kick(self) -> None:
         if self._waiting and self.connection.idle:
             question = next(iter(self._waiting))
-            self.connection.execute(
-                b"decide", _DECIDE, [question.txn_id, self._instance], partial(self._decided, question)
-            )
+            self.connection.execute(*question.decide, partial(self._decided, question))
 
     def _decided(self, question: _Question, answer: list[pq.abc.PGresult] | StoreError) -> None:
         if question not in self._waiting:

@@ -247,3 +247,15 @@ def encode_long(value: int) -> bytes:
 
 def encode_uuid(value: bytes) -> bytes:
     return b"\x98" + value
+
+
+def encode_boolean(value: bool) -> bytes:
+    return b"\x41" if value else b"\x42"
+
+
+def encode_binary(value: bytes) -> bytes:
+    return b"\xa0" + bytes((len(value),)) + value if len(value) < 256 else b"\xb0" + _U32.pack(len(value)) + value
+
+
+def encode_timestamp(unix_ms: int) -> bytes:
+    return b"\x83" + struct.pack(">q", unix_ms)

@@ -13,8 +13,8 @@ from store import decisions, partitions
 from store.database import connected
 from store.decisions import MOST_WAITING, Decision, Decisions
 from store.embedded.server import EmbeddedServer
-from store.errors import StoreError, StoreUnavailable
-from store.ids import UuidV7
+from store.errors import AddressGone, StoreError, StoreUnavailable
+from store.ids import HalfIds, UuidV7
 from store.tables import SCHEMA
 from tests.fix_loop import EpollLoop
 from tests.fix_proxy import Proxy
@@ -205,3 +205,49 @@ def test_a_decision_that_no_standby_has_is_not_told(own_server: tuple[EmbeddedSe
     assert asker.heard == [(txn_id, Decision("commit", ""))]
     asker.close()
     truth.close()
+
+
+@pytest.fixture
+def checkable(truth: Truth) -> bytes:
+    """A checkable transaction with one half."""
+    txn_id, half_id = UuidV7().next(), HalfIds(ME).next()
+    truth.run(
+        f"insert into {SCHEMA}.txn (id, instance_id, owner, declared_at, timeout_at, posted, retired, producer_group) "
+        f"values ('{txn_id.hex()}', {ME}, 'client', now(), now(), 1, 0, 'shop'); "
+        f"insert into {SCHEMA}.half (id, txn_id, address_id, message) values ({half_id}, '{txn_id.hex()}', 1, 'x'); "
+        f"insert into {SCHEMA}.pending (txn_id, half_id, address_id) values ('{txn_id.hex()}', {half_id}, 1)"
+    )
+    return txn_id
+
+
+def _decision(asker: Asker, txn_id: bytes, decision: str) -> Decision | StoreError | None:
+    seen = len(asker.heard)
+    asker.decisions.decide(txn_id, decision, "checked", lambda found: asker.heard.append((txn_id, found)))
+    asker.loop.run_until(lambda: len(asker.heard) > seen)
+    return asker.heard[-1][1]
+
+
+@pytest.mark.rule("H5", "H8")
+@pytest.mark.parametrize(("first", "second"), [("commit", "rollback"), ("rollback", "commit")])
+def test_the_first_decision_of_a_checkable_transaction_is_told_to_all(
+    asker: Asker, truth: Truth, checkable: bytes, first: str, second: str
+) -> None:
+    assert _decision(asker, checkable, first) == Decision(first, "checked")
+    assert _decision(asker, checkable, second) == Decision(first, "checked")
+    assert asker.answer(checkable) == Decision(first, "checked")
+    assert truth.rows(f"select instance_id from {SCHEMA}.op") == [(ME,)]
+    assert len(truth.entries()) == (first == "commit")
+
+
+@pytest.mark.rule("H8")
+def test_what_is_not_known_is_not_decided(asker: Asker, truth: Truth, txn_id: bytes) -> None:
+    assert _decision(asker, txn_id, "commit") is None
+    assert _ops(truth) == []
+
+
+@pytest.mark.rule("H8")
+def test_a_commit_to_an_address_that_is_gone(asker: Asker, truth: Truth, checkable: bytes) -> None:
+    truth.run(f"delete from {SCHEMA}.address")
+    assert isinstance(_decision(asker, checkable, "commit"), AddressGone)
+    assert _ops(truth) == []
+    assert _decision(asker, checkable, "rollback") == Decision("rollback", "checked")

@@ -1,0 +1,214 @@
+"""Check-back: undecided transactions whose clients have left them, or kept them for too long, are shown to checkers,
+which say what became of them (rules H7 to H11).
+
+Each instance looks for the producer groups that have a checker with credit here. A transaction that is due is taken by
+one instance: it counts the check in the store, reads the first half, and sends a copy to one of its checkers. A check
+that could not be sent does not count.
+"""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+
+import structlog
+
+from coordinator.codec import checks as copies
+from store.errors import AddressGone, StoreError
+from store.questions import checks as questions
+from store.questions import entries
+from store.removal import ADDRESS_REMOVED
+from store.spool import LARGE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from coordinator.instance import Instance
+    from store.decisions import Decision, Decisions
+
+log = structlog.get_logger(__name__)
+
+#: a transaction that is to be checked
+Due = questions.Due
+
+#: The reason of a decision by a checker.
+CHECKED = "checked"
+#: between looks for transactions that clients leave at other instances; and the shortest time between looks
+_LOOK_SECONDS = 0.5
+_SHORTEST_SECONDS = 0.02
+#: transactions of one group that are taken at once
+_AT_ONCE = 50
+
+
+class Checker(Protocol):
+    """A link of a checker."""
+
+    group: str
+    #: checks that are on their way to it, read from the store now
+    coming: int
+
+    @property
+    def number(self) -> int:
+        """Of its connection, at this instance."""
+
+    @property
+    def room(self) -> int:
+        """How many more checks it takes now."""
+
+    def send(self, due: Due, octets: bytes) -> None:
+        """Send a check; there is room."""
+
+    def looked(self) -> None:
+        """There is nothing more for it now: a drain uses up its credit."""
+
+
+class Checks:
+    """The checkers of this instance."""
+
+    def __init__(self, instance: Instance, decisions: Decisions) -> None:
+        self._instance = instance
+        self._decisions = decisions
+        #: by group; the one that had a check last comes last
+        self._checkers: dict[str, dict[Checker, None]] = {}
+        self._asking = False
+        #: a checker has more room since the question under way was asked
+        self._again = False
+        #: when to look next, by the monotonic clock
+        self._next = float("inf")
+
+    def attached(self, checker: Checker) -> None:
+        self._checkers.setdefault(checker.group, {})[checker] = None
+
+    def lost(self, checker: Checker) -> None:
+        checkers = self._checkers[checker.group]
+        del checkers[checker]
+        if not checkers:
+            del self._checkers[checker.group]
+
+    def has(self, connection: int, group: str) -> bool:
+        """Whether the connection of this number has a checker for the group attached here (H20)."""
+        return any(checker.number == connection for checker in self._checkers.get(group, ()))
+
+    def ready(self) -> None:
+        """A checker has more room."""
+        if self._asking:
+            self._again = True
+        else:
+            self._look_in(0.0)
+
+    # -- looking
+
+    def _look_in(self, seconds: float) -> None:
+        at = time.monotonic() + seconds
+        if at < self._next:
+            self._next = at
+            self._instance.loop.call_later(seconds, self._look_if_due)
+
+    def _look_if_due(self) -> None:
+        """Only the last call that was scheduled counts."""
+        if not self._asking and time.monotonic() >= self._next:
+            self._look()
+
+    def _look(self) -> None:
+        self._next = float("inf")
+        self._again = False
+        rooms: dict[str, int] = {}
+        asked: list[Checker] = []
+        for group, checkers in self._checkers.items():
+            room = 0
+            for checker in checkers:
+                if checker.room > 0:
+                    room += checker.room
+                    asked.append(checker)
+            if room:
+                rooms[group] = min(room, _AT_ONCE)
+        if rooms:
+            self._asking = True
+            questions.take(
+                self._instance.queries, rooms, self._instance.instance_id, partial(self._taken, rooms, asked)
+            )
+
+    def _taken(self, rooms: dict[str, int], asked: Iterable[Checker], answer: questions.Taken | StoreError) -> None:
+        self._asking = False
+        if isinstance(answer, StoreError):
+            self._look_in(_LOOK_SECONDS)
+            return
+        # before anything is sent: a defect of a link must not end the looking
+        full = any(sum(due.group == group for due in answer.due) == most for group, most in rooms.items())
+        wait = 0.0 if self._again or full else _LOOK_SECONDS
+        if answer.next_ms is not None:
+            wait = min(wait, max(answer.next_ms / 1000, _SHORTEST_SECONDS))
+        self._look_in(wait)
+        for due in answer.due:
+            self._load(due)
+        for checker in asked:
+            if checker in self._checkers.get(checker.group, ()):
+                checker.looked()
+
+    # -- sending
+
+    def _choose(self, due: Due) -> Checker | None:
+        """Of those with room, the one on the connection that declared it; else the one that has waited longest (H8)."""
+        checkers = self._checkers.get(due.group, {})
+        chosen = None
+        for checker in checkers:
+            if checker.room > 0:
+                if checker.number == due.connection:
+                    chosen = checker
+                    break
+                chosen = chosen or checker
+        if chosen is not None:
+            checkers[chosen] = checkers.pop(chosen)
+        return chosen
+
+    def _load(self, due: Due) -> None:
+        """Read the first half for a checker that has room; the check counts for this one alone until it is read."""
+        checker = self._choose(due)
+        if checker is None:
+            self._give_back(due)
+            return
+        checker.coming += 1
+
+        def read(octets: bytes | None) -> None:
+            checker.coming -= 1
+            self._send(due, octets)
+            checker.looked()
+
+        entries.piece(self._instance.queries, due.half_id, 0, LARGE + 1, read)
+
+    def _send(self, due: Due, octets: bytes | None) -> None:
+        """``octets``: None if the store has lost the half, or cannot read it: a checker is asked all the same (H11)."""
+        checker = self._choose(due)
+        if checker is None:
+            self._give_back(due)
+            return
+        if octets is None:
+            log.error("the first half of a checked transaction cannot be read", txn=due.txn_id.hex(), half=due.half_id)
+        octets = octets or b""
+        told = copies.told(due.txn_id, due.checks, due.halves, due.address, due.declared_ms)
+        checker.send(due, copies.copy(octets, told, whole=0 < len(octets) <= LARGE))
+        log.debug("check sent", txn=due.txn_id.hex(), group=due.group, checks=due.checks)
+
+    def _give_back(self, due: Due) -> None:
+        """No checker has room any more: it was not sent and does not count (H9)."""
+        questions.give_back(self._instance.queries, due, at_once=True)
+
+    # -- outcomes
+
+    def decide(self, due: Due, decision: str, decided: Callable[[bool], None]) -> None:
+        """A checker knows what became of the transaction: ``commit`` or ``rollback``. ``decided`` is called with
+        whether this is, durably, its decision: it may be decided otherwise, or the store cannot take it now.
+        """
+
+        def answered(found: Decision | StoreError | None) -> None:
+            if isinstance(found, AddressGone):  # it can never be committed
+                log.warning("a checked transaction posts to a removed address", txn=due.txn_id.hex())
+                self._decisions.decide(due.txn_id, "rollback", ADDRESS_REMOVED, answered)
+                return
+            stands = not isinstance(found, StoreError | None) and found.decision == decision
+            if not stands:
+                log.info("a checker's decision does not stand", txn=due.txn_id.hex(), wanted=decision, found=str(found))
+            decided(stands)
+
+        self._decisions.decide(due.txn_id, decision, CHECKED, answered)

@@ -1,0 +1,158 @@
+"""Links of checkers, on the source ``$check/<producer group>``: what they are sent, and what they decide (rule H8)."""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import count
+from typing import TYPE_CHECKING
+
+from coordinator.checkable import producer_group
+from coordinator.errors import Condition, Refusal
+from links import engine
+from links.delivering import MOST_BACKLOG, Delivering
+from links.output import MOST_HANDED
+
+if TYPE_CHECKING:
+    from coordinator.checks import Due
+    from links.filters import Filters
+    from links.link import Carrier
+
+#: a source address that begins so names a producer group
+PREFIX = "$check/"
+#: checks that a link may leave unsettled
+_MOST_UNSETTLED = 100
+
+_DECISIONS = {engine.ACCEPTED: "commit", engine.REJECTED: "rollback"}
+_UNKNOWN = (engine.RELEASED, engine.MODIFIED)
+
+_tags = count(1)
+
+
+def attach_checker(connection: Carrier, pointer: engine.Pointer, name: str, asked: Filters) -> None:
+    """``name``: the source's address, which begins with :data:`PREFIX`.
+
+    :raises Refusal: it asks for what no checker can have.
+    """
+    group = producer_group(name.removeprefix(PREFIX), f"the producer group after {PREFIX}")
+    source = engine.link_remote_source(pointer)
+    if engine.terminus_distribution_mode(source) == engine.DIST_MODE_COPY:
+        raise Refusal(Condition.NOT_IMPLEMENTED, "checks cannot be browsed: each goes to one checker, which answers it")
+    if asked.selector is not None:
+        raise Refusal(Condition.NOT_IMPLEMENTED, "a checker takes all checks of its producer group: no selector")
+    if engine.link_remote_snd_settle_mode(pointer) == engine.SND_SETTLED:
+        raise Refusal(
+            Condition.NOT_IMPLEMENTED,
+            "checks are sent unsettled, as their outcomes decide: expected the sender settle mode unsettled or mixed",
+        )
+    connection.endpoints.attached(Checking(connection, pointer, name, group))
+
+
+class Checking(Delivering):
+    """Implements :class:`coordinator.checks.Checker`."""
+
+    __slots__ = ("_checks", "_deciding", "_starved", "coming", "group", "unsettled")
+
+    def __init__(self, connection: Carrier, pointer: engine.Pointer, name: str, group: str) -> None:
+        self.group = group
+        self.coming = 0
+        self.unsettled: dict[engine.Pointer, Due] = {}
+        #: those of them with an outcome that is on its way to the store
+        self._deciding: set[engine.Pointer] = set()
+        self._starved = False
+        self._checks = connection.service.checks
+        super().__init__(connection, pointer, name, b"")
+        self._checks.attached(self)
+        self._checks.ready()
+
+    @property
+    def number(self) -> int:
+        return self.connection.number
+
+    # -- checks
+
+    @property
+    def room(self) -> int:
+        room = min(self.credit, _MOST_UNSETTLED - len(self.unsettled)) - self.coming
+        if room <= 0 or self._starved:
+            return 0
+        output = self.connection.output
+        if output.writing or output.handed > MOST_HANDED or engine.session_outgoing_bytes(self.session) > MOST_BACKLOG:
+            self._starved = True
+            self.connection.starved.append(self)
+            return 0
+        return 0 if self._held_back() else room
+
+    def send(self, due: Due, octets: bytes) -> None:
+        delivery = engine.outgoing_delivery(self.pointer, b"check %d" % next(_tags))
+        engine.link_send(self.pointer, octets, len(octets))
+        engine.link_advance(self.pointer)
+        self.credit -= 1
+        self.unsettled[delivery] = due
+        output = self.connection.output
+        output.handed += len(octets)
+        output.hold(delivery, len(octets))
+        self.connection.mark()
+
+    def looked(self) -> None:
+        if self.open and self.draining and not self.coming and not self._starved:
+            self.drained()
+
+    def on_flow(self) -> None:
+        self.credit = max(0, engine.link_credit(self.pointer))
+        self.draining = bool(engine.link_get_drain(self.pointer))
+        if self.draining and self.room <= 0:
+            self.looked()
+        self._has_room()
+        self.connection.mark()
+
+    def _has_room(self) -> None:
+        self._checks.ready()
+
+    def fed(self) -> None:
+        self._starved = False
+        if self.open:
+            self._has_room()
+
+    # -- outcomes
+
+    def on_delivery(self, delivery: engine.Pointer) -> None:
+        due = self.unsettled.get(delivery)
+        if due is None:
+            self.refuse_transfer()
+            return
+        large = self._looked.largest
+        if large and not self._room_for_state(delivery, large + engine.octets_of_values(delivery)):
+            return
+        if delivery in self._deciding:
+            return  # its first outcome counts
+        state = engine.delivery_remote_state(delivery)
+        if state == engine.TRANSACTIONAL:
+            text = "a check is not retired in a transaction: its outcome decides another one at once"
+            self.refuse(Refusal(Condition.NOT_ALLOWED, text))
+        elif state in _DECISIONS:
+            self._deciding.add(delivery)
+            self._checks.decide(due, _DECISIONS[state], partial(self._decided, delivery, due, state))
+        elif state in _UNKNOWN or engine.delivery_settled(delivery):
+            self._settle(delivery, engine.RELEASED)
+
+    def _decided(self, delivery: engine.Pointer, due: Due, state: int, stands: bool) -> None:
+        """``stands``: whether the transaction is decided as the checker said."""
+        if self.open and self.unsettled.get(delivery) is due:
+            self._settle(delivery, state if stands else engine.RELEASED)
+
+    def _settle(self, delivery: engine.Pointer, state: int) -> None:
+        del self.unsettled[delivery]
+        self._deciding.discard(delivery)
+        engine.delivery_update(delivery, state)
+        engine.delivery_settle(delivery)
+        self.connection.output.settled()
+        self.connection.mark()
+        self._has_room()
+
+    def lost(self) -> None:
+        """What it has not answered stays unknown; what it was not sent yet goes to another checker (H9)."""
+        super().lost()
+        self._checks.lost(self)
+        self.unsettled = {}
+        self._deciding.clear()
+        self.connection.output.settled()

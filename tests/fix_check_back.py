@@ -1,0 +1,68 @@
+"""Undecided checkable transactions, written into a store as a service that was killed leaves them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+from uuid import UUID
+
+import psycopg
+import pytest
+
+from store.embedded.running import running_url
+from store.ids import SLOTS, HalfIds, UuidV7
+from tests.fix_service import Service
+
+#: no instance has this slot
+_half_ids = HalfIds(SLOTS - 1)
+_txn_ids = UuidV7()
+
+#: Plants a transaction of a producer group, with messages for an address; its txn-id.
+Plant = Callable[..., bytes]
+
+_ADDRESS = """
+    with made as (insert into coordinator.address (name) values (%(name)s) on conflict do nothing returning id)
+    insert into coordinator.consumer_group (address_id, name) select id, '' from made"""
+_TXN = """
+    insert into coordinator.txn (id, instance_id, owner, declared_at, timeout_at, posted, retired, producer_group,
+                                 checks, next_check_at, check_immunity_ms, check_interval_ms, most_checks)
+    values (%(txn)s, 0, 'test', now() - interval '1 minute', now(), %(posted)s, 0, %(group)s,
+            %(checks)s, now() + %(due)s * interval '1 second', 0, %(interval)s, %(most)s)"""
+_HALF = """
+    with half as (insert into coordinator.half (id, txn_id, address_id, message)
+                  select %(half)s, %(txn)s, id, %(message)s from coordinator.address where name = %(name)s
+                  returning id, txn_id, address_id)
+    insert into coordinator.pending (txn_id, half_id, address_id) select txn_id, id, address_id from half"""
+
+
+def plant(
+    url: str,
+    group: str,
+    address: str,
+    messages: Sequence[bytes],
+    *,
+    checks: int = 0,
+    due: float = 0.0,
+    interval_ms: int = 3_600_000,
+    most: int = 15,
+) -> bytes:
+    """``due``: seconds from now. ``checks``: sent before."""
+    txn = UUID(bytes=_txn_ids.next())
+    values: dict[str, Any] = {"txn": txn, "group": group, "name": address, "posted": len(messages)}
+    values |= {"checks": checks, "due": due, "interval": interval_ms, "most": most}
+    with psycopg.connect(url) as connection:
+        connection.execute(_ADDRESS.encode(), values)
+        connection.execute(_TXN.encode(), values)
+        for message in messages:
+            connection.execute(_HALF.encode(), {**values, "half": _half_ids.next(), "message": message})
+    return txn.bytes
+
+
+@pytest.fixture
+def planted(service: Service) -> Plant:
+    """In the store of the module's service."""
+
+    def plant_here(group: str, address: str, *messages: bytes, **terms: Any) -> bytes:
+        return plant(running_url(service.data_dir), group, address, messages, **terms)
+
+    return plant_here

@@ -1,0 +1,293 @@
+"""Which transactions are checked, and by which checker (``store/questions/checks.py``, ``coordinator/checks.py``)."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+import psycopg
+import pytest
+from sqlalchemy import Connection, select, update
+
+from coordinator.checks import Checks
+from store.questions import checks
+from store.questions.checks import PREFERRED_SECONDS, Due, Taken
+from store.tables import txn
+from tests.fix_proxy import Proxy
+from tests.fix_store import Rows
+from tests.fix_store_driver import ME, Asking, Truth
+
+OTHER = 9
+#: of Rows.checkable
+GROUP = "shop"
+#: the address of Truth
+QUEUE = 1
+
+
+def due(rows: Rows, *, seconds: float = -60, instance: int = ME, halves: int = 1, **values: object) -> UUID:
+    """A transaction that is to be checked so many seconds from now; its connection is gone unless one is given."""
+    connection = rows.connection
+    txn_id = rows.checkable(instance, *[QUEUE] * halves)
+    at = rows.now() + timedelta(seconds=seconds)
+    connection.execute(
+        update(txn).where(txn.c.id == txn_id).values({"next_check_at": at, "connection": None, **values})
+    )
+    connection.commit()
+    return txn_id
+
+
+def rows_of(connection: Connection) -> list[Any]:
+    found = list(connection.execute(select(txn)))
+    connection.rollback()
+    return found
+
+
+def counts(connection: Connection) -> dict[UUID, int]:
+    return {row.id: row.checks for row in rows_of(connection)}
+
+
+def next_of(connection: Connection, txn_id: UUID) -> datetime:
+    found: list[datetime] = [row.next_check_at for row in rows_of(connection) if row.id == txn_id]
+    return found[0]
+
+
+def taken(asking: Asking, rooms: dict[str, int], instance: int = ME) -> Taken:
+    asking.ask(checks.take, rooms, instance)
+    asking.loop.run_until(lambda: asking.answers)
+    answer = asking.answers.pop()
+    assert isinstance(answer, Taken), answer
+    return answer
+
+
+def ids(answer: Taken) -> list[UUID]:
+    return [UUID(bytes=each.txn_id) for each in answer.due]
+
+
+@pytest.mark.rule("H7", "H9")
+def test_those_that_are_due_oldest_first_as_many_as_there_is_room_for(
+    asking: Asking, truth: Truth, database: Connection, rows: Rows
+) -> None:
+    last, first, second = due(rows, seconds=-1), due(rows, seconds=-30, halves=3), due(rows, seconds=-20)
+    later, other_group = due(rows, seconds=3600), due(rows, producer_group="other")
+    asked_enough = due(rows, checks=15)
+    answer = taken(asking, {GROUP: 2, "none": 5})
+    assert ids(answer) == [first, second]
+    found = answer.due[0]
+    assert (found.group, found.checks, found.halves, found.half_id) == (GROUP, 1, 3, rows.pending(first)[0])
+    assert (found.address, found.connection) == ("queue", 0)
+    assert found.declared_ms / 1000 == pytest.approx(rows.now().timestamp(), abs=60)
+    expected = {first: 1, second: 1, last: 0, later: 0, other_group: 0, asked_enough: 15}
+    assert counts(database) == expected
+    assert next_of(database, first) == pytest.approx(rows.now() + timedelta(seconds=30), abs=timedelta(seconds=20))
+    assert ids(taken(asking, {GROUP: 2})) == [last]
+    assert ids(taken(asking, {GROUP: 2, "other": 1})) == [other_group]
+
+
+@pytest.mark.rule("H7")
+def test_when_the_next_is_due(asking: Asking, truth: Truth, rows: Rows) -> None:
+    assert taken(asking, {GROUP: 5}) == Taken([], None)
+    due(rows, seconds=3600, producer_group="other")
+    due(rows, seconds=3600)
+    assert taken(asking, {GROUP: 5}).next_ms == pytest.approx(3_600_000, abs=60_000)
+    due(rows)  # its second check comes first
+    assert taken(asking, {GROUP: 5}).next_ms == pytest.approx(30_000, abs=1)
+
+
+@pytest.mark.rule("H8")
+def test_an_open_connection_at_another_instance_is_preferred(asking: Asking, truth: Truth, rows: Rows) -> None:
+    elsewhere = due(rows, seconds=-0.1, instance=OTHER, connection=4)
+    here = due(rows, seconds=-0.1, connection=5)
+    left = due(rows, seconds=-0.1, instance=OTHER)
+    answer = taken(asking, {GROUP: 9})
+    assert sorted(ids(answer)) == sorted([here, left])
+    assert {UUID(bytes=each.txn_id): each.connection for each in answer.due} == {here: 5, left: 0}
+    rows.connection.execute(
+        update(txn).where(txn.c.id == elsewhere).values(next_check_at=rows.now() - timedelta(seconds=PREFERRED_SECONDS))
+    )
+    rows.connection.commit()
+    (found,) = taken(asking, {GROUP: 9}).due
+    assert (UUID(bytes=found.txn_id), found.connection) == (elsewhere, 0)
+
+
+@pytest.mark.rule("H11")
+def test_one_that_is_being_decided_holds_up_no_other(
+    asking: Asking, truth: Truth, rows: Rows, database_url: str
+) -> None:
+    """One that is being posted to is checked."""
+    first, posted_to, third = (due(rows, seconds=-60 + number) for number in range(3))
+    with psycopg.connect(database_url) as deciding, psycopg.connect(database_url) as posting:
+        deciding.execute("select from coordinator.txn where id = %s for update", [first])
+        posting.execute("select from coordinator.txn where id = %s for key share", [posted_to])
+        assert ids(taken(asking, {GROUP: 1})) == [posted_to]
+        assert ids(taken(asking, {GROUP: 5})) == [third]
+        deciding.rollback()
+    assert ids(taken(asking, {GROUP: 5})) == [first]
+
+
+@pytest.mark.rule("H9")
+def test_what_is_given_back_does_not_count(asking: Asking, truth: Truth, database: Connection, rows: Rows) -> None:
+    """Given back twice, or after another has taken it, it is given back once."""
+    txn_id = due(rows, checks=3)
+    (found,) = taken(asking, {GROUP: 1}).due
+    before = next_of(database, txn_id)
+    checks.give_back(asking.queries, found, at_once=False)
+    assert taken(asking, {GROUP: 1}).due == []
+    assert (counts(database), next_of(database, txn_id)) == ({txn_id: 3}, before)
+    checks.give_back(asking.queries, found, at_once=True)
+    assert taken(asking, {GROUP: 1}).due == []
+    assert counts(database) == {txn_id: 3}
+    database.execute(update(txn).values(next_check_at=rows.now()))
+    database.commit()
+    (found,) = taken(asking, {GROUP: 1}).due
+    checks.give_back(asking.queries, found, at_once=True)
+    (again,) = taken(asking, {GROUP: 1}).due
+    assert again.checks == found.checks == 4
+
+
+class Link:
+    """A checker that notes what it is sent."""
+
+    def __init__(self, number: int = 1, credit: int = 10) -> None:
+        self.group = GROUP
+        self.number = number
+        self.credit = credit
+        self.coming = 0
+        self.sent: list[Due] = []
+        self.looks = 0
+
+    @property
+    def room(self) -> int:
+        return self.credit - self.coming
+
+    def send(self, due: Due, octets: bytes) -> None:
+        assert self.room > 0
+        self.credit -= 1
+        self.sent.append(due)
+
+    def looked(self) -> None:
+        self.looks += 1
+
+
+class Checking:
+    """The checks of an instance, with links instead of the wire."""
+
+    def __init__(self, asking: Asking) -> None:
+        self.asking = asking
+        self.loop = asking.loop
+        instance: Any = SimpleNamespace(loop=asking.loop, queries=asking.queries, instance_id=ME)
+        decisions: Any = None
+        self.checks = Checks(instance, decisions)
+
+    def asks(self) -> bool:
+        """Whether its questions can be asked, and none is under way."""
+        return self.asking.queries.connection.idle
+
+    def attach(self, *links: Link) -> None:
+        for link in links:
+            self.checks.attached(link)
+        self.checks.ready()
+
+
+@pytest.fixture
+def checking(asking: Asking, truth: Truth) -> Checking:
+    return Checking(asking)
+
+
+@pytest.mark.rule("H8")
+def test_the_connection_that_declared_it_is_preferred(checking: Checking, rows: Rows) -> None:
+    for _ in range(3):
+        due(rows, connection=5)
+    others, own = [Link(4), Link(6)], Link(5, credit=2)
+    checking.attach(others[0], own, others[1])
+    checking.loop.run_until(lambda: sum(len(link.sent) for link in (own, *others)) == 3)
+    assert len(own.sent) == 2  # then any
+
+
+@pytest.mark.rule("H8")
+def test_checkers_take_turns(checking: Checking, rows: Rows) -> None:
+    for _ in range(6):
+        due(rows)
+    links = [Link(number) for number in (1, 2, 3)]
+    checking.attach(*links)
+    checking.loop.run_until(lambda: sum(len(link.sent) for link in links) == 6)
+    assert [len(link.sent) for link in links] == [2, 2, 2]
+
+
+@pytest.mark.rule("H9")
+def test_a_checker_that_is_lost_while_one_is_taken_for_it_costs_none(
+    checking: Checking, rows: Rows, database: Connection, proxy: Proxy
+) -> None:
+    link = Link()
+    checking.attach(link)
+    checking.loop.run_until(lambda: link.looks and checking.asks())
+    with proxy.held("replies"):
+        txn_id = due(rows)
+        checking.loop.run_until(lambda: counts(database) == {txn_id: 1})
+        checking.checks.lost(link)
+    checking.loop.run_until(lambda: counts(database) == {txn_id: 0})
+    assert next_of(database, txn_id) <= rows.now()
+    assert link.sent == []
+
+
+class Leaving(Link):
+    """Leaves when it has been looked for, while the half for it is read."""
+
+    def __init__(self, checks: Checks) -> None:
+        super().__init__()
+        self._checks = checks
+
+    def looked(self) -> None:
+        if not self.looks:
+            assert self.coming == 1
+            self._checks.lost(self)
+        super().looked()
+
+
+@pytest.mark.rule("H9")
+@pytest.mark.parametrize("others", [[], [Link(2)]], ids=["alone", "with another"])
+def test_a_checker_that_is_lost_while_the_half_is_read(
+    checking: Checking, rows: Rows, database: Connection, others: list[Link]
+) -> None:
+    """Its check goes to another checker, or does not count."""
+    txn_id = due(rows)
+    link = Leaving(checking.checks)
+    checking.attach(link)
+    checking.loop.run_until(lambda: link.looks)
+    checking.attach(*others)
+    checking.loop.run_until(lambda: counts(database) == {txn_id: len(others)} and not link.coming)
+    assert link.sent == []
+    checking.loop.run_until(lambda: [len(each.sent) for each in others] == [1] * len(others))
+
+
+@pytest.mark.rule("H7")
+def test_a_store_that_cannot_answer_is_asked_again(checking: Checking, rows: Rows, truth: Truth) -> None:
+    truth.run("alter table coordinator.txn rename to away")
+    link = Link()
+    checking.attach(link)
+    checking.loop.run_until(checking.asks)
+    checking.loop.run_for(0.1)
+    truth.run("alter table coordinator.away rename to txn")
+    due(rows)
+    checking.loop.run_until(lambda: link.sent)
+
+
+def test_no_group_without_room_is_asked_for(checking: Checking, rows: Rows, database: Connection) -> None:
+    txn_id = due(rows)
+    full, others = Link(credit=0), Link()
+    others.group = "other"
+    checking.attach(full, others)
+    checking.loop.run_until(lambda: others.looks)
+    assert counts(database) == {txn_id: 0}
+
+
+def test_which_connection_has_a_checker(checking: Checking) -> None:
+    links = [Link(1), Link(1), Link(2)]
+    checking.attach(*links)
+    assert [checking.checks.has(number, GROUP) for number in (1, 2, 3)] == [True, True, False]
+    assert not checking.checks.has(1, "other")
+    checking.checks.lost(links[0])
+    assert checking.checks.has(1, GROUP)
+    checking.checks.lost(links[1])
+    assert not checking.checks.has(1, GROUP)

@@ -24,6 +24,12 @@ class Outcome(NamedTuple):
     delivery_failed: bool = False
     undeliverable_here: bool = False
     annotations: bytes = b""
+    #: not said by the consumer: its link was lost (D5)
+    vanished: bool = False
+    #: set when its rows are written: the reason why the message moves to the dead letters, or else from when on it may
+    #: be delivered again, in microseconds since 2000; 0: at once
+    dead: str = ""
+    retry_at: int = 0
 
 
 def without_annotations(outcome: Outcome) -> Outcome:
@@ -35,3 +41,5 @@ RELEASED = Outcome(Kind.RELEASED)
 #: The default outcome of a source that names none: it applies to deliveries that their peer settled in a transaction
 #: that rolled back (T28).
 FAILED = Outcome(Kind.MODIFIED, delivery_failed=True)
+#: of a delivery whose link was lost: it comes back before what is newer, without a wait (D5)
+LOST = Outcome(Kind.MODIFIED, delivery_failed=True, vanished=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from coordinator.errors import Condition, Refusal
-from coordinator.outcomes import FAILED, RELEASED
+from coordinator.outcomes import FAILED, LOST, RELEASED
 from coordinator.transitions import DECIDED, LINK_LOST
 
 if TYPE_CHECKING:
@@ -73,6 +73,6 @@ class Retirement:
         transaction. ``dropped``: its group or address is gone, and nothing is left to deliver it from.
         """
         if not dropped:
-            self._settlements.add(entry, FAILED, LINK_LOST)
+            self._settlements.add(entry, LOST, LINK_LOST)
         elif entry.met(LINK_LOST):
             entry.queue.done_with(entry)

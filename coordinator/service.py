@@ -70,7 +70,7 @@ class Service:
         #: callbacks of connections whose links wait until peers have read, or settled, more
         self._held_back: set[Callable[[], None]] = set()
         self._congestion_ends: dict[Callable[[], None], None] = {}
-        self.queues = Queues(instance, lambda: self._dead_letters.wake())
+        self.queues = Queues(instance, lambda: self._dead_letters.wake(), lambda at: self._schedule.due(at))
         self._schedule = Schedule(instance, self.queues)
         enqueue = Enqueue(instance, self._schedule)
         self.directory = Directory(instance, self.queues, policy)

@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ByteSize,
@@ -37,6 +38,7 @@ from pydantic_settings import (
 )
 
 from coordinator.printable import printable
+from coordinator.retries import IMMEDIATE, NOT_IN_ORDER, parse
 
 PREFIX = "COORDINATOR_"
 _NESTED = "__"
@@ -222,6 +224,10 @@ class LimitSettings(_Section):
     batch_bytes: Annotated[ByteSize, Field(ge=1, description="bytes in one group commit")] = ByteSize(4 * MIB)
 
 
+def _retry(value: str) -> str:
+    return parse(value).text  # RetryInvalid says what was wrong
+
+
 class AddressPattern(_Section):
     """Policies of the addresses whose names match."""
 
@@ -239,10 +245,24 @@ class AddressPattern(_Section):
     max_attempts: Annotated[
         int, Field(ge=1, le=32767, description="failed deliveries, then a message moves to the dead letters")
     ] = 16
+    retry: Annotated[
+        str,
+        AfterValidator(_retry),
+        Field(
+            description="how long a failed delivery waits before the next: `immediate`, `ladder` (RocketMQ's levels, "
+            "from the third), `ladder 1s 10s 5m`, `exponential 1s 2 10m` (first, factor, longest)"
+        ),
+    ] = IMMEDIATE.text
     retention_hours: Annotated[
         int | None,
         Field(ge=1, le=MOST_HOURS, description="how long messages are kept once consumed; none: `retention.hours`"),
     ] = None
+
+    @model_validator(mode="after")
+    def _order_is_kept(self) -> AddressPattern:
+        if self.kind == "fifo" and parse(self.retry).first:
+            raise ValueError(f"retry: {NOT_IN_ORDER}")
+        return self
 
 
 class AddressSettings(_Section):

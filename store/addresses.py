@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -60,6 +60,7 @@ class AddressDetail:
     kind: str
     on_expiry: str
     max_attempts: int
+    retry: str
     #: None: as long as the settings say
     retention_hours: int | None
     origin: str
@@ -76,6 +77,7 @@ def add(
     kind: str,
     on_expiry: str,
     max_attempts: int,
+    retry: str = "immediate",
     retention_hours: int | None = None,
 ) -> None:
     """Make an address; commits. A queue gets its default group; a topic has no group before its first subscription.
@@ -91,6 +93,7 @@ def add(
                 kind=kind,
                 on_expiry=on_expiry,
                 max_attempts=max_attempts,
+                retry=retry,
                 retention_hours=retention_hours,
             )
             .returning(address.c.id)
@@ -101,19 +104,23 @@ def add(
         connection.commit()
 
 
-def keep(connection: Connection, name: str, retention_hours: int | None) -> bool:
-    """Set how long the messages of an address are kept once consumed (None: as the settings say); commits. False: there
-    is no such address. One that was made on use counts from now on as made by administration.
+def kind_of(connection: Connection, name: str) -> str | None:
+    """The kind of the address, which never changes; None: there is none."""
+    with boundary():
+        return connection.scalar(select(address.c.kind).where(address.c.name == name))
+
+
+def change(connection: Connection, name: str, changes: Mapping[str, object]) -> bool:
+    """Set policies of an address, by the names of their columns; commits, and notifies all instances. False: there is
+    no such address. One that was made on use counts from now on as made by administration.
     """
     with boundary():
         found = connection.execute(
             update(address)
             .where(address.c.name == name)
-            .values(
-                retention_hours=retention_hours,
-                origin=case((address.c.origin == "use", "administration"), else_=address.c.origin),
-            )
+            .values(**changes, origin=case((address.c.origin == "use", "administration"), else_=address.c.origin))
         )
+        connection.execute(select(func.pg_notify(channels.ADDRESS, name)))
         connection.commit()
     return found.rowcount == 1
 
@@ -179,6 +186,7 @@ def one_address(connection: Connection, name: str) -> AddressDetail | None:
         kind=found.kind,
         on_expiry=found.on_expiry,
         max_attempts=found.max_attempts,
+        retry=found.retry,
         retention_hours=found.retention_hours,
         origin=found.origin,
         created_at=found.created_at,

@@ -112,12 +112,15 @@ address = Table(
     # The instance that owns a dynamic address, which is removed with the instance.
     Column("instance_id", Integer),
     Column("created_at", DateTime(timezone=True), nullable=False, server_default=_now),
+    # How long a failed delivery waits before the next, as coordinator/retries.py reads it.
+    Column("retry", Text, nullable=False, server_default="immediate"),
     CheckConstraint("length(name) between 1 and 1024", name="name"),
     CheckConstraint("routing in ('queue', 'topic')", name="routing"),
     CheckConstraint("kind in ('normal', 'transaction', 'fifo', 'delay', 'mixed')", name="kind"),
     CheckConstraint("on_expiry in ('drop', 'dead-letter')", name="on_expiry"),
     CheckConstraint("max_attempts >= 1", name="max_attempts"),
     CheckConstraint("retention_hours >= 1", name="retention_hours"),
+    CheckConstraint("kind <> 'fifo' or retry = 'immediate'", name="retry"),
     CheckConstraint("origin in ('administration', 'use', 'dynamic', 'dead-letter')", name="origin"),
     CheckConstraint("(origin = 'dynamic') = (instance_id is not null)", name="dynamic_owner"),
 )

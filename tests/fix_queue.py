@@ -66,6 +66,7 @@ class Home:
         self.dirty: list[Queue] = []
         self.holding: set[Queue] = set()
         self.failed = lambda: None
+        self.later = lambda available: None
 
 
 def queue_of(consumers: list[Consumer], *, peers: int = 0, kind: type[Queue] = Queue) -> Queue:

@@ -8,6 +8,7 @@ from hashlib import blake2b
 from typing import Literal
 
 from coordinator.printable import printable
+from coordinator.retries import IMMEDIATE
 from coordinator.settings import AddressPattern, AddressSettings
 
 LONGEST_NAME = 1024
@@ -34,6 +35,7 @@ class NewAddress:
     kind: Literal["normal", "fifo"] = "normal"
     on_expiry: Literal["drop", "dead-letter"] = "drop"
     max_attempts: int = 16
+    retry: str = IMMEDIATE.text
     #: None: as long as the settings say
     retention_hours: int | None = None
 
@@ -127,6 +129,7 @@ class AddressPolicy:
                 kind=pattern.kind,
                 on_expiry=pattern.on_expiry,
                 max_attempts=pattern.max_attempts,
+                retry=pattern.retry,
                 retention_hours=pattern.retention_hours,
             )
         if self._create == "matching":

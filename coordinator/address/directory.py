@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
+from coordinator import retries
 from coordinator.address import addresses
 from coordinator.address.addresses import DEAD_LETTER_PREFIX as DEAD_LETTERS
 from coordinator.address.addresses import AddressInvalid, AddressPolicy, NewAddress, shown
@@ -20,6 +21,7 @@ from coordinator.address.removal import drop_entries
 from coordinator.errors import Condition, Refusal
 from coordinator.group.policies import Policies
 from coordinator.group.queues import Queue
+from coordinator.retries import RetryInvalid
 from store.errors import StoreError
 from store.questions import addresses as questions
 
@@ -96,6 +98,13 @@ class Address:
         self.gone = False
         #: when its use was last noted in the store, or last checked there
         self.noted = time.monotonic()
+
+    def set_policies(self, policies: Policies) -> None:
+        """They count from the next outcome on."""
+        self.policies = policies
+        for queue in (self.queue, *self.subscriptions):
+            if queue is not None:
+                queue.policies = policies
 
 
 class Directory:
@@ -264,6 +273,7 @@ class Directory:
             kind=new.kind,
             on_expiry=new.on_expiry,
             max_attempts=new.max_attempts,
+            retry=new.retry,
             retention_hours=new.retention_hours,
             origin=origin,
             instance=self._instance.instance_id if origin == "dynamic" else 0,
@@ -271,29 +281,24 @@ class Directory:
         )
 
     def _remember(self, name: str, stored: questions.Stored) -> Address:
-        address_id, routing, kind, on_expiry, max_attempts, origin, group, groups = stored
-        topic = routing == "topic"
+        topic, group, groups = stored.routing == "topic", stored.group, stored.groups
+        policies = _policies(name, stored)
         known = self._known.get(name)
-        if known is not None and known.id == address_id:
+        if known is not None and known.id == stored.id:
             known.fans = topic or groups > 0
             known.groups = groups + (not topic)
+            known.set_policies(policies)
             return known
         if known is not None:
             self.removed(known)
-        policies = Policies(
-            max_attempts=max_attempts,
-            on_expiry=on_expiry,
-            fifo=kind == "fifo",
-            dead_letters=name.startswith(DEAD_LETTERS),
-        )
         queue = None
         if group is not None and not topic:
-            queue = self._queues.queue(group, address_id, name, policies)
+            queue = self._queues.queue(group, stored.id, name, policies)
         address = Address(
-            address_id,
+            stored.id,
             name,
             topic=topic,
-            dynamic=origin == "dynamic",
+            dynamic=stored.origin == "dynamic",
             queue=queue,
             policies=policies,
         )
@@ -336,6 +341,21 @@ class Directory:
 def resource_deleted(address: Address) -> Refusal:
     """The refusal with which links of a removed address end."""
     return Refusal(Condition.RESOURCE_DELETED, f"the address {shown(address.name)} was removed")
+
+
+def _policies(name: str, stored: questions.Stored) -> Policies:
+    try:
+        retry = retries.parse(stored.retry)
+    except RetryInvalid as error:  # not written by this version
+        log.error("retried at once", address=shown(name), error=str(error))
+        retry = retries.IMMEDIATE
+    return Policies(
+        max_attempts=stored.max_attempts,
+        on_expiry=stored.on_expiry,
+        fifo=stored.kind == "fifo",
+        dead_letters=name.startswith(DEAD_LETTERS),
+        retry=retry,
+    )
 
 
 def _own(name: str, topic: bool) -> NewAddress:

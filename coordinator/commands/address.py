@@ -1,4 +1,4 @@
-"""``coordinator address add | list | show | remove``."""
+"""``coordinator address add | set | list | show | remove``."""
 
 from __future__ import annotations
 
@@ -29,6 +29,28 @@ RetentionHours = Annotated[
     ),
 ]
 
+OnExpiry = Annotated[
+    str | None,
+    typer.Option(metavar="POLICY", help="For a message whose ttl runs out: drop (the default) or dead-letter."),
+]
+MaxAttempts = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        min=1,
+        max=32767,
+        help="Failed deliveries, then a message moves to the dead letters; 16 by default.",
+    ),
+]
+RetryPolicy = Annotated[
+    str | None,
+    typer.Option(
+        metavar="POLICY",
+        help="How long a failed delivery waits before the next: immediate (the default), ladder (RocketMQ's levels, "
+        "from the third), 'ladder 1s 10s 5m', or 'exponential 1s 2 10m' (first wait, factor, longest).",
+    ),
+]
+
 app = typer.Typer(help="Make addresses and look at them.", no_args_is_help=True)
 
 _COUNTS = ("ready", "inflight", "scheduled", "failed")
@@ -43,15 +65,9 @@ def add(
     kind: Annotated[
         str, typer.Option(metavar="KIND", help="normal, or fifo: order and one consumer at a time by group-id.")
     ] = "normal",
-    on_expiry: Annotated[
-        str, typer.Option(metavar="POLICY", help="For a message whose ttl runs out: drop or dead-letter.")
-    ] = "drop",
-    max_attempts: Annotated[
-        int,
-        typer.Option(
-            metavar="N", min=1, max=32767, help="Failed deliveries, then a message moves to the dead letters."
-        ),
-    ] = 16,
+    on_expiry: OnExpiry = None,
+    max_attempts: MaxAttempts = None,
+    retry: RetryPolicy = None,
     retention_hours: RetentionHours = None,
     database_url: DatabaseUrl = None,
     data_dir: DataDir = None,
@@ -68,8 +84,7 @@ def add(
         fail(str(error), 2)
     if kind not in ("normal", "fifo"):
         fail(f"--kind: expected normal or fifo, not {kind[:40]!r}", 2)
-    if on_expiry not in ("drop", "dead-letter"):
-        fail(f"--on-expiry: expected drop or dead-letter, not {on_expiry[:40]!r}", 2)
+    _check_policies(kind, on_expiry, retry)
     with store(config, database_url, data_dir) as connection:
         try:
             addresses.add(
@@ -77,8 +92,9 @@ def add(
                 name=name,
                 routing="topic" if topic else "queue",
                 kind=kind,
-                on_expiry=on_expiry,
-                max_attempts=max_attempts,
+                on_expiry=on_expiry or "drop",
+                max_attempts=max_attempts or 16,
+                retry=retry or "immediate",
                 retention_hours=retention_hours,
             )
         except AddressExists:
@@ -89,6 +105,9 @@ def add(
 @app.command("set")
 def set_(
     name: Annotated[str, typer.Argument(help="The address.")],
+    on_expiry: OnExpiry = None,
+    max_attempts: MaxAttempts = None,
+    retry: RetryPolicy = None,
     retention_hours: Annotated[
         int | None,
         typer.Option(
@@ -99,17 +118,37 @@ def set_(
     data_dir: DataDir = None,
     config: Config = None,
 ) -> None:
-    """Change the policies of an address."""
+    """Change policies of an address, while the service runs: they count for outcomes from then on."""
     from coordinator.address.addresses import shown
     from store import addresses
 
-    if retention_hours is None:
-        fail("give --retention-hours", 2)
+    given = {"on_expiry": on_expiry, "max_attempts": max_attempts, "retry": retry, "retention_hours": retention_hours}
+    changes = {column: value for column, value in given.items() if value is not None}
+    if not changes:
+        fail("give at least one of --on-expiry, --max-attempts, --retry and --retention-hours", 2)
     with store(config, database_url, data_dir) as connection:
-        if not addresses.keep(connection, name, retention_hours or None):
+        kind = addresses.kind_of(connection, name)
+        _check_policies(kind, on_expiry, retry)
+        if kind is None or not addresses.change(connection, name, {**changes, **_kept(retention_hours)}):
             fail(f"there is no address {shown(name)}")
-    kept = f"for {retention_hours} hours once consumed" if retention_hours else "as long as the settings say"
-    typer.echo(f"messages of {shown(name)} are kept {kept}")
+    typer.echo(f"{shown(name)}: " + ", ".join(f"{column} {value}" for column, value in changes.items()))
+
+
+def _kept(retention_hours: int | None) -> dict[str, int | None]:
+    return {"retention_hours": None} if retention_hours == 0 else {}
+
+
+def _check_policies(kind: str | None, on_expiry: str | None, retry: str | None) -> None:
+    from coordinator.retries import NOT_IN_ORDER, RetryInvalid, parse
+
+    if on_expiry not in ("drop", "dead-letter", None):
+        fail(f"--on-expiry: expected drop or dead-letter, not {on_expiry[:40]!r}", 2)
+    try:
+        waits = bool(parse(retry or "immediate").first)
+    except RetryInvalid as error:
+        fail(f"--retry: {error}", 2)
+    if waits and kind == "fifo":
+        fail(f"--retry: {NOT_IN_ORDER}", 2)
 
 
 @app.command("list")

@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from coordinator.codec.encoding import DecodeError
+from coordinator.codec.encoding import DecodeError, decode, pairs, scalar
 from coordinator.codec.message import merge_maps
-from coordinator.outcomes import ACCEPTED, FAILED, Kind
+from coordinator.group.entries import now_micros
+from coordinator.outcomes import ACCEPTED, FAILED, LOST, Kind
+from store.commit.terms import BEFORE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,6 +24,10 @@ log = structlog.get_logger(__name__)
 
 #: Most octets of annotations that all outcomes together leave on one message.
 MOST_ANNOTATION_OCTETS = 1 << 18
+
+#: annotation of a modified outcome: the level of the wait before the next delivery; below 0, to the dead letters (D2)
+DELAY_LEVEL = "x-opt-delay-level"
+_DELAY_LEVEL_OCTETS = DELAY_LEVEL.encode()
 
 
 def write(batch: Batch, entries: Sequence[Entry], ops: UuidV7, txn_id: bytes) -> Sequence[tuple[int, int]]:
@@ -55,23 +61,58 @@ def _write_other(batch: Batch, entry: Entry, ops: UuidV7, txn_id: bytes) -> None
     elif kind is Kind.RELEASED:
         pass  # the row keeps its lease and its count; only memory changes
     else:
-        attempts = entry.attempts + (1 if outcome.delivery_failed or kind is Kind.REJECTED else 0)
-        failed = ""
-        if attempts >= queue.policies.max_attempts and not queue.policies.dead_letters:
-            failed = f"attempts used up: {attempts} of {queue.policies.max_attempts}"
+        attempts = _attempts(entry, outcome)
+        entry.outcome = outcome = _decided(entry, outcome, attempts)
         # decided now, because consumers may come and go before the rows are durable
-        entry.kept = not failed and queue.can_keep(entry)
-        if not entry.kept and not failed and queue.instance.peers:
+        entry.kept = not outcome.dead and not outcome.retry_at and queue.can_keep(entry)
+        if not entry.kept and not outcome.dead and not outcome.retry_at and queue.instance.peers:
             queue.wake(batch, (entry.id,))
         batch.back(
             queue.group_id,
             entry.id,
             attempts=attempts,
             lease=queue.lease if entry.kept else 0,
-            failed=failed,
+            failed=outcome.dead,
             annotations=merged(entry, outcome),
+            available=outcome.retry_at or BEFORE,
         )
         batch.op(ops.next(), b"modify", txn_id=txn_id, reason=outcome.error, covers=((entry.half_id, queue.group_id),))
+
+
+def _attempts(entry: Entry, outcome: Outcome) -> int:
+    """Failed deliveries, this one included."""
+    return entry.attempts + (1 if outcome.delivery_failed or outcome.kind is Kind.REJECTED else 0)
+
+
+def _decided(entry: Entry, outcome: Outcome, attempts: int) -> Outcome:
+    """The outcome with what becomes of the message: dead, to be delivered later, or at once (D2, D4)."""
+    policies = entry.queue.policies
+    level = _level(outcome)
+    dead, wait = "", 0
+    if policies.dead_letters:
+        pass  # what fails there stays there
+    elif attempts >= policies.max_attempts:
+        dead = f"attempts used up: {attempts} of {policies.max_attempts}"
+    elif level < 0:
+        dead = f"its consumer asked for the dead letters ({DELAY_LEVEL} {level})"
+    if not dead and not policies.fifo and not outcome.vanished and not outcome.undeliverable_here:
+        if level > 0:
+            wait = policies.retry.at_level(level)
+        elif attempts > entry.attempts:
+            wait = policies.retry.wait_ms(attempts)
+    return outcome._replace(dead=dead, retry_at=now_micros() + wait * 1000 if wait else 0)
+
+
+def _level(outcome: Outcome) -> int:
+    """The delay level that a consumer asks for; 0: none, or what it says is no number."""
+    if _DELAY_LEVEL_OCTETS not in outcome.annotations:
+        return 0
+    for key, octets in pairs(outcome.annotations, 0):
+        if key == DELAY_LEVEL:
+            _, at = scalar(octets, 0)
+            value, _ = decode(octets, at)
+            return value if type(value) is int else 0
+    return 0
 
 
 def merged(entry: Entry, outcome: Outcome) -> bytes:
@@ -101,13 +142,14 @@ def settle(entry: Entry) -> None:
         queue.failed()
     elif kind is Kind.RELEASED:
         queue.give_back(entry)
+    elif outcome.dead:
+        queue.done_with(entry)
+        queue.failed()
+    elif outcome.retry_at:
+        queue.done_with(entry)
+        queue.home.later(outcome.retry_at)
     else:
-        if outcome.delivery_failed or kind is Kind.REJECTED:
-            entry.attempts += 1
-            if entry.attempts >= queue.policies.max_attempts and not queue.policies.dead_letters:
-                queue.done_with(entry)
-                queue.failed()
-                return
+        entry.attempts = _attempts(entry, outcome)
         annotations = merged(entry, outcome)
         if outcome.annotations and annotations is entry.annotations:
             log.warning("annotations of an outcome left out: too many", queue=queue.name, entry=entry.id)
@@ -124,6 +166,6 @@ def settle(entry: Entry) -> None:
 def default_outcome(entry: Entry) -> Outcome:
     """Applied to a delivery that is settled in a transaction which rolls back (T28)."""
     link = entry.link
-    if link is None or link.default_outcome is None:
-        return FAILED
-    return link.default_outcome
+    if link is None:
+        return LOST
+    return link.default_outcome or FAILED

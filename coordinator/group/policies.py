@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from coordinator.retries import IMMEDIATE, Retry
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policies:
@@ -16,3 +18,5 @@ class Policies:
     fifo: bool
     #: this is an address of dead letters: what fails here stays here
     dead_letters: bool
+    #: how long a failed delivery waits before the next (D2)
+    retry: Retry = IMMEDIATE

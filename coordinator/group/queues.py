@@ -53,6 +53,8 @@ class Home(Protocol):
     holding: set[Queue]
     #: called when an entry was marked failed in the store: it is to become a dead letter
     failed: Callable[[], None]
+    #: called when an entry is durable that is to be delivered later: at this time, in microseconds since 2000
+    later: Callable[[int], None]
 
 
 class Queue:

@@ -24,10 +24,11 @@ IDLE_QUEUES_SECONDS = 10.0
 class Queues:
     """Implements :class:`coordinator.group.queues.Home`."""
 
-    def __init__(self, instance: Instance, failed: Callable[[], None]) -> None:
-        """``failed``: called when an entry was marked failed in the store."""
+    def __init__(self, instance: Instance, failed: Callable[[], None], later: Callable[[int], None]) -> None:
+        """``failed``, ``later``: as :class:`coordinator.group.queues.Home` has them."""
         self._instance = instance
         self.failed = failed
+        self.later = later
         #: by the group's id; as long as an address that is known, a link, or a transaction has them
         self.by_group: WeakValueDictionary[int, Queue] = WeakValueDictionary()
         #: those whose groups are held whole: they are not dropped before they are held no more

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from store.commit.large import ADD_PIECE, CLEAR_PIECES, COPY_HALF, JOIN_PIECES, CopiedHalf, LargeHalf, Step
 from store.commit.parts import NO_TXN
-from store.commit.terms import PLAIN, Terms
+from store.commit.terms import BEFORE, PLAIN, Terms
 from store.commit.unit import Unit
 from store.ids import declared_at, moment_of
 from store.spool import LARGE, Octets, pieces
@@ -33,17 +33,25 @@ class Undecided(NamedTuple):
     retired: int
 
 
+class Back(NamedTuple):
+    """A held entry that stays: the columns of the part ``back``."""
+
+    group: int
+    id: int
+    attempts: int
+    lease: int
+    failed: bytes
+    annotations: bytes
+    #: in microseconds since 2000-01-01 UTC
+    available: int
+
+
 class Batch:
     """Columns of one statement, filled by units."""
 
     __slots__ = (
         "attempts",
-        "back_annotations",
-        "back_attempts",
-        "back_failed",
-        "back_groups",
-        "back_ids",
-        "back_leases",
+        "backs",
         "commit_ids",
         "commit_posted",
         "covered_groups",
@@ -124,12 +132,7 @@ class Batch:
         self.left_out_groups: list[int] = []
         self.gone_groups: list[int] = []
         self.gone_ids: list[int] = []
-        self.back_groups: list[int] = []
-        self.back_ids: list[int] = []
-        self.back_attempts: list[int] = []
-        self.back_leases: list[int] = []
-        self.back_failed: list[bytes] = []
-        self.back_annotations: list[bytes] = []
+        self.backs: list[Back] = []
         self.yielded_groups: list[int] = []
         self.yielded_ids: list[int] = []
         self.yielded_acquired: list[bool] = []
@@ -207,16 +210,22 @@ class Batch:
         self.gone_ids += entry_ids
 
     def back(
-        self, group_id: int, entry_id: int, *, attempts: int, lease: int, failed: str = "", annotations: bytes = b""
+        self,
+        group_id: int,
+        entry_id: int,
+        *,
+        attempts: int,
+        lease: int,
+        failed: str = "",
+        annotations: bytes = b"",
+        available: int = BEFORE,
     ) -> None:
-        """Keep a held entry, with another count or lease. ``failed``: the reason, on its way to the dead letters."""
+        """Keep a held entry, with another count or lease. ``failed``: the reason, on its way to the dead letters.
+        ``available``: not delivered before that time, in microseconds since 2000.
+        """
         self.rows += 1
-        self.back_groups.append(group_id)
-        self.back_ids.append(entry_id)
-        self.back_attempts.append(min(attempts, 32767))
-        self.back_leases.append(lease)
-        self.back_failed.append(failed.replace("\0", "").encode())
-        self.back_annotations.append(annotations)
+        failed_text = failed.replace("\0", "").encode()
+        self.backs.append(Back(group_id, entry_id, min(attempts, 32767), lease, failed_text, annotations, available))
         self.octets += len(annotations)
 
     def share(self, group_id: int, held: Iterable[int]) -> None:
@@ -290,7 +299,7 @@ class Batch:
     @property
     def traceless(self) -> bool:
         """Whether it changes entries, and adds no row that would show that it was committed."""
-        changes = self.gone_ids or self.back_ids or self.yielded_ids or self.shared_groups or self.pinned_ids
+        changes = self.gone_ids or self.backs or self.yielded_ids or self.shared_groups or self.pinned_ids
         return bool(changes) and not (self.commit_ids or self.op_ids or self.half_ids or self.large)
 
     def probe(self, instance_id: int) -> Step | None:

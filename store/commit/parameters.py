@@ -88,15 +88,17 @@ def _add_deliveries(batch: Batch, names: list[str], parameters: list[bytes]) -> 
     if batch.gone_ids:
         names.append("gone")
         parameters += (arrays.int4(batch.gone_groups), arrays.int8(batch.gone_ids))
-    if batch.back_ids:
+    if batch.backs:
         names.append("back")
+        groups, ids, attempts, leases, failed, annotations, available = zip(*batch.backs, strict=True)
         parameters += (
-            arrays.int4(batch.back_groups),
-            arrays.int8(batch.back_ids),
-            arrays.int2(batch.back_attempts),
-            arrays.int4(batch.back_leases),
-            arrays.text(batch.back_failed),
-            arrays.bytea(batch.back_annotations),
+            arrays.int4(groups),
+            arrays.int8(ids),
+            arrays.int2(attempts),
+            arrays.int4(leases),
+            arrays.text(failed),
+            arrays.bytea(annotations),
+            arrays.timestamptz(available),
         )
     if batch.yielded_ids:
         names.append("yielded")

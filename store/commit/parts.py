@@ -64,9 +64,10 @@ PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
     # Kept in its place: another count, another lease, perhaps on its way to the dead letters.
     "back": (
         f"update {SCHEMA}.entry e set attempts = u.n, acquired = true, lease = u.l, failed = nullif(u.f, ''), "
-        "annotations = nullif(u.m, '') from unnest({0}, {1}, {2}, {3}, {4}, {5}) u(g, i, n, l, f, m) "
+        "annotations = nullif(u.m, ''), available_at = nullif(u.a, '-infinity') "
+        "from unnest({0}, {1}, {2}, {3}, {4}, {5}, {6}) u(g, i, n, l, f, m, a) "
         "where e.group_id = u.g and e.id = u.i and e.lease in (0, {me}) returning 1",
-        ("int4[]", "int8[]", "int2[]", "int4[]", "text[]", "bytea[]"),
+        ("int4[]", "int8[]", "int2[]", "int4[]", "text[]", "bytea[]", "timestamptz[]"),
     ),
     # Returned undecided: no count, no op, and no refusal if the lease was lost already.
     "yielded": (

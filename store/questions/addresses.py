@@ -25,6 +25,7 @@ class Stored(NamedTuple):
     kind: str
     on_expiry: str
     max_attempts: int
+    retry: str
     origin: str
     #: id of the default group; None: it is a topic
     group: int | None
@@ -48,7 +49,7 @@ def _says(rows: list[Row]) -> bool:
     return bool(rows[0][0])
 
 
-_ADDRESS = f"""a.id, a.routing, a.kind, a.on_expiry, a.max_attempts, a.origin,
+_ADDRESS = f"""a.id, a.routing, a.kind, a.on_expiry, a.max_attempts, a.retry, a.origin,
                (select g.id from {SCHEMA}.consumer_group g where g.address_id = a.id and g.name = ''),
                (select count(*) from {SCHEMA}.consumer_group g where g.address_id = a.id and g.name <> '')
           from {SCHEMA}.address a"""
@@ -85,14 +86,15 @@ FIND_ALL = Query(
     _by_name,
 )
 
-#: name, routing, kind, on_expiry, max_attempts, origin, instance (0: none), retention_hours (0: as the settings say).
-#: Two instances may make it at once: one row wins.
+#: name, routing, kind, on_expiry, max_attempts, origin, instance (0: none), retention_hours (0: as the settings say),
+#: retry. Two instances may make it at once: one row wins.
 MAKE = Query(
     b"make_address",
     f"""with made as (
           insert into {SCHEMA}.address
-            (name, routing, kind, on_expiry, max_attempts, origin, instance_id, retention_hours)
-          values ($1::text, $2::text, $3::text, $4::text, $5::int2, $6::text, nullif($7::int4, 0), nullif($8::int4, 0))
+            (name, routing, kind, on_expiry, max_attempts, origin, instance_id, retention_hours, retry)
+          values ($1::text, $2::text, $3::text, $4::text, $5::int2, $6::text, nullif($7::int4, 0), nullif($8::int4, 0),
+                  $9::text)
           on conflict (name) do nothing returning id, name, routing),
         grouped as (
           insert into {SCHEMA}.consumer_group (address_id, name) select id, '' from made where routing = 'queue')
@@ -144,6 +146,7 @@ def make(
     kind: str,
     on_expiry: str,
     max_attempts: int,
+    retry: str,
     retention_hours: int | None,
     origin: str,
     instance: int,
@@ -159,6 +162,7 @@ def make(
         origin.encode(),
         int4(instance),
         int4(retention_hours or 0),
+        retry.encode(),
     ]
     asked.ask(MAKE, parameters, made)
 

@@ -125,7 +125,7 @@ def test_addresses_made_on_use_go_when_nobody_has_used_them_for_long(database: C
 
 def test_an_address_that_administration_has_changed_stays(database: Connection, rows: Rows) -> None:
     rows.queue("orders", origin="use")
-    assert addresses.keep(database, "orders", None)
+    assert addresses.change(database, "orders", {"retention_hours": None})
     _age(database, "address", "created_at", 8)
     assert removal.remove_unused(database, LONG) == 0
 

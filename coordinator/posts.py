@@ -19,7 +19,7 @@ from coordinator.memory import POST_OCTETS
 from store.errors import AddressGone, GroupsChanged, StoreError
 
 if TYPE_CHECKING:
-    from coordinator.address.directory import Directory
+    from coordinator.address.directory import Directory, Maker
     from coordinator.address.enqueue import Enqueue
     from coordinator.group.entries import Entry
     from coordinator.instance import Instance
@@ -39,8 +39,10 @@ class PostLink(Protocol):
     """
 
     @property
-    def connection(self) -> object:
-        """The owner of its transactions (T12). A subscription with no-local compares it with its own connection."""
+    def connection(self) -> Maker:
+        """The owner of its transactions (T12), who makes the addresses that messages on the relay name. A subscription
+        with no-local compares it with its own connection.
+        """
 
     @property
     def peer(self) -> str:
@@ -321,7 +323,7 @@ class Relay:
                 found = self._posts.directory.known(name)
                 if found is None:
                     self._asked = post
-                    self._posts.directory.resolve(name, self._answered)
+                    self._posts.directory.resolve(name, self._answered, maker=self._link.connection)
                     return
         self._count(self.waiting.popleft(), -1)
         if isinstance(found, Refusal):

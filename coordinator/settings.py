@@ -187,6 +187,14 @@ class LimitSettings(_Section):
     transactions_per_connection: Annotated[
         int, Field(ge=1, description="undecided transactions of one connection; a declare beyond it is rejected")
     ] = 10_000
+    addresses_per_connection: Annotated[
+        int,
+        Field(
+            ge=0,
+            description="addresses made because one connection named them, and its dynamic ones that exist; "
+            "what needs one more is refused",
+        ),
+    ] = 1000
     unfinished_bytes: Annotated[
         ByteSize,
         Field(ge=0, description="bytes in memory of messages that are not complete; beyond it they go to a file"),

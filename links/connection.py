@@ -58,6 +58,7 @@ class Connection:
     __slots__ = (
         "_early",
         "_sole",
+        "addresses_made",
         "asking",
         "closing",
         "container",
@@ -107,6 +108,8 @@ class Connection:
             channel_max=limits.channel_max,
             idle_timeout_ms=self.idle_timeout_ms,
         )
+        #: by naming them (:class:`coordinator.address.directory.Maker`)
+        self.addresses_made = 0
         self.open = True
         #: octets that the next turn reads at once
         self.read_room = LITTLE_ROOM

@@ -229,7 +229,7 @@ class Endpoints:
     def _forget_dynamic(self, pointer: engine.Pointer) -> None:
         address = self.dynamic.pop(pointer, None)
         if address is not None:
-            self.connection.service.directory.remove_dynamic(address)
+            self.connection.service.directory.remove_dynamic(address, self.connection)
 
     def lost(self) -> None:
         """Let go of all links: consumers first, so that their deliveries go back to the queue in order."""
@@ -243,5 +243,5 @@ class Endpoints:
             except Exception:  # the other links still let go
                 log.exception("internal error", what=type(link).__name__, peer=self.connection.peer)
         for address in self.dynamic.values():
-            self.connection.service.directory.remove_dynamic(address)
+            self.connection.service.directory.remove_dynamic(address, self.connection)
         self.dynamic.clear()

@@ -35,6 +35,7 @@ class Carrier(Protocol):
     peer: str
     open: bool
     dirty: bool
+    addresses_made: int
     #: how many links the peer posts on
     posting: int
     parked: Parked

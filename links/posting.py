@@ -49,7 +49,7 @@ def attach_target(connection: Carrier, pointer: engine.Pointer) -> None:
     def found(address: Address | Refusal) -> None:
         if not attaching.open:
             if dynamic and isinstance(address, Address):
-                service.directory.remove_dynamic(address)
+                service.directory.remove_dynamic(address, connection)
         elif isinstance(address, Refusal):
             connection.endpoints.refuse_attach(attaching, address)
         else:
@@ -58,11 +58,12 @@ def attach_target(connection: Carrier, pointer: engine.Pointer) -> None:
             connection.endpoints.attached(Posting(connection, pointer, address, continues))
 
     if dynamic:
-        connection.parked.ask(attaching, partial(service.directory.make_dynamic, topic=topic), found)
+        connection.parked.ask(attaching, partial(service.directory.make_dynamic, maker=connection, topic=topic), found)
     elif name is None:
         connection.endpoints.attached(Posting(connection, pointer, None, continues))
     else:
-        connection.parked.ask(attaching, partial(service.directory.resolve, name, topic=topic), found)
+        question = partial(service.directory.resolve, name, maker=connection, topic=topic)
+        connection.parked.ask(attaching, question, found)
 
 
 class Posting(Incoming):

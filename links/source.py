@@ -81,13 +81,14 @@ class _Wanted:
         directory = self._service.directory
         self.connection.endpoints.attached(self._attaching)
         if self._dynamic:
-            self._ask(partial(directory.make_dynamic, topic=self._topic), self._found)
+            self._ask(partial(directory.make_dynamic, maker=self.connection, topic=self._topic), self._found)
         elif self._name is None:
             anyones = groups.anyones(engine.link_name(self._pointer))
             others = [anyones] if anyones not in (None, self._subscription) else []
             self._find_subscription([self._subscription, *others])
         else:
-            self._ask(partial(directory.resolve, self._name, topic=self._topic), self._found)
+            question = partial(directory.resolve, self._name, maker=self.connection, topic=self._topic)
+            self._ask(question, self._found)
 
     def _ask(self, question: Callable[[Callable[[T], None]], None], answered: Callable[[T], None]) -> None:
         self.connection.parked.ask(self._attaching, question, answered)
@@ -115,7 +116,7 @@ class _Wanted:
     def _found(self, address: Address | Refusal) -> None:
         if not self._attaching.open:
             if self._dynamic and isinstance(address, Address):
-                self._service.directory.remove_dynamic(address)
+                self._service.directory.remove_dynamic(address, self.connection)
         elif isinstance(address, Refusal):
             self._refuse(address)
         else:

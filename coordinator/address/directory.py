@@ -46,6 +46,13 @@ class User(Protocol):
         """The address was removed."""
 
 
+class Maker(Protocol):
+    """A connection: its client makes addresses by naming them."""
+
+    #: how many they have made; of dynamic ones those that are there
+    addresses_made: int
+
+
 class Address:
     """A node of this store. ``queue``: the default group of a queue; None for a topic.
 
@@ -114,7 +121,7 @@ class Directory:
         self._policy = policy
         self._known: OrderedDict[str, Address] = OrderedDict()
         #: by name and origin: the service may make addresses for itself that clients may not
-        self._waiting: dict[tuple[str, str], list[Found]] = {}
+        self._waiting: dict[tuple[str, str], list[tuple[Found, Maker | None]]] = {}
         #: How often an address in use is noted in the store; one without a note is removed after four such times.
         self._note_seconds = policy.unused_seconds / 4
         self._notes = False
@@ -183,10 +190,13 @@ class Directory:
         for user in users:
             user.refuse(resource_deleted(address))
 
-    def resolve(self, name: str, found: Found, *, origin: str = "use", topic: bool = False) -> None:
+    def resolve(
+        self, name: str, found: Found, *, maker: Maker | None = None, origin: str = "use", topic: bool = False
+    ) -> None:
         """Find the address, or make it where the settings allow; ``found`` is called with it, now or later.
 
-        ``topic``: the client means a topic (a capability of its terminus); it counts where no pattern says otherwise.
+        ``maker``: whose client names it; None: the service. ``topic``: the client means a topic (a capability of its
+        terminus); it counts where no pattern says otherwise.
         """
         address = self.known(name)
         if address is not None:
@@ -200,14 +210,15 @@ class Directory:
                 return
         waiting = self._waiting.get((name, origin))
         if waiting is not None:
-            waiting.append(found)
+            waiting.append((found, maker))
             return
-        self._waiting[name, origin] = [found]
+        self._waiting[name, origin] = [(found, maker)]
         self._look_up(name, origin, topic, made=False)
 
-    def make_dynamic(self, found: Found, *, topic: bool = False) -> None:
+    def make_dynamic(self, found: Found, *, maker: Maker, topic: bool = False) -> None:
         """A temporary queue or topic, owned by this instance."""
-        self.resolve(f"$dynamic/{self._instance.uuids.next().hex()}", found, origin="dynamic", topic=topic)
+        name = f"$dynamic/{self._instance.uuids.next().hex()}"
+        self.resolve(name, found, maker=maker, origin="dynamic", topic=topic)
 
     def _look_up(self, name: str, origin: str, topic: bool, *, made: bool) -> None:
         at = time.monotonic()
@@ -259,9 +270,21 @@ class Directory:
             condition = Condition.INVALID_FIELD if new.condition == "invalid" else Condition.NOT_FOUND
             self._tell(name, origin, Refusal(condition, new.message))
             return
+        # the first that may: those who wait with it find the address there
+        makers = [maker for _, maker in self._waiting[name, origin]]
+        most = self._instance.limits.addresses_per_connection
+        may = [maker for maker in makers if maker is None or maker.addresses_made < most]
+        if not may:
+            self._tell(name, origin, _too_many(most))
+            return
+        maker = may[0]
+        if maker is not None:
+            maker.addresses_made += 1
 
-        def made(error: StoreError | None) -> None:
-            if error is not None:
+        def made(answer: bool | StoreError) -> None:
+            if maker is not None and answer is not True:
+                maker.addresses_made -= 1
+            if isinstance(answer, StoreError):
                 self._tell(name, origin, Refusal(Condition.INTERNAL_ERROR, "the store could not make the address"))
                 return
             self._look_up(name, origin, topic, made=True)
@@ -321,14 +344,15 @@ class Directory:
                 del self._known[name]
 
     def _tell(self, name: str, origin: str, found: Address | Refusal) -> None:
-        for callback in self._waiting.pop((name, origin), ()):
+        for callback, _ in self._waiting.pop((name, origin), ()):
             try:
                 callback(found)
             except Exception:  # noqa: BLE001 - a defect costs that link only
                 self._instance.loop.contain(callback)
 
-    def remove_dynamic(self, address: Address) -> None:
+    def remove_dynamic(self, address: Address, maker: Maker) -> None:
         """Remove it and its messages: the link (or connection) that it lived with has ended."""
+        maker.addresses_made -= 1
         self.removed(address)
 
         def gone(groups: list[int] | StoreError) -> None:
@@ -356,6 +380,11 @@ def _policies(name: str, stored: questions.Stored) -> Policies:
         dead_letters=name.startswith(DEAD_LETTERS),
         retry=retry,
     )
+
+
+def _too_many(most: int) -> Refusal:
+    text = f"a connection makes at most {most} addresses (limits.addresses_per_connection)"
+    return Refusal(Condition.RESOURCE_LIMIT_EXCEEDED, text)
 
 
 def _own(name: str, topic: bool) -> NewAddress:

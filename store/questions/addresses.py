@@ -87,7 +87,7 @@ FIND_ALL = Query(
 )
 
 #: name, routing, kind, on_expiry, max_attempts, origin, instance (0: none), retention_hours (0: as the settings say),
-#: retry. Two instances may make it at once: one row wins.
+#: retry. Two instances may make it at once: one row wins. Whether it is this one.
 MAKE = Query(
     b"make_address",
     f"""with made as (
@@ -99,7 +99,7 @@ MAKE = Query(
         grouped as (
           insert into {SCHEMA}.consumer_group (address_id, name) select id, '' from made where routing = 'queue')
         select pg_notify('{ADDRESS}', name) from made""",
-    nothing,
+    bool,
 )
 
 #: name: removes a dynamic address with its groups, whose ids are the answer. Later questions drop their entries: only
@@ -150,9 +150,11 @@ def make(
     retention_hours: int | None,
     origin: str,
     instance: int,
-    made: Callable[[StoreError | None], None],
+    made: Callable[[bool | StoreError], None],
 ) -> None:
-    """Make the address, unless there is one of that name. ``instance``: it ends with this one; 0: with none."""
+    """Make the address, unless there is one of that name (the answer is False then). ``instance``: it ends with this
+    one; 0: with none.
+    """
     parameters = [
         name.encode(),
         routing.encode(),

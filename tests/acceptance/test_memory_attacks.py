@@ -42,7 +42,12 @@ _SECONDS = 6.0
 
 @pytest.fixture
 def small_service() -> Iterator[Service]:
-    with running_service({"limits.memory_bytes": str(_MOST), "limits.spool_bytes": "64 MiB"}) as service:
+    settings = {
+        "limits.memory_bytes": str(_MOST),
+        "limits.spool_bytes": "64 MiB",
+        "limits.addresses_per_connection": "1000000",  # an attack may have many connections
+    }
+    with running_service(settings) as service:
         yield service
 
 

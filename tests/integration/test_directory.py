@@ -11,7 +11,7 @@ from coordinator.address import directory
 from coordinator.address.addresses import AddressPolicy
 from coordinator.address.directory import Address
 from coordinator.address.groups import Group
-from coordinator.errors import Refusal
+from coordinator.errors import Condition, Refusal
 from coordinator.group.queues import Queue
 from coordinator.service import Service
 from coordinator.settings import Settings
@@ -112,3 +112,46 @@ def test_a_group_that_another_instance_makes_in_the_same_moment_is_joined(
     instance.loop.run_until(lambda: joined)
     assert isinstance(joined[0], Queue)
     assert joined[0].group_id == row[0]
+
+
+class Maker:
+    def __init__(self, made: int) -> None:
+        self.addresses_made = made
+
+
+def _named_by(instance: Instance, name: str, *makers: Maker | None) -> list[Address | Refusal]:
+    """What those find who name an address at once."""
+    found: list[Address | Refusal] = []
+    for maker in makers:
+        instance.service.directory.resolve(name, found.append, maker=maker)
+    instance.loop.run_until(lambda: len(found) == len(makers))
+    return found
+
+
+@pytest.mark.rule("S4")
+def test_an_address_that_several_name_at_once_is_made_by_one_that_may(instance: Instance) -> None:
+    most = instance.service.limits.addresses_per_connection
+    full, other, last = Maker(most), Maker(0), Maker(0)
+    first, second, third = _named_by(instance, "orders", full, other, last)
+    assert isinstance(first, Address)
+    assert first is second is third
+    assert [each.addresses_made for each in (full, other, last)] == [most, 1, 0]
+    (refused,) = _named_by(instance, "bills", full)
+    assert isinstance(refused, Refusal)
+    assert refused.condition is Condition.RESOURCE_LIMIT_EXCEEDED
+
+
+@pytest.mark.rule("S4")
+def test_an_address_that_is_made_elsewhere_meanwhile_does_not_count(instance: Instance, database_url: str) -> None:
+    maker = Maker(0)
+    with psycopg.connect(database_url) as other:
+        other.execute("insert into coordinator.address (name) values ('orders')")
+        found: list[Address | Refusal] = []
+        instance.service.directory.resolve("orders", found.append, maker=maker)
+        waits = "select 1 from pg_locks where not granted and locktype = 'transactionid'"
+        instance.loop.run_until(lambda: other.execute(waits).fetchone() is not None)
+        assert maker.addresses_made == 1
+        other.commit()
+    instance.loop.run_until(lambda: found)
+    assert isinstance(found[0], Address)
+    assert maker.addresses_made == 0

@@ -38,6 +38,12 @@ OUTCOMES: dict[Outcome, outcomes.Outcome] = {
 _keys = itertools.count(1_000_000)
 
 
+class Connection:
+    """Implements :class:`coordinator.address.directory.Maker`."""
+
+    addresses_made = 0
+
+
 class LinkEnd:
     """What every link has. ``on``: the number of its connection."""
 
@@ -49,7 +55,7 @@ class LinkEnd:
         self.open = True
 
     @property
-    def connection(self) -> object:
+    def connection(self) -> Connection:
         return self.driver.connections[self.on]
 
     def lost(self) -> None:

@@ -18,7 +18,7 @@ from store.database import connected
 from tests.fix_loop import EpollLoop
 from tests.model import truth
 from tests.model.driver import Driver
-from tests.model.ends import ControlEnd, LinkEnd, ReceiverEnd, SenderEnd
+from tests.model.ends import Connection, ControlEnd, LinkEnd, ReceiverEnd, SenderEnd
 from tests.model.state import MAX_ATTEMPTS, MOST_POSTS, QUEUES, WINDOW, Label
 from tests.model.steps import (
     NEVER_DECLARED,
@@ -80,7 +80,7 @@ class InProcess(Driver):
 
     def _forget(self) -> None:
         super()._forget()
-        self.connections: dict[int, object] = {}
+        self.connections: dict[int, Connection] = {}
         self.links: dict[int, LinkEnd] = {}
 
     # -- the instance
@@ -158,7 +158,7 @@ class InProcess(Driver):
     def perform(self, step: Step, label: Label, places: list[int]) -> None:
         match step:
             case Open():
-                self.connections[step.connection] = f"connection {step.connection}"
+                self.connections[step.connection] = Connection()
             case Close():
                 self._lose([each for each in self._open() if each.on == step.connection])
             case End():

@@ -8,6 +8,7 @@ import typer
 
 from coordinator.commands.address import app as address
 from coordinator.commands.check import check
+from coordinator.commands.dead_letters import app as dead_letters
 from coordinator.commands.migrate import migrate
 from coordinator.commands.purge import purge
 from coordinator.commands.reconcile import reconcile
@@ -50,6 +51,7 @@ app.command()(transactions)
 app.command()(outcome)
 app.command()(resolve)
 app.command()(purge)
+app.add_typer(dead_letters, name="dead-letters")
 app.command()(check)
 app.command()(reconcile)
 

@@ -22,6 +22,8 @@ _SLOT_BITS = 10
 _TIME_SHIFT = _SEQUENCE_BITS + _SLOT_BITS
 _SEQUENCE_MASK = (1 << _SEQUENCE_BITS) - 1
 SLOTS = 1 << _SLOT_BITS
+#: the slot of ids that administration makes, one process at a time; instances have those below
+ADMINISTRATION = SLOTS - 1
 
 _CHECK_OCTETS = 5
 

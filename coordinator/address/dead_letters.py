@@ -6,23 +6,14 @@ and is moved in one SQL transaction. A crash in between leaves the mark, and ano
 
 from __future__ import annotations
 
-from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import structlog
 
 from coordinator.address.addresses import DEAD_LETTER_PREFIX, dead_letter_name
-from coordinator.codec.encoding import (
-    MOST_PAIRS,
-    DecodeError,
-    encode_long,
-    encode_map,
-    encode_string,
-    encode_symbol,
-    encode_uint,
-    encode_uuid,
-)
-from coordinator.codec.message import annotate, data_front, first_annotations, front_of, merge_maps
+from coordinator.address.letters import letter, story_of
+from coordinator.codec.encoding import DecodeError
+from coordinator.codec.message import front_of
 from store.commit.large import CopiedHalf
 from store.commit.terms import PLAIN
 from store.errors import AddressGone, GroupsChanged, StoreError, StoreInTrouble, StoreUnavailable
@@ -34,6 +25,7 @@ if TYPE_CHECKING:
 
     from coordinator.address.directory import Address, Directory
     from coordinator.address.enqueue import Enqueue
+    from coordinator.address.letters import Letter
     from coordinator.errors import Refusal
     from coordinator.group.entries import Entry
     from coordinator.instance import Instance
@@ -105,7 +97,7 @@ class DeadLetters:
             except DecodeError:
                 self._ask_head(failed, origin, address, 2 * len(head))
                 return
-        told = letter(head, failed.annotations or b"", _story(failed, origin), failed.whole)
+        told = letter(head, failed.annotations or b"", story_of(failed, origin), failed.whole)
         self._instance.commit.add(Burial(self._instance, self, failed, origin, address, told, head))
 
     def _ask_head(self, failed: Failed, origin: str, address: Address, size: int) -> None:
@@ -210,44 +202,3 @@ class Burial:
         log.error("a dead letter was refused", origin=self._origin, error=str(error))
         self._letters.enqueue.unposted(self._entry)
         self._letters.not_moved()
-
-
-class Letter(NamedTuple):
-    """``prefix``, then the stored message from octet ``start`` on."""
-
-    prefix: bytes
-    start: int
-
-
-def _story(failed: Failed, origin: str) -> list[bytes]:
-    """The annotations that say where a dead letter came from, and why."""
-    story = [
-        encode_symbol("x-opt-original-address") + encode_string(origin),
-        encode_symbol("x-opt-original-id") + encode_long(failed.half_id),
-        encode_symbol("x-opt-delivery-count") + encode_uint(failed.attempts),
-        encode_symbol("x-opt-last-error") + encode_string(failed.failed),
-    ]
-    if failed.txn_id is not None:
-        story.append(encode_symbol("x-opt-txn-id") + encode_uuid(failed.txn_id))
-    return story
-
-
-def letter(head: bytes, annotations: bytes, story: list[bytes], whole: int = 0) -> Letter:
-    """The message with the annotations of its outcomes and of its origin; header and bare message are unchanged.
-
-    ``head``: the message, or the beginning of one of ``whole`` octets. Of annotations that are too many for one map
-    those of outcomes are left out, then the last of the message's own. A message that cannot be read is the body of its
-    letter.
-    """
-    try:
-        front = front_of(head)
-    except DecodeError:
-        return Letter(annotate(b"", encode_map(story)) + data_front(whole or len(head)), 0)
-    section = front.annotations
-    for added in (annotations, b""):
-        with suppress(DecodeError):
-            section = annotate(section, merge_maps(added, encode_map(story)))
-            break
-    else:
-        section = annotate(first_annotations(section, MOST_PAIRS - len(story)), encode_map(story))
-    return Letter(head[: front.before] + section, front.rest)

@@ -141,8 +141,17 @@ def examine(message: Octets) -> Facts:
     """Check the sections and read what the service acts on. DecodeError if the message is malformed."""
     if message[:4] == b"\x00\x53\x75\xb0" and len(message) == 8 + int.from_bytes(message[4:8], "big"):
         return NO_FACTS  # only one data section
+    return _facts(message, sections(message))
+
+
+def examine_head(head: Octets) -> Facts:
+    """The same of the beginning of a message that was checked once, cut off in its body."""
+    return _facts(head, sections(head, APPLICATION_PROPERTIES))
+
+
+def _facts(message: Octets, found: list[Section]) -> Facts:
     facts = NO_FACTS
-    for code, _, value, end in sections(message):
+    for code, _, value, end in found:
         if code >= DATA:
             break
         if code == PROPERTIES or end - value > _SMALL:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from random import Random
 
-from coordinator.address.dead_letters import letter
+from coordinator.address.letters import letter
 from coordinator.codec import encoding, message, selectors
 from coordinator.codec.encoding import DecodeError
 from coordinator.errors import Refusal

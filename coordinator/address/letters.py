@@ -1,0 +1,105 @@
+"""What a dead letter says: annotations that tell where it came from, and why it is one (rule D4)."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple
+from uuid import UUID
+
+from coordinator.codec.encoding import (
+    MOST_PAIRS,
+    DecodeError,
+    decode,
+    encode_long,
+    encode_map,
+    encode_string,
+    encode_symbol,
+    encode_uint,
+    encode_uuid,
+    pairs,
+    skip,
+)
+from coordinator.codec.message import annotate, data_front, first_annotations, front_of, merge_maps
+
+if TYPE_CHECKING:
+    from store.questions.dead_letters import Failed
+
+ORIGINAL_ADDRESS = "x-opt-original-address"
+#: of the half
+ORIGINAL_ID = "x-opt-original-id"
+DELIVERY_COUNT = "x-opt-delivery-count"
+LAST_ERROR = "x-opt-last-error"
+TXN_ID = "x-opt-txn-id"
+
+_TOLD = (ORIGINAL_ADDRESS, ORIGINAL_ID, DELIVERY_COUNT, LAST_ERROR, TXN_ID)
+#: octets of the descriptor of a letter's message annotations
+_SECTION_BEGIN = 3
+
+
+class Story(NamedTuple):
+    """What the annotations of a dead letter say; None: nothing that can be read."""
+
+    original_address: str | None = None
+    original_id: int | None = None
+    delivery_count: int | None = None
+    last_error: str | None = None
+    txn_id: UUID | None = None
+
+
+def read_story(head: bytes) -> Story:
+    """``head``: a dead letter, or its beginning with all sections before its properties."""
+    told: dict[str, object] = {}
+    with suppress(DecodeError):
+        section = front_of(head).annotations
+        for key, octets in pairs(section, _SECTION_BEGIN) if section else ():
+            if key in _TOLD:
+                told[str(key)], _ = decode(octets, skip(octets, 0))
+    address, number, count, error, txn_id = (told.get(name) for name in _TOLD)
+    return Story(
+        original_address=address if isinstance(address, str) else None,
+        original_id=number if type(number) is int else None,
+        delivery_count=count if type(count) is int else None,
+        last_error=error if isinstance(error, str) else None,
+        txn_id=UUID(bytes=txn_id) if isinstance(txn_id, bytes) and len(txn_id) == 16 else None,
+    )
+
+
+class Letter(NamedTuple):
+    """``prefix``, then the stored message from octet ``start`` on."""
+
+    prefix: bytes
+    start: int
+
+
+def story_of(failed: Failed, origin: str) -> list[bytes]:
+    """The annotations that say where a dead letter came from, and why."""
+    story = [
+        encode_symbol(ORIGINAL_ADDRESS) + encode_string(origin),
+        encode_symbol(ORIGINAL_ID) + encode_long(failed.half_id),
+        encode_symbol(DELIVERY_COUNT) + encode_uint(failed.attempts),
+        encode_symbol(LAST_ERROR) + encode_string(failed.failed),
+    ]
+    if failed.txn_id is not None:
+        story.append(encode_symbol(TXN_ID) + encode_uuid(failed.txn_id))
+    return story
+
+
+def letter(head: bytes, annotations: bytes, story: list[bytes], whole: int = 0) -> Letter:
+    """The message with the annotations of its outcomes and of its origin; header and bare message are unchanged.
+
+    ``head``: the message, or the beginning of one of ``whole`` octets. Of annotations that are too many for one map
+    those of outcomes are left out, then the last of the message's own. A message that cannot be read is the body of its
+    letter.
+    """
+    try:
+        front = front_of(head)
+    except DecodeError:
+        return Letter(annotate(b"", encode_map(story)) + data_front(whole or len(head)), 0)
+    section = front.annotations
+    for added in (annotations, b""):
+        with suppress(DecodeError):
+            section = annotate(section, merge_maps(added, encode_map(story)))
+            break
+    else:
+        section = annotate(first_annotations(section, MOST_PAIRS - len(story)), encode_map(story))
+    return Letter(head[: front.before] + section, front.rest)

@@ -1,0 +1,200 @@
+"""``coordinator dead-letters list | show | export | replay``."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from coordinator.commands.administration import (
+    Config,
+    DatabaseUrl,
+    DataDir,
+    Json,
+    fail,
+    print_json,
+    print_table,
+    store,
+)
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from store.commit.terms import Terms
+    from store.dead_letters import Goal, Stored
+
+app = typer.Typer(help="Look at dead letters, and replay them.", no_args_is_help=True)
+
+Name = Annotated[
+    str,
+    typer.Argument(metavar="GROUP", help="The group or queue whose messages they were, or their address (%DLQ%...)."),
+]
+_COLUMNS = ("id", "since", "original_address", "original_id", "delivery_count", "last_error")
+
+
+@app.command("list")
+def list_(
+    as_json: Json = False, database_url: DatabaseUrl = None, data_dir: DataDir = None, config: Config = None
+) -> None:
+    """List the addresses of dead letters, with how many they have."""
+    from store import dead_letters
+
+    with store(config, database_url, data_dir) as connection:
+        lines = [asdict(box) for box in dead_letters.boxes(connection)]
+    if as_json:
+        print_json(lines)
+    else:
+        print_table(lines, ("name", "letters", "oldest"))
+
+
+@app.command()
+def show(
+    name: Name,
+    limit: Annotated[int, typer.Option(metavar="N", min=1, max=100_000, help="The oldest so many.")] = 100,
+    as_json: Json = False,
+    database_url: DatabaseUrl = None,
+    data_dir: DataDir = None,
+    config: Config = None,
+) -> None:
+    """Show dead letters, the oldest first: where each came from, and why it is one."""
+    with store(config, database_url, data_dir) as connection:
+        lines = [_line(stored) for stored, _ in zip(_all(connection, name), range(limit), strict=False)]
+    if as_json:
+        print_json(lines)
+    else:
+        print_table(lines, _COLUMNS)
+
+
+@app.command()
+def export(name: Name, database_url: DatabaseUrl = None, data_dir: DataDir = None, config: Config = None) -> None:
+    """Write dead letters to the standard output, a line of JSON each; "message" is the whole AMQP message in base64."""
+    from store import dead_letters
+
+    with store(config, database_url, data_dir) as connection:
+        for stored in _all(connection, name):
+            message = dead_letters.message(connection, stored.half_id)
+            line = {**_line(stored), "message": base64.b64encode(message).decode()}
+            typer.echo(json.dumps(line, default=str, ensure_ascii=True))
+
+
+@app.command()
+def replay(
+    name: Name,
+    ids: Annotated[list[int] | None, typer.Argument(metavar="[ID]...", help="Letters, as show lists them.")] = None,
+    every: Annotated[bool, typer.Option("--all", help="All that are there now.")] = False,
+    to: Annotated[
+        str | None,
+        typer.Option(
+            "--to", metavar="ADDRESS", help="Post them to all groups of this address, not to the group they came from."
+        ),
+    ] = None,
+    as_json: Json = False,
+    database_url: DatabaseUrl = None,
+    data_dir: DataDir = None,
+    config: Config = None,
+) -> None:
+    """Post dead letters anew to the group that failed them, with no failed attempts.
+
+    Exit status: 0 all were replayed, 1 some stay (the last lines say why).
+    """
+    from store import dead_letters
+
+    if bool(ids) == every:
+        fail("give letters by ID, or --all", 2)
+    with store(config, database_url, data_dir) as connection:
+        group, box = _group(connection, name)
+        goals = _Goals(connection, box, to)
+        done = dead_letters.replay(connection, group, ids or None, goals.decide)
+    if as_json:
+        print_json(asdict(done))
+    else:
+        typer.echo(f"replayed {len(done.ids)}, left {len(done.left)}")
+        for number, why in done.left:
+            typer.echo(f"left: {number}: {why}")
+    if done.left:
+        raise typer.Exit(1)
+
+
+class _Goals:
+    """Where letters go; each origin is looked up once."""
+
+    def __init__(self, connection: Connection, box: str, to: str | None) -> None:
+        self._connection = connection
+        self._box = box
+        self._to = to
+        self._known: dict[str, Goal | str] = {}
+
+    def decide(self, stored: Stored) -> tuple[Goal, Terms] | str:
+        from coordinator.address.letters import read_story
+        from coordinator.codec.encoding import DecodeError
+        from coordinator.codec.message import examine_head
+        from coordinator.group.message_groups import message_group
+        from store import priorities
+        from store.commit.terms import ALONE, Terms
+
+        story = read_story(stored.head)
+        name = self._to or story.original_address
+        if name is None:
+            return "it does not say where it came from; give --to ADDRESS"
+        goal = self._known.get(name)
+        if goal is None:
+            goal = self._known[name] = self._find(name)
+        if isinstance(goal, str):
+            return goal
+        try:
+            facts = examine_head(stored.head)
+        except DecodeError as error:
+            return f"it cannot be read: {error}"
+        key = 0
+        if goal.fifo:
+            key = ALONE if facts.group_id is None else message_group(facts.group_id)
+        priority = priorities.DEFAULT if facts.priority is None or goal.fifo else facts.priority
+        return goal, Terms(priority=priority, message_group=key)
+
+    def _find(self, name: str) -> Goal | str:
+        from coordinator.address.addresses import dead_letter_name, shown
+        from store import dead_letters
+
+        group = None
+        names = dead_letters.group_names(self._connection, name)
+        if self._to is None:
+            group = next((each for each in names if dead_letter_name(each or name) == self._box), None)
+            if names and group is None:
+                return f"the address {shown(name)} has no such group any more; give --to ADDRESS"
+        elif not names:
+            return f"there is no address {shown(name)} with a consumer group"
+        found = dead_letters.goal(self._connection, name, group)
+        return found or f"there is no address {shown(name)}; give --to ADDRESS"
+
+
+def _group(connection: Connection, name: str) -> tuple[int, str]:
+    """The consumer group of the letters, and the name of their address."""
+    from coordinator.address.addresses import DEAD_LETTER_PREFIX, dead_letter_name, shown
+    from store import dead_letters
+
+    box = name if name.startswith(DEAD_LETTER_PREFIX) else dead_letter_name(name)
+    group = dead_letters.group_of(connection, box)
+    if group is None:
+        fail(f"there are no dead letters of {shown(name)}")
+    return group, box
+
+
+def _all(connection: Connection, name: str) -> Iterator[Stored]:
+    """In pieces, as there may be many."""
+    from store import dead_letters
+
+    group, _ = _group(connection, name)
+    above = 0
+    while found := dead_letters.letters(connection, group, above=above):
+        yield from found
+        above = found[-1].id
+
+
+def _line(stored: Stored) -> dict[str, object]:
+    from coordinator.address.letters import read_story
+
+    return {"id": stored.id, "since": stored.since, "size": stored.size, **read_story(stored.head)._asdict()}

@@ -1,0 +1,309 @@
+"""Dead letters for administration: listed, read, and replayed to the consumer group that failed them (rule D4)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+from sqlalchemy import Connection, Select, delete, func, insert, select, text, tuple_
+
+from store import channels
+from store.commit.terms import Terms, key_of
+from store.errors import AddressGone, boundary
+from store.ids import ADMINISTRATION, HalfIds, UuidV7, moment_of
+from store.leases import held
+from store.tables import SCHEMA, address, consumer_group, entry, half, op
+
+#: The reason of the ops that a replay adds: one for the letters, one for the groups that do not get the message again.
+REPLAYED = "replayed"
+
+#: Letters replayed in one SQL transaction.
+CHUNK = 100
+#: Octets of a message that are read to see where it came from.
+HEAD_OCTETS = 1 << 16
+
+#: Replays one after the other: they share the slot of their ids.
+_LOCK = 0x636F6F72_7265706C  # "coorrepl"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Box:
+    """An address of dead letters."""
+
+    name: str
+    letters: int
+    #: when the oldest of them became one
+    oldest: datetime | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stored:
+    """A dead letter. ``id``: of its entry; ``head``: the message, or the beginning of a large one; ``size`` in
+    octets; ``free``: no instance holds it for a consumer.
+    """
+
+    id: int
+    half_id: int
+    head: bytes
+    size: int
+    free: bool
+
+    @property
+    def since(self) -> datetime:
+        return moment_of(self.half_id)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Goal:
+    """Where a letter is replayed to. ``group``: the consumer group that gets it; None: all groups of the address."""
+
+    address_id: int
+    group: int | None
+    #: the address is of kind fifo: entries have a message group
+    fifo: bool
+
+
+#: Where a letter goes, and on which terms; text: why it stays.
+Decide = Callable[[Stored], tuple[Goal, Terms] | str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replayed:
+    """``ids``: of the letters that were replayed; ``left``: the others, each with the reason."""
+
+    ids: tuple[int, ...]
+    left: tuple[tuple[int, str], ...]
+
+
+def boxes(connection: Connection) -> list[Box]:
+    """All addresses of dead letters, by name."""
+    counted = (
+        select(consumer_group.c.address_id, func.count().label("letters"), func.min(entry.c.half_id).label("oldest"))
+        .join(entry, entry.c.group_id == consumer_group.c.id)
+        .where(consumer_group.c.name == "", consumer_group.c.address_id.in_(_boxes(address.c.id)))
+        .group_by(consumer_group.c.address_id)
+        .subquery()
+    )
+    query = _boxes(address.c.name, func.coalesce(counted.c.letters, 0).label("letters"), counted.c.oldest)
+    with boundary():
+        rows = connection.execute(
+            query.outerjoin_from(address, counted, counted.c.address_id == address.c.id).order_by(address.c.name)
+        ).all()
+    return [
+        Box(name=row.name, letters=row.letters, oldest=None if row.oldest is None else moment_of(row.oldest))
+        for row in rows
+    ]
+
+
+def _boxes(*columns: object) -> Select[tuple[object, ...]]:
+    return select(*columns).where(address.c.origin == "dead-letter")  # type: ignore[call-overload,no-any-return]
+
+
+def group_of(connection: Connection, name: str) -> int | None:
+    """The consumer group that holds the letters of this address; None: it is no address of dead letters."""
+    with boundary():
+        return connection.scalar(
+            select(consumer_group.c.id)
+            .join(address, address.c.id == consumer_group.c.address_id)
+            .where(address.c.name == name, address.c.origin == "dead-letter", consumer_group.c.name == "")
+        )
+
+
+def letters(connection: Connection, group: int, *, above: int = 0, most: int = CHUNK) -> list[Stored]:
+    """The letters of a group with an entry id above ``above``, the oldest first."""
+    with boundary():
+        rows = connection.execute(_letters(group).where(entry.c.id > above).limit(most)).all()
+    return [Stored(**row._mapping) for row in rows]
+
+
+def _letters(group: int) -> Select[tuple[int, int, bytes, int, bool]]:
+    return (
+        select(
+            entry.c.id,
+            entry.c.half_id,
+            func.substr(half.c.message, 1, HEAD_OCTETS).label("head"),
+            func.octet_length(half.c.message).label("size"),
+            (~held).label("free"),
+        )
+        .join(half, half.c.id == entry.c.half_id)
+        .where(entry.c.group_id == group)
+        .order_by(entry.c.id)
+    )
+
+
+def message(connection: Connection, half_id: int) -> bytes:
+    """The whole of a letter: the encoded AMQP message."""
+    with boundary():
+        return bytes(connection.execute(select(half.c.message).where(half.c.id == half_id)).scalar_one())
+
+
+def goal(connection: Connection, name: str, group_name: str | None) -> Goal | None:
+    """``group_name``: the one group that gets the message (``''``: the default one); None: all. The answer is None if
+    there is no such address, or no such group of it.
+    """
+    with boundary():
+        found = connection.execute(select(address.c.id, address.c.kind).where(address.c.name == name)).one_or_none()
+        if found is None:
+            return None
+        group = None
+        if group_name is not None:
+            group = connection.scalar(
+                select(consumer_group.c.id).where(
+                    consumer_group.c.address_id == found.id, consumer_group.c.name == group_name
+                )
+            )
+            if group is None:
+                return None
+    return Goal(address_id=found.id, group=group, fifo=found.kind == "fifo")
+
+
+def group_names(connection: Connection, name: str) -> list[str]:
+    """Of an address."""
+    with boundary():
+        return list(
+            connection.scalars(
+                select(consumer_group.c.name)
+                .join(address, address.c.id == consumer_group.c.address_id)
+                .where(address.c.name == name)
+            )
+        )
+
+
+@contextmanager
+def _alone(connection: Connection) -> Iterator[HalfIds]:
+    """The ids of new halves: one process at a time has the slot of administration."""
+    connection.execute(select(func.pg_advisory_lock(_LOCK)))
+    try:
+        yield HalfIds(ADMINISTRATION, above=connection.scalar(select(func.max(half.c.id))) or 0)
+    finally:
+        connection.rollback()
+        connection.execute(select(func.pg_advisory_unlock(_LOCK)))
+        connection.rollback()
+
+
+def replay(connection: Connection, group: int, ids: Sequence[int] | None, decide: Decide) -> Replayed:
+    """Post letters of a group anew where they came from; commits after each hundred. ``ids``: of their entries, None:
+    all that are there now.
+
+    A letter is posted and leaves the dead letters in one SQL transaction. Its message is a new half; the groups of its
+    address that do not get it are in an op. A letter that an instance holds for a consumer stays; one that an instance
+    reads at that moment may still be delivered, and its retirement is then refused (D10).
+
+    :raises AddressGone: an address was removed meanwhile; what was replayed before is committed.
+    """
+    done: list[int] = []
+    left: list[tuple[int, str]] = []
+    with boundary(), _alone(connection) as half_ids:
+        uuids = UuidV7()
+        last = connection.scalar(select(func.max(entry.c.id)).where(entry.c.group_id == group)) or 0
+        above = 0
+        while True:
+            wanted = _letters(group).where(entry.c.id > above, entry.c.id <= last)
+            if ids is not None:
+                wanted = wanted.where(entry.c.id.in_(ids))
+            rows = connection.execute(wanted.limit(CHUNK).with_for_update(of=entry)).all()
+            if not rows:
+                break
+            above = rows[-1].id
+            moved = []
+            for stored in (Stored(**row._mapping) for row in rows):
+                goes = decide(stored) if stored.free else "a consumer has it"
+                if isinstance(goes, str):
+                    left.append((stored.id, goes))
+                else:
+                    moved.append((stored, *goes))
+            _move(connection, group, moved, half_ids, uuids)
+            connection.commit()
+            done += [stored.id for stored, _, _ in moved]
+    found = {*done, *(each for each, _ in left)}
+    left += [(each, "there is no such letter") for each in ids or () if each not in found]
+    return Replayed(ids=tuple(done), left=tuple(left))
+
+
+def _move(
+    connection: Connection,
+    group: int,
+    moved: Sequence[tuple[Stored, Goal, Terms]],
+    half_ids: HalfIds,
+    uuids: UuidV7,
+) -> None:
+    """The transaction is the caller's."""
+    if not moved:
+        return
+    _lock(connection, {to.address_id for _, to, _ in moved})
+    made = [(half_ids.next(), stored, to, terms) for stored, to, terms in moved]
+    connection.execute(
+        text(
+            f"insert into {SCHEMA}.half (id, address_id, message) select u.i, u.a, h.message "
+            f"from unnest(cast(:ids as int8[]), cast(:addresses as int4[]), cast(:letters as int8[])) u(i, a, l) "
+            f"join {SCHEMA}.half h on h.id = u.l"
+        ),
+        {
+            "ids": [new for new, _, _, _ in made],
+            "addresses": [to.address_id for _, _, to, _ in made],
+            "letters": [stored.half_id for _, stored, _, _ in made],
+        },
+    )
+    for new, _, to, terms in made:
+        _enter(connection, new, to, terms, uuids)
+    gone = [stored for _, stored, _, _ in made]
+    connection.execute(
+        delete(entry).where(tuple_(entry.c.group_id, entry.c.id).in_([(group, stored.id) for stored in gone]))
+    )
+    _accept(connection, [(stored.half_id, group) for stored in gone], uuids)
+    connection.execute(select(func.pg_notify(channels.DUE, "")))
+
+
+def _lock(connection: Connection, addresses: set[int]) -> None:
+    """They are not removed before the commit; locks are taken in the order of ids, as when an address is removed.
+
+    :raises AddressGone: one of them is removed already.
+    """
+    ordered = select(address.c.id).where(address.c.id.in_(addresses)).order_by(address.c.id)
+    if len(connection.execute(ordered.with_for_update(read=True, key_share=True)).all()) < len(addresses):
+        raise AddressGone("an address that letters came from was removed meanwhile")
+
+
+def _enter(connection: Connection, new: int, to: Goal, terms: Terms, uuids: UuidV7) -> None:
+    """Make the entries of a new half. They are due now: the schedule gives them ids above all others."""
+    groups = list(
+        connection.scalars(
+            select(consumer_group.c.id)
+            .where(consumer_group.c.address_id == to.address_id)
+            .order_by(consumer_group.c.id)
+            .with_for_update(read=True, key_share=True)
+        )
+    )
+    chosen = [each for each in groups if to.group in (None, each)]
+    connection.execute(
+        insert(entry).values(available_at=func.now()),
+        [
+            {
+                "group_id": each,
+                "id": new,
+                "half_id": new,
+                "priority": terms.priority,
+                "message_group": key_of(terms, new) if to.fifo else None,
+            }
+            for each in chosen
+        ],
+    )
+    others = [(new, each) for each in groups if each not in chosen]
+    if others:
+        _accept(connection, others, uuids)
+
+
+def _accept(connection: Connection, covers: Sequence[tuple[int, int]], uuids: UuidV7) -> None:
+    half_ids, group_ids = zip(*covers, strict=True)
+    connection.execute(
+        insert(op).values(
+            id=UUID(bytes=uuids.next()),
+            decision="accept",
+            reason=REPLAYED,
+            half_ids=list(half_ids),
+            group_ids=list(group_ids),
+        )
+    )

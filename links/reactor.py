@@ -29,6 +29,8 @@ log = structlog.get_logger(__name__)
 
 _IN = select.EPOLLIN
 _OUT = select.EPOLLOUT
+#: where a connection cannot be accepted
+_ACCEPT_RETRY_SECONDS = 0.5
 #: epoll reports these always
 _GONE = select.EPOLLERR | select.EPOLLHUP
 
@@ -78,7 +80,7 @@ class Reactor(Loop):
                 except OSError as error:  # no descriptor left: new connections wait in the backlog
                     log.error("cannot accept a connection", why=error.strerror)
                     self.forget(listener.fileno())
-                    self.call_later(0.5, lambda: self.watch(listener.fileno(), _IN, accept))
+                    self.call_later(_ACCEPT_RETRY_SECONDS, accept_again)
                     return
                 connection = accepted(sock)
                 self._add(connection)
@@ -86,6 +88,10 @@ class Reactor(Loop):
                     len(self._connections) > 2 * connection.service.limits.connections
                 ):  # far too many: closed without an answer
                     self.close(connection)
+
+        def accept_again() -> None:
+            if listener in self._listeners:
+                self.watch(listener.fileno(), _IN, accept)
 
         self._listeners.append(listener)
         self.watch(listener.fileno(), _IN, accept)
@@ -226,12 +232,13 @@ class Reactor(Loop):
         if connection.open:
             self.watch_socket(connection)
             engine.transport_set_idle_timeout(connection.transport, connection.idle_timeout_ms)
-            self._read(connection)
+            self.read(connection)
 
     def watch_socket(self, connection: Connection) -> None:
         self.change(connection.fd, (not connection.paused and _IN) | (connection.output.writing and _OUT))
 
-    def _read(self, connection: Connection) -> None:
+    def read(self, connection: Connection) -> None:
+        """What lies in its socket, as much as fits one turn."""
         if connection.must_pause:
             self._pause(connection)
             if (
@@ -352,7 +359,7 @@ class Reactor(Loop):
             self.close(connection)
             return
         if events & ~_OUT:
-            self._read(connection)
+            self.read(connection)
         if events & _OUT:
             connection.mark()
 

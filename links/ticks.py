@@ -30,6 +30,8 @@ class Reactor(Protocol):
 
     def drain_events(self) -> None: ...
 
+    def read(self, connection: Connection) -> None: ...
+
     def close(self, connection: Connection) -> None: ...
 
 
@@ -71,7 +73,15 @@ class Ticks:
     def _tick_again(self, number: int, ticks: int) -> None:
         connection = self._connections.get(number)
         if connection is not None and connection.ticks == ticks:
-            self._reactor.call(partial(self._tick, connection))
+            self._reactor.call(partial(self._read_and_tick, connection))
+
+    def _read_and_tick(self, connection: Connection) -> None:
+        """This process may have been stopped for longer than the idle time: then the peer's sign of life still lies in
+        the socket.
+        """
+        if connection.open and not connection.paused:
+            self._reactor.read(connection)
+        self._tick(connection)
 
     def _tick(self, connection: Connection) -> None:
         if not connection.open:

@@ -1,0 +1,73 @@
+"""A tick after this process was stopped for longer than an idle time (rule P4): loop and connection are stand-ins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from links.ticks import Ticks
+
+pytestmark = pytest.mark.rule("P4")
+
+
+class Reactor:
+    """``did``: what the clock called, in order."""
+
+    def __init__(self) -> None:
+        self.did: list[str] = []
+        self.due: list[Callable[[], None]] = []
+        self.connection: Any = SimpleNamespace(
+            number=1,
+            ticks=0,
+            open=True,
+            paused=False,
+            peer="a peer",
+            service=SimpleNamespace(limits=SimpleNamespace(idle_timeout_seconds=1)),
+            output=SimpleNamespace(is_stuck=self._is_stuck, unread=b""),
+        )
+        self.ticks = Ticks(self)
+        self.ticks._connections[1] = cast("Any", self.connection)
+        self.ticks.tick_in(1, cast("Any", self.connection))
+
+    def _is_stuck(self, _idle: float) -> bool:
+        self.did.append("tick")
+        return True
+
+    def call_later(self, _seconds: float, callback: Callable[[], None]) -> None:
+        self.due.append(callback)
+
+    def call(self, callback: Callable[..., object]) -> None:
+        callback()
+
+    def drain_events(self) -> None:
+        raise AssertionError
+
+    def read(self, connection: Any) -> None:
+        self.did.append("read")
+
+    def close(self, connection: Any) -> None:
+        self.did.append("close")
+
+
+def test_what_the_peer_sent_in_time_is_read_first() -> None:
+    reactor = Reactor()
+    reactor.due.pop()()
+    assert reactor.did == ["read", "tick", "close"]
+
+
+def test_a_connection_that_ends_with_what_is_read_is_not_ticked(monkeypatch: pytest.MonkeyPatch) -> None:
+    reactor = Reactor()
+    monkeypatch.setattr(reactor, "read", lambda connection: setattr(connection, "open", False))
+    reactor.due.pop()()
+    assert reactor.did == []
+
+
+def test_a_connection_that_is_paused_is_not_read() -> None:
+    reactor = Reactor()
+    reactor.connection.paused = True
+    reactor.connection.must_pause = True
+    reactor.due.pop()()
+    assert reactor.did == ["tick", "close"]

@@ -13,7 +13,7 @@ from coordinator.commands.migrate import migrate
 from coordinator.commands.purge import purge
 from coordinator.commands.reconcile import reconcile
 from coordinator.commands.serve import serve
-from coordinator.commands.transactions import outcome, resolve, transactions
+from coordinator.commands.transactions import outcome, resolve, resume, transactions
 
 app = typer.Typer(
     name="coordinator",
@@ -50,6 +50,7 @@ app.add_typer(address, name="address")
 app.command()(transactions)
 app.command()(outcome)
 app.command()(resolve)
+app.command()(resume)
 app.command()(purge)
 app.add_typer(dead_letters, name="dead-letters")
 app.command()(check)

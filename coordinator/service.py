@@ -9,6 +9,7 @@ from coordinator.address.directory import Directory
 from coordinator.address.enqueue import Enqueue
 from coordinator.address.subscriptions import Subscriptions
 from coordinator.checks import Checks
+from coordinator.exhaustion import Exhaustion
 from coordinator.group.expiry import StoredExpiry
 from coordinator.group.schedule import Schedule
 from coordinator.group.serving import Queues
@@ -110,6 +111,7 @@ class Service:
         self._peers.arrive()
         self.registry.sweep()
         self._expiry.look()
+        Exhaustion(self.instance, self.directory).look()
         self._dead_letters.wake()
         self._schedule.start()
 

@@ -60,6 +60,10 @@ class CannotCommit(StoreError):
     """Only its client can commit it."""
 
 
+class CannotCheck(StoreError):
+    """The transaction is a plain one, which no checker is asked about."""
+
+
 class NotLeased(StoreError):
     """A retirement names an entry that is not leased to its instance."""
 

@@ -295,7 +295,8 @@ txn = Table(
     # Check-back: null for a plain transaction, whose messages are not in the store before the commit. The row of a
     # checkable one is written with its first half, and locked by each post and each decision.
     Column("producer_group", Text),
-    # Checks sent so far, and when the next is due: not before the transaction is older than its immunity time.
+    # Checks sent so far, and when the next is due, or after the last its end: not before the transaction is older than
+    # its immunity time. Null while its control link is there and its time is not over: it costs no index then.
     Column("checks", SmallInteger, nullable=False, server_default="0"),
     Column("next_check_at", DateTime(timezone=True)),
     Column("check_immunity_ms", Integer),
@@ -306,11 +307,12 @@ txn = Table(
     postgresql_with=_VACUUM_BY_COUNT,
 )
 Index(
-    "txn_producer_group_idx",
+    "txn_next_check_at_idx",
     txn.c.producer_group,
     txn.c.next_check_at,
-    postgresql_where=txn.c.producer_group.is_not(None),
+    postgresql_where=txn.c.next_check_at.is_not(None),
 )
+Index("txn_exhausted_idx", txn.c.next_check_at, postgresql_where=txn.c.checks >= txn.c.most_checks)
 
 pending = Table(
     "pending",
@@ -392,6 +394,9 @@ sole_connection = Table(
     # When it last showed that it is alive, after another connection had claimed its place.
     Column("seen_at", DateTime(timezone=True)),
 )
+
+#: The reason of a rollback after the last check.
+EXHAUSTED = "check-exhausted"
 
 #: A UUIDv7 without a counter, as the ids of ops are: its time names its partition.
 NEW_OP_ID = """encode(set_byte(overlay(uuid_send(gen_random_uuid()) placing
@@ -542,6 +547,44 @@ create function {SCHEMA}.decide(txn uuid, decision text, reason text, instance i
 language sql set enable_seqscan = off as $$
   select won from {SCHEMA}.decide_all(array[txn], array[decision], array[reason], instance, '{{}}', '{{}}', '{{}}')
 $$""",
+    # Rolls back a transaction that was checked often enough, and copies its halves to the address ``target`` (H10). The
+    # copies get these ids, and their entries the annotations of the address that the half was posted to. False: it is
+    # decided, checked again, or there is no such address any more. In the order of the steps: no post comes after.
+    f"""
+create function {SCHEMA}.exhaust(
+  txn uuid, ids int8[], target int4, addresses int4[], annotations bytea[], instance int4)
+returns boolean language plpgsql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+declare
+  kind text;
+  halves int8[];
+  origins int4[];
+begin
+  perform from {SCHEMA}.txn t
+    where t.id = exhaust.txn and t.checks >= t.most_checks and t.next_check_at <= now() for update skip locked;
+  if not found then
+    return false;
+  end if;
+  select a.kind into kind from {SCHEMA}.address a where a.id = target for key share;
+  select array_agg(p.half_id order by p.half_id), array_agg(p.address_id order by p.half_id) into halves, origins
+    from {SCHEMA}.pending p where p.txn_id = exhaust.txn;
+  if kind is null or cardinality(halves) > cardinality(ids) or not origins <@ addresses then
+    return false;
+  end if;
+  if not {SCHEMA}.decide(exhaust.txn, 'rollback', '{EXHAUSTED}', instance) then
+    return false;
+  end if;
+  insert into {SCHEMA}.half (id, txn_id, address_id, message)
+  select c.id, null, target, h.message
+    from unnest(ids, halves) c(id, half_id) join {SCHEMA}.half h on h.id = c.half_id;
+  insert into {SCHEMA}.entry (group_id, id, half_id, available_at, message_group, annotations)
+  select g.id, c.id, c.id, now(), case kind when 'fifo' then c.id end, s.annotations
+    from unnest(ids, halves, origins) c(id, half_id, address_id)
+    join unnest(addresses, annotations) s(address_id, annotations) on s.address_id = c.address_id
+    cross join (select id from {SCHEMA}.consumer_group where address_id = target for key share) g
+   where exists (select from {SCHEMA}.half h where h.id = c.half_id);
+  perform pg_notify('{DUE}', '');
+  return true;
+end $$""",
     # Whether one of the transactions is decided: for a batch that has just entered them.
     f"""
 create function {SCHEMA}.any_decided(txns uuid[], entered bigint) returns boolean language plpgsql as $$

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
-from sqlalchemy import Connection, delete, exists, func, insert, select
+from sqlalchemy import Connection, case, delete, exists, func, insert, select, update
 
-from store.errors import AddressGone, AlreadyDecided, CannotCommit, NotUndecided, boundary
+from store.errors import AddressGone, AlreadyDecided, CannotCheck, CannotCommit, NotUndecided, boundary
 from store.outcomes import POSTED, Outcome, outcome_of
 from store.tables import op, txn
 
@@ -29,7 +29,11 @@ class Undecided:
     #: check-back; None: it is a plain one
     producer_group: str | None
     checks: int
+    most_checks: int | None
+    #: None: not before its control link is gone, or its time is over. After the last check: its end
     next_check_at: datetime | None
+    #: for how long a check has been due that no checker took (H9); None: none is due
+    waits_seconds: float | None
 
 
 def all_undecided(connection: Connection) -> list[Undecided]:
@@ -43,6 +47,7 @@ def all_undecided(connection: Connection) -> list[Undecided]:
                 txn,
                 POSTED.label("posted_now"),
                 func.extract("epoch", func.now() - txn.c.declared_at).label("age"),
+                func.extract("epoch", func.now() - txn.c.next_check_at).label("waits"),
             )
             .where(~decided)
             .order_by(txn.c.declared_at, txn.c.id)
@@ -59,7 +64,9 @@ def all_undecided(connection: Connection) -> list[Undecided]:
             retired=row.retired,
             producer_group=row.producer_group,
             checks=row.checks,
+            most_checks=row.most_checks,
             next_check_at=row.next_check_at,
+            waits_seconds=float(row.waits) if row.waits is not None and row.waits > 0 else None,
         )
         for row in rows
     ]
@@ -106,6 +113,26 @@ def commit(connection: Connection, txn_id: UUID, reason: str) -> Outcome:
         f"transaction {txn_id} cannot be committed by hand: it is a plain one, and its messages are not in the store "
         "before its client commits; it can be rolled back"
     )
+
+
+def resume(connection: Connection, txn_id: UUID) -> None:
+    """Check ``txn_id`` again, from the first check on; commits.
+
+    :raises CannotCheck: when it is a plain transaction.
+    :raises AlreadyDecided: saying how.
+    :raises NotUndecided: when no such transaction is known.
+    """
+    if not _checkable(connection, txn_id):
+        outcome = outcome_of(connection, txn_id)
+        if outcome is None or outcome.outcome != "undecided":
+            raise _not_undecided(connection, txn_id)
+        raise CannotCheck(f"transaction {txn_id} is a plain one: it has no producer group that could be asked")
+    due = case((txn.c.next_check_at.is_not(None), func.now()))
+    with boundary():
+        found = connection.execute(update(txn).where(txn.c.id == txn_id).values(checks=0, next_check_at=due))
+        connection.commit()
+    if not found.rowcount:
+        raise _not_undecided(connection, txn_id)
 
 
 def _checkable(connection: Connection, txn_id: UUID) -> bool:

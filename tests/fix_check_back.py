@@ -36,7 +36,7 @@ _HALF = """
 
 
 def plant(
-    url: str,
+    connection: psycopg.Connection[Any],
     group: str,
     address: str,
     messages: Sequence[bytes],
@@ -46,15 +46,14 @@ def plant(
     interval_ms: int = 3_600_000,
     most: int = 15,
 ) -> bytes:
-    """``due``: seconds from now. ``checks``: sent before."""
+    """``due``: seconds from now. ``checks``: sent before. The connection has to commit it."""
     txn = UUID(bytes=_txn_ids.next())
     values: dict[str, Any] = {"txn": txn, "group": group, "name": address, "posted": len(messages)}
     values |= {"checks": checks, "due": due, "interval": interval_ms, "most": most}
-    with psycopg.connect(url) as connection:
-        connection.execute(_ADDRESS.encode(), values)
-        connection.execute(_TXN.encode(), values)
-        for message in messages:
-            connection.execute(_HALF.encode(), {**values, "half": _half_ids.next(), "message": message})
+    connection.execute(_ADDRESS.encode(), values)
+    connection.execute(_TXN.encode(), values)
+    for message in messages:
+        connection.execute(_HALF.encode(), {**values, "half": _half_ids.next(), "message": message})
     return txn.bytes
 
 
@@ -63,6 +62,7 @@ def planted(service: Service) -> Plant:
     """In the store of the module's service."""
 
     def plant_here(group: str, address: str, *messages: bytes, **terms: Any) -> bytes:
-        return plant(running_url(service.data_dir), group, address, messages, **terms)
+        with psycopg.connect(running_url(service.data_dir)) as connection:
+            return plant(connection, group, address, messages, **terms)
 
     return plant_here

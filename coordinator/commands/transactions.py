@@ -1,4 +1,4 @@
-"""``coordinator transactions``, ``outcome`` and ``resolve``."""
+"""``coordinator transactions``, ``outcome``, ``resolve`` and ``resume``."""
 
 from __future__ import annotations
 
@@ -20,6 +20,11 @@ from coordinator.commands.administration import (
     store,
 )
 
+_COLUMNS = (
+    *("txn_id", "age_seconds", "owner", "posted", "retired", "instance_id", "timeout_at"),
+    *("producer_group", "checks", "next_check_at", "waits_seconds"),
+)
+
 TxnId = Annotated[
     str, typer.Argument(metavar="TXN-ID", help="32 hexadecimal digits, with or without dashes; as the client has it.")
 ]
@@ -39,7 +44,7 @@ def _txn_id(value: str) -> UUID:
 def transactions(
     as_json: Json = False, database_url: DatabaseUrl = None, data_dir: DataDir = None, config: Config = None
 ) -> None:
-    """List the undecided transactions, oldest first, with age and owner."""
+    """List the undecided transactions, oldest first: age, owner, and for how long one waits for a checker."""
     from store import undecided
 
     with store(config, database_url, data_dir) as connection:
@@ -47,7 +52,7 @@ def transactions(
     if as_json:
         print_json(lines)
     else:
-        print_table(lines, ("txn_id", "age_seconds", "owner", "posted", "retired", "instance_id", "timeout_at"))
+        print_table(lines, _COLUMNS)
 
 
 def outcome(
@@ -105,3 +110,13 @@ def resolve(
         print_json(asdict(decided))
     else:
         typer.echo(f"transaction {wanted} is {'committed' if commit else 'rolled back'}")
+
+
+def resume(txn_id: TxnId, database_url: DatabaseUrl = None, data_dir: DataDir = None, config: Config = None) -> None:
+    """Ask checkers about an undecided transaction again, from the first check on."""
+    wanted = _txn_id(txn_id)
+    from store import undecided
+
+    with store(config, database_url, data_dir) as connection:
+        undecided.resume(connection, wanted)
+    typer.echo(f"transaction {wanted} is checked again from the first check on")

@@ -12,7 +12,7 @@ from store.questions.values import boolean, int2, int4
 from store.tables import SCHEMA
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from store.asking import Queries, Row
     from store.errors import StoreError
@@ -38,6 +38,17 @@ class Due(NamedTuple):
     halves: int
 
 
+class Exhausted(NamedTuple):
+    """A transaction that was checked as often as it may be; ``halves``: how many it has, by id of their address."""
+
+    txn_id: bytes
+    group: str
+    checks: int
+    halves: dict[int, int]
+    #: of these addresses
+    names: dict[int, str]
+
+
 class Taken(NamedTuple):
     """``next_ms``: milliseconds until a transaction of the groups is due; None: none is in sight."""
 
@@ -49,6 +60,10 @@ def _taken(rows: list[Row]) -> Taken:
     *due, (*_, next_ms) = rows
     return Taken([Due(*row[:-1]) for row in due], next_ms)
 
+
+#: the name of the address, also of one that was removed
+_NAME = f"""coalesce((select name from {SCHEMA}.address where id = f.address_id),
+                        (select name from {SCHEMA}.removed_address where id = f.address_id), '')"""
 
 #: groups, how many of each, instance: counts a check of transactions that are due, oldest first, and passes over those
 #: that are being decided. Rows: each of them; and a last one: in how many milliseconds the next is due, null for never.
@@ -71,8 +86,7 @@ TAKE = Query(
         select uuid_send(k.id), k.producer_group, k.checks::int4, (extract(epoch from k.declared_at) * 1000)::int8,
                case when k.instance_id = $3::int4 then coalesce(k.connection, 0) else 0 end,
                coalesce(f.half_id, 0),
-               coalesce((select name from {SCHEMA}.address where id = f.address_id),
-                        (select name from {SCHEMA}.removed_address where id = f.address_id), ''),
+               {_NAME},
                (select count(*) from {SCHEMA}.pending p where p.txn_id = k.id), null::int8
           from taken k left join lateral (
             select p.half_id, p.address_id from {SCHEMA}.pending p where p.txn_id = k.id order by p.half_id limit 1) f
@@ -99,6 +113,53 @@ GIVE_BACK = Query(
 )
 
 
+def _exhausted(rows: list[Row]) -> list[Exhausted]:
+    found: dict[bytes, Exhausted] = {}
+    for txn_id, group, checks, address_id, name, halves in rows:
+        each = found.setdefault(txn_id, Exhausted(txn_id, group, checks, {}, {}))
+        if halves:
+            each.halves[address_id] = halves
+            each.names[address_id] = name
+    return list(found.values())
+
+
+#: how many at most: transactions whose last check has had no answer for an interval, without those being decided
+FIND_EXHAUSTED = Query(
+    b"find_exhausted",
+    f"""with late as materialized (
+          select id, producer_group, checks from {SCHEMA}.txn
+           where next_check_at <= now() and checks >= most_checks order by next_check_at limit $1::int4
+             for no key update skip locked)
+        select uuid_send(l.id), l.producer_group, l.checks::int4, coalesce(f.address_id, 0), {_NAME},
+               coalesce(f.halves, 0)
+          from late l left join lateral (
+            select p.address_id, count(*) as halves from {SCHEMA}.pending p where p.txn_id = l.id
+             group by p.address_id) f on true""",
+    _exhausted,
+)
+
+
+def _done(rows: list[Row]) -> bool:
+    return bool(rows[0][0])
+
+
+#: txn-id, ids of the copies, their address, addresses, annotations of each, instance: rolls it back, and keeps copies
+#: of its halves. Whether it did.
+EXHAUST = Query(
+    b"exhaust",
+    f"select {SCHEMA}.exhaust($1::uuid, $2::int8[], $3::int4, $4::int4[], $5::bytea[], $6::int4)",
+    _done,
+)
+
+#: txn-id: it cannot be set aside now, and lets others go first
+POSTPONE = Query(
+    b"postpone_exhausted",
+    f"""update {SCHEMA}.txn set next_check_at = now() + check_interval_ms * interval '1 ms'
+         where id = $1::uuid and checks >= most_checks""",
+    nothing,
+)
+
+
 def take(asked: Queries, rooms: Mapping[str, int], instance: int, taken: Callable[[Taken | StoreError], None]) -> None:
     """Take transactions that are due, of each group in ``rooms`` as many as there is room for; they are counted."""
     groups = arrays.text([group.encode() for group in rooms])
@@ -108,3 +169,36 @@ def take(asked: Queries, rooms: Mapping[str, int], instance: int, taken: Callabl
 def give_back(asked: Queries, due: Due, *, at_once: bool) -> None:
     """The check was not sent and does not count. ``at_once``: another checker may have it now."""
     asked.ask(GIVE_BACK, [due.txn_id, int2(due.checks), boolean(at_once)], lambda _: None)
+
+
+def find_exhausted(asked: Queries, most: int, found: Callable[[list[Exhausted] | StoreError], None]) -> None:
+    """Transactions whose last check has had no answer for an interval, at most so many, oldest first."""
+    asked.ask(FIND_EXHAUSTED, [int4(most)], found)
+
+
+def exhaust(
+    asked: Queries,
+    txn_id: bytes,
+    ids: Sequence[int],
+    target: int,
+    annotations: Mapping[int, bytes],
+    instance: int,
+    done: Callable[[bool | StoreError], None],
+) -> None:
+    """Roll it back, and keep copies of its halves at the address ``target``, with these ids and, by the address that
+    they were posted to, ``annotations``: encoded maps. False: it is decided or posted to, or the address is gone.
+    """
+    parameters = [
+        txn_id,
+        arrays.int8(ids),
+        int4(target),
+        arrays.int4(list(annotations)),
+        arrays.bytea(list(annotations.values())),
+        int4(instance),
+    ]
+    asked.ask(EXHAUST, parameters, done)
+
+
+def postpone(asked: Queries, txn_id: bytes) -> None:
+    """It cannot be set aside now: others go first, and it is tried again after an interval."""
+    asked.ask(POSTPONE, [txn_id], lambda _: None)

@@ -9,7 +9,7 @@ from uuid import UUID, uuid4
 
 import psycopg
 import pytest
-from sqlalchemy import Connection, insert, text, update
+from sqlalchemy import Connection, func, insert, text, update
 
 from store import addresses, outcomes, undecided
 from store.addresses import Counts
@@ -18,6 +18,7 @@ from store.errors import (
     AddressExists,
     AlreadyDecided,
     AppendOnly,
+    CannotCheck,
     CannotCommit,
     Conflict,
     NotUndecided,
@@ -25,7 +26,7 @@ from store.errors import (
     boundary,
 )
 from store.purge import Purged, purge
-from store.tables import consumer_group, group_read
+from store.tables import consumer_group, group_read, txn
 from tests.fix_store import Rows
 
 
@@ -239,3 +240,39 @@ def test_a_database_that_is_not_there_is_named(server_url: str) -> None:
     url = urlunsplit(urlsplit(server_url)._replace(path="/nowhere"))
     with pytest.raises(StoreUnavailable, match=r"/nowhere: there is no database of that name"), connected(url):
         pass
+
+
+@pytest.mark.rule("H10")
+def test_the_checks_of_an_undecided_one_are_resumed(database: Connection, rows: Rows) -> None:
+    me, orders = rows.instance(), rows.queue("orders")
+    txn_id = rows.checkable(me, rows.address_of(orders))
+    database.execute(update(txn).values(checks=15, next_check_at=func.now() - timedelta(hours=1)))
+    database.commit()
+    (waiting,) = undecided.all_undecided(database)
+    assert waiting.waits_seconds == pytest.approx(3600, abs=60)
+    undecided.resume(database, txn_id)
+    (resumed,) = undecided.all_undecided(database)
+    assert (resumed.checks, resumed.most_checks) == (0, 15)
+    assert resumed.next_check_at == pytest.approx(rows.now(), abs=timedelta(minutes=1))
+    undecided.roll_back(database, txn_id, "enough")
+    with pytest.raises(AlreadyDecided, match=r"rollback \(enough\)"):
+        undecided.resume(database, txn_id)
+
+
+@pytest.mark.rule("H10")
+def test_one_that_its_client_still_holds_is_not_due_by_resuming_it(database: Connection, rows: Rows) -> None:
+    txn_id = rows.checkable(rows.instance(), rows.address_of(rows.queue("orders")))
+    database.execute(update(txn).values(next_check_at=None))
+    database.commit()
+    undecided.resume(database, txn_id)
+    (found,) = undecided.all_undecided(database)
+    assert (found.next_check_at, found.waits_seconds) == (None, None)
+
+
+@pytest.mark.rule("H10")
+def test_what_cannot_be_resumed(database: Connection, rows: Rows) -> None:
+    plain, unknown = rows.txn(rows.instance()), uuid4()
+    with pytest.raises(CannotCheck, match=f"transaction {plain} is a plain one"):
+        undecided.resume(database, plain)
+    with pytest.raises(NotUndecided, match=f"no undecided transaction {unknown}"):
+        undecided.resume(database, unknown)

@@ -109,9 +109,9 @@ def test_purge(run: Command, rows: Rows) -> None:
 def test_migrate_says_what_it_did(command: Command, empty_database_url: str) -> None:
     assert (
         command("migrate", "--database-url", empty_database_url).stdout
-        == "database schema is at 0003 now, was at none\n"
+        == "database schema is at 0004 now, was at none\n"
     )
-    assert command("migrate", "--database-url", empty_database_url).stdout == "database schema is at 0003 already\n"
+    assert command("migrate", "--database-url", empty_database_url).stdout == "database schema is at 0004 already\n"
 
 
 def test_the_store_of_a_running_service_is_found_by_its_folder(

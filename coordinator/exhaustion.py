@@ -1,0 +1,97 @@
+"""What no checker has answered, however often it was asked: rolled back, and its messages kept aside (rule H10).
+
+Every instance looks, with or without checkers. One SQL transaction decides and copies, so that a crash leaves either
+all or nothing of it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import structlog
+
+from coordinator.codec.encoding import encode_map, encode_string, encode_symbol, encode_uint, encode_uuid
+from store.errors import StoreError
+from store.questions import checks as questions
+
+if TYPE_CHECKING:
+    from coordinator.address.directory import Address, Directory
+    from coordinator.errors import Refusal
+    from coordinator.instance import Instance
+    from store.questions.checks import Exhausted
+
+log = structlog.get_logger(__name__)
+
+#: RocketMQ's name of the address of these messages
+ADDRESS = "TRANS_CHECK_MAX_TIME_TOPIC"
+_LOOK_SECONDS = 1.0
+_AT_ONCE = 20
+
+
+class Exhaustion:
+    def __init__(self, instance: Instance, directory: Directory) -> None:
+        self._instance = instance
+        self._directory = directory
+        #: those that were found, without the one that is under way
+        self._found: list[Exhausted] = []
+        #: how long to wait after the last of them
+        self._wait = _LOOK_SECONDS
+
+    def look(self) -> None:
+        instance = self._instance
+        if instance.disk_low:  # copies take room
+            instance.loop.call_later(_LOOK_SECONDS, self.look)
+        else:
+            questions.find_exhausted(instance.queries, _AT_ONCE, self._looked)
+
+    def _looked(self, answer: list[Exhausted] | StoreError) -> None:
+        if isinstance(answer, StoreError) or not answer:
+            self._instance.loop.call_later(_LOOK_SECONDS, self.look)
+            return
+        self._found = answer
+        self._wait = 0.0 if len(answer) == _AT_ONCE else _LOOK_SECONDS
+        self._directory.resolve(ADDRESS, self._resolved, origin="dead-letter")
+
+    def _resolved(self, address: Address | Refusal) -> None:
+        if isinstance(address, Exception):
+            log.error("no address for what no checker has answered", error=str(address))
+            self._found = []
+            self._instance.loop.call_later(_LOOK_SECONDS, self.look)
+        else:
+            self._next(address)
+
+    def _next(self, address: Address) -> None:
+        """One after the other, so that one that fails stops no other (H11)."""
+        if not self._found:
+            self._instance.loop.call_later(self._wait, self.look)
+            return
+        exhausted = self._found.pop(0)
+        instance = self._instance
+        ids = [instance.ids.next() for _ in range(sum(exhausted.halves.values()))]
+        annotations = {each: _story(exhausted, name) for each, name in exhausted.names.items()}
+
+        def done(answer: bool | StoreError) -> None:
+            txn = exhausted.txn_id.hex()
+            if isinstance(answer, StoreError):
+                log.error("what no checker has answered cannot be set aside", txn=txn, error=str(answer))
+                questions.postpone(instance.queries, exhausted.txn_id)
+            elif answer:
+                log.warning("rolled back: no checker has answered", txn=txn, group=exhausted.group, halves=len(ids))
+            else:  # perhaps the address was removed
+                self._wait = _LOOK_SECONDS
+                self._directory.changed(ADDRESS)
+            self._next(address)
+
+        questions.exhaust(instance.queries, exhausted.txn_id, ids, address.id, annotations, instance.instance_id, done)
+
+
+def _story(exhausted: Exhausted, address: str) -> bytes:
+    """The annotations that say what a copy was posted in, and where to."""
+    return encode_map(
+        [
+            encode_symbol("x-opt-original-address") + encode_string(address),
+            encode_symbol("x-opt-producer-group") + encode_string(exhausted.group),
+            encode_symbol("x-opt-txn-id") + encode_uuid(exhausted.txn_id),
+            encode_symbol("x-opt-check-count") + encode_uint(exhausted.checks),
+        ]
+    )

@@ -1,0 +1,190 @@
+"""What no checker answers is rolled back after the last check, and its messages are kept aside (rule H10)."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+
+from coordinator.exhaustion import ADDRESS
+from store.embedded.running import running_url
+from tests.fix_check_back import Plant, plant
+from tests.fix_service import PATIENCE, Service, running_service
+from tests.fix_wire import Ask, Begin, BeginAt, decided
+from tests.wire.frames import Accepted, Released
+from tests.wire.links import Delivery
+from tests.wire.messages import MESSAGE_ANNOTATIONS, data, section
+from tests.wire.peer import Session
+from tests.wire.types import Symbol
+
+EXHAUSTED = ("rollback", "check-exhausted")
+SOON_MS = 50
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[Service]:
+    with running_service() as service:
+        yield service
+
+
+def aside(session: Session, group: str, count: int) -> list[Delivery]:
+    """So many of the messages kept aside for the group; those of others are left."""
+    link = session.receiver(ADDRESS)
+    found: list[Delivery] = []
+    while len(found) < count:
+        delivery = link.take()
+        if delivery.message.annotations["x-opt-producer-group"] == group:
+            delivery.disposition(Accepted())
+            found.append(delivery)
+        else:
+            delivery.disposition(Released())
+    link.detach()
+    return found
+
+
+@pytest.mark.rule("H7", "H10")
+def test_after_the_last_check_it_is_rolled_back_and_its_messages_are_kept(
+    begin: Begin, address: str, planted: Plant, ask: Ask
+) -> None:
+    session = begin()
+    consumer = session.receiver(address, credit=10)
+    first = section(MESSAGE_ANNOTATIONS, {Symbol("x-opt-mine"): "1"}) + data(b"1")
+    txn = planted(address, address, first, data(b"2"), interval_ms=SOON_MS, most=3)
+    checker = session.receiver(f"$check/{address}", credit=10)
+    for _ in range(3):
+        checker.take().disposition(Released())
+    assert decided(ask, txn) == EXHAUSTED
+    kept = aside(session, address, 2)
+    assert [each.message.bare for each in kept] == [data(b"1"), data(b"2")]
+    told = {
+        "x-opt-original-address": address,
+        "x-opt-producer-group": address,
+        "x-opt-txn-id": uuid.UUID(bytes=txn),
+        "x-opt-check-count": 3,
+    }
+    assert kept[0].message.annotations == {"x-opt-mine": "1", **told}
+    assert kept[1].message.annotations == told
+    assert checker.drain() == []
+    assert consumer.drain() == []
+    assert ask("select from coordinator.pending where txn_id = encode(%s, 'hex')::uuid", txn) == []
+
+
+@pytest.mark.rule("H10")
+def test_no_checker_is_needed_for_that(begin: Begin, address: str, planted: Plant, ask: Ask) -> None:
+    """One that still has a check left waits."""
+    waiting = planted(address, address, data(b"w"), checks=14)
+    txn = planted(address, address, data(b"1"), checks=15)
+    assert decided(ask, txn) == EXHAUSTED
+    (kept,) = aside(begin(), address, 1)
+    assert kept.body == b"1"
+    assert ask("select checks from coordinator.txn where id = encode(%s, 'hex')::uuid", waiting) == [(14,)]
+
+
+@pytest.mark.rule("H10")
+def test_an_answer_after_the_last_check_is_in_time(begin: Begin, address: str, planted: Plant, ask: Ask) -> None:
+    """For an interval."""
+    session = begin()
+    consumer = session.receiver(address, credit=1)
+    txn = planted(address, address, data(b"1"), checks=14, interval_ms=3_600_000)
+    session.receiver(f"$check/{address}", credit=1).take().disposition(Accepted())
+    assert decided(ask, txn) == ("commit", "checked")
+    assert consumer.take().body == b"1"
+
+
+@pytest.mark.rule("H10", "P2")
+def test_large_messages_are_kept_whole(begin: Begin, address: str, planted: Plant, ask: Ask) -> None:
+    messages = [data(b"%d" % number * (1 << 21)) for number in range(2)]
+    txn = planted(address, address, *messages, checks=15)
+    assert decided(ask, txn) == EXHAUSTED
+    assert [each.message.bare for each in aside(begin(), address, 2)] == messages
+
+
+@pytest.mark.rule("H10", "H11")
+def test_those_that_cannot_be_set_aside_stop_no_other(
+    begin: Begin, address: str, planted: Plant, ask: Ask, service: Service
+) -> None:
+    """More than are looked at in one go have lost their halves; one that is being decided waits."""
+    with psycopg.connect(running_url(service.data_dir)) as other:
+        held = planted(address, address, data(b"held"), checks=15, due=-90)
+        other.execute("select from coordinator.txn where id = encode(%s, 'hex')::uuid for update", [held])
+        lost = [planted(address, address, checks=15, due=-80) for _ in range(25)]
+        sound = planted(address, address, data(b"1"), checks=15)
+        assert decided(ask, sound) == EXHAUSTED
+        assert [decided(ask, each) for each in lost] == [EXHAUSTED] * 25
+        assert ask("select from coordinator.op where id = encode(%s, 'hex')::uuid", held) == []
+    assert decided(ask, held) == EXHAUSTED
+    assert sorted(each.body for each in aside(begin(), address, 2)) == [b"1", b"held"]
+
+
+@pytest.mark.rule("H10")
+def test_the_address_may_be_removed(begin: Begin, address: str, planted: Plant, ask: Ask, service: Service) -> None:
+    """It is made again, and nothing is lost."""
+    assert decided(ask, planted(address, address, data(b"0"), checks=15)) == EXHAUSTED
+    for link in range(2):
+        service.cli("address", "remove", "--force", ADDRESS)
+        txn = planted(address, address, data(b"%d" % link), checks=15)
+        assert decided(ask, txn) == EXHAUSTED
+        (kept,) = aside(begin(), address, 1)
+        assert kept.body == b"%d" % link
+
+
+def undecided(service: Service) -> int:
+    with psycopg.connect(running_url(service.data_dir)) as connection:
+        return len(connection.execute("select from coordinator.txn").fetchall())
+
+
+@pytest.mark.rule("H10", "H13")
+def test_none_is_lost_or_doubled_by_kills(begin_at: BeginAt) -> None:
+    """Kill -9 while many are set aside: each is either undecided, or rolled back with its copies."""
+    count = 1000
+    with running_service() as service:
+        with psycopg.connect(running_url(service.data_dir)) as connection:
+            txns = [plant(connection, "g", "orders", [data(b"%d" % n)] * 2, checks=15) for n in range(count)]
+        left = []
+        for seconds in (0.1, 0.2, 0.4):
+            service.kill()
+            service.restart()
+            time.sleep(seconds)
+            left.append(undecided(service))
+        assert any(0 < each < count for each in left), f"no kill came between: {left}"
+        deadline = time.monotonic() + PATIENCE
+        while undecided(service):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        with psycopg.connect(running_url(service.data_dir)) as connection:
+            ops = connection.execute("select id, decision, reason, posted from coordinator.op").fetchall()
+        assert sorted(each for each in ops if each[3]) == sorted((uuid.UUID(bytes=txn), *EXHAUSTED, 2) for txn in txns)
+        link = begin_at(service).receiver(ADDRESS)
+        bodies = sorted(each.body for each in link.take_many(2 * count))
+        assert bodies == sorted(b"%d" % n for n in range(count) for _ in range(2))
+        assert link.drain() == []
+
+
+@pytest.mark.rule("H10")
+def test_an_operator_resumes_the_checks(begin: Begin, address: str, planted: Plant, ask: Ask, service: Service) -> None:
+    session = begin()
+    txn = planted(address, address, data(b"1"), checks=14)
+    checker = session.receiver(f"$check/{address}", credit=10)
+    checker.take().disposition(Released())
+    service.cli("resume", txn.hex())
+    check = checker.take()
+    ((_, told, _),) = [each for each in check.message.sections if each.code == 0x71]
+    assert told["x-opt-check-count"] == 1
+    check.disposition(Accepted())
+    assert decided(ask, txn) == ("commit", "checked")
+    done = service.command("resume", txn.hex())
+    assert done.returncode == 1
+    assert f"transaction {uuid.UUID(bytes=txn)} is decided already: commit (checked)" in done.stderr
+
+
+@pytest.mark.rule("H9")
+def test_the_list_of_undecided_ones_shows_the_wait(address: str, planted: Plant, service: Service) -> None:
+    txn = planted(address, address, data(b"1"), checks=2, due=-100)
+    listed = {line["txn_id"]: line for line in json.loads(service.cli("transactions", "--json"))}
+    line = listed[str(uuid.UUID(bytes=txn))]
+    assert (line["producer_group"], line["checks"], line["most_checks"]) == (address, 2, 15)
+    assert line["waits_seconds"] == pytest.approx(100, abs=60)

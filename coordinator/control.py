@@ -7,15 +7,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from coordinator.address.addresses import shown
 from coordinator.errors import Condition, Refusal
+from coordinator.halves import Halves
 from coordinator.transitions import TxnEvent
-from store.decisions import ASKED
-from store.errors import StoreError
+from store.decisions import ASKED, Undecided
+from store.errors import AddressGone, StoreError
 
 if TYPE_CHECKING:
     from coordinator.registry import Registry
     from coordinator.transactions import Transaction
     from store.decisions import Decision, Decisions
+
+#: the reason of a rollback by a discharge
+DISCHARGED = "discharged"
 
 
 class Answers(Protocol):
@@ -31,15 +36,34 @@ class Answers(Protocol):
     def refuse(self, refusal: Refusal) -> None:
         """Detach."""
 
+    @property
+    def number(self) -> int:
+        """Of its connection, at this instance."""
+
+    def may_decide(self, group: str) -> bool:
+        """Whether its connection is of the producer group: it says so, or has a checker (H20)."""
+
 
 class Control:
     """The transactions of one control link. ``owner``: its connection (T12); ``timeout`` in seconds (T14)."""
 
-    __slots__ = ("_answers", "_decisions", "_owner", "_registry", "_timeout", "_txns")
+    __slots__ = ("_answers", "_decisions", "_group", "_immunity_ms", "_owner", "_registry", "_timeout", "_txns")
 
     def __init__(
-        self, registry: Registry, decisions: Decisions, owner: object, timeout: float, answers: Answers
+        self,
+        registry: Registry,
+        decisions: Decisions,
+        owner: object,
+        timeout: float,
+        answers: Answers,
+        group: str | None = None,
+        immunity_ms: int | None = None,
     ) -> None:
+        """``group``: the producer group of its transactions, which are checkable; None: they are plain, unless their
+        messages say otherwise. ``immunity_ms``: None: as the settings say.
+        """
+        self._group = group
+        self._immunity_ms = immunity_ms
         self._registry = registry
         self._decisions = decisions
         self._owner = owner
@@ -49,9 +73,21 @@ class Control:
 
     def declare(self) -> Transaction:
         """Refusal if the connection has too many undecided transactions."""
-        txn = self._registry.declare(self._owner, self, self._timeout)
+        txn = self._registry.declare(self._owner, self, self._timeout, self._halves())
         self._txns[txn.id] = txn
         return txn
+
+    def _halves(self) -> Halves | None:
+        if self._group is None:
+            return None
+        terms = self._registry.check_terms
+        if self._immunity_ms is not None:
+            terms = terms._replace(immunity_ms=self._immunity_ms)
+        return Halves(self._group, terms, self.number)
+
+    @property
+    def number(self) -> int:
+        return self._answers.number
 
     def discharge(self, txn_id: bytes, fail: bool, answer: object) -> None:
         txn = self._registry.find(txn_id, self._owner)
@@ -91,16 +127,25 @@ class Control:
         txn = registry.txns.get(txn_id)
         if txn is not None:
             txn.abandon(TxnEvent.ASKED, ASKED)
-        if txn_id in registry.txns:  # its decision is on its way to the store: ask again then
-            registry.txns[txn_id].when_decided(lambda: self._ask(txn_id, fail, answer))
+        txn = registry.txns.get(txn_id)
+        if txn is not None and (txn.halves is None or not txn.open):
+            # its decision is on its way to the store: ask again then
+            txn.when_decided(lambda: self._ask(txn_id, fail, answer))
             return
-        self._decisions.ask(txn_id, lambda found: self._found(found, fail, answer))
+        self._decisions.ask(txn_id, lambda found: self._found(found, txn_id, fail, answer))
 
-    def _found(self, found: Decision | StoreError | None, fail: bool, answer: object) -> None:
+    def _found(
+        self, found: Decision | Undecided | StoreError | None, txn_id: bytes, fail: bool, answer: object
+    ) -> None:
         answers = self._answers
         if not answers.open:
             return
-        if isinstance(found, StoreError):
+        if isinstance(found, Undecided):
+            self._decide(found.group, txn_id, fail, answer)
+        elif isinstance(found, AddressGone):
+            text = "an address that the transaction posted to was removed: it can only be rolled back"
+            answers.reject(answer, Refusal(Condition.RESOURCE_DELETED, text))
+        elif isinstance(found, StoreError):
             answers.reject(
                 answer, Refusal(Condition.INTERNAL_ERROR, "the store cannot say now what became of it: ask again")
             )
@@ -109,9 +154,22 @@ class Control:
         elif (found.decision == "rollback") == fail:
             answers.accept(answer)
         elif fail:
-            answers.reject(answer, Refusal(Condition.ILLEGAL_STATE, "the transaction was committed before"))
+            text = f"the transaction was committed before{found.by}"
+            answers.reject(answer, Refusal(Condition.ILLEGAL_STATE, text))
         else:
-            answers.reject(answer, rolled_back(found.reason))
+            answers.reject(answer, rolled_back(found.reason, found.by))
+
+    def _decide(self, group: str, txn_id: bytes, fail: bool, answer: object) -> None:
+        """H20: discharge a checkable transaction that another connection has left, or has open still."""
+        if not self._answers.may_decide(group):
+            text = (
+                f"the transaction is undecided, and not this connection's: one of the producer group {shown(group)} "
+                "discharges it, or a checker"
+            )
+            self._answers.reject(answer, Refusal(Condition.TXN_UNKNOWN_ID, text))
+            return
+        decision, reason = ("rollback", DISCHARGED) if fail else ("commit", "")
+        self._decisions.decide(txn_id, decision, reason, lambda found: self._found(found, txn_id, fail, answer))
 
     def discharged(self, txn: Transaction, refusal: Refusal | None) -> None:
         """The transaction is decided: accept its discharge (``txn.answer``, if there is one), or reject it with the
@@ -140,8 +198,8 @@ class Control:
         self._txns.clear()
 
 
-def rolled_back(reason: str) -> Refusal:
+def rolled_back(reason: str, by: str) -> Refusal:
     """The answer to a commit that came too late."""
     if reason == ASKED:
         reason = "another connection asked for its outcome before it was discharged"
-    return Refusal(Condition.TXN_ROLLBACK, f"the transaction was rolled back: {reason}")
+    return Refusal(Condition.TXN_ROLLBACK, f"the transaction was rolled back{by}: {reason}")

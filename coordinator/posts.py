@@ -7,20 +7,23 @@ A link hands over the messages that it reads (:meth:`Posts.take`), and sends the
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 import structlog
 
 from coordinator.address.directory import Address, resource_deleted
+from coordinator.check_back import look_at_group
 from coordinator.codec.encoding import DecodeError
-from coordinator.codec.message import examine, to_of
+from coordinator.codec.message import NO_FACTS, examine, to_of
 from coordinator.errors import Condition, Refusal
 from coordinator.memory import POST_OCTETS
+from store.commit.terms import PLAIN
 from store.errors import AddressGone, GroupsChanged, StoreError
 
 if TYPE_CHECKING:
     from coordinator.address.directory import Directory, Maker
     from coordinator.address.enqueue import Enqueue
+    from coordinator.check_back import Checkable
     from coordinator.group.entries import Entry
     from coordinator.instance import Instance
     from coordinator.registry import Registry
@@ -83,11 +86,20 @@ class PostLink(Protocol):
     def rejected_in(self, delivery: Any, txn: Transaction, refusal: Refusal) -> None:
         """An unsettled post is not part of the transaction (T23)."""
 
+    def stored_in(self, delivery: Any, octets: int, txn: Transaction) -> None:
+        """An unsettled post that :meth:`waits` is durable, and part of the checkable transaction."""
+
+    def not_stored_in(self, delivery: Any, octets: int, txn: Transaction, refusal: Refusal) -> None:
+        """It is not part of it: the store has refused it."""
+
     def rejected(self, delivery: Any, refusal: Refusal) -> None:
         """An unsettled post outside transactions is refused."""
 
     def decided(self, delivery: Any, committed: bool) -> None:
         """The transaction of an unsettled post is decided (T25)."""
+
+    def left(self, delivery: Any) -> None:
+        """It will be decided elsewhere, and later."""
 
     def refuse(self, refusal: Refusal) -> None:
         """Detach."""
@@ -129,7 +141,13 @@ class Posts:
         self, link: PostLink, delivery: Any, message: Octets, settled: bool, txn: Transaction | None, address: Address
     ) -> None:
         try:
-            terms = self.enqueue.terms(examine(message), address)
+            facts = examine(message)
+            if facts is NO_FACTS and not address.particular and not self.instance.disk_low:
+                terms = PLAIN
+            else:
+                terms = self.enqueue.terms(facts, address)
+                if facts.producer_group is not None or address.transactional:
+                    look_at_group(txn, facts, address, self.registry.check_terms)
             if txn is None:
                 octets = len(message)
                 if settled:
@@ -137,6 +155,9 @@ class Posts:
                 else:
                     link.waits(delivery, octets)
                     self.instance.commit.add(PlainPost(self, link, delivery, address, message, terms), 2 * octets)
+                return
+            if txn.halves is not None:
+                cast("Checkable", txn).take(link, None if settled else delivery, address, message, terms)
                 return
             txn.post(address, message, terms)
         except DecodeError as error:

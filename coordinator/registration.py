@@ -53,6 +53,10 @@ class Listed(Protocol):
     @property
     def retired(self) -> Sized: ...
 
+    @property
+    def halves(self) -> object:
+        """None: it is a plain one. The row of a checkable one is written with its first half."""
+
 
 class Registration:
     """Unit: enters the transactions that are still undecided when it is written."""
@@ -69,7 +73,7 @@ class Registration:
     def write(self, batch: Batch) -> None:
         now, monotonic = now_micros(), time.monotonic()
         for txn in self._txns:
-            if txn.open:
+            if txn.open and txn.halves is None:
                 undecided = Undecided(
                     owner=str(txn.owner).replace("\0", "").encode(),
                     declared=micros_of(txn.id) - POSTGRES_EPOCH * 1_000_000,

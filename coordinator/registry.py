@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from coordinator.check_back import Checkable, declared_checkable
+from coordinator.checkable import terms
 from coordinator.errors import Condition, Refusal
 from coordinator.registration import MOST_AT_ONCE, Registration
 from coordinator.transactions import Transaction
@@ -23,10 +25,12 @@ if TYPE_CHECKING:
 
     from coordinator.address.directory import Directory
     from coordinator.address.enqueue import Enqueue
+    from coordinator.halves import Halves
     from coordinator.instance import Instance
     from coordinator.settings import Settings
     from coordinator.settlements import Settlements
     from coordinator.transactions import Discharging
+    from store.decisions import Decisions
 
 log = structlog.get_logger(__name__)
 
@@ -48,6 +52,7 @@ class Registry:
         directory: Directory,
         enqueue: Enqueue,
         settlements: Settlements,
+        decisions: Decisions,
         secret: bytes,
     ) -> None:
         """``secret``: the store's, by which it recognizes its own txn-ids."""
@@ -55,6 +60,9 @@ class Registry:
         self.directory = directory
         self.enqueue = enqueue
         self.settlements = settlements
+        self.decisions = decisions
+        #: how checkable transactions are checked, unless their clients ask for another immunity (H7)
+        self.check_terms = terms(settings.check)
         self._ids = TxnIds(instance.instance_id, secret)
         self.txns: dict[bytes, Transaction] = {}
         #: of these, the transactions with work, and so a time limit (T14)
@@ -66,8 +74,8 @@ class Registry:
         #: room for the files of large messages
         self.spool_room = Room(settings.limits.spool_bytes, self._make_spool_room)
 
-    def declare(self, owner: object, control: Discharging, timeout: float) -> Transaction:
-        """Refusal if the connection has too many undecided transactions already (S4)."""
+    def declare(self, owner: object, control: Discharging, timeout: float, halves: Halves | None = None) -> Transaction:
+        """Refusal if the connection has too many undecided transactions already (S4). ``halves``: it is checkable."""
         undecided = self._undecided.get(owner, 0)
         most = self.instance.limits.transactions_per_connection
         if undecided >= most:
@@ -79,6 +87,8 @@ class Registry:
         self._undecided[owner] = undecided + 1
         txn = Transaction(self, self._ids.next(), owner, control, timeout)
         self.txns[txn.id] = txn
+        if halves is not None:
+            declared_checkable(txn, halves)
         return txn
 
     def refuse_largest(self) -> None:
@@ -165,7 +175,10 @@ class Registry:
             age = now - txn.began
             if not txn.open:
                 continue
-            if age >= txn.timeout:
+            if isinstance(txn, Checkable) and not txn.refused_work:
+                if age >= txn.timeout:
+                    txn.overdue()
+            elif age >= txn.timeout:
                 self._time_out(txn, timed_out(txn.timeout))
             elif age >= register_after and not txn.registered and not txn.empty and len(unknown) < MOST_AT_ONCE:
                 unknown.append(txn)
@@ -182,8 +195,9 @@ class Registry:
 
     def _time_out(self, txn: Transaction, refusal: Refusal) -> None:
         self._remember_timeout(txn, refusal)
+        event = TxnEvent.TIMEOUT if txn.halves is None or txn.refused_work else TxnEvent.CONTROL_LOST
         try:
-            txn.abandon(TxnEvent.TIMEOUT, "timeout", refusal)
+            txn.abandon(event, "timeout", refusal)
         except Exception:  # noqa: BLE001 - a defect costs this transaction only
             self.instance.loop.contain(txn)
 

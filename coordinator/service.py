@@ -79,12 +79,14 @@ class Service:
         self._dead_letters = DeadLetters(instance, self.directory, enqueue)
         self._expiry = StoredExpiry(instance, self._dead_letters.wake)
         self.settlements = Settlements(instance)
-        self.registry = Registry(instance, settings, self.directory, enqueue, self.settlements, registration.secret)
+        self.decisions = Decisions(loop, url, instance.instance_id)
+        self.registry = Registry(
+            instance, settings, self.directory, enqueue, self.settlements, self.decisions, registration.secret
+        )
         self.posts = Posts(instance, self.directory, enqueue, self.registry)
         self.retirement = Retirement(self.registry, self.settlements)
         self.sole_connections = SoleConnections(instance)
         self.stealing = Stealing(instance)
-        self.decisions = Decisions(loop, url, instance.instance_id)
         self.checks = Checks(instance, self.decisions)
         watched = (instance.commit.connection, instance.queries.connection, self.decisions.connection)
         self._heartbeat = Heartbeat(
@@ -94,12 +96,16 @@ class Service:
             watched=watched,
             beaten=lambda alive, peers: self._peers.beaten(alive, peers),
         )
-        heard = {
+        look = self._heartbeat.now
+        self._peers = Peers(instance, self.queues, self.directory, self._heard(), look=look, fenced=fenced)
+
+    def _heard(self) -> dict[str, Callable[[str], None]]:
+        """By channel, what takes its notices."""
+        return {
             channels.SOLE: self.sole_connections.called,
             channels.LINK: self.stealing.notified,
             channels.DUE: self._schedule.notified,
         }
-        self._peers = Peers(instance, self.queues, self.directory, heard, look=self._heartbeat.now, fenced=fenced)
 
     def start(self) -> None:
         GivingBack(self.instance.loop, self.instance.memory)

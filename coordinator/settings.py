@@ -244,8 +244,11 @@ class AddressPattern(_Section):
         Literal["queue", "topic"], Field(description="`queue`: consumers share; `topic`: each gets all")
     ] = "queue"
     kind: Annotated[
-        Literal["normal", "fifo"],
-        Field(description="`fifo`: messages of one `group-id` go out in order, to one consumer at a time"),
+        Literal["normal", "transaction", "fifo"],
+        Field(
+            description="`transaction`: takes posts in transactions alone, which become checkable; `fifo`: messages of "
+            "one `group-id` go out in order, to one consumer at a time"
+        ),
     ] = "normal"
     on_expiry: Annotated[
         Literal["drop", "dead-letter"], Field(description="what becomes of a message whose ttl runs out")

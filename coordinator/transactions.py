@@ -17,33 +17,37 @@ from coordinator.registration import Removal
 from coordinator.transitions import (
     ACTIVE,
     AFTER_RETIRE,
+    CHECKABLE,
     COMMITTED,
     COMMITTING,
     ROLLBACK_ONLY,
     ROLLED_BACK,
     WAITING,
+    WAITING_CHECKABLE,
     WAITING_REFUSED,
     TxnEvent,
     after,
 )
-from coordinator.work import Work, held_octets
-from store.errors import AddressGone, AlreadyDecided, GroupsChanged, NotLeased
+from coordinator.work import Work, held_octets, why
+from store.errors import AddressGone, AlreadyDecided, GroupsChanged
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from coordinator.address.directory import Address, Directory
     from coordinator.group.entries import Entry
+    from coordinator.halves import Halves
     from coordinator.outcomes import Outcome
     from store.commit.batch import Batch
     from store.commit.terms import Terms
+    from store.decisions import Decisions
     from store.errors import StoreError
     from store.spool import Octets
 
 
 #: no discharge has come; and with these, states in which a discharge waits for the addresses of posts
-_UNDISCHARGED = (ACTIVE, ROLLBACK_ONLY)
-_OPEN = (*_UNDISCHARGED, WAITING, WAITING_REFUSED)
+_UNDISCHARGED = (ACTIVE, ROLLBACK_ONLY, CHECKABLE)
+_OPEN = (*_UNDISCHARGED, WAITING, WAITING_REFUSED, WAITING_CHECKABLE)
 
 
 class Poster(Protocol):
@@ -51,6 +55,9 @@ class Poster(Protocol):
 
     def decided(self, delivery: object, committed: bool) -> None:
         """The transaction is decided: give the delivery its plain outcome (part 4, section 4.4.4; T25)."""
+
+    def left(self, delivery: object) -> None:
+        """Its outcome in the transaction is all that the delivery gets: the decision is made elsewhere, and later."""
 
 
 class Discharging(Protocol):
@@ -64,6 +71,10 @@ class Discharging(Protocol):
     def refuse(self, refusal: Refusal) -> None:
         """T29: detach the link; its transactions roll back with it."""
 
+    @property
+    def number(self) -> int:
+        """Of its connection, at this instance."""
+
     def give_up(self, txn_id: bytes) -> None:
         """Another control link of the connection discharges the transaction."""
 
@@ -73,6 +84,9 @@ class Host(work.Host, Protocol):
 
     @property
     def directory(self) -> Directory: ...
+
+    @property
+    def decisions(self) -> Decisions: ...
 
     def began(self, txn: Transaction) -> None:
         """The transaction has its first work, and so a time limit (T14)."""
@@ -91,6 +105,7 @@ class Transaction(Work):
         "began",
         "control",
         "error",
+        "halves",
         "parked",
         "partials",
         "reason",
@@ -111,6 +126,8 @@ class Transaction(Work):
         self.began = 0.0
         self.timeout = timeout
         self.state = ACTIVE
+        #: None: it is a plain one
+        self.halves: Halves | None = None
         self.error: Refusal | None = None
         #: the delivery of the discharge, while it is under way
         self.answer: object = None
@@ -329,12 +346,16 @@ class Transaction(Work):
 
     def _finish(self) -> None:
         """After the decision: let go of what it holds, and answer the discharge."""
-        committed = self.state is COMMITTED
         self._conclude_posts()
-        refusal = None if committed or self.wanted is not False else self.refusal()
+        self._answer(None if self.state is COMMITTED or self.wanted is not False else self.refusal())
+
+    def _answer(self, refusal: Refusal | None) -> None:
         self.forget_work()
         self.control.discharged(self, refusal)
         self.answer = None
+        self._tell_askers()
+
+    def _tell_askers(self) -> None:
         askers, self._askers = self._askers, ()
         for asker in askers:
             asker()
@@ -365,7 +386,7 @@ class Transaction(Work):
         self.take_back()
         before, self.state = self.state, after(self.state, TxnEvent.STORE_REFUSED)
         if before is COMMITTING:
-            self.error = _why(error)
+            self.error = why(error)
         elif not had_retired:  # only the op can have been refused: there is one already
             error = AlreadyDecided(str(error))
         if isinstance(error, AlreadyDecided):
@@ -376,15 +397,3 @@ class Transaction(Work):
         else:  # write an op all the same, without the work
             self.reason = "store-refused"
             self._instance.commit.add(self)
-
-
-def _why(error: StoreError) -> Refusal:
-    if isinstance(error, AlreadyDecided):
-        text = "the transaction was decided otherwise already, by an operator or another instance"
-    elif isinstance(error, AddressGone):
-        return Refusal(Condition.RESOURCE_DELETED, "an address that the transaction posted to was removed")
-    elif isinstance(error, NotLeased):
-        text = "a delivery retired in the transaction is no longer held by this connection; it will be delivered again"
-    else:
-        text = "the store could not take the transaction; it may be tried again"
-    return Refusal(Condition.TXN_ROLLBACK, text)

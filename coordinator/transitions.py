@@ -1,8 +1,8 @@
 """The states of a transaction and of a delivery, as tables of all their transitions.
 
-Transactions: part 4, sections 4.2 to 4.4; rollback-only is rules T22 and T23. Deliveries: part 3, section 3.4, and
-rules T26 to T30, D5, D10. The pictures in ``docs/explanation/states.md`` are drawn from these tables, and a test walks
-each cell.
+Transactions: part 4, sections 4.2 to 4.4; rollback-only is rules T22 and T23, checkable H2 to H7. Deliveries: part 3,
+section 3.4, and rules T26 to T30, D5, D10. The pictures in ``docs/explanation/states.md`` are drawn from these tables,
+and a test walks each cell.
 """
 
 from __future__ import annotations
@@ -20,6 +20,12 @@ class TxnState(Enum):
     WAITING = "waiting"
     #: as waiting, but it can only roll back
     WAITING_REFUSED = "waiting-refused"
+    #: active, and its messages are in the store (H2, H3)
+    CHECKABLE = "checkable"
+    #: discharged, while posts in it are on their way to the store or wait for their addresses
+    WAITING_CHECKABLE = "waiting-checkable"
+    #: undecided in the store, and no longer this instance's: its producer group says what becomes of it
+    LEFT = "left"
     COMMITTING = "committing"
     COMMITTED = "committed"
     ROLLED_BACK = "rolled-back"
@@ -29,6 +35,8 @@ class TxnEvent(Enum):
     __hash__ = object.__hash__
 
     WORK_REFUSED = "work-refused"
+    #: a message of it names its producer group, or goes to an address of kind transaction
+    MADE_CHECKABLE = "made-checkable"
     #: a discharge, while posts wait for their addresses
     DISCHARGE_EARLY = "discharge-early"
     DISCHARGE = "discharge"
@@ -41,10 +49,14 @@ class TxnEvent(Enum):
 
 
 #: global names: access by the class costs a tenth of a microsecond each time
-ACTIVE, ROLLBACK_ONLY, WAITING, WAITING_REFUSED, COMMITTING, COMMITTED, ROLLED_BACK = TxnState
+(
+    ACTIVE, ROLLBACK_ONLY, WAITING, WAITING_REFUSED, CHECKABLE, WAITING_CHECKABLE, LEFT, COMMITTING, COMMITTED,
+    ROLLED_BACK,
+) = TxnState  # fmt: skip
 
 _A, _R, _C = ACTIVE, ROLLBACK_ONLY, COMMITTING
 _W, _WR = WAITING, WAITING_REFUSED
+_CH, _WCH = CHECKABLE, WAITING_CHECKABLE
 _DONE, _UNDONE = COMMITTED, ROLLED_BACK
 
 #: (state, event) -> next state; a pair that is not here is refused.
@@ -76,6 +88,25 @@ TRANSACTION: dict[tuple[TxnState, TxnEvent], TxnState] = {
     (_WR, TxnEvent.CONTROL_LOST): _UNDONE,
     (_WR, TxnEvent.TIMEOUT): _UNDONE,
     (_WR, TxnEvent.ASKED): _UNDONE,
+    # A checkable transaction is rolled back by nothing but its discharge, or because it can only roll back.
+    (_A, TxnEvent.MADE_CHECKABLE): _CH,
+    (_W, TxnEvent.MADE_CHECKABLE): _WCH,
+    (_CH, TxnEvent.WORK_REFUSED): _R,
+    (_CH, TxnEvent.DISCHARGE_EARLY): _WCH,
+    (_CH, TxnEvent.DISCHARGE): _C,
+    (_CH, TxnEvent.DISCHARGE_FAIL): _UNDONE,
+    (_CH, TxnEvent.CONTROL_LOST): LEFT,
+    (_CH, TxnEvent.TIMEOUT): _CH,
+    (_CH, TxnEvent.ASKED): _CH,
+    (_WCH, TxnEvent.WORK_REFUSED): _WR,
+    (_WCH, TxnEvent.DISCHARGE): _C,
+    (_WCH, TxnEvent.DISCHARGE_FAIL): _UNDONE,
+    (_WCH, TxnEvent.CONTROL_LOST): LEFT,
+    (_WCH, TxnEvent.TIMEOUT): _WCH,
+    (_WCH, TxnEvent.ASKED): _WCH,
+    (LEFT, TxnEvent.CONTROL_LOST): LEFT,
+    (LEFT, TxnEvent.TIMEOUT): LEFT,
+    (LEFT, TxnEvent.ASKED): LEFT,
     # The commit is on its way to the store: only the store's answer changes the state.
     (_C, TxnEvent.CONTROL_LOST): _C,
     (_C, TxnEvent.TIMEOUT): _C,

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from coordinator.errors import Condition, Refusal
 from coordinator.group import deliveries
 from coordinator.outcomes import without_annotations
 from coordinator.transitions import KEPT
 from store.commit.terms import PLAIN
+from store.errors import AddressGone, AlreadyDecided, NotLeased
 
 if TYPE_CHECKING:
     from coordinator.address.directory import Address
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from coordinator.settlements import Settlements
     from store.commit.batch import Batch
     from store.commit.terms import Terms
+    from store.errors import StoreError
     from store.spool import Octets
 
 
@@ -123,6 +126,10 @@ class Work:
 
     def write_rollback(self, batch: Batch, reason: str) -> None:
         batch.op(self.id, b"rollback", txn_id=self.id, reason=reason, posted=self.posted)
+        self.write_undone(batch)
+
+    def write_undone(self, batch: Batch) -> None:
+        """Give back what it has retired, as it rolls back."""
         # A delivery that the peer still holds stays as it is (T27). Any other gets the default outcome (T28), and where
         # its link was detached meanwhile, it has failed (D5).
         self.undone = [(entry, entry.peer_settled or entry.link is None) for entry in self.retired]
@@ -179,3 +186,16 @@ class Work:
 def held_octets(outcome: Outcome) -> int:
     """Memory of its annotations: the engine has a copy of them."""
     return 2 * len(outcome.annotations)
+
+
+def why(error: StoreError) -> Refusal:
+    """The refusal of a commit that the store has refused."""
+    if isinstance(error, AlreadyDecided):
+        text = "the transaction was decided otherwise already, by an operator or another instance"
+    elif isinstance(error, AddressGone):
+        return Refusal(Condition.RESOURCE_DELETED, "an address that the transaction posted to was removed")
+    elif isinstance(error, NotLeased):
+        text = "a delivery retired in the transaction is no longer held by this connection; it will be delivered again"
+    else:
+        text = "the store could not take the transaction; it may be tried again"
+    return Refusal(Condition.TXN_ROLLBACK, text)

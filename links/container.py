@@ -31,6 +31,9 @@ DELETE_ON_CLOSE = Described(ulong(0x2B), [])
 
 #: Link properties that this service defines.
 TIMEOUT_MS = "coordinator:timeout-ms"
+#: On a control link, or in the open (H2, H7).
+PRODUCER_GROUP = "coordinator:producer-group"
+CHECK_IMMUNITY_MS = "coordinator:check-immunity-ms"
 ON_REFUSED_POST = "coordinator:on-refused-post"
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from coordinator.checkable import immunity_ms, producer_group
 from coordinator.codec.encoding import DecodeError, Described, decode
 from coordinator.codec.message import VALUE, sections
 from coordinator.control import Control
@@ -36,15 +37,23 @@ _MOST_OCTETS = 1 << 16
 class ControlLink(Incoming):
     """Implements :class:`coordinator.control.Answers`."""
 
-    __slots__ = ("_control", "_rejects")
+    __slots__ = ("_control", "_group", "_rejects")
 
     waits_for_store = False
 
     def __init__(self, connection: Carrier, pointer: engine.Pointer) -> None:
         most = int(connection.service.limits.max_message_size_bytes)
         super().__init__(connection, pointer, _CREDIT, min(_MOST_OCTETS, most))
+        properties = values.properties(engine.link_remote_properties(pointer), "the properties of the attach")
+        self._group = self._producer_group(properties)
         self._control = Control(
-            connection.service.registry, connection.service.decisions, connection, self._timeout_seconds(), self
+            connection.service.registry,
+            connection.service.decisions,
+            connection,
+            self._timeout_seconds(properties),
+            self,
+            self._group,
+            _immunity_ms(properties),
         )
         outcomes = values.symbols(
             engine.terminus_outcomes(engine.link_remote_source(pointer)), "the outcomes of the source"
@@ -59,10 +68,25 @@ class ControlLink(Incoming):
         engine.link_set_snd_settle_mode(pointer, engine.link_remote_snd_settle_mode(pointer))
         self.start()
 
-    def _timeout_seconds(self) -> float:
+    def _producer_group(self, properties: dict[str, object]) -> str | None:
+        """H2: the link property, else that of the connection."""
+        asked, where = properties.get(container.PRODUCER_GROUP), "link property"
+        if asked is None:
+            octets = engine.connection_remote_properties(self.connection.pointer)
+            asked = values.properties(octets, "the properties of the open").get(container.PRODUCER_GROUP)
+            where = "connection property"
+        return None if asked is None else producer_group(asked, f"the {where} {container.PRODUCER_GROUP}")
+
+    @property
+    def number(self) -> int:
+        return self.connection.number
+
+    def may_decide(self, group: str) -> bool:
+        return group == self._group or self.connection.service.checks.has(self.number, group)
+
+    def _timeout_seconds(self, properties: dict[str, object]) -> float:
         """T14: the link property, else the setting."""
         limits = self.connection.service.instance.transaction_limits
-        properties = values.properties(engine.link_remote_properties(self.pointer), "the properties of the attach")
         asked = properties.get(container.TIMEOUT_MS)
         if asked is None:
             return limits.timeout_seconds
@@ -154,6 +178,12 @@ class ControlLink(Incoming):
     def lost(self) -> None:
         super().lost()
         self._control.lost()
+
+
+def _immunity_ms(properties: dict[str, object]) -> int | None:
+    """H7: the link property."""
+    asked = properties.get(container.CHECK_IMMUNITY_MS)
+    return None if asked is None else immunity_ms(asked, f"the link property {container.CHECK_IMMUNITY_MS}")
 
 
 def _body(message: Octets) -> Described | None:

@@ -30,6 +30,7 @@ class Carrier(Protocol):
     dispositions: Dispositions
     #: unique in this process
     number: int
+    pointer: engine.Pointer
     #: the client's name for itself, and its network address
     container: str
     peer: str

@@ -168,6 +168,19 @@ class Posting(Incoming):
         if not self.second:
             engine.delivery_settle(delivery)
 
+    def stored_in(self, delivery: engine.Pointer, octets: int, txn: Transaction) -> None:
+        self._release(octets)
+        if self.open:
+            self.accepted_in(delivery, txn)
+            self.connection.mark()
+        self._answered()
+
+    def not_stored_in(self, delivery: engine.Pointer, octets: int, txn: Transaction, refusal: Refusal) -> None:
+        self._release(octets)
+        if self.open:
+            self.rejected_in(delivery, txn, refusal)
+        self._answered()
+
     def rejected_in(self, delivery: engine.Pointer, txn: Transaction, refusal: Refusal) -> None:
         engine.set_state(delivery, engine.TRANSACTIONAL, states.rejected_in(txn.id, refusal))
         self._conclude(delivery)
@@ -281,6 +294,10 @@ class Posting(Incoming):
         """T25."""
         if self.open:
             engine.delivery_update(delivery, engine.ACCEPTED if committed else engine.RELEASED)
+            self._conclude(delivery)
+
+    def left(self, delivery: object) -> None:
+        if self.open:
             self._conclude(delivery)
 
     def lost(self) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
@@ -25,6 +26,8 @@ log = structlog.get_logger(__name__)
 
 #: The reason of a rollback that a question has decided.
 ASKED = "asked"
+#: In place of a decision: the transaction is checkable, and has none.
+UNDECIDED = "undecided"
 #: Questions that may wait for their turn; further ones are refused.
 MOST_WAITING = 10_000
 #: A client whose question waits longer is told to ask again.
@@ -44,26 +47,43 @@ _KEPT = f"""not exists (select from {SCHEMA}.retention where table_name = 'op' a
 _DECIDE = f"""insert into {SCHEMA}.op (id, decision, txn_id, reason, posted, instance_id)
     select $1::uuid, 'rollback', $1::uuid, '{ASKED}',
            coalesce((select posted from {SCHEMA}.txn where id = $1::uuid), 0), $2::int4
-     where {_KEPT} on conflict do nothing"""
+     where {_KEPT} and not exists (select from {SCHEMA}.txn where id = $1::uuid and producer_group is not null)
+        on conflict do nothing"""
 
 #: parameters: txn-id, decision, reason, instance. Decides a checkable transaction, unless it is decided
 _DECIDE_AS = f"""select {SCHEMA}.decide($1::uuid, $2::text, $3::text, $4::int4) where {_KEPT}"""
 
 #: parameter: txn-id. A decision can be seen before the disk or the standby has it; this statement commits after it.
 _READ = f"""with behind as materialized (select pg_logical_emit_message(true, 'coordinator', ''))
-    select o.decision, coalesce(o.reason, '') from {SCHEMA}.op o, behind
-     where o.id = $1::uuid and o.decision in ('commit', 'rollback') and {_KEPT}"""
+    select o.decision, coalesce(o.reason, ''),
+           ' at ' || to_char(o.decided_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')
+           || coalesce(' by instance ' || o.instance_id, ' by an operator')
+      from {SCHEMA}.op o, behind
+     where o.id = $1::uuid and o.decision in ('commit', 'rollback') and {_KEPT}
+    union all
+    select '{UNDECIDED}', t.producer_group, '' from {SCHEMA}.txn t
+     where t.id = $1::uuid and t.producer_group is not null
+       and not exists (select from {SCHEMA}.op o where o.id = t.id)"""
 
 
-class Decision(NamedTuple):
-    """``commit`` or ``rollback``, and why."""
+@dataclass(frozen=True)
+class Decision:
+    """``commit`` or ``rollback``, and why; ``by``: when and by what, as a clause for a text."""
 
     decision: str
     reason: str
+    by: str = field(default="", compare=False)
+
+
+class Undecided(NamedTuple):
+    """A checkable transaction, and its producer group: a question does not decide it."""
+
+    group: str
 
 
 #: Called with the decision; None: the transaction is older than decisions are kept.
 Found = Callable[[Decision | StoreError | None], None]
+Asked = Callable[[Decision | Undecided | StoreError | None], None]
 
 
 class _Question:
@@ -71,7 +91,7 @@ class _Question:
 
     __slots__ = ("decide", "found", "since", "txn_id")
 
-    def __init__(self, txn_id: bytes, found: Found, decide: tuple[bytes, str, Sequence[bytes]]) -> None:
+    def __init__(self, txn_id: bytes, found: Asked, decide: tuple[bytes, str, Sequence[bytes]]) -> None:
         self.txn_id = txn_id
         self.found = found
         self.decide = decide
@@ -99,7 +119,7 @@ class Decisions:
     def waiting(self) -> int:
         return len(self._waiting)
 
-    def ask(self, txn_id: bytes, found: Found) -> None:
+    def ask(self, txn_id: bytes, found: Asked) -> None:
         """``txn_id``: one that this store has made. A plain transaction without a decision is rolled back."""
         self._take(_Question(txn_id, found, (b"decide", _DECIDE, [txn_id, self._instance])))
 
@@ -108,7 +128,11 @@ class Decisions:
         or one that was first; AddressGone: it cannot be committed.
         """
         parameters = [txn_id, decision.encode(), reason.encode(), self._instance]
-        self._take(_Question(txn_id, found, (b"decide_as", _DECIDE_AS, parameters)))
+
+        def answered(answer: Decision | Undecided | StoreError | None) -> None:
+            found(None if isinstance(answer, Undecided) else answer)
+
+        self._take(_Question(txn_id, answered, (b"decide_as", _DECIDE_AS, parameters)))
 
     def _take(self, question: _Question) -> None:
         if len(self._waiting) >= MOST_WAITING:
@@ -156,12 +180,13 @@ class Decisions:
         elif isinstance(answer, StoreError):
             self._answer(question, answer)
         elif answer[-1].ntuples:
-            decision, reason = (answer[-1].get_value(0, column) or b"" for column in (0, 1))
-            self._answer(question, Decision(decision.decode(), reason.decode()))
+            decision, reason, by = ((answer[-1].get_value(0, column) or b"").decode() for column in range(3))
+            found = Undecided(reason) if decision == UNDECIDED else Decision(decision, reason, by)
+            self._answer(question, found)
         else:
             self._answer(question, None)
 
-    def _answer(self, question: _Question, answer: Decision | StoreError | None) -> None:
+    def _answer(self, question: _Question, answer: Decision | Undecided | StoreError | None) -> None:
         del self._waiting[question]
         if isinstance(answer, StoreError):
             log.error("cannot ask for the outcome of a transaction", error=str(answer))

@@ -128,6 +128,7 @@ _STATES: dict[str, tuple[type[StoreError], str]] = {
     "CO002": (Fenced, "this instance was given up by another"),
     "CO003": (AddressGone, "an address that was posted to is removed"),
     "CO004": (GroupsChanged, "a queue has groups that the writer did not know of"),
+    "CO005": (AlreadyDecided, "the transaction is decided already"),
     "23001": (AppendOnly, "halves and ops are append-only"),
     "3D000": (StoreUnavailable, "there is no database of that name"),
     "28P01": (StoreUnavailable, "the database refuses the password"),

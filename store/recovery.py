@@ -231,7 +231,7 @@ def _clear(connection: Connection, dead: tuple[int, ...]) -> GivenUp:
     immune_until = txn.c.declared_at + txn.c.check_immunity_ms * text("interval '1 ms'")
     connection.execute(
         update(txn)
-        .where(txn.c.instance_id.not_in(live), txn.c.connection.is_not(None))
+        .where(txn.c.instance_id.not_in(live), txn.c.producer_group.is_not(None), txn.c.connection.is_not(None))
         .values(connection=None, next_check_at=func.greatest(immune_until, func.now()))
     )
     leases = _return_entries(connection, live)

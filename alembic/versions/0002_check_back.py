@@ -61,8 +61,7 @@ begin
     delivered as (
       insert into coordinator.entry (group_id, id, half_id, expires_at, available_at, priority, message_group)
       select g.id, coalesce(m.entry_id, m.half_id), m.half_id, m.expires_at,
-             case when m.entry_id is null then greatest(m.available_at, now())
-                  when m.available_at > now() then m.available_at end,
+             case when m.entry_id is null then greatest(m.available_at, now()) else m.available_at end,
              m.priority, case m.message_group when 1 then coalesce(m.entry_id, m.half_id) else m.message_group end
         from gone m join coordinator.consumer_group g on g.address_id = m.address_id
        where g.id <> all(coalesce(m.left_out, '{}')) for key share of g)

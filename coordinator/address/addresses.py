@@ -32,7 +32,7 @@ class NewAddress:
 
     name: str
     routing: Literal["queue", "topic"] = "queue"
-    kind: Literal["normal", "fifo"] = "normal"
+    kind: Literal["normal", "transaction", "fifo"] = "normal"
     on_expiry: Literal["drop", "dead-letter"] = "drop"
     max_attempts: int = 16
     retry: str = IMMEDIATE.text

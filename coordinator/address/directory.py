@@ -69,10 +69,12 @@ class Address:
         "id",
         "name",
         "noted",
+        "particular",
         "policies",
         "queue",
         "subscriptions",
         "topic",
+        "transactional",
         "users",
     )
 
@@ -85,6 +87,7 @@ class Address:
         dynamic: bool,
         queue: Queue | None,
         policies: Policies,
+        transactional: bool = False,
     ) -> None:
         self.id = address_id
         self.name = name
@@ -93,6 +96,10 @@ class Address:
         self.policies = policies
         #: from its policies, copied for the hot path
         self.fifo = policies.fifo
+        #: it takes posts in transactions alone, and makes these checkable (H1)
+        self.transactional = transactional
+        #: each post needs a look at its kind
+        self.particular = policies.fifo or transactional
         self.queue = queue
         self.fans = topic
         #: how many groups it has, as far as is known: the rows that a message costs
@@ -324,6 +331,7 @@ class Directory:
             dynamic=stored.origin == "dynamic",
             queue=queue,
             policies=policies,
+            transactional=stored.kind == "transaction",
         )
         address.fans = topic or groups > 0
         address.groups = groups + (not topic)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from coordinator.address.addresses import shown
 from coordinator.codec.message import NO_FACTS
 from coordinator.errors import Condition, Refusal
 from coordinator.group.entries import POSTGRES_EPOCH, Entry, now_micros
@@ -45,6 +46,9 @@ class Enqueue:
         if self._instance.disk_low:
             raise self.disk_refusal
         fifo = address.fifo
+        if address.transactional and (facts.delivery_time_ms is not None or facts.delivery_delay_ms):  # H14
+            text = f"the address {shown(address.name)} is of kind transaction: its messages cannot be delivered later"
+            raise Refusal(Condition.PRECONDITION_FAILED, text)
         if facts is NO_FACTS and not fifo:
             return PLAIN
         ends, begins = INFINITY, BEFORE
@@ -91,6 +95,13 @@ class Enqueue:
         if self._instance.peers and now:
             self._wake(batch, queue.group_id, half_id, terms)
         return None
+
+    def wake(self, batch: Batch, address: Address, entry_id: int, terms: Terms) -> None:
+        """Let other instances know of an entry that the store makes of a half it has."""
+        if self._instance.peers and terms.available == BEFORE:
+            queue = address.queue
+            group = -address.id if queue is None or address.fans else queue.group_id
+            self._wake(batch, group, entry_id, terms)
 
     def _wake(self, batch: Batch, group_id: int, half_id: int, terms: Terms) -> None:
         if terms.message_group:

@@ -51,6 +51,8 @@ _CONSTRUCTORS = {
 
 #: message annotations of a message that is to be delivered later (rule D7), from the JMS mapping
 DELIVERY_TIME, DELIVERY_DELAY = "x-opt-delivery-time", "x-opt-delivery-delay"
+#: application properties of a message that makes its transaction checkable (rules H2, H7)
+PRODUCER_GROUP, CHECK_IMMUNITY_MS = "producer-group", "check-immunity-ms"
 
 #: offset in the properties list (section 3.2.4)
 _TO, _ABSOLUTE_EXPIRY, _GROUP_ID = 2, 8, 10
@@ -81,6 +83,9 @@ class Facts(NamedTuple):
     delivery_time_ms: int | None = None
     delivery_delay_ms: int | None = None
     group_id: str | None = None
+    #: as they came: outside transactions they mean nothing
+    producer_group: object = None
+    check_immunity_ms: object = None
 
 
 NO_FACTS = Facts()
@@ -174,6 +179,7 @@ def _said(code: int, message: Octets, value: int) -> Facts:
     """What the section says whose value is at ``value``."""
     ttl = expiry = priority = time = delay = None
     group: str | None = None
+    producer_group = immunity = None
     if code == HEADER:
         fields = fields_of(message, value, HEADER)
         _boolean(fields, 0, "durable")
@@ -193,13 +199,22 @@ def _said(code: int, message: Octets, value: int) -> Facts:
                 time = _annotated(octets, DELIVERY_TIME)
             elif code == MESSAGE_ANNOTATIONS and key == DELIVERY_DELAY:
                 delay = _annotated(octets, DELIVERY_DELAY)
-    facts = Facts(ttl, expiry, priority, time, delay, group)
+            elif code == APPLICATION_PROPERTIES and key == PRODUCER_GROUP:
+                producer_group = _value(octets)
+            elif code == APPLICATION_PROPERTIES and key == CHECK_IMMUNITY_MS:
+                immunity = _value(octets)
+    facts = Facts(ttl, expiry, priority, time, delay, group, producer_group, immunity)
     return NO_FACTS if facts == NO_FACTS else facts
 
 
 def _annotated(octets: bytes, name: str) -> int | None:
     """The value of a pair as :func:`pairs` gives it: milliseconds."""
-    return unsigned([scalar(octets, skip(octets, 0))[0]], 0, name, _ULONG)
+    return unsigned([_value(octets)], 0, name, _ULONG)
+
+
+def _value(octets: bytes) -> object:
+    """The value of a pair as :func:`pairs` gives it."""
+    return scalar(octets, skip(octets, 0))[0]
 
 
 def fields_of(message: Octets, value: int, code: int) -> list[object]:

@@ -63,7 +63,12 @@ def add(
         bool, typer.Option("--topic", help="Each subscription gets every message; without it, consumers share them.")
     ] = False,
     kind: Annotated[
-        str, typer.Option(metavar="KIND", help="normal, or fifo: order and one consumer at a time by group-id.")
+        str,
+        typer.Option(
+            metavar="KIND",
+            help="normal; transaction: for posts in transactions, "
+            "which it makes checkable; or fifo: order and one consumer at a time by group-id.",
+        ),
     ] = "normal",
     on_expiry: OnExpiry = None,
     max_attempts: MaxAttempts = None,
@@ -82,8 +87,8 @@ def add(
         check_name(name)
     except AddressInvalid as error:
         fail(str(error), 2)
-    if kind not in ("normal", "fifo"):
-        fail(f"--kind: expected normal or fifo, not {kind[:40]!r}", 2)
+    if kind not in ("normal", "transaction", "fifo"):
+        fail(f"--kind: expected normal, transaction or fifo, not {kind[:40]!r}", 2)
     _check_policies(kind, on_expiry, retry)
     with store(config, database_url, data_dir) as connection:
         try:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import date
 from typing import NamedTuple
 
+from store.commit.checkable import CheckableRows
 from store.commit.large import ADD_PIECE, CLEAR_PIECES, COPY_HALF, JOIN_PIECES, CopiedHalf, LargeHalf, Step
 from store.commit.parts import NO_TXN
 from store.commit.terms import BEFORE, PLAIN, Terms
@@ -52,6 +53,7 @@ class Batch:
     __slots__ = (
         "attempts",
         "backs",
+        "checkable",
         "commit_ids",
         "commit_posted",
         "covered_groups",
@@ -150,6 +152,8 @@ class Batch:
         self.op_hi: list[int] = []
         self.covered_halves: list[int] = []
         self.covered_groups: list[int] = []
+        #: None: it has nothing of checkable transactions
+        self.checkable: CheckableRows | None = None
         self.registered: dict[bytes, Undecided] = {}
         self.forgotten: list[bytes] = []
         self.wake: set[int] = set()
@@ -267,6 +271,13 @@ class Batch:
             self.covered_groups += group_ids
         self.op_hi.append(len(halves))
 
+    def check_back(self) -> CheckableRows:
+        """The rows of checkable transactions, to be added to."""
+        self.rows += 1
+        if self.checkable is None:
+            self.checkable = CheckableRows()
+        return self.checkable
+
     def register(self, txn_id: bytes, undecided: Undecided) -> None:
         self.rows += 1
         self.registered[txn_id] = undecided
@@ -280,8 +291,12 @@ class Batch:
         """The days of its halves and ops, by their ids."""
         halves = [*self.half_ids, *(half.id for half in self.large)]
         return {moment_of(each).date() for each in halves} | {
-            declared_at(each).date() for each in (*self.commit_ids, *self.op_ids)
+            declared_at(each).date() for each in (*self.commit_ids, *self.op_ids, *self._decided)
         }
+
+    @property
+    def _decided(self) -> Sequence[bytes]:
+        return () if self.checkable is None else self.checkable.decided_ids
 
     def large_steps(self) -> Iterator[Step]:
         """Steps that write the large messages, for one SQL transaction. Each piece is read when its step is taken."""
@@ -300,7 +315,7 @@ class Batch:
     def traceless(self) -> bool:
         """Whether it changes entries, and adds no row that would show that it was committed."""
         changes = self.gone_ids or self.backs or self.yielded_ids or self.shared_groups or self.pinned_ids
-        return bool(changes) and not (self.commit_ids or self.op_ids or self.half_ids or self.large)
+        return bool(changes) and not (self.commit_ids or self.op_ids or self.half_ids or self.large or self._decided)
 
     def probe(self, instance_id: int) -> Step | None:
         """A statement that asks for a row which exists if, and only if, this batch was committed. None: no such row, it
@@ -311,6 +326,9 @@ class Batch:
             return Step(b"probe_op", _PROBE_OP, (self.commit_ids[0], b"commit", b"", me))
         if self.op_ids:
             return Step(b"probe_op", _PROBE_OP, (self.op_ids[0], self.op_decisions[0], self.op_reasons[0], me))
+        if self._decided and self.checkable is not None:
+            first = (self.checkable.decided_ids[0], self.checkable.decisions[0], self.checkable.reasons[0])
+            return Step(b"probe_op", _PROBE_OP, (*first, me))
         if self.half_ids:
             return Step(b"probe_half", _PROBE_HALF, (self.half_ids[0].to_bytes(8, "big"),))
         if self.large:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from store import arrays
+from store.commit import checkable
 from store.commit.parts import notice
 from store.commit.terms import key_of
 
@@ -22,6 +23,8 @@ def parts_of(batch: Batch) -> tuple[tuple[str, ...], list[bytes]]:
     _add_posts(batch, names, parameters)
     _add_deliveries(batch, names, parameters)
     _add_transactions(batch, names, parameters)
+    if batch.checkable is not None:
+        checkable.add_parts(batch.checkable, names, parameters)
     if batch.wake or batch.wake_keys:
         names.append("wake")
         parameters.append(notice(batch.wake, batch.wake_keys))
@@ -66,9 +69,10 @@ def _add_posts(batch: Batch, names: list[str], parameters: list[bytes]) -> None:
         if batch.left_out_ids:
             parameters += (arrays.int8(batch.left_out_ids), arrays.int4(batch.left_out_groups))
     queues = batch.queue_addresses
-    if queues or batch.fan_ids:
+    posted = batch.fan_addresses if batch.checkable is None else [*batch.fan_addresses, *batch.checkable.addresses]
+    if queues or posted:
         names.append("there")
-        parameters.append(arrays.int4([*queues.union(batch.fan_addresses)]))
+        parameters.append(arrays.int4([*queues.union(posted)]))
     if queues:
         names.append("split")
         parameters.append(arrays.int4([*queues]))

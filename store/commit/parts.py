@@ -28,6 +28,9 @@ _FAN = (
 #: A group that is being removed gets no entry, as nothing would remove the entry.
 _STAYS = " for key share of g"
 
+#: When a checkable transaction is due to be checked that its client has left, or keeps for too long (H7).
+_DUE = "greatest(e.declared_at + e.check_immunity_ms * interval '1 ms', now())"
+
 #: Part -> (its common table expression, the types of its parameters). ``{0}``, ``{1}``… are its own parameters,
 #: ``{me}`` the instance.
 PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -108,6 +111,59 @@ PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
         ("uuid[]", "text[]", "timestamptz[]", "timestamptz[]", "int4[]", "int4[]"),
     ),
     "forgotten": (f"delete from {SCHEMA}.txn e using unnest({{0}}) u(i) where e.id = u.i", ("uuid[]",)),
+    # Of checkable transactions: halves that wait for the decision; left_out: groups that do not get them.
+    "pending": (
+        f"insert into {SCHEMA}.pending "
+        "(txn_id, half_id, address_id, expires_at, available_at, priority, message_group, left_out) "
+        "select t, i, a, nullif(x, 'infinity'), nullif(v, '-infinity'), p, nullif(k, 0), "
+        "case when hi >= lo then ({9}::int4[])[lo:hi] end "
+        "from unnest({0}, {1}, {2}, {3}, {4}, {5}, {6}, {7}, {8}) u(t, i, a, x, v, p, k, lo, hi)",
+        (
+            "uuid[]",
+            "int8[]",
+            "int4[]",
+            "timestamptz[]",
+            "timestamptz[]",
+            "int2[]",
+            "int8[]",
+            "int4[]",
+            "int4[]",
+            "int4[]",
+        ),
+    ),
+    # Their rows, written with the first half; perhaps there already, of a plain transaction that was listed.
+    "declared": (
+        f"insert into {SCHEMA}.txn (id, instance_id, owner, declared_at, timeout_at, posted, retired, producer_group, "
+        "check_immunity_ms, check_interval_ms, most_checks, connection) "
+        "select i, {me}, o, d, t, 0, 0, g, m, v, c, n "
+        "from unnest({0}, {1}, {2}, {3}, {4}, {5}, {6}, {7}, {8}) u(i, o, d, t, g, m, v, c, n) "
+        "on conflict (id) do update set producer_group = excluded.producer_group, "
+        "check_immunity_ms = excluded.check_immunity_ms, check_interval_ms = excluded.check_interval_ms, "
+        "most_checks = excluded.most_checks, connection = excluded.connection "
+        f"where {SCHEMA}.txn.producer_group is null returning 1",
+        ("uuid[]", "text[]", "timestamptz[]", "timestamptz[]", "text[]", "int4[]", "int4[]", "int2[]", "int8[]"),
+    ),
+    # They have further halves: a decision waits for this batch, or is seen.
+    "enlisted": (
+        f"select from {SCHEMA}.txn t where t.id = any({{0}}) and t.producer_group is not null "
+        "order by t.id for key share",
+        ("uuid[]",),
+    ),
+    # Their control link is gone, or their time is over: from now on they are checked, once they are immune no longer.
+    "orphaned": (
+        f"update {SCHEMA}.txn e set connection = null, next_check_at = {_DUE} "
+        "from unnest({0}) u(i) where e.id = u.i and e.instance_id = {me}",
+        ("uuid[]",),
+    ),
+    "overdue": (
+        f"update {SCHEMA}.txn e set next_check_at = {_DUE} "
+        "from unnest({0}) u(i) where e.id = u.i and e.instance_id = {me} and e.next_check_at is null",
+        ("uuid[]",),
+    ),
+    "decided": (
+        f"select d.won from {SCHEMA}.decide_all({{0}}, {{1}}, {{2}}, {{me}}, {{3}}, {{4}}, {{5}}) d",
+        ("uuid[]", "text[]", "text[]", "uuid[]", "int8[]", "int8[]"),
+    ),
     # For a batch without another row that would show that it was committed.
     "mark": (
         f"insert into {SCHEMA}.batch_mark (instance_id, number) values ({{me}}, {{0}})",
@@ -131,10 +187,15 @@ PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
 _ALIVE = f"select from {SCHEMA}.instance where id = {{me}} and ended_at is null for key share"
 _GIVEN_UP = ("CO002", "the instance was given up")
 _NOT_HELD = ("CO001", "an entry is not held")
+_DECIDED = ("CO005", "a checkable transaction is decided")
 #: Part -> (the condition on which the whole batch is refused, the SQLSTATE, the reason).
 REFUSED: dict[str, tuple[str, str, str]] = {
     "gone": ("(select count(*) from gone) <> cardinality({1})", *_NOT_HELD),
     "back": ("(select count(*) from back) <> cardinality({1})", *_NOT_HELD),
+    # The function looks when the rows are there: a decision that ran beside the insertion is seen.
+    "declared": (f"{SCHEMA}.any_decided({{0}}, (select count(*) from declared))", *_DECIDED),
+    "enlisted": ("(select count(*) from enlisted) <> cardinality({0})", *_DECIDED),
+    "decided": ("exists (select from decided where not won)", *_DECIDED),
     "there": ("(select count(*) from there) <> cardinality({0})", "CO003", "an address that is posted to is gone"),
     "split": ("exists (select from split)", "CO004", "a queue has groups beside the default one"),
 }

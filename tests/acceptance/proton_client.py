@@ -77,6 +77,15 @@ def tx_send(url: str) -> Seen:
     return {"outcomes": posting.seen, "accepted": accepted, "left": _take_all(url, "proton.tx_send")}
 
 
+def tx_send_checkable(url: str) -> Seen:
+    """Its messages name a producer group."""
+    posting = Posting(url, "proton.tx_send_checkable", batches=4, size=3)
+    posting.properties = {"producer-group": "proton"}
+    Container(posting).run()
+    accepted = [outcome == ulong(Delivery.ACCEPTED) for outcome in posting.outcomes]
+    return {"outcomes": posting.seen, "accepted": accepted, "left": _take_all(url, "proton.tx_send_checkable")}
+
+
 def tx_receive(url: str) -> Seen:
     return _receive(url, "proton.tx_receive", settle_before_discharge=False)
 
@@ -353,7 +362,7 @@ def sole(url: str) -> Seen:
 CASES: dict[str, Callable[[str], Seen]] = {
     case.__name__: case
     for case in (
-        *(tx_send, tx_receive, tx_receive_settled, tx_move, tx_two),
+        *(tx_send, tx_send_checkable, tx_receive, tx_receive_settled, tx_move, tx_two),
         *(blocking, settled, drain, large, browse, dynamic, relay, dead_letters, expiration),
         *(topics, lasting, groups),
         *(without_sasl, sole),

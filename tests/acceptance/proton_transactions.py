@@ -89,6 +89,9 @@ class _Transacted(MessagingHandler, TransactionHandler):
 class Posting(_Transacted):
     """As the example ``tx_send.py``."""
 
+    #: of its messages
+    properties: dict[str, Any] | None = None
+
     def open_link(self, container: Container, connection: Any, address: str) -> None:
         self._sender = container.create_sender(connection, address)
         self.outcomes: list[int] = []
@@ -98,7 +101,8 @@ class Posting(_Transacted):
 
     def work(self) -> None:
         while self.transaction is not None and self._sender.credit and self.done < self.size:
-            self.transaction.send(self._sender, Message(body=f"{self.batch}/{self.done}"))
+            message = Message(body=f"{self.batch}/{self.done}", properties=self.properties)
+            self.transaction.send(self._sender, message)
             self.done += 1
             if self.done == self.size:
                 self.discharge()

@@ -23,6 +23,14 @@ def test_posting_in_transactions_alternately_aborted(run: Run) -> None:
     assert seen["left"] == [f"{batch}/{number}" for batch in (0, 2) for number in range(3)]
 
 
+@pytest.mark.rule("H2", "H3", "H4", "H6")
+def test_posting_in_checkable_transactions_alternately_aborted(run: Run) -> None:
+    seen = run("tx_send_checkable")
+    assert seen["outcomes"] == ["committed", "aborted"] * 2
+    assert seen["accepted"] == [True] * 12
+    assert seen["left"] == [f"{batch}/{number}" for batch in (0, 2) for number in range(3)]
+
+
 @pytest.mark.rule("T26", "T27", "T34")
 def test_retiring_unsettled_released_after_an_abort(run: Run) -> None:
     """Proton releases what an aborted transaction leaves with it, so the count does not grow."""

@@ -32,6 +32,8 @@ class Conditions:
     #: what a message has besides its body: bare, durable or jms
     shape: str
     sasl: bool
+    #: transactions have a producer group
+    checkable: bool
     #: Most messages that a queue is filled with.
     stock_limit: int
 
@@ -43,6 +45,7 @@ class Conditions:
             f"--body={self.body_octets}",
             f"--shape={self.shape}",
             *(["--sasl"] if self.sasl else []),
+            *(["--checkable"] if self.checkable else []),
         ]
 
 

@@ -62,6 +62,7 @@ static struct {
     enum shape shape;  /* what a message has besides its body */
     bool settled;      /* posts and retirements are sent settled */
     bool single;       /* one disposition a delivery, never a range */
+    bool checkable;    /* transactions have a producer group */
     bool sasl;         /* a SASL layer, mechanism ANONYMOUS (5.3) */
     double rate;       /* e2e: messages a second over all connections; 0: as fast as it goes */
     uint32_t window;   /* credit of a consuming link; 0: by T and S */
@@ -428,6 +429,12 @@ static void write_open(struct connection *c) {
     write_string(&w, container);
     write_string(&w, options.host);
     write_uint(&w, in_capacity());
+    if (options.checkable) {
+        /* properties: the producer group of its transactions */
+        static const char properties[] = "\xc1\x23\x02\xa3\x1a" "coordinator:producer-group" "\xa1\x04" "load";
+        write_nulls(&w, 6);
+        write_octets(&w, (const uint8_t *)properties, sizeof properties - 1);
+    }
     end_list(&w);
     end_frame(&w);
 }
@@ -1449,6 +1456,7 @@ static __attribute__((noreturn)) void usage(void) {
           "  --rate X          e2e: messages a second (as fast as it goes)\n"
           "  --settled         posts and retirements are sent settled\n"
           "  --single          one disposition a delivery, never a range\n"
+          "  --checkable       transactions have a producer group: each post is durable before its answer\n"
           "  --sasl            with a SASL layer, ANONYMOUS\n"
           "  --stall X         seconds without a commit that are a fault (15)\n",
           stderr);
@@ -1478,7 +1486,7 @@ static enum shape shape_of(const char *text) {
 
 static void read_options(int argc, char **argv) {
     enum { PORT, HOST, CONNECTIONS, TRANSACTION, SLOTS, SECONDS, WARM, BODY, SHAPE, QUEUE, TARGET_NAME, WINDOW, MESSAGES, RATE,
-           SETTLED, SINGLE, WITH_SASL, STALL };
+           SETTLED, SINGLE, CHECKABLE, WITH_SASL, STALL };
     static const struct option known[] = {
         {"port", required_argument, NULL, PORT},
         {"host", required_argument, NULL, HOST},
@@ -1496,6 +1504,7 @@ static void read_options(int argc, char **argv) {
         {"rate", required_argument, NULL, RATE},
         {"settled", no_argument, NULL, SETTLED},
         {"single", no_argument, NULL, SINGLE},
+        {"checkable", no_argument, NULL, CHECKABLE},
         {"sasl", no_argument, NULL, WITH_SASL},
         {"stall", required_argument, NULL, STALL},
         {NULL, 0, NULL, 0},
@@ -1559,6 +1568,9 @@ static void read_options(int argc, char **argv) {
             break;
         case SINGLE:
             options.single = true;
+            break;
+        case CHECKABLE:
+            options.checkable = true;
             break;
         case WITH_SASL:
             options.sasl = true;

@@ -107,6 +107,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--shape", choices=("bare", "durable", "jms"), default="durable", help="see measure.md (durable)"
     )
+    parser.add_argument(
+        "--checkable", action="store_true", help="transactions have a producer group; for the cells that post"
+    )
     parser.add_argument("--sasl", action="store_true", help="connect with a SASL layer, ANONYMOUS")
     parser.add_argument("--stock-limit", type=int, default=1_500_000, help="most messages put in a queue (1500000)")
     parser.add_argument("--data-dir", type=Path, help="where PostgreSQL's folder is made: the disk that is measured")
@@ -130,6 +133,7 @@ def _contenders(asked: argparse.Namespace, data_dir: Path) -> list[Contender]:
         body_octets=asked.body,
         shape=asked.shape,
         sasl=asked.sasl,
+        checkable=asked.checkable,
         stock_limit=asked.stock_limit,
     )
     found: list[Contender] = []
@@ -235,7 +239,7 @@ def _machine(asked: argparse.Namespace) -> dict[str, Any]:
     )
     shape = (
         f"{asked.seconds:g} s measured after {asked.warm:g} s, {asked.rounds} round(s), "
-        f"{asked.body} octets a message ({asked.shape})"
+        f"{asked.body} octets a message ({asked.shape})" + (", checkable" if asked.checkable else "")
     )
     slots = ", ".join(f"{count} of {size}" for size, count in cells.SLOTS.items())
     return {

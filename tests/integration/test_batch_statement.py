@@ -15,7 +15,7 @@ from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.types import TypeEngine
 
 from store import arrays, asking
-from store.commit import batch, terms
+from store.commit import batch, checkable, terms
 from store.commit import parts as statements
 from store.commit.parameters import parts_of
 from store.priorities import Rank
@@ -103,7 +103,11 @@ def _assigned(part: str) -> list[tuple[str, str, str]]:
     return result
 
 
-@pytest.mark.parametrize("part", [part for part in statements.PARTS if part not in ("mark", "there", "split", "wake")])
+#: Parts that write no columns of their own.
+_READ = ("mark", "there", "split", "wake", "enlisted", "decided")
+
+
+@pytest.mark.parametrize("part", [part for part in statements.PARTS if part not in _READ])
 def test_each_column_of_a_part_is_declared_with_its_type(part: str) -> None:
     written = _assigned(part)
     assert written
@@ -142,6 +146,9 @@ def _combinations() -> Iterator[tuple[str, ...]]:
         if parts and ("mark" in parts) == (bool(changes) and not traced):
             yield parts
     yield from (("registered",), ("forgotten",), ("half", "gone", "op", "registered", "forgotten", "wake"))
+    post = ("half", "there", "pending")
+    yield from ((*post, "declared"), (*post, "enlisted"), ("orphaned", "overdue"), ("gone", "decided"))
+    yield (*post, "declared", "enlisted", "orphaned", "overdue", "decided")
 
 
 def test_no_part_is_left_out_of_the_combinations() -> None:
@@ -164,7 +171,7 @@ def test_each_combination_prepares_on_a_migrated_database(database_url: str) -> 
             expected = [_ARRAY_OIDS[kind[:-2]] if kind.endswith("[]") else _OIDS[kind] for kind in types]
             assert [described.param_type(number) for number in range(described.nparams)] == expected, parts
             count += 1
-    assert count == 2**9 * 3 * 3 - 1 + 3
+    assert count == 2**9 * 3 * 3 - 1 + 3 + 5
 
 
 def test_arrays_say_the_types_that_the_statement_expects() -> None:
@@ -199,6 +206,16 @@ def _batches() -> Iterator[batch.Batch]:
     listed.forget(bytes(15) + b"\3")
     listed.wake.add(1)
     yield listed
+    checked = batch.Batch()
+    checked.half(1, bytes(15) + b"\4", 1, b"m")
+    rows = checked.check_back()
+    rows.pend(bytes(15) + b"\4", 1, 1, terms.PLAIN, [3])
+    rows.declare(bytes(15) + b"\4", checkable.Declared(b"client", 0, 1, b"shop", 1, 2, 3, 4))
+    rows.enlist(bytes(15) + b"\5")
+    rows.orphaned.append(bytes(15) + b"\6")
+    rows.overdue.append(bytes(15) + b"\7")
+    rows.decide(bytes(15) + b"\x08", b"commit", "", [2], [3])
+    yield checked
 
 
 def _full_batch() -> batch.Batch:

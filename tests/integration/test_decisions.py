@@ -11,7 +11,7 @@ import pytest
 
 from store import decisions, partitions
 from store.database import connected
-from store.decisions import MOST_WAITING, Decision, Decisions
+from store.decisions import MOST_WAITING, Decision, Decisions, Undecided
 from store.embedded.server import EmbeddedServer
 from store.errors import AddressGone, StoreError, StoreUnavailable
 from store.ids import HalfIds, UuidV7
@@ -31,12 +31,12 @@ class Asker:
         self.loop = EpollLoop()
         self.decisions = Decisions(self.loop, url, ME)
         self.decisions.start()
-        self.heard: list[tuple[bytes, Decision | StoreError | None]] = []
+        self.heard: list[tuple[bytes, Decision | Undecided | StoreError | None]] = []
 
     def ask(self, txn_id: bytes) -> None:
         self.decisions.ask(txn_id, lambda found: self.heard.append((txn_id, found)))
 
-    def answer(self, txn_id: bytes) -> Decision | StoreError | None:
+    def answer(self, txn_id: bytes) -> Decision | Undecided | StoreError | None:
         seen = len(self.heard)
         self.ask(txn_id)
         self.loop.run_until(lambda: len(self.heard) > seen)
@@ -220,7 +220,7 @@ def checkable(truth: Truth) -> bytes:
     return txn_id
 
 
-def _decision(asker: Asker, txn_id: bytes, decision: str) -> Decision | StoreError | None:
+def _decision(asker: Asker, txn_id: bytes, decision: str) -> Decision | Undecided | StoreError | None:
     seen = len(asker.heard)
     asker.decisions.decide(txn_id, decision, "checked", lambda found: asker.heard.append((txn_id, found)))
     asker.loop.run_until(lambda: len(asker.heard) > seen)

@@ -88,6 +88,11 @@ class ControlEnd(LinkEnd):
     def reject(self, answer: object, refusal: Refusal) -> None:
         self.driver.say(cast("Label", answer), rejected(refusal.condition))
 
+    number = 0
+
+    def may_decide(self, group: str) -> bool:
+        return False
+
     def lost(self) -> None:
         self.control.lost()
 
@@ -120,6 +125,15 @@ class SenderEnd(LinkEnd):
 
     def not_stored(self, delivery: Label | None, octets: int, refusal: Refusal) -> None:
         raise AssertionError(refusal)
+
+    def stored_in(self, delivery: Label, octets: int, txn: Transaction) -> None:
+        raise AssertionError
+
+    def not_stored_in(self, delivery: Label, octets: int, txn: Transaction, refusal: Refusal) -> None:
+        raise AssertionError(refusal)
+
+    def left(self, delivery: Label) -> None:
+        raise AssertionError
 
     def accepted_in(self, delivery: Label, txn: Transaction) -> None:
         self.driver.say(delivery, in_txn("accepted"))

@@ -12,6 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from coordinator.check_back import Checkable, look_at_group
+from coordinator.checkable import CheckTerms
+from coordinator.codec.message import Facts
 from coordinator.errors import Condition, Refusal
 from coordinator.group.entries import Entry
 from coordinator.instance import Instance
@@ -40,6 +43,10 @@ from store.errors import NotLeased, StoreFault
 from tests.fix_queue import Consumer, queue_of
 
 ENDS = {TxnState.COMMITTED, TxnState.ROLLED_BACK}
+#: decided by the store alone
+CHECKED = {TxnState.CHECKABLE, TxnState.WAITING_CHECKABLE}
+#: where this instance has nothing more to do
+OVER = {*ENDS, TxnState.LEFT}
 WAITING = {TxnState.WAITING, TxnState.WAITING_REFUSED}
 
 
@@ -72,9 +79,20 @@ def test_committed_is_what_the_store_says() -> None:
 @pytest.mark.parametrize("event", [TxnEvent.CONTROL_LOST, TxnEvent.TIMEOUT])
 @pytest.mark.parametrize("state", [state for state in TxnState if state is not TxnState.COMMITTED])
 def test_a_lost_link_and_a_timeout_may_come_at_any_time(state: TxnState, event: TxnEvent) -> None:
-    """Undecided: rolled back; on its way to the store: left alone."""
-    open_still = state in (TxnState.ACTIVE, TxnState.ROLLBACK_ONLY, *WAITING)
-    assert after(state, event) is (TxnState.ROLLED_BACK if open_still else state)
+    """Undecided: rolled back; on its way to the store: left alone; checkable: stays undecided."""
+    becomes = state
+    if state in (TxnState.ACTIVE, TxnState.ROLLBACK_ONLY, *WAITING):
+        becomes = TxnState.ROLLED_BACK
+    elif state in CHECKED and event is TxnEvent.CONTROL_LOST:
+        becomes = TxnState.LEFT
+    assert after(state, event) is becomes
+
+
+@pytest.mark.rule("H7", "H13", "H20")
+def test_what_is_checkable_is_rolled_back_by_its_discharge_alone() -> None:
+    """Or as it can only roll back: no event leads from there to a rollback otherwise."""
+    ways = {event for (state, event), target in TRANSACTION.items() if state in CHECKED and target in ENDS}
+    assert ways == {TxnEvent.DISCHARGE_FAIL}
 
 
 @given(st.lists(st.sampled_from(TxnEvent), max_size=30))
@@ -89,12 +107,15 @@ def test_any_walk(events: list[TxnEvent]) -> None:
     for event in (TxnEvent.DISCHARGE, TxnEvent.DURABLE):
         if (state, event) in TRANSACTION:
             state = after(state, event)
-    assert state in ENDS
+    assert state in OVER
 
 
 # -- a transaction, driven through each cell
 
 REFUSAL = Refusal(Condition.INTERNAL_ERROR, "a post is refused")
+
+
+POST: Any = (SimpleNamespace(name="a", groups=1), b"m", PLAIN)
 
 
 class Host:
@@ -112,6 +133,7 @@ class Host:
         )
         self.instance: Instance = instance
         self.directory: Any = None
+        self.decisions: Any = None
         self.settlements = Settlements(self.instance)
         self.enqueue: Any = SimpleNamespace(unposted=lambda entry: None, posted=lambda *_: None)
 
@@ -126,6 +148,8 @@ class Host:
 
     # as a control link
 
+    number = 1
+
     def discharged(self, txn: Transaction, refusal: Refusal | None) -> None:
         pass
 
@@ -133,8 +157,7 @@ class Host:
 def transaction(host: Host) -> Transaction:
     control: Any = host
     txn = Transaction(host, bytes(16), "a connection", control, 60.0)
-    address: Any = SimpleNamespace(name="a", groups=1)
-    txn.post(address, b"m", PLAIN)
+    txn.post(*POST)
     return txn
 
 
@@ -145,7 +168,7 @@ def _early(txn: Transaction) -> None:
 
 def _discharge(txn: Transaction, *, fail: bool) -> None:
     """Where posts wait for their addresses: the last of them has its own."""
-    if txn.state in WAITING:
+    if txn.state in WAITING or txn.state is TxnState.WAITING_CHECKABLE:
         txn.wanted = fail
         txn.unpark()
     else:
@@ -157,8 +180,23 @@ def _durable(txn: Transaction) -> None:
     txn.durable()
 
 
+def _made_checkable(txn: Transaction) -> None:
+    """By a message that names the producer group; what is posted already is durable at once."""
+    address: Any = SimpleNamespace(name="a", groups=1, transactional=False)
+    look_at_group(txn, Facts(producer_group="shop"), address, CheckTerms(0, 1, 1))
+
+
+def _checkable(txn: Transaction) -> None:
+    _made_checkable(txn)
+    assert isinstance(txn, Checkable)
+    (address, _, terms) = POST
+    txn.stored(1, address, terms)
+    txn.arrived()
+
+
 TXN_EVENTS: dict[TxnEvent, Callable[[Transaction], object]] = {
     TxnEvent.WORK_REFUSED: lambda txn: txn.refuse(REFUSAL),
+    TxnEvent.MADE_CHECKABLE: _made_checkable,
     TxnEvent.DISCHARGE_EARLY: _early,
     TxnEvent.DISCHARGE: lambda txn: _discharge(txn, fail=False),
     TxnEvent.DISCHARGE_FAIL: lambda txn: _discharge(txn, fail=True),
@@ -169,13 +207,17 @@ TXN_EVENTS: dict[TxnEvent, Callable[[Transaction], object]] = {
     TxnEvent.STORE_REFUSED: lambda txn: txn.refused(StoreFault("x")),
 }
 
-TXN_WAYS: dict[TxnState, tuple[TxnEvent, ...]] = {
+_REFUSED, _ABANDONED = TXN_EVENTS[TxnEvent.WORK_REFUSED], TXN_EVENTS[TxnEvent.CONTROL_LOST]
+TXN_WAYS: dict[TxnState, tuple[Callable[[Transaction], object], ...]] = {
     TxnState.ACTIVE: (),
-    TxnState.ROLLBACK_ONLY: (TxnEvent.WORK_REFUSED,),
-    TxnState.WAITING: (TxnEvent.DISCHARGE_EARLY,),
-    TxnState.WAITING_REFUSED: (TxnEvent.WORK_REFUSED, TxnEvent.DISCHARGE_EARLY),
-    TxnState.COMMITTING: (TxnEvent.DISCHARGE,),
-    TxnState.ROLLED_BACK: (TxnEvent.DISCHARGE_FAIL,),
+    TxnState.ROLLBACK_ONLY: (_REFUSED,),
+    TxnState.WAITING: (_early,),
+    TxnState.WAITING_REFUSED: (_REFUSED, _early),
+    TxnState.CHECKABLE: (_checkable,),
+    TxnState.WAITING_CHECKABLE: (_checkable, _early),
+    TxnState.LEFT: (_checkable, _ABANDONED),
+    TxnState.COMMITTING: (TXN_EVENTS[TxnEvent.DISCHARGE],),
+    TxnState.ROLLED_BACK: (TXN_EVENTS[TxnEvent.DISCHARGE_FAIL],),
 }
 
 
@@ -185,7 +227,7 @@ def test_each_cell_of_a_transaction(state: TxnState, event: TxnEvent) -> None:
     host = Host()
     txn = transaction(host)
     for way in TXN_WAYS[state]:
-        TXN_EVENTS[way](txn)
+        way(txn)
     assert txn.state is state
     written = len(host.units)
     TXN_EVENTS[event](txn)
@@ -193,7 +235,10 @@ def test_each_cell_of_a_transaction(state: TxnState, event: TxnEvent) -> None:
     # what is undecided and now decided goes to the store, once; a refused commit goes again, as a rollback
     decides = state not in (TxnState.COMMITTING, *ENDS) and txn.state in (TxnState.COMMITTING, *ENDS)
     again = (state, event) == (TxnState.COMMITTING, TxnEvent.STORE_REFUSED)
-    assert len(host.units) - written == (decides or again)
+    # its posts so far; that it can only roll back; that its client has left it
+    told = event is TxnEvent.MADE_CHECKABLE or (state in CHECKED and event is TxnEvent.WORK_REFUSED)
+    left = state in CHECKED and txn.state is TxnState.LEFT
+    assert len(host.units) - written == (decides or again or told or left)
 
 
 def test_only_the_cells_of_the_table_can_be() -> None:

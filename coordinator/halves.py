@@ -1,0 +1,216 @@
+"""The halves of a checkable transaction (rules H2, H3, H7), and the units that bring them to the store: each is durable
+before its post is answered.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+import structlog
+
+from coordinator.address.directory import resource_deleted
+from coordinator.errors import Condition, Refusal
+from store.errors import AddressGone, AlreadyDecided
+
+if TYPE_CHECKING:
+    from coordinator.address.directory import Address, Directory
+    from coordinator.checkable import CheckTerms
+    from coordinator.instance import Instance
+    from store.commit.batch import Batch
+    from store.commit.checkable import Declared
+    from store.commit.terms import Terms
+    from store.errors import StoreError
+    from store.spool import Octets
+
+log = structlog.get_logger(__name__)
+
+
+class Halves:
+    """``group``: the producer group; ``connection``: number of the connection that declared the transaction."""
+
+    __slots__ = ("connection", "decided", "doomed", "entered", "group", "ids", "on_way", "overdue", "terms", "waiting")
+
+    def __init__(self, group: str, terms: CheckTerms, connection: int) -> None:
+        self.group = group
+        self.terms = terms
+        self.connection = connection
+        #: of its halves that are in the store, as the posts of the transaction
+        self.ids: list[int] = []
+        #: units that are on their way to the store: no decision is written before they are answered
+        self.on_way = 0
+        #: the reason of a rollback that waits for them
+        self.waiting: str | None = None
+        #: its row is in the store
+        self.entered = False
+        #: its time was over, and the store was told
+        self.overdue = False
+        #: it can only roll back, and the store was told; and has decided so
+        self.doomed = False
+        self.decided = False
+
+
+class PostLink(Protocol):
+    """The link of a post, see :class:`coordinator.posts.PostLink`."""
+
+    @property
+    def continues(self) -> bool: ...
+
+    @property
+    def second(self) -> bool: ...
+
+    def stored_in(self, delivery: Any, octets: int, txn: Any) -> None: ...
+
+    def not_stored_in(self, delivery: Any, octets: int, txn: Any, refusal: Refusal) -> None: ...
+
+
+class Checked(Protocol):
+    """A checkable transaction, as its units see it."""
+
+    halves: Halves
+    error: Refusal | None
+
+    @property
+    def id(self) -> bytes: ...
+
+    @property
+    def owner(self) -> object: ...
+
+    @property
+    def open(self) -> bool: ...
+
+    @property
+    def instance(self) -> Instance: ...
+
+    @property
+    def directory(self) -> Directory: ...
+
+    def declared(self) -> Declared:
+        """Its row in the store."""
+
+    def stored(self, half_id: int, address: Address, terms: Terms) -> None:
+        """A half is durable."""
+
+    def awaits_decision(self, poster: Any, delivery: object, message: Octets) -> None: ...
+
+    def lacks(self, refusal: Refusal) -> None:
+        """A post was refused, which the transaction must not commit without (T23)."""
+
+    def arrived(self) -> None:
+        """A unit that was on its way is answered."""
+
+
+class HalfPost:
+    """Unit: one message posted in a checkable transaction. ``link``: None if the post is answered already, as the
+    transaction was a plain one; ``delivery``: None if its sender has settled it.
+    """
+
+    __slots__ = ("_address", "_delivery", "_id", "_link", "_message", "_terms", "_txn")
+
+    def __init__(
+        self,
+        link: PostLink | None,
+        delivery: Any,
+        txn: Checked,
+        address: Address,
+        message: Octets,
+        terms: Terms,
+    ) -> None:
+        self._link = link
+        self._delivery = delivery
+        self._txn = txn
+        self._address = address
+        self._message = message
+        self._terms = terms
+        self._id = 0
+
+    @property
+    def owner(self) -> object:
+        return self._txn.owner
+
+    def write(self, batch: Batch) -> None:
+        txn, address = self._txn, self._address
+        half_id = self._id = self._id or txn.instance.ids.next()
+        batch.half(half_id, txn.id, address.id, self._message)
+        left_out = [queue.group_id for queue in address.subscriptions if queue.not_from is txn.owner]
+        rows = batch.check_back()
+        rows.pend(txn.id, half_id, address.id, self._terms, left_out)
+        if txn.halves.entered:
+            rows.enlist(txn.id)
+        else:
+            batch.registered.pop(txn.id, None)
+            rows.declare(txn.id, txn.declared())
+
+    def durable(self) -> None:
+        txn, link = self._txn, self._link
+        txn.stored(self._id, self._address, self._terms)
+        if link is not None and self._delivery is not None:
+            link.stored_in(self._delivery, len(self._message), txn)
+            if link.second and txn.open:
+                txn.awaits_decision(link, self._delivery, self._message)
+        txn.arrived()
+
+    def refused(self, error: StoreError) -> None:
+        txn, link = self._txn, self._link
+        refusal = Refusal(Condition.INTERNAL_ERROR, "the store could not take the message")
+        if isinstance(error, AddressGone):
+            refusal = resource_deleted(self._address)
+            txn.directory.removed(self._address)
+        elif isinstance(error, AlreadyDecided):
+            refusal = Refusal(Condition.TXN_ROLLBACK, "the transaction is decided already, and not by this client")
+        if link is None or self._delivery is None or not link.continues:
+            txn.lacks(refusal)
+        if link is not None and self._delivery is not None:
+            link.not_stored_in(self._delivery, len(self._message), txn, refusal)
+        txn.arrived()
+
+
+class Doom:
+    """Unit: a transaction that can only roll back is rolled back before its discharge comes: were the service killed
+    before, a checker could commit what is left of it (T22, T23).
+    """
+
+    __slots__ = ("_txn",)
+
+    def __init__(self, txn: Checked) -> None:
+        self._txn = txn
+
+    @property
+    def owner(self) -> object:
+        return self._txn.owner
+
+    def write(self, batch: Batch) -> None:
+        error = self._txn.error
+        assert error is not None
+        batch.check_back().decide(self._txn.id, b"rollback", f"rollback-only: {error.condition}")
+
+    def durable(self) -> None:
+        self._txn.halves.decided = True
+        self._txn.arrived()
+
+    def refused(self, error: StoreError) -> None:
+        """Its discharge says what stands, or tries again."""
+        if not isinstance(error, AlreadyDecided):
+            log.error("a transaction that can only roll back is undecided in the store", error=str(error))
+        self._txn.arrived()
+
+
+class Left:
+    """Unit: the control link of an undecided transaction is gone (H7), or, if it is ``overdue``, its time is over."""
+
+    __slots__ = ("_overdue", "_txn_id")
+
+    owner: object = None
+
+    def __init__(self, txn_id: bytes, *, overdue: bool = False) -> None:
+        self._txn_id = txn_id
+        self._overdue = overdue
+
+    def write(self, batch: Batch) -> None:
+        rows = batch.check_back()
+        (rows.overdue if self._overdue else rows.orphaned).append(self._txn_id)
+
+    def durable(self) -> None:
+        pass
+
+    def refused(self, error: StoreError) -> None:
+        log.error("an undecided transaction is not checked before this instance ends", error=str(error))

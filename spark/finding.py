@@ -1,8 +1,9 @@
-"""A finding of a check or of a book, made from the rows that show it."""
+"""A finding of a check or of a book."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
@@ -16,6 +17,21 @@ TRANSACTION: Final = ("txn_id", "address")
 HALF: Final = ("txn_id", "half_id", "address")
 DELIVERY: Final = (*HALF, "consumer_group")
 _ABOUT: Final = DELIVERY
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One finding, as :data:`spark.schemas.FINDING` has it."""
+
+    kind: str
+    severity: str
+    txn_id: str | None = None
+    half_id: int | None = None
+    address: str | None = None
+    consumer_group: str | None = None
+    seen_at: datetime
+    detail: str
+    suggested_repair: str
 
 
 def finding(

@@ -1,11 +1,11 @@
-"""What the tables say, put side by side: by half, by transaction, by delivery, by address and hour.
+"""What the tables say, put side by side: by half, by transaction, by delivery.
 
-The checks (:mod:`spark.checks`), the books (:mod:`spark.books`) and the plots (:mod:`spark.metrics`) read these frames
-and nothing else. All are pure: ``DataFrame`` in, ``DataFrame`` out. Terms:
+The collapse (:mod:`spark.collapse`) and the books (:mod:`spark.books`) read these frames. All are pure: ``DataFrame``
+in, ``DataFrame`` out. Terms:
 
 * a *pair* is one half in one consumer group: what a delivery is of;
-* a pair is *expected* when the half is committed, its address exists, and the group had it to receive: see
-  :func:`receivers`;
+* a pair is *expected* when the half is committed, its address exists, and the group had it to receive
+  (:class:`spark.directory.Receiver`);
 * *final* ops end a delivery: ``commit`` (accepted in that transaction), ``accept``, ``expire``, ``dead-letter``,
   ``purge``;
 * *judged* rows belong to the period of the run (:mod:`spark.period`); others are there so that nothing is missed at its
@@ -14,35 +14,25 @@ and nothing else. All are pure: ``DataFrame`` in, ``DataFrame`` out. Terms:
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from functools import reduce
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
+from spark import marks
 from spark.period import Period
 from store.ids import EPOCH_MS, id_at, moment_of
 
-FINAL: Final = ("commit", "accept", "expire", "dead-letter", "purge")
-#: Ops that say a delivery failed and counted as an attempt; ``release`` does not count.
-FAILED_ATTEMPT: Final = ("reject", "modify")
-
-#: What an expected pair counts as, once it is neither lost nor delivered twice.
-ACCOUNTED: Final = ("accepted", "dead_lettered", "expired", "purged", "ready", "inflight", "scheduled", "failing")
-#: The sums of :func:`balance`.
-BALANCE: Final = ("posted", "committed", "rolled_back", "undecided", "unknown", "expected", *ACCOUNTED)
-
-#: A coordinator that knows an address may learn of its new groups this much later than PostgreSQL.
-GROUP_SETTLING: Final = timedelta(seconds=10)
-
 # the bits of a half id below its milliseconds, as store.ids makes them
-_TIME_SHIFT: Final = id_at(moment_of(0) + timedelta(milliseconds=1)).bit_length() - 1
+TIME_SHIFT: Final = id_at(moment_of(0) + timedelta(milliseconds=1)).bit_length() - 1
 
 
 def half_moment(half_id: Column) -> Column:
     """When a half id was made, to the millisecond."""
-    return f.timestamp_millis(f.shiftright(half_id, _TIME_SHIFT) + f.lit(EPOCH_MS))
+    return f.timestamp_millis(f.shiftright(half_id, TIME_SHIFT) + f.lit(EPOCH_MS))
 
 
 def txn_moment(txn_id: Column) -> Column:
@@ -51,268 +41,228 @@ def txn_moment(txn_id: Column) -> Column:
     return f.timestamp_millis(f.conv(digits, 16, 10).cast("long"))
 
 
+def declared_at(txn_id: str) -> datetime:
+    """The same in the driver."""
+    return datetime.fromtimestamp(int(txn_id[:8] + txn_id[9:13], 16) / 1000, UTC)
+
+
 def decisions(op: DataFrame) -> DataFrame:
-    """``txn_id, commits, rollbacks, posted, decided_at, reason``: what was decided of each transaction; two only if
-    broken."""
+    """``txn_id, commits, rollbacks, posted, decided_at``: what was decided of each transaction; two only if broken."""
     return (
         op.where(f.col("decision").isin("commit", "rollback"))
         .groupBy(f.col("id").alias("txn_id"))
         .agg(
-            f.count_if(f.col("decision") == "commit").alias("commits"),
-            f.count_if(f.col("decision") == "rollback").alias("rollbacks"),
+            f.count_if(f.col("decision") == "commit").cast("int").alias("commits"),
+            f.count_if(f.col("decision") == "rollback").cast("int").alias("rollbacks"),
             f.max("posted").alias("posted"),
             f.min("decided_at").alias("decided_at"),
-            f.min("reason").alias("reason"),
         )
     )
 
 
-def states(half: DataFrame, decided: DataFrame, txn: DataFrame, period: Period) -> DataFrame:
-    """Each half with what became of its transaction.
+def states(half: DataFrame, decided: DataFrame, period: Period) -> DataFrame:
+    """Each half with what became of its transaction, and each decided transaction that left no half (``half_id`` null).
 
-    ``half_id, txn_id, address_id, posted_at, judged, state, decided_at, commits, rollbacks``; state is ``committed``,
-    ``rolled-back``, ``undecided``, or ``unknown``: neither decided nor listed as undecided, so that no
-    instance will ever decide it. A half posted outside a transaction is committed by being stored.
+    ``half_id, txn_id, address_id, posted_at, judged, state, commits, rollbacks, posted, decided_at``; state is
+    ``committed``, ``rolled-back`` or ``open``: not decided. A half posted outside a transaction is committed by being
+    stored.
     """
-    known = txn.select(f.col("id").alias("txn_id"), f.lit(True).alias("listed"))
+    # halves without a transaction have a key of their own, or all of them would meet in one task
+    halves = half.select(
+        f.col("id").alias("half_id"),
+        f.col("txn_id").alias("half_txn_id"),
+        "address_id",
+        "posted_at",
+        f.coalesce("txn_id", f.col("id").cast("string")).alias("key"),
+    )
+    plain = f.col("half_id").isNotNull() & f.col("half_txn_id").isNull()
     return (
-        half.select("id", "txn_id", "address_id", "posted_at", f.expr(period.judged()).alias("judged"))
-        .withColumnRenamed("id", "half_id")
-        .join(decided.select("txn_id", "commits", "rollbacks", "decided_at"), "txn_id", "left")
-        .join(f.broadcast(known), "txn_id", "left")
+        halves.join(decided.withColumnRenamed("txn_id", "key").hint("shuffle_hash"), "key", "full")
         .select(
             "half_id",
-            "txn_id",
+            f.when(~plain, f.col("key")).alias("txn_id"),
             "address_id",
             "posted_at",
-            "judged",
-            f.when(f.col("txn_id").isNull() | (f.col("commits") > 0), "committed")
-            .when(f.col("rollbacks") > 0, "rolled-back")
-            .when(f.col("listed"), "undecided")
-            .otherwise("unknown")
-            .alias("state"),
-            f.when(f.col("txn_id").isNull(), f.col("posted_at")).otherwise(f.col("decided_at")).alias("decided_at"),
-            f.when(f.col("txn_id").isNull(), 1).otherwise(f.coalesce("commits", f.lit(0))).alias("commits"),
+            f.when(plain, 1).otherwise(f.coalesce("commits", f.lit(0))).alias("commits"),
             f.coalesce("rollbacks", f.lit(0)).alias("rollbacks"),
+            "posted",
+            f.when(plain, f.col("posted_at")).otherwise(f.col("decided_at")).alias("decided_at"),
+        )
+        .withColumns(
+            {
+                "judged": f.expr(period.judged("half_id")),
+                "state": f.when(f.col("commits") > 0, "committed")
+                .when(f.col("rollbacks") > 0, "rolled-back")
+                .otherwise("open"),
+            }
         )
     )
 
 
-def receivers(address: DataFrame, consumer_group: DataFrame) -> DataFrame:
-    """``address_id, group_id, receives_from``: from which moment a group must get what is posted to its address.
+def transactions(stated: DataFrame) -> DataFrame:
+    """The transactions declared in the period that have a decision or a half.
 
-    A group made with its address gets everything. One added later gets what is posted once every coordinator
-    knows of it (``GROUP_SETTLING``). Groups and addresses that are gone owe nothing.
+    ``txn_id, commits, rollbacks, posted, decided_at, halves, address_id`` (of one of its halves).
     """
-    made = address.select(f.col("id").alias("address_id"), f.col("created_at").alias("address_created_at"))
-    settled = f.col("created_at") + f.expr(f"interval {int(GROUP_SETTLING.total_seconds())} seconds")
-    return consumer_group.join(made, "address_id").select(
-        "address_id",
-        f.col("id").alias("group_id"),
-        f.when(f.col("created_at") <= f.col("address_created_at"), f.lit(None))
-        .otherwise(settled)
-        .alias("receives_from"),
+    return (
+        stated.where(f.col("judged") & f.col("txn_id").isNotNull())
+        .groupBy("txn_id")
+        .agg(
+            f.max("commits").alias("commits"),
+            f.max("rollbacks").alias("rollbacks"),
+            f.max("posted").alias("posted"),
+            f.max("decided_at").alias("decided_at"),
+            f.count("half_id").alias("halves"),
+            f.min("address_id").alias("address_id"),
+        )
     )
 
 
 def delivery_ops(op: DataFrame) -> DataFrame:
-    """``op_id, decision, txn_id, reason, decided_at, half_id, group_id``: each delivery that an op covers."""
+    """``op_id, decision, reason, half_id, group_id``: each delivery that an op covers."""
     return (
         op.where(f.col("half_ids").isNotNull())
         .select(
             f.col("id").alias("op_id"),
             "decision",
-            "txn_id",
             "reason",
-            "decided_at",
             f.explode(f.arrays_zip("half_ids", "group_ids")).alias("delivery"),
         )
         .select(
             "op_id",
             "decision",
-            "txn_id",
             "reason",
-            "decided_at",
             f.col("delivery.half_ids").alias("half_id"),
             f.col("delivery.group_ids").alias("group_id"),
         )
     )
 
 
-_PAIR_COUNTS: Final = (
-    "expected",
-    "ops",
-    "finals",
-    "accepted",
-    "dead_lettered",
-    "expired",
-    "purged",
-    "failed_attempts",
-    "entries",
-    "ready",
-    "inflight",
-    "scheduled",
-    "failing",
-)
-
-
-def pairs(
-    stated: DataFrame, receiving: DataFrame, deliveries: DataFrame, entry: DataFrame, period: Period, now: datetime
-) -> DataFrame:
-    """One row a pair that is expected, has an entry, or has an op; with counts of each, and its half's state.
-
-    ``half_id, group_id, txn_id, address_id, state, judged, op_id, attempts`` and the counts: expected, ops, finals,
-    accepted, dead_lettered, expired, purged, failed_attempts, entries, ready, inflight, scheduled, failing. ``state``
-    is null when the half is nowhere. One shuffle by half, whatever the number of groups.
-    """
-    marks = reduce(
-        lambda left, right: left.unionByName(right, allowMissingColumns=True),
-        (_expected(stated, receiving), _ops_of_pairs(deliveries), _entries_of_pairs(entry, now)),
-    )
-    low, high = id_at(period.since), id_at(period.until)
+def of_the_period(rows: DataFrame, period: Period, late: DataFrame | None) -> DataFrame:
+    """Of ``rows`` (with ``half_id``) those whose half may be judged: it was posted in the period, or is in ``late``
+    (see :func:`posted_elsewhere`; None for all time)."""
+    if late is None:
+        return rows
+    known = f.broadcast(late.select("half_id", f.lit(True).alias("is_late")))
     return (
-        marks.repartition("half_id")
+        rows.join(known, "half_id", "left").where(f.expr(period.posted("half_id")) | f.col("is_late")).drop("is_late")
+    )
+
+
+def posted_elsewhere(stated: DataFrame, period: Period) -> DataFrame:
+    """``half_id`` of the judged halves that were posted outside the period: their transaction was declared in it."""
+    posted = f.expr(period.posted("half_id"))
+    return stated.where(f.col("judged") & f.col("half_id").isNotNull() & ~posted).select("half_id")
+
+
+def expected(stated: DataFrame, receivers: DataFrame) -> DataFrame:
+    """``half_id, group_id``: the pairs of the period that are expected."""
+    return (
+        stated.where(f.col("judged") & (f.col("state") == "committed") & f.col("half_id").isNotNull())
+        .join(f.broadcast(receivers), "address_id")
+        .where(f.col("receives_from").isNull() | (f.col("posted_at") >= f.col("receives_from")))
+        .select("half_id", "group_id")
+    )
+
+
+def marked(expected_pairs: DataFrame, deliveries: DataFrame, entry: DataFrame, now: datetime) -> DataFrame:
+    """``half_id, group_id, mark``: each fact that is known of a pair (:mod:`spark.marks`)."""
+    pair = ("half_id", "group_id")
+    return (
+        expected_pairs.select(*pair, f.lit(marks.EXPECTED).cast("long").alias("mark"))
+        .unionAll(deliveries.select(*pair, marks.of_op(f.col("decision")).alias("mark")))
+        .unionAll(entry.select(*pair, marks.of_entry(now).alias("mark")))
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pair:
+    """A pair that is looked at: what every table says of it. ``state`` is None when its half is nowhere; ``op_id`` is
+    of one of its ops."""
+
+    half_id: int
+    group_id: int
+    txn_id: str | None
+    address_id: int | None
+    state: str | None
+    judged: bool
+    op_id: str | None
+    attempts: int | None
+    expected: int
+    ops: int
+    finals: int
+    accepted: int
+    dead_lettered: int
+    expired: int
+    purged: int
+    failed_attempts: int
+    entries: int
+    ready: int
+    inflight: int
+    scheduled: int
+    failing: int
+
+
+_COUNTS: Final = ("expected", "ops", "finals", "failed_attempts", "entries", *marks.ACCOUNTED)
+
+
+def looked_at(
+    pairs: DataFrame,
+    *,
+    stated: DataFrame,
+    receivers: DataFrame,
+    deliveries: DataFrame,
+    entry: DataFrame,
+    period: Period,
+    now: datetime,
+) -> DataFrame:
+    """Of ``pairs`` (``half_id, group_id``) all that :class:`Pair` has."""
+    facts = (
+        expected(stated, receivers).withColumn("expected", f.lit(1)),
+        _facts_of_ops(deliveries),
+        _facts_of_entries(entry, now),
+    )
+    counted = (
+        reduce(lambda left, right: left.unionByName(right, allowMissingColumns=True), facts)
+        .join(pairs, ["half_id", "group_id"], "left_semi")
         .groupBy("half_id", "group_id")
         .agg(
-            *(f.coalesce(f.sum(name), f.lit(0)).cast("int").alias(name) for name in _PAIR_COUNTS),
+            *(f.coalesce(f.sum(name), f.lit(0)).alias(name) for name in _COUNTS),
             f.max("op_id").alias("op_id"),
             f.max("attempts").alias("attempts"),
         )
-        .join(
-            stated.select("half_id", "txn_id", "address_id", "state", f.col("judged").alias("half_judged")),
-            "half_id",
-            "left",
-        )
-        .withColumn(
-            "judged",
-            f.coalesce("half_judged", (f.col("half_id") >= low) & (f.col("half_id") < high)),
-        )
-        .drop("half_judged")
+    )
+    known = stated.select("half_id", "txn_id", "address_id", "state", "judged").join(pairs, "half_id", "left_semi")
+    return counted.join(known, "half_id", "left").withColumn(
+        "judged", f.coalesce("judged", f.expr(period.posted("half_id")))
     )
 
 
-def _expected(stated: DataFrame, receiving: DataFrame) -> DataFrame:
-    return (
-        stated.where(f.col("judged") & (f.col("state") == "committed"))
-        .join(f.broadcast(receiving), "address_id")
-        .where(f.col("receives_from").isNull() | (f.col("posted_at") >= f.col("receives_from")))
-        .select("half_id", "group_id", f.lit(1).alias("expected"))
-    )
-
-
-def _ops_of_pairs(deliveries: DataFrame) -> DataFrame:
+def _facts_of_ops(deliveries: DataFrame) -> DataFrame:
     decision = f.col("decision")
+    kinds = {
+        kind: decision.isin(*(name for name, counts_as in marks.ENDS.items() if counts_as == kind))
+        for kind in dict.fromkeys(marks.ENDS.values())
+    }
     return deliveries.select(
         "half_id",
         "group_id",
-        f.lit(1).alias("ops"),
-        decision.isin(*FINAL).cast("int").alias("finals"),
-        decision.isin("commit", "accept").cast("int").alias("accepted"),
-        (decision == "dead-letter").cast("int").alias("dead_lettered"),
-        (decision == "expire").cast("int").alias("expired"),
-        (decision == "purge").cast("int").alias("purged"),
-        decision.isin(*FAILED_ATTEMPT).cast("int").alias("failed_attempts"),
         "op_id",
+        f.lit(1).alias("ops"),
+        decision.isin(*marks.ENDS).cast("int").alias("finals"),
+        decision.isin(*marks.FAILED_ATTEMPT).cast("int").alias("failed_attempts"),
+        *(holds.cast("int").alias(kind) for kind, holds in kinds.items()),
     )
 
 
-def _entries_of_pairs(entry: DataFrame, now: datetime) -> DataFrame:
-    failing = f.col("failed").isNotNull()
-    inflight = ~failing & (f.col("lease") != 0)
-    scheduled = ~failing & ~inflight & f.coalesce(f.col("available_at") > f.lit(now), f.lit(False))
+def _facts_of_entries(entry: DataFrame, now: datetime) -> DataFrame:
+    waits = f.lit("ready")
+    for kind, condition in reversed(marks.waiting(now).items()):
+        waits = f.when(condition, f.lit(kind)).otherwise(waits)
     return entry.select(
         "half_id",
         "group_id",
         f.lit(1).alias("entries"),
-        failing.cast("int").alias("failing"),
-        inflight.cast("int").alias("inflight"),
-        scheduled.cast("int").alias("scheduled"),
-        (~failing & ~inflight & ~scheduled).cast("int").alias("ready"),
         f.col("attempts").cast("int").alias("attempts"),
+        *((waits == kind).cast("int").alias(kind) for kind in ("ready", *marks.waiting(now))),
     )
-
-
-def transactions(stated: DataFrame, decided: DataFrame, txn: DataFrame, period: Period) -> DataFrame:
-    """The transactions declared in the period, each with what every table says of it.
-
-    ``txn_id, declared_at, commits, rollbacks, posted, decided_at, reason, halves, address_id`` (of one of its halves)
-    ``, listed, producer_group, timeout_at, next_check_at, checks``.
-    """
-    of_halves = (
-        stated.where(f.col("txn_id").isNotNull() & f.col("judged"))
-        .groupBy("txn_id")
-        .agg(f.count("*").alias("halves"), f.min("address_id").alias("address_id"))
-    )
-    listed = txn.select(
-        f.col("id").alias("txn_id"),
-        f.lit(True).alias("listed"),
-        "producer_group",
-        "timeout_at",
-        "next_check_at",
-        f.col("checks").cast("int").alias("checks"),
-    ).where(period.declared("txn_id"))
-    return (
-        decided.where(period.declared("txn_id"))
-        .join(of_halves, "txn_id", "full")
-        .join(listed, "txn_id", "full")
-        .select(
-            "txn_id",
-            txn_moment(f.col("txn_id")).alias("declared_at"),
-            f.coalesce("commits", f.lit(0)).alias("commits"),
-            f.coalesce("rollbacks", f.lit(0)).alias("rollbacks"),
-            "posted",
-            "decided_at",
-            "reason",
-            f.coalesce("halves", f.lit(0)).alias("halves"),
-            "address_id",
-            f.coalesce("listed", f.lit(False)).alias("listed"),
-            "producer_group",
-            "timeout_at",
-            "next_check_at",
-            "checks",
-        )
-    )
-
-
-def balance(stated: DataFrame, paired: DataFrame) -> DataFrame:
-    """R19's two sums per address and hour of posting.
-
-    ``address_id, hour, posted, committed, rolled_back, undecided, unknown`` count halves; ``expected, accepted,
-    dead_lettered, expired, purged, ready, inflight, scheduled, failing`` count expected pairs.
-    """
-    of_halves = stated.where("judged").select(
-        "half_id",
-        "address_id",
-        f.lit(1).alias("posted"),
-        (f.col("commits") > 0).cast("int").alias("committed"),
-        (f.col("rollbacks") > 0).cast("int").alias("rolled_back"),
-        (f.col("state") == "undecided").cast("int").alias("undecided"),
-        (f.col("state") == "unknown").cast("int").alias("unknown"),
-    )
-    expected = f.col("judged") & (f.col("expected") > 0)
-    of_pairs = paired.where(expected).select("half_id", "address_id", "expected", *ACCOUNTED)
-    return (
-        of_halves.unionByName(of_pairs, allowMissingColumns=True)
-        .groupBy("address_id", f.date_trunc("hour", half_moment(f.col("half_id"))).alias("hour"))
-        .agg(*(f.coalesce(f.sum(name), f.lit(0)).alias(name) for name in BALANCE))
-    )
-
-
-def names(present: DataFrame, removed: DataFrame) -> DataFrame:
-    """``id, name`` of addresses, or of groups: those that are there, and those that were."""
-    return present.select("id", "name").unionByName(removed.select("id", "name"))
-
-
-def named(frame: DataFrame, address: DataFrame, consumer_group: DataFrame | None = None) -> DataFrame:
-    """``frame`` with ``address`` (name, by ``address_id``) and, where groups are given, ``consumer_group`` (by
-    ``group_id``).
-
-    An address that is not even among those removed is ``null``. A queue's default group has the empty name; the frame
-    shows it as the store does.
-    """
-    names = address.select(f.col("id").alias("address_id"), f.col("name").alias("address"))
-    result = frame.join(f.broadcast(names), "address_id", "left")
-    if consumer_group is not None:
-        groups = consumer_group.select(f.col("id").alias("group_id"), f.col("name").alias("consumer_group"))
-        result = result.join(f.broadcast(groups), "group_id", "left")
-    return result

@@ -1,15 +1,19 @@
-"""The numbers behind the report's plots: small aggregates, computed by Spark and brought to the driver."""
+"""The numbers behind the report's plots, from the cells of the store (:mod:`spark.collapse`)."""
 
 from __future__ import annotations
 
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as f
-
-from spark.ledger import BALANCE, half_moment
+from spark.checks import Transaction
+from spark.collapse import SHORTEST, STEPS_PER_E
+from spark.directory import Directory
+from spark.ledger import declared_at
+from spark.sums import BALANCE, Sums, moment_of_slot
 
 #: A plot over time has at most this many points.
 MOST_BUCKETS: Final = 120
@@ -29,7 +33,6 @@ AGES: Final = (
 OLDEST_AGE: Final = "over 1 day"
 #: Dead letters shown, the most frequent first.
 MOST_ERRORS: Final = 15
-MOST_ATTEMPTS: Final = 17
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,155 +90,142 @@ def bucket_width(extent: timedelta) -> timedelta:
     return _WIDTHS[-1]
 
 
+class Decisions:
+    """What the transactions of the period add up to."""
+
+    def __init__(self, width: timedelta) -> None:
+        """``width`` is of the slots of their cells."""
+        self._width = width
+        self.totals: Counter[str] = Counter()
+        #: moment -> step of the time from declare to decision -> how many
+        self.waited: dict[datetime, Counter[int]] = defaultdict(Counter)
+        self.unstored: Counter[datetime] = Counter()
+        self.open_since: list[datetime] = []
+
+    def add_cell(self, cell: Any) -> None:
+        """A row of :func:`spark.collapse.transactions` without what is looked at."""
+        self._add(moment_of_slot(cell.slot, self._width), cell.committed, cell.latency, cell["count"])
+        self.unstored[moment_of_slot(cell.slot, self._width)] += cell.unstored
+
+    def add(self, found: Transaction) -> None:
+        """A transaction that was looked at."""
+        if found.decided_at is None:
+            self.totals["transactions"] += 1
+            self.totals["transactions_undecided"] += 1
+            self.open_since.append(declared_at(found.txn_id))
+            return
+        waited = (found.decided_at - declared_at(found.txn_id)).total_seconds()
+        step = math.floor(math.log(max(waited, SHORTEST) / SHORTEST) * STEPS_PER_E)
+        at = _floor(found.decided_at, self._width)
+        self._add(at, found.commits > 0, step, 1)
+        if found.rollbacks:
+            self.unstored[at] += max((found.posted or 0) - found.halves, 0)
+
+    def _add(self, at: datetime, committed: bool, step: int, count: int) -> None:
+        self.totals["transactions"] += count
+        self.totals["transactions_committed" if committed else "transactions_rolled_back"] += count
+        self.waited[at][step] += count
+
+
 def measure(
+    sums: Sums,
+    decisions: Decisions,
     *,
-    stated: DataFrame,
-    transactions: DataFrame,
-    pairs: DataFrame,
-    deliveries: DataFrame,
-    balance: DataFrame,
+    dead_letters: Sequence[tuple[int | None, int, str, int]],
+    directory: Directory,
+    least_width: timedelta,
     seen_at: datetime,
 ) -> Metrics:
-    """Everything the report plots. ``stated`` has ``address``, ``pairs`` and ``deliveries`` have ``address`` and
-    ``consumer_group``."""
-    judged = stated.where("judged").withColumn("at", half_moment(f.col("half_id")))
-    width = bucket_width(_extent(judged, transactions))
-    unstored = _unstored(transactions, width)
-    balances = _balances(balance)
+    """Everything the report plots.
+
+    ``dead_letters``: address, group, error and count, the most frequent first. Points of time are no closer than
+    ``least_width``.
+    """
+    moments = [at for _, at in sums.outcomes] + list(decisions.waited)
+    width = max(least_width, bucket_width(max(moments) - min(moments))) if moments else least_width
+    unstored: Counter[datetime] = Counter()
+    for at, count in decisions.unstored.items():
+        unstored[_floor(at, width)] += count
+    balances = _balances(sums, directory)
     return Metrics(
         bucket=width,
-        outcomes=_outcomes(judged, width),
-        unstored=unstored,
-        latencies=_latencies(transactions, width),
-        undecided_by_age=_undecided_by_age(transactions, seen_at),
-        attempts=_attempts(pairs),
-        dead_letters=_dead_letters(deliveries),
+        outcomes=_outcomes(sums, directory, width),
+        unstored=sorted((at, count) for at, count in unstored.items() if count),
+        latencies=_latencies(decisions, width),
+        undecided_by_age=_undecided_by_age(decisions.open_since, seen_at),
+        attempts=[(attempt, *map(int, counts)) for attempt, counts in sorted(sums.attempts.items())],  # type: ignore[misc]
+        dead_letters=[
+            (directory.addresses.get(address) if address is not None else None, directory.groups.get(group), why, count)
+            for address, group, why, count in dead_letters
+        ],
         balances=balances,
         totals={
-            **_totals(transactions),
-            "rolled_back_unstored": sum(count for _, count in unstored),
-            **{name: sum(int(of_address.counts[name]) for of_address in balances) for name in BALANCE},
+            **{name: decisions.totals[name] for name in _TRANSACTION_TOTALS},
+            "rolled_back_unstored": unstored.total(),
+            **{name: sum(of_address.counts[name] for of_address in balances) for name in BALANCE},
         },
     )
 
 
-def _extent(judged: DataFrame, transactions: DataFrame) -> timedelta:
-    """From the first moment that is plotted to the last."""
-    spans = judged.agg(_micros("min", "at"), _micros("max", "at")).unionByName(
-        transactions.agg(_micros("min", "declared_at").alias("min_at"), _micros("max", "decided_at").alias("max_at"))
-    )
-    edges = [value for row in spans.collect() for value in (row[0], row[1]) if value is not None]
-    return timedelta(microseconds=max(edges) - min(edges)) if edges else timedelta(0)
+_TRANSACTION_TOTALS: Final = (
+    "transactions",
+    "transactions_committed",
+    "transactions_rolled_back",
+    "transactions_undecided",
+)
 
 
-def _bucket(column: str, width: timedelta) -> Column:
+def _floor(moment: datetime, width: timedelta) -> datetime:
     seconds = int(width.total_seconds())
-    return (f.floor(f.unix_seconds(column) / seconds) * seconds).cast("long").alias("bucket")
+    return datetime.fromtimestamp(int(moment.timestamp()) // seconds * seconds, UTC)
 
 
-def _outcomes(judged: DataFrame, width: timedelta) -> list[Outcomes]:
-    rows = (
-        judged.groupBy(_bucket("at", width), "address")
-        .agg(
-            f.count_if(f.col("state") == "committed"),
-            f.count_if(f.col("state") == "rolled-back"),
-            f.count_if(f.col("state").isin("undecided", "unknown")),
-        )
-        .orderBy("bucket", "address")
-        .collect()
-    )
+def _outcomes(sums: Sums, directory: Directory, width: timedelta) -> list[Outcomes]:
+    found: dict[tuple[datetime, str | None], list[int]] = defaultdict(lambda: [0, 0, 0])
+    for (address_id, at), counts in sums.outcomes.items():
+        name = directory.addresses.get(address_id) if address_id is not None else None
+        for place, count in enumerate(counts):
+            found[_floor(at, width), name][place] += count
     return [
-        Outcomes(at=_at(row[0]), address=row[1], committed=row[2], rolled_back=row[3], undecided=row[4]) for row in rows
+        Outcomes(at=at, address=name, committed=counts[0], rolled_back=counts[1], undecided=counts[2])
+        for (at, name), counts in sorted(found.items(), key=lambda item: (item[0][0], item[0][1] or ""))
     ]
 
 
-def _latencies(transactions: DataFrame, width: timedelta) -> list[Latency]:
-    waited = f.greatest(f.lit(0.0), (f.unix_micros("decided_at") - f.unix_micros("declared_at")) / 1_000_000)
-    rows = (
-        transactions.where(f.col("decided_at").isNotNull())
-        .groupBy(_bucket("decided_at", width))
-        .agg(f.percentile_approx(waited, [0.5, 0.95, 0.99], 10_000))
-        .orderBy("bucket")
-        .collect()
-    )
-    return [Latency(at=_at(row[0]), p50=row[1][0], p95=row[1][1], p99=row[1][2]) for row in rows]
+def _latencies(decisions: Decisions, width: timedelta) -> list[Latency]:
+    found: dict[datetime, Counter[int]] = defaultdict(Counter)
+    for at, steps in decisions.waited.items():
+        found[_floor(at, width)].update(steps)
+    return [
+        Latency(at=at, p50=percentile(steps, 0.5), p95=percentile(steps, 0.95), p99=percentile(steps, 0.99))
+        for at, steps in sorted(found.items())
+    ]
 
 
-def _unstored(transactions: DataFrame, width: timedelta) -> list[tuple[datetime, int]]:
-    rows = (
-        transactions.where(f.col("decided_at").isNotNull())
-        .where((f.col("rollbacks") > 0) & (f.col("posted") > f.col("halves")))
-        .groupBy(_bucket("decided_at", width))
-        .agg(f.sum(f.col("posted") - f.col("halves")))
-        .orderBy("bucket")
-        .collect()
-    )
-    return [(_at(row[0]), int(row[1])) for row in rows]
+def percentile(steps: Counter[int], share: float) -> float:
+    """The seconds (to 2 percent) that ``share`` of the counted took at most; ``steps`` as :mod:`spark.collapse` has
+    them."""
+    wanted = math.ceil(share * steps.total())
+    for step in sorted(steps):
+        wanted -= steps[step]
+        if wanted <= 0:
+            return SHORTEST * math.exp((step + 0.5) / STEPS_PER_E)
+    raise ValueError("nothing was counted")
 
 
-def _totals(transactions: DataFrame) -> dict[str, int]:
-    row = transactions.agg(
-        f.count("*").alias("transactions"),
-        f.count_if(f.col("commits") > 0).alias("transactions_committed"),
-        f.count_if((f.col("rollbacks") > 0) & (f.col("commits") == 0)).alias("transactions_rolled_back"),
-        f.count_if((f.col("rollbacks") == 0) & (f.col("commits") == 0)).alias("transactions_undecided"),
-    ).collect()[0]
-    return {name: int(count) for name, count in row.asDict().items()}
+def _balances(sums: Sums, directory: Directory) -> list[AddressBalance]:
+    found: dict[str | None, Counter[str]] = defaultdict(Counter)
+    for (address_id, _), counts in sums.balance.items():
+        found[directory.addresses.get(address_id) if address_id is not None else None].update(counts)
+    return [
+        AddressBalance(address=name, counts={part: counts[part] for part in BALANCE})
+        for name, counts in sorted(found.items(), key=lambda item: (item[0] is not None, item[0] or ""))
+    ]
 
 
-def _balances(balance: DataFrame) -> list[AddressBalance]:
-    rows = balance.groupBy("address").agg(*(f.sum(name).alias(name) for name in BALANCE)).orderBy("address").collect()
-    return [AddressBalance(address=row[0], counts={name: row[name] for name in BALANCE}) for row in rows]
-
-
-def _dead_letters(deliveries: DataFrame) -> list[tuple[str | None, str | None, str, int]]:
-    rows = (
-        deliveries.where(f.col("decision") == "dead-letter")
-        .groupBy("address", "consumer_group", f.coalesce("reason", f.lit("no reason given")).alias("error"))
-        .count()
-        .orderBy(f.desc("count"), "address", "consumer_group", "error")
-        .limit(MOST_ERRORS)
-        .collect()
-    )
-    return [(row[0], row[1], row[2], row[3]) for row in rows]
-
-
-def _micros(which: str, column: str) -> Column:
-    return f.unix_micros(getattr(f, which)(column)).alias(f"{which}_at")
-
-
-def _at(seconds: int) -> datetime:
-    return datetime.fromtimestamp(seconds, UTC)
-
-
-def _undecided_by_age(transactions: DataFrame, seen_at: datetime) -> list[tuple[str, int]]:
-    age = f.lit(seen_at.timestamp()) - f.unix_micros("declared_at") / 1_000_000
-    group = f.lit(len(AGES))
-    for place in range(len(AGES) - 1, -1, -1):
-        group = f.when(age <= AGES[place][0], place).otherwise(group)
-    undecided = transactions.where((f.col("commits") == 0) & (f.col("rollbacks") == 0))
-    counted = {row[0]: row[1] for row in undecided.groupBy(group.alias("age")).count().collect()}
-    names = [name for _, name in AGES] + [OLDEST_AGE]
-    return [(name, int(counted.get(place, 0))) for place, name in enumerate(names)]
-
-
-def _attempts(pairs: DataFrame) -> list[tuple[int, int, int, int]]:
-    ended = f.least(f.col("failed_attempts") + 1, f.lit(MOST_ATTEMPTS))
-    dead = f.least(f.greatest("failed_attempts", f.lit(1)), f.lit(MOST_ATTEMPTS))
-    waiting = f.least(f.coalesce("attempts", f.lit(0)) + 1, f.lit(MOST_ATTEMPTS))
-    attempt = (
-        f.when(f.col("accepted") > 0, ended).when(f.col("dead_lettered") > 0, dead).when(f.col("entries") > 0, waiting)
-    )
-    rows = (
-        pairs.where("judged")
-        .groupBy(attempt.alias("attempt"))
-        .agg(
-            f.count_if(f.col("accepted") > 0),
-            f.count_if((f.col("accepted") == 0) & (f.col("dead_lettered") > 0)),
-            f.count_if((f.col("accepted") == 0) & (f.col("dead_lettered") == 0) & (f.col("entries") > 0)),
-        )
-        .where("attempt is not null")
-        .orderBy("attempt")
-        .collect()
-    )
-    return [(row[0], row[1], row[2], row[3]) for row in rows]
+def _undecided_by_age(open_since: Iterable[datetime], seen_at: datetime) -> list[tuple[str, int]]:
+    counted: Counter[str] = Counter()
+    for since in open_since:
+        age = (seen_at - since).total_seconds()
+        counted[next((name for most, name in AGES if age <= most), OLDEST_AGE)] += 1
+    return [(name, counted[name]) for name in (*(name for _, name in AGES), OLDEST_AGE)]

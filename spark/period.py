@@ -66,12 +66,22 @@ class Period:
     def _read_from(self) -> datetime:
         return max(BEGINNING + MARGIN, self.since - self.reach) - MARGIN
 
-    def judged(self) -> str:
-        """SQL on ``half`` (PostgreSQL and Spark alike): does the message belong to the period?"""
-        return (
-            f"case when txn_id is null then id >= {id_at(self.since)} and id < {id_at(self.until)}"
-            f" else {self.declared('txn_id')} end"
-        )
+    @property
+    def is_all(self) -> bool:
+        """Whether it is all there is."""
+        return self.since == BEGINNING and self.until == END
+
+    def judged(self, half_id: str) -> str:
+        """SQL beside ``txn_id``: does the message belong to the period?"""
+        return f"case when txn_id is null then {self.posted(half_id)} else {self.declared('txn_id')} end"
+
+    def posted(self, half_id: str) -> str:
+        """SQL: was the message whose id is in ``half_id`` posted in the period?"""
+        return f"({half_id} >= {id_at(self.since)} and {half_id} < {id_at(self.until)})"
+
+    def declares(self, txn_id: str) -> bool:
+        """Whether the transaction belongs to the period."""
+        return uuid_at(self.since) <= txn_id < uuid_at(self.until)
 
     def declared(self, column: str) -> str:
         """SQL: does the transaction whose id is in ``column`` belong to the period?"""

@@ -16,10 +16,11 @@ from typing import Final
 
 import jinja2
 
-from spark.charts import charts, readable
+from spark.charts import Chart, readable
+from spark.finding import Finding
 from spark.metrics import Metrics
 from spark.period import BEGINNING, END, Period
-from spark.results import Finding, Findings
+from spark.results import Findings
 from spark.schemas import SEVERITIES
 from spark.snapshot import StoreName
 
@@ -112,6 +113,7 @@ class Run:
     took: timedelta
     rows_read: dict[str, int]
     metrics: Metrics
+    charts: list[Chart]
     findings: Findings
     books: list[BookTotals]
 
@@ -170,7 +172,7 @@ def render(run: Run) -> str:
             run=run,
             period=_period(run.period),
             totals=run.metrics.totals,
-            charts=charts(run.metrics),
+            charts=run.charts,
             kinds=[
                 (kind, KINDS.get(kind, KindText(title=kind, meaning="")), _columns(found.shown[kind])) for kind in kinds
             ],

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import csv
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as f
 
+from spark.finding import Finding
 from spark.schemas import FINDING, SEVERITIES
 
-#: Rows that wait in memory for a file.
+#: As many findings are sorted, in memory; beyond them as many at a time wait for a file.
+SORTED: Final = 100_000
 _CHUNK: Final = 10_000
 #: Rows of each kind that the report shows; the others are in the files.
 SHOWN: Final = 200
@@ -35,21 +36,6 @@ _SCHEMA: Final = pa.schema(
         ("suggested_repair", pa.string()),
     ]
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Finding:
-    """One finding, as :data:`spark.schemas.FINDING` has it."""
-
-    kind: str
-    severity: str
-    txn_id: str | None
-    half_id: int | None
-    address: str | None
-    consumer_group: str | None
-    seen_at: datetime
-    detail: str
-    suggested_repair: str
 
 
 @dataclass(kw_only=True)
@@ -80,17 +66,11 @@ class Findings:
             shown.append(finding)
 
 
-def write_findings(found: DataFrame, out: Path, on_rows: Callable[[int], None]) -> Findings:
-    """Write ``findings.parquet`` and ``findings.csv`` into ``out``, whole or not at all; the rows are never in memory
-    at once.
-
-    ``on_rows`` is told how many were written so far.
-    """
+def write_findings(found: Iterable[Finding], out: Path, on_rows: Callable[[int], None]) -> Findings:
+    """Write ``findings.parquet`` and ``findings.csv`` into ``out``, whole or not at all; sorted up to ``SORTED`` of
+    them, more in the order in which they come. ``on_rows`` is told how many were written so far."""
     result = Findings()
     names = FINDING.names
-    ordered = found.orderBy("kind", "address", "consumer_group", "half_id", "txn_id", "detail").select(
-        *(f.unix_micros("seen_at").alias("seen_at") if name == "seen_at" else f.col(name) for name in names)
-    )
     parquet, table = out / "findings.parquet", out / "findings.csv"
     partial = {path: path.with_name(f".{path.name}.partial") for path in (parquet, table)}
     try:
@@ -100,33 +80,36 @@ def write_findings(found: DataFrame, out: Path, on_rows: Callable[[int], None]) 
         ):
             csv_writer = csv.writer(file)
             csv_writer.writerow(names)
-            chunk: list[Finding] = []
-
-            def flush() -> None:
+            for chunk in _chunks(found):
+                for item in chunk:
+                    result.add(item)
                 columns = [
                     pa.array([getattr(item, name) for item in chunk], _SCHEMA.field(name).type) for name in names
                 ]
                 parquet_writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=_SCHEMA))
                 csv_writer.writerows([_cell(getattr(item, name)) for name in names] for item in chunk)
-                chunk.clear()
                 on_rows(result.total)
-
-            for row in ordered.toLocalIterator():
-                values = row.asDict()
-                values["seen_at"] = datetime.fromtimestamp(values["seen_at"] / 1_000_000, UTC)
-                item = Finding(**values)
-                result.add(item)
-                chunk.append(item)
-                if len(chunk) == _CHUNK:
-                    flush()
-            if chunk:
-                flush()
         for path, written in partial.items():
             written.replace(path)
     finally:
         for written in partial.values():
             written.unlink(missing_ok=True)
     return result
+
+
+def _chunks(found: Iterable[Finding]) -> Iterator[list[Finding]]:
+    rows = iter(found)
+    first = sorted(islice(rows, SORTED), key=_place)
+    if first:
+        yield first
+    while chunk := list(islice(rows, _CHUNK)):
+        yield chunk
+
+
+def _place(item: Finding) -> tuple[object, ...]:
+    """By kind, then by what it is about; what has no name comes first."""
+    about = (item.address, item.consumer_group, item.half_id, item.txn_id)
+    return (item.kind, *((value is not None, value if value is not None else 0) for value in about), item.detail)
 
 
 def _cell(value: object) -> object:

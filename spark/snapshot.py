@@ -36,6 +36,8 @@ class Snapshot:
     store: StoreName
     #: The first day of which the store has all halves: retention has dropped those before it. None: nothing is dropped.
     kept_since: datetime | None = None
+    #: The connection that holds it.
+    connection: psycopg.Connection
 
     def kept(self, period: Period) -> Period:
         """The part of ``period`` that can be judged: retention has dropped the halves of earlier days (H16).
@@ -62,7 +64,7 @@ def exported_snapshot(url: str) -> Iterator[Snapshot]:
     try:
         connection = psycopg.connect(url, application_name="coordinator reconcile", keepalives_idle=30)
     except psycopg.Error as error:
-        raise StoreUnreadable(f"database: {_line(error)}") from None
+        raise _unreadable(error) from None
     try:
         connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         connection.read_only = True
@@ -79,9 +81,9 @@ def exported_snapshot(url: str) -> Iterator[Snapshot]:
                 f"database: there is no table {SCHEMA}.half in it; is it the coordinator's, and migrated?"
             ) from None
         except psycopg.Error as error:
-            raise StoreUnreadable(f"database: {_line(error)}") from None
+            raise _unreadable(error) from None
         assert found is not None
-        yield Snapshot(name=found[0], taken_at=found[1], store=store, kept_since=kept_since)
+        yield Snapshot(name=found[0], taken_at=found[1], store=store, kept_since=kept_since, connection=connection)
     finally:
         connection.close()
 
@@ -101,5 +103,14 @@ def _store_name(connection: psycopg.Connection) -> StoreName:
     return StoreName(database=at.dbname, server=server, id=found[0], schema=found[1])
 
 
-def _line(error: psycopg.Error) -> str:
-    return " ".join(str(error).split())
+@contextmanager
+def read_error() -> Iterator[None]:
+    """The database's errors of the block as :class:`StoreUnreadable`."""
+    try:
+        yield
+    except psycopg.Error as error:
+        raise _unreadable(error) from None
+
+
+def _unreadable(error: psycopg.Error) -> StoreUnreadable:
+    return StoreUnreadable(f"database: {' '.join(str(error).split())}")

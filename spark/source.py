@@ -20,6 +20,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -214,8 +215,13 @@ class HalfOpReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, KeyRange)
-        with _Session(self._options) as session:
-            yield from session.batches(self._select(partition))
+        with _Session(self._options) as session, session.stream(self._select(partition)) as reader:
+            yield from reader
+
+    def whole(self) -> pa.Table:
+        """All rows, in this process."""
+        with _Session(self._options) as session, session.stream(self._select(KeyRange(None, None))) as reader:
+            return reader.read_all()
 
     def _select(self, partition: KeyRange) -> str:
         table = self._options.table
@@ -273,7 +279,8 @@ class _Session:
             statement.set_sql_query(sql)
             statement.execute_update()
 
-    def batches(self, sql: str) -> Iterator[pa.RecordBatch]:
+    @contextmanager
+    def stream(self, sql: str) -> Iterator[pa.RecordBatchReader]:
         """What ``sql`` gives, as it arrives."""
         import pyarrow as pa
 
@@ -282,11 +289,12 @@ class _Session:
             statement.set_sql_query(sql)
             stream, _ = statement.execute_query()
             with pa.RecordBatchReader._import_from_c(stream.address) as reader:
-                yield from reader
+                yield reader
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
         """All that ``sql`` gives, which is little."""
-        return [tuple(row.values()) for batch in self.batches(sql) for row in batch.to_pylist()]
+        with self.stream(sql) as reader:
+            return [tuple(row.values()) for row in reader.read_all().to_pylist()]
 
 
 def _pages(session: _Session, table: str) -> int:

@@ -77,7 +77,7 @@ def _rows_by_key(rows: DataFrame, pairs: int) -> DataFrame:
 def _marks_by_key(marks: DataFrame) -> DataFrame:
     """``key, committed, undecided_txn, rolled_back_txn, undecided_address, undecided_plain``: of each key's
     transactions, whether one is committed, and one of those that are not."""
-    undecided = f.col("state").isin("undecided", "unknown")
+    undecided = f.col("state") == "open"
     return marks.groupBy("key").agg(
         f.bool_or(f.col("state") == "committed").alias("committed"),
         f.max(f.when(undecided, f.col("txn_id"))).alias("undecided_txn"),

@@ -81,12 +81,13 @@ def _picked(
     return None, key, values
 
 
-def sent(book: BookDescription, picked: DataFrame, stated: DataFrame, decided: DataFrame, txn: DataFrame) -> DataFrame:
+def sent(book: BookDescription, picked: DataFrame, stated: DataFrame, open_transactions: DataFrame) -> DataFrame:
     """What the coordinator knows under the book's kind of key.
 
     ``key, problem, half_id, txn_id, address_id, state, judged, decided_at, plain, picked``; ``plain``: undecided, and
     none of it is in the store before its client commits it; ``picked`` is what :func:`pick`
-    gave. For txn-ids also transactions that left no half at the book's addresses, with ``half_id`` null.
+    gave. For txn-ids also transactions that left no half at the book's addresses, with ``half_id`` null;
+    ``open_transactions`` are those listed as undecided: ``id, plain``.
     """
     known = stated.select("half_id", "txn_id", "address_id", "state", "judged", "decided_at")
     of_halves = picked.join(known, "half_id").withColumn("plain", f.lit(False))
@@ -94,19 +95,24 @@ def sent(book: BookDescription, picked: DataFrame, stated: DataFrame, decided: D
         return of_halves
     of_halves = of_halves.withColumns({"key": f.col("txn_id"), "problem": f.lit(None).cast("string")})
     none = {"problem": "string", "half_id": "bigint", "address_id": "int", "picked": "array<string>"}
+    decided = (
+        stated.where((f.col("state") != "open") & f.col("txn_id").isNotNull())
+        .groupBy("txn_id")
+        .agg(f.max(f.col("commits") > 0).alias("committed"), f.max("decided_at").alias("decided_at"))
+    )
     of_transactions = decided.select(
         f.col("txn_id").alias("key"),
         "txn_id",
-        f.when(f.col("commits") > 0, "committed").otherwise("rolled-back").alias("state"),
+        f.when(f.col("committed"), "committed").otherwise("rolled-back").alias("state"),
         "decided_at",
         f.lit(False).alias("plain"),
     ).unionByName(
-        txn.join(decided, f.col("id") == f.col("txn_id"), "left_anti").select(
+        open_transactions.join(decided, f.col("id") == f.col("txn_id"), "left_anti").select(
             f.col("id").alias("key"),
             f.col("id").alias("txn_id"),
-            f.lit("undecided").alias("state"),
+            f.lit("open").alias("state"),
             f.lit(None).cast("timestamp").alias("decided_at"),
-            f.col("producer_group").isNull().alias("plain"),
+            "plain",
         )
     )
     return of_halves.unionByName(

@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from sqlalchemy import create_engine
 
-from spark.reconcile import credentials_file
+from spark.reading import credentials_file
 from spark.session import open_session
 from spark.snapshot import exported_snapshot
 from spark.source import HalfOpReader, ReadOptions

@@ -196,11 +196,11 @@ def describe_text(folder: Path, text: str) -> BookDescription:
 def compare(spark: SparkSession, shop: Shop, description: BookDescription, period: Period) -> list[Row]:
     tables = shop.store.frames(spark)
     book = open_book(spark, description)
-    decided = ledger.decisions(tables["op"])
-    stated = ledger.states(tables["half"], decided, tables["txn"], period)
+    stated = ledger.states(tables["half"], ledger.decisions(tables["op"]), period)
     messages = tables["half"].where(f"address_id = {shop.orders}").select(*picked_columns(description))
-    marks = sent(description, pick(description, messages), stated, decided, tables["txn"])
-    marks = ledger.named(marks, tables["address"])
+    open_transactions = tables["txn"].selectExpr("id", "producer_group is null as plain")
+    marks = sent(description, pick(description, messages), stated, open_transactions)
+    marks = marks.join(tables["address"].selectExpr("id as address_id", "name as address"), "address_id", "left")
     return book_findings(book, marks.cache(), period, NOW).collect()
 
 

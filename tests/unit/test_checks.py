@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
-from functools import reduce
 from typing import TYPE_CHECKING
 
 import pytest
 
-from spark import checks, ledger
+from spark import ledger
+from spark.directory import Directory
+from spark.finding import Finding
 from spark.period import Period
-from spark.schemas import FINDING
+from spark.survey import Survey, Tables, keeping
 from tests.fix_store_rows import NOW, StoreRows
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, Row, SparkSession
+    from pyspark.sql import SparkSession
 
 EACH = 5
 AT = NOW - timedelta(hours=3)
@@ -24,36 +25,33 @@ AT = NOW - timedelta(hours=3)
 Key = tuple[str, str | None, int | None, str | None]
 
 
-def all_findings(rows: StoreRows, spark: SparkSession, period: Period) -> DataFrame:
-    tables = rows.frames(spark)
-    decided = ledger.decisions(tables["op"])
-    stated = ledger.states(tables["half"], decided, tables["txn"], period)
-    pairs = ledger.pairs(
-        stated,
-        ledger.receivers(tables["address"], tables["consumer_group"]),
-        ledger.delivery_ops(tables["op"]),
-        tables["entry"],
-        period,
-        NOW,
-    ).cache()
-    addresses = ledger.names(tables["address"], tables["removed_address"])
-    transactions = ledger.named(ledger.transactions(stated, decided, tables["txn"], period), addresses).cache()
-    balance = ledger.named(ledger.balance(stated, pairs), addresses)
-    groups = ledger.names(tables["consumer_group"], tables["removed_group"])
-    named = ledger.named(pairs, addresses, groups)
-    return reduce(
-        lambda left, right: left.unionByName(right),
-        [
-            checks.overdue(transactions, NOW),
-            checks.orphan_op(named, transactions, NOW),
-            checks.double_decision(transactions, NOW),
-            checks.lost_delivery(named, NOW),
-            checks.orphan_entry(named, tables["consumer_group"], tables["removed_group"], NOW),
-            checks.phantom_delivery(named, NOW),
-            checks.double_delivery(named, NOW),
-            checks.unbalanced(balance, transactions, NOW),
-        ],
+def all_findings(rows: StoreRows, spark: SparkSession, *, small: bool = True) -> list[Finding]:
+    frames = rows.frames(spark)
+    tables = Tables(
+        stated=ledger.states(frames["half"], ledger.decisions(frames["op"]), Period()),
+        op=frames["op"],
+        entry=frames["entry"],
+        directory=Directory.of(rows.rows, NOW),
+        small=small,
     )
+    with keeping() as keep:
+        survey = Survey(
+            spark, tables, period=Period(), seen_at=NOW, width=timedelta(minutes=1), keep=keep, steps=Quiet()
+        )
+        return list(survey.findings())
+
+
+class Quiet:
+    """A run that tells nothing."""
+
+    def stage(self, name: str) -> None:
+        pass
+
+    def rows(self, count: int) -> None:
+        pass
+
+    def warn(self, text: str) -> None:
+        pass
 
 
 def _address(rows: StoreRows, name: str) -> tuple[int, int]:
@@ -192,17 +190,18 @@ PLANTS: dict[str, list[Callable[[StoreRows], set[Key]]]] = {
 }
 
 
-def _keys(findings: list[Row]) -> set[Key]:
-    return {(row["kind"], row["txn_id"], row["half_id"], row["address"]) for row in findings}
+def _keys(findings: list[Finding]) -> set[Key]:
+    return {(found.kind, found.txn_id, found.half_id, found.address) for found in findings}
 
 
 @pytest.mark.rule("R10", "R11", "R12", "R13", "R14", "R15", "R19")
 def test_a_healthy_store_has_no_findings(spark: SparkSession) -> None:
-    assert _keys(all_findings(StoreRows(seed=2).healthy(400), spark, Period()).collect()) == set()
+    assert _keys(all_findings(StoreRows(seed=2).healthy(400), spark)) == set()
 
 
 @pytest.mark.rule("R10", "R11", "R12", "R13", "R14", "R15", "R19")
-def test_all_that_is_planted_is_found_and_nothing_else(spark: SparkSession) -> None:
+@pytest.mark.parametrize("small", [True, False], ids=["small", "large"])
+def test_all_that_is_planted_is_found_and_nothing_else(spark: SparkSession, small: bool) -> None:
     rows = StoreRows(seed=3).healthy(300)
     expected: set[Key] = set()
     for plants in PLANTS.values():
@@ -213,14 +212,12 @@ def test_all_that_is_planted_is_found_and_nothing_else(spark: SparkSession) -> N
                     (kind, txn, half, f"{name}-{number}" if name else None)
                     for kind, txn, half, name in _renamed(plant, rows, number)
                 }
-    found = all_findings(rows, spark, Period())
-    assert found.schema.simpleString() == FINDING.simpleString()
-    collected = found.collect()
-    keys = _keys(collected)
+    found = all_findings(rows, spark, small=small)
+    keys = _keys(found)
     assert expected - keys == set(), "planted, not found"
     assert keys - expected == set(), "found, not planted"
-    assert len(collected) == len(expected), "found more than once"
-    assert all(row["detail"] and row["suggested_repair"] for row in collected)
+    assert len(found) == len(expected), "found more than once"
+    assert all(item.detail and item.suggested_repair for item in found)
 
 
 def _renamed(plant: Callable[[StoreRows], set[Key]], rows: StoreRows, number: int) -> set[Key]:
@@ -239,9 +236,9 @@ def test_a_group_owes_nothing_for_what_came_before_it_or_while_it_was_being_adde
     rows.committed([topic], AT)
     rows.committed([topic], AT + timedelta(seconds=5))
     _, owed = rows.committed([topic], AT + timedelta(minutes=1))
-    lost = all_findings(rows, spark, Period()).where("kind = 'lost-delivery'").collect()
-    assert [row["half_id"] for row in lost] == owed
-    assert lost[0]["consumer_group"] == "later"
+    lost = [found for found in all_findings(rows, spark) if found.kind == "lost-delivery"]
+    assert [found.half_id for found in lost] == owed
+    assert lost[0].consumer_group == "later"
 
 
 @pytest.mark.rule("R13")
@@ -256,10 +253,8 @@ def test_entries_of_a_removed_group_may_be_there_for_a_while(spark: SparkSession
         removed = {"id": 50 + number, "address_id": address, "name": f"g{number}", "lasting": True}
         rows.rows["removed_group"].append({**removed, "removed_at": NOW - age})
         rows.entry(50 + number, half)
-    found = all_findings(rows, spark, Period()).collect()
-    assert [(row["kind"], row["half_id"], row["consumer_group"]) for row in found] == [
-        ("orphan-entry", halves[1], "g1")
-    ]
+    found = [(item.kind, item.half_id, item.consumer_group) for item in all_findings(rows, spark)]
+    assert found == [("orphan-entry", halves[1], "g1")]
 
 
 @pytest.mark.rule("R13", "R19")
@@ -267,7 +262,7 @@ def test_an_address_that_is_gone_leaves_no_findings(spark: SparkSession) -> None
     rows = StoreRows()
     rows.committed([77], AT)
     rows.op("accept", NOW, covers=[(rows.rows["half"][0]["id"], 99)])
-    assert all_findings(rows, spark, Period()).collect() == []
+    assert all_findings(rows, spark) == []
 
 
 @pytest.mark.rule("R10")
@@ -284,9 +279,9 @@ def test_a_check_is_overdue_only_after_the_allowance(spark: SparkSession) -> Non
         rows.undecided(txn, AT, producer_group=name, checks=1, next_check_at=NOW - late)
     plain = rows.uuid_v7(AT)
     rows.undecided(plain, AT, producer_group=None, posted=0)
-    found = all_findings(rows, spark, Period()).collect()
-    assert [row["kind"] for row in found] == ["overdue"]
-    assert "producer group late" in found[0]["detail"]
+    (found,) = all_findings(rows, spark)
+    assert found.kind == "overdue"
+    assert "producer group late" in found.detail
 
 
 @pytest.mark.rule("R19")
@@ -294,4 +289,4 @@ def test_a_plain_rollback_is_counted_by_its_op_alone(spark: SparkSession) -> Non
     rows = StoreRows()
     rows.address("orders")
     rows.decide(rows.uuid_v7(AT), "rollback", AT, 7, reason="client")
-    assert all_findings(rows, spark, Period()).collect() == []
+    assert all_findings(rows, spark) == []

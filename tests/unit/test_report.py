@@ -17,11 +17,12 @@ from matplotlib.axes import Axes
 from matplotlib.dates import num2date
 from matplotlib.figure import Figure
 
-from spark.charts import FAILED, dead_letters, decision_latency, deliveries_by_attempt, outcomes_over_time
+from spark.charts import FAILED, charts, dead_letters, decision_latency, deliveries_by_attempt, outcomes_over_time
+from spark.finding import Finding
 from spark.metrics import AddressBalance, Latency, Metrics, Outcomes, bucket_width
 from spark.period import Period
 from spark.report import BookTotals, Run, render, summary, write_report
-from spark.results import SHOWN, Finding, Findings
+from spark.results import SHOWN, Findings
 from spark.snapshot import StoreName
 
 AT = datetime(2026, 3, 10, 12, tzinfo=UTC)
@@ -122,6 +123,7 @@ def run(found: Findings, numbers: Metrics, *books: BookTotals) -> Run:
         took=timedelta(seconds=12.3),
         rows_read={"half": 1000},
         metrics=numbers,
+        charts=charts(numbers),
         findings=found,
         books=list(books),
     )

@@ -1,0 +1,107 @@
+"""The addresses, the consumer groups and the open transactions of a store, in the driver: what they are called, and
+who receives what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+import psycopg
+
+from spark.snapshot import read_error
+from store.tables import SCHEMA
+
+#: A coordinator that knows an address may learn of its new groups this much later than PostgreSQL.
+GROUP_SETTLING: Final = timedelta(seconds=10)
+#: For how long the store may still have entries of a group that was removed.
+SWEPT_AFTER: Final = timedelta(hours=1)
+
+#: The tables, and what is read of each.
+COLUMNS: Final = {
+    "address": "id, name, created_at",
+    "consumer_group": "id, address_id, name, created_at",
+    "removed_address": "id, name",
+    "removed_group": "id, name, removed_at",
+    "txn": "id::text as id, timeout_at, producer_group, checks, next_check_at",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenTransaction:
+    """A transaction that is listed as undecided; ``producer_group`` is None where only its client can decide it."""
+
+    id: str
+    timeout_at: datetime
+    producer_group: str | None
+    checks: int
+    next_check_at: datetime | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Receiver:
+    """A group that receives what is posted to its address: everything, or what is posted from a moment on."""
+
+    address_id: int
+    group_id: int
+    receives_from: datetime | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Directory:
+    """Names of what is there and of what was removed; the groups that receive; the transactions that are open."""
+
+    addresses: dict[int, str] = field(default_factory=dict)
+    groups: dict[int, str] = field(default_factory=dict)
+    receivers: dict[int, Receiver] = field(default_factory=dict)
+    #: groups whose entries may be in the store: those that are there, and those just removed
+    swept_later: frozenset[int] = frozenset()
+    open_transactions: dict[str, OpenTransaction] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, rows: Mapping[str, Iterable[Mapping[str, Any]]], seen_at: datetime) -> Directory:
+        """From the rows of each table of ``COLUMNS``, as they are at ``seen_at``.
+
+        A group made with its address receives everything. One added later receives what is posted once every
+        coordinator knows of it (``GROUP_SETTLING``).
+        """
+        made = {row["id"]: row["created_at"] for row in rows["address"]}
+        groups = list(rows["consumer_group"])
+        removed = list(rows["removed_group"])
+        return cls(
+            addresses={row["id"]: row["name"] for table in ("removed_address", "address") for row in rows[table]},
+            groups={row["id"]: row["name"] for row in (*removed, *groups)},
+            receivers={
+                row["id"]: Receiver(
+                    address_id=row["address_id"],
+                    group_id=row["id"],
+                    receives_from=None
+                    if row["created_at"] <= made[row["address_id"]]
+                    else row["created_at"] + GROUP_SETTLING,
+                )
+                for row in groups
+                if row["address_id"] in made
+            },
+            swept_later=frozenset(
+                [row["id"] for row in groups]
+                + [row["id"] for row in removed if row["removed_at"] > seen_at - SWEPT_AFTER]
+            ),
+            open_transactions={
+                row["id"]: OpenTransaction(**{name: row[name] for name in OpenTransaction.__dataclass_fields__})
+                for row in rows["txn"]
+            },
+        )
+
+
+def read_directory(connection: psycopg.Connection, seen_at: datetime) -> tuple[Directory, dict[str, int]]:
+    """The directory in the snapshot of ``connection``, and how many rows each of its tables has.
+
+    :raises spark.snapshot.StoreUnreadable: the database does not answer.
+    """
+    rows: dict[str, list[dict[str, Any]]] = {}
+    with read_error():
+        for table, columns in COLUMNS.items():
+            cursor = connection.cursor(row_factory=psycopg.rows.dict_row)
+            rows[table] = cursor.execute(f"select {columns} from {SCHEMA}.{table}".encode()).fetchall()
+    return Directory.of(rows, seen_at), {table: len(found) for table, found in rows.items()}

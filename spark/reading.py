@@ -1,0 +1,122 @@
+"""The store's tables as of one snapshot, as frames, and a small store as one that the driver has read by itself."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import psycopg
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from spark.directory import Directory
+from spark.ledger import declared_at
+from spark.period import Period
+from spark.snapshot import Snapshot, read_error
+from spark.source import FORMAT, HalfOpReader, ReadOptions
+from store.ids import moment_of
+from store.tables import SCHEMA
+
+#: A store is small up to this size of its large tables.
+SMALL_BYTES: Final = 16 * 1024 * 1024
+_LARGE_TABLES: Final = ("half", "op", "entry")
+
+
+@contextmanager
+def credentials_file(url: str) -> Iterator[Path]:
+    """A file of mode 0600 with the database's URL, for the tasks; gone after the block."""
+    descriptor, name = tempfile.mkstemp(prefix="coordinator-")
+    path = Path(name)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(url)
+        yield path
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def store_bytes(connection: psycopg.Connection) -> int:
+    """The size of the store's large tables, without large messages.
+
+    :raises spark.snapshot.StoreUnreadable: the database does not answer.
+    """
+    trees = " union all ".join(f"select * from pg_partition_tree('{SCHEMA}.{name}')" for name in _LARGE_TABLES)
+    with read_error():
+        row = connection.execute(
+            f"select coalesce(sum(pg_relation_size(relid)), 0) from ({trees}) t where isleaf".encode()
+        ).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Store:
+    """The store's tables as of one snapshot. ``credentials`` is the file with the URL for the tasks; none: they take it
+    from their environment. ``bytes``: of its large tables."""
+
+    spark: SparkSession
+    snapshot: Snapshot
+    period: Period
+    credentials: Path | None
+    bytes: int
+
+    @property
+    def small(self) -> bool:
+        """Whether the driver reads it itself: that takes less time than starting tasks."""
+        return self.bytes <= SMALL_BYTES
+
+    def table(self, name: str, columns: str) -> DataFrame:
+        """Columns of a table: what of it a run over the period needs."""
+        if self.small:
+            read = HalfOpReader(ReadOptions.parse(self._options(name, columns))).whole()
+            return self.spark.createDataFrame(read).coalesce(1)
+        return self.spark.read.format(FORMAT).options(**self._options(name, columns)).load()
+
+    def _options(self, name: str, columns: str) -> dict[str, str]:
+        options = {
+            "table": name,
+            "columns": columns,
+            "snapshot": self.snapshot.name,
+            "since": self.period.since.isoformat(),
+            "until": self.period.until.isoformat(),
+            "reach": str(self.period.reach.total_seconds()),
+        }
+        if self.credentials is not None:
+            options["credentials"] = str(self.credentials)
+        return options
+
+    def extent(self) -> timedelta:
+        """From the first to the last moment, about, that the period has halves or ops of.
+
+        :raises spark.snapshot.StoreUnreadable: the database does not answer.
+        """
+        moments: list[datetime] = []
+        with read_error():
+            for table, column, moment in (("half", "id", moment_of), ("op", "id::text", declared_at)):
+                for order in ("", " desc"):
+                    row = self.snapshot.connection.execute(
+                        f"select {column} from {SCHEMA}.{table} order by id{order} limit 1".encode()
+                    ).fetchone()
+                    if row is not None:
+                        moments.append(moment(row[0]))
+        if not moments:
+            return timedelta(0)
+        first, last = max(min(moments), self.period.since), min(max(moments), self.period.until)
+        return max(last - first, timedelta(0))
+
+
+def local(spark: SparkSession, columns: Mapping[str, pa.DataType], rows: Iterable[Mapping[str, Any]]) -> DataFrame:
+    """A frame of a few rows of the driver's."""
+    return spark.createDataFrame(pa.Table.from_pylist([dict(row) for row in rows], pa.schema(list(columns.items()))))
+
+
+def receivers(spark: SparkSession, directory: Directory) -> DataFrame:
+    """``address_id, group_id, receives_from``: :class:`spark.directory.Receiver`."""
+    columns = {"address_id": pa.int32(), "group_id": pa.int32(), "receives_from": pa.timestamp("us", "UTC")}
+    return local(spark, columns, map(vars, directory.receivers.values()))

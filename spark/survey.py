@@ -1,0 +1,217 @@
+"""A survey of the store: its cells are added up, and what is not in order is looked at and checked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as f
+from pyspark.storagelevel import StorageLevel
+
+from spark import checks, collapse, ledger
+from spark.directory import Directory
+from spark.finding import Finding
+from spark.metrics import Decisions, Metrics, measure
+from spark.period import Period
+from spark.progress import Steps
+from spark.reading import local, receivers
+from spark.sums import Sums, moment_of_micros
+
+#: On disk: a run must not need memory for the store's size.
+_KEPT: Final = StorageLevel.DISK_ONLY
+#: As many rows are brought to the driver at once; more come one task after the other.
+_MOST_AT_ONCE: Final = 100_000
+#: As many ids are sent to every task.
+_MOST_SENT: Final = 1_000_000
+#: Dead letters shown, the most frequent first.
+_MOST_ERRORS: Final = 15
+
+_PAIR: Final = {"half_id": pa.int64(), "group_id": pa.int32()}
+
+#: Has a frame computed once and kept on disk.
+Keep = Callable[[DataFrame], DataFrame]
+
+
+@contextmanager
+def keeping() -> Iterator[Keep]:
+    """What is kept during the block is given up after it."""
+    with ExitStack() as kept:
+
+        def keep(frame: DataFrame) -> DataFrame:
+            stored = frame.persist(_KEPT)
+            kept.callback(stored.unpersist)
+            return stored
+
+        yield keep
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tables:
+    """What was read: ``stated`` is of :func:`spark.ledger.states`. ``small``: all of it fits into the driver."""
+
+    stated: DataFrame
+    op: DataFrame
+    entry: DataFrame
+    directory: Directory
+    small: bool
+
+
+class Survey:
+    """``width`` is the least distance of points of time in the plots."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        tables: Tables,
+        *,
+        period: Period,
+        seen_at: datetime,
+        width: timedelta,
+        keep: Keep,
+        steps: Steps,
+    ) -> None:
+        self._spark = spark
+        self._tables = tables
+        self._period = period
+        self._seen_at = seen_at
+        self._width = width
+        self._keep = keep
+        self._steps = steps
+        self._look = checks.Look(seen_at=seen_at, directory=tables.directory)
+        slot = min(width, collapse.HOUR)
+        self._sums = Sums(tables.directory, slot)
+        self._halves = collapse.halves(tables.stated, slot)
+        self._decisions = Decisions(width)
+        self._dead_letters: list[tuple[int | None, int, str, int]] = []
+
+    def findings(self) -> Iterator[Finding]:
+        """All that the checks find; after the last of them the survey knows its :meth:`metrics`."""
+        self._steps.stage("adding up messages")
+        for cell in self._halves.collect():
+            self._sums.add_halves(cell)
+        self._steps.stage("looking at transactions")
+        yield from self._transactions()
+        self._steps.stage("looking at deliveries")
+        yield from self._pairs()
+        yield from checks.unbalanced(self._sums.balance, self._look)
+
+    def metrics(self) -> Metrics:
+        """The numbers of the report."""
+        return measure(
+            self._sums,
+            self._decisions,
+            dead_letters=self._dead_letters,
+            directory=self._tables.directory,
+            least_width=self._width,
+            seen_at=self._seen_at,
+        )
+
+    def _transactions(self) -> Iterator[Finding]:
+        found = ledger.transactions(self._tables.stated)
+        parted = self._parted(collapse.transactions(found, self._width), "looked_at")
+        for cell in parted.cells:
+            self._decisions.add_cell(cell)
+        listed = self._tables.directory.open_transactions
+        with_halves: set[str] = set()
+        for row in parted.rows():
+            known = row.looked_at.asDict()
+            if known["decided_at"] is not None:
+                known["decided_at"] = moment_of_micros(known["decided_at"])
+            with_halves.add(known["txn_id"])
+            yield from self._check(checks.Transaction(**known, listed=listed.get(known["txn_id"])))
+        for txn_id, transaction in listed.items():
+            if txn_id not in with_halves and self._period.declares(txn_id):
+                yield from self._check(checks.Transaction(txn_id=txn_id, listed=transaction))
+
+    def _check(self, found: checks.Transaction) -> Iterator[Finding]:
+        self._decisions.add(found)
+        return checks.check_transaction(found, self._look)
+
+    def _pairs(self) -> Iterator[Finding]:
+        tables, period = self._tables, self._period
+        late = None if period.is_all else ledger.posted_elsewhere(tables.stated, period)
+        deliveries = ledger.of_the_period(ledger.delivery_ops(tables.op), period, late)
+        entry = ledger.of_the_period(tables.entry, period, late)
+        receiving = receivers(self._spark, tables.directory)
+        marked = ledger.marked(ledger.expected(tables.stated, receiving), deliveries, entry, self._seen_at)
+        parted = self._parted(collapse.pairs(self._together(marked, "half_id")), "half_id")
+        for cell in parted.cells:
+            self._sums.add_pairs(cell)
+        if parted.count:
+            found = ledger.looked_at(
+                parted.ids(),
+                stated=tables.stated,
+                receivers=receiving,
+                deliveries=deliveries,
+                entry=entry,
+                period=period,
+                now=self._seen_at,
+            )
+            for row in self._rows(found.where("judged"), parted.count):
+                pair = ledger.Pair(**row.asDict())
+                self._sums.add_pair(pair)
+                yield from checks.check_pair(pair, self._look)
+        if any(counts[1] for counts in self._sums.attempts.values()):
+            self._dead_letters = self._count_dead_letters(deliveries)
+
+    def _count_dead_letters(self, deliveries: DataFrame) -> list[tuple[int | None, int, str, int]]:
+        """Address, group, error and count of the period's dead letters, the most frequent first."""
+        dead = deliveries.where(f.col("decision") == "dead-letter").select("half_id", "group_id", "reason")
+        judged = self._tables.stated.where("judged").select("half_id", "address_id")
+        rows = (
+            dead.join(judged, "half_id")
+            .groupBy("address_id", "group_id", f.coalesce("reason", f.lit("no reason given")).alias("error"))
+            .count()
+            .orderBy(f.desc("count"), "address_id", "group_id", "error")
+            .limit(_MOST_ERRORS)
+            .collect()
+        )
+        return [(row[0], row[1], row[2], row[3]) for row in rows]
+
+    def _together(self, frame: DataFrame, key: str) -> DataFrame:
+        """``frame`` with all rows of one ``key`` in one task."""
+        return frame.coalesce(1) if self._tables.small else frame.repartition(key)
+
+    def _parted(self, collapsed: DataFrame, kept: str) -> _Parted:
+        """Cells, and the rows whose column ``kept`` is not null."""
+        if self._tables.small:
+            rows = collapsed.collect()
+            looked_at = [row for row in rows if row[kept] is not None]
+            return _Parted(
+                cells=[row for row in rows if row[kept] is None],
+                count=len(looked_at),
+                rows=lambda: looked_at,
+                ids=lambda: local(self._spark, _PAIR, (row.asDict() for row in looked_at)),
+            )
+        once = self._keep(collapsed)
+        frame = once.where(f.col(kept).isNotNull())
+        cells = once.where(f.col(kept).isNull()).collect()
+        count = frame.count()
+        return _Parted(
+            cells=cells,
+            count=count,
+            rows=lambda: self._rows(frame, count),
+            ids=lambda: self._sent(frame.select(*_PAIR), count),
+        )
+
+    def _sent(self, frame: DataFrame, count: int) -> DataFrame:
+        return f.broadcast(frame) if count <= _MOST_SENT else frame
+
+    def _rows(self, frame: DataFrame, count: int) -> Iterable[Row]:
+        """The rows of ``frame``, which are about as many as ``count``."""
+        return frame.collect() if count <= _MOST_AT_ONCE else self._keep(frame).toLocalIterator()
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Parted:
+    """A collapsed frame: its cells, and the rows that are looked at: one by one, or the ids of pairs as a frame."""
+
+    cells: list[Row]
+    count: int
+    rows: Callable[[], Iterable[Row]]
+    ids: Callable[[], DataFrame]

@@ -9,23 +9,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
-import psycopg
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from spark.directory import Directory
 from spark.ledger import declared_at
 from spark.period import Period
-from spark.snapshot import Snapshot, read_error
+from spark.snapshot import SMALL_BYTES, Snapshot, read_error
 from spark.source import FORMAT, HalfOpReader, ReadOptions
 from store.ids import moment_of
 from store.tables import SCHEMA
-
-#: A store is small up to this size of its large tables.
-SMALL_BYTES: Final = 16 * 1024 * 1024
-_LARGE_TABLES: Final = ("half", "op", "entry")
 
 
 @contextmanager
@@ -39,20 +34,6 @@ def credentials_file(url: str) -> Iterator[Path]:
         yield path
     finally:
         path.unlink(missing_ok=True)
-
-
-def store_bytes(connection: psycopg.Connection) -> int:
-    """The size of the store's large tables, without large messages.
-
-    :raises spark.snapshot.StoreUnreadable: the database does not answer.
-    """
-    trees = " union all ".join(f"select * from pg_partition_tree('{SCHEMA}.{name}')" for name in _LARGE_TABLES)
-    with read_error():
-        row = connection.execute(
-            f"select coalesce(sum(pg_relation_size(relid)), 0) from ({trees}) t where isleaf".encode()
-        ).fetchone()
-    assert row is not None
-    return int(row[0])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,10 +54,10 @@ class Store:
 
     def table(self, name: str, columns: str) -> DataFrame:
         """Columns of a table: what of it a run over the period needs."""
+        options = self._options(name, columns)
         if self.small:
-            read = HalfOpReader(ReadOptions.parse(self._options(name, columns))).whole()
-            return self.spark.createDataFrame(read).coalesce(1)
-        return self.spark.read.format(FORMAT).options(**self._options(name, columns)).load()
+            return self.spark.createDataFrame(HalfOpReader(ReadOptions.parse(options)).whole()).coalesce(1)
+        return self.spark.read.format(FORMAT).options(**options).load()
 
     def _options(self, name: str, columns: str) -> dict[str, str]:
         options = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -26,14 +26,14 @@ from spark.books.rows import Book, open_book, unreadable
 from spark.charts import Chart, charts
 from spark.directory import Directory, read_directory
 from spark.finding import Finding
-from spark.metrics import bucket_width
+from spark.metrics import Metrics, bucket_width
 from spark.period import Period
 from spark.progress import Steps
-from spark.reading import Store, credentials_file, local, store_bytes
+from spark.reading import Store, credentials_file, local
 from spark.report import BookTotals, Run, write_report
 from spark.results import write_findings
-from spark.snapshot import Snapshot, exported_snapshot
-from spark.survey import Keep, Survey, Tables, keeping
+from spark.snapshot import Snapshot, exported_snapshot, read_error, store_bytes
+from spark.survey import Keep, Survey, Tables, brought, keeping
 
 #: What is read of each large table; messages are read for the books alone.
 _COLUMNS: Final = {
@@ -93,27 +93,8 @@ def reconcile(
     with keeping() as keep, ThreadPoolExecutor(1) as drawing:
         opened = [_keep_book(book, keep, steps) for book in opened]
         read = _read(spark, url, period, opened, keep, steps)
-        survey = Survey(
-            spark,
-            read.tables,
-            period=read.period,
-            seen_at=read.snapshot.taken_at,
-            width=bucket_width(read.extent),
-            keep=keep,
-            steps=steps,
-        )
-        pictures: list[Future[list[Chart]]] = []
-        totals: list[BookTotals] = []
-
-        def found() -> Iterator[Finding]:
-            yield from survey.findings()
-            # drawn while Spark works on the books
-            pictures.append(drawing.submit(charts, survey.metrics()))
-            for book, messages in zip(opened, read.picked, strict=True):
-                steps.stage(f"comparing book {book.name}")
-                yield from _compared(spark, book, messages, read, keep, totals)
-
-        findings = write_findings(found(), out, lambda count: steps.rows(read.total + count))
+        comparison = _Comparison(spark, read, opened, keep, steps, drawing)
+        findings = write_findings(comparison.findings(), out, lambda count: steps.rows(read.total + count))
         steps.stage("writing the report")
         run = Run(
             store=read.snapshot.store,
@@ -123,10 +104,10 @@ def reconcile(
             seen_at=read.snapshot.taken_at,
             took=timedelta(seconds=time.monotonic() - began),
             rows_read=read.rows,
-            metrics=survey.metrics(),
-            charts=pictures[0].result(),
+            metrics=comparison.metrics,
+            charts=comparison.charts.result(),
             findings=findings,
-            books=totals,
+            books=comparison.totals,
         )
         write_report(run, out, fail_on)
         return run
@@ -148,28 +129,63 @@ class _Read:
         return sum(self.rows.values())
 
 
-def _compared(
-    spark: SparkSession, book: Book, messages: DataFrame, read: _Read, keep: Keep, totals: list[BookTotals]
-) -> Iterator[Finding]:
-    """What the book and the store differ in; adds to ``totals`` how much was compared."""
-    directory = read.tables.directory
-    open_transactions = local(
-        spark,
-        {"id": pa.string(), "plain": pa.bool_()},
-        ({"id": known.id, "plain": known.producer_group is None} for known in directory.open_transactions.values()),
-    )
-    names = local(
-        spark,
-        {"address_id": pa.int32(), "address": pa.string()},
-        ({"address_id": number, "address": name} for number, name in directory.addresses.items()),
-    )
-    of_messages = sent(book.description, messages, read.tables.stated, open_transactions)
-    marks = keep(of_messages.join(f.broadcast(names), "address_id", "left"))
-    compared = marks.where("judged and half_id is not null").count()
-    totals.append(BookTotals(name=book.name, rows=book.rows.count(), messages=compared, grace=book.description.grace))
-    differences = keep(book_findings(book, marks, read.period, read.snapshot.taken_at))
-    for row in differences.toLocalIterator():
-        yield Finding(**{**row.asDict(), "seen_at": read.snapshot.taken_at})
+class _Comparison:
+    """The survey of a store and its books. ``metrics``, ``charts`` and ``totals`` are there after the last finding."""
+
+    metrics: Metrics
+    charts: Future[list[Chart]]
+
+    def __init__(
+        self, spark: SparkSession, read: _Read, books: Sequence[Book], keep: Keep, steps: Steps, drawing: Executor
+    ) -> None:
+        self._spark = spark
+        self._read = read
+        self._books = books
+        self._keep = keep
+        self._steps = steps
+        self._drawing = drawing
+        self.totals: list[BookTotals] = []
+
+    def findings(self) -> Iterator[Finding]:
+        read = self._read
+        survey = Survey(
+            self._spark,
+            read.tables,
+            period=read.period,
+            seen_at=read.snapshot.taken_at,
+            width=bucket_width(read.extent),
+            keep=self._keep,
+            steps=self._steps,
+        )
+        yield from survey.findings()
+        self.metrics = survey.metrics()
+        # drawn while Spark works on the books
+        self.charts = self._drawing.submit(charts, self.metrics)
+        for book, messages in zip(self._books, read.picked, strict=True):
+            self._steps.stage(f"comparing book {book.name}")
+            yield from self._differences(book, messages)
+
+    def _differences(self, book: Book, messages: DataFrame) -> Iterator[Finding]:
+        read, directory = self._read, self._read.tables.directory
+        open_transactions = local(
+            self._spark,
+            {"id": pa.string(), "plain": pa.bool_()},
+            ({"id": known.id, "plain": known.producer_group is None} for known in directory.open_transactions.values()),
+        )
+        names = local(
+            self._spark,
+            {"address_id": pa.int32(), "address": pa.string()},
+            ({"address_id": number, "address": name} for number, name in directory.addresses.items()),
+        )
+        of_messages = sent(book.description, messages, read.tables.stated, open_transactions)
+        marks = self._keep(of_messages.join(f.broadcast(names), "address_id", "left"))
+        compared = marks.where("judged and half_id is not null").count()
+        rows = book.rows.count()
+        self.totals.append(BookTotals(name=book.name, rows=rows, messages=compared, grace=book.description.grace))
+        seen_at = read.snapshot.taken_at
+        differences = book_findings(book, marks, read.period, seen_at)
+        for row in brought(differences, rows + compared, self._keep):
+            yield Finding(**{**row.asDict(), "seen_at": seen_at})
 
 
 def _fit(spark: SparkSession, store: Store) -> None:
@@ -209,7 +225,8 @@ def _read(spark: SparkSession, url: str, period: Period, books: Sequence[Book], 
         directory, rows = read_directory(snapshot.connection, snapshot.taken_at)
         steps.rows(sum(rows.values()))
         period = snapshot.kept(period)
-        size = store_bytes(snapshot.connection)
+        with read_error():
+            size = store_bytes(snapshot.connection)
         store = Store(spark=spark, snapshot=snapshot, period=period, credentials=credentials, bytes=size)
         extent = store.extent()
         _fit(spark, store)
@@ -219,9 +236,11 @@ def _read(spark: SparkSession, url: str, period: Period, books: Sequence[Book], 
             frames[name] = store.table(name, columns)
             if name == "half":
                 # kept with what became of it, and with the decisions that left no half
-                frames[name] = ledger.states(frames[name], ledger.decisions(frames["op"]), period)
-            frames[name] = keep(frames[name])
-            rows[name] = frames[name].count() if name != "half" else frames[name].where("half_id is not null").count()
+                frames[name] = keep(ledger.states(frames[name], ledger.decisions(frames["op"]), period))
+            elif not store.small:
+                frames[name] = keep(frames[name])
+            of_table = f.count("half_id") if name != "op" else f.count("*")
+            rows[name] = frames[name].agg(of_table).collect()[0][0]
             steps.rows(sum(rows.values()))
         picked = [_picked(store, book, directory, keep, steps) for book in books]
     tables = Tables(

@@ -89,6 +89,8 @@ def _java_version(binary: Path) -> int | None:
     return int(found.group(1)) if ran.returncode == 0 and found else None
 
 
+#: Half of the processor time of a Java that lives for seconds.
+_BRIEF_JAVA: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 _VECTOR_MODULE: Final = "--add-modules=jdk.incubator.vector"
 _GONE_PACKAGE: Final = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
 _WRAPPER: Final = """#!/bin/sh
@@ -117,6 +119,8 @@ def _environment(home: Path) -> Iterator[None]:
             # the Python of the executors, which may be on other machines: the user may choose it
             "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),
             "PYSPARK_DRIVER_PYTHON": sys.executable,
+            # of the Java that only puts the command line of the other together
+            "SPARK_LAUNCHER_OPTS": " ".join(_BRIEF_JAVA),
             # the tasks import this package, also when it runs from a checkout
             "PYTHONPATH": f"{root}{os.pathsep}{known}" if known else root,
         }
@@ -162,12 +166,13 @@ def check_master(master: str, url: str) -> None:
 
 
 def open_session(
-    master: str = "local[*]", *, memory: str = "2g", settings: dict[str, str] | None = None
+    master: str = "local[*]", *, memory: str = "2g", brief: bool = False, settings: dict[str, str] | None = None
 ) -> SparkSession:
     """A session with the data source ``halfop`` registered; 4 to 5 s the first time.
 
-    ``memory`` is the heap of the driver, which in local mode is all of Spark's; ``settings`` win over those chosen
-    here.
+    ``memory`` is the heap of the driver, which in local mode is all of Spark's; ``brief``: it will work for seconds,
+    too short for Java's second compiler and parallel collector to earn their start; ``settings`` win over those
+    chosen here.
 
     :raises JavaMissing: see :func:`java_home`.
     """
@@ -183,7 +188,9 @@ def open_session(
             if master.startswith("local")
             else {}
         ),
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
+        "spark.driver.extraJavaOptions": " ".join(
+            [f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}", *(_BRIEF_JAVA if brief else ())]
+        ),
         # moments are UTC, whatever zone the machine is in
         "spark.sql.session.timeZone": "UTC",
         # a bad value is an error, never a silent null
@@ -217,13 +224,13 @@ def open_session(
 
 
 @contextmanager
-def running_session(master: str, *, memory: str) -> Iterator[SparkSession]:
+def running_session(master: str, *, memory: str, brief: bool = False) -> Iterator[SparkSession]:
     """A session as :func:`open_session` gives it, for the main thread; after the block its Java has ended, whatever
     happened in it."""
     try:
         # PySpark must not be interrupted while it starts Java: it would leave the process and a folder behind
         with _interrupted_later():
-            session = open_session(master, memory=memory)
+            session = open_session(master, memory=memory, brief=brief)
         yield session
         session.stop()
     finally:

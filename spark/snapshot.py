@@ -6,11 +6,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, time
+from typing import Final
 
 import psycopg
 
 from spark.period import Period
 from store.tables import SCHEMA
+
+#: A store is small up to this size of its large tables.
+SMALL_BYTES: Final = 16 * 1024 * 1024
+_LARGE_TABLES: Final = ("half", "op", "entry")
 
 
 class StoreUnreadable(Exception):
@@ -101,6 +106,25 @@ def _store_name(connection: psycopg.Connection) -> StoreName:
     at = connection.info
     server = at.host if at.host.startswith("/") else f"{at.host}:{at.port}"
     return StoreName(database=at.dbname, server=server, id=found[0], schema=found[1])
+
+
+def store_bytes(connection: psycopg.Connection) -> int:
+    """The size of the store's large tables, without large messages."""
+    trees = " union all ".join(f"select * from pg_partition_tree('{SCHEMA}.{name}')" for name in _LARGE_TABLES)
+    row = connection.execute(
+        f"select coalesce(sum(pg_relation_size(relid)), 0) from ({trees}) t where isleaf".encode()
+    ).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def is_small(url: str) -> bool:
+    """Whether the store at ``url`` is so small that a run takes most of its time for starting.
+
+    :raises StoreUnreadable: no connection, or no answer.
+    """
+    with read_error(), psycopg.connect(url, application_name="coordinator reconcile") as connection:
+        return store_bytes(connection) <= SMALL_BYTES
 
 
 @contextmanager

@@ -9,8 +9,7 @@ Arrow record batches come from PostgreSQL's binary COPY through ADBC; a task hol
 ``partitions``   how many at most; default: one per ``BYTES_PER_PARTITION`` of the table
 ``snapshot``     the name of an exported snapshot (:mod:`spark.snapshot`), which all partitions then read
 ``credentials``  path of a file that holds nothing but the database URL, readable by its owner only; default: the
-environment
-                 variable ``COORDINATOR_DATABASE_URL`` of the process that reads
+                 environment variable ``COORDINATOR_DATABASE_URL`` of the process that reads
 
 The URL itself is never an option: options show in plans, logs and Spark's web UI.
 """
@@ -139,8 +138,7 @@ class ReadOptions:
 
 
 def _moment(given: dict[str, str], option: str, default: datetime) -> datetime:
-    value = given.get(option)
-    return default if value is None else datetime.fromisoformat(value)
+    return datetime.fromisoformat(given[option]) if option in given else default
 
 
 def database_url(credentials: str | None) -> str:

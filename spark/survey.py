@@ -50,6 +50,11 @@ def keeping() -> Iterator[Keep]:
         yield keep
 
 
+def brought(frame: DataFrame, count: int, keep: Keep) -> Iterable[Row]:
+    """The rows of ``frame`` in the driver, at once where ``count``, about as many as there are, is not too much."""
+    return frame.collect() if count <= _MOST_AT_ONCE else keep(frame).toLocalIterator()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Tables:
     """What was read: ``stated`` is of :func:`spark.ledger.states`. ``small``: all of it fits into the driver."""
@@ -90,7 +95,7 @@ class Survey:
         self._dead_letters: list[tuple[int | None, int, str, int]] = []
 
     def findings(self) -> Iterator[Finding]:
-        """All that the checks find; after the last of them the survey knows its :meth:`metrics`."""
+        """All that the checks find; after the last of them :meth:`metrics` has the numbers of all."""
         self._steps.stage("adding up messages")
         for cell in self._halves.collect():
             self._sums.add_halves(cell)
@@ -152,7 +157,7 @@ class Survey:
                 period=period,
                 now=self._seen_at,
             )
-            for row in self._rows(found.where("judged"), parted.count):
+            for row in brought(found.where("judged"), parted.count, self._keep):
                 pair = ledger.Pair(**row.asDict())
                 self._sums.add_pair(pair)
                 yield from checks.check_pair(pair, self._look)
@@ -195,16 +200,12 @@ class Survey:
         return _Parted(
             cells=cells,
             count=count,
-            rows=lambda: self._rows(frame, count),
+            rows=lambda: brought(frame, count, self._keep),
             ids=lambda: self._sent(frame.select(*_PAIR), count),
         )
 
     def _sent(self, frame: DataFrame, count: int) -> DataFrame:
         return f.broadcast(frame) if count <= _MOST_SENT else frame
-
-    def _rows(self, frame: DataFrame, count: int) -> Iterable[Row]:
-        """The rows of ``frame``, which are about as many as ``count``."""
-        return frame.collect() if count <= _MOST_AT_ONCE else self._keep(frame).toLocalIterator()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -150,13 +150,13 @@ def _compared(
     from spark.reconcile import STAGES
     from spark.reconcile import reconcile as run_reconciliation
     from spark.session import JavaMissing, MasterUnusable, check_master, running_session
-    from spark.snapshot import StoreUnreadable
+    from spark.snapshot import StoreUnreadable, is_small
 
     try:
         check_master(master, url)
         with (
             ProgressBar(STAGES + 2 * len(books)) as bar,
-            running_session(master, memory=memory) as spark,
+            running_session(master, memory=memory, brief=is_small(url)) as spark,
             bar.watching(spark),
         ):
             return run_reconciliation(

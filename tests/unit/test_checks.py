@@ -19,25 +19,24 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 EACH = 5
+ALL = Period()
 AT = NOW - timedelta(hours=3)
 
 #: (kind, txn_id, half_id, address)
 Key = tuple[str, str | None, int | None, str | None]
 
 
-def all_findings(rows: StoreRows, spark: SparkSession, *, small: bool = True) -> list[Finding]:
+def all_findings(rows: StoreRows, spark: SparkSession, *, small: bool = True, period: Period = ALL) -> list[Finding]:
     frames = rows.frames(spark)
     tables = Tables(
-        stated=ledger.states(frames["half"], ledger.decisions(frames["op"]), Period()),
+        stated=ledger.states(frames["half"], ledger.decisions(frames["op"]), period),
         op=frames["op"],
         entry=frames["entry"],
         directory=Directory.of(rows.rows, NOW),
         small=small,
     )
     with keeping() as keep:
-        survey = Survey(
-            spark, tables, period=Period(), seen_at=NOW, width=timedelta(minutes=1), keep=keep, steps=Quiet()
-        )
+        survey = Survey(spark, tables, period=period, seen_at=NOW, width=timedelta(minutes=1), keep=keep, steps=Quiet())
         return list(survey.findings())
 
 
@@ -290,3 +289,42 @@ def test_a_plain_rollback_is_counted_by_its_op_alone(spark: SparkSession) -> Non
     rows.address("orders")
     rows.decide(rows.uuid_v7(AT), "rollback", AT, 7, reason="client")
     assert all_findings(rows, spark) == []
+
+
+@pytest.mark.rule("R13", "R19")
+@pytest.mark.parametrize("small", [True, False], ids=["small", "large"])
+def test_a_message_is_of_the_period_of_its_transaction_whenever_it_was_posted(spark: SparkSession, small: bool) -> None:
+    rows = StoreRows()
+    address, group = _address(rows, "orders")
+    _, delivered = rows.committed([address], AT - timedelta(seconds=1), seconds=2)
+    rows.op("accept", NOW, covers=[(delivered[0], group)])
+    _, entered = rows.committed([address], AT - timedelta(seconds=1), seconds=2)
+    rows.entry(group, entered[0])
+    _, lost = rows.committed([address], AT - timedelta(seconds=1), seconds=2)
+    # of the time after: another run's
+    rows.committed([address], AT)
+    rows.entry(group + 1, rows.half(address, AT))
+    found = all_findings(rows, spark, small=small, period=Period(until=AT))
+    assert [item.half_id for item in found if item.kind != "unbalanced"] == lost
+    (sums,) = (item for item in found if item.kind == "unbalanced")
+    assert "committed x groups = 3, accounted for 1 accepted" in sums.detail
+
+
+@pytest.mark.rule("R15")
+@pytest.mark.parametrize("times", [2, 3_000])
+def test_a_pair_of_many_ops_is_counted_as_one_of_few(spark: SparkSession, times: int) -> None:
+    """So many failed attempts do not fit into what is summed for a pair; it is counted apart."""
+    rows = StoreRows()
+    address, group = _address(rows, "orders")
+    _, (ended, twice) = rows.committed([address, address], AT)
+    for half in (ended, twice):
+        for _ in range(times):
+            rows.op("modify", NOW, covers=[(half, group)])
+    for half in (ended, twice, twice):
+        rows.op("accept", NOW, covers=[(half, group)])
+    found = all_findings(rows, spark)
+    assert _keys(found) == {
+        ("double-delivery", rows.rows["half"][0]["txn_id"], twice, "orders"),
+        ("unbalanced", None, None, "orders"),
+    }
+    assert any("2 accepted" in item.detail for item in found)

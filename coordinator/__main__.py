@@ -13,6 +13,7 @@ from coordinator.commands.migrate import migrate
 from coordinator.commands.purge import purge
 from coordinator.commands.reconcile import reconcile
 from coordinator.commands.serve import serve
+from coordinator.commands.statistics import groups, stats
 from coordinator.commands.transactions import outcome, resolve, resume, transactions
 
 app = typer.Typer(
@@ -47,6 +48,8 @@ def _main(
 app.command()(serve)
 app.command()(migrate)
 app.add_typer(address, name="address")
+app.command()(groups)
+app.command()(stats)
 app.command()(transactions)
 app.command()(outcome)
 app.command()(resolve)

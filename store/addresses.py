@@ -6,12 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, Connection, Row, Select, case, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Row, case, func, insert, select, true, update
 
 from store import channels
 from store.errors import boundary
-from store.leases import held
-from store.tables import address, consumer_group, entry
+from store.tables import address, consumer_group, pending
+from store.views import addresses as addresses_view
+from store.views import groups as groups_view
+
+#: Each entry is in exactly one of these states, in the view ``entries``.
+STATES = ("ready", "inflight", "scheduled", "failed")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +42,8 @@ class AddressLine:
     origin: str
     created_at: datetime
     groups: int
+    #: messages of undecided checkable transactions
+    pending: int
     counts: Counts
 
 
@@ -45,6 +51,7 @@ class AddressLine:
 class Group:
     """A consumer group; ``''`` is the default one of a queue."""
 
+    address: str
     name: str
     volatile: bool
     created_at: datetime
@@ -65,6 +72,8 @@ class AddressDetail:
     retention_hours: int | None
     origin: str
     created_at: datetime
+    #: messages of undecided checkable transactions
+    pending: int
     counts: Counts
     groups: tuple[Group, ...]
 
@@ -126,32 +135,18 @@ def change(connection: Connection, name: str, changes: Mapping[str, object]) -> 
 
 
 def all_addresses(connection: Connection) -> list[AddressLine]:
-    """All addresses by name, each with its messages counted: reads the whole of ``entry``."""
-    counted = _counted().subquery()
-    query = (
-        select(
-            address.c.name,
-            address.c.routing,
-            address.c.kind,
-            address.c.origin,
-            address.c.created_at,
-            func.count(consumer_group.c.id).label("groups"),
-            *(func.coalesce(func.sum(counted.c[state]), 0).label(state) for state in _STATES),
-        )
-        .select_from(address.outerjoin(consumer_group).outerjoin(counted, counted.c.group_id == consumer_group.c.id))
-        .group_by(address.c.id)
-        .order_by(address.c.name)
-    )
+    """All addresses by name, each with its messages counted: reads the whole of ``entry`` and ``pending``."""
     with boundary():
-        rows = connection.execute(query).all()
+        rows = connection.execute(select(addresses_view).order_by(addresses_view.c.address)).all()
     return [
         AddressLine(
-            name=row.name,
+            name=row.address,
             routing=row.routing,
             kind=row.kind,
             origin=row.origin,
             created_at=row.created_at,
             groups=row.groups,
+            pending=row.pending,
             counts=_counts(row),
         )
         for row in rows
@@ -164,22 +159,8 @@ def one_address(connection: Connection, name: str) -> AddressDetail | None:
         found = connection.execute(select(address).where(address.c.name == name)).one_or_none()
         if found is None:
             return None
-        counted = _counted().subquery()
-        rows = connection.execute(
-            select(
-                consumer_group.c.name,
-                consumer_group.c.instance_id,
-                consumer_group.c.created_at,
-                *(func.coalesce(counted.c[state], 0).label(state) for state in _STATES),
-            )
-            .select_from(consumer_group.outerjoin(counted, counted.c.group_id == consumer_group.c.id))
-            .where(consumer_group.c.address_id == found.id)
-            .order_by(consumer_group.c.name)
-        ).all()
-    groups = tuple(
-        Group(name=row.name, volatile=row.instance_id is not None, created_at=row.created_at, counts=_counts(row))
-        for row in rows
-    )
+        groups = _groups(connection, groups_view.c.address_id == found.id)
+        undecided = connection.scalar(select(func.count()).where(pending.c.address_id == found.id))
     return AddressDetail(
         name=found.name,
         routing=found.routing,
@@ -190,29 +171,39 @@ def one_address(connection: Connection, name: str) -> AddressDetail | None:
         retention_hours=found.retention_hours,
         origin=found.origin,
         created_at=found.created_at,
+        pending=undecided or 0,
         counts=_total([group.counts for group in groups]),
         groups=groups,
     )
 
 
-_waiting = or_(entry.c.available_at.is_(None), entry.c.available_at <= func.now())
-#: Each entry is in exactly one of these states.
-_STATES: dict[str, ColumnElement[bool]] = {
-    "ready": ~held & entry.c.failed.is_(None) & _waiting,
-    "inflight": held & entry.c.failed.is_(None),
-    "scheduled": ~held & entry.c.failed.is_(None) & (entry.c.available_at > func.now()),
-    "failed": entry.c.failed.is_not(None),
-}
+def all_groups(connection: Connection, name: str | None = None) -> tuple[Group, ...]:
+    """All consumer groups by address and name, or those of the address ``name``, with their messages counted: reads
+    their entries.
+    """
+    with boundary():
+        return _groups(connection, true() if name is None else groups_view.c.address == name)
 
 
-def _counted() -> Select[tuple[int, ...]]:
-    states = (func.count().filter(condition).label(state) for state, condition in _STATES.items())
-    return select(entry.c.group_id, *states).group_by(entry.c.group_id)
+def _groups(connection: Connection, wanted: ColumnElement[bool]) -> tuple[Group, ...]:
+    rows = connection.execute(
+        select(groups_view).where(wanted).order_by(groups_view.c.address, groups_view.c.consumer_group)
+    ).all()
+    return tuple(
+        Group(
+            address=row.address,
+            name=row.consumer_group,
+            volatile=row.volatile,
+            created_at=row.created_at,
+            counts=_counts(row),
+        )
+        for row in rows
+    )
 
 
 def _counts(row: Row[tuple[object, ...]]) -> Counts:
-    return Counts(**{state: int(getattr(row, state)) for state in _STATES})
+    return Counts(**{state: int(getattr(row, state)) for state in STATES})
 
 
 def _total(counts: Sequence[Counts]) -> Counts:
-    return Counts(**{state: sum(getattr(each, state) for each in counts) for state in _STATES})
+    return Counts(**{state: sum(getattr(each, state) for each in counts) for state in STATES})

@@ -26,6 +26,7 @@ from sqlalchemy import (
     Text,
     UniqueConstraint,
     Uuid,
+    cast,
     event,
     text,
 )
@@ -222,6 +223,16 @@ op = Table(
         name="transaction",
     ),
     postgresql_partition_by="RANGE (id)",
+)
+#: ``op.written_xid`` as an index can have it: BRIN knows no xid8.
+WRITTEN = cast(cast(op.c.written_xid, Text), BigInteger)
+# Decisions by when they were written: the metrics go on from where they were. BRIN, as the hot path writes none of it.
+Index(
+    "op_written_xid_idx",
+    WRITTEN,
+    postgresql_using="brin",
+    postgresql_with={"pages_per_range": "64", "autosummarize": "on"},
+    postgresql_where=op.c.posted.is_not(None),
 )
 
 entry = Table(
@@ -602,6 +613,80 @@ create view {SCHEMA}.outcome as
               else (select count(*)::int4 from {SCHEMA}.pending p where p.txn_id = t.id) end,
          t.retired, null, t.instance_id
     from {SCHEMA}.txn t where not exists (select from {SCHEMA}.op o where o.id = t.id)""",
+    # What a person reads (H18). Tables have singular names, these views plural ones; docs/how-to/watch-it-run.md says
+    # what reading each costs. Whether an entry is inflight: as store/leases.py has it.
+    f"""
+create view {SCHEMA}.entries as
+  select a.name as address, g.name as consumer_group, e.id as entry_id, e.half_id,
+         case when e.failed is not null then 'failed'
+              when e.lease <> 0 or e.priority = {priorities.DEFAULT} and e.available_at is null and e.id <= r.through
+              then 'inflight'
+              when e.available_at > now() then 'scheduled'
+              else 'ready' end as state,
+         e.attempts, e.priority, e.available_at, e.expires_at, e.failed as failed_for, a.id as address_id,
+         g.id as group_id
+    from {SCHEMA}.consumer_group g
+    join {SCHEMA}.address a on a.id = g.address_id
+    left join lateral (select max(n.read_through) as through from {SCHEMA}.group_read n
+                        where n.group_id = g.id and n.instance_id = g.holder) r on true
+    join {SCHEMA}.entry e on e.group_id = g.id""",
+    f"""
+create view {SCHEMA}.groups as
+  select a.name as address, g.name as consumer_group, g.instance_id is not null as volatile,
+         c.ready, c.inflight, c.scheduled, c.failed, g.created_at, a.id as address_id, g.id as group_id
+    from {SCHEMA}.consumer_group g
+    join {SCHEMA}.address a on a.id = g.address_id
+    cross join lateral (
+      select count(*) filter (where e.state = 'ready') as ready,
+             count(*) filter (where e.state = 'inflight') as inflight,
+             count(*) filter (where e.state = 'scheduled') as scheduled,
+             count(*) filter (where e.state = 'failed') as failed
+        from {SCHEMA}.entries e where e.group_id = g.id) c""",
+    f"""
+create view {SCHEMA}.addresses as
+  select a.name as address, a.routing, a.kind, a.origin, c.groups,
+         (select count(*) from {SCHEMA}.pending p where p.address_id = a.id) as pending,
+         c.ready, c.inflight, c.scheduled, c.failed, a.created_at, a.id as address_id
+    from {SCHEMA}.address a
+    cross join lateral (
+      select count(*) as groups, coalesce(sum(g.ready), 0)::int8 as ready,
+             coalesce(sum(g.inflight), 0)::int8 as inflight, coalesce(sum(g.scheduled), 0)::int8 as scheduled,
+             coalesce(sum(g.failed), 0)::int8 as failed
+        from {SCHEMA}.groups g where g.address_id = a.id) c""",
+    f"""
+create view {SCHEMA}.undecided as
+  select t.id as txn_id, now() - t.declared_at as age, t.owner, t.producer_group,
+         case when t.producer_group is null then t.posted
+              else (select count(*)::int4 from {SCHEMA}.pending p where p.txn_id = t.id) end as posted,
+         t.retired,
+         array(select distinct a.name from {SCHEMA}.pending p join {SCHEMA}.address a on a.id = p.address_id
+                where p.txn_id = t.id order by a.name) as addresses,
+         t.declared_at, t.timeout_at, t.checks, t.next_check_at, t.instance_id
+    from {SCHEMA}.txn t where not exists (select from {SCHEMA}.op o where o.id = t.id)""",
+    # One row a half and consumer group; a half that no group has, or can have yet, has one row without a group.
+    f"""
+create view {SCHEMA}.messages as
+  with ended as (
+    select u.half_id, u.group_id,
+           case when o.decision in ('commit', 'accept') then 'acked' when o.decision = 'expire' then 'expired'
+                when o.decision = 'dead-letter' then 'dead-lettered' else 'purged' end as state
+      from {SCHEMA}.op o cross join lateral unnest(o.half_ids, o.group_ids) u(half_id, group_id)
+     where o.decision in ('commit', 'accept', 'expire', 'dead-letter', 'purge'))
+  select h.id as half_id, coalesce(a.name, r.name) as address, g.name as consumer_group,
+         case when p.half_id is not null then 'pending'
+              when d.decision = 'rollback' then 'rolled-back'
+              when h.txn_id is not null and d.id is null then 'unknown'
+              else coalesce(e.state, n.state, 'no-entry') end as state,
+         h.txn_id, h.posted_at, d.decided_at, octet_length(h.message) as octets
+    from {SCHEMA}.half h
+    left join {SCHEMA}.address a on a.id = h.address_id
+    left join {SCHEMA}.removed_address r on r.id = h.address_id
+    left join {SCHEMA}.pending p on p.txn_id = h.txn_id and p.half_id = h.id
+    left join {SCHEMA}.op d on d.id = h.txn_id
+    left join {SCHEMA}.consumer_group g
+      on g.address_id = h.address_id and (h.txn_id is null or d.decision = 'commit')
+    left join {SCHEMA}.entries e on e.group_id = g.id and e.half_id = h.id
+    left join ended n on n.group_id = g.id and n.half_id = h.id""",
 )
 
 for _sql in OBJECTS:

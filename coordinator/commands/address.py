@@ -170,7 +170,7 @@ def list_(
     if as_json:
         print_json(lines)
     else:
-        print_table(lines, ("name", "routing", "kind", "origin", "groups", *_COUNTS))
+        print_table(lines, ("name", "routing", "kind", "origin", "groups", "pending", *_COUNTS))
 
 
 @app.command()
@@ -192,6 +192,7 @@ def show(
     detail = asdict(found)
     detail.update(detail.pop("counts"))
     for group in detail["groups"]:
+        del group["address"]
         group.update(group.pop("counts"))
     if as_json:
         print_json(detail)

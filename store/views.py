@@ -1,0 +1,33 @@
+"""Views of the store as the programs here read them; ``store/tables.py`` defines them."""
+
+from __future__ import annotations
+
+from sqlalchemy import Boolean, DateTime, Integer, Text, column, table
+
+from store.tables import SCHEMA
+
+_COUNTS = [column(name, Integer) for name in ("ready", "inflight", "scheduled", "failed")]
+
+groups = table(
+    "groups",
+    column("address", Text),
+    column("consumer_group", Text),
+    column("volatile", Boolean),
+    *_COUNTS,
+    column("created_at", DateTime(timezone=True)),
+    column("address_id", Integer),
+    schema=SCHEMA,
+)
+
+addresses = table(
+    "addresses",
+    column("address", Text),
+    column("routing", Text),
+    column("kind", Text),
+    column("origin", Text),
+    column("groups", Integer),
+    column("pending", Integer),
+    *[column(each.name, Integer) for each in _COUNTS],
+    column("created_at", DateTime(timezone=True)),
+    schema=SCHEMA,
+)

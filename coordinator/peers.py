@@ -85,7 +85,7 @@ class Company:
     owner: object = None
 
     def write(self, batch: Batch) -> None:
-        batch.wake.add(EVERY_GROUP)
+        batch.tell(EVERY_GROUP, 0)
 
     def durable(self) -> None:
         pass

@@ -107,7 +107,7 @@ class Enqueue:
         if terms.message_group:
             batch.wake_keys.add((group_id, key_of(terms, half_id)))
         else:
-            batch.wake.add(group_id)
+            batch.tell(group_id, half_id)
 
     def posted(self, address: Address, entry: Entry | None, half_id: int, terms: Terms) -> None:
         """The rows of :meth:`write_entry` are durable."""

@@ -63,7 +63,7 @@ class Share:
     def write(self, batch: Batch) -> None:
         self._pinned = list(self._queue.held)
         batch.share(self._queue.group_id, self._pinned)
-        batch.wake.add(self._queue.group_id)
+        batch.tell(self._queue.group_id, 0)  # none of it could be leased before
 
     def durable(self) -> None:
         queue = self._queue

@@ -22,6 +22,8 @@ _HIGHEST = 1 << 63
 #: all is looked at no more often, and no more than a share of the time
 _WHOLE_SECONDS = 1.0
 _WHOLE_SHARE = 20
+#: but not more seldom: a look may last for other reasons than what there is to look through
+_WHOLE_MOST_SECONDS = 30.0
 
 
 def next_whole_look(asked_at: float, least: float = _WHOLE_SECONDS) -> float:
@@ -29,7 +31,7 @@ def next_whole_look(asked_at: float, least: float = _WHOLE_SECONDS) -> float:
     ``least``: seconds until the next at least.
     """
     now = time.monotonic()
-    return now + max(least, _WHOLE_SHARE * (now - asked_at))
+    return now + min(max(least, _WHOLE_SHARE * (now - asked_at)), _WHOLE_MOST_SECONDS)
 
 
 class LowWater:
@@ -60,6 +62,9 @@ class LowWater:
         """Seconds until all may be looked at again; 0: now."""
         return max(0.0, self._whole_at - time.monotonic())
 
+    def has_passed(self, entry_id: int) -> bool:
+        return any(mark >= entry_id for mark in self.marks)
+
     def lower(self, below: int, priority: int | None) -> None:
         """Something came that is above this id; ``priority``: its own, None where that is not known."""
         steps = range(len(self.marks)) if priority is None else (step_of(priority),)
@@ -82,7 +87,7 @@ class LowWater:
         ``complete``: there was nothing beyond them; ``alone``: no other instance has any.
         """
         looked_at_all = not any(self._asked)
-        if looked_at_all and complete:
+        if looked_at_all:
             self._whole_at = next_whole_look(self._asked_at)
         through = step_of(entries[-1].priority) if entries and not complete else len(self.marks)
         if entries and not complete and shares_step(entries[-1].priority):

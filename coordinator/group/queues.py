@@ -193,6 +193,12 @@ class Queue:
             browser.came()
         self.touch()
 
+    def has_passed(self, entry_id: int) -> bool:
+        """Whether what is looked for next may be beyond this id."""
+        return any(window.low.has_passed(entry_id) for window in self.windows) or any(
+            search.has_passed(entry_id) for search in self.searches
+        )
+
     def touch(self) -> None:
         """Pump at the end of this turn."""
         if not self.dirty and (self.consumers or self.held or self.searches or self.browsers):
@@ -272,7 +278,7 @@ class Queue:
 
     def wake(self, batch: Batch, ids: Sequence[int]) -> None:
         """Notifies the other instances that these entries are not leased."""
-        batch.wake.add(self.group_id)
+        batch.tell(self.group_id, min(ids))
 
     def yielded(self, ids: Sequence[int]) -> None:
         """The store has them."""

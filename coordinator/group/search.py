@@ -14,9 +14,9 @@ still want:
   when any comes back, or arrives, the cursor is set back to before it.
 * This works alike when the instance holds the group whole and when it leases row by row: a row taken so carries its
   lease either way, and the holder's reading leaves leased rows out.
-* Alone, ids only grow. Among other instances commits may overtake each other, and what another gives back is not
-  told by id: then the last second is looked at again a moment after each piece of news, and everything from the
-  beginning every few seconds as long as there is news, the more seldom the longer that takes.
+* Alone, ids only grow. Among other instances commits may overtake each other. A notice says from which id on there is
+  something; as it may be missed, the last second is looked at again a moment after each piece of news, and everything
+  from the beginning every few seconds as long as there is news, the more seldom the longer that takes.
 
 Each rank of priorities has a cursor of its own, and those above are read to their end first (P17).
 
@@ -131,6 +131,9 @@ class Search:
             if not self._whole:
                 self._whole = True
                 instance.loop.call_later(max(_WHOLE_SECONDS, _WHOLE_SHARE * self._whole_took), self._look_at_all)
+
+    def has_passed(self, entry_id: int) -> bool:
+        return self._cursors[Rank.NORMAL].at[1] >= entry_id
 
     def _look_again(self) -> None:
         self._again = False

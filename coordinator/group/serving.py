@@ -88,14 +88,16 @@ class Queues:
             queue.in_store(0)
 
     def notified(self, payload: str) -> None:
-        """Others have something new: tokens ``group`` or ``-address``, and ``/key`` of a message group; an empty token
-        stands for any.
+        """Others have something new: tokens ``group`` or ``-address``, and ``/key`` of a message group, or ``>`` and
+        the lowest id; an empty token stands for any.
         """
         for token in payload.split(","):
             if not token:  # the leases of an instance that died, or too many groups for a notice
                 self.all_in_store()
                 continue
-            name, _, key = token.partition("/")
+            name, _, lowest = token.partition(">")
+            name, _, key = name.partition("/")
+            from_id = int(lowest, 16) if lowest else None
             if name.startswith("-"):
                 found = [queue for queue in list(self.by_group.values()) if queue.address_id == -int(name)]
             else:
@@ -103,5 +105,5 @@ class Queues:
             for queue in found:
                 if isinstance(queue, FifoQueue) and key:
                     queue.news(int(key, 16))
-                else:
-                    queue.in_store()
+                else:  # what was given back may lie below what was read; new ones, which lie above, need no look there
+                    queue.in_store(None if from_id is None or not queue.has_passed(from_id) else from_id)

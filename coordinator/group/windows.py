@@ -299,7 +299,7 @@ class Window:
         self.load_ended()
 
     def _move_low(self, entries: list[Entry], complete: bool, version: int) -> None:
-        """What others give back is not told by id and may lie below the mark: now and then all is looked at, the more
+        """Notices of others do not tell all: now and then all is looked at, also while a backlog is read, the more
         seldom the longer that takes.
         """
         instance, low = self.queue.instance, self.low
@@ -311,7 +311,7 @@ class Window:
             if version == self._version:
                 self.more = False  # as far as is known, until all is looked at
                 self.bound = None
-        if not looked_at_all and not self.more and not self._whole_due:
+        if not looked_at_all and not self._whole_due:
             self._whole_due = True
             instance.loop.call_later(low.whole_in, self._look_at_all)
 

@@ -156,7 +156,8 @@ class Batch:
         self.checkable: CheckableRows | None = None
         self.registered: dict[bytes, Undecided] = {}
         self.forgotten: list[bytes] = []
-        self.wake: set[int] = set()
+        #: groups with entries that other instances may want, or addresses (negated); the lowest of their ids
+        self.wake: dict[int, int] = {}
         #: message groups with entries that other instances may want: consumer group and key
         self.wake_keys: set[tuple[int, int]] = set()
 
@@ -200,6 +201,12 @@ class Batch:
         self.fan_addresses.append(address_id)
         self.fan_ids.append(entry_id)
         self.fan_terms.append(terms)
+
+    def tell(self, group_id: int, lowest: int) -> None:
+        """Notify the other instances that the group (or an address, negated) has entries from this id on that are not
+        leased.
+        """
+        self.wake[group_id] = min(lowest, self.wake.get(group_id, lowest))
 
     def gone(self, group_id: int, entry_id: int) -> None:
         """Delete a held entry. The batch is refused if this instance does not hold it."""

@@ -6,7 +6,7 @@ against the tables.
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 
 from store.channels import READY
 from store.tables import SCHEMA
@@ -17,6 +17,8 @@ EVERY_GROUP = 0
 MOST_WOKEN = 200
 #: And at most so many message groups, whose names are longer.
 MOST_KEYS_WOKEN = 150
+#: Octets that a notice may have.
+_MOST_OCTETS = 7999
 NO_UUID = "'00000000-0000-0000-0000-000000000000'"
 
 _FAN = (
@@ -227,12 +229,15 @@ def statement(parts: Sequence[str], instance_id: int) -> str:
     return f"with {', '.join(clauses)} select case {refused} end{woken}"
 
 
-def notice(groups: Set[int], keys: Set[tuple[int, int]]) -> bytes:
-    """The payload of the notice: ``group``, or ``group/key`` of a message group, each; empty, for all, if they are too
-    many.
+def notice(groups: Mapping[int, int], keys: Set[tuple[int, int]]) -> bytes:
+    """The payload of the notice: ``group>lowest``, an id from which on it has entries, or ``group/key`` of a message
+    group, each; ``group`` alone where the id is not known. Empty, for all, if they are too many.
     """
-    groups = groups | {group for group, _ in keys} if len(keys) > MOST_KEYS_WOKEN else groups
-    if EVERY_GROUP in groups or len(groups) > MOST_WOKEN:
+    told = {group: f"{group}>{lowest:x}" for group, lowest in groups.items()}
+    if len(keys) > MOST_KEYS_WOKEN:
+        told = {**{group: str(group) for group, _ in keys}, **told}
+    if EVERY_GROUP in told or len(told) > MOST_WOKEN:
         return b""
-    named = [f"{group}/{key:x}" for group, key in sorted(keys) if group not in groups]
-    return ",".join([*map(str, sorted(groups)), *named]).encode()
+    named = [f"{group}/{key:x}" for group, key in sorted(keys) if group not in told]
+    payload = ",".join([*(told[group] for group in sorted(told)), *named]).encode()
+    return payload if len(payload) <= _MOST_OCTETS else b""

@@ -168,7 +168,7 @@ def release(asked: Queries, group: int, keys: Sequence[int], instance: int, *, n
     """Give up these claims. ``notify``: other instances live, and may want them."""
     for start in range(0, len(keys), MOST_KEYS_WOKEN):
         part = keys[start : start + MOST_KEYS_WOKEN]
-        told = notice(frozenset(), {(group, key) for key in part}) if notify else b""
+        told = notice({}, {(group, key) for key in part}) if notify else b""
         asked.ask(RELEASE, [int4(group), arrays.int8(part), int4(instance), told], lambda _: None)
 
 

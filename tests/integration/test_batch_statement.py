@@ -204,7 +204,7 @@ def _batches() -> Iterator[batch.Batch]:
     listed.op(bytes(15) + b"\1", b"accept", covers=[(1, 1)])
     listed.register(bytes(15) + b"\2", batch.Undecided(b"client", 0, 1, 2, 3))
     listed.forget(bytes(15) + b"\3")
-    listed.wake.add(1)
+    listed.tell(1, 1)
     yield listed
     checked = batch.Batch()
     checked.half(1, bytes(15) + b"\4", 1, b"m")
@@ -230,7 +230,7 @@ def _full_batch() -> batch.Batch:
     whole.commit_ids.append(bytes(16))
     whole.commit_posted.append(1)
     whole.op(bytes(15) + b"\1", b"accept", covers=[(1, 1)])
-    whole.wake.add(1)
+    whole.tell(1, 1)
     return whole
 
 

@@ -114,6 +114,24 @@ def test_a_store_that_is_long_to_look_through_is_looked_through_seldom(
     assert instance.timers[0][0] == pytest.approx(10.0)
 
 
+def test_a_look_that_lasted_for_long_does_not_put_off_the_next_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process may have been stopped meanwhile."""
+    monkeypatch.setattr(low_water, "time", SimpleNamespace(monotonic=lambda: 100.0))
+    assert low_water.next_whole_look(90.0) == 130.0
+
+
+def test_all_is_looked_at_by_and_by_while_a_backlog_is_read(window: Window, instance: Instance) -> None:
+    """Each load is full; a look at all, too, is followed by the next after a while."""
+    _load_of(window, (4, 40_000), complete=False)
+    _load_of(window, (4, 40_100), complete=False)
+    ((seconds, look),) = instance.timers
+    assert 0 < seconds <= 1
+    look()
+    _load_of(window, (4, 7), complete=False)
+    _load_of(window, (4, 40_200), complete=False)
+    assert instance.asked_above == [0, 40_000 - SLACK, 0, 0]
+
+
 def test_what_came_back_by_id_lowers_the_mark(window: Window, instance: Instance) -> None:
     _load(window)
     window.in_store(17, 4)

@@ -1,0 +1,72 @@
+"""What a consumer at one worker gives back is delivered at another, whatever was read there meanwhile (rule D5)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import psycopg
+import pytest
+
+from store.embedded.running import running_url
+from store.tables import SCHEMA
+from tests.fix_service import Service, running_service
+from tests.fix_wire import DialTo
+from tests.wire.frames import Accepted, Open
+from tests.wire.links import Receiver
+from tests.wire.messages import Header, data, section
+from tests.wire.peer import Session
+from tests.wire.queues import select
+
+#: messages that are in the store when older ones come back
+BACKLOG = 1000
+#: of the clock, as ids have it
+HOUR = 3_600_000 << 22
+OLD = [b"old 1", b"old 2"]
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[Service]:
+    with running_service({"workers": "2"}) as service:
+        yield service
+
+
+def _at(dial_to: DialTo, worker: int) -> Session:
+    peer = dial_to(worker)
+    peer.send(Open(container_id=f"at-{worker}"))
+    peer.remote_open = peer.wait(Open)
+    return peer.begin()
+
+
+def _fill(session: Session, address: str, *messages: bytes) -> None:
+    sender = session.sender(address)
+    sent = [sender.post(each) for each in messages]
+    for delivery in sent:
+        assert sender.answer_to(delivery).state == Accepted()
+
+
+@pytest.mark.rule("D5", "P17", "P16")
+@pytest.mark.parametrize("priority", [9, 4, 0])
+@pytest.mark.parametrize(
+    "consumer",
+    [lambda session, name: session.receiver(name), lambda session, name: select(session, name, "true = true")],
+    ids=["takes anything", "selects"],
+)
+def test_while_a_backlog_is_read(
+    service: Service, dial_to: DialTo, address: str, priority: int, consumer: Callable[[Session, str], Receiver]
+) -> None:
+    """It comes before the backlog ends."""
+    header = section(Header.CODE, Header(priority=priority).described().value)
+    one, other = _at(dial_to, 0), _at(dial_to, 1)
+    _fill(one, address, *(header + data(body) for body in OLD))
+    with psycopg.connect(running_url(service.data_dir)) as connection:
+        connection.execute(f"update {SCHEMA}.entry set id = id - {HOUR}".encode())
+    held = one.receiver(address).take_many(len(OLD))
+    _fill(one, address, *([header + data(b"new")] * BACKLOG))
+    receiver = consumer(other, address)
+    found = receiver.take_many(20)
+    held[0].receiver.detach()
+    while found[-1].body == b"new":
+        found[-1].disposition(Accepted())
+        found.append(receiver.take())
+    assert [found[-1].body, receiver.take().body] == OLD
+    assert len(found) < BACKLOG

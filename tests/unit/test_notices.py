@@ -1,0 +1,80 @@
+"""What an instance tells the others of entries in the store, and what these make of it (rule D5)."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from coordinator.group.fifo import FifoQueue
+from coordinator.group.holding import Share
+from coordinator.group.queues import Queue
+from coordinator.group.serving import Queues
+from store.commit.batch import Batch
+from store.commit.parts import EVERY_GROUP, MOST_KEYS_WOKEN, MOST_WOKEN, notice
+from tests.fix_queue import Consumer, queue_of
+
+pytestmark = pytest.mark.rule("D5")
+
+#: the most octets that PostgreSQL takes in a notice
+MOST_OCTETS = 7999
+READ = 1 << 60
+
+
+def _told(lowest: int, *, kind: type[Queue] = Queue) -> Queue:
+    """A queue, all of whose windows were read far, after a notice with this id."""
+    queue = queue_of([Consumer(1, 0)], peers=1, kind=kind)
+    for window in queue.windows:
+        window.low.marks[:] = [READ] * len(window.low.marks)
+    queues = Queues(queue.instance, lambda: None, lambda _: None)
+    queues.by_group[queue.group_id] = queue
+    batch = Batch()
+    queue.wake(batch, [lowest + 5, lowest])
+    queue.wake(batch, [lowest + 9])
+    queues.notified(notice(batch.wake, batch.wake_keys).decode())
+    return queue
+
+
+def test_what_others_give_back_is_looked_for_from_its_id_on() -> None:
+    queue = _told(17)
+    assert all(window.more and set(window.low.marks) == {16} for window in queue.windows)
+    assert queue.normal.bound == (-4, 16)
+
+
+def test_what_is_new_is_no_reason_to_look_further_back() -> None:
+    queue = _told(READ + 1)
+    assert all(window.more and set(window.low.marks) == {READ} for window in queue.windows)
+    assert queue.normal.bound is None
+
+
+def test_what_a_search_has_passed_is_looked_for_again() -> None:
+    queue = queue_of([], peers=1)
+    search: Any = SimpleNamespace(has_passed=lambda entry_id: entry_id <= READ)
+    queue.searches.append(search)
+    assert queue.has_passed(READ)
+    assert not queue.has_passed(READ + 1)
+
+
+def test_message_groups_are_read_from_its_id_on() -> None:
+    queue = queue_of([], peers=1, kind=FifoQueue)
+    assert queue.has_passed(READ)
+
+
+def test_a_group_that_is_shared_is_looked_through_from_its_beginning() -> None:
+    """The others found it held, and read nothing of it."""
+    queue: Any = SimpleNamespace(group_id=7, held={}, home=None)
+    batch = Batch()
+    Share(queue).write(batch)
+    assert notice(batch.wake, set()) == b"7>0"
+
+
+def test_what_does_not_fit_into_a_notice_is_told_as_all() -> None:
+    widest = (1 << 31) - 1
+    assert notice({EVERY_GROUP: 5}, set()) == b""
+    assert notice(dict.fromkeys(range(1, MOST_WOKEN + 2), 5), set()) == b""
+    groups = {widest - number: (1 << 63) - 1 for number in range(MOST_WOKEN)}
+    keys = {(1, -(1 << 63) + number) for number in range(MOST_KEYS_WOKEN)}
+    assert 0 < len(notice(groups, set())) <= MOST_OCTETS
+    assert notice(groups, keys) == b""
+    assert notice({2: 5}, {*keys, (1, -1)}) == b"1,2>5"

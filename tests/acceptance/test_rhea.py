@@ -37,6 +37,18 @@ def test_rollback_and_a_discharge_that_leaves_out_fail(run: Run) -> None:
     assert seen["left"] == ["settled", "unsettled"]
 
 
+@pytest.mark.rule("H2", "H3", "H13", "H20")
+def test_a_checkable_transaction_outlives_its_connection(run: Run) -> None:
+    seen = run("checkable")
+    assert seen == {
+        "posted": ["transactional_state", "accepted"],
+        "before": ["before commit"],
+        "stranger": ["rejected", "amqp:transaction:unknown-id"],
+        "back": ACCEPTED,
+        "after": ["half"],
+    }
+
+
 @pytest.mark.rule("T26", "T27")
 def test_retirement_rolled_back_stays_with_its_link(run: Run) -> None:
     seen = run("retirement")

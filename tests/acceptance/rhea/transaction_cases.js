@@ -260,7 +260,33 @@ async function manyPosts(client) {
     return { kinds: [...kinds], committed, received: received.length, in_order: received.every((body, i) => body === i) };
 }
 
+// H2, H3, H13, H20: the transaction outlives its connection; one of its producer group decides, and no other.
+async function checkable(client) {
+    const group = { properties: { 'coordinator:producer-group': 'rhea' } };
+    const inbox = await client.receiver(await client.connect(), client.address('q'));
+    inbox.credit(100);
+    const lost = await client.connect();
+    const txnId = await declare(await controllerOf(lost, group));
+    const sender = await client.sender(lost, client.address('q'));
+    const posted = await post(sender, txnId, { body: 'half' });
+    lost.close();
+    await next(lost, 'connection_close');
+    await client.send('q', ['before commit']);
+    const before = await inbox.takeUpTo('before commit');
+    const connection = await client.connect();
+    const stranger = await discharge(await controllerOf(connection), txnId, false);
+    const back = await discharge(await controllerOf(connection, group), txnId, false);
+    return {
+        posted: [posted.kind, outcomeOf(posted.state)],
+        before,
+        stranger: told(stranger),
+        back: told(back),
+        after: await inbox.takeUpTo('half'),
+    };
+}
+
 module.exports = {
+    checkable,
     commit,
     rollback,
     retirement,

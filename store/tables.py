@@ -515,11 +515,12 @@ begin
   select coalesce(array_agg(id), '{{}}'), coalesce(array_agg(id) filter (where decision = 'commit'), '{{}}')
     into first, committed from added;
   if committed <> '{{}}' then
-    perform from {SCHEMA}.address a
-      where a.id in (select p.address_id from {SCHEMA}.pending p where p.txn_id = any(committed))
-      order by a.id for key share;
-    if exists (select from {SCHEMA}.pending p where p.txn_id = any(committed)
-                and not exists (select from {SCHEMA}.address a where a.id = p.address_id)) then
+    if exists (
+      select from (
+          select distinct p.address_id from {SCHEMA}.pending p where p.txn_id = any(committed) order by 1) posted
+        left join lateral (
+          select a.id from {SCHEMA}.address a where a.id = posted.address_id for key share) a on true
+       where a.id is null) then
       raise exception 'an address that is posted to is gone' using errcode = 'CO003';
     end if;
     others := array(select unnest(committed) except select unnest(owners));
@@ -547,7 +548,9 @@ begin
       perform pg_notify('{DUE}', '');
     end if;
   end if;
-  delete from {SCHEMA}.pending p where p.txn_id = any(here);
+  if cardinality(here) > cardinality(committed) then
+    delete from {SCHEMA}.pending p where p.txn_id = any(here);
+  end if;
   delete from {SCHEMA}.txn t where t.id = any(here);
   return query select a, a = any(first) from unnest(txns) a;
 end $$""",
@@ -595,11 +598,13 @@ begin
   perform pg_notify('{DUE}', '');
   return true;
 end $$""",
-    # Whether one of the transactions is decided: for a batch that has just entered them.
+    # Whether one of the transactions is decided: for a batch that has just entered them. Each is looked for in the
+    # partition of its day alone.
     f"""
 create function {SCHEMA}.any_decided(txns uuid[], entered bigint) returns boolean language plpgsql as $$
 begin
-  return exists (select from {SCHEMA}.op where id = any(txns));
+  return exists (
+    select from unnest(txns) t(id) where exists (select from {SCHEMA}.op o where o.id = t.id));
 end $$""",
     # H15: the outcome of a transaction.
     f"""

@@ -44,11 +44,12 @@ begin
   select coalesce(array_agg(id), '{}'), coalesce(array_agg(id) filter (where decision = 'commit'), '{}')
     into first, committed from added;
   if committed <> '{}' then
-    perform from coordinator.address a
-      where a.id in (select p.address_id from coordinator.pending p where p.txn_id = any(committed))
-      order by a.id for key share;
-    if exists (select from coordinator.pending p where p.txn_id = any(committed)
-                and not exists (select from coordinator.address a where a.id = p.address_id)) then
+    if exists (
+      select from (
+          select distinct p.address_id from coordinator.pending p where p.txn_id = any(committed) order by 1) posted
+        left join lateral (
+          select a.id from coordinator.address a where a.id = posted.address_id for key share) a on true
+       where a.id is null) then
       raise exception 'an address that is posted to is gone' using errcode = 'CO003';
     end if;
     others := array(select unnest(committed) except select unnest(owners));
@@ -78,7 +79,9 @@ begin
       perform pg_notify('coordinator_due', '');
     end if;
   end if;
-  delete from coordinator.pending p where p.txn_id = any(here);
+  if cardinality(here) > cardinality(committed) then
+    delete from coordinator.pending p where p.txn_id = any(here);
+  end if;
   delete from coordinator.txn t where t.id = any(here);
   return query select a, a = any(first) from unnest(txns) a;
 end $$"""
@@ -154,7 +157,8 @@ $$"""
         """
 create function coordinator.any_decided(txns uuid[], entered bigint) returns boolean language plpgsql as $$
 begin
-  return exists (select from coordinator.op where id = any(txns));
+  return exists (
+    select from unnest(txns) t(id) where exists (select from coordinator.op o where o.id = t.id));
 end $$"""
     )
 

@@ -40,6 +40,11 @@ class NewAddress:
     retention_hours: int | None = None
 
 
+def own(name: str, *, topic: bool) -> NewAddress:
+    """One that the service makes for itself: of dead letters, or dynamic."""
+    return NewAddress(name=name, routing="topic" if topic else "queue")
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Refusal:
     """The reason why an address is not made. ``message`` may go to the wire and to a log.

@@ -16,7 +16,7 @@ import structlog
 from coordinator import retries
 from coordinator.address import addresses
 from coordinator.address.addresses import DEAD_LETTER_PREFIX as DEAD_LETTERS
-from coordinator.address.addresses import AddressInvalid, AddressPolicy, NewAddress, shown
+from coordinator.address.addresses import AddressInvalid, AddressPolicy, shown
 from coordinator.address.removal import drop_entries
 from coordinator.errors import Condition, Refusal
 from coordinator.group.policies import Policies
@@ -265,31 +265,31 @@ class Directory:
 
         def answered(there: bool | StoreError) -> None:
             if there is True:
-                self.resolve(name, lambda found: self._tell(name, "use", found), origin="dead-letter")
+                maker = self._named_by(name, "use")
+                self.resolve(name, lambda found: self._tell(name, "use", found), maker=maker, origin="dead-letter")
             else:
                 self._make(name, "use", topic=False)
 
         questions.has_consumers(self._instance.queries, name.removeprefix(DEAD_LETTERS), answered)
 
     def _make(self, name: str, origin: str, topic: bool) -> None:
-        new = self._policy.decide(name, topic=topic) if origin == "use" else _own(name, topic)
+        new = self._policy.decide(name, topic=topic) if origin == "use" else addresses.own(name, topic=topic)
         if isinstance(new, addresses.Refusal):
             condition = Condition.INVALID_FIELD if new.condition == "invalid" else Condition.NOT_FOUND
             self._tell(name, origin, Refusal(condition, new.message))
             return
-        # the first that may: those who wait with it find the address there
-        makers = [maker for _, maker in self._waiting[name, origin]]
         most = self._instance.limits.addresses_per_connection
-        may = [maker for maker in makers if maker is None or maker.addresses_made < most]
-        if not may:
+        maker = self._named_by(name, origin)
+        if maker is not None and maker.addresses_made >= most:
             self._tell(name, origin, _too_many(most))
             return
-        maker = may[0]
         if maker is not None:
             maker.addresses_made += 1
 
         def made(answer: bool | StoreError) -> None:
-            if maker is not None and answer is not True:
+            # a dynamic one that was there is its own: the answer was lost, and the question asked again
+            its_own = answer is True or (answer is False and origin == "dynamic")
+            if maker is not None and not its_own:
                 maker.addresses_made -= 1
             if isinstance(answer, StoreError):
                 self._tell(name, origin, Refusal(Condition.INTERNAL_ERROR, "the store could not make the address"))
@@ -309,6 +309,11 @@ class Directory:
             instance=self._instance.instance_id if origin == "dynamic" else 0,
             made=made,
         )
+
+    def _named_by(self, name: str, origin: str) -> Maker | None:
+        """Of those who wait for it the one who has made the fewest, None: the service. The others find it there."""
+        makers = [maker for _, maker in self._waiting[name, origin]]
+        return min(makers, key=lambda maker: -1 if maker is None else maker.addresses_made)
 
     def _remember(self, name: str, stored: questions.Stored) -> Address:
         topic, group, groups = stored.routing == "topic", stored.group, stored.groups
@@ -393,8 +398,3 @@ def _policies(name: str, stored: questions.Stored) -> Policies:
 def _too_many(most: int) -> Refusal:
     text = f"a connection makes at most {most} addresses (limits.addresses_per_connection)"
     return Refusal(Condition.RESOURCE_LIMIT_EXCEEDED, text)
-
-
-def _own(name: str, topic: bool) -> NewAddress:
-    """An address that the service makes for itself: dead letters, and dynamic ones."""
-    return NewAddress(name=name, routing="topic" if topic else "queue")

@@ -60,6 +60,18 @@ def test_a_message_on_the_relay_that_needs_one_more_is_rejected(begin: Begin, ad
     assert relay.outcome(Properties(to=names[0]).encoded() + data(b"x")) == Accepted()
 
 
+@pytest.mark.rule("S4")
+def test_dead_letters_that_a_client_names_count(begin: Begin, address: str) -> None:
+    """They would be without end: those of dead letters have dead letters, too."""
+    session, other = begin(), begin()
+    assert other.sender(address).accepted
+    names = [f"{'%DLQ%' * number}{address}" for number in range(1, MOST + 2)]
+    for name in names[:MOST]:
+        assert session.receiver(name).answer.source is not None
+    assert session.receiver(names[MOST]).error == EXCEEDED
+    assert other.receiver(names[MOST]).answer.source is not None
+
+
 @pytest.mark.rule("S4", "P8", "P9")
 @pytest.mark.parametrize("consumes", [True, False])
 def test_dynamic_addresses_count_while_they_are_there(begin: Begin, address: str, consumes: bool) -> None:

@@ -17,7 +17,9 @@ from coordinator.service import Service
 from coordinator.settings import Settings
 from store import recovery
 from store.database import connected
+from store.tables import SCHEMA
 from tests.fix_loop import EpollLoop
+from tests.fix_proxy import Proxy
 
 MOST = 20
 
@@ -155,3 +157,28 @@ def test_an_address_that_is_made_elsewhere_meanwhile_does_not_count(instance: In
     instance.loop.run_until(lambda: found)
     assert isinstance(found[0], Address)
     assert maker.addresses_made == 0
+
+
+@pytest.mark.rule("S4")
+def test_a_dynamic_address_that_is_made_as_the_connection_is_lost_counts(proxy: Proxy, database_url: str) -> None:
+    """The question is asked again, and finds it there."""
+    instance, maker = Instance(proxy.url), Maker(0)
+    instance.resolve("orders")  # the question is prepared from now on
+    found: list[Address | Refusal] = []
+    rows = f"select 1 from {SCHEMA}.address where origin = 'dynamic'"
+    with psycopg.connect(database_url) as other:
+        other.execute(f"lock table {SCHEMA}.address in share mode".encode())
+        instance.service.directory.make_dynamic(found.append, maker=maker)
+        waits = "select 1 from pg_locks where not granted and locktype = 'relation'"
+        instance.loop.run_until(lambda: other.execute(waits).fetchone() is not None)
+        with proxy.held("replies"):
+            other.commit()
+            instance.loop.run_until(lambda: other.execute(rows.encode()).fetchone() is not None)
+            proxy.cut()
+    instance.loop.run_until(lambda: found)
+    (address,) = found
+    assert isinstance(address, Address)
+    assert maker.addresses_made == 1
+    instance.service.directory.remove_dynamic(address, maker)
+    assert maker.addresses_made == 0
+    instance.close()

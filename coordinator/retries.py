@@ -41,7 +41,7 @@ class RetryInvalid(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """A retry policy. ``steps``: waits in milliseconds by level, from 1."""
+    """A retry policy. ``text``: its words with a space between; ``steps``: waits in milliseconds by level, from 1."""
 
     text: str
     steps: tuple[int, ...]
@@ -63,6 +63,7 @@ def parse(text: str) -> Retry:
     if len(text) > LONGEST_TEXT:
         raise RetryInvalid(f"a retry policy of {len(text)} characters; expected at most {LONGEST_TEXT}")
     name, *words = text.split() or [""]
+    text = " ".join((name, *words))
     if name == "immediate" and not words:
         return Retry(text, _ladder(LEVELS.split()), 0)
     if name == "ladder":

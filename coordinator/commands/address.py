@@ -89,7 +89,7 @@ def add(
         fail(str(error), 2)
     if kind not in ("normal", "transaction", "fifo"):
         fail(f"--kind: expected normal, transaction or fifo, not {kind[:40]!r}", 2)
-    _check_policies(kind, on_expiry, retry)
+    retry = _check_policies(kind, on_expiry, retry)
     with store(config, database_url, data_dir) as connection:
         try:
             addresses.add(
@@ -99,7 +99,7 @@ def add(
                 kind=kind,
                 on_expiry=on_expiry or "drop",
                 max_attempts=max_attempts or 16,
-                retry=retry or "immediate",
+                retry=retry,
                 retention_hours=retention_hours,
             )
         except AddressExists:
@@ -133,7 +133,9 @@ def set_(
         fail("give at least one of --on-expiry, --max-attempts, --retry and --retention-hours", 2)
     with store(config, database_url, data_dir) as connection:
         kind = addresses.kind_of(connection, name)
-        _check_policies(kind, on_expiry, retry)
+        policy = _check_policies(kind, on_expiry, retry)
+        if retry is not None:
+            changes["retry"] = policy
         if kind is None or not addresses.change(connection, name, {**changes, **_kept(retention_hours)}):
             fail(f"there is no address {shown(name)}")
     typer.echo(f"{shown(name)}: " + ", ".join(f"{column} {value}" for column, value in changes.items()))
@@ -143,17 +145,19 @@ def _kept(retention_hours: int | None) -> dict[str, int | None]:
     return {"retention_hours": None} if retention_hours == 0 else {}
 
 
-def _check_policies(kind: str | None, on_expiry: str | None, retry: str | None) -> None:
+def _check_policies(kind: str | None, on_expiry: str | None, retry: str | None) -> str:
+    """The retry policy as it is stored."""
     from coordinator.retries import NOT_IN_ORDER, RetryInvalid, parse
 
     if on_expiry not in ("drop", "dead-letter", None):
         fail(f"--on-expiry: expected drop or dead-letter, not {on_expiry[:40]!r}", 2)
     try:
-        waits = bool(parse(retry or "immediate").first)
+        policy = parse(retry or "immediate")
     except RetryInvalid as error:
         fail(f"--retry: {error}", 2)
-    if waits and kind == "fifo":
+    if policy.first and kind == "fifo":
         fail(f"--retry: {NOT_IN_ORDER}", 2)
+    return policy.text
 
 
 @app.command("list")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import structlog
 
-from coordinator.codec.encoding import DecodeError, decode, pairs, scalar
+from coordinator.codec.encoding import DecodeError, pairs, scalar, skip
 from coordinator.codec.message import merge_maps
 from coordinator.group.entries import now_micros
 from coordinator.outcomes import ACCEPTED, FAILED, LOST, Kind
@@ -104,14 +105,14 @@ def _decided(entry: Entry, outcome: Outcome, attempts: int) -> Outcome:
 
 
 def _level(outcome: Outcome) -> int:
-    """The delay level that a consumer asks for; 0: none, or what it says is no number."""
+    """The delay level that a consumer asks for; 0: none, or what it says is no number, or cannot be read."""
     if _DELAY_LEVEL_OCTETS not in outcome.annotations:
         return 0
     for key, octets in pairs(outcome.annotations, 0):
         if key == DELAY_LEVEL:
-            _, at = scalar(octets, 0)
-            value, _ = decode(octets, at)
-            return value if type(value) is int else 0
+            with suppress(DecodeError):
+                value, _ = scalar(octets, skip(octets, 0))
+                return value if type(value) is int else 0
     return 0
 
 
@@ -146,6 +147,7 @@ def settle(entry: Entry) -> None:
         queue.done_with(entry)
         queue.failed()
     elif outcome.retry_at:
+        queue.note_refused(entry)
         queue.done_with(entry)
         queue.home.later(outcome.retry_at)
     else:

@@ -113,7 +113,8 @@ class Queue:
         #: a subscription that gets nothing posted on this connection (no-local)
         self.not_from: object = None
         self.held: dict[int, Entry] = {}
-        #: of entries that went to the store: the keys of consumers that are not to have them again
+        #: by half, of entries that went to the store, where they may get a new id: the keys of consumers that are not
+        #: to have them again
         self.refused: dict[int, tuple[int, ...]] = {}
         #: by rank
         self.windows = tuple(Window(self, rank) for rank in Rank)
@@ -254,14 +255,18 @@ class Queue:
 
     def _forget(self, entry: Entry) -> None:
         entry.met(LEAVES)
-        if entry.refused_by:
-            self.refused[entry.id] = entry.refused_by
-            if len(self.refused) > MOST_REFUSED:  # the oldest may come again
-                del self.refused[next(iter(self.refused))]
+        self.note_refused(entry)
         if self.held.get(entry.id) is entry:  # else it was lost to the store, and came again
             del self.held[entry.id]
         if self.normal.loading:
             self.normal.gone.add(entry.id)
+
+    def note_refused(self, entry: Entry) -> None:
+        """It goes to the store, and may come again."""
+        if entry.refused_by:
+            self.refused[entry.half_id] = entry.refused_by
+            if len(self.refused) > MOST_REFUSED:  # the oldest may come again
+                del self.refused[next(iter(self.refused))]
 
     def _unsent(self, entry: Entry) -> None:
         if entry.message is not None:

@@ -117,7 +117,7 @@ class Reading:
             entry = queue.entry_kind(queue, *row[:9])
             assert isinstance(entry, GroupedEntry)
             entry.group, entry.out, entry.coming = group, False, False
-            entry.refused_by = queue.refused.pop(entry.id, ())
+            entry.refused_by = queue.refused.pop(entry.half_id, ())
             queue.held[entry.id] = entry
             queue.keep(entry)
             came[group.key] += 1

@@ -41,11 +41,12 @@ class Queues:
         self._instance.loop.call_later(IDLE_QUEUES_SECONDS, self._drop_idle)
 
     def queue(self, group_id: int, address_id: int, name: str, policies: Policies) -> Queue:
-        """The one of this group, found or made."""
+        """The one of this group, found or made, with these policies from now on."""
         queue = self.by_group.get(group_id)
         if queue is None:
             kind = FifoQueue if policies.fifo else Queue
             queue = self.by_group[group_id] = kind(self._instance, self, group_id, address_id, name, policies)
+        queue.policies = policies
         return queue
 
     def pump(self) -> bool:

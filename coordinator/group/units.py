@@ -113,18 +113,28 @@ class SetAside:
 class Expiry:
     """Unit: the message's time ran out before a consumer took it (rule P12)."""
 
-    __slots__ = ("_entry",)
+    __slots__ = ("_entry", "_failed")
 
     owner: object = None
 
     def __init__(self, entry: Entry) -> None:
         self._entry = entry
+        #: as written: marked for the dead letters; the policy may change before that is durable
+        self._failed = False
 
     def write(self, batch: Batch) -> None:
         entry = self._entry
         queue = entry.queue
-        if queue.policies.on_expiry == "dead-letter" and not queue.policies.dead_letters:
-            batch.back(queue.group_id, entry.id, attempts=entry.attempts, lease=0, failed="expired")
+        self._failed = queue.policies.on_expiry == "dead-letter" and not queue.policies.dead_letters
+        if self._failed:
+            batch.back(
+                queue.group_id,
+                entry.id,
+                attempts=entry.attempts,
+                lease=0,
+                failed="expired",
+                annotations=entry.annotations,
+            )
         else:
             batch.gone(queue.group_id, entry.id)
             batch.op(queue.instance.uuids.next(), b"expire", covers=((entry.half_id, queue.group_id),))
@@ -132,7 +142,7 @@ class Expiry:
     def durable(self) -> None:
         queue = self._entry.queue
         queue.done_with(self._entry)
-        if queue.policies.on_expiry == "dead-letter":
+        if self._failed:
             queue.failed()
 
     def refused(self, error: StoreError) -> None:

@@ -278,7 +278,7 @@ class Window:
                 continue
             held[entry_id] = entry
             if refused:
-                entry.refused_by = refused.pop(entry_id, ())
+                entry.refused_by = refused.pop(entry.half_id, ())
             octets += entry.size
             if normal and entry_id > last:
                 ready.append(entry)

@@ -18,7 +18,7 @@ from tests.fix_wire import Ask, Begin, BeginAt
 from tests.wire.frames import Accepted, Modified, Rejected
 from tests.wire.peer import PATIENCE, Session
 from tests.wire.queues import dead_letters, post
-from tests.wire.types import Int, Long, Symbol
+from tests.wire.types import Int, Long, Raw, Symbol
 
 pytestmark = pytest.mark.rule("D2")
 
@@ -41,6 +41,12 @@ _WAITS = """
       join lateral (select max(decided_at) as decided_at from coordinator.op
                      where e.half_id = any(half_ids) and decision = 'modify') o on true
      where a.name = %s and e.available_at is not null and e.lease = 0"""
+
+
+_READY_AGAIN = """
+    select count(*) from coordinator.entry e join coordinator.consumer_group g on g.id = e.group_id
+      join coordinator.address a on a.id = g.address_id
+     where a.name = %s and e.available_at is null and e.attempts = 1"""
 
 
 def _wait_of(ask: Ask, session: Session, address: str) -> tuple[int, float]:
@@ -113,6 +119,28 @@ def test_released_and_undeliverable_here_do_not_wait(begin: Begin, service: Serv
     assert (found.body, found.count) == (b"x", 1)
 
 
+@pytest.mark.rule("P11", "P18")
+@pytest.mark.parametrize(("kind", "retry"), [("normal", "ladder 300ms"), ("fifo", "immediate")])
+def test_what_a_link_cannot_take_is_not_sent_there_after_a_wait(
+    begin: Begin, service: Service, ask: Ask, address: str, kind: str, retry: str
+) -> None:
+    """It has another id then. On an address of kind fifo it comes back at once."""
+    _add(service, address, "--kind", kind, "--retry", retry)
+    session = begin()
+    post(session, address, b"x")
+    refusing = session.receiver(address, name="refusing", credit=2)
+    refusing.take().disposition(Modified(undeliverable_here=True))
+    failing = session.receiver(address, name="failing", credit=1)
+    failing.take().disposition(FAILED)
+    deadline = time.monotonic() + PATIENCE
+    while ask(_READY_AGAIN, address) != [(1,)]:
+        assert time.monotonic() < deadline, "it waits for ever"
+        session.sync()
+    assert refusing.drain() == []
+    failing.credit(1)
+    assert failing.take().count == 1
+
+
 @pytest.mark.rule("D4")
 def test_the_last_failure_does_not_wait(begin: Begin, service: Service, address: str) -> None:
     _add(service, address, "--retry", "ladder 200ms 1h", "--max-attempts", "2")
@@ -170,8 +198,21 @@ def test_a_level_below_0_is_the_dead_letters_at_once(begin: Begin, address: str)
     assert "x-opt-delay-level -1" in letter.message.annotations["x-opt-last-error"]
 
 
-@pytest.mark.parametrize("level", ["5", True, None, Int(0)])
+@pytest.mark.parametrize(
+    "level",
+    [
+        "5",
+        True,
+        None,
+        Int(0),
+        [Int(1)] * 1000,
+        Raw(b"\xa1\x01\xff"),
+        Raw(b"\xa3\x01\xff"),
+        Raw(b"\x00\xa1\x01\xff\x40"),
+    ],
+)
 def test_a_level_that_is_none_says_nothing(begin: Begin, address: str, level: Any) -> None:
+    """Nor does one that cannot be read: text in no encoding, a value described by it."""
     session = begin()
     post(session, address, b"x")
     consumer = session.receiver(address)
@@ -213,7 +254,8 @@ def test_each_group_of_a_topic_waits_for_itself(begin: Begin, service: Service, 
 @pytest.mark.rule("D3", "P18")
 def test_a_fifo_address_keeps_its_order(begin: Begin, service: Service, address: str) -> None:
     """It retries at once: another policy is refused, and a level that a consumer asks for says nothing."""
-    _add(service, address, "--kind", "fifo")
+    _add(service, address, "--kind", "fifo", "--retry", " immediate ")
+    service.cli("address", "set", address, "--retry", "immediate ", "--max-attempts", "9")
     for command in (("add", f"{address}-2", "--kind", "fifo"), ("set", address)):
         refused = service.command("address", *command, "--retry", "ladder")
         assert refused.returncode == 2

@@ -40,6 +40,12 @@ def test_the_ladder_has_the_levels_of_the_seed() -> None:
     assert retries.parse("ladder").wait_ms(30_000) == 2 * _HOUR
 
 
+@pytest.mark.parametrize("text", [" immediate ", "ladder\t1s  2s\n", "exponential  1s 2 10m"])
+def test_the_text_of_a_policy_has_single_spaces(text: str) -> None:
+    """The store compares it: an address of kind fifo has ``immediate``."""
+    assert retries.parse(text).text == " ".join(text.split())
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
-from sqlalchemy import Connection, Select, delete, func, insert, select, text, tuple_
+from sqlalchemy import BigInteger, Connection, Select, any_, cast, delete, func, insert, select, text, tuple_
+from sqlalchemy.dialects.postgresql import ARRAY
 
-from store import channels
+from store import channels, partitions
 from store.commit.terms import Terms, key_of
 from store.errors import AddressGone, boundary
 from store.ids import ADMINISTRATION, HalfIds, UuidV7, moment_of
@@ -22,11 +23,16 @@ REPLAYED = "replayed"
 
 #: Letters replayed in one SQL transaction.
 CHUNK = 100
-#: Octets of a message that are read to see where it came from.
+#: Octets of a message that are read at first to see where it came from.
 HEAD_OCTETS = 1 << 16
+#: above all ids of entries
+_NO_ID = 1 << 63
 
 #: Replays one after the other: they share the slot of their ids.
 _LOCK = 0x636F6F72_7265706C  # "coorrepl"
+
+#: Why a hundred letters stay.
+_REMOVED = "an address or group that letters go to was removed meanwhile; again, the others go"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,15 +47,12 @@ class Box:
 
 @dataclass(frozen=True, kw_only=True)
 class Stored:
-    """A dead letter. ``id``: of its entry; ``head``: the message, or the beginning of a large one; ``size`` in
-    octets; ``free``: no instance holds it for a consumer.
-    """
+    """A dead letter. ``id``: of its entry; ``head``: the message, or its beginning; ``size`` in octets."""
 
     id: int
     half_id: int
     head: bytes
     size: int
-    free: bool
 
     @property
     def since(self) -> datetime:
@@ -68,6 +71,7 @@ class Goal:
 
 #: Where a letter goes, and on which terms; text: why it stays.
 Decide = Callable[[Stored], tuple[Goal, Terms] | str]
+_Moved = tuple[Stored, Goal, Terms]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,14 +123,13 @@ def letters(connection: Connection, group: int, *, above: int = 0, most: int = C
     return [Stored(**row._mapping) for row in rows]
 
 
-def _letters(group: int) -> Select[tuple[int, int, bytes, int, bool]]:
+def _letters(group: int) -> Select[tuple[int, int, bytes, int]]:
     return (
         select(
             entry.c.id,
             entry.c.half_id,
             func.substr(half.c.message, 1, HEAD_OCTETS).label("head"),
             func.octet_length(half.c.message).label("size"),
-            (~held).label("free"),
         )
         .join(half, half.c.id == entry.c.half_id)
         .where(entry.c.group_id == group)
@@ -134,10 +137,11 @@ def _letters(group: int) -> Select[tuple[int, int, bytes, int, bool]]:
     )
 
 
-def message(connection: Connection, half_id: int) -> bytes:
-    """The whole of a letter: the encoded AMQP message."""
+def message(connection: Connection, half_id: int, most: int = 1 << 30) -> bytes:
+    """A letter, the encoded AMQP message, or its first octets: at most so many."""
+    beginning = func.substr(half.c.message, 1, most)
     with boundary():
-        return bytes(connection.execute(select(half.c.message).where(half.c.id == half_id)).scalar_one())
+        return bytes(connection.execute(select(beginning).where(half.c.id == half_id)).scalar_one())
 
 
 def goal(connection: Connection, name: str, group_name: str | None) -> Goal | None:
@@ -191,46 +195,56 @@ def replay(connection: Connection, group: int, ids: Sequence[int] | None, decide
     A letter is posted and leaves the dead letters in one SQL transaction. Its message is a new half; the groups of its
     address that do not get it are in an op. A letter that an instance holds for a consumer stays; one that an instance
     reads at that moment may still be delivered, and its retirement is then refused (D10).
-
-    :raises AddressGone: an address was removed meanwhile; what was replayed before is committed.
     """
     done: list[int] = []
     left: list[tuple[int, str]] = []
+    partitions.make_ahead(connection)  # the service, which makes them, may have been stopped for weeks
     with boundary(), _alone(connection) as half_ids:
         uuids = UuidV7()
         last = connection.scalar(select(func.max(entry.c.id)).where(entry.c.group_id == group)) or 0
+        wanted = _letters(group).where(entry.c.id <= last).limit(CHUNK)
+        if ids is not None:
+            possible = [each for each in ids if 0 < each < _NO_ID]
+            wanted = wanted.where(entry.c.id == any_(cast(possible, ARRAY(BigInteger))))
         above = 0
-        while True:
-            wanted = _letters(group).where(entry.c.id > above, entry.c.id <= last)
-            if ids is not None:
-                wanted = wanted.where(entry.c.id.in_(ids))
-            rows = connection.execute(wanted.limit(CHUNK).with_for_update(of=entry)).all()
-            if not rows:
-                break
+        while rows := connection.execute(wanted.where(entry.c.id > above)).all():
             above = rows[-1].id
-            moved = []
+            goals: list[_Moved] = []
             for stored in (Stored(**row._mapping) for row in rows):
-                goes = decide(stored) if stored.free else "a consumer has it"
+                goes = decide(stored)
                 if isinstance(goes, str):
                     left.append((stored.id, goes))
                 else:
-                    moved.append((stored, *goes))
-            _move(connection, group, moved, half_ids, uuids)
-            connection.commit()
-            done += [stored.id for stored, _, _ in moved]
+                    goals.append((stored, *goes))
+            free = _take(connection, group, [stored.id for stored, _, _ in goals])
+            moved = [each for each in goals if each[0].id in free]
+            left += [(stored.id, "a consumer has it") for stored, _, _ in goals if stored.id not in free]
+            try:
+                _move(connection, group, moved, half_ids, uuids)
+            except AddressGone as error:
+                connection.rollback()
+                left += [(stored.id, str(error)) for stored, _, _ in moved]
+            else:
+                connection.commit()
+                done += [stored.id for stored, _, _ in moved]
     found = {*done, *(each for each, _ in left)}
-    left += [(each, "there is no such letter") for each in ids or () if each not in found]
+    left += [(each, "there is no such letter") for each in dict.fromkeys(ids or ()) if each not in found]
     return Replayed(ids=tuple(done), left=tuple(left))
 
 
-def _move(
-    connection: Connection,
-    group: int,
-    moved: Sequence[tuple[Stored, Goal, Terms]],
-    half_ids: HalfIds,
-    uuids: UuidV7,
-) -> None:
-    """The transaction is the caller's."""
+def _take(connection: Connection, group: int, ids: Sequence[int]) -> set[int]:
+    """Those of the letters that no instance holds, locked. It waits for no one: a batch under way may have locked what
+    it retires, and would wait for those that are locked here.
+    """
+    free = select(entry.c.id).where(entry.c.group_id == group, entry.c.id.in_(ids), ~held)
+    return set(connection.scalars(free.with_for_update(of=entry, skip_locked=True)))
+
+
+def _move(connection: Connection, group: int, moved: Sequence[_Moved], half_ids: HalfIds, uuids: UuidV7) -> None:
+    """The transaction is the caller's.
+
+    :raises AddressGone: an address or a group that a letter goes to is removed.
+    """
     if not moved:
         return
     _lock(connection, {to.address_id for _, to, _ in moved})
@@ -264,11 +278,14 @@ def _lock(connection: Connection, addresses: set[int]) -> None:
     """
     ordered = select(address.c.id).where(address.c.id.in_(addresses)).order_by(address.c.id)
     if len(connection.execute(ordered.with_for_update(read=True, key_share=True)).all()) < len(addresses):
-        raise AddressGone("an address that letters came from was removed meanwhile")
+        raise AddressGone(_REMOVED)
 
 
 def _enter(connection: Connection, new: int, to: Goal, terms: Terms, uuids: UuidV7) -> None:
-    """Make the entries of a new half. They are due now: the schedule gives them ids above all others."""
+    """Make the entries of a new half. They are due now: the schedule gives them ids above all others.
+
+    :raises AddressGone: no group is there that gets it.
+    """
     groups = list(
         connection.scalars(
             select(consumer_group.c.id)
@@ -278,6 +295,8 @@ def _enter(connection: Connection, new: int, to: Goal, terms: Terms, uuids: Uuid
         )
     )
     chosen = [each for each in groups if to.group in (None, each)]
+    if not chosen:
+        raise AddressGone(_REMOVED)
     connection.execute(
         insert(entry).values(available_at=func.now()),
         [

@@ -6,6 +6,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
+from coordinator.address.addresses import AddressInvalid, check_name
 from coordinator.codec.encoding import (
     MOST_PAIRS,
     DecodeError,
@@ -32,12 +33,16 @@ LAST_ERROR = "x-opt-last-error"
 TXN_ID = "x-opt-txn-id"
 
 _TOLD = (ORIGINAL_ADDRESS, ORIGINAL_ID, DELIVERY_COUNT, LAST_ERROR, TXN_ID)
+#: characters of an error that are read: twice as many as those of a consumer's
+_LONGEST_ERROR = 2000
 #: octets of the descriptor of a letter's message annotations
 _SECTION_BEGIN = 3
 
 
 class Story(NamedTuple):
-    """What the annotations of a dead letter say; None: nothing that can be read."""
+    """What the annotations of a dead letter say; None: nothing that can be read. A client may have posted the letter:
+    an address is one that can be, and an error is cut.
+    """
 
     original_address: str | None = None
     original_id: int | None = None
@@ -56,12 +61,20 @@ def read_story(head: bytes) -> Story:
                 told[str(key)], _ = decode(octets, skip(octets, 0))
     address, number, count, error, txn_id = (told.get(name) for name in _TOLD)
     return Story(
-        original_address=address if isinstance(address, str) else None,
+        original_address=address if isinstance(address, str) and _can_be(address) else None,
         original_id=number if type(number) is int else None,
         delivery_count=count if type(count) is int else None,
-        last_error=error if isinstance(error, str) else None,
+        last_error=error[:_LONGEST_ERROR] if isinstance(error, str) else None,
         txn_id=UUID(bytes=txn_id) if isinstance(txn_id, bytes) and len(txn_id) == 16 else None,
     )
+
+
+def _can_be(address: str) -> bool:
+    try:
+        check_name(address)
+    except AddressInvalid:
+        return False
+    return True
 
 
 class Letter(NamedTuple):

@@ -86,7 +86,10 @@ def store(config: Path | None, database_url: str | None, data_dir: Path | None) 
 
 def print_json(value: object) -> None:
     """One JSON document; times in ISO 8601, UTC."""
-    json.dump(value, sys.stdout, default=_plain, indent=2, ensure_ascii=False)
+    for piece in json.JSONEncoder(default=_plain, indent=2, ensure_ascii=False).iterencode(value):
+        # JSON escapes control characters below U+0020 alone; a terminal acts on others too
+        shown = piece if piece.isprintable() else "".join(map(_harmless, piece))
+        sys.stdout.write(shown)
     sys.stdout.write("\n")
 
 
@@ -116,6 +119,11 @@ def _cell(value: object) -> str:
     if isinstance(value, (list, tuple)):
         return ", ".join(_cell(each) for each in value) or "-"
     return printable(str(value))
+
+
+def _harmless(character: str) -> str:
+    """A character of a JSON text. What is not printable is in a string, except for the ends of lines."""
+    return character if character.isprintable() or character == "\n" else json.dumps(character)[1:-1]
 
 
 def _plain(value: object) -> str:

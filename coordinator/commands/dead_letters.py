@@ -6,6 +6,7 @@ import base64
 import json
 from collections.abc import Iterator
 from dataclasses import asdict
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -33,6 +34,8 @@ Name = Annotated[
     str,
     typer.Argument(metavar="GROUP", help="The group or queue whose messages they were, or their address (%DLQ%...)."),
 ]
+#: octets of a letter that are read for what it says of itself
+_LONGEST_HEAD = 1 << 22
 _COLUMNS = ("id", "since", "original_address", "original_id", "delivery_count", "last_error")
 
 
@@ -62,7 +65,7 @@ def show(
 ) -> None:
     """Show dead letters, the oldest first: where each came from, and why it is one."""
     with store(config, database_url, data_dir) as connection:
-        lines = [_line(stored) for stored, _ in zip(_all(connection, name), range(limit), strict=False)]
+        lines = [_line(connection, stored) for stored in islice(_all(connection, name), limit)]
     if as_json:
         print_json(lines)
     else:
@@ -77,7 +80,7 @@ def export(name: Name, database_url: DatabaseUrl = None, data_dir: DataDir = Non
     with store(config, database_url, data_dir) as connection:
         for stored in _all(connection, name):
             message = dead_letters.message(connection, stored.half_id)
-            line = {**_line(stored), "message": base64.b64encode(message).decode()}
+            line = {**_line(connection, stored), "message": base64.b64encode(message).decode()}
             typer.echo(json.dumps(line, default=str, ensure_ascii=True))
 
 
@@ -101,10 +104,16 @@ def replay(
 
     Exit status: 0 all were replayed, 1 some stay (the last lines say why).
     """
+    from coordinator.address.addresses import AddressInvalid, check_name
     from store import dead_letters
 
     if bool(ids) == every:
         fail("give letters by ID, or --all", 2)
+    try:
+        if to is not None:
+            check_name(to)
+    except AddressInvalid as error:
+        fail(f"--to: {error}", 2)
     with store(config, database_url, data_dir) as connection:
         group, box = _group(connection, name)
         goals = _Goals(connection, box, to)
@@ -136,8 +145,8 @@ class _Goals:
         from store import priorities
         from store.commit.terms import ALONE, Terms
 
-        story = read_story(stored.head)
-        name = self._to or story.original_address
+        head = _head(self._connection, stored)
+        name = self._to or read_story(head).original_address
         if name is None:
             return "it does not say where it came from; give --to ADDRESS"
         goal = self._known.get(name)
@@ -146,7 +155,7 @@ class _Goals:
         if isinstance(goal, str):
             return goal
         try:
-            facts = examine_head(stored.head)
+            facts = examine_head(head)
         except DecodeError as error:
             return f"it cannot be read: {error}"
         key = 0
@@ -194,7 +203,19 @@ def _all(connection: Connection, name: str) -> Iterator[Stored]:
         above = found[-1].id
 
 
-def _line(stored: Stored) -> dict[str, object]:
+def _line(connection: Connection, stored: Stored) -> dict[str, object]:
     from coordinator.address.letters import read_story
 
-    return {"id": stored.id, "since": stored.since, "size": stored.size, **read_story(stored.head)._asdict()}
+    story = read_story(_head(connection, stored))
+    return {"id": stored.id, "since": stored.since, "size": stored.size, **story._asdict()}
+
+
+def _head(connection: Connection, stored: Stored) -> bytes:
+    """The sections of a letter before its body, as far as its first megabytes have them."""
+    from coordinator.codec.message import shows_properties
+    from store import dead_letters
+
+    head = stored.head
+    while len(head) < min(stored.size, _LONGEST_HEAD) and not shows_properties(head):
+        head = dead_letters.message(connection, stored.half_id, 4 * len(head))
+    return head

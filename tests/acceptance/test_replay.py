@@ -14,6 +14,7 @@ from tests.wire.frames import Accepted, Error, Rejected
 from tests.wire.messages import Header, Properties, data, section
 from tests.wire.peer import PATIENCE, Session
 from tests.wire.queues import dead_letters, post
+from tests.wire.types import Raw, Symbol
 
 pytestmark = pytest.mark.rule("D4")
 
@@ -140,19 +141,50 @@ def test_a_large_one(begin: Begin, service: Service, ask: Ask, address: str) -> 
     assert session.receiver(address).take().body == body
 
 
+def test_ones_whose_sections_before_the_body_are_long(begin: Begin, service: Service, address: str) -> None:
+    """Longer than what is read of a letter at first."""
+    text = "x" * 100_000
+    annotated, told = section(0x72, {Symbol("x-opt-a"): text}) + data(b"1"), section(0x74, {"a": text}) + data(b"2")
+    session = begin()
+    sender = session.sender(address)
+    assert [sender.outcome(message) for message in (annotated, told)] == [Accepted()] * 2
+    _bury(session, address, 2)
+    assert {letter["original_address"] for letter in _letters(service, session, address, 2)} == {address}
+    assert service.cli("dead-letters", "replay", address, "--all") == "replayed 2, left 0\n"
+    assert {each.body for each in session.receiver(address).take_many(2)} == {b"1", b"2"}
+
+
+@pytest.mark.rule("S7")
+@pytest.mark.parametrize("origin", ["a\0b", "x" * 2000, "", "a::b", ["a"], Raw(b"\xa1\x01\xff")])
+def test_ones_that_a_client_has_posted(begin: Begin, service: Service, address: str, origin: Any) -> None:
+    """What they say is no address; the others go all the same."""
+    session = begin()
+    post(session, address, b"x")
+    _bury(session, address, 1)
+    _letters(service, session, address, 1)
+    forged = section(0x72, {Symbol("x-opt-last-error"): "e" * 5000, Symbol("x-opt-original-address"): origin})
+    assert session.sender(f"%DLQ%{address}").outcome(forged + data(b"y")) == Accepted()
+    shown = _letters(service, session, address, 2)[1]
+    assert (shown["original_address"], len(shown["last_error"])) == (None, 2000)
+    said = service.cli("dead-letters", "replay", address, "--all", status=1)
+    assert said == f"replayed 1, left 1\nleft: {shown['id']}: it does not say where it came from; give --to ADDRESS\n"
+    assert session.receiver(address).take().body == b"x"
+
+
 @pytest.mark.rule("S7")
 def test_list_and_export(begin: Begin, service: Service, address: str) -> None:
     """What clients say is data: no control character reaches a terminal."""
     session = begin()
     post(session, address, b"x", b"y")
-    _bury(session, address, 2, description="\x1b[31mred\nerror: forged")
+    _bury(session, address, 2, description="\x1b[31mred\nerror: forged \x9b31m\u202e")
     _letters(service, session, address, 2)
     boxes = json.loads(service.cli("dead-letters", "list", "--json"))
     (box,) = [box for box in boxes if box["name"] == f"%DLQ%{address}"]
     assert box["letters"] == 2
     shown = service.cli("dead-letters", "show", f"%DLQ%{address}", "--limit", "1")
     assert len(shown.splitlines()) == 2
-    assert "\\x1b[31mred\\nerror: forged" in shown
+    assert "\\x1b[31mred\\nerror: forged \\x9b31m\\u202e" in shown
+    assert "\\u009b31m\\u202e" in service.cli("dead-letters", "show", address, "--json")
     exported = [json.loads(line) for line in service.cli("dead-letters", "export", address).splitlines()]
     assert [base64.b64decode(line["message"])[-len(data(b"x")) :] for line in exported] == [data(b"x"), data(b"y")]
 
@@ -165,6 +197,8 @@ def test_list_and_export(begin: Begin, service: Service, address: str) -> None:
         (("replay", "never"), 2, "give letters by ID, or --all"),
         (("replay", "never", "1", "--all"), 2, "give letters by ID, or --all"),
         (("replay", "never", "one"), 2, "[ID]"),
+        (("replay", "never", "--all", "--to", "a::b"), 2, "--to: the address 'a::b' has '::'"),
+        (("replay", "never", "--all", "--to", "\udcff"), 2, "--to: the address '\\udcff' has U+DCFF"),
     ],
 )
 def test_what_cannot_be_replayed(service: Service, arguments: tuple[str, ...], status: int, says: str) -> None:

@@ -171,7 +171,10 @@ class _Goals:
         group = None
         names = dead_letters.group_names(self._connection, name)
         if self._to is None:
-            group = next((each for each in names if dead_letter_name(each or name) == self._box), None)
+            groups = [each for each in names if dead_letter_name(each or name) == self._box]
+            if len(groups) > 1:  # the queue itself, and a group of its name
+                return f"two groups of the address {shown(name)} have these dead letters; give --to ADDRESS"
+            group = groups[0] if groups else None
             if names and group is None:
                 return f"the address {shown(name)} has no such group any more; give --to ADDRESS"
         elif not names:

@@ -114,6 +114,18 @@ def test_where_it_came_from_is_gone(begin: Begin, service: Service, address: str
     assert [consumer.take().body for consumer in consumers] == [b"x", b"x"]
 
 
+@pytest.mark.rule("D1")
+def test_two_groups_that_share_their_dead_letters(begin: Begin, service: Service, address: str) -> None:
+    """A letter does not say which of them failed it; the other one has had the message."""
+    session = begin()
+    session.receiver(f"{address}::{address}").detach()
+    post(session, address, b"x")
+    _bury(session, f"{address}::{address}", 1)
+    _letters(service, session, address, 1)
+    said = service.cli("dead-letters", "replay", address, "--all", status=1)
+    assert f"two groups of the address '{address}' have these dead letters; give --to ADDRESS" in said
+
+
 @pytest.mark.rule("P18")
 def test_a_message_group_stays_together(begin: Begin, service: Service, address: str) -> None:
     service.cli("address", "add", address, "--kind", "fifo")

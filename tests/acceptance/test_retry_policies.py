@@ -16,9 +16,10 @@ import pytest
 from tests.fix_service import Service, running_service
 from tests.fix_wire import Ask, Begin, BeginAt
 from tests.wire.frames import Accepted, Modified, Rejected
+from tests.wire.messages import Header, section
 from tests.wire.peer import PATIENCE, Session
 from tests.wire.queues import dead_letters, post
-from tests.wire.types import Int, Long, Raw, Symbol
+from tests.wire.types import Int, Long, Raw, Symbol, UInt
 
 pytestmark = pytest.mark.rule("D2")
 
@@ -198,26 +199,24 @@ def test_a_level_below_0_is_the_dead_letters_at_once(begin: Begin, address: str)
     assert "x-opt-delay-level -1" in letter.message.annotations["x-opt-last-error"]
 
 
-@pytest.mark.parametrize(
-    "level",
-    [
-        "5",
-        True,
-        None,
-        Int(0),
-        [Int(1)] * 1000,
-        Raw(b"\xa1\x01\xff"),
-        Raw(b"\xa3\x01\xff"),
-        Raw(b"\x00\xa1\x01\xff\x40"),
-    ],
-)
+@pytest.mark.parametrize("level", ["5", True, None, Int(0), [Int(1)] * 1000])
 def test_a_level_that_is_none_says_nothing(begin: Begin, address: str, level: Any) -> None:
-    """Nor does one that cannot be read: text in no encoding, a value described by it."""
     session = begin()
     post(session, address, b"x")
     consumer = session.receiver(address)
     consumer.take().disposition(_level(level))
     assert consumer.take().count == 1
+
+
+@pytest.mark.parametrize("level", [b"\xa1\x01\xff", b"\xa3\x01\xff", b"\x00\xa1\x01\xff\x40"])
+def test_nor_does_one_that_cannot_be_read(begin: Begin, address: str, level: bytes) -> None:
+    """Text in no encoding, or a value that is described by it."""
+    session = begin()
+    post(session, address, b"x")
+    consumer = session.receiver(address)
+    consumer.take().disposition(_level(Raw(level)))
+    counted = section(Header.CODE, [False, None, None, False, UInt(1)])
+    assert consumer.take().octets.startswith(counted)
 
 
 def test_in_a_transaction_it_waits_from_the_commit_on(begin: Begin, service: Service, ask: Ask, address: str) -> None:

@@ -82,12 +82,15 @@ def roll_back(connection: Connection, txn_id: UUID, reason: str) -> Outcome:
         return _decide(connection, txn_id, "rollback", reason)
     try:
         with boundary():
-            posted = connection.scalar(select(txn.c.posted).where(txn.c.id == txn_id).with_for_update())
-            if posted is None:
+            listed = select(txn.c.posted, txn.c.producer_group).where(txn.c.id == txn_id)
+            found = connection.execute(listed.with_for_update()).one_or_none()
+            if found is None:
                 connection.rollback()
                 raise _not_undecided(connection, txn_id)
+            if found.producer_group is not None:  # a post has made it checkable meanwhile, and has a half in the store
+                return _decide(connection, txn_id, "rollback", reason)
             connection.execute(
-                insert(op).values(id=txn_id, decision="rollback", txn_id=txn_id, reason=reason, posted=posted)
+                insert(op).values(id=txn_id, decision="rollback", txn_id=txn_id, reason=reason, posted=found.posted)
             )
             connection.execute(delete(txn).where(txn.c.id == txn_id))
             connection.commit()

@@ -313,6 +313,36 @@ def test_an_operator_decides_either_way(database: Connection, rows: Rows, decide
         decide(database, uuid4(), "none")
 
 
+@pytest.mark.rule("H5", "H16")
+def test_a_transaction_becomes_checkable_while_an_operator_rolls_it_back(
+    database: Connection, database_url: str, rows: Rows
+) -> None:
+    """Nothing of its first half is left that would keep its address and its message for ever."""
+    orders = rows.address_of(rows.queue("orders"))
+    txn_id = rows.checkable(ME, orders)
+    database.execute(txn.update().values(producer_group=None))
+    database.commit()
+    done: list[outcomes.Outcome] = []
+
+    def resolve() -> None:
+        with connected(database_url, application_name="resolving") as other:
+            done.append(undecided.roll_back(other, txn_id, "enough"))
+
+    resolving = threading.Thread(target=resolve)
+    with connected(database_url) as posting:
+        posting.execute(txn.update().values(producer_group="shop"))
+        resolving.start()
+        waits = "select from pg_stat_activity where application_name = 'resolving' and wait_event_type = 'Lock'"
+        while not database.exec_driver_sql(waits).all():
+            database.rollback()
+            assert resolving.is_alive()
+        posting.commit()
+    resolving.join()
+    database.rollback()
+    assert [(each.outcome, each.posted) for each in done] == [("rollback", 1)]
+    assert _left(database) == (0, 0)
+
+
 @pytest.mark.rule("H7", "H13")
 def test_a_dead_instance_leaves_checkable_transactions_undecided(
     database: Connection, database_url: str, rows: Rows

@@ -113,8 +113,7 @@ class Queue:
         #: a subscription that gets nothing posted on this connection (no-local)
         self.not_from: object = None
         self.held: dict[int, Entry] = {}
-        #: by half, of entries that went to the store, where they may get a new id: the keys of consumers that are not
-        #: to have them again
+        #: of entries that went to the store, by half, as their ids may change: keys of consumers that refused them
         self.refused: dict[int, tuple[int, ...]] = {}
         #: by rank
         self.windows = tuple(Window(self, rank) for rank in Rank)

@@ -94,8 +94,8 @@ class Search:
     """One consumer's; lives in ``queue.searches`` as long as its link."""
 
     __slots__ = (
-        "_again", "_consumer", "_cursors", "_page", "_queue", "_refused", "_selector", "_waiting", "_whole",
-        "_whole_began", "_whole_took",
+        "_again", "_asked_at", "_consumer", "_cursors", "_page", "_queue", "_refused", "_selector", "_waiting",
+        "_whole", "_whole_spent", "_whole_took",
     )  # fmt: skip
 
     def __init__(self, queue: Queue, consumer: Consumer, selector: Selector) -> None:
@@ -107,7 +107,10 @@ class Search:
         self._page = _FEWEST
         self._refused: dict[int, None] = {}
         self._again = self._whole = False
-        self._whole_began: float | None = None
+        self._asked_at = 0.0
+        #: seconds spent on the look at everything that is under way, without those in which the consumer had no room;
+        #: and on the last that ended
+        self._whole_spent: float | None = None
         self._whole_took = 0.0
 
     # -- news
@@ -146,7 +149,7 @@ class Search:
 
     def _look_at_all(self) -> None:
         self._whole = False
-        self._whole_began = time.monotonic()
+        self._whole_spent = 0.0
         for cursor in self._cursors:
             cursor.go_back(None)
         self._queue.touch()
@@ -176,6 +179,7 @@ class Search:
         cursor = next((cursor for cursor in self._cursors if cursor.stale), None)
         if cursor is not None and consumer.room > 0:
             self._waiting = True
+            self._asked_at = time.monotonic()
             cursor.asked()
             behind = (-cursor.at[0], cursor.at[1])
             loading.browse(queue, cursor.rank, behind, self._page, _PAGE_OCTETS, lambda rows: self._seen(cursor, rows))
@@ -219,9 +223,10 @@ class Search:
             self._page = max(self._page // 2, _FEWEST)
         else:
             self._page = min(max(2 * room, _FEWEST), _MOST) if chosen or given else min(2 * self._page, _MOST)
-        if not rows and self._whole_began is not None and cursor.rank is Rank.NORMAL:
-            self._whole_took = time.monotonic() - self._whole_began
-            self._whole_began = None
+        if self._whole_spent is not None:
+            self._whole_spent += time.monotonic() - self._asked_at
+            if not rows and cursor.rank is Rank.NORMAL:
+                self._whole_took, self._whole_spent = self._whole_spent, None
         cursor.move(at)
         if chosen:
             self._take(cursor, chosen)

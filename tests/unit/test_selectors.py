@@ -347,6 +347,29 @@ def test_an_exact_number_that_outgrows_its_bits_is_unknown() -> None:
     assert three_valued(" * ".join(["i"] * 129) + " > 0", stored) is None
 
 
+def test_a_consumer_without_room_does_not_put_off_the_next_look_at_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(now=100.0)
+    monkeypatch.setattr("coordinator.group.search.time", SimpleNamespace(monotonic=lambda: clock.now))
+    timers: dict[str, float] = {}
+    loop = SimpleNamespace(call_later=lambda seconds, call: timers.update({call.__name__: seconds}))
+    queries = SimpleNamespace(ask=lambda *asked: None)
+    instance: Any = SimpleNamespace(selecting=TurnShare(), peers=1, queries=queries, loop=loop)
+    queue: Any = SimpleNamespace(
+        instance=instance, searches=[], returning=0, group_id=1, held={}, touch=lambda: None, entry_kind=Entry
+    )
+    consumer: Any = SimpleNamespace(room=0, draining=False)
+    search = Search(queue, consumer, Selector("a = 1"))
+    queue.searches.append(search)
+    search._look_at_all()
+    for room in (0, 10):
+        consumer.room = room
+        search.advance()
+        clock.now += 600 if not room else 0.5
+    search._seen(search._cursors[1], [])
+    search.came(None, None)
+    assert timers["_look_at_all"] == 10.0
+
+
 def test_a_search_stops_where_selectors_have_used_up_their_share_of_the_turn() -> None:
     """What it has not looked at it asks for again, in the next turn."""
     share = TurnShare()

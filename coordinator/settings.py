@@ -74,23 +74,29 @@ class Endpoint(_Section):
 
     host: str
     port: int
+    scheme: str = "amqp"
 
     def __str__(self) -> str:
-        return f"amqp://[{self.host}]:{self.port}" if ":" in self.host else f"amqp://{self.host}:{self.port}"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.scheme}://{host}:{self.port}"
 
 
-def endpoint(url: str) -> Endpoint:
-    """Parse ``amqp://host:port``. The default port is 5672; 0 means any free port.
+#: The port where none is given, by scheme.
+_PORTS = {"amqp": 5672, "http": 9672}
+
+
+def endpoint(url: str, scheme: str = "amqp") -> Endpoint:
+    """Parse ``amqp://host:port``, or the same of another scheme. The default port is 5672; 0 means any free port.
 
     :raises ValueError: saying what is wrong.
     """
-    expected = "expected amqp://host:port"
+    expected = f"expected {scheme}://host:port"
     if any(not character.isprintable() or character.isspace() for character in url):
         raise ValueError(f"spaces or control characters in it; {expected}")
     parts = urlsplit(url if "://" in url else f"//{url}")
-    if parts.scheme == "amqps":
-        raise ValueError("amqps (TLS) is not supported by this version; expected amqp://host:port")
-    if parts.scheme != "amqp":
+    if parts.scheme == f"{scheme}s":
+        raise ValueError(f"{scheme}s (TLS) is not supported by this version; {expected}")
+    if parts.scheme != scheme:
         raise ValueError(expected)
     try:
         port = parts.port
@@ -98,7 +104,7 @@ def endpoint(url: str) -> Endpoint:
         raise ValueError(f"the port is not a number of 0 to 65535; {expected}") from None
     if not parts.hostname or parts.path not in ("", "/") or parts.query or parts.fragment or "@" in parts.netloc:
         raise ValueError(expected)
-    return Endpoint(host=parts.hostname, port=5672 if port is None else port)
+    return Endpoint(host=parts.hostname, port=_PORTS[scheme] if port is None else port, scheme=scheme)
 
 
 def _commas(value: object) -> object:
@@ -315,6 +321,25 @@ class RetentionSettings(_Section):
         return self
 
 
+class MetricsSettings(_Section):
+    """Metrics for Prometheus, and whether the service is healthy and ready, by HTTP."""
+
+    listen: Annotated[
+        str | None,
+        Field(
+            description="where `/metrics`, `/healthz` and `/readyz` are answered, `http://127.0.0.1:9672`; every "
+            "client that can connect may read them; none: nowhere"
+        ),
+    ] = None
+
+    @field_validator("listen")
+    @classmethod
+    def _endpoint(cls, value: str | None) -> str | None:
+        if value is not None:
+            endpoint(value, "http")
+        return value
+
+
 class Settings(_Section):
     """All settings, checked."""
 
@@ -343,6 +368,7 @@ class Settings(_Section):
     limits: LimitSettings = LimitSettings()
     addresses: AddressSettings = AddressSettings()
     retention: RetentionSettings = RetentionSettings()
+    metrics: MetricsSettings = MetricsSettings()
 
     @field_validator("listen")
     @classmethod

@@ -9,8 +9,8 @@ from store.errors import StoreUnavailable, boundary
 
 #: Connections of a worker: batch, queries, heartbeat, decisions.
 PER_WORKER = 4
-#: Connections for the watch, the maintenance, and a command.
-BESIDE = 3
+#: Connections for the watch, the maintenance, the metrics, and a command.
+BESIDE = 4
 
 
 def connections_needed(workers: int) -> int:

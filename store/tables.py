@@ -414,6 +414,17 @@ NEW_OP_ID = """encode(set_byte(overlay(uuid_send(gen_random_uuid()) placing
              substring(int8send((extract(epoch from clock_timestamp()) * 1000)::int8) from 3) from 1 for 6), 6, 112),
              'hex')::uuid"""
 
+#: The state of an entry ``e`` (H18), where ``r.through`` is how far the holder of its group has read. Whether it is
+#: inflight: as store/leases.py has it.
+STATE = f"""case when e.failed is not null then 'failed'
+              when e.lease <> 0 or e.priority = {priorities.DEFAULT} and e.available_at is null and e.id <= r.through
+              then 'inflight'
+              when e.available_at > now() then 'scheduled'
+              else 'ready' end"""
+#: ``r``, for a group ``g``.
+THROUGH = f"""left join lateral (select max(n.read_through) as through from {SCHEMA}.group_read n
+                        where n.group_id = g.id and n.instance_id = g.holder) r on true"""
+
 #: What SQLAlchemy's metadata cannot express: how bodies are stored, append-only tables, functions, views.
 OBJECTS = (
     # Bodies are not compressed: they are written once and read once, on the hot path.
@@ -619,21 +630,16 @@ create view {SCHEMA}.outcome as
          t.retired, null, t.instance_id
     from {SCHEMA}.txn t where not exists (select from {SCHEMA}.op o where o.id = t.id)""",
     # What a person reads (H18). Tables have singular names, these views plural ones; docs/how-to/watch-it-run.md says
-    # what reading each costs. Whether an entry is inflight: as store/leases.py has it.
+    # what reading each costs.
     f"""
 create view {SCHEMA}.entries as
   select a.name as address, g.name as consumer_group, e.id as entry_id, e.half_id,
-         case when e.failed is not null then 'failed'
-              when e.lease <> 0 or e.priority = {priorities.DEFAULT} and e.available_at is null and e.id <= r.through
-              then 'inflight'
-              when e.available_at > now() then 'scheduled'
-              else 'ready' end as state,
+         {STATE} as state,
          e.attempts, e.priority, e.available_at, e.expires_at, e.failed as failed_for, a.id as address_id,
          g.id as group_id
     from {SCHEMA}.consumer_group g
     join {SCHEMA}.address a on a.id = g.address_id
-    left join lateral (select max(n.read_through) as through from {SCHEMA}.group_read n
-                        where n.group_id = g.id and n.instance_id = g.holder) r on true
+    {THROUGH}
     join {SCHEMA}.entry e on e.group_id = g.id""",
     f"""
 create view {SCHEMA}.groups as

@@ -17,10 +17,16 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import structlog
+
+_log: structlog.stdlib.BoundLogger = structlog.get_logger()
+
 #: How many starts of a worker may fail in a row before the service ends.
 MOST_FAILED_STARTS = 8
 _FIRST_PAUSE_SECONDS = 0.1
 _LONGEST_PAUSE_SECONDS = 5.0
+# Between attempts to start a process that could not be started at all.
+_RETRY_SECONDS = 1.0
 
 
 class Pause:
@@ -128,3 +134,35 @@ class Child:
     def _silence(self) -> None:
         with contextlib.suppress(KeyError, ValueError):
             self._selector.unregister(self._pair)
+
+
+class Kept:
+    """A child that the service always has beside its workers: whenever it ends it is started again, after a pause."""
+
+    def __init__(self, name: str, start: Callable[[], Child | None]) -> None:
+        """``name``: for the log. ``start`` gives None when the system has no process left."""
+        self._name = name
+        self._start = start
+        self._child: Child | None = None
+        self._at = 0.0
+        self._pause = Pause()
+
+    @property
+    def next_at(self) -> float | None:
+        """When to call :meth:`tend`, by the monotonic clock; None: when the child, which runs, ends."""
+        return self._at if self._child is None else None
+
+    def tend(self, now: float) -> None:
+        if self._child is None:
+            if now >= self._at:
+                self._at = now + _RETRY_SECONDS
+                self._child = self._start()
+        elif (status := self._child.poll()) is not None:
+            self._child = None
+            pause = self._pause.failed()
+            _log.error(f"{self._name} ended", status=status, again_in_seconds=pause)
+            self._at = now + pause
+
+    def kill(self) -> None:
+        if self._child is not None:
+            self._child.kill()

@@ -19,7 +19,7 @@ class CannotListen(Exception):
     """An address cannot be listened on; the message names it and says why."""
 
 
-def listen(urls: Sequence[str], workers: int) -> tuple[list[list[socket.socket]], list[Endpoint]]:
+def listen(urls: Sequence[str], workers: int, scheme: str = "amqp") -> tuple[list[list[socket.socket]], list[Endpoint]]:
     """Return the sockets of each worker, and where they listen (with the number that port 0 became).
 
     A host with several addresses (``localhost``) is bound on all of them that this machine has.
@@ -30,10 +30,10 @@ def listen(urls: Sequence[str], workers: int) -> tuple[list[list[socket.socket]]
     places: list[Endpoint] = []
     try:
         for url in urls:
-            for family, host, port in _bindable(url):
+            for family, host, port in _bindable(url, scheme):
                 for own in sockets:
-                    own.append(_listening(family, host, port))
-                places.append(Endpoint(host=host, port=port))
+                    own.append(_listening(family, Endpoint(host=host, port=port, scheme=scheme)))
+                places.append(Endpoint(host=host, port=port, scheme=scheme))
     except BaseException:
         for own in sockets:
             for each in own:
@@ -47,9 +47,9 @@ def loopback(place: Endpoint) -> bool:
     return ipaddress.ip_address(place.host).is_loopback
 
 
-def _bindable(url: str) -> list[tuple[socket.AddressFamily, str, int]]:
+def _bindable(url: str, scheme: str) -> list[tuple[socket.AddressFamily, str, int]]:
     """Where ``url`` can be bound. Tried without ``SO_REUSEPORT``, which would share another service's port."""
-    wanted = endpoint(url)
+    wanted = endpoint(url, scheme)
     try:
         found = socket.getaddrinfo(wanted.host, wanted.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError as error:
@@ -83,17 +83,17 @@ def _bindable(url: str) -> list[tuple[socket.AddressFamily, str, int]]:
     return result
 
 
-def _listening(family: socket.AddressFamily, host: str, port: int) -> socket.socket:
+def _listening(family: socket.AddressFamily, place: Endpoint) -> socket.socket:
     made = socket.socket(family, socket.SOCK_STREAM)
     try:
         _prepare(made, family)
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        made.bind((host, port))
+        made.bind((place.host, place.port))
         made.listen(BACKLOG)
         made.setblocking(False)
     except OSError as error:
         made.close()
-        raise CannotListen(f"cannot listen on {Endpoint(host=host, port=port)}: {error.strerror}") from None
+        raise CannotListen(f"cannot listen on {place}: {error.strerror}") from None
     return made
 
 

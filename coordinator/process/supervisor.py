@@ -19,7 +19,7 @@ from typing import Any
 
 import structlog
 
-from coordinator.process.children import MOST_FAILED_STARTS, Child, Pause
+from coordinator.process.children import MOST_FAILED_STARTS, Child, Kept, Pause
 from coordinator.process.days import make_days
 from coordinator.process.listeners import CannotListen, listen, loopback
 from coordinator.process.own_database import OwnDatabase
@@ -42,6 +42,7 @@ STATUS_UNFIT = 2
 WORKER = ("-m", "coordinator.commands.worker")
 WATCH = ("-m", "coordinator.commands.watch")
 MAINTENANCE = ("-m", "coordinator.commands.maintenance")
+METRICS = ("-m", "coordinator.commands.metrics")
 
 _GRACE_SECONDS = 10.0
 # Between attempts to start the spare worker, which is missed only when another worker dies.
@@ -83,9 +84,10 @@ class Supervisor:
         #: A worker that has no number yet: it takes the place of the next one that dies.
         self._spare: Child | None = None
         self._spare_at = 0.0
-        self._watch: Child | None = None
-        self._watch_at = 0.0
-        self._watch_pause = Pause()
+        #: where metrics are asked for
+        self._metrics: list[socket.socket] = []
+        #: children that ask the database, and may wait for it
+        self._kept = [Kept("watch over the instances", self._start_watch)]
         self._maintenance: Child | None = None
         self._maintenance_at = time.monotonic() + _MAINTENANCE_DELAY_SECONDS
         #: None: the service uses a server that others run
@@ -98,6 +100,7 @@ class Supervisor:
         with self._signals():
             try:
                 self._sockets, self._places = listen(self._settings.listen, self._settings.workers)
+                self._listen_for_metrics()
                 self._workers = [_Worker(number=number) for number in range(self._settings.workers)]
                 self._prepare_store()
                 while not self._stopping:
@@ -187,14 +190,15 @@ class Supervisor:
                 _log.warning(
                     "clients are not authenticated: every client that can connect may do everything", listen=places
                 )
-        self._tend_watch(now)
+        for kept in self._kept:
+            kept.tend(now)
         self._maintain(now)
         if serving:
             # Not before: its start would slow down the workers that clients wait for.
             self._tend_spare(now)
         times = [worker.start_at for worker in self._workers if worker.child is None]
         times += [] if self._database is None else [self._database.next_at]
-        times += [self._watch_at] if self._watch is None else []
+        times += [kept.next_at for kept in self._kept if kept.next_at is not None]
         times += [self._maintenance_at] if self._maintenance is None and self._database_runs else []
         times += [self._spare_at] if self._spare is None and serving else []
         # The end of a child interrupts the select.
@@ -262,6 +266,7 @@ class Supervisor:
             "settings": self._settings.model_dump(mode="json", exclude={"database_url"}),
             "database_url": self._database_url,
             "listeners": [[each.fileno() for each in own] for own in self._sockets],
+            "metrics": [each.fileno() for each in self._metrics],
         }
         try:
             return Child(self._selector, arguments, handed, listeners)
@@ -279,20 +284,23 @@ class Supervisor:
             _log.warning("spare worker ended", status=status, again_in_seconds=_SPARE_RETRY_SECONDS)
             self._spare_at = now + _SPARE_RETRY_SECONDS
 
-    # -- children that ask the database, and may wait for it
+    # -- children that ask the database
 
-    def _tend_watch(self, now: float) -> None:
-        if self._watch is None:
-            if now >= self._watch_at:
-                self._watch_at = now + _SPARE_RETRY_SECONDS
-                self._watch = self._spawn(WATCH)
-            if self._watch is not None:
-                self._watch.heard = self._told_by_watch
-        elif (status := self._watch.poll()) is not None:
-            self._watch = None
-            pause = self._watch_pause.failed()
-            _log.error("watch over the instances ended", status=status, again_in_seconds=pause)
-            self._watch_at = now + pause
+    def _start_watch(self) -> Child | None:
+        child = self._spawn(WATCH)
+        if child is not None:
+            child.heard = self._told_by_watch
+        return child
+
+    def _listen_for_metrics(self) -> None:
+        url = self._settings.metrics.listen
+        if url is None:
+            return
+        (self._metrics,), places = listen([url], 1, "http")
+        self._kept.append(Kept("metrics", lambda: self._spawn(METRICS, self._metrics)))
+        _log.info("metrics", listen=[str(each) for each in places])
+        if not all(loopback(place) for place in places):
+            _log.warning("those who ask for metrics are not authenticated: every client may read them")
 
     def _maintain(self, now: float) -> None:
         if self._maintenance is not None:
@@ -318,7 +326,7 @@ class Supervisor:
             _log.info("stopping", workers=len(running))
         for child in running:
             child.send_signal(signal.SIGTERM)
-        for idle in (self._spare, self._watch, self._maintenance):
+        for idle in (self._spare, self._maintenance, *self._kept):
             if idle is not None:
                 idle.kill()
         deadline = time.monotonic() + _GRACE_SECONDS
@@ -329,7 +337,7 @@ class Supervisor:
                 _log.warning("worker killed: still there after the grace time", pid=child.pid)
                 child.kill()
             child.close()
-        for own in self._sockets:
+        for own in (*self._sockets, self._metrics):
             for each in own:
                 each.close()
         if self._database is not None:

@@ -327,7 +327,7 @@ def test_a_worker_that_meets_another_schema_ends_the_service(
 def test_too_few_connections_are_said_at_the_start(serve: Serve, own_server: tuple[EmbeddedServer, str]) -> None:
     _, url = own_server
     reason = _refused(serve("--database-url", url, "--workers", "66"))
-    assert re.match(r"66 workers need 267 connections to the database and 19\d are left: .*max_connections", reason)
+    assert re.match(r"66 workers need 268 connections to the database and 19\d are left: .*max_connections", reason)
 
 
 def test_an_address_that_others_can_reach_is_warned_of(serve: Serve, database_url: str) -> None:

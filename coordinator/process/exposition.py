@@ -1,0 +1,133 @@
+"""The metrics as Prometheus reads them (H19)."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+
+from coordinator.printable import printable
+from coordinator.version import VERSION
+from store.figures import BUCKETS, AddressFigures, Decided, GroupFigures, Undecided
+from store.looking import Seen
+
+#: The label of all that are not among the largest. An address of this name is counted there, too.
+REST = "(other)"
+_LONGEST_LABEL = 128
+
+
+def registry(seen: Seen) -> CollectorRegistry:
+    """``seen`` for the encoders of the client library."""
+    made = CollectorRegistry(auto_describe=False)
+    made.register(_Told(seen))
+    return made
+
+
+class _Told:
+    """A collector, as the client library asks for one."""
+
+    def __init__(self, seen: Seen) -> None:
+        self._seen = seen
+
+    def describe(self) -> Iterable[Metric]:
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        seen = self._seen
+        yield _gauge("build_info", "Always 1; its label is the version.", [((VERSION,), 1)], "version")
+        yield _gauge("store_up", "1: the store answered the last look.", [((), int(seen.state is not None))])
+        yield _gauge("look_seconds", "How long the last look into the store took.", [((), seen.seconds)])
+        failed = [((part,), 1.0) for part in seen.failed]
+        yield _gauge("look_failed", "1: this part of the last look was given up, or took too long.", failed, "part")
+        if seen.state is not None and seen.state.schema:
+            states = [(("alive",), seen.state.instances_alive), (("silent",), seen.state.instances_silent)]
+            yield _gauge("instances", "Instances that have not ended, by whether their hearts beat.", states, "state")
+            days = [((), seen.state.days_ahead)]
+            yield _gauge("partitions_ahead", "Days after today that have partitions; -1: not even today.", days)
+        if seen.entries is not None:
+            yield from _entries(seen.entries)
+        if seen.dead_letters is not None:
+            help_text = "Messages that wait at addresses of dead letters."
+            yield _by_address("dead_letters", help_text, [(each, each.count) for each in seen.dead_letters])
+        if seen.undecided is not None:
+            yield from _undecided(seen.undecided)
+        yield from _decided(seen.decided)
+
+
+def _gauge(name: str, text: str, values: Sequence[tuple[tuple[str, ...], float]], *labels: str) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(f"coordinator_{name}", text, labels=labels)
+    for own, value in values:
+        family.add_metric(own, value)
+    return family
+
+
+def label(name: str | None) -> str:
+    """``name`` as the value of a label: printable, of bounded length, and another for another name."""
+    if name is None:
+        return REST
+    shown = printable(name, _LONGEST_LABEL)
+    return shown if shown == name else f"{shown} {hashlib.sha256(name.encode()).hexdigest()[:16]}"
+
+
+def _summed(values: Iterable[tuple[tuple[str, ...], float]]) -> list[tuple[tuple[str, ...], float]]:
+    """Values with the same labels as one: an address may be called as the rest is."""
+    sums: dict[tuple[str, ...], float] = {}
+    for labels, value in values:
+        sums[labels] = sums.get(labels, 0) + value
+    return list(sums.items())
+
+
+def _entries(groups: tuple[GroupFigures, ...]) -> Iterator[Metric]:
+    values = []
+    for each in groups:
+        place = (label(each.address), REST if each.group is None else label(each.group))
+        counts = {"ready": each.ready, "inflight": each.inflight, "scheduled": each.scheduled, "failed": each.failed}
+        values += [((*place, state), float(count)) for state, count in counts.items()]
+    help_text = "Messages that consumer groups have still to end, by state."
+    yield _gauge("entries", help_text, _summed(values), "address", "group", "state")
+    estimated = sum(each.estimated for each in groups)
+    yield _gauge("groups_estimated", "Consumer groups whose ready messages are estimated.", [((), estimated)])
+
+
+def _by_address(name: str, text: str, values: Sequence[tuple[AddressFigures, float]]) -> GaugeMetricFamily:
+    return _gauge(name, text, _summed(((label(each.address),), value) for each, value in values), "address")
+
+
+def _undecided(found: Undecided) -> Iterator[Metric]:
+    kinds = [(("plain",), found.plain), (("checkable",), found.checkable)]
+    yield _gauge("undecided_transactions", "Transactions without a decision that the store knows.", kinds, "kind")
+    oldest = [((), found.oldest_seconds)]
+    yield _gauge("undecided_oldest_seconds", "The age of the oldest of them.", oldest)
+    yield _gauge("undecided_checks_sent", "Checks sent for transactions that are undecided now.", [((), found.checks)])
+    waiting = [((), found.waiting)]
+    yield _gauge("undecided_checks_due", "Transactions whose check is due, and not sent yet.", waiting)
+    halves = [(each, float(each.count)) for each in found.halves]
+    yield _by_address("undecided_halves", "Messages of undecided checkable transactions.", halves)
+    ages: dict[tuple[str, ...], float] = {}
+    for each in found.halves:
+        own = (label(each.address),)
+        ages[own] = max(ages.get(own, 0.0), each.oldest_seconds)
+    text = "The age of the oldest of these messages."
+    yield _gauge("undecided_halves_oldest_seconds", text, list(ages.items()), "address")
+
+
+def _decided(decided: Decided) -> Iterator[Metric]:
+    counter = CounterMetricFamily(
+        "coordinator_decisions", "Transactions decided, by decision and reason.", labels=("decision", "reason")
+    )
+    for told, count in decided.counts.items():
+        counter.add_metric(told, count)
+    yield counter
+    histogram = HistogramMetricFamily(
+        "coordinator_decision_seconds", "Time from a transaction's declare to its decision.", labels=("decision",)
+    )
+    for decision, times in decided.times.items():
+        below = 0
+        buckets = []
+        for end, count in zip((*map(str, BUCKETS), "+Inf"), times, strict=True):
+            below += count
+            buckets.append((end, float(below)))
+        histogram.add_metric((decision,), buckets=buckets, sum_value=decided.seconds[decision])
+    yield histogram

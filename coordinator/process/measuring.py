@@ -1,0 +1,158 @@
+"""Looks into the store for the metrics, and answers those who ask for them.
+
+It runs in a process of its own (:mod:`coordinator.commands.metrics`), one for all workers. A request never asks the
+store: it gets what the last look has seen.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import structlog
+from prometheus_client.exposition import choose_encoder
+
+from coordinator.process.exposition import registry
+from coordinator.process.handed import Supervising
+from store.looking import Looks, Seen
+
+_log: structlog.stdlib.BoundLogger = structlog.get_logger()
+
+#: Between two looks, at least; and so many times as long as the last took, as looking takes a twentieth of the time.
+LOOK_SECONDS = 5.0
+_TIMES_LONGER = 20
+#: A look that is older says nothing about now.
+_FRESH_SECONDS = 30.0
+#: With fewer days after today, the service could soon take no post.
+_FEWEST_DAYS = 1
+_MOST_REQUESTS = 8
+_LONGEST_REQUEST_SECONDS = 10.0
+
+
+class Measuring:
+    """``run()`` until the supervisor has ended."""
+
+    def __init__(self, url: str, supervising: Supervising, listeners: Sequence[socket.socket]) -> None:
+        self._looks = Looks(url)
+        self._supervising = supervising
+        self._listeners = listeners
+        #: with when to look next, by the monotonic clock; replaced as a whole, as the threads of requests read it
+        self._last: tuple[Seen, float] | None = None
+
+    def run(self) -> None:
+        for listener in self._listeners:
+            threading.Thread(target=_Server(listener, self).serve_forever, daemon=True).start()
+        failed: tuple[str, ...] = ()
+        while True:
+            seen = self._looks.look()
+            pause = max(LOOK_SECONDS, _TIMES_LONGER * seen.seconds)
+            self._last = (seen, time.monotonic() + pause)
+            if seen.failed != failed:
+                failed = seen.failed
+                _log.warning("metrics are missing", parts=failed, seconds=round(seen.seconds, 1))
+            readable, _, _ = select.select([self._supervising], [], [], pause)
+            if readable and not self._supervising.hear():
+                return
+
+    def seen(self) -> Seen | None:
+        """The last look, unless there was none yet."""
+        return None if self._last is None else self._last[0]
+
+    def wanting(self) -> list[str]:
+        """What the service lacks to be ready; a line each, without a text of the store's."""
+        if self._last is None or time.monotonic() > self._last[1] + _FRESH_SECONDS:
+            return ["store: not looked at yet, or it does not answer"]
+        state = self._last[0].state
+        if state is None:
+            return ["store: away, or it does not answer"]
+        if not state.schema:
+            return ["schema: not the one of this version"]
+        lines = []
+        if not state.instances_alive:
+            lines.append("instances: none is alive")
+        if state.days_ahead < _FEWEST_DAYS:
+            lines.append(f"days: {state.days_ahead} made ahead, {_FEWEST_DAYS} needed")
+        return lines
+
+
+class _Server(ThreadingHTTPServer):
+    """On a socket that listens already. Requests beyond some at a time, and those that take long, are cut off."""
+
+    daemon_threads = True
+
+    def __init__(self, listener: socket.socket, measuring: Measuring) -> None:
+        super().__init__(listener.getsockname()[:2], _Request, bind_and_activate=False)
+        self.socket.close()
+        self.socket = listener
+        listener.setblocking(False)
+        self.measuring = measuring
+        self._room = threading.BoundedSemaphore(_MOST_REQUESTS)
+
+    def process_request(self, request: socket.socket, client_address: Any) -> None:  # type: ignore[override]
+        if self._room.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: socket.socket, client_address: Any) -> None:  # type: ignore[override]
+        def cut() -> None:
+            with suppress(OSError):
+                request.shutdown(socket.SHUT_RDWR)
+
+        limit = threading.Timer(_LONGEST_REQUEST_SECONDS, cut)
+        limit.start()
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            limit.cancel()
+            self._room.release()
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A peer that goes away, or asks what is none of HTTP."""
+        _log.debug("a request for metrics failed", exc_info=True)
+
+
+class _Request(BaseHTTPRequestHandler):
+    server: _Server
+
+    def version_string(self) -> str:
+        return "coordinator"
+
+    def do_GET(self) -> None:
+        measuring = self.server.measuring
+        path = self.path.partition("?")[0]
+        if path == "/metrics":
+            seen = measuring.seen()
+            if seen is None:
+                self._answer(HTTPStatus.SERVICE_UNAVAILABLE, b"the store is not looked at yet\n")
+                return
+            encode, kind = choose_encoder(self.headers.get("Accept", ""))
+            self._answer(HTTPStatus.OK, encode(registry(seen)), kind)
+        elif path == "/healthz":
+            self._answer(HTTPStatus.OK, b"ok\n")
+        elif path == "/readyz":
+            lines = measuring.wanting()
+            status = HTTPStatus.SERVICE_UNAVAILABLE if lines else HTTPStatus.OK
+            self._answer(status, "".join(f"{line}\n" for line in lines or ["ok"]).encode())
+        else:
+            self._answer(HTTPStatus.NOT_FOUND, b"expected /metrics, /healthz or /readyz\n")
+
+    do_HEAD = do_GET
+
+    def _answer(self, status: HTTPStatus, body: bytes, kind: str = "text/plain; charset=utf-8") -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Requests are not logged."""

@@ -1,0 +1,299 @@
+"""What the metrics know of the store (H19): counts of what waits now, and decisions from a position on.
+
+What each question costs follows what waits, or what was decided since the last time; never what is kept.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy import Connection, Row, func, select, text
+
+from store import migrations
+from store.errors import SchemaMismatch, boundary
+from store.ids import EPOCH_MS
+from store.partitions import days_ahead
+from store.recovery import STALE_SECONDS
+from store.tables import SCHEMA, STATE, THROUGH, WRITTEN, heartbeat, instance, op
+
+#: Entries of one group that are counted; the rest is estimated.
+MOST_COUNTED = 100_000
+#: Groups and addresses that have a figure of their own: the largest.
+MOST_NAMED = 100
+#: Upper ends of the ranges of the times from declare to decision, in seconds.
+BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0)
+#: SQL transactions whose decisions one question reads.
+_STEP = 10_000
+
+#: The reason of a decision that no instance made: an operator, or an application by SQL.
+BY_HAND = "by-hand"
+#: The reason of a decision that its client asked for.
+DISCHARGED = "discharged"
+#: Decisions and reasons that are told apart.
+MOST_REASONS = 50
+#: The other reasons, and those that are not words of ours.
+OTHER = "other"
+
+
+# The planner would read small tables whole; and it would compile a question, which takes longer than to answer it.
+_BY_INDEX = text("set local enable_seqscan = off; set local jit = off")
+
+
+@dataclass(frozen=True, kw_only=True)
+class State:
+    """Whether the service can work with the store."""
+
+    #: it has the schema of this version
+    schema: bool
+    instances_alive: int = 0
+    #: silent, and given up by no other instance
+    instances_silent: int = 0
+    #: days after today that have their partitions; -1: not even today
+    days_ahead: int = -1
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupFigures:
+    """Entries of a consumer group; ``address`` None: of all groups that are not among the largest."""
+
+    address: str | None
+    group: str | None
+    ready: int
+    inflight: int
+    scheduled: int
+    failed: int
+    #: how many of the groups have more than :data:`MOST_COUNTED`: their ``ready`` is partly estimated
+    estimated: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class AddressFigures:
+    """A count by address; ``address`` None: of all that are not among the largest."""
+
+    address: str | None
+    count: int
+    oldest_seconds: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Undecided:
+    """Transactions without a decision, and their halves."""
+
+    plain: int
+    checkable: int
+    oldest_seconds: float
+    #: sent for those that are undecided now
+    checks: int
+    #: checkable ones whose check is due: no checker with credit is there, or all are busy
+    waiting: int
+    #: halves of checkable ones
+    halves: tuple[AddressFigures, ...]
+
+
+@dataclass
+class Decided:
+    """Decisions of transactions that were read."""
+
+    #: by decision and reason
+    counts: dict[tuple[str, str], int] = field(default_factory=dict)
+    #: by decision: how many are in each of the ranges that :data:`BUCKETS` end, and above the last
+    times: dict[str, list[int]] = field(default_factory=dict)
+    #: by decision: the sum of the times, in seconds
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+def state(connection: Connection) -> State:
+    """Costs the living instances and the partitions."""
+    try:
+        migrations.check(connection)
+    except SchemaMismatch:
+        return State(schema=False)
+    with boundary():
+        beating = heartbeat.c.beaten_at >= func.now() - text(f"interval '{STALE_SECONDS:g} seconds'")
+        found = connection.execute(
+            select(func.count().filter(beating).label("alive"), func.count().label("all"))
+            .select_from(instance.join(heartbeat))
+            .where(instance.c.ended_at.is_(None))
+        ).one()
+        connection.rollback()
+    return State(
+        schema=True,
+        instances_alive=found.alive,
+        instances_silent=found.all - found.alive,
+        days_ahead=days_ahead(connection),
+    )
+
+
+def entries(connection: Connection, *, named: int = MOST_NAMED, most: int = MOST_COUNTED) -> tuple[GroupFigures, ...]:
+    """Entries by group, the ``named`` largest first, then the rest as one. Costs the entries that wait, up to ``most``
+    of each group.
+    """
+    with boundary():
+        connection.execute(_BY_INDEX)
+        rows = connection.execute(
+            text(
+                f"""with counted as materialized (
+                      select g.id, a.name as address, g.name as consumer_group, c.*, c.counted = :most as more
+                        from {SCHEMA}.consumer_group g join {SCHEMA}.address a on a.id = g.address_id
+                        {THROUGH}
+                       cross join lateral (
+                         select count(*) as counted, {_by_state("e.state")}
+                           from (select {STATE} as state from {SCHEMA}.entry e
+                                  where e.group_id = g.id order by e.id limit :most) e) c),
+                    placed as (
+                      select *, least(row_number() over (order by counted desc, address, consumer_group), :named + 1)
+                                as place from counted)
+                    select place, min(address) as address, min(consumer_group) as consumer_group,
+                           sum(ready) as ready, sum(inflight) as inflight, sum(scheduled) as scheduled,
+                           sum(failed) as failed, array_agg(id) filter (where more) as more
+                      from placed group by place order by place"""
+            ),
+            {"most": most, "named": named},
+        ).all()
+        found = tuple(_figures(connection, row, named, most) for row in rows)
+        connection.rollback()
+    return found
+
+
+def _by_state(column: str) -> str:
+    states = ("ready", "inflight", "scheduled", "failed")
+    return ", ".join(f"count(*) filter (where {column} = '{state}') as {state}" for state in states)
+
+
+def _figures(connection: Connection, row: Row[Any], named: int, most: int) -> GroupFigures:
+    more = row.more or ()
+    rest = sum(max(0, _estimate(connection, group) - most) for group in more)
+    own = row.place <= named
+    return GroupFigures(
+        address=row.address if own else None,
+        group=row.consumer_group if own else None,
+        ready=int(row.ready) + rest,
+        inflight=int(row.inflight),
+        scheduled=int(row.scheduled),
+        failed=int(row.failed),
+        estimated=len(more),
+    )
+
+
+def _estimate(connection: Connection, group: int) -> int:
+    """How many entries PostgreSQL's statistics say that the group has."""
+    plan = connection.scalar(text(f"explain (format json) select from {SCHEMA}.entry where group_id = {int(group)}"))
+    parsed = json.loads(plan) if isinstance(plan, str) else plan
+    return int(parsed[0]["Plan"]["Plan Rows"]) if parsed else 0
+
+
+def dead_letters(connection: Connection, *, named: int = MOST_NAMED) -> tuple[AddressFigures, ...]:
+    """Entries of the addresses of dead letters, up to :data:`MOST_COUNTED` of each group; costs these."""
+    counted = f"""select a.name as address, sum(c.counted) as counted, 0::float8 as oldest
+                    from {SCHEMA}.address a join {SCHEMA}.consumer_group g on g.address_id = a.id
+                   cross join lateral (select count(*) as counted from (
+                     select from {SCHEMA}.entry e where e.group_id = g.id order by e.id limit {MOST_COUNTED}) e) c
+                   where a.origin = 'dead-letter' group by a.id having sum(c.counted) > 0"""
+    return _largest(connection, counted, named)
+
+
+def undecided(connection: Connection, *, named: int = MOST_NAMED) -> Undecided:
+    """Costs the undecided transactions and their halves."""
+    with boundary():
+        row = connection.execute(
+            text(
+                f"""select count(*) filter (where producer_group is null) as plain,
+                           count(*) filter (where producer_group is not null) as checkable,
+                           coalesce(extract(epoch from now() - min(declared_at)), 0) as oldest,
+                           coalesce(sum(checks) filter (where producer_group is not null), 0) as checks,
+                           count(*) filter (where producer_group is not null and next_check_at <= now()) as waiting
+                      from {SCHEMA}.txn"""
+            )
+        ).one()
+    counted = f"""select a.name as address, p.counted, {_AGE} as oldest
+                    from (select address_id, count(*) as counted, min(half_id) as first from {SCHEMA}.pending
+                           group by address_id) p
+                    join {SCHEMA}.address a on a.id = p.address_id"""
+    return Undecided(
+        plain=row.plain,
+        checkable=row.checkable,
+        oldest_seconds=max(0.0, float(row.oldest)),
+        checks=int(row.checks),
+        waiting=row.waiting,
+        halves=_largest(connection, counted, named),
+    )
+
+
+_AGE = f"greatest(0, extract(epoch from clock_timestamp()) - ((p.first >> 22) + {EPOCH_MS}) / 1000.0)::float8"
+
+
+def _largest(connection: Connection, counted: str, named: int) -> tuple[AddressFigures, ...]:
+    with boundary():
+        rows = connection.execute(
+            text(
+                f"""with counted as materialized ({counted}),
+                    placed as (select *, least(row_number() over (order by counted desc, address), :named + 1) as place
+                                 from counted)
+                    select place, min(address) as address, sum(counted) as number, max(oldest) as oldest
+                      from placed group by place order by place"""
+            ),
+            {"named": named},
+        ).all()
+        connection.rollback()
+    return tuple(
+        AddressFigures(
+            address=row.address if row.place <= named else None, count=int(row.number), oldest_seconds=float(row.oldest)
+        )
+        for row in rows
+    )
+
+
+def position(connection: Connection) -> int:
+    """The lowest SQL transaction that may still be running: all below it have ended."""
+    with boundary():
+        found = connection.scalar(text("select pg_snapshot_xmin(pg_current_snapshot())::text::int8"))
+        connection.rollback()
+    assert found is not None
+    return int(found)
+
+
+def add_decided(connection: Connection, decided: Decided, since: int, until: int) -> int:
+    """Add the decisions that were written by the SQL transactions from ``since`` on, below ``until``, but no more
+    than a step: the answer is where the next begins. Costs these decisions.
+
+    Both are positions: what was under way is read later, and each decision once.
+    """
+    until = min(until, since + _STEP)
+    with boundary():
+        connection.execute(_BY_INDEX)
+        rows = connection.execute(
+            _DECIDED, {"since": since, "until": until, "bounds": [-each for each in BUCKETS[::-1]]}
+        )
+        for row in rows:
+            told = (row.decision, row.reason)
+            if told not in decided.counts and len(decided.counts) >= MOST_REASONS:
+                told = (row.decision, OTHER)
+            decided.counts[told] = decided.counts.get(told, 0) + row.number
+            times = decided.times.setdefault(row.decision, [0] * (len(BUCKETS) + 1))
+            times[len(BUCKETS) - row.above] += row.number
+            decided.seconds[row.decision] = decided.seconds.get(row.decision, 0.0) + float(row.seconds)
+        connection.rollback()
+    return until
+
+
+# Reasons of operators are texts of their own: they are told apart only once they are few.
+_DECIDED = text(
+    f"""select decision,
+               case when by_hand then '{BY_HAND}' when coalesce(reason, '') = '' then '{DISCHARGED}'
+                    when reason ~ '^[a-z][a-z-]{{0,39}}(: |$)' then split_part(reason, ':', 1)
+                    else '{OTHER}' end as reason,
+               above, sum(number)::int8 as number, sum(seconds) as seconds
+          from (select decision, instance_id is null as by_hand, reason,
+                       width_bucket(-seconds, cast(:bounds as float8[])) as above, count(*) as number,
+                       sum(seconds) as seconds
+                  from (select decision, instance_id, reason,
+                               greatest(0, extract(epoch from decided_at)::float8
+                                 - ('x' || encode(substr(uuid_send(id), 1, 6), 'hex'))::bit(48)::int8 / 1000.0::float8)
+                                 as seconds
+                          from {op.fullname}
+                         where posted is not null and {WRITTEN} >= :since and {WRITTEN} < :until) timed
+                 group by 1, 2, 3, 4) told
+         group by 1, 2, 3""".replace("::", "\\:\\:")
+)

@@ -1,0 +1,199 @@
+"""Metrics, health and readiness over HTTP, of a service as people run it (H19)."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from store.migrations import HEAD
+from tests.fix_command import alive
+from tests.fix_postgres import signal_server
+from tests.fix_service import PATIENCE, Service, running_service
+from tests.fix_wire import Ask, BeginAt
+from tests.wire.frames import Rejected
+from tests.wire.messages import data
+from tests.wire.queues import dead_letters, post
+from tests.workers import pids_of_workers
+
+pytestmark = pytest.mark.rule("H19")
+
+#: Values by name and labels.
+Figures = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[Service]:
+    with running_service({"metrics.listen": "http://127.0.0.1:0"}) as service:
+        yield service
+
+
+def _place(service: Service) -> str:
+    lines = [line for line in service.log_lines() if line.get("event") == "metrics"]
+    (place,) = lines[-1]["listen"]
+    return str(place)
+
+
+def _get(service: Service, path: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(f"{_place(service)}{path}", timeout=PATIENCE) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+def _until(found: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not found():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.2)
+
+
+def _ready(service: Service) -> int:
+    return _get(service, "/readyz")[0]
+
+
+def _figures(service: Service) -> Figures:
+    status, told = _get(service, "/metrics")
+    if status != 200:
+        return {}
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(told)
+        for sample in family.samples
+    }
+
+
+def _told(service: Service, name: str, **labels: str) -> float:
+    return _figures(service).get((f"coordinator_{name}", frozenset(labels.items())), 0.0)
+
+
+def test_what_clients_do_is_told(service: Service, begin_at: BeginAt) -> None:
+    _until(lambda: _ready(service) == 200)
+    before = _figures(service)
+    session = begin_at(service)
+    post(session, "metrics-plain", b"1", b"2", b"3")
+    consumer = session.receiver("metrics-plain", credit=2)
+    held, bad = consumer.take_many(2)
+    bad.disposition(Rejected())
+    control, sender = session.control(), session.sender("metrics-txn")
+    for _ in range(3):
+        txn = control.declare()
+        sender.outcome(data(b"x"), txn=txn)
+        control.commit(txn)
+    txn = control.declare()
+    sender.outcome(data(b"x"), txn=txn)
+    control.discharge(txn, fail=True)
+    open_txn = control.declare()
+    sender.outcome(data(b"x"), txn=open_txn)
+    dead_letters(session, "metrics-plain")
+
+    def grown(name: str, **labels: str) -> float:
+        key = (f"coordinator_{name}", frozenset(labels.items()))
+        return _figures(service).get(key, 0.0) - before.get(key, 0.0)
+
+    _until(lambda: grown("decisions_total", decision="commit", reason="discharged") == 3)
+    _until(lambda: grown("decisions_total", decision="rollback", reason="discharged") == 1)
+    _until(lambda: grown("decision_seconds_count", decision="commit") == 3)
+    _until(lambda: grown("decision_seconds_bucket", decision="commit", le="+Inf") == 3)
+    _until(lambda: _told(service, "entries", address="metrics-txn", group="", state="ready") == 3)
+    _until(lambda: _told(service, "entries", address="metrics-plain", group="", state="inflight") >= 1)
+    _until(lambda: _told(service, "dead_letters", address="%DLQ%metrics-plain") == 1)
+    _until(lambda: grown("undecided_transactions", kind="plain") == 1)
+    _until(lambda: _told(service, "undecided_oldest_seconds") > 1)
+    assert _told(service, "instances", state="alive") == 1
+    assert held.body == b"1"
+    control.commit(open_txn)
+    _until(lambda: _told(service, "undecided_transactions", kind="plain") == 0)
+    _until(lambda: grown("decisions_total", decision="commit", reason="discharged") == 4)
+
+
+def test_a_hostile_name_is_told_whole(service: Service, begin_at: BeginAt) -> None:
+    name = 'x"} 1\\n # {evil="1",\\'
+    post(begin_at(service), name, b"1")
+    _until(lambda: _told(service, "entries", address=name, group="", state="ready") == 1)
+
+
+def test_paths_and_methods(service: Service) -> None:
+    assert _get(service, "/healthz") == (200, "ok\n")
+    assert _get(service, "/")[0] == 404
+    place = urlsplit(_place(service))
+    for request in (
+        b"POST /metrics HTTP/1.0\r\n\r\n",
+        b"\x00\xff\r\n\r\n",
+        b"GET /metrics HTTP/1.0\r\nA: " + b"x" * 70000,
+    ):
+        with socket.create_connection((place.hostname, place.port), timeout=PATIENCE) as peer:
+            peer.sendall(request)
+            peer.shutdown(socket.SHUT_WR)
+            assert b" 200 " not in peer.recv(4096)
+    assert _get(service, "/healthz") == (200, "ok\n")
+
+
+def test_peers_that_send_nothing_are_cut_off(service: Service) -> None:
+    place = urlsplit(_place(service))
+    silent = [socket.create_connection((place.hostname, place.port), timeout=PATIENCE) for _ in range(30)]
+    for peer in silent:
+        assert peer.recv(1) == b""
+        peer.close()
+    assert _get(service, "/healthz") == (200, "ok\n")
+
+
+def _process(service: Service, module: str) -> int:
+    children = Path(f"/proc/{service.pid}/task/{service.pid}/children").read_text().split()
+    (pid,) = (each for each in children if module.encode() in Path(f"/proc/{each}/cmdline").read_bytes())
+    return int(pid)
+
+
+def test_the_metrics_are_started_again_and_a_worker_that_dies_is_seen(service: Service, begin_at: BeginAt) -> None:
+    os.kill(pids_of_workers(service, count=1)[0], signal.SIGKILL)
+    begin_at(service)
+    _until(lambda: _told(service, "instances", state="alive") == 1 and _ready(service) == 200)
+    pid = _process(service, "coordinator.commands.metrics")
+    os.kill(pid, signal.SIGKILL)
+    _until(lambda: not alive(pid))
+    # The socket is the supervisor's: a request waits until there is a process again.
+    assert _get(service, "/healthz") == (200, "ok\n")
+    assert _process(service, "coordinator.commands.metrics") != pid
+
+
+def test_a_store_that_is_away(service: Service) -> None:
+    _until(lambda: _ready(service) == 200)
+    started = [line for line in service.log_lines() if line.get("event") == "database started"]
+    signal_server(int(started[-1]["pid"]), signal.SIGSTOP)
+    try:
+        _until(lambda: _ready(service) == 503)
+        _until(lambda: _told(service, "store_up") == 0)
+        assert _get(service, "/readyz") == (503, "store: away, or it does not answer\n")
+        assert _get(service, "/healthz") == (200, "ok\n")
+        assert ("coordinator_instances", frozenset({("state", "alive")})) not in _figures(service)
+    finally:
+        signal_server(int(started[-1]["pid"]), signal.SIGCONT)
+    _until(lambda: _ready(service) == 200)
+
+
+def test_what_is_wanting_is_said(service: Service, ask: Ask) -> None:
+    _until(lambda: _ready(service) == 200)
+    ask("update coordinator.alembic_version set version_num = '9999' returning 1")
+    _until(lambda: _get(service, "/readyz") == (503, "schema: not the one of this version\n"))
+    assert _told(service, "store_up") == 1
+    ask("update coordinator.alembic_version set version_num = %s returning 1", HEAD)
+    _until(lambda: _ready(service) == 200)
+
+
+def test_without_the_setting_there_is_no_process_and_no_port() -> None:
+    with running_service() as service:
+        assert [line for line in service.log_lines() if line.get("event") == "metrics"] == []
+        children = Path(f"/proc/{service.pid}/task/{service.pid}/children").read_text().split()
+        lines = [Path(f"/proc/{each}/cmdline").read_bytes() for each in children]
+        assert not any(b"coordinator.commands.metrics" in line for line in lines)

@@ -1,0 +1,55 @@
+"""What the service lacks to be ready, by what the last look into the store has seen (H19)."""
+
+from __future__ import annotations
+
+import socket
+import time
+
+import pytest
+
+from coordinator.process.handed import Supervising
+from coordinator.process.measuring import Measuring
+from store.figures import Decided, State
+from store.looking import Seen
+
+pytestmark = pytest.mark.rule("H19")
+
+
+@pytest.mark.parametrize(
+    ("state", "wanting"),
+    [
+        (None, ["store: away, or it does not answer"]),
+        (State(schema=False), ["schema: not the one of this version"]),
+        (State(schema=True, instances_alive=1, days_ahead=1), []),
+        (State(schema=True, instances_alive=0, instances_silent=1, days_ahead=14), ["instances: none is alive"]),
+        (State(schema=True, instances_alive=1, days_ahead=0), ["days: 0 made ahead, 1 needed"]),
+        (
+            State(schema=True, instances_alive=0, days_ahead=-1),
+            ["instances: none is alive", "days: -1 made ahead, 1 needed"],
+        ),
+    ],
+)
+def test_what_is_wanting(state: State | None, wanting: list[str]) -> None:
+    assert _measuring(state, since=0.0).wanting() == wanting
+
+
+def test_a_look_of_long_ago_says_nothing() -> None:
+    ready = State(schema=True, instances_alive=1, days_ahead=14)
+    assert _measuring(ready, since=20.0).wanting() == []
+    assert _measuring(ready, since=40.0).wanting() == ["store: not looked at yet, or it does not answer"]
+
+
+def test_before_the_first_look_it_is_not_ready() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        assert Measuring("postgresql://", Supervising(ours), []).wanting() != []
+        assert Measuring("postgresql://", Supervising(ours), []).seen() is None
+
+
+def _measuring(state: State | None, since: float) -> Measuring:
+    """``since``: seconds since the next look was due."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        measuring = Measuring("postgresql://", Supervising(ours), [])
+    measuring._last = (Seen(state=state, decided=Decided()), time.monotonic() - since)
+    return measuring

@@ -4,7 +4,7 @@
 BIN := .venv/bin
 ARGS ?=
 
-.PHONY: help serve test test-quick check format lock rules bench fuzz demo clean
+.PHONY: help serve test test-quick check format lock rules bench bench-spark fuzz demo clean
 
 help:
 	@sed -n 's/^#: \{0,1\}//p' Makefile
@@ -50,6 +50,12 @@ rules:
 bench:
 	@.ci/bootstrap check
 	$(BIN)/python -m tests.benchmarks.run $(ARGS)
+
+#: make bench-spark the reconciliation at size, beside  ARGS="--database-url URL --halves 1000000"
+#:                  Spark's JDBC reader and plain SQL; the database is made anew
+bench-spark:
+	@.ci/bootstrap test
+	$(BIN)/python -m tests.benchmarks.reconciliation $(ARGS)
 
 # What fails is written to build/fuzz and replayed with ARGS="--replay FILE".
 #: make fuzz        frames that no client sends        ARGS="--frames 10000000 --seed 1"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -13,10 +13,8 @@ from pyspark.sql import functions as f
 from spark.schemas import FINDING
 
 #: What a finding may be about, as columns of its rows.
-TRANSACTION: Final = ("txn_id", "address")
 HALF: Final = ("txn_id", "half_id", "address")
 DELIVERY: Final = (*HALF, "consumer_group")
-_ABOUT: Final = DELIVERY
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,24 +32,37 @@ class Finding:
     suggested_repair: str
 
 
-def finding(
-    rows: DataFrame,
-    *,
-    kind: str,
-    severity: str,
-    seen_at: datetime,
-    about: Sequence[str] = (),
-    detail: Column,
-    suggested_repair: Column | str,
-) -> DataFrame:
-    """Each of ``rows`` as a finding (:data:`spark.schemas.FINDING`), with the columns ``about`` of it; those that are
-    not named are null."""
-    repair = f.lit(suggested_repair) if isinstance(suggested_repair, str) else suggested_repair
-    return rows.select(
-        f.lit(kind).alias("kind"),
-        f.lit(severity).alias("severity"),
-        *((f.col(name) if name in about else f.lit(None)).cast(FINDING[name].dataType).alias(name) for name in _ABOUT),
-        f.lit(seen_at).alias("seen_at"),
-        detail.alias("detail"),
-        repair.alias("suggested_repair"),
-    )
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """When a row is a finding, and what is said of it; ``about``: which columns of the row tell what it is about, or
+    what tells it instead."""
+
+    kind: Column | str
+    severity: str
+    where: Column
+    about: Sequence[str] | Mapping[str, Column] = ()
+    detail: Column
+    suggested_repair: Column | str
+
+    def finding(self, seen_at: datetime) -> Column:
+        """The finding (:data:`spark.schemas.FINDING`) of a row; null if it is none."""
+        told = self.about if isinstance(self.about, Mapping) else {name: f.col(name) for name in self.about}
+        columns = {
+            "kind": self.kind,
+            "severity": self.severity,
+            **{name: told.get(name, f.lit(None)) for name in DELIVERY},
+            "seen_at": f.lit(seen_at),
+            "detail": self.detail,
+            "suggested_repair": self.suggested_repair,
+        }
+        typed = [
+            (f.lit(value) if isinstance(value, str) else value).cast(FINDING[name].dataType).alias(name)
+            for name, value in columns.items()
+        ]
+        return f.when(self.where, f.struct(*typed))
+
+
+def findings(rows: DataFrame, seen_at: datetime, *cases: Case) -> DataFrame:
+    """What ``rows`` are by ``cases``, in one pass: a finding for each case that holds."""
+    found = f.array_compact(f.array(*(case.finding(seen_at) for case in cases)))
+    return rows.select(f.explode(found).alias("found")).select("found.*")

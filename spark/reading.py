@@ -52,12 +52,13 @@ class Store:
         """Whether the driver reads it itself: that takes less time than starting tasks."""
         return self.bytes <= SMALL_BYTES
 
-    def table(self, name: str, columns: str) -> DataFrame:
-        """Columns of a table: what of it a run over the period needs."""
+    def table(self, name: str, columns: str) -> tuple[DataFrame, int | None]:
+        """Columns of a table: what of it a run over the period needs; and, of a small store, how many rows they are."""
         options = self._options(name, columns)
         if self.small:
-            return self.spark.createDataFrame(HalfOpReader(ReadOptions.parse(options)).whole()).coalesce(1)
-        return self.spark.read.format(FORMAT).options(**options).load()
+            rows = HalfOpReader(ReadOptions.parse(options)).whole()
+            return self.spark.createDataFrame(rows).coalesce(1), rows.num_rows
+        return self.spark.read.format(FORMAT).options(**options).load(), None
 
     def _options(self, name: str, columns: str) -> dict[str, str]:
         options = {

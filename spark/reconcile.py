@@ -41,8 +41,8 @@ _COLUMNS: Final = {
     "entry": "group_id,half_id,lease,attempts,available_at,failed",
     "half": "id,txn_id,address_id,posted_at",
 }
-#: Of the store's large tables as PostgreSQL has them; a task aggregates and joins them in some hundred megabytes.
-_BYTES_PER_TASK: Final = 256 * 1024 * 1024
+#: Of the store's large tables as PostgreSQL has them; a task aggregates and joins so much in some hundred megabytes.
+_BYTES_PER_TASK: Final = 48 * 1024 * 1024
 
 #: How far around the period a book's messages are looked for, where its grace is shorter.
 _LEAST_REACH: Final = timedelta(hours=1)
@@ -233,20 +233,25 @@ def _read(spark: SparkSession, url: str, period: Period, books: Sequence[Book], 
         frames: dict[str, DataFrame] = {}
         for name, columns in _COLUMNS.items():
             steps.stage(f"reading {name}")
-            frames[name] = store.table(name, columns)
+            frames[name], known = store.table(name, columns)
             if name == "half":
                 # kept with what became of it, and with the decisions that left no half
                 frames[name] = keep(ledger.states(frames[name], ledger.decisions(frames["op"]), period))
             elif not store.small:
                 frames[name] = keep(frames[name])
-            of_table = f.count("half_id") if name != "op" else f.count("*")
-            rows[name] = frames[name].agg(of_table).collect()[0][0]
+            rows[name] = _count(frames[name], name) if known is None else known
             steps.rows(sum(rows.values()))
         picked = [_picked(store, book, directory, keep, steps) for book in books]
     tables = Tables(
         stated=frames["half"], op=frames["op"], entry=frames["entry"], directory=directory, small=store.small
     )
     return _Read(snapshot=snapshot, period=period, tables=tables, picked=picked, extent=extent, rows=rows)
+
+
+def _count(frame: DataFrame, table: str) -> int:
+    """Read ``frame``, which is kept; how many rows of the table there are in it."""
+    of_table = f.count("half_id") if table == "half" else f.count("*")
+    return int(frame.agg(of_table).collect()[0][0])
 
 
 def _picked(store: Store, book: Book, directory: Directory, keep: Keep, steps: Steps) -> DataFrame:
@@ -256,7 +261,8 @@ def _picked(store: Store, book: Book, directory: Directory, keep: Keep, steps: S
     for name in sorted(names - set(directory.addresses.values())):
         steps.warn(f"book {book.name}: the store knows no address {name!r}; nothing was ever posted to it")
     columns = picked_columns(book.description)
-    messages = store.table("half", ",".join((*columns, "address_id"))).where(f.col("address_id").isin(known))
+    halves, _ = store.table("half", ",".join((*columns, "address_id")))
+    messages = halves.where(f.col("address_id").isin(known))
     picked = keep(pick(book.description, messages.select(*columns)))
     picked.count()
     return picked

@@ -23,7 +23,7 @@ from pyspark.sql.types import (
 from spark.books.description import BookDescription, ComparedPair
 from spark.books.rows import Book
 from spark.books.unusable import unusable_messages, unusable_rows
-from spark.finding import HALF, TRANSACTION, finding
+from spark.finding import HALF, Case, findings
 from spark.period import Period
 
 _ONLY_ITS_CLIENT: Final = (
@@ -42,17 +42,21 @@ def book_findings(book: Book, marks: DataFrame, period: Period, seen_at: datetim
     comparison = _Comparison(
         description=book.description,
         settled=f.lit(seen_at - book.description.grace),
-        seen_at=seen_at,
         rows=keyed_rows,
         marks=keyed_marks,
     )
-    found = [comparison.lost(), comparison.undecided(), comparison.phantom()]
-    found += [
-        comparison.different(place, pair, spark_type)
-        for place, (pair, spark_type) in enumerate(zip(book.description.equal, book.types, strict=True))
+    pairs = enumerate(zip(book.description.equal, book.types, strict=True))
+    found = [
+        findings(comparison.judged_rows(), seen_at, comparison.lost(), comparison.undecided()),
+        findings(
+            comparison.judged_messages(),
+            seen_at,
+            comparison.phantom(),
+            *(comparison.different(place, pair, spark_type) for place, (pair, spark_type) in pairs),
+        ),
+        *unusable_rows(book.name, rows, keyed_rows, seen_at),
+        *unusable_messages(book.description, marks, seen_at),
     ]
-    found += unusable_rows(book.name, rows, keyed_rows, seen_at)
-    found += unusable_messages(book.description, marks, seen_at)
     return reduce(DataFrame.unionByName, found)
 
 
@@ -93,16 +97,15 @@ class _Comparison:
 
     description: BookDescription
     settled: Column
-    seen_at: datetime
     rows: DataFrame
     marks: DataFrame
 
-    def _judged_rows(self) -> DataFrame:
+    def judged_rows(self) -> DataFrame:
         """The book's rows, each with what the coordinator knows under its key."""
         beside = self.rows.join(_marks_by_key(self.marks), "key", "left")
         return beside.where(f.col("judged_row") & (f.col("at") <= self.settled))
 
-    def _judged_messages(self) -> DataFrame:
+    def judged_messages(self) -> DataFrame:
         """The committed messages, each with what the book says under its key."""
         committed = (f.col("state") == "committed") & f.col("half_id").isNotNull()
         judged = self.marks.where(committed & f.col("judged") & (f.col("decided_at") <= self.settled))
@@ -112,20 +115,18 @@ class _Comparison:
         prefix = f.format_string(f"book {self.description.name}, key %s: ", f.col("key"))
         return f.concat(prefix, f.format_string(text, *columns) if columns else f.lit(text))
 
-    def lost(self) -> DataFrame:
-        """R20: committed in the book, and neither committed nor undecided here."""
+    def lost(self) -> Case:
+        """R20, of a row: committed in the book, and neither committed nor undecided here."""
         not_sent = ~f.coalesce("committed", f.lit(False)) & f.col("undecided_txn").isNull()
         addresses = self.description.addresses
-        about = {
-            "txn_id": f.col("key") if self.description.by_txn_id else f.col("rolled_back_txn"),
-            "address": f.lit(addresses[0] if len(addresses) == 1 else None),
-        }
-        return finding(
-            self._judged_rows().where(f.col("book_committed") & not_sent).withColumns(about),
+        return Case(
             kind="lost-message",
             severity="error",
-            seen_at=self.seen_at,
-            about=TRANSACTION,
+            where=f.col("book_committed") & not_sent,
+            about={
+                "txn_id": f.col("key") if self.description.by_txn_id else f.col("rolled_back_txn"),
+                "address": f.lit(addresses[0] if len(addresses) == 1 else None),
+            },
             detail=self._said(
                 "the book says committed, the coordinator %s",
                 f.when(f.col("rolled_back_txn").isNotNull(), "rolled it back").otherwise("knows nothing of it"),
@@ -133,23 +134,19 @@ class _Comparison:
             suggested_repair="post the message again from the book's row",
         )
 
-    def undecided(self) -> DataFrame:
-        """R22: decided in the book, undecided here."""
-        rows = self._judged_rows().where(
-            f.col("undecided_txn").isNotNull()
-            & ~f.coalesce("committed", f.lit(False))
-            & (f.col("book_committed") != f.col("book_rolled_back"))
-        )
+    def undecided(self) -> Case:
+        """R22, of a row: decided in the book, undecided here."""
         decision = f.when(f.col("book_committed"), "commit").otherwise("rollback")
         resolve = f.format_string(
             'coordinator resolve %s --%s --reason "as the book says"', f.col("undecided_txn"), decision
         )
-        return finding(
-            rows.withColumns({"txn_id": f.col("undecided_txn"), "address": f.col("undecided_address")}),
+        return Case(
             kind="undecided-but-known",
             severity="warning",
-            seen_at=self.seen_at,
-            about=TRANSACTION,
+            where=f.col("undecided_txn").isNotNull()
+            & ~f.coalesce("committed", f.lit(False))
+            & (f.col("book_committed") != f.col("book_rolled_back")),
+            about={"txn_id": f.col("undecided_txn"), "address": f.col("undecided_address")},
             detail=self._said(
                 "undecided here, the book says %s",
                 f.when(f.col("book_committed"), "committed").otherwise("rolled back"),
@@ -159,14 +156,13 @@ class _Comparison:
             ),
         )
 
-    def phantom(self) -> DataFrame:
-        """R21: committed here, and rolled back in the book or not in it."""
+    def phantom(self) -> Case:
+        """R21, of a message: committed here, and rolled back in the book or not in it."""
         rolled_back = f.col("book_rolled_back") & ~f.col("book_committed") & (f.col("at") <= self.settled)
-        return finding(
-            self._judged_messages().where(f.col("rows").isNull() | rolled_back),
+        return Case(
             kind="phantom-message",
             severity="error",
-            seen_at=self.seen_at,
+            where=f.col("rows").isNull() | rolled_back,
             about=HALF,
             detail=self._said(
                 "the coordinator committed it, the book %s",
@@ -175,15 +171,14 @@ class _Comparison:
             suggested_repair="tell the consumers of the address, or write the row that is missing",
         )
 
-    def different(self, place: int, pair: ComparedPair, spark_type: DataType) -> DataFrame:
-        """R23: committed on both sides, and the compared pair number ``place`` differs."""
+    def different(self, place: int, pair: ComparedPair, spark_type: DataType) -> Case:
+        """R23, of a message: committed on both sides, and the compared pair number ``place`` differs."""
         in_book, in_message = f.col(f"compared_{place}"), f.element_at("picked", place + 1)
         known = f.col("book_committed") & (f.col("rows") == 1) & (f.col("at") <= self.settled)
-        return finding(
-            self._judged_messages().where(known & ~_equal(in_book, in_message, spark_type)),
+        return Case(
             kind="different-content",
             severity="error",
-            seen_at=self.seen_at,
+            where=known & ~_equal(in_book, in_message, spark_type),
             about=HALF,
             detail=self._said(
                 f"{_escaped(pair.column)} is %s in the book, {_escaped(pair.message)} is %s in the message",

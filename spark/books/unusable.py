@@ -8,81 +8,73 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
 from spark.books.description import BookDescription
-from spark.finding import HALF, finding
+from spark.finding import HALF, Case, findings
 
 
 def unusable_rows(name: str, rows: DataFrame, by_key: DataFrame, seen_at: datetime) -> list[DataFrame]:
     """Findings of a book's rows. ``by_key``: the usable ones, with how many there are of each key (``rows``)."""
-    return [
-        *(_problem_rows(name, kind, rows, seen_at) for kind in ("null-key", "unparsable-key", "unclear-row")),
-        finding(
-            by_key.where("judged_row and rows > 1"),
-            kind="repeated-key",
-            severity="warning",
-            seen_at=seen_at,
-            detail=f.format_string(f"book {name}, key %s: in %d rows", f.col("key"), f.col("rows")),
-            suggested_repair="find out which row is right; until then the key counts as committed when one row says so",
-        ),
-    ]
-
-
-def _problem_rows(name: str, kind: str, rows: DataFrame, seen_at: datetime) -> DataFrame:
-    return finding(
-        rows.where(f.col("problem").startswith(f"{kind}:") & f.coalesce("judged_row", f.lit(True))),
-        kind=kind,
+    problem = Case(
+        kind=f.substring_index("problem", ":", 1),
         severity="warning",
-        seen_at=seen_at,
+        where=f.col("problem").isNotNull() & f.coalesce("judged_row", f.lit(True)),
         detail=f.concat(
             f.lit(f"book {name}, key "),
             f.coalesce("key", f.lit("unknown")),
             f.lit(": "),
-            f.expr(f"substring(problem, {len(kind) + 2})"),
+            f.expr("substring(problem, instr(problem, ':') + 1)"),
         ),
         suggested_repair="correct the row, or the book's description; it was compared with nothing",
     )
+    repeated = Case(
+        kind="repeated-key",
+        severity="warning",
+        where=f.col("judged_row") & (f.col("rows") > 1),
+        detail=f.format_string(f"book {name}, key %s: in %d rows", f.col("key"), f.col("rows")),
+        suggested_repair="find out which row is right; until then the key counts as committed when one row says so",
+    )
+    return [findings(rows, seen_at, problem), findings(by_key, seen_at, repeated)]
 
 
 def unusable_messages(book: BookDescription, marks: DataFrame, seen_at: datetime) -> list[DataFrame]:
     """Findings of committed messages. ``marks`` is what :func:`spark.books.messages.sent` gives, with ``address``."""
     committed = marks.where(f.col("judged") & (f.col("state") == "committed") & f.col("half_id").isNotNull())
     unparsable = f.col("problem").isNotNull()
-    missing = f.col("problem").isNull() & f.col("key").isNull()
+    missing = ~unparsable & f.col("key").isNull()
+    repeated = Case(
+        kind="repeated-key",
+        severity="warning",
+        where=f.col("times") > 1,
+        about=HALF,
+        detail=f.format_string(f"book {book.name}, key %s: committed %d times", f.col("key"), f.col("times")),
+        suggested_repair="a producer that retried after an unknown answer posted it again? tell the consumers",
+    )
     return [
-        _unkeyed_messages(book.name, "unparsable-key", committed.where(unparsable), f.col("problem"), seen_at),
-        _unkeyed_messages(book.name, "null-key", committed.where(missing), f.lit(f"no {book.message_key}"), seen_at),
-        finding(
-            _repeated(committed.where(f.col("problem").isNull() & f.col("key").isNotNull())),
-            kind="repeated-key",
-            severity="warning",
-            seen_at=seen_at,
-            about=HALF,
-            detail=f.format_string(f"book {book.name}, key %s: committed %d times", f.col("key"), f.col("times")),
-            suggested_repair="a producer that retried after an unknown answer posted it again? tell the consumers",
+        findings(
+            committed,
+            seen_at,
+            _without_key(book.name, "unparsable-key", unparsable, f.col("problem")),
+            _without_key(book.name, "null-key", missing, f.lit(f"no {book.message_key}")),
         ),
+        findings(_by_key(committed.where(~unparsable & f.col("key").isNotNull())), seen_at, repeated),
     ]
 
 
-def _unkeyed_messages(name: str, kind: str, messages: DataFrame, detail: Column, seen_at: datetime) -> DataFrame:
-    return finding(
-        messages,
+def _without_key(name: str, kind: str, where: Column, detail: Column) -> Case:
+    return Case(
         kind=kind,
         severity="warning",
-        seen_at=seen_at,
+        where=where,
         about=HALF,
         detail=f.concat(f.lit(f"book {name}: the message has no key that can be used: "), detail),
         suggested_repair="let the producer set the key; the message was compared with nothing",
     )
 
 
-def _repeated(messages: DataFrame) -> DataFrame:
-    """Each key that was committed more than once: ``key, times``, and ``half_id, txn_id, address`` of the last."""
-    return (
-        messages.groupBy("key")
-        .agg(
-            f.count_distinct(f.coalesce("txn_id", f.col("half_id").cast("string"))).alias("times"),
-            f.max("half_id").alias("half_id"),
-            f.max_by("txn_id", "half_id").alias("txn_id"),
-            f.max_by("address", "half_id").alias("address"),
-        )
-        .where("times > 1")
+def _by_key(messages: DataFrame) -> DataFrame:
+    """Each key, and how often it was committed: ``key, times``, and ``half_id, txn_id, address`` of the last."""
+    return messages.groupBy("key").agg(
+        f.count_distinct(f.coalesce("txn_id", f.col("half_id").cast("string"))).alias("times"),
+        f.max("half_id").alias("half_id"),
+        f.max_by("txn_id", "half_id").alias("txn_id"),
+        f.max_by("address", "half_id").alias("address"),
     )

@@ -1,0 +1,245 @@
+"""``python -m tests.benchmarks.reconciliation``: ``coordinator reconcile`` over a store of some size (R36).
+
+The store is made by PostgreSQL itself: transactions of two halves to ten queues over twenty hours, nine of ten halves
+retired by tens in transactions, the others waiting; then some deliveries are broken on purpose. Beside the
+command, with the same columns: Spark's JDBC reader, which reads and counts, and the same checks as plain SQL.
+PostgreSQL's JDBC driver is fetched by Maven, for this and nothing else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from datetime import timedelta
+from pathlib import Path
+from typing import Final
+
+import psycopg
+
+from spark.reading import credentials_file
+from spark.session import open_session
+from spark.source import HalfOpReader, KeyRange, ReadOptions
+from store.database import connected
+from store.ids import id_at
+from store.migrations import upgrade
+from store.partitions import make_days
+from store.tables import SCHEMA
+from tests.benchmarks.spark_source import driver_jar
+from tests.fix_store_rows import NOW
+
+QUEUES: Final = 10
+SPAN: Final = timedelta(hours=20)
+#: Deliveries of each kind that are broken on purpose.
+PLANTED: Final = 100
+#: What Spark's reader is given: the columns that a run reads.
+COLUMNS: Final = {
+    "op": "id,decision,reason,posted,half_ids,group_ids,decided_at",
+    "entry": "group_id,half_id,lease,attempts,available_at,failed",
+    "half": "id,txn_id,address_id,posted_at",
+}
+
+
+def fill(url: str, halves: int) -> None:
+    """A healthy store of ``halves`` halves in the migrated, empty database at ``url``."""
+    begin = NOW - SPAN - timedelta(hours=1)
+    with connected(url) as made:
+        make_days(made, sorted({(begin + timedelta(hours=hour)).date() for hour in range(24)}))
+    first, step = int(begin.timestamp() * 1000), SPAN / (halves // 2) / timedelta(milliseconds=1)
+    functions = f"""
+        create function pg_temp.ms(i bigint) returns bigint immutable language sql as
+          'select {first} + (i * {step})::bigint';
+        create function pg_temp.txn(i bigint) returns uuid immutable language sql as
+          $$select (lpad(to_hex(pg_temp.ms(i)), 12, '0') || '7' || substr(md5(i::text), 1, 3) || '8'
+                    || substr(md5(i::text), 4, 15))::uuid$$;
+        create function pg_temp.half(h bigint) returns bigint immutable language sql as
+          'select {id_at(begin)} + ((pg_temp.ms((h + 1) / 2) - {first} + 5) << 22) + h % 4096'"""
+    at = "to_timestamp((pg_temp.ms({}) + 5) / 1000.0)"
+    retired = halves * 9 // 10
+    statements = (
+        f"insert into {SCHEMA}.address (name, created_at)"
+        f" select 'queue-' || i, '{begin - timedelta(days=1)}' from generate_series(1, {QUEUES}) i",
+        f"insert into {SCHEMA}.consumer_group (address_id, created_at)"
+        f" select id, created_at from {SCHEMA}.address order by id",
+        f"insert into {SCHEMA}.op (id, decision, txn_id, posted, instance_id, decided_at)"
+        f" select pg_temp.txn(i), 'commit', pg_temp.txn(i), 2, 1, {at.format('i')}"
+        f" from generate_series(1, {halves // 2}) i",
+        f"insert into {SCHEMA}.half (id, txn_id, address_id, message, posted_at)"
+        f" select pg_temp.half(h), pg_temp.txn((h + 1) / 2), 1 + h % {QUEUES}, '\\x005375a0027b7d',"
+        f" {at.format('(h + 1) / 2')}"
+        f" from generate_series(1, {halves}) h",
+        f"insert into {SCHEMA}.op (id, decision, half_ids, group_ids, instance_id, decided_at)"
+        f" select overlay(pg_temp.txn(j * 5)::text placing '9' from 20)::uuid, 'accept',"
+        f" array(select pg_temp.half(h) from generate_series(10 * j - 9, 10 * j) h),"
+        f" array(select (1 + h % {QUEUES})::int from generate_series(10 * j - 9, 10 * j) h), 1, {at.format('j * 5')}"
+        f" from generate_series(1, {retired // 10}) j",
+        f"insert into {SCHEMA}.entry (group_id, id, half_id)"
+        f" select 1 + h % {QUEUES}, pg_temp.half(h), pg_temp.half(h) from generate_series({retired + 1}, {halves}) h",
+    )
+    with psycopg.connect(url, autocommit=True) as connection:
+        for statement in (*functions.split(";\n"), *statements):
+            connection.execute(statement.encode())
+        for table in COLUMNS:
+            connection.execute(f"vacuum analyze {SCHEMA}.{table}".encode())
+
+
+def plant(url: str, halves: int) -> dict[str, int]:
+    """Break ``PLANTED`` deliveries of each kind; what must be found of it."""
+    retired = halves * 9 // 10
+    waiting = f"select id from {SCHEMA}.entry order by id limit {PLANTED}"
+    odd = f"select id from {SCHEMA}.half where id % 2 = 1 and id < (select min(id) from {SCHEMA}.entry)"
+    lost, gone, twice = waiting, f"{odd} order by id limit {PLANTED}", f"{odd} order by id desc limit {PLANTED}"
+    hours = (
+        f"select count(*) from (select distinct address_id, id >> 22 / 3600000 from {SCHEMA}.half"
+        f" where id in ({lost}) or id in ({twice})) touched"
+    )
+    with psycopg.connect(url) as connection:
+        row = connection.execute(hours.replace("id >> 22 / 3600000", "(id >> 22) / 3600000").encode()).fetchone()
+        assert row is not None
+        # the store refuses deletions: its triggers must not see them
+        connection.execute("set session_replication_role = replica")
+        connection.execute(
+            f"insert into {SCHEMA}.op (id, decision, half_ids, group_ids, instance_id, decided_at)"
+            f" select overlay(txn_id::text placing 'a' from 20)::uuid, 'accept', array[id], array[address_id], 1,"
+            " posted_at"
+            f" from {SCHEMA}.half where id in ({twice})".encode()
+        )
+        connection.execute(f"delete from {SCHEMA}.half where id in ({gone})".encode())
+        connection.execute(f"delete from {SCHEMA}.entry where id in ({lost})".encode())
+    assert retired > 4 * PLANTED, "too few halves to break"
+    # a half that is gone is missed by its commit and by the op that retired it
+    return {"double-delivery": PLANTED, "lost-delivery": PLANTED, "orphan-op": 2 * PLANTED, "unbalanced": int(row[0])}
+
+
+def run(url: str, memory: str) -> tuple[float, dict[str, object]]:
+    """Seconds of ``coordinator reconcile``, and its summary."""
+    with tempfile.TemporaryDirectory(prefix="coordinator-bench-") as out:
+        began = time.perf_counter()
+        ran = subprocess.run(
+            [sys.executable, "-m", "coordinator", "reconcile", "--out", out, "--memory", memory],
+            env={**os.environ, "COORDINATOR_DATABASE_URL": url},
+            check=False,
+        )
+        took = time.perf_counter() - began
+        assert ran.returncode in (0, 1), ran.returncode
+        return took, json.loads((Path(out) / "summary.json").read_text(encoding="utf-8"))
+
+
+def jdbc(url: str) -> dict[str, float]:
+    """Seconds in which Spark's own reader reads and counts the same columns, by the same ranges of the key; with the
+    start of the session."""
+    parts = psycopg.conninfo.conninfo_to_dict(url)
+    began = time.perf_counter()
+    with ExitStack() as stack:
+        folder = Path(tempfile.mkdtemp(prefix="coordinator-jdbc-"))
+        stack.callback(shutil.rmtree, folder)
+        jar = driver_jar(folder)
+        began = time.perf_counter()
+        spark = open_session("local[*]", memory="2g", settings={"spark.jars": str(jar)})
+        stack.callback(spark.stop)
+        credentials = stack.enter_context(credentials_file(url))
+        seconds = {"start": time.perf_counter() - began}
+        for table, columns in COLUMNS.items():
+            began = time.perf_counter()
+            read = ReadOptions.parse({"table": table, "credentials": str(credentials), "columns": columns})
+            names = ", ".join(f"{read.table.sql[name]} as {name}" for name in read.columns)
+            keys = {name: f"key_{place}" for place, name in enumerate(read.table.key)}
+            frame = spark.read.jdbc(
+                f"jdbc:postgresql://{parts['host']}:{parts.get('port', 5432)}/{parts['dbname']}",
+                f"(select {names}, {', '.join(f'{name} as {key}' for name, key in keys.items())}"
+                f" from {SCHEMA}.{table}) as t",
+                predicates=[_range(list(keys.values()), part) for part in HalfOpReader(read).partitions()],
+                properties={
+                    "driver": "org.postgresql.Driver",
+                    "user": str(parts["user"]),
+                    "password": str(parts.get("password", "")),
+                    "fetchsize": "10000",
+                },
+            )
+            # every column is read
+            frame.selectExpr(*(f"count({name})" for name in read.columns)).collect()
+            seconds[table] = time.perf_counter() - began
+    return seconds
+
+
+def _range(keys: list[str], part: KeyRange) -> str:
+    bounds = ((part.low, ">="), (part.high, "<"))
+    return (
+        " and ".join(
+            f"({', '.join(keys)}) {comparison} ({', '.join(bound)})"
+            for bound, comparison in bounds
+            if bound is not None
+        )
+        or "true"
+    )
+
+
+PLAIN_SQL: Final = f"""
+with decided as (
+  select id, bool_or(decision = 'commit') as committed, max(posted) as posted, count(*) as times from {SCHEMA}.op
+   where decision in ('commit', 'rollback') group by id),
+ transactions as (
+  select d.id from decided d left join (select txn_id, count(*) as halves from {SCHEMA}.half group by txn_id) h
+      on h.txn_id = d.id where times > 1 or (committed and posted <> coalesce(halves, 0))),
+ expected as (
+  select h.id as half_id, g.id as group_id from {SCHEMA}.half h join {SCHEMA}.consumer_group g using (address_id)
+    left join decided d on d.id = h.txn_id where h.txn_id is null or d.committed),
+ facts as (
+  select half_id, group_id, 1 as expected, 0 as accounted from expected
+  union all
+  select u.half_id, u.group_id, 0, 1 from {SCHEMA}.op, unnest(half_ids, group_ids) as u (half_id, group_id)
+   where decision in ('commit', 'accept', 'expire', 'dead-letter', 'purge')
+  union all
+  select half_id, group_id, 0, 1 from {SCHEMA}.entry),
+ pairs as (
+  select half_id, group_id, sum(expected) as expected, sum(accounted) as accounted from facts group by 1, 2)
+select (select count(*) from transactions) + (select count(*) from pairs where expected <> 1 or accounted <> 1)
+"""
+
+
+def plain_sql(url: str) -> tuple[float, int]:
+    """Seconds of the same as one statement in PostgreSQL, and how many transactions and pairs it finds not in order."""
+    with psycopg.connect(url) as connection:
+        connection.execute("set work_mem = '256MB'")
+        began = time.perf_counter()
+        row = connection.execute(PLAIN_SQL.encode()).fetchone()
+        assert row is not None
+        return time.perf_counter() - began, int(row[0])
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--database-url", required=True, help="an empty database on TCP; its store is made anew")
+    parser.add_argument("--halves", type=int, default=1_000_000)
+    parser.add_argument("--memory", default="2g", help="of Spark, as of the command")
+    parser.add_argument("--keep", action="store_true", help="measure the store that is there, as it is")
+    asked = parser.parse_args(arguments)
+    planted: dict[str, int] = {}
+    if not asked.keep:
+        with psycopg.connect(asked.database_url, autocommit=True) as connection:
+            connection.execute(f"drop schema if exists {SCHEMA} cascade".encode())
+        upgrade(asked.database_url)
+        fill(asked.database_url, asked.halves)
+        planted = plant(asked.database_url, asked.halves)
+    reader = jdbc(asked.database_url)
+    print(f"Spark's JDBC reader, the same columns counted: {sum(reader.values()):.1f} s:", reader)
+    seconds, found = plain_sql(asked.database_url)
+    print(f"plain SQL: {seconds:.1f} s, {found} transactions and pairs not in order")
+    took, summary = run(asked.database_url, asked.memory)
+    print(f"coordinator reconcile: {took:.1f} s, {took / sum(reader.values()):.2f} times the reader")
+    print(json.dumps(summary["findings"]))
+    if planted:
+        findings = summary["findings"]
+        assert isinstance(findings, dict)
+        assert findings["by_kind"] == planted, f"expected {planted}"
+
+
+if __name__ == "__main__":
+    main()

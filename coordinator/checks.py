@@ -37,6 +37,8 @@ CHECKED = "checked"
 #: between looks for transactions that clients leave at other instances; and the shortest time between looks
 _LOOK_SECONDS = 0.5
 _SHORTEST_SECONDS = 0.02
+#: between looks at the whole of a group, for what another instance was very late to write
+_WHOLE_SECONDS = 600.0
 #: transactions of one group that are taken at once
 _AT_ONCE = 50
 
@@ -71,6 +73,9 @@ class Checks:
         self._decisions = decisions
         #: by group; the one that had a check last comes last
         self._checkers: dict[str, dict[Checker, None]] = {}
+        #: the time before which a group has none left that are due, as looks have told
+        self._lows: dict[str, int] = {}
+        self._lows_end = 0.0
         self._asking = False
         #: a checker has more room since the question under way was asked
         self._again = False
@@ -85,6 +90,7 @@ class Checks:
         del checkers[checker]
         if not checkers:
             del self._checkers[checker.group]
+            self._lows.pop(checker.group, None)
 
     def has(self, connection: int, group: str) -> bool:
         """Whether the connection of this number has a checker for the group attached here (H20)."""
@@ -125,15 +131,19 @@ class Checks:
                 rooms[group] = min(room, _AT_ONCE)
         if rooms:
             self._asking = True
-            questions.take(
-                self._instance.queries, rooms, self._instance.instance_id, partial(self._taken, rooms, asked)
-            )
+            if time.monotonic() >= self._lows_end:
+                self._lows.clear()
+                self._lows_end = time.monotonic() + _WHOLE_SECONDS
+            instance = self._instance
+            taken = partial(self._taken, rooms, asked)
+            questions.take(instance.queries, rooms, self._lows, instance.instance_id, taken)
 
     def _taken(self, rooms: dict[str, int], asked: Iterable[Checker], answer: questions.Taken | StoreError) -> None:
         self._asking = False
         if isinstance(answer, StoreError):
             self._look_in(_LOOK_SECONDS)
             return
+        self._lows |= {group: low for group, low in answer.lows.items() if group in self._checkers}
         # before anything is sent: a defect of a link must not end the looking
         full = any(sum(due.group == group for due in answer.due) == most for group, most in rooms.items())
         wait = 0.0 if self._again or full else _LOOK_SECONDS

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from store import arrays
 from store.asking import Query, nothing
+from store.commit.terms import BEFORE
 from store.questions.values import boolean, int2, int4
 from store.tables import SCHEMA
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 #: so long a transaction whose connection is open is left to the instance of that connection (H8)
 PREFERRED_SECONDS = 2
+#: what is written to be due at its time is seen within so long
+LATE_SECONDS = 60
 
 
 class Due(NamedTuple):
@@ -50,32 +53,42 @@ class Exhausted(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """``next_ms``: milliseconds until a transaction of the groups is due; None: none is in sight."""
+    """``next_ms``: milliseconds until a transaction of the groups is due; None: none is in sight. ``lows``: by group,
+    the time before which none is left, in microseconds since 2000.
+    """
 
     due: list[Due]
     next_ms: int | None
+    lows: dict[str, int]
 
 
 def _taken(rows: list[Row]) -> Taken:
-    *due, (*_, next_ms) = rows
-    return Taken([Due(*row[:-1]) for row in due], next_ms)
+    due = [Due(*row[:-2]) for row in rows if row[0] is not None]
+    groups = [row for row in rows if row[0] is None]
+    nexts = [row[-2] for row in groups if row[-2] is not None]
+    return Taken(due, min(nexts, default=None), {row[1]: row[-1] for row in groups})
 
 
 #: the name of the address, also of one that was removed
 _NAME = f"""coalesce((select name from {SCHEMA}.address where id = f.address_id),
                         (select name from {SCHEMA}.removed_address where id = f.address_id), '')"""
 
-#: groups, how many of each, instance: counts a check of transactions that are due, oldest first, and passes over those
-#: that are being decided. Rows: each of them; and a last one: in how many milliseconds the next is due, null for never.
+#: of a transaction that is checked, so that its time comes later
+_UNCHECKED = "t.producer_group = w.producer_group and t.checks < t.most_checks"
+
+#: groups, how many of each, times from which on to look, instance: counts a check of transactions that are due, oldest
+#: first, and passes over those that are being decided. Rows: each of them; and one for each group: in how many
+#: milliseconds its next is due, null for never, and from which time on to look then. Rows of decided ones stay in the
+#: index while a snapshot is held: a look that began with the oldest would walk through all of them.
 TAKE = Query(
     b"take_checks",
     f"""with wanted as (
-          select * from unnest($1::text[], $2::int4[]) w(producer_group, most)),
+          select * from unnest($1::text[], $2::int4[], $3::timestamptz[]) w(producer_group, most, low)),
         due as materialized (
           select d.id from wanted w cross join lateral (
             select t.id from {SCHEMA}.txn t
-             where t.producer_group = w.producer_group and t.next_check_at <= now() and t.checks < t.most_checks
-               and (t.connection is null or t.instance_id = $3::int4
+             where {_UNCHECKED} and t.next_check_at >= w.low and t.next_check_at <= now()
+               and (t.connection is null or t.instance_id = $4::int4
                     or t.next_check_at <= now() - interval '{PREFERRED_SECONDS} s')
              order by t.next_check_at limit w.most for no key update skip locked) d),
         taken as (
@@ -84,21 +97,27 @@ TAKE = Query(
             from due where t.id = due.id
           returning t.id, t.producer_group, t.checks, t.declared_at, t.instance_id, t.connection, t.next_check_at)
         select uuid_send(k.id), k.producer_group, k.checks::int4, (extract(epoch from k.declared_at) * 1000)::int8,
-               case when k.instance_id = $3::int4 then coalesce(k.connection, 0) else 0 end,
+               case when k.instance_id = $4::int4 then coalesce(k.connection, 0) else 0 end,
                coalesce(f.half_id, 0),
                {_NAME},
-               (select count(*) from {SCHEMA}.pending p where p.txn_id = k.id), null::int8
+               (select count(*) from {SCHEMA}.pending p where p.txn_id = k.id), null::int8, null::int8
           from taken k left join lateral (
             select p.half_id, p.address_id from {SCHEMA}.pending p where p.txn_id = k.id order by p.half_id limit 1) f
             on true
         union all
-        select null, null, null, null, null, null, null, null,
+        select null, w.producer_group, null, null, null, null, null, null,
                (extract(epoch from least(
-                 (select min(next_check_at) from taken),
-                 (select min(l.next_check_at) from wanted w cross join lateral (
-                   select t.next_check_at from {SCHEMA}.txn t
-                    where t.producer_group = w.producer_group and t.next_check_at > now() and t.checks < t.most_checks
-                    order by t.next_check_at limit 1) l)) - now()) * 1000)::int8""",
+                 (select min(k.next_check_at) from taken k where k.producer_group = w.producer_group),
+                 (select t.next_check_at from {SCHEMA}.txn t
+                   where {_UNCHECKED} and t.next_check_at > now() order by t.next_check_at limit 1)) - now())
+                 * 1000)::int8,
+               (extract(epoch from least(
+                 now() - interval '{LATE_SECONDS} s',
+                 (select t.next_check_at from {SCHEMA}.txn t
+                   where {_UNCHECKED} and t.next_check_at >= w.low and t.next_check_at <= now()
+                     and not exists (select from due where due.id = t.id)
+                   order by t.next_check_at limit 1)) - timestamptz '2000-01-01 00:00Z') * 1000000)::int8
+          from wanted w""",
     _taken,
     again=False,
 )
@@ -160,10 +179,23 @@ POSTPONE = Query(
 )
 
 
-def take(asked: Queries, rooms: Mapping[str, int], instance: int, taken: Callable[[Taken | StoreError], None]) -> None:
-    """Take transactions that are due, of each group in ``rooms`` as many as there is room for; they are counted."""
-    groups = arrays.text([group.encode() for group in rooms])
-    asked.ask(TAKE, [groups, arrays.int4(list(rooms.values())), int4(instance)], taken)
+def take(
+    asked: Queries,
+    rooms: Mapping[str, int],
+    lows: Mapping[str, int],
+    instance: int,
+    taken: Callable[[Taken | StoreError], None],
+) -> None:
+    """Take transactions that are due, of each group in ``rooms`` as many as there is room for; they are counted.
+    ``lows``: from an answer before, where there was one.
+    """
+    parameters = [
+        arrays.text([group.encode() for group in rooms]),
+        arrays.int4(list(rooms.values())),
+        arrays.timestamptz([lows.get(group, BEFORE) for group in rooms]),
+        int4(instance),
+    ]
+    asked.ask(TAKE, parameters, taken)
 
 
 def give_back(asked: Queries, due: Due, *, at_once: bool) -> None:

@@ -12,9 +12,10 @@ import pytest
 from sqlalchemy import Connection, select, update
 
 from coordinator.checks import Checks
+from coordinator.group.entries import POSTGRES_EPOCH
 from store.ids import HalfIds
 from store.questions import checks
-from store.questions.checks import PREFERRED_SECONDS, Due, Exhausted, Taken
+from store.questions.checks import LATE_SECONDS, PREFERRED_SECONDS, Due, Exhausted, Taken
 from store.tables import txn
 from tests.fix_proxy import Proxy
 from tests.fix_store import Rows
@@ -54,8 +55,8 @@ def next_of(connection: Connection, txn_id: UUID) -> datetime:
     return found[0]
 
 
-def taken(asking: Asking, rooms: dict[str, int], instance: int = ME) -> Taken:
-    asking.ask(checks.take, rooms, instance)
+def taken(asking: Asking, rooms: dict[str, int], lows: dict[str, int] | None = None) -> Taken:
+    asking.ask(checks.take, rooms, lows or {}, ME)
     asking.loop.run_until(lambda: asking.answers)
     answer = asking.answers.pop()
     assert isinstance(answer, Taken), answer
@@ -88,12 +89,38 @@ def test_those_that_are_due_oldest_first_as_many_as_there_is_room_for(
 
 @pytest.mark.rule("H7")
 def test_when_the_next_is_due(asking: Asking, truth: Truth, rows: Rows) -> None:
-    assert taken(asking, {GROUP: 5}) == Taken([], None)
+    assert taken(asking, {GROUP: 5})[:2] == ([], None)
     due(rows, seconds=3600, producer_group="other")
     due(rows, seconds=3600)
     assert taken(asking, {GROUP: 5}).next_ms == pytest.approx(3_600_000, abs=60_000)
     due(rows)  # its second check comes first
     assert taken(asking, {GROUP: 5}).next_ms == pytest.approx(30_000, abs=1)
+
+
+@pytest.mark.rule("H12")
+def test_a_look_begins_where_the_last_has_left_none(
+    asking: Asking, truth: Truth, rows: Rows, database_url: str
+) -> None:
+    """What is being decided is left, and so is what there was no room for; what comes a little late is seen."""
+    first, second = due(rows, seconds=-7200), due(rows, seconds=-3600)
+    with psycopg.connect(database_url) as deciding:
+        deciding.execute("select from coordinator.txn where id = %s for update", [first])
+        answer = taken(asking, {GROUP: 1, "none": 1})
+        assert ids(answer) == [second]
+        assert since(rows, answer.lows["none"]) == pytest.approx(LATE_SECONDS, abs=LATE_SECONDS / 2)
+        assert since(rows, answer.lows[GROUP]) == pytest.approx(7200, abs=60)
+        assert ids(taken(asking, {GROUP: 1}, answer.lows)) == []
+    answer = taken(asking, {GROUP: 1}, answer.lows)
+    assert ids(answer) == [first]
+    assert since(rows, answer.lows[GROUP]) == pytest.approx(LATE_SECONDS, abs=LATE_SECONDS / 2)
+    late, too_late = due(rows, seconds=-LATE_SECONDS / 3), due(rows, seconds=-3600)
+    assert ids(taken(asking, {GROUP: 5}, answer.lows)) == [late]
+    assert ids(taken(asking, {GROUP: 5})) == [too_late]
+
+
+def since(rows: Rows, low: int) -> float:
+    """Seconds since the time that an answer names."""
+    return rows.now().timestamp() - POSTGRES_EPOCH - low / 1e6
 
 
 @pytest.mark.rule("H8")

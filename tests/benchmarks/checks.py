@@ -1,0 +1,146 @@
+"""``python -m tests.benchmarks.checks``: what a look for transactions to check costs, as history grows (rule H12).
+
+Undecided transactions of one producer group are due; a look takes 50 of them, as the service does, on one connection of
+its own. Decided transactions have left the tables, but while a snapshot is held (a dump, a reconciliation) their rows
+stay there, dead: the worst that history can do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import psycopg
+
+from store import migrations, partitions
+from store.asking import Queries
+from store.database import connected
+from store.embedded.server import EmbeddedServer
+from store.errors import StoreError
+from store.questions import checks
+from store.questions.checks import Taken
+from store.tables import SCHEMA
+from tests.fix_loop import EpollLoop
+
+ME = 7
+GROUP = "orders"
+AT_ONCE = 50
+_CHUNK = 500_000
+
+_TXN = f"""insert into {SCHEMA}.txn (id, instance_id, owner, declared_at, timeout_at, posted, retired, producer_group,
+                                     next_check_at, check_immunity_ms, check_interval_ms, most_checks)
+    select md5('{{0}}' || i)::uuid, {ME}, 'client', now(), now(), 1, 0, '{GROUP}', {{2}}, 6000, 30000, 15
+      from generate_series(1, {{1}}) i"""
+_PENDING = f"""insert into {SCHEMA}.pending (txn_id, half_id, address_id)
+    select md5('{{0}}' || i)::uuid, i, 1 from generate_series(1, {{1}}) i"""
+_DUE = f"update {SCHEMA}.txn set checks = 0, next_check_at = now() - interval '10 s'"
+
+
+class Looks:
+    """Asks as the service does, and measures."""
+
+    def __init__(self, url: str) -> None:
+        self._loop = EpollLoop()
+        self._queries = Queries(self._loop, url, ME, lambda *_: None, lambda: None)
+        self._lows: dict[str, int] = {}
+        self._queries.start()
+        self._loop.run_until(lambda: self._queries.connection.up)
+
+    def milliseconds(self, group: str, *, whole: bool = False) -> tuple[float, int]:
+        """Of one look, and how many it took; ``whole``: as the first one, and one every ten minutes."""
+        if whole:
+            self._lows = {}
+        answers: list[Taken | StoreError] = []
+        began = time.perf_counter()
+        checks.take(self._queries, {group: AT_ONCE}, self._lows, ME, answers.append)
+        while not answers:
+            self._loop.turn(0.01)
+        took = 1000 * (time.perf_counter() - began)
+        (answer,) = answers
+        assert isinstance(answer, Taken), answer
+        self._lows = answer.lows
+        return took, len(answer.due)
+
+    def close(self) -> None:
+        self._queries.close()
+        self._loop.close()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--decided", type=int, default=10_000_000, help="in good time, so never checked (10000000)")
+    parser.add_argument("--checked", type=int, default=1_000_000, help="decided after a check (1000000)")
+    parser.add_argument("--undecided", type=int, default=1000, help="and due (1000)")
+    asked = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory(prefix="coordinator-checks-") as name:
+        Path(name).chmod(0o755)
+        server = EmbeddedServer(Path(name) / "data")
+        try:
+            url = server.start()
+            migrations.upgrade(url)
+            with connected(url) as connection:
+                partitions.make_ahead(connection)
+            _measure(url, asked.decided, asked.checked, asked.undecided)
+        finally:
+            server.stop()
+    return 0
+
+
+def _measure(url: str, decided: int, checked: int, undecided: int) -> None:
+    with psycopg.connect(url, autocommit=True) as connection, psycopg.connect(url) as holding:
+
+        def run(sql: str) -> object:
+            return connection.execute(sql.encode())
+
+        run(_TXN.format("undecided", undecided, "now()"))
+        run(_PENDING.format("undecided", undecided))
+        looks = Looks(url)
+        _print(f"{undecided:,} undecided", run, looks, undecided)
+        holding.execute("set transaction isolation level repeatable read")
+        holding.execute("select 1")
+        _decide(run, decided, "null")
+        _print(f"and {decided:,} decided in good time while a snapshot was held", run, looks, undecided)
+        _decide(run, checked, "now() - interval '1 day'")
+        _print(f"and {checked:,} decided after a check while it was held", run, looks, undecided)
+        holding.rollback()
+        run(f"vacuum {SCHEMA}.txn")
+        run(f"vacuum {SCHEMA}.pending")
+        _print("all of them after a vacuum", run, looks, undecided)
+        looks.close()
+
+
+def _decide(run: Callable[[str], object], count: int, due: str) -> None:
+    """So many transactions come and go, some at a time."""
+    for begin in range(0, count, _CHUNK):
+        print(".", end="", file=sys.stderr, flush=True)
+        some = min(_CHUNK, count - begin)
+        name = f"decided {due} {begin} ".replace("'", "")
+        run(_TXN.format(name, some, due).replace("'client'", "'gone'"))
+        run(_PENDING.format(name, some))
+        run(f"delete from {SCHEMA}.pending p using {SCHEMA}.txn t where p.txn_id = t.id and t.owner = 'gone'")
+        run(f"delete from {SCHEMA}.txn where owner = 'gone'")
+
+
+def _print(what: str, run: Callable[[str], object], looks: Looks, undecided: int) -> None:
+    run(_DUE)
+    full = [looks.milliseconds(GROUP) for _ in range(undecided // AT_ONCE)]
+    assert all(taken == AT_ONCE for _, taken in full), full
+    empty = [looks.milliseconds(GROUP) for _ in range(20)]
+    assert not any(taken for _, taken in empty), empty
+    whole = [looks.milliseconds(GROUP, whole=True) for _ in range(5)]
+    taking, finding, beginning = ([took for took, _ in each] for each in (full, empty, whole))
+    print(
+        f"{what}: a look that takes {AT_ONCE} {statistics.median(taking):.1f} ms, at most {max(taking):.1f}; "
+        f"one that finds none due {statistics.median(finding):.2f} ms, at most {max(finding):.2f}; "
+        f"the same from the beginning {statistics.median(beginning):.2f} ms",
+        flush=True,
+    )
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

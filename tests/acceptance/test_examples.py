@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import sqlite3
 import subprocess
 import sys
 import time
@@ -16,6 +17,7 @@ import pytest
 from tests.fix_service import PATIENCE, REPOSITORY, Service
 
 EXAMPLES = REPOSITORY / "examples"
+ORDERS_CHECKED = [sys.executable, str(EXAMPLES / "orders_checked" / "orders.py")]
 ORDERS_PYTHON = [sys.executable, str(EXAMPLES / "orders_python" / "orders.py")]
 
 
@@ -79,6 +81,32 @@ def test_orders_in_python_tell_that_the_service_is_away(tmp_path: Path) -> None:
     )
     assert done.returncode == 1
     assert "no connection to amqp://127.0.0.1:1" in done.stderr
+
+
+@pytest.mark.rule("H7", "H8", "H13", "X1")
+def test_checked_orders_are_repaired_after_a_kill(service: Service, consumer_project: Path, tmp_path: Path) -> None:
+    """Killed -9 after its own commit, and before it: the row tells which."""
+    program = [*ORDERS_CHECKED, "--url", service.url]
+    assert run(*program, "place", "1", cwd=tmp_path) == "placed order 1\n"
+    for order in (2, 3):
+        held = subprocess.Popen([*program, "place", str(order), "--hold"], cwd=tmp_path, stdout=subprocess.PIPE)
+        assert held.stdout is not None
+        assert held.stdout.readline() == b"holding\n"
+        held.kill()
+        held.communicate(timeout=PATIENCE)
+    with sqlite3.connect(tmp_path / "orders.sqlite") as book:  # as if it had been killed a moment earlier
+        book.execute("delete from orders where id = 3")
+    said = run(*program, "answer", "--checks", "2", cwd=tmp_path)
+    expected = ["order-2: order 2 is in the book, committed", "order-3: no such order, rolled back"]
+    assert sorted(said.splitlines()) == expected
+    inbox = tmp_path / "inbox.ndjson"
+    inbox.touch()
+    with consumer(consumer_project, service, "orders", inbox):
+        deadline = time.monotonic() + PATIENCE
+        while len(lines := inbox.read_text().splitlines()) < 2:
+            assert time.monotonic() < deadline, lines
+            time.sleep(0.05)
+    assert sorted(json.loads(line)["id"] for line in lines) == ["order-1", "order-2"]
 
 
 @pytest.mark.rule("X1")

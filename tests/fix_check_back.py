@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
 import psycopg
 import pytest
+from sqlalchemy import Connection, select, update
 
 from store.embedded.running import running_url
 from store.ids import SLOTS, HalfIds, UuidV7
+from store.tables import txn
 from tests.fix_service import Service
+from tests.fix_store import Rows
+from tests.fix_store_driver import ME
+
+#: of Rows.checkable
+GROUP = "shop"
+#: the address of Truth
+QUEUE = 1
 
 #: no instance has this slot
 _half_ids = HalfIds(SLOTS - 1)
@@ -66,3 +76,25 @@ def planted(service: Service) -> Plant:
             return plant(connection, group, address, messages, **terms)
 
     return plant_here
+
+
+def due(rows: Rows, *, seconds: float = -60, instance: int = ME, halves: int = 1, **values: object) -> UUID:
+    """A transaction that is to be checked so many seconds from now; its connection is gone unless one is given."""
+    connection = rows.connection
+    txn_id = rows.checkable(instance, *[QUEUE] * halves)
+    at = rows.now() + timedelta(seconds=seconds)
+    connection.execute(
+        update(txn).where(txn.c.id == txn_id).values({"next_check_at": at, "connection": None, **values})
+    )
+    connection.commit()
+    return txn_id
+
+
+def rows_of(connection: Connection) -> list[Any]:
+    found = list(connection.execute(select(txn)))
+    connection.rollback()
+    return found
+
+
+def counts(connection: Connection) -> dict[UUID, int]:
+    return {row.id: row.checks for row in rows_of(connection)}

@@ -49,6 +49,13 @@ def test_a_checkable_transaction_outlives_its_connection(run: Run) -> None:
     }
 
 
+@pytest.mark.rule("H2", "H8")
+def test_a_checker_answers_for_producers_that_are_gone(run: Run) -> None:
+    seen = run("check_back")
+    assert seen["seen"] == [[f"{body} 1", True, 1, 2, True] for body in ("rejected", "released", "accepted")]
+    assert seen["left"] == ["accepted 1", "accepted 2"]
+
+
 @pytest.mark.rule("T26", "T27")
 def test_retirement_rolled_back_stays_with_its_link(run: Run) -> None:
     seen = run("retirement")

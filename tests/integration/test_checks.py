@@ -9,45 +9,19 @@ from uuid import UUID
 
 import psycopg
 import pytest
-from sqlalchemy import Connection, select, update
+from sqlalchemy import Connection, update
 
 from coordinator.checks import Checks
 from coordinator.group.entries import POSTGRES_EPOCH
-from store.ids import HalfIds
 from store.questions import checks
-from store.questions.checks import LATE_SECONDS, PREFERRED_SECONDS, Due, Exhausted, Taken
+from store.questions.checks import LATE_SECONDS, PREFERRED_SECONDS, Due, Taken
 from store.tables import txn
+from tests.fix_check_back import GROUP, counts, due, rows_of
 from tests.fix_proxy import Proxy
 from tests.fix_store import Rows
 from tests.fix_store_driver import ME, Asking, Truth
 
 OTHER = 9
-#: of Rows.checkable
-GROUP = "shop"
-#: the address of Truth
-QUEUE = 1
-
-
-def due(rows: Rows, *, seconds: float = -60, instance: int = ME, halves: int = 1, **values: object) -> UUID:
-    """A transaction that is to be checked so many seconds from now; its connection is gone unless one is given."""
-    connection = rows.connection
-    txn_id = rows.checkable(instance, *[QUEUE] * halves)
-    at = rows.now() + timedelta(seconds=seconds)
-    connection.execute(
-        update(txn).where(txn.c.id == txn_id).values({"next_check_at": at, "connection": None, **values})
-    )
-    connection.commit()
-    return txn_id
-
-
-def rows_of(connection: Connection) -> list[Any]:
-    found = list(connection.execute(select(txn)))
-    connection.rollback()
-    return found
-
-
-def counts(connection: Connection) -> dict[UUID, int]:
-    return {row.id: row.checks for row in rows_of(connection)}
 
 
 def next_of(connection: Connection, txn_id: UUID) -> datetime:
@@ -319,85 +293,3 @@ def test_which_connection_has_a_checker(checking: Checking) -> None:
     assert checking.checks.has(1, GROUP)
     checking.checks.lost(links[1])
     assert not checking.checks.has(1, GROUP)
-
-
-#: an address, its group, and what copies from there are told
-ASIDE = (
-    "insert into coordinator.address (id, name, kind) overriding system value values (2, 'aside', '{}'); "
-    "insert into coordinator.consumer_group (id, address_id, name) overriding system value "
-    "values (2, 2, ''), (3, 2, 'b')"
-)
-TOLD = {QUEUE: b"told"}
-
-
-def exhaust(asking: Asking, txn_id: UUID, count: int = 5, told: dict[int, bytes] = TOLD) -> bool:
-    ids = HalfIds(ME)
-    asking.ask(checks.exhaust, txn_id.bytes, [ids.next() for _ in range(count)], 2, told, ME)
-    asking.loop.run_until(lambda: asking.answers)
-    answer = asking.answers.pop()
-    assert isinstance(answer, bool), answer
-    return answer
-
-
-@pytest.mark.rule("H10")
-@pytest.mark.parametrize("kind", ["normal", "fifo"])
-def test_what_was_checked_often_enough_is_set_aside_once(asking: Asking, truth: Truth, rows: Rows, kind: str) -> None:
-    """In order, for each group; one that has a check left, or an interval to wait, is not."""
-    truth.run(ASIDE.format(kind))
-    txn_id = due(rows, halves=3, checks=15)
-    others = [due(rows, checks=14), due(rows, checks=15, seconds=60)]
-    asking.ask(checks.find_exhausted, 5)
-    asking.loop.run_until(lambda: asking.answers)
-    assert asking.answers.pop() == [Exhausted(txn_id.bytes, GROUP, 15, {QUEUE: 3}, {QUEUE: "queue"})]
-    assert [exhaust(asking, each) for each in (txn_id, txn_id, *others)] == [True, False, False, False]
-    found = truth.rows(
-        "select group_id, id = half_id, annotations, lease, available_at <= now(), message_group is not null "
-        "from coordinator.entry order by group_id, id"
-    )
-    assert found == [(group, True, b"told", 0, True, kind == "fifo") for group in (2, 3) for _ in range(3)]
-    assert (
-        truth.rows("select txn_id, address_id, message from coordinator.half where address_id = 2")
-        == [(None, 2, b"x")] * 3
-    )
-    assert truth.rows("select id, decision, reason, posted, instance_id from coordinator.op") == [
-        (txn_id, "rollback", "check-exhausted", 3, ME)
-    ]
-
-
-@pytest.mark.rule("H10", "H13")
-def test_nothing_is_set_aside_that_is_not_known_whole(
-    asking: Asking, truth: Truth, rows: Rows, database_url: str
-) -> None:
-    """A post under way, more halves than ids, one at another address, and no address to copy to."""
-    txn_id = due(rows, halves=3, checks=15)
-    assert not exhaust(asking, txn_id)
-    truth.run(ASIDE.format("normal"))
-    assert not exhaust(asking, txn_id, count=2)
-    assert not exhaust(asking, txn_id, told={2: b"told"})
-    with psycopg.connect(database_url) as posting:
-        posting.execute("select from coordinator.txn where id = %s for key share", [txn_id])
-        assert not exhaust(asking, txn_id)
-    assert truth.entries() == []
-    assert truth.ops() == set()
-    assert exhaust(asking, txn_id)
-
-
-@pytest.mark.rule("H5", "H10")
-def test_what_was_decided_is_not_set_aside(asking: Asking, truth: Truth, rows: Rows) -> None:
-    """An op that came before the first half stands, and its row goes."""
-    truth.run(ASIDE.format("normal"))
-    txn_id = due(rows, checks=15)
-    rows.decision("commit", txn_id=txn_id)
-    assert not exhaust(asking, txn_id)
-    assert truth.entries() == []
-    assert rows_of(rows.connection) == []
-
-
-@pytest.mark.rule("H11")
-def test_what_cannot_be_set_aside_lets_others_go_first(asking: Asking, truth: Truth, rows: Rows) -> None:
-    first, second = due(rows, checks=15, seconds=-60), due(rows, checks=15, seconds=-50)
-    checks.postpone(asking.queries, first.bytes)
-    asking.ask(checks.find_exhausted, 5)
-    asking.loop.run_until(lambda: asking.answers)
-    assert [UUID(bytes=each.txn_id) for each in asking.answers.pop()] == [second]
-    assert counts(rows.connection) == {first: 15, second: 15}

@@ -285,7 +285,39 @@ async function checkable(client) {
     };
 }
 
+// H2, H8: a producer that vanishes after its posts; a checker says what became of them.
+async function checkBack(client) {
+    const group = client.address('producers');
+    const checks = await client.receiver(await client.connect(), `$check/${group}`);
+    const inbox = await client.receiver(await client.connect(), client.address('q'));
+    inbox.credit(100);
+    const seen = [];
+    for (const [body, outcome] of [['rejected', 'reject'], ['released', 'release'], ['accepted', 'accept']]) {
+        const connection = await client.connect({ properties: { 'coordinator:producer-group': group } });
+        const controller = await controllerOf(connection, {
+            properties: { 'coordinator:check-immunity-ms': types.wrap_uint(0) },
+        });
+        const sender = await client.sender(connection, client.address('q'));
+        const txnId = await declare(controller);
+        for (const part of [1, 2]) await post(sender, txnId, { body: `${body} ${part}` });
+        connection.close();
+        await next(connection, 'connection_close');
+        const check = await checks.credit(1).take();
+        const told = check.message.delivery_annotations;
+        seen.push([
+            check.body,
+            Buffer.compare(told['x-opt-txn-id'], txnId) === 0,
+            told['x-opt-check-count'],
+            told['x-opt-half-count'],
+            told['x-opt-original-address'] === client.address('q'),
+        ]);
+        check.delivery[outcome]();
+    }
+    return { seen, left: await inbox.takeUpTo('accepted 2') };
+}
+
 module.exports = {
+    check_back: checkBack,
     checkable,
     commit,
     rollback,

@@ -224,7 +224,7 @@ class Choosing(Consuming):
 
     def retired(self, entry: Entry, outcome: Outcome) -> None:
         if outcome.undeliverable_here or outcome.kind is Kind.REJECTED:
-            self._search.refused(entry.id)
+            self._search.refused(entry.half_id)
         super().retired(entry, outcome)
 
     def lost(self) -> None:

@@ -105,6 +105,7 @@ class StoreRows:
                 "origin": "use",
                 "instance_id": None,
                 "created_at": created_at,
+                "retry": "immediate",
             }
         )
         if routing == "queue":

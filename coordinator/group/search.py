@@ -154,9 +154,9 @@ class Search:
             cursor.go_back(None)
         self._queue.touch()
 
-    def refused(self, entry_id: int) -> None:
-        """The consumer does not want it again."""
-        self._refused[entry_id] = None
+    def refused(self, half_id: int) -> None:
+        """The consumer does not want it again, whatever the entry's id then is."""
+        self._refused[half_id] = None
         if len(self._refused) > _MOST_REFUSED:
             del self._refused[next(iter(self._refused))]
 
@@ -247,7 +247,7 @@ class Search:
         """Whether it may have the entry, as far as is known here; not where a consumer has it already."""
         if entry.message is None or entry.state is not HELD:
             return False
-        if (entry.expires and entry.expires <= now) or entry.id in self._refused:
+        if (entry.expires and entry.expires <= now) or entry.half_id in self._refused:
             return False
         return self._selector.matches(entry.message, entry.attempts)
 

@@ -18,7 +18,7 @@ from tests.fix_wire import Ask, Begin, BeginAt
 from tests.wire.frames import Accepted, Modified, Rejected
 from tests.wire.messages import Header, section
 from tests.wire.peer import PATIENCE, Session
-from tests.wire.queues import dead_letters, post
+from tests.wire.queues import dead_letters, post, select
 from tests.wire.types import Int, Long, Raw, Symbol, UInt
 
 pytestmark = pytest.mark.rule("D2")
@@ -121,15 +121,19 @@ def test_released_and_undeliverable_here_do_not_wait(begin: Begin, service: Serv
 
 
 @pytest.mark.rule("P11", "P18")
-@pytest.mark.parametrize(("kind", "retry"), [("normal", "ladder 300ms"), ("fifo", "immediate")])
+@pytest.mark.parametrize(
+    ("kind", "retry", "selector"),
+    [("normal", "ladder 300ms", None), ("normal", "ladder 300ms", "1 = 1"), ("fifo", "immediate", None)],
+)
 def test_what_a_link_cannot_take_is_not_sent_there_after_a_wait(
-    begin: Begin, service: Service, ask: Ask, address: str, kind: str, retry: str
+    begin: Begin, service: Service, ask: Ask, address: str, kind: str, retry: str, selector: str | None
 ) -> None:
     """It has another id then. On an address of kind fifo it comes back at once."""
     _add(service, address, "--kind", kind, "--retry", retry)
     session = begin()
     post(session, address, b"x")
-    refusing = session.receiver(address, name="refusing", credit=2)
+    refusing = select(session, address, selector) if selector else session.receiver(address, name="refusing")
+    refusing.credit(2)
     refusing.take().disposition(Modified(undeliverable_here=True))
     failing = session.receiver(address, name="failing", credit=1)
     failing.take().disposition(FAILED)

@@ -89,7 +89,7 @@ def test_lists_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         (
             "COORDINATOR_ADDRESSES__PATTERNS",
             '[{"match": "a", "kind": "mixed"}]',
-            "COORDINATOR_ADDRESSES__PATTERNS: addresses.patterns.0.kind: .*'normal' or 'fifo', not 'mixed'",
+            "COORDINATOR_ADDRESSES__PATTERNS: addresses.patterns.0.kind: .*'transaction' or 'fifo', not 'mixed'",
         ),
     ],
 )

@@ -10,7 +10,6 @@ from coordinator.group.loading import LOAD_RETRY_SECONDS
 from links import engine
 from links.delivering import MOST_BACKLOG
 from links.outgoing import LARGE_IN_ENGINE, Outgoing
-from links.output import MOST_HANDED
 from store import priorities
 from store.errors import StoreError
 from store.priorities import Rank
@@ -76,12 +75,6 @@ class Browsing(Outgoing):
             return 0
         credit: int = self.credit
         return min(credit, self.connection.service.limits.unsettled_per_link - len(self.unsettled))
-
-    def _backlogged(self) -> bool:
-        """Whether so much waits to be written that it must wait."""
-        output = self.connection.output
-        in_session: int = engine.session_outgoing_bytes(self.session)
-        return output.writing or output.handed > MOST_HANDED or in_session > MOST_BACKLOG
 
     def advance(self) -> None:
         if self._loading or self._large is not None or not self.open:

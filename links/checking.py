@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from coordinator.checkable import producer_group
 from coordinator.errors import Condition, Refusal
 from links import engine
-from links.delivering import MOST_BACKLOG, Delivering
-from links.output import MOST_HANDED
+from links.delivering import Delivering
 
 if TYPE_CHECKING:
     from coordinator.checks import Due
@@ -75,8 +74,7 @@ class Checking(Delivering):
         room = min(self.credit, _MOST_UNSETTLED - len(self.unsettled)) - self.coming
         if room <= 0 or self._starved:
             return 0
-        output = self.connection.output
-        if output.writing or output.handed > MOST_HANDED or engine.session_outgoing_bytes(self.session) > MOST_BACKLOG:
+        if self._backlogged():
             self._starved = True
             self.connection.starved.append(self)
             return 0
@@ -98,8 +96,7 @@ class Checking(Delivering):
             self.drained()
 
     def on_flow(self) -> None:
-        self.credit = max(0, engine.link_credit(self.pointer))
-        self.draining = bool(engine.link_get_drain(self.pointer))
+        self._read_credit()
         if self.draining and self.room <= 0:
             self.looked()
         self._has_room()

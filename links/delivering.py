@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from coordinator.errors import Condition
 from links import container, engine
 from links.link import Link, answer_terminus
+from links.output import MOST_HANDED
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -43,12 +44,21 @@ class Delivering(Link):
         engine.link_set_rcv_settle_mode(pointer, engine.link_remote_rcv_settle_mode(pointer))
         engine.link_set_max_message_size(pointer, int(connection.service.limits.max_message_size_bytes))
         engine.link_open(pointer)
-        self.credit = max(0, engine.link_credit(pointer))
-        self.draining = bool(engine.link_get_drain(pointer))
+        self._read_credit()
         connection.mark()
+
+    def _read_credit(self) -> None:
+        self.credit = max(0, engine.link_credit(self.pointer))
+        self.draining = bool(engine.link_get_drain(self.pointer))
 
     def lost(self) -> None:
         self.connection.held_back.pop(self, None)
+
+    def _backlogged(self) -> bool:
+        """Whether so much waits to be written that it must wait."""
+        output = self.connection.output
+        in_session: int = engine.session_outgoing_bytes(self.session)
+        return output.writing or output.handed > MOST_HANDED or in_session > MOST_BACKLOG
 
     def _held_back(self) -> bool:
         """Whether it must wait: its connection leaves more than its share unsettled, and all together too much."""

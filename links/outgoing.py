@@ -150,8 +150,7 @@ class Outgoing(Delivering):
             self._large = None
             engine.link_advance(self.pointer)
             connection.mark()
-            self.credit = max(0, engine.link_credit(self.pointer))
-            self.draining = bool(engine.link_get_drain(self.pointer))
+            self._read_credit()
             self._sent(large.entry, large.delivery)
             self._has_room()
         elif connection.output.writing or connection.asking or engine.session_outgoing_bytes(self.session) > _PIECE:
@@ -190,8 +189,7 @@ class Outgoing(Delivering):
             return False
         self._large = None
         engine.delivery_abort(delivery)
-        self.credit = max(0, engine.link_credit(self.pointer))
-        self.draining = bool(engine.link_get_drain(self.pointer))
+        self._read_credit()
         self._has_room()
         self.connection.mark()
         return True

@@ -188,6 +188,11 @@ def scalar(data: Octets, at: int) -> tuple[object, int]:
     return _plain(data, code, at + 1, end, 0), end
 
 
+def scalar_of(pair: bytes) -> object:
+    """The value of a pair as :func:`pairs` gives it; one that holds no others."""
+    return scalar(pair, skip(pair, 0))[0]
+
+
 def pairs(data: Octets, at: int) -> list[tuple[object, bytes]]:
     """The map at ``at`` as (decoded key, the octets of key and value as they are). Keys hold no other values."""
     end = skip(data, at)

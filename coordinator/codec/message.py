@@ -18,6 +18,7 @@ from coordinator.codec.encoding import (
     encode_uint,
     pairs,
     scalar,
+    scalar_of,
     skip,
 )
 
@@ -200,21 +201,16 @@ def _said(code: int, message: Octets, value: int) -> Facts:
             elif code == MESSAGE_ANNOTATIONS and key == DELIVERY_DELAY:
                 delay = _annotated(octets, DELIVERY_DELAY)
             elif code == APPLICATION_PROPERTIES and key == PRODUCER_GROUP:
-                producer_group = _value(octets)
+                producer_group = scalar_of(octets)
             elif code == APPLICATION_PROPERTIES and key == CHECK_IMMUNITY_MS:
-                immunity = _value(octets)
+                immunity = scalar_of(octets)
     facts = Facts(ttl, expiry, priority, time, delay, group, producer_group, immunity)
     return NO_FACTS if facts == NO_FACTS else facts
 
 
 def _annotated(octets: bytes, name: str) -> int | None:
     """The value of a pair as :func:`pairs` gives it: milliseconds."""
-    return unsigned([_value(octets)], 0, name, _ULONG)
-
-
-def _value(octets: bytes) -> object:
-    """The value of a pair as :func:`pairs` gives it."""
-    return scalar(octets, skip(octets, 0))[0]
+    return unsigned([scalar_of(octets)], 0, name, _ULONG)
 
 
 def fields_of(message: Octets, value: int, code: int) -> list[object]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from coordinator.codec.encoding import DecodeError, pairs, scalar, skip
+from coordinator.codec.encoding import DecodeError, pairs, scalar_of
 from coordinator.codec.message import merge_maps
 from coordinator.group.entries import now_micros
 from coordinator.outcomes import ACCEPTED, FAILED, LOST, Kind
@@ -65,8 +65,9 @@ def _write_other(batch: Batch, entry: Entry, ops: UuidV7, txn_id: bytes) -> None
         attempts = _attempts(entry, outcome)
         entry.outcome = outcome = _decided(entry, outcome, attempts)
         # decided now, because consumers may come and go before the rows are durable
-        entry.kept = not outcome.dead and not outcome.retry_at and queue.can_keep(entry)
-        if not entry.kept and not outcome.dead and not outcome.retry_at and queue.instance.peers:
+        at_once = not outcome.dead and not outcome.retry_at
+        entry.kept = at_once and queue.can_keep(entry)
+        if at_once and not entry.kept and queue.instance.peers:
             queue.wake(batch, (entry.id,))
         batch.back(
             queue.group_id,
@@ -111,7 +112,7 @@ def _level(outcome: Outcome) -> int:
     for key, octets in pairs(outcome.annotations, 0):
         if key == DELAY_LEVEL:
             with suppress(DecodeError):
-                value, _ = scalar(octets, skip(octets, 0))
+                value = scalar_of(octets)
                 return value if type(value) is int else 0
     return 0
 

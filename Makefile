@@ -63,7 +63,8 @@ fuzz:
 	@.ci/bootstrap check
 	$(BIN)/python -m tests.fuzz.run $(ARGS)
 
-#: make demo        10,000 orders with crashes, then reconciled with their book
+#: make demo        10,000 orders with crashes, without and with check-back,
+#:                  then reconciled with their books
 demo:
 	@.ci/bootstrap test
 	$(BIN)/python examples/demo.py $(ARGS)

@@ -9,9 +9,11 @@ import typer
 from coordinator.commands.address import app as address
 from coordinator.commands.check import check
 from coordinator.commands.dead_letters import app as dead_letters
+from coordinator.commands.group import app as group
 from coordinator.commands.migrate import migrate
 from coordinator.commands.purge import purge
 from coordinator.commands.reconcile import reconcile
+from coordinator.commands.seek import seek
 from coordinator.commands.serve import serve
 from coordinator.commands.statistics import groups, stats
 from coordinator.commands.transactions import outcome, resolve, resume, transactions
@@ -49,6 +51,8 @@ app.command()(serve)
 app.command()(migrate)
 app.add_typer(address, name="address")
 app.command()(groups)
+group.command()(seek)
+app.add_typer(group, name="group")
 app.command()(stats)
 app.command()(transactions)
 app.command()(outcome)

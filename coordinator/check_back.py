@@ -1,5 +1,6 @@
-"""Checkable transactions (rules H1 to H7, H13): their messages are in the store before the posts are answered, and stay
-there undecided when the client goes. The store decides them, for all by one function: a discharge may come too late.
+"""Checkable transactions (rules H1 to H7, H13, H20): their messages are in the store before the posts are answered, and
+stay there undecided when the client goes; so do the entries of what they have retired. The store decides them, for all
+by one function: a discharge may come too late.
 """
 
 from __future__ import annotations
@@ -7,15 +8,16 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Protocol
 
-from coordinator.address.addresses import shown
-from coordinator.checkable import immunity_ms, producer_group
-from coordinator.codec.message import CHECK_IMMUNITY_MS, PRODUCER_GROUP
 from coordinator.errors import Condition, Refusal
+from coordinator.group import held
 from coordinator.group.entries import POSTGRES_EPOCH, now_micros
-from coordinator.halves import Doom, HalfPost, Halves, Left, PostLink
+from coordinator.halves import Doom, HalfPost, Halves, Left, Overdue, PostLink
+from coordinator.holds import Hold, Owed, hold
 from coordinator.memory import POST_OCTETS
+from coordinator.outcomes import ACCEPTED, as_said
+from coordinator.transactions import Poster as TransactionPoster
 from coordinator.transactions import Transaction
-from coordinator.transitions import CHECKABLE, COMMITTED, COMMITTING, LEFT, TxnEvent, after
+from coordinator.transitions import COMMITTED, COMMITTING, LEFT, TxnEvent, after
 from coordinator.work import why
 from store.commit.checkable import Declared
 from store.decisions import Undecided
@@ -23,9 +25,10 @@ from store.errors import AddressGone, AlreadyDecided, StoreError
 from store.ids import micros_of
 
 if TYPE_CHECKING:
-    from coordinator.address.directory import Address, Directory
-    from coordinator.checkable import CheckTerms
-    from coordinator.codec.message import Facts
+    from collections.abc import Callable
+
+    from coordinator.address.directory import Directory
+    from coordinator.address.nodes import Address
     from coordinator.group.entries import Entry
     from coordinator.instance import Instance
     from coordinator.outcomes import Outcome
@@ -33,6 +36,10 @@ if TYPE_CHECKING:
     from store.commit.terms import Terms
     from store.decisions import Decision
     from store.spool import Octets
+
+
+#: how long it waits before it asks again what another has decided, where the store could not say
+_AGAIN_SECONDS = 1.0
 
 
 class Poster(PostLink, Protocol):
@@ -75,14 +82,15 @@ class Checkable(Transaction):
             if delivery is not None:
                 link.rejected_in(delivery, self, self.error)
             return
+        self.halves.place(address)
         unit = HalfPost(link, delivery, self, address, message, terms)
         if delivery is None:
-            self._on_way(unit, size)
+            self.on_its_way(unit, size)
         else:
             link.waits(delivery, size)
-            self._on_way(unit, 2 * size)
+            self.on_its_way(unit, 2 * size)
 
-    def _on_way(self, unit: HalfPost | Doom, octets: int = 0) -> None:
+    def on_its_way(self, unit: HalfPost | Doom | Hold, octets: int = 0) -> None:
         self.halves.on_way += 1
         self.parked += 1
         self._instance.commit.add(unit, octets)
@@ -96,7 +104,7 @@ class Checkable(Transaction):
             declared=micros_of(self.id) - POSTGRES_EPOCH * 1_000_000,
             timeout=now_micros() + int(left * 1e6),
             producer_group=halves.group.encode(),
-            immunity_ms=halves.terms.immunity_ms,
+            immunity_ms=halves.terms.immunity_ms if halves.immunity_ms is None else halves.immunity_ms,
             interval_ms=halves.terms.interval_ms,
             most_checks=halves.terms.most,
             connection=halves.connection,
@@ -104,7 +112,7 @@ class Checkable(Transaction):
 
     def stored(self, half_id: int, address: Address, terms: Terms) -> None:
         """A half is durable."""
-        self.halves.entered = self.registered = True
+        self.entered()
         if not self.open or self.refused_work:
             self.dropped += 1
             return
@@ -115,6 +123,19 @@ class Checkable(Transaction):
         memory.transactions += POST_OCTETS
         if memory.transactions > memory.most:
             self._host.refuse_largest()
+
+    def entered(self) -> None:
+        """Its row is in the store."""
+        self.halves.entered = self.registered = True
+
+    def awaits_decision(self, poster: TransactionPoster, delivery: object, message: Octets) -> None:
+        """As of a plain transaction; of one that is left or can only roll back by now, the sender waits for nothing."""
+        if self.state is LEFT:
+            poster.left(delivery)
+            return
+        super().awaits_decision(poster, delivery, message)
+        if self.refused_work:
+            self._instance.loop.call_later(0, self._conclude_posts)
 
     def arrived(self) -> None:
         """A unit that was on its way is answered."""
@@ -130,6 +151,8 @@ class Checkable(Transaction):
             self._roll_back(reason)
         elif self.open and self.refused_work:
             self._doom()
+        elif halves.news:
+            self.told()
 
     def lacks(self, refusal: Refusal) -> None:
         """A post was refused, which the transaction must not commit without (T23)."""
@@ -149,12 +172,17 @@ class Checkable(Transaction):
         halves = self.halves
         if halves.entered and not halves.doomed:
             halves.doomed = True
-            self._on_way(Doom(self))
+            self.on_its_way(Doom(self))
 
     def retire(self, entry: Entry, outcome: Outcome, peer_settled: bool) -> None:
-        if not self.refused_work:
-            self.refuse(NO_RETIREMENTS)
+        """Its entry is the transaction's until the decision, once that is durable (H20)."""
+        before = entry.outcome if entry.txn is self else None
+        if before is not None and as_said(before) == outcome:
+            entry.peer_settled = entry.peer_settled or peer_settled
+            return
         super().retire(entry, outcome, peer_settled)
+        if not self.refused_work:
+            hold(self, entry)
 
     # -- decision
 
@@ -162,9 +190,11 @@ class Checkable(Transaction):
         """Its time is over (T14): from now on its producer group is asked, and it may still be discharged."""
         if self.halves.entered and not self.halves.overdue:
             self.halves.overdue = True
-            self._instance.commit.add(Left(self.id, overdue=True))
+            self._instance.commit.add(Overdue(self.id))
 
     def abandon(self, event: TxnEvent, reason: str, error: Refusal | None = None) -> None:
+        if event is TxnEvent.ASKED and not self.halves.entered and not self.halves.on_way:
+            event = TxnEvent.CONTROL_LOST  # the store has nothing of it: the question rolls it back (T11)
         if after(self.state, event) is not LEFT:
             super().abandon(event, reason, error)
         elif self.state is not LEFT:
@@ -176,16 +206,22 @@ class Checkable(Transaction):
         self.uncount()
         self._host.forget(self)
         self._let_go_of_posts(None)
+        self.posts = []
         if not self.halves.on_way:
             self._leave()
-        self.forget_work()
         self._tell_askers()
 
     def _leave(self) -> None:
-        if self.error is not None and not self.halves.doomed:
+        halves = self.halves
+        if self.error is not None and halves.entered and not halves.doomed:
             self._doom()
-        elif self.halves.entered and not self.halves.decided:
-            self._instance.commit.add(Left(self.id))
+            return
+        retired, self.retired = self.retired, []
+        if halves.entered and not halves.decided:
+            self._instance.commit.add(Left(self.id, [entry for entry in retired if entry in halves.held]))
+        for entry in retired:
+            if halves.decided or entry not in halves.held:
+                self._keep(entry)
 
     def discharge(self, fail: bool, answer: object) -> None:
         self.answer = answer
@@ -204,7 +240,7 @@ class Checkable(Transaction):
         if halves.on_way:
             halves.waiting = reason
             self.let_go()
-        elif halves.decided and not self.retired:
+        elif halves.decided:
             self.let_go()
             self.durable()
         else:
@@ -217,9 +253,7 @@ class Checkable(Transaction):
         elif self.state is COMMITTING:
             self._write_commit(batch)
         else:
-            if not halves.decided:
-                batch.check_back().decide(self.id, b"rollback", self.reason)
-            self.write_undone(batch)
+            batch.check_back().decide(self.id, b"rollback", self.reason)
 
     def _write_commit(self, batch: Batch) -> None:
         """Its halves become entries, with new ids: above those of all that a holder of their groups has read."""
@@ -230,12 +264,24 @@ class Checkable(Transaction):
         batch.check_back().decide(self.id, b"commit", "", self.halves.ids, self.half_ids)
         for (address, _, terms), entry_id in zip(self.posts, self.half_ids, strict=True):
             self._host.enqueue.wake(batch, address, entry_id, terms)
+        if self._instance.peers:
+            for entry in self.retired:
+                if entry.outcome is not ACCEPTED:
+                    entry.queue.wake(batch, (entry.id,))
+
+    def apply_rollback(self) -> None:
+        """What it held in the store is leased to this instance again: deliveries are as they were (T27, T28)."""
+        if not self.halves.entered:
+            super().apply_rollback()
+            return
+        for entry in self.retired:
+            self._keep(entry)
 
     def refused(self, error: StoreError) -> None:
         if not self.halves.entered:
             super().refused(error)
             return
-        self.take_back()
+        self.entries = []
         if isinstance(error, AlreadyDecided):
             self._host.decisions.ask(self.id, self._stands)
             return
@@ -249,8 +295,35 @@ class Checkable(Transaction):
             self.reason = "store-refused"
             self._instance.commit.add(self)
         else:  # the store has it undecided
-            self._instance.commit.add(Left(self.id))
             self._end(UNKNOWN)
+
+    def told(self) -> None:
+        """Another may have decided it, while deliveries that it has retired are with their links."""
+        self.halves.news = bool(self.halves.on_way)  # what the store says of those comes first
+        if self.open and self.halves.held and not self.halves.news:
+            self._host.decisions.ask(self.id, self._learned)
+
+    def _learned(self, found: Decision | Undecided | StoreError | None) -> None:
+        if isinstance(found, StoreError):
+            self._instance.loop.call_later(_AGAIN_SECONDS, self.told)
+        elif self.halves.on_way:
+            self.halves.news = True
+        elif self.open and self.halves.held and not isinstance(found, Undecided | None):
+            self._give_up_held(found.decision == "commit", lambda: None)
+
+    def _give_up_held(self, committed: bool, then: Callable[[], None]) -> None:
+        """Another has decided it: in the store, what it held is applied, or waits for this instance to take it back."""
+        retired, self.retired = self.retired, []
+        holds, self.halves.held = self.halves.held, {}
+        for entry in retired:
+            if entry not in holds:
+                self._keep(entry)
+            elif committed:
+                held.decided_elsewhere(entry)
+        if committed or not holds:
+            then()
+        else:
+            self._instance.commit.add(Owed(self.id, list(holds), self._keep, then))
 
     def _stands(self, found: Decision | Undecided | StoreError | None) -> None:
         """It was decided already: by an operator, a checker, another connection of its producer group."""
@@ -267,13 +340,18 @@ class Checkable(Transaction):
         elif not committed and self.wanted is False:
             text = f"the transaction was rolled back before{found.by}: {found.reason or 'discharged'}"
             refusal = Refusal(Condition.TXN_ROLLBACK, text)
-        self._end(refusal, committed=committed)
+        self._give_up_held(committed, lambda: self._end(refusal, committed=committed))
 
     def _end(self, refusal: Refusal | None, *, committed: bool | None = None) -> None:
         """Answer the discharge, if there is one; nothing of it is left here to apply. ``committed``: None: it is not
-        known.
+        known, and the store has it undecided, or decided.
         """
         self._host.forget(self)
+        if committed is None:
+            self._instance.commit.add(Left(self.id, list(self.halves.held)))
+            for entry in self.retired:
+                if entry not in self.halves.held:
+                    self._keep(entry)
         self._let_go_of_posts(committed)
         self.uncount()
         self._answer(refusal)
@@ -290,68 +368,3 @@ class Checkable(Transaction):
 
 #: The store has not answered; what stands can be asked for.
 UNKNOWN = Refusal(Condition.INTERNAL_ERROR, "the store cannot say now what became of it: discharge it again")
-NO_RETIREMENTS = Refusal(
-    Condition.NOT_IMPLEMENTED,
-    "a checkable transaction only posts: deliveries cannot be retired in it by this version; use another transaction, "
-    "without a producer group, for them",
-)
-
-
-def look_at_group(txn: Transaction | None, facts: Facts, address: Address, terms: CheckTerms) -> None:
-    """A message names its producer group, or goes to an address of kind transaction (H1, H2): its transaction becomes
-    checkable. ``txn``: None outside transactions, where a producer group means nothing.
-
-    :raises Refusal: it may not be posted so.
-    """
-    if txn is None:
-        if address.transactional:
-            text = f"the address {shown(address.name)} is of kind transaction, and the message came in none"
-            raise Refusal(Condition.PRECONDITION_FAILED, text)
-        return
-    if txn.refused_work:
-        return
-    named, halves = facts.producer_group, txn.halves
-    group = None if named is None else producer_group(named, f"the application property {PRODUCER_GROUP}")
-    if halves is None:
-        group = group or producer_group(address.name, "the name of the address, which is the producer group,")
-        halves = Halves(group, terms, txn.control.number)
-        _make_checkable(txn, halves)
-    elif group is not None and group != halves.group:
-        text = f"the transaction has the producer group {shown(halves.group)}, and a message in it {shown(group)}"
-        refusal = Refusal(Condition.PRECONDITION_FAILED, text)
-        txn.refuse(refusal)
-        raise refusal
-    if facts.check_immunity_ms is not None and not halves.entered:
-        asked = immunity_ms(facts.check_immunity_ms, f"the application property {CHECK_IMMUNITY_MS}")
-        halves.terms = halves.terms._replace(immunity_ms=asked)
-
-
-def _make_checkable(txn: Transaction, halves: Halves) -> None:
-    """From now on the transaction is a :class:`Checkable`: what it has posted so far goes to the store at once.
-
-    :raises Refusal: it has retired deliveries.
-    """
-    if txn.retired:
-        raise NO_RETIREMENTS
-    txn.state = after(txn.state, TxnEvent.MADE_CHECKABLE)
-    posted, txn.posts = txn.posts, []
-    _become(txn, halves)
-    assert isinstance(txn, Checkable)
-    held = sum(POST_OCTETS + (len(message) if isinstance(message, bytes) else 0) for _, message, _ in posted)
-    txn.counted -= held
-    txn.instance.memory.transactions -= held
-    txn.spooled = 0
-    for address, message, terms in posted:
-        txn._on_way(HalfPost(None, None, txn, address, message, terms), len(message))
-
-
-def declared_checkable(txn: Transaction, halves: Halves) -> None:
-    """As a message with a producer group does, with the declare: there is no work yet."""
-    txn.state = CHECKABLE
-    _become(txn, halves)
-
-
-def _become(txn: Transaction, halves: Halves) -> None:
-    """The same object, as links and the registry hold it; the class adds no slots."""
-    txn.halves = halves
-    txn.__class__ = Checkable

@@ -27,6 +27,18 @@ class CheckTerms(NamedTuple):
     most: int
 
 
+class OwnCheckTerms(NamedTuple):
+    """Those that an address has of its own; None: as the settings say."""
+
+    immunity_ms: int | None = None
+    interval_ms: int | None = None
+    most: int | None = None
+
+    def over(self, settings: CheckTerms) -> CheckTerms:
+        """The terms of a transaction whose first message goes to the address, where the settings say these."""
+        return CheckTerms(*(theirs if own is None else own for own, theirs in zip(self, settings, strict=True)))
+
+
 def terms(settings: CheckSettings, immunity_ms: int | None = None) -> CheckTerms:
     """``immunity_ms``: what the client asks for; None: as the settings say."""
     if immunity_ms is None:
@@ -54,6 +66,7 @@ def immunity_ms(value: object, where: str) -> int:
     :raises Refusal: it is not a number from 0 to one hour.
     """
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= LONGEST_IMMUNITY_MS:
-        text = f"{where} is a number of milliseconds from 0 to {LONGEST_IMMUNITY_MS}"
+        shown = printable(str(value), _LONGEST_SHOWN)
+        text = f"{where} is '{shown}'; expected a number of milliseconds from 0 to {LONGEST_IMMUNITY_MS}"
         raise Refusal(Condition.INVALID_FIELD, text)
     return value

@@ -196,7 +196,7 @@ class Checks:
         if octets is None:
             log.error("the first half of a checked transaction cannot be read", txn=due.txn_id.hex(), half=due.half_id)
         octets = octets or b""
-        told = copies.told(due.txn_id, due.checks, due.halves, due.address, due.declared_ms)
+        told = copies.told(due.txn_id, due.checks, due.halves, due.retired, due.address, due.declared_ms)
         checker.send(due, copies.copy(octets, told, whole=0 < len(octets) <= LARGE))
         log.debug("check sent", txn=due.txn_id.hex(), group=due.group, checks=due.checks)
 

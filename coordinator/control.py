@@ -80,10 +80,7 @@ class Control:
     def _halves(self) -> Halves | None:
         if self._group is None:
             return None
-        terms = self._registry.check_terms
-        if self._immunity_ms is not None:
-            terms = terms._replace(immunity_ms=self._immunity_ms)
-        return Halves(self._group, terms, self.number)
+        return Halves(self._group, self._registry.check_terms, self.number, self._immunity_ms)
 
     @property
     def number(self) -> int:

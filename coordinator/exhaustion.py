@@ -15,7 +15,8 @@ from store.errors import StoreError
 from store.questions import checks as questions
 
 if TYPE_CHECKING:
-    from coordinator.address.directory import Address, Directory
+    from coordinator.address.directory import Directory
+    from coordinator.address.nodes import Address
     from coordinator.errors import Refusal
     from coordinator.instance import Instance
     from store.questions.checks import Exhausted

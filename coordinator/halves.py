@@ -8,13 +8,18 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import structlog
 
-from coordinator.address.directory import resource_deleted
+from coordinator.address.nodes import resource_deleted
 from coordinator.errors import Condition, Refusal
+from coordinator.group import held
 from store.errors import AddressGone, AlreadyDecided
 
 if TYPE_CHECKING:
-    from coordinator.address.directory import Address, Directory
+    from collections.abc import Sequence
+
+    from coordinator.address.directory import Directory
+    from coordinator.address.nodes import Address
     from coordinator.checkable import CheckTerms
+    from coordinator.group.entries import Entry
     from coordinator.instance import Instance
     from store.commit.batch import Batch
     from store.commit.checkable import Declared
@@ -26,18 +31,41 @@ log = structlog.get_logger(__name__)
 
 
 class Halves:
-    """``group``: the producer group; ``connection``: number of the connection that declared the transaction."""
+    """``group``: the producer group; ``connection``: number of the connection that declared the transaction; ``terms``:
+    how it is checked, at first as the settings say; ``immunity_ms``: what its client asks for, None: nothing.
+    """
 
-    __slots__ = ("connection", "decided", "doomed", "entered", "group", "ids", "on_way", "overdue", "terms", "waiting")
+    __slots__ = (
+        "connection",
+        "decided",
+        "doomed",
+        "entered",
+        "group",
+        "held",
+        "holding",
+        "ids",
+        "immunity_ms",
+        "news",
+        "on_way",
+        "overdue",
+        "placed",
+        "terms",
+        "waiting",
+    )
 
-    def __init__(self, group: str, terms: CheckTerms, connection: int) -> None:
+    def __init__(self, group: str, terms: CheckTerms, connection: int, immunity_ms: int | None = None) -> None:
         self.group = group
         self.terms = terms
+        self.immunity_ms = immunity_ms
+        #: its first message has said to which address it goes
+        self.placed = False
         self.connection = connection
         #: of its halves that are in the store, as the posts of the transaction
         self.ids: list[int] = []
         #: units that are on their way to the store: no decision is written before they are answered
         self.on_way = 0
+        #: another may have decided it meanwhile
+        self.news = False
         #: the reason of a rollback that waits for them
         self.waiting: str | None = None
         #: its row is in the store
@@ -47,6 +75,18 @@ class Halves:
         #: it can only roll back, and the store was told; and has decided so
         self.doomed = False
         self.decided = False
+        #: of the deliveries that it has retired, those whose entries it holds in the store
+        self.held: dict[Entry, None] = {}
+        #: those that are on their way there, and whether another outcome came meanwhile
+        self.holding: dict[Entry, bool] = {}
+
+    def place(self, address: Address) -> None:
+        """A message of it goes to this address: the first has the address's terms count. What the client asks for goes
+        before them (H7). They come too late where the row of the transaction is in the store, as it retired before.
+        """
+        if not self.placed:
+            self.placed = True
+            self.terms = address.check_terms.over(self.terms)
 
 
 class PostLink(Protocol):
@@ -99,6 +139,16 @@ class Checked(Protocol):
         """A unit that was on its way is answered."""
 
 
+def enter(txn: Checked, batch: Batch) -> None:
+    """Its row, with the first that it has in the store; else it must be undecided there."""
+    rows = batch.check_back()
+    if txn.halves.entered:
+        rows.enlist(txn.id)
+    else:
+        batch.registered.pop(txn.id, None)
+        rows.declare(txn.id, txn.declared())
+
+
 class HalfPost:
     """Unit: one message posted in a checkable transaction. ``link``: None if the post is answered already, as the
     transaction was a plain one; ``delivery``: None if its sender has settled it.
@@ -132,20 +182,15 @@ class HalfPost:
         half_id = self._id = self._id or txn.instance.ids.next()
         batch.half(half_id, txn.id, address.id, self._message)
         left_out = [queue.group_id for queue in address.subscriptions if queue.not_from is txn.owner]
-        rows = batch.check_back()
-        rows.pend(txn.id, half_id, address.id, self._terms, left_out)
-        if txn.halves.entered:
-            rows.enlist(txn.id)
-        else:
-            batch.registered.pop(txn.id, None)
-            rows.declare(txn.id, txn.declared())
+        batch.check_back().pend(txn.id, half_id, address.id, self._terms, left_out)
+        enter(txn, batch)
 
     def durable(self) -> None:
         txn, link = self._txn, self._link
         txn.stored(self._id, self._address, self._terms)
         if link is not None and self._delivery is not None:
             link.stored_in(self._delivery, len(self._message), txn)
-            if link.second and txn.open:
+            if link.second:
                 txn.awaits_decision(link, self._delivery, self._message)
         txn.arrived()
 
@@ -194,23 +239,48 @@ class Doom:
         self._txn.arrived()
 
 
-class Left:
-    """Unit: the control link of an undecided transaction is gone (H7), or, if it is ``overdue``, its time is over."""
+class Overdue:
+    """Unit: the time of an undecided transaction is over (H7)."""
 
-    __slots__ = ("_overdue", "_txn_id")
+    __slots__ = ("_txn_id",)
 
     owner: object = None
 
-    def __init__(self, txn_id: bytes, *, overdue: bool = False) -> None:
+    def __init__(self, txn_id: bytes) -> None:
         self._txn_id = txn_id
-        self._overdue = overdue
 
     def write(self, batch: Batch) -> None:
-        rows = batch.check_back()
-        (rows.overdue if self._overdue else rows.orphaned).append(self._txn_id)
+        batch.check_back().overdue.append(self._txn_id)
 
     def durable(self) -> None:
         pass
+
+    def refused(self, error: StoreError) -> None:
+        log.error("an undecided transaction is not checked before its control link is gone", error=str(error))
+
+
+class Left:
+    """Unit: the control link of an undecided transaction is gone (H7), and what it has retired is the store's alone.
+    ``held``: what it holds there.
+    """
+
+    __slots__ = ("_held", "_txn_id")
+
+    owner: object = None
+
+    def __init__(self, txn_id: bytes, held: Sequence[Entry]) -> None:
+        self._txn_id = txn_id
+        self._held = held
+
+    def write(self, batch: Batch) -> None:
+        rows = batch.check_back()
+        rows.orphaned.append(self._txn_id)
+        if self._held:
+            rows.let_go.append(self._txn_id)
+
+    def durable(self) -> None:
+        for entry in self._held:
+            held.left(entry)
 
     def refused(self, error: StoreError) -> None:
         log.error("an undecided transaction is not checked before this instance ends", error=str(error))

@@ -36,6 +36,11 @@ def without_annotations(outcome: Outcome) -> Outcome:
     return outcome._replace(annotations=b"") if outcome.annotations else outcome
 
 
+def as_said(outcome: Outcome) -> Outcome:
+    """As its consumer gave it, without what becomes of the message."""
+    return outcome._replace(dead="", retry_at=0) if outcome.dead or outcome.retry_at else outcome
+
+
 ACCEPTED = Outcome(Kind.ACCEPTED)
 RELEASED = Outcome(Kind.RELEASED)
 #: The default outcome of a source that names none: it applies to deliveries that their peer settled in a transaction

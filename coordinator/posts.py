@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 import structlog
 
-from coordinator.address.directory import Address, resource_deleted
-from coordinator.check_back import look_at_group
+from coordinator.address.nodes import Address, resource_deleted
+from coordinator.becoming_checkable import look_at_group
 from coordinator.codec.encoding import DecodeError
 from coordinator.codec.message import NO_FACTS, examine, to_of
 from coordinator.errors import Condition, Refusal

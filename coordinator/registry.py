@@ -5,13 +5,15 @@ their time is over or they hold too much (rules T10 to T14, S4).
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from heapq import heapify, heappop
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
 import structlog
 
-from coordinator.check_back import Checkable, declared_checkable
+from coordinator.becoming_checkable import declared_checkable
+from coordinator.check_back import Checkable
 from coordinator.checkable import terms
 from coordinator.errors import Condition, Refusal
 from coordinator.registration import MOST_AT_ONCE, Registration
@@ -164,6 +166,19 @@ class Registry:
         undecided = self._undecided.pop(txn.owner) - 1
         if undecided:
             self._undecided[txn.owner] = undecided
+
+    def decided(self, payload: str) -> None:
+        """A notice: another has decided this transaction, which holds deliveries in the memory of an instance."""
+        with suppress(ValueError):
+            txn = self.txns.get(bytes.fromhex(payload))
+            if isinstance(txn, Checkable):
+                txn.told()
+
+    def look_at_held(self) -> None:
+        """Notices were missed."""
+        for txn in list(self.working.values()):
+            if isinstance(txn, Checkable):
+                txn.told()
 
     def sweep(self) -> None:
         """Roll back transactions whose time is over (T14); register those that live longer than a moment."""

@@ -1,4 +1,5 @@
-"""How long a failed delivery waits before the next one (rule D2).
+"""How long a failed delivery waits before the next one (rule D2); on an address of kind fifo its message group waits
+with it (D3).
 
 A policy is written as text: ``immediate``; ``ladder``, RocketMQ's levels, of which the first retry has the third;
 ``ladder 1s 10s 5m``, steps of one's own, from the first; or ``exponential 1s 2 10m``: the first wait, the factor from
@@ -29,10 +30,6 @@ _EXPECTED = (
     "expected immediate, ladder, ladder followed by waits like 1s 10s 5m, "
     "or exponential followed by the first wait, a factor and the longest wait, like 1s 2 10m"
 )
-
-
-#: why an address of kind fifo retries at once
-NOT_IN_ORDER = "an address of kind fifo keeps the order of its message groups: expected immediate"
 
 
 class RetryInvalid(ValueError):

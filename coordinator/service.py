@@ -58,7 +58,7 @@ class Service:
             registration,
             given_up=lambda: self._peers.given_up(),
             notified=lambda channel, payload: self._peers.notified(channel, payload),
-            connected=lambda: self._peers.connected(),
+            connected=lambda: self._connected(),
         )
         self.loop = loop
         self.limits = settings.limits
@@ -105,7 +105,19 @@ class Service:
             channels.SOLE: self.sole_connections.called,
             channels.LINK: self.stealing.notified,
             channels.DUE: self._schedule.notified,
+            channels.DECIDED: self._decided,
         }
+
+    def _decided(self, payload: str) -> None:
+        self.registry.decided(payload)
+        if not payload:
+            self._dead_letters.wake()
+
+    def _connected(self) -> None:
+        """Notices may have been missed while the connection was down."""
+        self._peers.connected()
+        self.registry.look_at_held()
+        self._dead_letters.wake()
 
     def start(self) -> None:
         GivingBack(self.instance.loop, self.instance.memory)

@@ -38,7 +38,7 @@ from pydantic_settings import (
 )
 
 from coordinator.printable import printable
-from coordinator.retries import IMMEDIATE, NOT_IN_ORDER, parse
+from coordinator.retries import IMMEDIATE, parse
 
 PREFIX = "COORDINATOR_"
 _NESTED = "__"
@@ -242,6 +242,10 @@ def _retry(value: str) -> str:
     return parse(value).text  # RetryInvalid says what was wrong
 
 
+#: what an address takes (H1)
+Kind = Literal["normal", "transaction", "fifo", "delay", "mixed"]
+
+
 class AddressPattern(_Section):
     """Policies of the addresses whose names match."""
 
@@ -250,10 +254,11 @@ class AddressPattern(_Section):
         Literal["queue", "topic"], Field(description="`queue`: consumers share; `topic`: each gets all")
     ] = "queue"
     kind: Annotated[
-        Literal["normal", "transaction", "fifo"],
+        Kind,
         Field(
-            description="`transaction`: takes posts in transactions alone, which become checkable; `fifo`: messages of "
-            "one `group-id` go out in order, to one consumer at a time"
+            description="`transaction`: takes posts in transactions alone, which become checkable; `delay`: posts with "
+            "a delivery time or delay alone; `fifo`: messages of one `group-id` go out in order, to one consumer at a "
+            "time; `normal` and `mixed`: takes all"
         ),
     ] = "normal"
     on_expiry: Annotated[
@@ -274,12 +279,6 @@ class AddressPattern(_Section):
         int | None,
         Field(ge=1, le=MOST_HOURS, description="how long messages are kept once consumed; none: `retention.hours`"),
     ] = None
-
-    @model_validator(mode="after")
-    def _order_is_kept(self) -> AddressPattern:
-        if self.kind == "fifo" and parse(self.retry).first:
-            raise ValueError(f"retry: {NOT_IN_ORDER}")
-        return self
 
 
 class AddressSettings(_Section):

@@ -34,7 +34,8 @@ from store.errors import AddressGone, AlreadyDecided, GroupsChanged
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from coordinator.address.directory import Address, Directory
+    from coordinator.address.directory import Directory
+    from coordinator.address.nodes import Address
     from coordinator.group.entries import Entry
     from coordinator.halves import Halves
     from coordinator.outcomes import Outcome

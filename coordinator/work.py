@@ -12,8 +12,8 @@ from store.commit.terms import PLAIN
 from store.errors import AddressGone, AlreadyDecided, NotLeased
 
 if TYPE_CHECKING:
-    from coordinator.address.directory import Address
     from coordinator.address.enqueue import Enqueue
+    from coordinator.address.nodes import Address
     from coordinator.group.entries import Entry
     from coordinator.instance import Instance
     from coordinator.outcomes import Outcome

@@ -1,9 +1,12 @@
-"""The demonstration: orders with crashes in between, and a report that finds exactly what the crashes lost.
+"""The demonstration: orders with crashes in between, once by best effort and once with check-back, and a report that
+finds exactly what the crashes lost.
 
-Starts the service on a free port with a store of its own, the consumer in JavaScript, and the order service in Python,
-which is killed (-9) again and again: some times before the commit of its own row, which must leave nothing, and
-``--crashes`` times between its own commit and the discharge, which leaves a row without its message. Then the orders
-book is held against the coordinator. Exit status 0: the findings are exactly the planted crashes.
+Starts the coordinator on a free port with a store of its own. For each of the two ways it starts the consumer in
+JavaScript, and the order service in Python, which is killed (-9) again and again at the same orders: some times before
+the commit of its own row, which must leave nothing, and ``--crashes`` times between its own commit and the discharge,
+which by best effort leaves a row without its message. With check-back a checker answers for what the kills have left.
+Then both books of orders are held against the coordinator. Exit status 0: the findings are exactly the planted crashes
+of best effort, and none of check-back.
 """
 
 from __future__ import annotations
@@ -19,8 +22,10 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
+from typing import NamedTuple
 
 EXAMPLES = Path(__file__).resolve().parent
 REPOSITORY = EXAMPLES.parent
@@ -31,6 +36,51 @@ PATIENCE = 300.0
 
 class DemoFailed(Exception):
     """A result is not what it must be."""
+
+
+class Way(NamedTuple):
+    """Of placing orders. ``group``: the producer group that is asked about them; empty: none is."""
+
+    name: str
+    address: str
+    group: str
+
+    def file(self, folder: Path, suffix: str) -> Path:
+        return folder / f"{self.address}{suffix}"
+
+    def service(self, folder: Path, *arguments: str) -> list[str]:
+        """The command of its order service."""
+        program = [sys.executable, str(EXAMPLES / "orders_python" / "orders.py")]
+        return [*program, "--database", f"sqlite:///{self.file(folder, '.db')}", *arguments]
+
+    def place(self, folder: Path, url: str, orders: int, *more: str) -> list[str]:
+        group = ["--producer-group", self.group] if self.group else []
+        into = ["--url", url, "--address", self.address, "--orders", str(orders)]
+        return self.service(folder, "place", *into, *group, *more)
+
+
+WAYS = (Way("best effort", "orders", ""), Way("check-back", "orders-checked", "order-service"))
+
+
+class Crashes(NamedTuple):
+    """``at``: the orders at which the service is killed; ``harmless``: those of them before its own commit."""
+
+    at: list[int]
+    harmless: set[int]
+
+    @property
+    def lost(self) -> list[int]:
+        return [number for number in self.at if number not in self.harmless]
+
+
+class Seen(NamedTuple):
+    """``book``: the txn-id of each order; ``inbox``: how often each reached the consumer; ``answers``: of the checker,
+    how often each.
+    """
+
+    book: dict[int, str]
+    inbox: Counter[int]
+    answers: Counter[str]
 
 
 def say(text: str) -> None:
@@ -63,12 +113,26 @@ def start_service(stack: ExitStack, folder: Path) -> tuple[str, Path]:
     raise DemoFailed(f"the service did not start: see {log}")
 
 
-def start_consumer(stack: ExitStack, url: str, inbox: Path) -> None:
+def install_consumer() -> None:
     project = EXAMPLES / "consumer_javascript"
     if not (project / "node_modules").exists():
         say("npm ci")
         subprocess.run(["npm", "ci", "--silent"], cwd=project, check=True)
-    stack.callback(end, subprocess.Popen(["node", "inbox.js", url, "orders", str(inbox)], cwd=project))
+
+
+def start_consumer(stack: ExitStack, url: str, address: str, inbox: Path) -> None:
+    project = EXAMPLES / "consumer_javascript"
+    stack.callback(end, subprocess.Popen(["node", "inbox.js", url, address, str(inbox)], cwd=project))
+
+
+def start_checker(stack: ExitStack, url: str, way: Way, folder: Path) -> Path:
+    """The file of its answers, a line each."""
+    answers = way.file(folder, ".answers")
+    program = [sys.executable, str(EXAMPLES / "orders_checked" / "orders.py"), "--url", url, "--group", way.group]
+    with answers.open("w") as output:
+        command = [*program, "--book", str(way.file(folder, ".db")), "answer"]
+        stack.callback(end, subprocess.Popen(command, stdout=output))
+    return answers
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
@@ -81,17 +145,9 @@ def end(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def order_service(database: str, *arguments: str) -> list[str]:
-    return [sys.executable, str(EXAMPLES / "orders_python" / "orders.py"), "--database", database, *arguments]
-
-
-def place_until_killed(database: str, url: str, orders: int, point: str, number: int) -> None:
+def place_until_killed(command: list[str], point: str, number: int) -> None:
     """Place orders; kill the service where it holds at ``point`` of order ``number``."""
-    process = subprocess.Popen(
-        order_service(database, "place", "--url", url, "--orders", str(orders), "--hold", f"{point}:{number}"),
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    process = subprocess.Popen([*command, "--hold", f"{point}:{number}"], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     with process.stdout:
         line = process.stdout.readline().strip()
@@ -101,22 +157,56 @@ def place_until_killed(database: str, url: str, orders: int, point: str, number:
         raise DemoFailed(f"the order service was to hold {point} of order {number}; it said {line!r}")
 
 
-def wait_for_inbox(inbox: Path, count: int) -> Counter[int]:
-    """How often each order is in the inbox, once it has ``count`` lines."""
+def wait_for_lines(file: Path, count: int) -> list[str]:
+    """Its lines, once there are ``count``."""
     deadline = time.monotonic() + PATIENCE
     while True:
-        lines = inbox.read_text().splitlines() if inbox.exists() else []
+        lines = file.read_text().splitlines() if file.exists() else []
         if len(lines) >= count or time.monotonic() > deadline:
-            return Counter(json.loads(line)["order"] for line in lines)
+            return lines
         time.sleep(0.1)
 
 
-def reconcile(data_dir: Path, book: Path, out: Path, *, findings: bool) -> list[dict[str, str]]:
+def place_all(url: str, way: Way, folder: Path, orders: int, crashes: Crashes) -> Seen:
+    """Place the orders, with a kill at each crash, and wait for all that can come."""
+    inbox = way.file(folder, ".inbox")
+    with ExitStack() as stack:
+        start_consumer(stack, url, way.address, inbox)
+        command = way.place(folder, url, orders)
+        begun = time.monotonic()
+        answers = None
+        for number in crashes.at:
+            point = "before-commit" if number in crashes.harmless else "after-commit"
+            place_until_killed(command, point, number)
+            say(f"{way.name}: order service killed {point.replace('-', ' its own ')} of order {number}")
+            if way.group and answers is None:  # the book is there now
+                answers = start_checker(stack, url, way, folder)
+        subprocess.run(command, check=True)
+        say(f"{way.name}: {orders} orders, {len(crashes.at)} crashes, {time.monotonic() - begun:.0f} s")
+        said = wait_for_lines(answers, len(crashes.at)) if answers else []
+        expected = orders - (0 if way.group else len(crashes.lost))
+        received = Counter(json.loads(line)["order"] for line in wait_for_lines(inbox, expected))
+    export = way.file(folder, ".csv")
+    subprocess.run(way.service(folder, "export", str(export)), check=True)
+    with export.open(newline="") as file:
+        book = {int(row["id"]): row["txn_id"] for row in csv.DictReader(file)}
+    return Seen(book, received, Counter(line.rpartition(": ")[2] for line in said))
+
+
+def describe_book(way: Way, folder: Path) -> Path:
+    """Write the description of its book; ``orders_book.toml`` is the one of best effort."""
+    text = (EXAMPLES / "orders_book.toml").read_text()
+    description = way.file(folder, ".toml")
+    description.write_text(text.replace('"orders"', f'"{way.address}"').replace("orders.csv", f"{way.address}.csv"))
+    return description
+
+
+def reconcile(data_dir: Path, books: list[Path], out: Path, *, findings: bool) -> list[dict[str, str]]:
     """Run ``coordinator reconcile``; return its findings."""
     done = subprocess.run(
         [
-            *(sys.executable, "-m", "coordinator", "reconcile", "--data-dir", str(data_dir)),
-            *("--book", str(book), "--out", str(out)),
+            *(sys.executable, "-m", "coordinator", "reconcile", "--data-dir", str(data_dir), "--out", str(out)),
+            *(argument for book in books for argument in ("--book", str(book))),
         ],
         cwd=REPOSITORY,
         check=False,
@@ -127,44 +217,60 @@ def reconcile(data_dir: Path, book: Path, out: Path, *, findings: bool) -> list[
         return list(csv.DictReader(file))
 
 
-def run(orders: int, crashes: int, folder: Path) -> None:
+def plan(orders: int, crashes: int) -> Crashes:
+    """The same for both ways, and in every run: so many after the service's own commit, half as many before it."""
+    source = random.Random(orders)
+    at = sorted(source.sample(range(1, orders), crashes + crashes // 2))
+    return Crashes(at, set(source.sample(at, crashes // 2)))
+
+
+def run(orders: int, count: int, folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    source = random.Random(orders)
-    planted = sorted(source.sample(range(1, orders), crashes + crashes // 2))
-    harmless = set(source.sample(planted, crashes // 2))
-    lost = set(planted) - harmless
-    database = f"sqlite:///{folder / 'orders.db'}"
-    inbox = folder / "inbox.ndjson"
+    crashes = plan(orders, count)
     with ExitStack() as stack:
         url, data_dir = start_service(stack, folder)
-        say(f"the service listens at {url}")
-        start_consumer(stack, url, inbox)
-        begun = time.monotonic()
-        for number in planted:
-            point = "before-commit" if number in harmless else "after-commit"
-            place_until_killed(database, url, orders, point, number)
-            say(f"order {number:>6}: order service killed {point.replace('-', ' its own ')}")
-        subprocess.run(order_service(database, "place", "--url", url, "--orders", str(orders)), check=True)
-        say(f"{orders} orders, {len(planted)} crashes, {time.monotonic() - begun:.0f} s")
+        say(f"the coordinator listens at {url}")
+        install_consumer()
+        with ThreadPoolExecutor() as threads:  # both at once: each waits for disks most of the time
+            seen = dict(
+                zip(WAYS, threads.map(lambda way: place_all(url, way, folder, orders, crashes), WAYS), strict=True)
+            )
+        books = [describe_book(way, folder) for way in WAYS]
+        found = reconcile(data_dir, books, folder / "report", findings=bool(crashes.lost))
 
-        received = wait_for_inbox(inbox, orders - crashes)
-        say(f"{len(received)} orders in the consumer's inbox")
-        subprocess.run(order_service(database, "export", str(folder / "orders.csv")), check=True)
-        book = Path(shutil.copy(EXAMPLES / "orders_book.toml", folder))
-        found = reconcile(data_dir, book, folder / "report", findings=bool(lost))
-
-    with (folder / "orders.csv").open(newline="") as file:
-        rows = {int(row["id"]): row["txn_id"] for row in csv.DictReader(file)}
-    expected = Counter({number: 1 for number in rows if number not in lost})
-    check("the book has every order", sorted(rows) == list(range(1, orders + 1)))
-    check("the inbox has every order once, but for the lost ones", received == expected)
-    numbers = {txn_id: number for number, txn_id in rows.items()}
     kinds = Counter(finding["kind"] for finding in found)
     check("all findings are lost messages", set(kinds) <= {"lost-message"}, kinds)
-    named = Counter(numbers.get(finding["txn_id"].replace("-", "")) for finding in found)
-    check("the findings are exactly the crashes after the own commit", named == Counter(lost), named, sorted(lost))
+    named = [finding["txn_id"].replace("-", "") for finding in found]
+    lost = {
+        way: sorted(n for n, txn in each.book.items() for _ in range(named.count(txn))) for way, each in seen.items()
+    }
+    check("all findings are of the two books", sum(map(len, lost.values())) == len(found), found)
+    for way, each in seen.items():
+        expected = [] if way.group else crashes.lost
+        check(f"{way.name}: the book has every order", sorted(each.book) == list(range(1, orders + 1)))
+        delivered = Counter(number for number in each.book if number not in expected)
+        check(f"{way.name}: the consumer has every order once, but for {len(expected)}", each.inbox == delivered)
+        check(f"{way.name}: the report finds {len(expected)} lost orders", lost[way] == expected, lost[way], expected)
+        answers = Counter(commit=len(crashes.lost), rollback=len(crashes.harmless)) if way.group else Counter()
+        check(f"{way.name}: {answers.total()} checks were answered", each.answers == answers, each.answers, answers)
+    show(crashes, seen, lost)
     say(f"report: {folder / 'report' / 'report.html'}")
+
+
+def show(crashes: Crashes, seen: dict[Way, Seen], lost: dict[Way, list[int]]) -> None:
+    """Both ways beside each other."""
+    rows = [
+        ("", [way.name for way in seen]),
+        ("orders in the service's own book", [len(each.book) for each in seen.values()]),
+        ("kills (-9) of the service before its own commit", [len(crashes.harmless)] * len(seen)),
+        ("kills between its own commit and the discharge", [len(crashes.lost)] * len(seen)),
+        ("of them repaired by a checker's answer", [each.answers["commit"] for each in seen.values()]),
+        ("orders that reached the consumer", [len(each.inbox) for each in seen.values()]),
+        ("lost messages that the report finds", [len(lost[way]) for way in seen]),
+    ]
+    for title, values in rows:
+        print(f"{title:50}" + "".join(f"{value!s:>14}" for value in values), flush=True)
 
 
 def check(what: str, holds: bool, *seen: object) -> None:

@@ -17,7 +17,7 @@ from store.priorities import Rank
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from coordinator.address.directory import Address
+    from coordinator.address.nodes import Address
     from coordinator.group.entries import Entry
     from coordinator.group.queues import Queue
     from links.filters import Filters

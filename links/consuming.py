@@ -15,8 +15,8 @@ from links.outgoing import LARGE_IN_ENGINE, Outgoing
 from links.output import MOST_HANDED
 
 if TYPE_CHECKING:
-    from coordinator.address.directory import Address
     from coordinator.address.groups import Group
+    from coordinator.address.nodes import Address
     from coordinator.group.entries import Entry
     from coordinator.group.queues import Queue
     from links.filters import Filters
@@ -141,6 +141,8 @@ class Consuming(Outgoing):
             except DecodeError as error:
                 self.refuse(Refusal(Condition.DECODE_ERROR, str(error)))
                 return
+            if in_txn is not ACCEPTED:
+                in_txn = self._means(entry, in_txn)
             self._retirement.retire(self, self.connection, entry, txn_id, in_txn, settled)
         elif state == engine.ACCEPTED:
             self._retirement.settle(self, entry, ACCEPTED, settled)
@@ -148,7 +150,11 @@ class Consuming(Outgoing):
             outcome = states.plain_outcome(delivery, state)
             if state == engine.MODIFIED:
                 engine.forget_modified(delivery)
-            self._retirement.settle(self, entry, outcome, settled)
+            self._retirement.settle(self, entry, self._means(entry, outcome), settled)
+
+    def _means(self, entry: Entry, outcome: Outcome | None) -> Outcome | None:
+        """What an outcome other than accepted means here."""
+        return outcome
 
     def retired(self, entry: Entry, outcome: Outcome) -> None:
         delivery = entry.delivery
@@ -164,6 +170,20 @@ class Consuming(Outgoing):
                     connection.mark()
             if self._settling_makes_room:
                 self._queue.changed(self)
+
+    def enlisted(self, entry: Entry, txn_id: bytes, outcome: Outcome) -> None:
+        delivery = entry.delivery
+        if self.open and self.unsettled.get(delivery) is entry and not engine.delivery_settled(delivery):
+            engine.replace_state(delivery, engine.TRANSACTIONAL, states.retired_in(txn_id, outcome.kind))
+            self.connection.mark()
+
+    def left(self, entry: Entry) -> None:
+        if self.open and self.unsettled.pop(entry.delivery, None) is entry:
+            self._stop(entry.delivery)
+            engine.delivery_settle(entry.delivery)
+            self.connection.output.settled()
+            self.connection.mark()
+            self._queue.changed(self)
 
     def unretired(self, entry: Entry, description: str) -> None:
         if self.open:

@@ -19,7 +19,7 @@ from links.source import attach_source
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from coordinator.address.directory import Address
+    from coordinator.address.nodes import Address
     from links.in_turn import Attaches
 
 log = structlog.get_logger(__name__)

@@ -217,6 +217,12 @@ def set_state(pointer: Pointer, code: int, octets: bytes) -> None:
     delivery_update(pointer, code)
 
 
+def replace_state(pointer: Pointer, code: int, octets: bytes) -> None:
+    """As :func:`set_state`, of a delivery that may have a state of ours already."""
+    lib.pn_data_clear(disposition_data(delivery_local(pointer)))
+    set_state(pointer, code, octets)
+
+
 def discard(pointer: Pointer) -> None:
     """Release a delivery that came in on a link that we have closed, and free its octets."""
     if lib.pn_link_is_receiver(delivery_link(pointer)):

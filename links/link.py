@@ -10,7 +10,7 @@ from coordinator.errors import Condition, Refusal
 from links import container, engine
 
 if TYPE_CHECKING:
-    from coordinator.address.directory import Address
+    from coordinator.address.nodes import Address
     from coordinator.service import Service
     from links.dispositions import Dispositions
     from links.output import Output

@@ -21,7 +21,7 @@ from links import engine
 from links.delivering import Delivering
 
 if TYPE_CHECKING:
-    from coordinator.address.directory import Address
+    from coordinator.address.nodes import Address
     from coordinator.group.entries import Entry
     from coordinator.group.queues import Queue
     from coordinator.outcomes import Outcome

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from coordinator.address.directory import Address
+from coordinator.address.nodes import Address
 from coordinator.codec.encoding import DecodeError
 from coordinator.errors import Condition, Refusal
 from coordinator.memory import POST_OCTETS

@@ -6,11 +6,12 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from coordinator.address import groups
-from coordinator.address.directory import Address
 from coordinator.address.groups import Group
+from coordinator.address.nodes import Address
 from coordinator.errors import Condition, Refusal
 from coordinator.group.queues import Queue
 from links import checking, engine, filters, values
+from links.broadcasting import Broadcasting
 from links.browsing import Browsing
 from links.consuming import Choosing, Consuming, Subscribing
 from links.link import Attaching
@@ -64,12 +65,17 @@ class _Wanted:
         self._browse = engine.terminus_distribution_mode(source) == engine.DIST_MODE_COPY
         self._dynamic = bool(engine.terminus_is_dynamic(source))
         self._name, self._group_name = _parted(engine.address_of(source))
+        self._broadcast = self._group_name == groups.EVERYTHING
+        if self._broadcast:
+            self._group_name = None
         self._filters = filters.asked(source, self._service.instance.selectors.of)
         self._lasting = self._name is None or engine.terminus_expiry_policy(source) == engine.EXPIRE_NEVER
         self._shared, self._global = "shared" in capabilities, "global" in capabilities
         self._subscription = groups.subscription(
             connection.container, engine.link_name(pointer), shared=self._shared, globally=self._global
         )
+        if self._broadcast and self._shared:
+            raise Refusal(Condition.INVALID_FIELD, "a broadcast is for one link: expected no capability 'shared'")
         self._attaching = Attaching(connection, pointer)
 
     @property
@@ -122,7 +128,7 @@ class _Wanted:
         else:
             if self._dynamic:
                 self.connection.endpoints.dynamic[self._pointer] = address
-            if self._group_name is None and address.queue is not None:
+            if self._group_name is None and address.queue is not None and not self._broadcast:
                 self._attach(address, address.queue, None)
             else:
                 self._join(address, self._group())
@@ -152,14 +158,15 @@ class _Wanted:
 
     def _attach(self, address: Address, queue: Queue, group: Group | None) -> None:
         connection, pointer, asked = self.connection, self._pointer, self._filters
-        if self._browse and not address.topic:
+        if self._browse and not address.topic and not self._broadcast:
             connection.endpoints.attached(Browsing(connection, pointer, address, queue, asked.without_no_local()))
-        elif group is not None and address.topic and self._group_name is None:
+        elif group is not None and (address.topic or self._broadcast) and self._group_name is None:
             known = asked if not self._shared else asked.without_no_local()
             if any(isinstance(other, Subscribing) and other.selects != known.text for other in queue.consumers):
                 self._refuse(Refusal(Condition.NOT_ALLOWED, "the subscription is shared with another selector"))
             else:
-                connection.endpoints.attached(Subscribing(connection, pointer, address, queue, group, known))
+                subscribing = Broadcasting if self._broadcast else Subscribing
+                connection.endpoints.attached(subscribing(connection, pointer, address, queue, group, known))
         elif address.fifo and asked.selector is not None:
             text = f"the address {address.name!r} is of kind fifo, whose consumers take what comes: no selector"
             self._refuse(Refusal(Condition.NOT_IMPLEMENTED, text))

@@ -56,6 +56,11 @@ def rejected_in(txn_id: bytes, refusal: Refusal) -> bytes:
     return encode_list([b"\xa0\x10" + txn_id, b"\x00\x53\x25" + encode_list([error])])
 
 
+def retired_in(txn_id: bytes, kind: Kind) -> bytes:
+    """The fields of ``transactional-state(txn-id, outcome)``, an outcome of this kind."""
+    return b"\xc0\x17\x02\xa0\x10" + txn_id + b"\x00\x53" + bytes((CODE[kind],)) + b"\x45"
+
+
 def txn_id_of(delivery: engine.Pointer) -> bytes:
     """The txn-id of a remote transactional state; empty if it has none."""
     octets = engine.encoded(engine.disposition_data(engine.delivery_remote(delivery)))
@@ -132,9 +137,21 @@ def _annotations(octets: bytes) -> bytes:
     return _symbolic(octets, at)
 
 
+@lru_cache(maxsize=4)  # one disposition gives its state to thousands of deliveries
 def _symbolic(octets: bytes, at: int) -> bytes:
-    """The map at ``at``, only the keys that are symbols. DecodeError if it is not a map."""
-    return encode_map([raw for key, raw in pairs(octets, at) if isinstance(key, Symbol)])
+    """The map at ``at``, only the pairs that the next consumer can read and whose keys are symbols.
+
+    DecodeError if it is not a map.
+    """
+    return encode_map([raw for key, raw in pairs(octets, at) if isinstance(key, Symbol) and _readable(raw)])
+
+
+def _readable(pair: bytes) -> bool:
+    try:
+        decode(pair, skip(pair, 0))
+    except DecodeError:
+        return False
+    return True
 
 
 def _into_list(octets: bytes, at: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from functools import partial
+from itertools import takewhile
 from typing import TYPE_CHECKING, Protocol
 
 import structlog
@@ -107,12 +108,16 @@ class Ticks:
     def _end_unopened(self) -> None:
         """Close connections whose peer did not open them in time (P4)."""
         now = time.monotonic()
-        while self._unopened:
-            connection, deadline = next(iter(self._unopened.items()))
-            if deadline > now:
-                self._reactor.call_later(deadline - now, self._end_unopened)
-                return
-            del self._unopened[connection]
+        late = list(takewhile(lambda connection: self._unopened[connection] <= now, self._unopened))
+        for connection in late:
+            self._reactor.call(partial(self._read_and_end, connection))
+        self._looks_at_unopened = bool(self._unopened)
+        if self._unopened:
+            self._reactor.call_later(max(0.0, next(iter(self._unopened.values())) - now), self._end_unopened)
+
+    def _read_and_end(self, connection: Connection) -> None:
+        """What opens it may lie in the socket: this process may have been stopped."""
+        self._reactor.read(connection)
+        if self._unopened.pop(connection, None) is not None:
             log.info("connection closed: it was not opened in time", peer=connection.peer)
-            self._reactor.call(partial(self._reactor.close, connection))
-        self._looks_at_unopened = False
+            self._reactor.close(connection)

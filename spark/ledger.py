@@ -7,7 +7,7 @@ in, ``DataFrame`` out. Terms:
 * a pair is *expected* when the half is committed, its address exists, and the group had it to receive
   (:class:`spark.directory.Receiver`);
 * *final* ops end a delivery: ``commit`` (accepted in that transaction), ``accept``, ``expire``, ``dead-letter``,
-  ``purge``;
+  ``purge``; an op ``replay`` takes one back, and counts as -1 of it;
 * *judged* rows belong to the period of the run (:mod:`spark.period`); others are there so that nothing is missed at its
   edges.
 """
@@ -170,7 +170,7 @@ def marked(expected_pairs: DataFrame, deliveries: DataFrame, entry: DataFrame, n
     pair = ("half_id", "group_id")
     return (
         expected_pairs.select(*pair, f.lit(marks.EXPECTED).cast("long").alias("mark"))
-        .unionAll(deliveries.select(*pair, marks.of_op(f.col("decision")).alias("mark")))
+        .unionAll(deliveries.select(*pair, marks.of_op(f.col("decision"), f.col("reason")).alias("mark")))
         .unionAll(entry.select(*pair, marks.of_entry(now).alias("mark")))
     )
 
@@ -178,7 +178,7 @@ def marked(expected_pairs: DataFrame, deliveries: DataFrame, entry: DataFrame, n
 @dataclass(frozen=True, kw_only=True)
 class Pair:
     """A pair that is looked at: what every table says of it. ``state`` is None when its half is nowhere; ``op_id`` is
-    of one of its ops."""
+    of one of its ops; of final ops those that were taken back do not count."""
 
     half_id: int
     group_id: int
@@ -240,8 +240,10 @@ def looked_at(
 
 def _facts_of_ops(deliveries: DataFrame) -> DataFrame:
     decision = f.col("decision")
+    back = decision == marks.TAKEN_BACK
     kinds = {
-        kind: decision.isin(*(name for name, counts_as in marks.ENDS.items() if counts_as == kind))
+        kind: decision.isin(*marks.ends_as(kind)).cast("int")
+        - (back & f.coalesce(f.col("reason") == kind, f.lit(False))).cast("int")
         for kind in dict.fromkeys(marks.ENDS.values())
     }
     return deliveries.select(
@@ -249,9 +251,9 @@ def _facts_of_ops(deliveries: DataFrame) -> DataFrame:
         "group_id",
         "op_id",
         f.lit(1).alias("ops"),
-        decision.isin(*marks.ENDS).cast("int").alias("finals"),
+        (decision.isin(*marks.ENDS).cast("int") - back.cast("int")).alias("finals"),
         decision.isin(*marks.FAILED_ATTEMPT).cast("int").alias("failed_attempts"),
-        *(holds.cast("int").alias(kind) for kind, holds in kinds.items()),
+        *(counts.alias(kind) for kind, counts in kinds.items()),
     )
 
 

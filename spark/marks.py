@@ -1,17 +1,22 @@
 """What is known of a pair (one half in one consumer group), packed into one whole number that is summed.
 
-A mark is made for each fact: the pair is expected; an op ends its delivery, or says that it failed; an entry waits. The
-sum of a pair's marks tells whether it is *in order*: expected once, and ended or waiting once. Then, and only then, the
-sum also tells how. Every other pair is looked at again with a column a fact (:func:`spark.ledger.looked_at`).
+A mark is made for each fact: the pair is expected; an op ends its delivery, or says that it failed; an entry waits. An
+op ``replay``, of a group that was moved back, takes an end back: its mark is that of the end, negated. So a message
+that was delivered again is in order as if its first delivery had never been, and one that was delivered twice is not.
 
-========  =============================================
+The sum of a pair's marks tells whether it is *in order*: expected once, and ended or waiting once. Then, and only then,
+the sum also tells how. Every other pair is looked at again with a column a fact (:func:`spark.ledger.looked_at`).
+
+========  ==================================================
 bits      what is counted
-========  =============================================
+========  ==================================================
 0 to 7    the pair is expected: a half is stored once
 8 to 31   ends and entries
-32 to 51  the codes of these ends and entries
-52 to 62  ops that say an attempt failed
-========  =============================================
+32 to 47  these by kind, two bits each: no two kinds together,
+          less a third that was taken back, look like a fourth
+48 to 52  the failed attempts of an entry
+53 to 62  ops that say an attempt failed
+========  ==================================================
 
 A sum too large for its 63 bits is null, and its pair not in order.
 """
@@ -33,6 +38,9 @@ ENDS: Final = {
     "expire": "expired",
     "purge": "purged",
 }
+#: The op that takes an end back, and which one: by its reason.
+TAKEN_BACK: Final = "replay"
+TAKES_BACK: Final = ("accepted", "purged")
 #: Ops that say a delivery failed and counted as an attempt; ``release`` does not count.
 FAILED_ATTEMPT: Final = ("reject", "modify")
 #: What an expected pair counts as, once it is neither lost nor delivered twice: its end, or where it waits.
@@ -42,24 +50,33 @@ MOST_ATTEMPTS: Final = 16
 
 EXPECTED: Final = 1
 _ONE: Final = 1 << 8
-_CODE: Final = 32
-_FAILED: Final = 52
-_ATTEMPTS: Final = 4  # bits of a code below the attempts of an entry
-_IN_ORDER: Final = EXPECTED + _ONE
-_FIRST_FIELDS: Final = (1 << _CODE) - 1
+_KINDS: Final = 32
+_ATTEMPTS: Final = 48
+_FAILED: Final = 53
+_BELOW_ATTEMPTS: Final = (1 << _ATTEMPTS) - 1
 
 
 def _accounted(kind: str) -> int:
-    return _ONE + (ACCOUNTED.index(kind) + 1 << _CODE)
+    return _ONE + (1 << _KINDS + 2 * ACCOUNTED.index(kind))
 
 
-def of_op(decision: Column) -> Column:
-    """The mark of a pair by an op of this decision."""
+#: The lower fields of a pair in order, and what it counts as.
+_IN_ORDER: Final = {EXPECTED + _accounted(kind): kind for kind in ACCOUNTED}
+
+
+def of_op(decision: Column, reason: Column) -> Column:
+    """The mark of a pair by an op of this decision, for this reason."""
     mark = f.when(decision.isin(*FAILED_ATTEMPT), f.lit(1 << _FAILED))
     for kind in dict.fromkeys(ENDS.values()):
-        decisions = [name for name, counts_as in ENDS.items() if counts_as == kind]
-        mark = mark.when(decision.isin(*decisions), f.lit(_accounted(kind)))
+        mark = mark.when(decision.isin(*ends_as(kind)), f.lit(_accounted(kind)))
+    for kind in TAKES_BACK:
+        mark = mark.when((decision == TAKEN_BACK) & (reason == kind), f.lit(-_accounted(kind)))
     return mark.otherwise(f.lit(0)).cast("long")
+
+
+def ends_as(kind: str) -> list[str]:
+    """The decisions that end a delivery so."""
+    return [name for name, counts_as in ENDS.items() if counts_as == kind]
 
 
 def of_entry(now: datetime) -> Column:
@@ -68,7 +85,7 @@ def of_entry(now: datetime) -> Column:
     for kind, condition in reversed(waiting(now).items()):
         mark = f.when(condition, f.lit(_accounted(kind))).otherwise(mark)
     attempts = f.least(f.col("attempts").cast("long"), f.lit(MOST_ATTEMPTS))
-    return mark + f.shiftleft(attempts, _CODE + _ATTEMPTS)
+    return mark + f.shiftleft(attempts, _ATTEMPTS)
 
 
 def waiting(now: datetime) -> dict[str, Column]:
@@ -82,7 +99,7 @@ def waiting(now: datetime) -> dict[str, Column]:
 
 def in_order(mark: Column) -> Column:
     """Whether a pair is in order, by the sum of its marks."""
-    return f.coalesce(mark.bitwiseAND(f.lit(_FIRST_FIELDS)) == f.lit(_IN_ORDER), f.lit(False))
+    return f.coalesce(mark.bitwiseAND(f.lit(_BELOW_ATTEMPTS)).isin(*_IN_ORDER), f.lit(False))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,9 +113,8 @@ class InOrder:
 
 def unpacked(mark: int) -> InOrder:
     """What the sum of the marks of a pair in order says."""
-    code = mark >> _CODE & ((1 << (_FAILED - _CODE)) - 1)
     return InOrder(
-        accounted=ACCOUNTED[(code & ((1 << _ATTEMPTS) - 1)) - 1],
-        failed_attempts=mark >> _FAILED & ((1 << (63 - _FAILED)) - 1),
-        attempts=code >> _ATTEMPTS,
+        accounted=_IN_ORDER[mark & _BELOW_ATTEMPTS],
+        failed_attempts=mark >> _FAILED,
+        attempts=mark >> _ATTEMPTS & ((1 << (_FAILED - _ATTEMPTS)) - 1),
     )

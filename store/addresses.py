@@ -10,6 +10,7 @@ from sqlalchemy import ColumnElement, Connection, Row, case, func, insert, selec
 
 from store import channels
 from store.errors import boundary
+from store.seeks import Seek, all_seeks
 from store.tables import address, consumer_group, pending
 from store.views import addresses as addresses_view
 from store.views import groups as groups_view
@@ -56,6 +57,14 @@ class Group:
     volatile: bool
     created_at: datetime
     counts: Counts
+    #: its policies, its own or those of the address
+    on_expiry: str
+    max_attempts: int
+    retry: str
+    #: names of those that are its own
+    own_policies: tuple[str, ...]
+    #: the last one, or one under way (H17)
+    seek: Seek | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +79,10 @@ class AddressDetail:
     retry: str
     #: None: as long as the settings say
     retention_hours: int | None
+    #: of transactions whose first message goes to it; None: as the settings say
+    check_immunity_ms: int | None
+    check_interval_ms: int | None
+    check_most: int | None
     origin: str
     created_at: datetime
     #: messages of undecided checkable transactions
@@ -114,7 +127,7 @@ def add(
 
 
 def kind_of(connection: Connection, name: str) -> str | None:
-    """The kind of the address, which never changes; None: there is none."""
+    """The kind of the address; None: there is none. Whether it is fifo never changes."""
     with boundary():
         return connection.scalar(select(address.c.kind).where(address.c.name == name))
 
@@ -169,6 +182,9 @@ def one_address(connection: Connection, name: str) -> AddressDetail | None:
         max_attempts=found.max_attempts,
         retry=found.retry,
         retention_hours=found.retention_hours,
+        check_immunity_ms=found.check_immunity_ms,
+        check_interval_ms=found.check_interval_ms,
+        check_most=found.check_most,
         origin=found.origin,
         created_at=found.created_at,
         pending=undecided or 0,
@@ -189,6 +205,7 @@ def _groups(connection: Connection, wanted: ColumnElement[bool]) -> tuple[Group,
     rows = connection.execute(
         select(groups_view).where(wanted).order_by(groups_view.c.address, groups_view.c.consumer_group)
     ).all()
+    moved = all_seeks(connection)
     return tuple(
         Group(
             address=row.address,
@@ -196,6 +213,11 @@ def _groups(connection: Connection, wanted: ColumnElement[bool]) -> tuple[Group,
             volatile=row.volatile,
             created_at=row.created_at,
             counts=_counts(row),
+            on_expiry=row.on_expiry,
+            max_attempts=row.max_attempts,
+            retry=row.retry,
+            own_policies=tuple(row.own_policies),
+            seek=moved.get(row.group_id),
         )
         for row in rows
     )

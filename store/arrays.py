@@ -77,6 +77,11 @@ def bytea(values: Sequence[Octets]) -> bytes:
     return _varying(values, BYTEA)
 
 
+def octets_of(text: str) -> bytes:
+    """An element for :func:`text`: PostgreSQL has no NUL in a text."""
+    return text.replace("\0", "").encode()
+
+
 def text(values: Sequence[bytes]) -> bytes:
     """``values``: UTF-8 without NUL."""
     return _varying(values, TEXT)

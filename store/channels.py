@@ -12,3 +12,6 @@ SOLE = "coordinator_sole"
 LINK = "coordinator_link"
 #: There are scheduled messages that are due.
 DUE = "coordinator_due"
+#: Another process than its instance has decided a transaction with deliveries that the instance holds in memory: the
+#: payload is its id, in hexadecimal. An empty one: there may be messages on their way to the dead letters.
+DECIDED = "coordinator_decided"

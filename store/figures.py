@@ -90,6 +90,8 @@ class Undecided:
     waiting: int
     #: halves of checkable ones
     halves: tuple[AddressFigures, ...]
+    #: deliveries that checkable ones have retired
+    retired: int
 
 
 @dataclass
@@ -195,7 +197,7 @@ def dead_letters(connection: Connection, *, named: int = MOST_NAMED) -> tuple[Ad
 
 
 def undecided(connection: Connection, *, named: int = MOST_NAMED) -> Undecided:
-    """Costs the undecided transactions and their halves."""
+    """Costs the undecided transactions, their halves, and what they have retired."""
     with boundary():
         row = connection.execute(
             text(
@@ -203,7 +205,8 @@ def undecided(connection: Connection, *, named: int = MOST_NAMED) -> Undecided:
                            count(*) filter (where producer_group is not null) as checkable,
                            coalesce(extract(epoch from now() - min(declared_at)), 0) as oldest,
                            coalesce(sum(checks) filter (where producer_group is not null), 0) as checks,
-                           count(*) filter (where producer_group is not null and next_check_at <= now()) as waiting
+                           count(*) filter (where producer_group is not null and next_check_at <= now()) as waiting,
+                           (select count(*) from {SCHEMA}.pending_retirement where not rolled_back) as retired
                       from {SCHEMA}.txn"""
             )
         ).one()
@@ -218,6 +221,7 @@ def undecided(connection: Connection, *, named: int = MOST_NAMED) -> Undecided:
         checks=int(row.checks),
         waiting=row.waiting,
         halves=_largest(connection, counted, named),
+        retired=row.retired,
     )
 
 

@@ -10,12 +10,18 @@ from sqlalchemy import Connection, Select, case, func, select
 
 from store.errors import boundary
 from store.ids import declared_at, id_at
-from store.tables import address, half, op, pending, txn
+from store.tables import address, half, op, pending, pending_retirement, txn
 
 #: The messages that a checkable transaction has posted; of a plain one, as its instance last wrote it.
 POSTED = case(
     (txn.c.producer_group.is_(None), txn.c.posted),
     else_=select(func.count()).where(pending.c.txn_id == txn.c.id).scalar_subquery(),
+)
+
+#: The deliveries that it has retired, likewise.
+RETIRED = case(
+    (txn.c.producer_group.is_(None), txn.c.retired),
+    else_=select(func.count()).where(pending_retirement.c.txn_id == txn.c.id).scalar_subquery(),
 )
 
 # How far the time of an id may be from the database's clock: machines differ.
@@ -64,7 +70,9 @@ def outcome_of(connection: Connection, txn_id: UUID) -> Outcome | None:
                 posted_to=_names(connection, _halves_posted(txn_id, decided.decided_at)) if decided.posted else (),
                 retired_from=_names(connection, _halves(half_ids)) if half_ids else (),
             )
-        undecided = connection.execute(select(txn, POSTED.label("posted_now")).where(txn.c.id == txn_id)).one_or_none()
+        undecided = connection.execute(
+            select(txn, POSTED.label("posted_now"), RETIRED.label("retired_now")).where(txn.c.id == txn_id)
+        ).one_or_none()
     if undecided is None:
         return None
     return Outcome(
@@ -74,7 +82,7 @@ def outcome_of(connection: Connection, txn_id: UUID) -> Outcome | None:
         declared_at=undecided.declared_at,
         decided_at=None,
         posted=undecided.posted_now,
-        retired=undecided.retired,
+        retired=undecided.retired_now,
         instance_id=undecided.instance_id,
         posted_to=(),
         retired_from=(),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from uuid import UUID
 
-from sqlalchemy import Connection, delete, func, insert, select, tuple_
+from sqlalchemy import ColumnElement, Connection, delete, func, insert, select, tuple_
 
+from store import channels
 from store.errors import boundary
 from store.ids import UuidV7
 from store.leases import held
@@ -37,7 +39,7 @@ def purge(connection: Connection, name: str, *, chunk: int = CHUNK) -> Purged | 
             return None
         groups = list(connection.scalars(select(consumer_group.c.id).where(consumer_group.c.address_id == address_id)))
         ids = UuidV7()
-        purged = sum(_purge_group(connection, group, ids, chunk) for group in groups)
+        purged = sum(throw_away(connection, group, ids, chunk) for group in groups)
         held = connection.scalar(select(func.count()).select_from(entry).where(entry.c.group_id.in_(groups), ~_free))
         connection.rollback()
     return Purged(purged=purged, held=int(held or 0))
@@ -46,14 +48,31 @@ def purge(connection: Connection, name: str, *, chunk: int = CHUNK) -> Purged | 
 _free = ~held & entry.c.failed.is_(None)
 
 
-def _purge_group(connection: Connection, group_id: int, ids: UuidV7, chunk: int) -> int:
+def throw_away(
+    connection: Connection,
+    group_id: int,
+    ids: UuidV7,
+    chunk: int,
+    *,
+    only: ColumnElement[bool] | None = None,
+    reason: str | None = None,
+    before_each: Callable[[], None] = lambda: None,
+) -> int:
+    """Delete the waiting entries of a group that are there now, with an op ``purge`` for each chunk; commits each, and
+    notifies all instances.
+
+    ``only``: of them those of which it is true; ``before_each``: called in the SQL transaction of each chunk. Returns
+    how many.
+    """
+    free = _free if only is None else _free & only
     last = connection.scalar(select(func.max(entry.c.id)).where(entry.c.group_id == group_id))
     connection.rollback()
     above, purged = 0, 0
     while last is not None:
+        before_each()
         picked = (
             select(entry.c.group_id, entry.c.id)
-            .where(entry.c.group_id == group_id, entry.c.id > above, entry.c.id <= last, _free)
+            .where(entry.c.group_id == group_id, entry.c.id > above, entry.c.id <= last, free)
             .order_by(entry.c.id)
             .limit(chunk)
             .with_for_update(skip_locked=True)
@@ -71,10 +90,13 @@ def _purge_group(connection: Connection, group_id: int, ids: UuidV7, chunk: int)
             insert(op).values(
                 id=UUID(bytes=ids.next()),
                 decision="purge",
+                reason=reason,
                 half_ids=[row.half_id for row in gone],
                 group_ids=[group_id] * len(gone),
             )
         )
+        # One that waited for its time may have held up its message group (D3).
+        connection.execute(select(func.pg_notify(channels.READY, str(group_id))))
         connection.commit()
         # The next chunk begins above the rows just deleted.
         above = max(row.id for row in gone)

@@ -22,6 +22,7 @@ from sqlalchemy import (
     func,
     insert,
     literal,
+    null,
     select,
     text,
     update,
@@ -42,6 +43,7 @@ from store.tables import (
     instance,
     message_group,
     op,
+    pending_retirement,
     sole_connection,
     store_identity,
     txn,
@@ -184,8 +186,9 @@ def _end_dead(connection: Connection, still: Mapping[int, datetime | None]) -> t
         or (row.host == here and gone(row.pid, row.process_start))
     )
     if dead:
-        # A statement of a dead instance may still be under way, and would take leases after they were given back.
-        names = [f"coordinator {what} {number}" for number in dead for what in ("batch", "queries")]
+        # A statement of a dead instance may still be under way, and would take leases after they were given back; a
+        # command that was stopped keeps its locks.
+        names = [session_name(what, number) for number in dead for what in ("batch", "queries", "command")]
         connection.execute(
             text(
                 "select pg_terminate_backend(pid, :patience) from pg_stat_activity where datname = current_database() "
@@ -195,6 +198,11 @@ def _end_dead(connection: Connection, still: Mapping[int, datetime | None]) -> t
         )
         _end_instances(connection, dead)
     return dead
+
+
+def session_name(what: str, instance_id: int) -> str:
+    """As PostgreSQL shows a session of this instance: ``what`` is ``batch``, ``queries`` or ``command``."""
+    return f"coordinator {what} {instance_id}"
 
 
 def _end_instances(connection: Connection, ids: tuple[int, ...]) -> None:
@@ -234,6 +242,10 @@ def _clear(connection: Connection, dead: tuple[int, ...]) -> GivenUp:
         .where(txn.c.instance_id.not_in(live), txn.c.producer_group.is_not(None), txn.c.connection.is_not(None))
         .values(connection=None, next_check_at=func.greatest(immune_until, func.now()))
     )
+    gone = select(pending_retirement.c.holder).where(pending_retirement.c.holder.not_in(live)).distinct()
+    lost = connection.scalars(gone).all()
+    if lost:  # what their transactions have retired stays with these, and comes back where they are rolled back
+        connection.execute(select(func.coordinator.let_go(cast(lost, postgresql.ARRAY(Integer)), null())))
     leases = _return_entries(connection, live)
     connection.execute(delete(message_group).where(message_group.c.instance_id.not_in(live)))
     held_whole = consumer_group.c.holder.not_in(live) & (consumer_group.c.holder != 0)
@@ -247,7 +259,9 @@ def _clear(connection: Connection, dead: tuple[int, ...]) -> GivenUp:
 
 
 def _return_entries(connection: Connection, live: Select[tuple[int]]) -> int:
-    """Free the entries that dead instances held for their consumers. Returns how many."""
+    """Free the entries that dead instances held for their consumers, not those that transactions hold. Returns how
+    many.
+    """
     held_whole = consumer_group.c.holder.not_in(live) & (consumer_group.c.holder != 0)
     read = (
         select(func.max(group_read.c.read_through))
@@ -257,7 +271,7 @@ def _return_entries(connection: Connection, live: Select[tuple[int]]) -> int:
     limits = (
         select(
             consumer_group.c.id,
-            address.c.max_attempts,
+            func.coalesce(consumer_group.c.max_attempts, address.c.max_attempts).label("max_attempts"),
             address.c.origin,
             case((held_whole, func.coalesce(read, 0)), else_=0).label("read_through"),
         )
@@ -266,7 +280,7 @@ def _return_entries(connection: Connection, live: Select[tuple[int]]) -> int:
         .where(~_of_the_dead(consumer_group.c.instance_id, live), ~_of_the_dead(address.c.instance_id, live))
         .subquery()
     )
-    lost = (entry.c.lease.not_in(live) & (entry.c.lease != 0)) | (
+    lost = (entry.c.lease.not_in(live) & (entry.c.lease > 0)) | (
         (entry.c.lease == 0)
         & (entry.c.id <= limits.c.read_through)
         & (entry.c.priority == priorities.DEFAULT)

@@ -44,7 +44,7 @@ MOST_CARRIED_BYTES = 16 << 20
 AGAIN = timedelta(hours=6)
 
 #: from the declare of a transaction to its decision
-_LONGEST_UNDECIDED = timedelta(days=3)
+LONGEST_UNDECIDED = timedelta(days=3)
 _LOCK_TIMEOUT = "200ms"
 _NEVER = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -208,7 +208,7 @@ class _Work:
             # work, a day until its time is over, and wait while the store is away.
             {
                 "end": id_at(end),
-                "since": op_id_at(self._now - longest - _LONGEST_UNDECIDED),
+                "since": op_id_at(self._now - longest - LONGEST_UNDECIDED),
                 "messages": self._policy.messages,
             },
         )

@@ -34,7 +34,7 @@ from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.types import UserDefinedType
 
 from store import priorities
-from store.channels import DUE
+from store.channels import DECIDED, DUE, READY
 from store.ids import EPOCH_MS
 
 SCHEMA = "coordinator"
@@ -115,13 +115,19 @@ address = Table(
     Column("created_at", DateTime(timezone=True), nullable=False, server_default=_now),
     # How long a failed delivery waits before the next, as coordinator/retries.py reads it.
     Column("retry", Text, nullable=False, server_default="immediate"),
+    # How a transaction is checked whose first message goes to it (H7); null: as the settings say.
+    Column("check_immunity_ms", Integer),
+    Column("check_interval_ms", Integer),
+    Column("check_most", SmallInteger),
     CheckConstraint("length(name) between 1 and 1024", name="name"),
     CheckConstraint("routing in ('queue', 'topic')", name="routing"),
     CheckConstraint("kind in ('normal', 'transaction', 'fifo', 'delay', 'mixed')", name="kind"),
     CheckConstraint("on_expiry in ('drop', 'dead-letter')", name="on_expiry"),
     CheckConstraint("max_attempts >= 1", name="max_attempts"),
     CheckConstraint("retention_hours >= 1", name="retention_hours"),
-    CheckConstraint("kind <> 'fifo' or retry = 'immediate'", name="retry"),
+    CheckConstraint("check_immunity_ms between 0 and 3600000", name="check_immunity"),
+    CheckConstraint("check_interval_ms between 1 and 86400000", name="check_interval"),
+    CheckConstraint("check_most between 1 and 1000", name="check_most"),
     CheckConstraint("origin in ('administration', 'use', 'dynamic', 'dead-letter')", name="origin"),
     CheckConstraint("(origin = 'dynamic') = (instance_id is not null)", name="dynamic_owner"),
 )
@@ -147,7 +153,31 @@ consumer_group = Table(
     # The only live instance takes entries by the range instead of leasing them one by one: all up to the highest
     # group_read.read_through are its own, whatever their lease says. 0: no instance holds the group.
     Column("holder", Integer, nullable=False, server_default="0"),
+    # Policies of its own, each as of the address; null: as the address has it.
+    Column("on_expiry", Text),
+    Column("max_attempts", SmallInteger),
+    Column("retry", Text),
     UniqueConstraint("address_id", "name"),
+    CheckConstraint("on_expiry in ('drop', 'dead-letter')", name="on_expiry"),
+    CheckConstraint("max_attempts >= 1", name="max_attempts"),
+)
+
+seek = Table(
+    "seek",
+    metadata,
+    # A consumer group is being moved to another place (H17), or was: the last time.
+    Column("group_id", Integer, ForeignKey(consumer_group.c.id, ondelete="CASCADE"), primary_key=True),
+    # Back, to deliver again from the half to_id on; or forth, to skip what was posted before it.
+    Column("back", Boolean, nullable=False),
+    Column("to_id", BigInteger, nullable=False),
+    Column("started_at", DateTime(timezone=True), nullable=False, server_default=_now),
+    # Null: it is under way, or was interrupted, and goes on when its command is run again.
+    Column("ended_at", DateTime(timezone=True)),
+    # Messages delivered again, or skipped; and those left as they were, as their time was over.
+    Column("moved", BigInteger, nullable=False, server_default="0"),
+    Column("expired", BigInteger, nullable=False, server_default="0"),
+    # Back: halves up to this id are done.
+    Column("position", BigInteger, nullable=False),
 )
 
 removed_address = Table(
@@ -215,7 +245,8 @@ op = Table(
     Column("decided_at", DateTime(timezone=True), nullable=False, server_default=_now),
     _written(),
     CheckConstraint(
-        "decision in ('commit', 'rollback', 'accept', 'reject', 'release', 'modify', 'expire', 'dead-letter', 'purge')",
+        "decision in ('commit', 'rollback', 'accept', 'reject', 'release', 'modify', 'expire', 'dead-letter', 'purge', "
+        "'replay')",
         name="decision",
     ),
     CheckConstraint(
@@ -242,7 +273,8 @@ entry = Table(
     # In order of commit; deliveries of a group go out in this order.
     Column("id", BigInteger, primary_key=True, autoincrement=False),
     Column("half_id", BigInteger, nullable=False),
-    # The instance that holds the message for its consumers; 0: none.
+    # The instance that holds the message for its consumers; 0: none; -1: an undecided checkable transaction has retired
+    # it, and holds it (table pending_retirement).
     Column("lease", Integer, nullable=False, server_default="0"),
     # Failed deliveries so far: the header's delivery-count.
     Column("attempts", SmallInteger, nullable=False, server_default="0"),
@@ -343,6 +375,44 @@ pending = Table(
 )
 Index("pending_address_id_idx", pending.c.address_id)
 
+#: In ``entry.lease``: held by a transaction (:data:`pending_retirement`).
+HELD = -1
+
+pending_retirement = Table(
+    "pending_retirement",
+    metadata,
+    # A delivery that an undecided checkable transaction has retired, and what the decision makes of its entry, whose
+    # lease is -1; deleted with the decision.
+    Column("txn_id", Uuid, primary_key=True),
+    Column("group_id", Integer, primary_key=True, autoincrement=False),
+    Column("entry_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("half_id", BigInteger, nullable=False),
+    # On an address of kind fifo: the message group, which waits for the decision.
+    Column("message_group", BigInteger),
+    # A commit: the op (release: it has none), and the entry's columns from then on. wait_ms: before the next delivery.
+    Column("decision", Text, nullable=False),
+    Column("reason", Text),
+    Column("attempts", SmallInteger, nullable=False),
+    Column("failed", Text),
+    Column("annotations", LargeBinary),
+    Column("wait_ms", BigInteger, nullable=False),
+    # A rollback counts one failed delivery more; not null: with that, its attempts are used up.
+    Column("undo_failed", Text),
+    # The instance that has the delivery in memory, with the transaction open; null: it is the store's alone.
+    Column("holder", Integer),
+    # Decided, and not by its holder, which says what becomes of the delivery: its consumer may have it still.
+    Column("rolled_back", Boolean, nullable=False, server_default=text("false")),
+    CheckConstraint("decision in ('accept', 'reject', 'release', 'modify')", name="decision"),
+    postgresql_with=_VACUUM_BY_COUNT,
+)
+# Message groups that wait for a decision.
+Index(
+    "pending_retirement_message_group_idx",
+    pending_retirement.c.group_id,
+    pending_retirement.c.message_group,
+    postgresql_where=pending_retirement.c.message_group.is_not(None),
+)
+
 instance = Table(
     "instance",
     metadata,
@@ -406,6 +476,9 @@ sole_connection = Table(
     Column("seen_at", DateTime(timezone=True)),
 )
 
+#: So long after its declare the op of a commit covers the deliveries that it has accepted.
+COVERED_BY_COMMIT = "interval '1 day'"
+
 #: The reason of a rollback after the last check.
 EXHAUSTED = "check-exhausted"
 
@@ -424,6 +497,10 @@ STATE = f"""case when e.failed is not null then 'failed'
 #: ``r``, for a group ``g``.
 THROUGH = f"""left join lateral (select max(n.read_through) as through from {SCHEMA}.group_read n
                         where n.group_id = g.id and n.instance_id = g.holder) r on true"""
+
+#: Deliveries that an undecided transaction ``t`` has retired; of a plain one, as its instance last wrote it.
+RETIRED = f"""case when t.producer_group is null then t.retired
+              else (select count(*)::int4 from {SCHEMA}.pending_retirement r where r.txn_id = t.id) end"""
 
 #: What SQLAlchemy's metadata cannot express: how bodies are stored, append-only tables, functions, views.
 OBJECTS = (
@@ -498,15 +575,117 @@ create trigger address_removed after delete on {SCHEMA}.address
     f"""
 create trigger consumer_group_removed after delete on {SCHEMA}.consumer_group
   for each row execute function {SCHEMA}.remember_removed()""",
+    # What a decision does to the deliveries that the transactions have retired (H20). ``committed``: of ``txns``, those
+    # that commit; the others roll back. ``keeper``: the instance that decides and has all of them in memory: what comes
+    # back is leased to it; null: another decides, and the instance that has them in memory is told. What was purged
+    # meanwhile is left out. decide_all has locked the rows and their entries, in the order of their keys.
+    # The op of a commit covers what was accepted, unless it is older than a day (COVERED_BY_COMMIT): it is looked for
+    # by the day of its declare, and its halves are kept from now on.
+    f"""
+create function {SCHEMA}.retire(txns uuid[], committed uuid[], instance int4, keeper int4)
+returns void language plpgsql as $$
+declare
+  held_here uuid[] := array(
+    select distinct r.txn_id from {SCHEMA}.pending_retirement r
+     where r.txn_id = any(txns) and r.holder is not null);
+  notice text;
+begin
+  with gone as (
+    delete from {SCHEMA}.pending_retirement r where r.txn_id = any(committed) returning r.*),
+  accepted as (
+    delete from {SCHEMA}.entry e using gone r
+     where r.decision = 'accept' and e.group_id = r.group_id and e.id = r.entry_id and e.lease = {HELD}
+    returning r.txn_id, r.half_id, r.group_id, r.entry_id),
+  back as (
+    update {SCHEMA}.entry e
+       set lease = case when r.decision = 'release' then coalesce(keeper, 0) else 0 end, attempts = r.attempts,
+           acquired = true, failed = r.failed, annotations = r.annotations,
+           available_at = case when r.wait_ms > 0 then now() + r.wait_ms * interval '1 ms' end
+      from gone r
+     where r.decision <> 'accept' and e.group_id = r.group_id and e.id = r.entry_id and e.lease = {HELD}
+    returning r.txn_id, r.decision, r.reason, r.half_id, r.group_id),
+  told as (
+    insert into {SCHEMA}.op (id, decision, txn_id, reason, half_ids, group_ids, instance_id)
+    select {NEW_OP_ID}, b.decision, b.txn_id, b.reason, array[b.half_id], array[b.group_id], instance
+      from back b where b.decision <> 'release'
+    union all
+    select {NEW_OP_ID}, 'accept', a.txn_id, null, array_agg(a.half_id order by a.group_id, a.entry_id),
+           array_agg(a.group_id order by a.group_id, a.entry_id), instance
+      from accepted a join {SCHEMA}.txn t on t.id = a.txn_id
+     where t.declared_at <= now() - {COVERED_BY_COMMIT} group by a.txn_id)
+  select string_agg(f.group_id || '>' || to_hex(f.lowest), ',') into notice from (
+    select g.group_id, min(g.entry_id) as lowest from gone g
+     where g.decision <> 'accept' or g.message_group is not null group by g.group_id) f;
+  if keeper is not null then
+    with gone as (
+      delete from {SCHEMA}.pending_retirement r where r.txn_id = any(txns) returning r.*)
+    update {SCHEMA}.entry e set lease = keeper from gone r
+     where e.group_id = r.group_id and e.id = r.entry_id and e.lease = {HELD};
+    return;
+  end if;
+  update {SCHEMA}.pending_retirement r set rolled_back = true where r.txn_id = any(txns);
+  perform {SCHEMA}.give_back(txns, instance);
+  if notice is not null then
+    perform pg_notify('{READY}', case when octet_length(notice) < 8000 then notice else '' end);
+  end if;
+  perform pg_notify('{DECIDED}', replace(t::text, '-', '')) from unnest(held_here) t;
+  perform pg_notify('{DECIDED}', '');
+end $$""",
+    # Gives back what these transactions have retired and that came to nothing, where no instance has the delivery in
+    # memory: it has failed once more (D5).
+    f"""
+create function {SCHEMA}.give_back(txns uuid[], instance int4) returns void language plpgsql as $$
+declare
+  notice text;
+begin
+  with gone as (
+    delete from {SCHEMA}.pending_retirement r
+     where r.txn_id = any(txns) and r.rolled_back and r.holder is null returning r.*),
+  back as (
+    update {SCHEMA}.entry e
+       set lease = 0, attempts = least(e.attempts::int4 + 1, 32767), acquired = true, failed = r.undo_failed
+      from gone r where e.group_id = r.group_id and e.id = r.entry_id and e.lease = {HELD}
+    returning r.txn_id, r.half_id, r.group_id),
+  told as (
+    insert into {SCHEMA}.op (id, decision, txn_id, half_ids, group_ids, instance_id)
+    select {NEW_OP_ID}, 'modify', b.txn_id, array[b.half_id], array[b.group_id], instance from back b)
+  select string_agg(f.group_id || '>' || to_hex(f.lowest), ',') into notice from (
+    select g.group_id, min(g.entry_id) as lowest from gone g group by g.group_id) f;
+  if notice is not null then
+    perform pg_notify('{READY}', case when octet_length(notice) < 8000 then notice else '' end);
+    perform pg_notify('{DECIDED}', '');
+  end if;
+end $$""",
+    # Instances have nothing in memory any more of what these transactions (null: any) have retired. Where that was
+    # rolled back meanwhile, it comes back now. A plan for any ``txns`` would read all retirements, as null means all.
+    f"""
+create function {SCHEMA}.let_go(instances int4[], txns uuid[]) returns void language plpgsql
+set enable_seqscan = off set plan_cache_mode = force_custom_plan as $$
+declare
+  undone uuid[];
+begin
+  perform from {SCHEMA}.pending_retirement r
+    where r.holder = any(instances) and (txns is null or r.txn_id = any(txns))
+    order by r.txn_id, r.group_id, r.entry_id for update;
+  with freed as (
+    update {SCHEMA}.pending_retirement r set holder = null
+     where r.holder = any(instances) and (txns is null or r.txn_id = any(txns)) returning r.txn_id, r.rolled_back)
+  select array_agg(distinct f.txn_id) into undone from freed f where f.rolled_back;
+  if undone is not null then
+    perform {SCHEMA}.give_back(undone, null);
+  end if;
+end $$""",
     # Decides checkable transactions (H5), for clients, checks, operators and instances. ``halves`` with their
     # transactions (``owners``) and new ids of their entries (``entries``): of each transaction all, or none.
     # In the order of the steps: a post under way is waited for, and none comes after; the first decision wins; an
     # address that is gone refuses the commit; the halves become entries of each group. Where an instance has not given
     # the ids, the ids of the halves stand for them, and the schedule gives new ones at once: an id below those that a
-    # holder of the group has read would count as read by it.
+    # holder of the group has read would count as read by it. Then what was retired in them gets its outcome, or comes
+    # back (``keeper``: see retire).
     f"""
 create function {SCHEMA}.decide_all(
-  txns uuid[], decisions text[], reasons text[], instance int4, owners uuid[], halves int8[], entries int8[])
+  txns uuid[], decisions text[], reasons text[], instance int4, owners uuid[], halves int8[], entries int8[],
+  keeper int4)
 returns table (txn_id uuid, won boolean) language plpgsql as $$
 #variable_conflict use_column
 declare
@@ -514,14 +693,32 @@ declare
   first uuid[];
   committed uuid[];
   others uuid[];
+  retires boolean;
 begin
   select coalesce(array_agg(found.id), '{{}}') into here from (
     select t.id from {SCHEMA}.txn t where t.id = any(txns) and t.producer_group is not null order by t.id for update
   ) found;
+  retires := exists (select from {SCHEMA}.pending_retirement r where r.txn_id = any(here));
+  if retires then
+    perform from {SCHEMA}.pending_retirement r where r.txn_id = any(here)
+      order by r.txn_id, r.group_id, r.entry_id for update;
+    perform from {SCHEMA}.entry e
+      join {SCHEMA}.pending_retirement r on r.group_id = e.group_id and r.entry_id = e.id
+      where r.txn_id = any(here) order by e.group_id, e.id for update of e;
+  end if;
   with added as (
-    insert into {SCHEMA}.op (id, decision, txn_id, reason, posted, instance_id)
-    select a.t, a.d, a.t, nullif(a.r, ''), (select count(*) from {SCHEMA}.pending p where p.txn_id = a.t), instance
-      from unnest(txns, decisions, reasons) a(t, d, r) where a.t = any(here) order by a.t
+    insert into {SCHEMA}.op (id, decision, txn_id, reason, posted, half_ids, group_ids, instance_id)
+    select a.t, a.d, a.t, nullif(a.r, ''), (select count(*) from {SCHEMA}.pending p where p.txn_id = a.t),
+           c.half_ids, c.group_ids, instance
+      from unnest(txns, decisions, reasons) a(t, d, r)
+      left join lateral (
+        select array_agg(r.half_id order by r.group_id, r.entry_id) as half_ids,
+               array_agg(r.group_id order by r.group_id, r.entry_id) as group_ids
+          from {SCHEMA}.pending_retirement r
+          join {SCHEMA}.entry e on e.group_id = r.group_id and e.id = r.entry_id and e.lease = {HELD}
+          join {SCHEMA}.txn t on t.id = r.txn_id and t.declared_at > now() - {COVERED_BY_COMMIT}
+         where retires and a.d = 'commit' and r.txn_id = a.t and r.decision = 'accept') c on true
+     where a.t = any(here) order by a.t
     on conflict do nothing returning id, decision)
   select coalesce(array_agg(id), '{{}}'), coalesce(array_agg(id) filter (where decision = 'commit'), '{{}}')
     into first, committed from added;
@@ -562,6 +759,9 @@ begin
   if cardinality(here) > cardinality(committed) then
     delete from {SCHEMA}.pending p where p.txn_id = any(here);
   end if;
+  if retires then
+    perform {SCHEMA}.retire(here, committed, instance, keeper);
+  end if;
   delete from {SCHEMA}.txn t where t.id = any(here);
   return query select a, a = any(first) from unnest(txns) a;
 end $$""",
@@ -569,7 +769,8 @@ end $$""",
     f"""
 create function {SCHEMA}.decide(txn uuid, decision text, reason text, instance int4 default null) returns boolean
 language sql set enable_seqscan = off as $$
-  select won from {SCHEMA}.decide_all(array[txn], array[decision], array[reason], instance, '{{}}', '{{}}', '{{}}')
+  select won from {SCHEMA}.decide_all(array[txn], array[decision], array[reason], instance, '{{}}', '{{}}', '{{}}',
+                                        null)
 $$""",
     # Rolls back a transaction that was checked often enough, and copies its halves to the address ``target`` (H10). The
     # copies get these ids, and their entries the annotations of the address that the half was posted to. False: it is
@@ -627,7 +828,8 @@ create view {SCHEMA}.outcome as
   select t.id, 'undecided', null,
          case when t.producer_group is null then t.posted
               else (select count(*)::int4 from {SCHEMA}.pending p where p.txn_id = t.id) end,
-         t.retired, null, t.instance_id
+         {RETIRED},
+         null, t.instance_id
     from {SCHEMA}.txn t where not exists (select from {SCHEMA}.op o where o.id = t.id)""",
     # What a person reads (H18). Tables have singular names, these views plural ones; docs/how-to/watch-it-run.md says
     # what reading each costs.
@@ -644,7 +846,12 @@ create view {SCHEMA}.entries as
     f"""
 create view {SCHEMA}.groups as
   select a.name as address, g.name as consumer_group, g.instance_id is not null as volatile,
-         c.ready, c.inflight, c.scheduled, c.failed, g.created_at, a.id as address_id, g.id as group_id
+         c.ready, c.inflight, c.scheduled, c.failed, g.created_at, a.id as address_id, g.id as group_id,
+         coalesce(g.on_expiry, a.on_expiry) as on_expiry, coalesce(g.max_attempts, a.max_attempts) as max_attempts,
+         coalesce(g.retry, a.retry) as retry,
+         array_remove(array[case when g.on_expiry is not null then 'on_expiry' end,
+                            case when g.max_attempts is not null then 'max_attempts' end,
+                            case when g.retry is not null then 'retry' end], null) as own_policies
     from {SCHEMA}.consumer_group g
     join {SCHEMA}.address a on a.id = g.address_id
     cross join lateral (
@@ -669,7 +876,7 @@ create view {SCHEMA}.undecided as
   select t.id as txn_id, now() - t.declared_at as age, t.owner, t.producer_group,
          case when t.producer_group is null then t.posted
               else (select count(*)::int4 from {SCHEMA}.pending p where p.txn_id = t.id) end as posted,
-         t.retired,
+         {RETIRED} as retired,
          array(select distinct a.name from {SCHEMA}.pending p join {SCHEMA}.address a on a.id = p.address_id
                 where p.txn_id = t.id order by a.name) as addresses,
          t.declared_at, t.timeout_at, t.checks, t.next_check_at, t.instance_id
@@ -678,11 +885,12 @@ create view {SCHEMA}.undecided as
     f"""
 create view {SCHEMA}.messages as
   with ended as (
-    select u.half_id, u.group_id,
+    select distinct on (u.half_id, u.group_id) u.half_id, u.group_id,
            case when o.decision in ('commit', 'accept') then 'acked' when o.decision = 'expire' then 'expired'
                 when o.decision = 'dead-letter' then 'dead-lettered' else 'purged' end as state
       from {SCHEMA}.op o cross join lateral unnest(o.half_ids, o.group_ids) u(half_id, group_id)
-     where o.decision in ('commit', 'accept', 'expire', 'dead-letter', 'purge'))
+     where o.decision in ('commit', 'accept', 'expire', 'dead-letter', 'purge')
+     order by u.half_id, u.group_id, o.decided_at desc)
   select h.id as half_id, coalesce(a.name, r.name) as address, g.name as consumer_group,
          case when p.half_id is not null then 'pending'
               when d.decision = 'rollback' then 'rolled-back'

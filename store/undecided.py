@@ -9,7 +9,7 @@ from uuid import UUID
 from sqlalchemy import Connection, case, delete, exists, func, insert, select, update
 
 from store.errors import AddressGone, AlreadyDecided, CannotCheck, CannotCommit, NotUndecided, boundary
-from store.outcomes import POSTED, Outcome, outcome_of
+from store.outcomes import POSTED, RETIRED, Outcome, outcome_of
 from store.tables import op, txn
 
 
@@ -46,6 +46,7 @@ def all_undecided(connection: Connection) -> list[Undecided]:
             select(
                 txn,
                 POSTED.label("posted_now"),
+                RETIRED.label("retired_now"),
                 func.extract("epoch", func.now() - txn.c.declared_at).label("age"),
                 func.extract("epoch", func.now() - txn.c.next_check_at).label("waits"),
             )
@@ -61,7 +62,7 @@ def all_undecided(connection: Connection) -> list[Undecided]:
             timeout_at=row.timeout_at,
             age_seconds=float(row.age),
             posted=row.posted_now,
-            retired=row.retired,
+            retired=row.retired_now,
             producer_group=row.producer_group,
             checks=row.checks,
             most_checks=row.most_checks,

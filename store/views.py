@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Boolean, DateTime, Integer, Text, column, table
+from sqlalchemy import ARRAY, Boolean, DateTime, Integer, Text, column, table
 
 from store.tables import SCHEMA
 
@@ -16,6 +16,11 @@ groups = table(
     *_COUNTS,
     column("created_at", DateTime(timezone=True)),
     column("address_id", Integer),
+    column("group_id", Integer),
+    column("on_expiry", Text),
+    column("max_attempts", Integer),
+    column("retry", Text),
+    column("own_policies", ARRAY(Text)),
     schema=SCHEMA,
 )
 

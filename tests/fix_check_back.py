@@ -1,9 +1,12 @@
-"""Undecided checkable transactions, written into a store as a service that was killed leaves them."""
+"""Undecided checkable transactions, written into a store as a service that was killed leaves them; and the checks of an
+instance without its wire.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
@@ -11,12 +14,14 @@ import psycopg
 import pytest
 from sqlalchemy import Connection, select, update
 
+from coordinator.checks import Checks
 from store.embedded.running import running_url
 from store.ids import SLOTS, HalfIds, UuidV7
+from store.questions.checks import Due
 from store.tables import txn
 from tests.fix_service import Service
 from tests.fix_store import Rows
-from tests.fix_store_driver import ME
+from tests.fix_store_driver import ME, Asking, Truth
 
 #: of Rows.checkable
 GROUP = "shop"
@@ -98,3 +103,52 @@ def rows_of(connection: Connection) -> list[Any]:
 
 def counts(connection: Connection) -> dict[UUID, int]:
     return {row.id: row.checks for row in rows_of(connection)}
+
+
+class Link:
+    """A checker that notes what it is sent."""
+
+    def __init__(self, number: int = 1, credit: int = 10) -> None:
+        self.group = GROUP
+        self.number = number
+        self.credit = credit
+        self.coming = 0
+        self.sent: list[Due] = []
+        self.looks = 0
+
+    @property
+    def room(self) -> int:
+        return self.credit - self.coming
+
+    def send(self, due: Due, octets: bytes) -> None:
+        assert self.room > 0
+        self.credit -= 1
+        self.sent.append(due)
+
+    def looked(self) -> None:
+        self.looks += 1
+
+
+class Checking:
+    """The checks of an instance, with links instead of the wire."""
+
+    def __init__(self, asking: Asking) -> None:
+        self.asking = asking
+        self.loop = asking.loop
+        instance: Any = SimpleNamespace(loop=asking.loop, queries=asking.queries, instance_id=ME)
+        decisions: Any = None
+        self.checks = Checks(instance, decisions)
+
+    def asks(self) -> bool:
+        """Whether its questions can be asked, and none is under way."""
+        return self.asking.queries.connection.idle
+
+    def attach(self, *links: Link) -> None:
+        for link in links:
+            self.checks.attached(link)
+        self.checks.ready()
+
+
+@pytest.fixture
+def checking(asking: Asking, truth: Truth) -> Checking:
+    return Checking(asking)

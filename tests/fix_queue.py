@@ -44,6 +44,12 @@ class Consumer:
     def retired(self, entry: Entry, outcome: Any) -> None:
         raise AssertionError
 
+    def enlisted(self, entry: Entry, txn_id: bytes, outcome: Outcome) -> None:
+        raise AssertionError
+
+    def left(self, entry: Entry) -> None:
+        raise AssertionError
+
     def unretired(self, entry: Entry, description: str) -> None:
         raise AssertionError
 

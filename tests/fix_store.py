@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -37,12 +37,20 @@ class Rows:
         self._one(insert(heartbeat).values(instance_id=number).returning(heartbeat.c.instance_id))
         return number
 
-    def queue(self, name: str, *, group: str = "", volatile: int | None = None, **values: object) -> int:
-        """The id of its group."""
+    def queue(
+        self,
+        name: str,
+        *,
+        group: str = "",
+        volatile: int | None = None,
+        own: Mapping[str, object] | None = None,
+        **values: object,
+    ) -> int:
+        """The id of its group. ``own``: policies of the group."""
         address_id = self._one(select(address.c.id).where(address.c.name == name))
         if address_id is None:
             address_id = self._one(insert(address).values(name=name, **values).returning(address.c.id))
-        row = {"address_id": address_id, "name": group, "instance_id": volatile}
+        row = {"address_id": address_id, "name": group, "instance_id": volatile, **(own or {})}
         return int(self._one(insert(consumer_group).values(row).returning(consumer_group.c.id)))
 
     def entry(self, group: int, *, txn_id: UUID | None = None, **values: object) -> int:

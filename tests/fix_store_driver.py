@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -21,7 +23,7 @@ from store.ids import HalfIds, UuidV7
 from store.priorities import Rank
 from store.questions import entries
 from store.tables import SCHEMA
-from tests.fix_loop import EpollLoop
+from tests.fix_loop import PATIENCE, EpollLoop
 from tests.fix_proxy import Proxy
 
 ME = 7
@@ -183,10 +185,40 @@ QUEUE = (
 def truth_of(url: str) -> Iterator[Truth]:
     """Of a migrated store, which gets an instance that lives and a queue."""
     truth = Truth(url)
-    truth.run(INSTANCE)
-    truth.run(QUEUE)
-    yield truth
-    truth.close()
+    try:
+        truth.run(INSTANCE)
+        truth.run(QUEUE)
+        yield truth
+    finally:
+        truth.close()
+
+
+#: server processes whose commit waits for a standby
+WAIT_FOR_STANDBY = "select pid from pg_stat_activity where wait_event = 'SyncRep'"
+
+
+def let_commits_wait(truth: Truth, url: str) -> None:
+    """From now on every commit waits for a standby, which is nowhere; those of ``truth`` do not.
+
+    It is the checkpointer that tells the others to wait, some time after all have read the settings.
+    """
+    truth.run("set synchronous_commit = local")
+    truth.run("alter system set synchronous_standby_names = 'nowhere'")
+    truth.run("select pg_reload_conf()")
+
+    def commit() -> None:
+        with psycopg.connect(url) as other:
+            other.execute(b"select pg_logical_emit_message(true, 'probe', '')")
+
+    deadline = time.monotonic() + PATIENCE
+    waited = False
+    while not waited:
+        assert time.monotonic() < deadline, "commits do not wait for the standby"
+        committing = threading.Thread(target=commit)
+        committing.start()
+        while committing.is_alive():
+            waited = bool(truth.rows(f"select pg_cancel_backend(pid) from ({WAIT_FOR_STANDBY}) w")) or waited
+            time.sleep(0.01)
 
 
 @pytest.fixture

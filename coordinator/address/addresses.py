@@ -9,7 +9,7 @@ from typing import Literal
 
 from coordinator.printable import printable
 from coordinator.retries import IMMEDIATE
-from coordinator.settings import AddressPattern, AddressSettings
+from coordinator.settings import AddressPattern, AddressSettings, Kind
 
 LONGEST_NAME = 1024
 
@@ -32,7 +32,7 @@ class NewAddress:
 
     name: str
     routing: Literal["queue", "topic"] = "queue"
-    kind: Literal["normal", "transaction", "fifo"] = "normal"
+    kind: Kind = "normal"
     on_expiry: Literal["drop", "dead-letter"] = "drop"
     max_attempts: int = 16
     retry: str = IMMEDIATE.text

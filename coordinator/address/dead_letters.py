@@ -23,9 +23,10 @@ from store.questions import entries
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from coordinator.address.directory import Address, Directory
+    from coordinator.address.directory import Directory
     from coordinator.address.enqueue import Enqueue
     from coordinator.address.letters import Letter
+    from coordinator.address.nodes import Address
     from coordinator.errors import Refusal
     from coordinator.group.entries import Entry
     from coordinator.instance import Instance

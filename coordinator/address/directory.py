@@ -17,11 +17,12 @@ from coordinator import retries
 from coordinator.address import addresses
 from coordinator.address.addresses import DEAD_LETTER_PREFIX as DEAD_LETTERS
 from coordinator.address.addresses import AddressInvalid, AddressPolicy, shown
+from coordinator.address.nodes import Address, resource_deleted
 from coordinator.address.removal import drop_entries
+from coordinator.checkable import OwnCheckTerms
 from coordinator.errors import Condition, Refusal
-from coordinator.group.policies import Policies
-from coordinator.group.queues import Queue
-from coordinator.retries import RetryInvalid
+from coordinator.group.policies import OwnPolicies, Policies
+from coordinator.retries import Retry, RetryInvalid
 from store.errors import StoreError
 from store.questions import addresses as questions
 
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-Found = Callable[["Address | Refusal"], None]
+Found = Callable[[Address | Refusal], None]
 _Answer = questions.Stored | None | StoreError
 
 #: Addresses without links that are kept in memory; the least used is forgotten first.
@@ -39,86 +40,11 @@ MOST_KNOWN = 100_000
 _ASKED_AT_ONCE = 1000
 
 
-class User(Protocol):
-    """A link that uses an address, or that is being attached to it."""
-
-    def refuse(self, refusal: Refusal) -> None:
-        """The address was removed."""
-
-
 class Maker(Protocol):
     """A connection: its client makes addresses by naming them."""
 
     #: how many they have made; of dynamic ones those that are there
     addresses_made: int
-
-
-class Address:
-    """A node of this store. ``queue``: the default group of a queue; None for a topic.
-
-    ``fans``: each message has an entry for each of several groups: on a topic, or a queue with groups other than the
-    default one (D1).
-    """
-
-    __slots__ = (
-        "dynamic",
-        "fans",
-        "fifo",
-        "gone",
-        "groups",
-        "id",
-        "name",
-        "noted",
-        "particular",
-        "policies",
-        "queue",
-        "subscriptions",
-        "topic",
-        "transactional",
-        "users",
-    )
-
-    def __init__(
-        self,
-        address_id: int,
-        name: str,
-        *,
-        topic: bool,
-        dynamic: bool,
-        queue: Queue | None,
-        policies: Policies,
-        transactional: bool = False,
-    ) -> None:
-        self.id = address_id
-        self.name = name
-        self.topic = topic
-        self.dynamic = dynamic
-        self.policies = policies
-        #: from its policies, copied for the hot path
-        self.fifo = policies.fifo
-        #: it takes posts in transactions alone, and makes these checkable (H1)
-        self.transactional = transactional
-        #: each post needs a look at its kind
-        self.particular = policies.fifo or transactional
-        self.queue = queue
-        self.fans = topic
-        #: how many groups it has, as far as is known: the rows that a message costs
-        self.groups = 1
-        #: groups other than the default one that have a consumer here
-        self.subscriptions: list[Queue] = []
-        #: they are refused when it is removed; while it has any it is not forgotten
-        self.users: set[User] = set()
-        #: whether it was removed
-        self.gone = False
-        #: when its use was last noted in the store, or last checked there
-        self.noted = time.monotonic()
-
-    def set_policies(self, policies: Policies) -> None:
-        """They count from the next outcome on."""
-        self.policies = policies
-        for queue in (self.queue, *self.subscriptions):
-            if queue is not None:
-                queue.policies = policies
 
 
 class Directory:
@@ -316,30 +242,33 @@ class Directory:
         return min(makers, key=lambda maker: -1 if maker is None else maker.addresses_made)
 
     def _remember(self, name: str, stored: questions.Stored) -> Address:
-        topic, group, groups = stored.routing == "topic", stored.group, stored.groups
-        policies = _policies(name, stored)
-        known = self._known.get(name)
-        if known is not None and known.id == stored.id:
-            known.fans = topic or groups > 0
-            known.groups = groups + (not topic)
-            known.set_policies(policies)
-            return known
-        if known is not None:
-            self.removed(known)
-        queue = None
-        if group is not None and not topic:
-            queue = self._queues.queue(group, stored.id, name, policies)
+        policies, own = _policies(name, stored)
+        address = self._known.get(name)
+        if address is not None and address.id == stored.id:
+            address.set_policies(policies, own)
+            address.set_kind(stored.kind)
+        else:
+            if address is not None:
+                self.removed(address)
+            address = self._add(name, stored, policies, own)
+        address.check_terms = OwnCheckTerms(stored.check_immunity_ms, stored.check_interval_ms, stored.check_most)
+        address.fans = address.topic or stored.groups > 0
+        address.groups = stored.groups + (not address.topic)
+        return address
+
+    def _add(self, name: str, stored: questions.Stored, policies: Policies, own: dict[int, OwnPolicies]) -> Address:
         address = Address(
             stored.id,
             name,
-            topic=topic,
+            topic=stored.routing == "topic",
             dynamic=stored.origin == "dynamic",
-            queue=queue,
             policies=policies,
-            transactional=stored.kind == "transaction",
+            own_policies=own,
+            kind=stored.kind,
         )
-        address.fans = topic or groups > 0
-        address.groups = groups + (not topic)
+        group = stored.group
+        if group is not None and not address.topic:
+            address.queue = self._queues.queue(group, stored.id, name, address.policies_of(group))
         self._known[name] = address
         if not self._notes:
             self._notes = True
@@ -375,24 +304,32 @@ class Directory:
         questions.remove_dynamic(self._instance.queries, address.name, gone)
 
 
-def resource_deleted(address: Address) -> Refusal:
-    """The refusal with which links of a removed address end."""
-    return Refusal(Condition.RESOURCE_DELETED, f"the address {shown(address.name)} was removed")
-
-
-def _policies(name: str, stored: questions.Stored) -> Policies:
-    try:
-        retry = retries.parse(stored.retry)
-    except RetryInvalid as error:  # not written by this version
-        log.error("retried at once", address=shown(name), error=str(error))
-        retry = retries.IMMEDIATE
-    return Policies(
+def _policies(name: str, stored: questions.Stored) -> tuple[Policies, dict[int, OwnPolicies]]:
+    """Those of the address, and those that groups of it have of their own."""
+    policies = Policies(
         max_attempts=stored.max_attempts,
         on_expiry=stored.on_expiry,
         fifo=stored.kind == "fifo",
         dead_letters=name.startswith(DEAD_LETTERS),
-        retry=retry,
+        retry=_retry(name, stored.retry),
     )
+    own = {
+        group: OwnPolicies(
+            max_attempts=each.max_attempts,
+            on_expiry=each.on_expiry,
+            retry=None if each.retry is None else _retry(name, each.retry),
+        )
+        for group, each in stored.own.items()
+    }
+    return policies, own
+
+
+def _retry(name: str, text: str) -> Retry:
+    try:
+        return retries.parse(text)
+    except RetryInvalid as error:  # not written by this version
+        log.error("retried at once", address=shown(name), error=str(error))
+        return retries.IMMEDIATE
 
 
 def _too_many(most: int) -> Refusal:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from coordinator.address.addresses import shown
-from coordinator.codec.message import NO_FACTS
+from coordinator.codec.message import DELIVERY_DELAY, DELIVERY_TIME, NO_FACTS
 from coordinator.errors import Condition, Refusal
 from coordinator.group.entries import POSTGRES_EPOCH, Entry, now_micros
 from coordinator.group.message_groups import message_group
@@ -15,7 +15,7 @@ from store import priorities
 from store.commit.terms import ALONE, BEFORE, INFINITY, PLAIN, Terms, key_of
 
 if TYPE_CHECKING:
-    from coordinator.address.directory import Address
+    from coordinator.address.nodes import Address
     from coordinator.codec.message import Facts
     from coordinator.group.schedule import Schedule
     from coordinator.instance import Instance
@@ -46,9 +46,8 @@ class Enqueue:
         if self._instance.disk_low:
             raise self.disk_refusal
         fifo = address.fifo
-        if address.transactional and (facts.delivery_time_ms is not None or facts.delivery_delay_ms):  # H14
-            text = f"the address {shown(address.name)} is of kind transaction: its messages cannot be delivered later"
-            raise Refusal(Condition.PRECONDITION_FAILED, text)
+        if address.transactional or address.delayed:
+            _check_delay(facts, address)
         if facts is NO_FACTS and not fifo:
             return PLAIN
         ends, begins = INFINITY, BEFORE
@@ -126,6 +125,19 @@ class Enqueue:
         """The rows of :meth:`write_entry` were refused, or are written again."""
         if entry is not None:
             entry.queue.unreserve(entry)
+
+
+def _check_delay(facts: Facts, address: Address) -> None:
+    """Whether the address takes messages that are to be delivered later (H1, H14)."""
+    name = shown(address.name)
+    if facts.delivery_time_ms is not None or facts.delivery_delay_ms:
+        if address.transactional:
+            text = f"the address {name} is of kind transaction: its messages cannot be delivered later"
+            raise Refusal(Condition.PRECONDITION_FAILED, text)
+    elif address.delayed:
+        text = f"the address {name} is of kind delay, and the message came without {DELIVERY_TIME} "
+        text += f"or a {DELIVERY_DELAY} above 0"
+        raise Refusal(Condition.PRECONDITION_FAILED, text)
 
 
 def _micros(unix_ms: int) -> int:

@@ -2,8 +2,10 @@
 
 * ``orders``: on a queue the default group, which all its consumers share; on a topic a group for this link alone.
 * ``orders::billing``: the group ``billing`` of a queue or a topic, made on first use and kept.
-* A topic with ``expiry-policy`` ``never``: a group named after container and link, kept until the link is closed (not
-merely detached).
+* ``orders::*``: broadcast, all that is committed from now on, of a queue or a topic, in a group for this link alone,
+which is done with a message whatever outcome the link gives.
+* A topic (or a broadcast) with ``expiry-policy`` ``never``: a group named after container and link, kept until the link
+is closed (not merely detached).
 * With the capability ``shared`` the links of one subscription share its group, lasting or not; with ``global`` also
 links of other containers. A group that does not last is removed with the last of its links.
 """
@@ -14,6 +16,9 @@ from dataclasses import dataclass
 
 from coordinator.address.addresses import GROUP_SEPARATOR, LONGEST_NAME, shown
 from coordinator.errors import Condition, Refusal
+
+#: in place of a group's name: broadcast
+EVERYTHING = "*"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from coordinator.address.directory import resource_deleted
+from coordinator.address.nodes import resource_deleted
 from coordinator.address.removal import drop_entries
 from coordinator.errors import Condition, Refusal
 from store.errors import Conflict, StoreError
@@ -14,8 +14,8 @@ from store.questions import consumer_groups
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from coordinator.address.directory import Address
     from coordinator.address.groups import Group
+    from coordinator.address.nodes import Address
     from coordinator.group.queues import Queue
     from coordinator.group.serving import Queues
     from coordinator.instance import Instance
@@ -75,7 +75,7 @@ class Subscriptions:
         ask()
 
     def _joined(self, address: Address, group: Group, group_id: int) -> Queue:
-        queue = self._queues.queue(group_id, address.id, group.name, address.policies)
+        queue = self._queues.queue(group_id, address.id, group.name, address.policies_of(group_id))
         if queue not in address.subscriptions:
             address.subscriptions.append(queue)
             address.groups = max(address.groups, len(address.subscriptions))

@@ -1,4 +1,6 @@
-"""The copy of a half that is sent to a checker (rule H8): the message with delivery annotations of its own."""
+"""The copy that is sent to a checker (rule H8): the first half, or of a transaction that has only retired the first
+message of these, with delivery annotations of its own.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,8 @@ from coordinator.codec.message import (
     sections,
 )
 
-TXN_ID, CHECK_COUNT, HALF_COUNT = "x-opt-txn-id", "x-opt-check-count", "x-opt-half-count"
+TXN_ID, CHECK_COUNT = "x-opt-txn-id", "x-opt-check-count"
+HALF_COUNT, RETIRED_COUNT = "x-opt-half-count", "x-opt-retired-count"
 ORIGINAL_ADDRESS, DECLARED_AT = "x-opt-original-address", "x-opt-declared-at"
 #: of a large message: its body is not part of the copy
 BODY_LEFT_OUT = "x-opt-body-left-out"
@@ -33,12 +36,13 @@ BODY_LEFT_OUT = "x-opt-body-left-out"
 _BEFORE_BODY = (APPLICATION_PROPERTIES, PROPERTIES, MESSAGE_ANNOTATIONS, HEADER)
 
 
-def told(txn_id: bytes, checks: int, halves: int, address: str, declared_ms: int) -> list[bytes]:
+def told(txn_id: bytes, checks: int, halves: int, retired: int, address: str, declared_ms: int) -> list[bytes]:
     """The pairs of the delivery annotations; ``checks`` counts this one, ``declared_ms`` is Unix time."""
     return [
         encode_symbol(TXN_ID) + encode_binary(txn_id),
         encode_symbol(CHECK_COUNT) + encode_uint(checks),
         encode_symbol(HALF_COUNT) + encode_uint(halves),
+        encode_symbol(RETIRED_COUNT) + encode_uint(retired),
         encode_symbol(ORIGINAL_ADDRESS) + encode_string(address),
         encode_symbol(DECLARED_AT) + encode_timestamp(declared_ms),
     ]

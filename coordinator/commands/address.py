@@ -51,7 +51,31 @@ RetryPolicy = Annotated[
     ),
 ]
 
+CheckImmunity = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SECONDS",
+        help="Of transactions whose first message goes here: time from the declare before which one is not "
+        "checked, 0 to 3600; inherit: as the settings say. What a client asks for goes before it.",
+    ),
+]
+CheckInterval = Annotated[
+    str | None,
+    typer.Option(metavar="SECONDS", help="Time from one check to the next, 0.001 to 86400; inherit."),
+]
+CheckMost = Annotated[
+    str | None, typer.Option(metavar="N", help="Checks before it is rolled back, 1 to 1000; inherit.")
+]
+
 app = typer.Typer(help="Make addresses and look at them.", no_args_is_help=True)
+
+_INHERIT = "inherit"
+#: options for checks: their column, and its least and greatest value
+_CHECKS = (
+    ("--check-immunity", "check_immunity_ms", 0, 3_600_000),
+    ("--check-interval", "check_interval_ms", 1, 86_400_000),
+    ("--check-most", "check_most", 1, 1000),
+)
 
 _COUNTS = ("ready", "inflight", "scheduled", "failed")
 
@@ -66,8 +90,8 @@ def add(
         str,
         typer.Option(
             metavar="KIND",
-            help="normal; transaction: for posts in transactions, "
-            "which it makes checkable; or fifo: order and one consumer at a time by group-id.",
+            help="normal, or mixed: all posts; transaction: posts in transactions, which it makes checkable; delay: "
+            "posts with a delivery time or delay; fifo: all, with order and one consumer at a time by group-id.",
         ),
     ] = "normal",
     on_expiry: OnExpiry = None,
@@ -87,9 +111,8 @@ def add(
         check_name(name)
     except AddressInvalid as error:
         fail(str(error), 2)
-    if kind not in ("normal", "transaction", "fifo"):
-        fail(f"--kind: expected normal, transaction or fifo, not {kind[:40]!r}", 2)
-    retry = _check_policies(kind, on_expiry, retry)
+    _check_kind(kind)
+    retry = _check_policies(on_expiry, retry)
     with store(config, database_url, data_dir) as connection:
         try:
             addresses.add(
@@ -110,6 +133,12 @@ def add(
 @app.command("set")
 def set_(
     name: Annotated[str, typer.Argument(help="The address.")],
+    kind: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KIND", help="What it takes from now on: normal, mixed, transaction or delay; messages there stay."
+        ),
+    ] = None,
     on_expiry: OnExpiry = None,
     max_attempts: MaxAttempts = None,
     retry: RetryPolicy = None,
@@ -119,45 +148,95 @@ def set_(
             metavar="N", min=0, max=876_000, help="How long messages are kept once consumed; 0: as the settings say."
         ),
     ] = None,
+    check_immunity: CheckImmunity = None,
+    check_interval: CheckInterval = None,
+    check_most: CheckMost = None,
     database_url: DatabaseUrl = None,
     data_dir: DataDir = None,
     config: Config = None,
 ) -> None:
-    """Change policies of an address, while the service runs: they count for outcomes from then on."""
+    """Change kind and policies of an address, while the service runs: they count for posts and outcomes from then on.
+
+    Kind fifo is for life, as the entries of its messages have message groups.
+    """
     from coordinator.address.addresses import shown
     from store import addresses
 
-    given = {"on_expiry": on_expiry, "max_attempts": max_attempts, "retry": retry, "retention_hours": retention_hours}
-    changes = {column: value for column, value in given.items() if value is not None}
+    given = {
+        "kind": kind,
+        "on_expiry": on_expiry,
+        "max_attempts": max_attempts,
+        "retry": retry,
+        "retention_hours": retention_hours,
+    }
+    changes: dict[str, object] = {column: value for column, value in given.items() if value is not None}
+    changes |= _check_terms(check_immunity, check_interval, check_most)
     if not changes:
-        fail("give at least one of --on-expiry, --max-attempts, --retry and --retention-hours", 2)
+        fail("give at least one of --kind, --on-expiry, --max-attempts, --retry, --retention-hours and --check-...", 2)
+    if kind is not None:
+        _check_kind(kind)
     with store(config, database_url, data_dir) as connection:
-        kind = addresses.kind_of(connection, name)
-        policy = _check_policies(kind, on_expiry, retry)
+        before = addresses.kind_of(connection, name)
+        if before is not None and kind is not None and (before == "fifo") is not (kind == "fifo"):
+            fail(f"--kind: {shown(name)} is of kind {before}; to or from fifo no address changes: make another one")
+        policy = _check_policies(on_expiry, retry)
         if retry is not None:
             changes["retry"] = policy
-        if kind is None or not addresses.change(connection, name, {**changes, **_kept(retention_hours)}):
+        if before is None or not addresses.change(connection, name, {**changes, **_kept(retention_hours)}):
             fail(f"there is no address {shown(name)}")
-    typer.echo(f"{shown(name)}: " + ", ".join(f"{column} {value}" for column, value in changes.items()))
+    typer.echo(
+        f"{shown(name)}: "
+        + ", ".join(f"{column} {_INHERIT if value is None else value}" for column, value in changes.items())
+    )
+
+
+def _check_terms(*given: str | None) -> dict[str, int | None]:
+    """By their columns, those that are given."""
+    return {
+        column: _check_term(option, value, least, most)
+        for (option, column, least, most), value in zip(_CHECKS, given, strict=True)
+        if value is not None
+    }
+
+
+def _check_term(option: str, text: str, least: int, most: int) -> int | None:
+    """As it is stored: milliseconds, or a number of checks; None: as the settings say."""
+    if text == _INHERIT:
+        return None
+    counts = option == "--check-most"
+    try:
+        value = int(text) if counts else round(float(text) * 1000)
+    except (ValueError, OverflowError):
+        value = -1
+    if not least <= value <= most:
+        expected = f"a number from {least} to {most}" if counts else f"seconds from {least / 1000:g} to {most // 1000}"
+        fail(f"{option}: expected {expected}, or {_INHERIT}, not {text[:40]!r}", 2)
+    return value
 
 
 def _kept(retention_hours: int | None) -> dict[str, int | None]:
     return {"retention_hours": None} if retention_hours == 0 else {}
 
 
-def _check_policies(kind: str | None, on_expiry: str | None, retry: str | None) -> str:
+def _check_kind(kind: str) -> None:
+    from typing import get_args
+
+    from coordinator.settings import Kind
+
+    if kind not in get_args(Kind):
+        fail(f"--kind: expected {', '.join(get_args(Kind)[:-1])} or {get_args(Kind)[-1]}, not {kind[:40]!r}", 2)
+
+
+def _check_policies(on_expiry: str | None, retry: str | None) -> str:
     """The retry policy as it is stored."""
-    from coordinator.retries import NOT_IN_ORDER, RetryInvalid, parse
+    from coordinator.retries import RetryInvalid, parse
 
     if on_expiry not in ("drop", "dead-letter", None):
         fail(f"--on-expiry: expected drop or dead-letter, not {on_expiry[:40]!r}", 2)
     try:
-        policy = parse(retry or "immediate")
+        return parse(retry or "immediate").text
     except RetryInvalid as error:
         fail(f"--retry: {error}", 2)
-    if policy.first and kind == "fifo":
-        fail(f"--retry: {NOT_IN_ORDER}", 2)
-    return policy.text
 
 
 @app.command("list")

@@ -34,8 +34,6 @@ Name = Annotated[
     str,
     typer.Argument(metavar="GROUP", help="The group or queue whose messages they were, or their address (%DLQ%...)."),
 ]
-#: octets of a letter that are read for what it says of itself
-_LONGEST_HEAD = 1 << 22
 _COLUMNS = ("id", "since", "original_address", "original_id", "delivery_count", "last_error")
 
 
@@ -138,12 +136,10 @@ class _Goals:
         self._known: dict[str, Goal | str] = {}
 
     def decide(self, stored: Stored) -> tuple[Goal, Terms] | str:
+        from coordinator.address.again import terms_of
         from coordinator.address.letters import read_story
         from coordinator.codec.encoding import DecodeError
         from coordinator.codec.message import examine_head
-        from coordinator.group.message_groups import message_group
-        from store import priorities
-        from store.commit.terms import ALONE, Terms
 
         head = _head(self._connection, stored)
         name = self._to or read_story(head).original_address
@@ -155,14 +151,9 @@ class _Goals:
         if isinstance(goal, str):
             return goal
         try:
-            facts = examine_head(head)
+            return goal, terms_of(examine_head(head), fifo=goal.fifo)
         except DecodeError as error:
             return f"it cannot be read: {error}"
-        key = 0
-        if goal.fifo:
-            key = ALONE if facts.group_id is None else message_group(facts.group_id)
-        priority = priorities.DEFAULT if facts.priority is None or goal.fifo else facts.priority
-        return goal, Terms(priority=priority, message_group=key)
 
     def _find(self, name: str) -> Goal | str:
         from coordinator.address.addresses import dead_letter_name, shown
@@ -214,11 +205,6 @@ def _line(connection: Connection, stored: Stored) -> dict[str, object]:
 
 
 def _head(connection: Connection, stored: Stored) -> bytes:
-    """The sections of a letter before its body, as far as its first megabytes have them."""
-    from coordinator.codec.message import shows_properties
-    from store import dead_letters
+    from coordinator.commands.heads import whole_head
 
-    head = stored.head
-    while len(head) < min(stored.size, _LONGEST_HEAD) and not shows_properties(head):
-        head = dead_letters.message(connection, stored.half_id, 4 * len(head))
-    return head
+    return whole_head(connection, stored.half_id, stored.head, stored.size)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import signal
+import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
 
 _AGO = re.compile(r"(\d+)([smhd])")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+_AGAIN_SECONDS = 0.01
 
 
 def moment(text: str, now: datetime) -> datetime:
@@ -83,11 +87,28 @@ def reconcile(
 
 @contextmanager
 def _interrupted_by_name() -> Iterator[None]:
-    """Ctrl-C ends the command with a status of its own: 1 would mean findings."""
+    """Ctrl-C ends the command with a status of its own: 1 would mean findings.
+
+    Python only tells, and then forgets, what is raised while it calls back for an object that is gone, as Py4J has it
+    do for each of Java's: a Ctrl-C that comes just then is raised again a moment later.
+    """
+    tell = sys.unraisablehook
+
+    def again(what: sys.UnraisableHookArgs) -> None:
+        if isinstance(what.exc_value, KeyboardInterrupt):
+            main = threading.main_thread().ident
+            assert main is not None
+            threading.Timer(_AGAIN_SECONDS, signal.pthread_kill, (main, signal.SIGINT)).start()
+        else:
+            tell(what)
+
+    sys.unraisablehook = again
     try:
         yield
     except KeyboardInterrupt:
         fail("interrupted", 130)
+    finally:
+        sys.unraisablehook = tell
 
 
 def _url(config: Path | None, database_url: str | None, data_dir: Path | None) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -19,6 +19,8 @@ from coordinator.commands.administration import (
     store,
 )
 
+_POLICIES = ("on_expiry", "max_attempts", "retry", "own_policies")
+
 
 def groups(
     address: Annotated[str | None, typer.Argument(help="Those of this address; all without it.")] = None,
@@ -27,7 +29,7 @@ def groups(
     data_dir: DataDir = None,
     config: Config = None,
 ) -> None:
-    """List the consumer groups with their messages counted."""
+    """List the consumer groups with their messages counted, and their policies: their own, or the address's."""
     from coordinator.address.addresses import shown
     from store import addresses
 
@@ -42,9 +44,20 @@ def groups(
         print_json(lines)
     else:
         print_table(
-            [{**line, "group": line["group"] or "(default)"} for line in lines],
-            ("address", "group", "volatile", *addresses.STATES),
+            [{**line, "group": line["group"] or "(default)", "moved": _moved(line["seek"])} for line in lines],
+            (*("address", "group", "volatile"), *addresses.STATES, *_POLICIES, "moved"),
         )
+
+
+def _moved(seek: dict[str, Any] | None) -> str | None:
+    """Where the group was moved to last, and how many messages that concerned."""
+    from store.ids import moment_of
+
+    if seek is None:
+        return None
+    place = moment_of(seek["to_id"]).isoformat(sep=" ", timespec="seconds")
+    state = "" if seek["ended_at"] else " (not finished)"
+    return f"{'back' if seek['back'] else 'forth'} to {place}: {seek['moved']}{state}"
 
 
 def stats(

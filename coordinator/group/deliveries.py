@@ -62,8 +62,8 @@ def _write_other(batch: Batch, entry: Entry, ops: UuidV7, txn_id: bytes) -> None
     elif kind is Kind.RELEASED:
         pass  # the row keeps its lease and its count; only memory changes
     else:
-        attempts = _attempts(entry, outcome)
-        entry.outcome = outcome = _decided(entry, outcome, attempts)
+        attempts = attempts_after(entry, outcome)
+        entry.outcome = outcome = concluded(entry, outcome, attempts)
         # decided now, because consumers may come and go before the rows are durable
         at_once = not outcome.dead and not outcome.retry_at
         entry.kept = at_once and queue.can_keep(entry)
@@ -81,12 +81,12 @@ def _write_other(batch: Batch, entry: Entry, ops: UuidV7, txn_id: bytes) -> None
         batch.op(ops.next(), b"modify", txn_id=txn_id, reason=outcome.error, covers=((entry.half_id, queue.group_id),))
 
 
-def _attempts(entry: Entry, outcome: Outcome) -> int:
+def attempts_after(entry: Entry, outcome: Outcome) -> int:
     """Failed deliveries, this one included."""
     return entry.attempts + (1 if outcome.delivery_failed or outcome.kind is Kind.REJECTED else 0)
 
 
-def _decided(entry: Entry, outcome: Outcome, attempts: int) -> Outcome:
+def concluded(entry: Entry, outcome: Outcome, attempts: int) -> Outcome:
     """The outcome with what becomes of the message: dead, to be delivered later, or at once (D2, D4)."""
     policies = entry.queue.policies
     level = _level(outcome)
@@ -97,12 +97,15 @@ def _decided(entry: Entry, outcome: Outcome, attempts: int) -> Outcome:
         dead = f"attempts used up: {attempts} of {policies.max_attempts}"
     elif level < 0:
         dead = f"its consumer asked for the dead letters ({DELAY_LEVEL} {level})"
-    if not dead and not policies.fifo and not outcome.vanished and not outcome.undeliverable_here:
+    if not dead and not outcome.vanished and not outcome.undeliverable_here:
         if level > 0:
             wait = policies.retry.at_level(level)
         elif attempts > entry.attempts:
             wait = policies.retry.wait_ms(attempts)
-    return outcome._replace(dead=dead, retry_at=now_micros() + wait * 1000 if wait else 0)
+    retry_at = now_micros() + wait * 1000 if wait else 0
+    if policies.fifo and entry.expires:  # it holds up its message group no longer than it lives
+        retry_at = min(retry_at, entry.expires)
+    return outcome._replace(dead=dead, retry_at=retry_at)
 
 
 def _level(outcome: Outcome) -> int:
@@ -152,7 +155,7 @@ def settle(entry: Entry) -> None:
         queue.done_with(entry)
         queue.home.later(outcome.retry_at)
     else:
-        entry.attempts = _attempts(entry, outcome)
+        entry.attempts = attempts_after(entry, outcome)
         annotations = merged(entry, outcome)
         if outcome.annotations and annotations is entry.annotations:
             log.warning("annotations of an outcome left out: too many", queue=queue.name, entry=entry.id)

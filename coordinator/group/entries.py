@@ -43,6 +43,12 @@ class Consumer(Protocol):
     def retired(self, entry: Entry, outcome: Outcome) -> None:
         """The delivery's outcome is durable: settle it."""
 
+    def enlisted(self, entry: Entry, txn_id: bytes, outcome: Outcome) -> None:
+        """The store holds it for a checkable transaction, which will give it this outcome."""
+
+    def left(self, entry: Entry) -> None:
+        """Its transaction is undecided, and decided elsewhere: settle it."""
+
     def unretired(self, entry: Entry, description: str) -> None:
         """The store refused the outcome (rule D10)."""
 

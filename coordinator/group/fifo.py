@@ -13,6 +13,9 @@ few entries at a time. Nothing here walks through a backlog.
   lane, and when the last is settled (or its transaction decided) it is free again.
 * While an entry of a group is on its way back, nothing newer of the group is sent. What does not fit into memory
   returns to the store; then the group is read again from its first entry on.
+* A failed delivery that waits for its time (D2) keeps its id, and stays in the store; so does what comes behind it in
+  its group, which no instance reads or claims before. It has no timer: the schedule makes it due
+  (:mod:`coordinator.group.schedule`), and tells the instances. What a consumer has of the group already stays with it.
 * Nothing posted is born leased: the order of the store is the order of delivery, whichever instance took the post.
 * A message without group-id is a group of its own, with a key above 0; its lease is all the claim it needs.
 
@@ -29,7 +32,7 @@ from typing import TYPE_CHECKING
 
 from coordinator.group.claims import MOST_GROUPS, Claims
 from coordinator.group.entries import now_micros
-from coordinator.group.message_groups import GroupedEntry, Lane, MessageGroup, valid
+from coordinator.group.message_groups import GroupedEntry, Lane, MessageGroup, first_for
 from coordinator.group.queues import SURPLUS_SECONDS, Queue
 from coordinator.group.reading import Reading
 from coordinator.transitions import BACK
@@ -110,7 +113,10 @@ class FifoQueue(Queue):
         return False
 
     def posted(self, entry_id: int, terms: Terms) -> None:
-        key = key_of(terms, entry_id)
+        self.came(key_of(terms, entry_id), entry_id)
+
+    def came(self, key: int, entry_id: int) -> None:
+        """The store has this entry of the group, to be delivered now."""
         if (group := self.groups.get(key)) is not None:
             group.look_from(entry_id)
         self.news(key)
@@ -210,7 +216,7 @@ class FifoQueue(Queue):
         entry.peer_settled = False
         entry.acquired = True
         group = self._decided(entry)
-        if leased and self.can_keep(entry):
+        if leased and self.can_keep(entry) and not group.waits_before(entry):
             assert isinstance(entry, GroupedEntry)
             entry.met(BACK)
             self.keep(entry)
@@ -226,6 +232,10 @@ class FifoQueue(Queue):
     def done_with(self, entry: Entry) -> None:
         group = self._decided(entry)
         super().done_with(entry)
+        if entry.outcome is not None and entry.outcome.retry_at:
+            group.suspend(entry.id)
+            group.came_back(entry.id)
+            self.hold_back(group)  # while it waits, nothing of the group is in memory
         self.place(group)
         self.touch()
 
@@ -257,6 +267,18 @@ class FifoQueue(Queue):
         self._to_store(entries)
         for group in groups:
             self.place(group)
+
+    def hold_back(self, group: MessageGroup) -> None:
+        """Yield to the store what comes behind an entry that waits there."""
+        if group.suspended is None and not group.held:
+            return
+        entries = [self._next(group) for _ in range(len(group.ready))]
+        behind = [entry for entry in entries if group.waits_before(entry)]
+        for entry in entries[: len(entries) - len(behind)]:
+            self.keep(entry)
+        for entry in behind:
+            self._forget(entry)
+        self._to_store(behind)
 
     def yield_ids(self, ids: Sequence[int], *, acquired: bool = False) -> None:
         self.strange += sum(each not in self._yielding for each in ids)
@@ -346,7 +368,7 @@ class FifoQueue(Queue):
         now = now_micros()
         while takers:
             lane, consumer, room = takers.popleft()
-            group = self._first(lane, consumer)
+            group = first_for(consumer, lane, self.free)
             if group is None:
                 continue
             entry = self._next(group)
@@ -363,28 +385,6 @@ class FifoQueue(Queue):
                     takers.append((lane, consumer, room - 1))
             self.place(group)
         return active
-
-    def _first(self, lane: Lane, consumer: Consumer) -> MessageGroup | None:
-        """Of the groups that the consumer may have, the one whose next entry is the oldest; it has no place then."""
-        aside: list[tuple[int, int, MessageGroup]] = []
-        found = None
-        while found is None:
-            own, free = valid(lane.ready), valid(self.free.ready)
-            if not own and not free:
-                break
-            heap = own if own and (not free or own[0] < free[0]) else free
-            place = heappop(heap)
-            group = place[2]
-            if consumer.key not in group.ready[0].refused_by:
-                group.ticket = 0
-                found = group
-            elif heap is own:
-                group.ticket = 0  # until nothing of it is in the consumer's hands
-            else:
-                aside.append(place)
-        for place in aside:
-            heappush(self.free.ready, place)
-        return found
 
     def _give_surplus(self) -> None:
         """Yield to the store what no consumer here has had room for, and release claims that are of no use here."""

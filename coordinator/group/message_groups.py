@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hashlib import blake2b
-from heapq import heappop
+from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
 from coordinator.group.entries import Entry
@@ -45,7 +45,10 @@ class Lane:
 
 
 class MessageGroup:
-    __slots__ = ("bound", "coming", "key", "lane", "loading", "low", "lowered", "more", "out", "ready", "ticket")
+    __slots__ = (
+        "asked", "bound", "coming", "held", "key", "lane", "loading", "low", "lowered", "more", "out", "ready",
+        "suspended", "ticket",
+    )  # fmt: skip
 
     def __init__(self, key: int, lane: Lane) -> None:
         self.key = key
@@ -61,12 +64,21 @@ class MessageGroup:
         self.more = True
         #: the store may have older ones than those beyond this id, which must wait; None: it has none
         self.bound: int | None = None
+        #: in the store, the first entry that is known to wait for its time: what comes behind it must wait, too
+        self.suspended: int | None = None
         #: the id above which it is read: as far as is known, the store has nothing of it below
         self.low = 0
         #: while it is loading: the lowest such id by what came meanwhile
         self.lowered = 0
         #: of its place among the ready ones of its lane; 0: it has none
         self.ticket = 0
+        #: an undecided transaction has an entry of it in the store alone: all others wait there, until a load that was
+        #: asked since then brings some
+        self.held = self.asked = False
+
+    def left(self) -> None:
+        """An entry of it is an undecided transaction's, and in no memory any more (H20)."""
+        self.held, self.asked = True, False
 
     def look_from(self, lowest: int) -> None:
         """The store may have something of it from this id on."""
@@ -80,10 +92,18 @@ class MessageGroup:
         self.bound = 0
         self.look_from(lowest)
 
+    def suspend(self, entry_id: int) -> None:
+        """In the store, this entry waits for its time."""
+        self.suspended = entry_id if self.suspended is None else min(self.suspended, entry_id)
+
+    def waits_before(self, entry: Entry) -> bool:
+        """Whether an entry that comes before this one waits for its time, or any is an undecided transaction's."""
+        return self.held or (self.suspended is not None and self.suspended < entry.id)
+
     def loads(self) -> None:
-        """It is read above its mark."""
-        self.loading = True
-        self.more, self.bound = False, None
+        """It is read above its mark: the store says anew whether an entry waits for its time."""
+        self.loading = self.asked = True
+        self.more, self.bound, self.suspended = False, None, None
         self.lowered = _HIGHEST
 
     def read_through(self, mark: int) -> None:
@@ -96,3 +116,28 @@ def valid(places: list[tuple[int, int, MessageGroup]]) -> list[tuple[int, int, M
     while places and places[0][2].ticket != places[0][1]:
         heappop(places)
     return places
+
+
+def first_for(consumer: Consumer, lane: Lane, free: Lane) -> MessageGroup | None:
+    """Of the groups that the consumer may have, those of its lane and the free ones, the one whose next entry is the
+    oldest; it has no place then.
+    """
+    aside: list[tuple[int, int, MessageGroup]] = []
+    found = None
+    while found is None:
+        own, others = valid(lane.ready), valid(free.ready)
+        if not own and not others:
+            break
+        heap = own if own and (not others or own[0] < others[0]) else others
+        place = heappop(heap)
+        group = place[2]
+        if consumer.key not in group.ready[0].refused_by:
+            group.ticket = 0
+            found = group
+        elif heap is own:
+            group.ticket = 0  # until nothing of it is in the consumer's hands
+        else:
+            aside.append(place)
+    for place in aside:
+        heappush(free.ready, place)
+    return found

@@ -195,7 +195,7 @@ class Queue:
 
     def has_passed(self, entry_id: int) -> bool:
         """Whether what is looked for next may be beyond this id."""
-        return any(window.low.has_passed(entry_id) for window in self.windows) or any(
+        return any(window.has_passed(entry_id) for window in self.windows) or any(
             search.has_passed(entry_id) for search in self.searches
         )
 

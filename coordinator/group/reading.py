@@ -128,8 +128,14 @@ class Reading:
                 group = of[key]
                 group.more = True
                 group.bound = last[key] if group.bound is None else 0
+        for key, waiting in answer.waiting.items():
+            of[key].suspend(waiting)
+        for group in groups:
+            if group.held and came[group.key]:
+                group.held = not group.asked
         for group in groups:
             group.loading = False
+            queue.hold_back(group)
             queue.place(group)
         queue.touch()
 

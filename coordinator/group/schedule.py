@@ -1,4 +1,5 @@
-"""Scheduled messages (rule D7): when the time comes, each is entered into its group like any other.
+"""Scheduled messages (rule D7): when the time comes, each is entered into its group like any other. So are failed
+deliveries that wait (D2); in a message group (D3) such a one keeps its place.
 
 A message that waits for its time is in the store only, in no instance's window. Every instance looks for messages
 that are due, also those that other instances posted; so a schedule is kept over restarts.
@@ -14,6 +15,7 @@ import time
 from typing import TYPE_CHECKING
 
 from coordinator.group.entries import now_micros
+from coordinator.group.fifo import FifoQueue
 from coordinator.group.low_water import next_whole_look
 from store.errors import StoreError
 from store.questions import schedule as questions
@@ -106,5 +108,7 @@ class Schedule:
         self._look_in(wait)
         for each in answer.due:
             queue = self._queues.by_group.get(each.group)
-            if queue is not None:
+            if isinstance(queue, FifoQueue) and each.key is not None:
+                queue.came(each.key, each.lowest)
+            elif queue is not None:
                 queue.in_store(each.lowest)

@@ -105,6 +105,7 @@ class Queues:
                 found = [queue for queue in (self.by_group.get(int(name)),) if queue is not None]
             for queue in found:
                 if isinstance(queue, FifoQueue) and key:
-                    queue.news(int(key, 16))
+                    number = int(key, 16)  # PostgreSQL writes one below 0 as its complement
+                    queue.news(number - (1 << 64) if number >> 63 == 1 else number)
                 else:  # what was given back may lie below what was read; new ones, which lie above, need no look there
                     queue.in_store(None if from_id is None or not queue.has_passed(from_id) else from_id)

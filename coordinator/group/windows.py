@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from coordinator.group import loading
 from coordinator.group.entries import now_micros
-from coordinator.group.low_water import LowWater
+from coordinator.group.low_water import LOW_WATER_SLACK, LowWater
 from store.priorities import DEFAULT, Rank
 
 if TYPE_CHECKING:
@@ -138,6 +138,14 @@ class Window:
             self._news = before if self._news is None else min(self._news, before)
         if lowest is not None:
             self.low.lower(max(0, lowest - 1), priority)
+
+    def has_passed(self, entry_id: int) -> bool:
+        """Whether what is looked for next may be beyond this id; of an old one, also whether a load may go beyond it
+        that does not see it yet.
+        """
+        return self.low.has_passed(entry_id) or (
+            self.loading and entry_id < self.queue.instance.ids.last - LOW_WATER_SLACK
+        )
 
     # -- entries going
 

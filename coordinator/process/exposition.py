@@ -103,6 +103,8 @@ def _undecided(found: Undecided) -> Iterator[Metric]:
     yield _gauge("undecided_checks_sent", "Checks sent for transactions that are undecided now.", [((), found.checks)])
     waiting = [((), found.waiting)]
     yield _gauge("undecided_checks_due", "Transactions whose check is due, and not sent yet.", waiting)
+    retired = [((), found.retired)]
+    yield _gauge("undecided_retirements", "Deliveries retired in undecided checkable transactions.", retired)
     halves = [(each, float(each.count)) for each in found.halves]
     yield _by_address("undecided_halves", "Messages of undecided checkable transactions.", halves)
     ages: dict[tuple[str, ...], float] = {}

@@ -5,7 +5,11 @@
 3. The transaction is discharged.
 
 A crash between 2 and 3 leaves a row whose message waits. The coordinator shows the message to any process of the
-producer group, which looks for the row: it is there, so the message is delivered. Without a row it is rolled back.
+producer group, which looks for the row: it is there, so the message is delivered.
+
+Without a row it is rolled back. A check may come while the order is still being placed, as when its connection was
+lost: so a transaction has one outcome in the service's own database, and the first row decides, written by the process
+that places the order or by the checker.
 """
 
 from __future__ import annotations
@@ -23,7 +27,7 @@ from proton._events import Event
 from proton.handlers import MessagingHandler, TransactionHandler
 from proton.reactor import Container, Transaction
 
-#: The name that the processes of this service share; each of them can answer for the others.
+#: The name that the processes of this service share, unless they are told: each of them can answer for the others.
 GROUP = "order-service"
 TRANSACTIONAL_STATE = 0x34
 ACCEPTED = ulong(0x24)
@@ -35,20 +39,23 @@ def open_book(path: Path) -> sqlite3.Connection:
     book.execute("pragma journal_mode = wal")
     book.execute("pragma synchronous = full")  # a commit is on the disk
     book.execute("create table if not exists orders (id integer primary key, txn_id text not null unique)")
+    book.execute("create table if not exists outcomes (txn_id text primary key, outcome text not null)")
     return book
 
 
 class OrderService(MessagingHandler, TransactionHandler):
     """Places one order, if it is given one, and answers checks."""
 
-    def __init__(self, url: str, book: sqlite3.Connection, order: int | None, *, hold: bool, checks: int) -> None:
-        """``hold``: stop after its own commit, to be killed. ``checks``: end after so many are answered; 0: never."""
+    def __init__(self, arguments: argparse.Namespace, book: sqlite3.Connection) -> None:
         super().__init__(prefetch=0, auto_accept=False, auto_settle=False)
-        self._url = url
+        self._url: str = arguments.url
+        self._group: str = arguments.group
         self._book = book
-        self._order = order
-        self._hold = hold
-        self._checks = checks
+        self._order: int | None = getattr(arguments, "order", None)
+        #: stop after its own commit, to be killed
+        self._hold: bool = getattr(arguments, "hold", False)
+        #: end after so many are answered; 0: never
+        self._checks: int = getattr(arguments, "checks", 0)
         self._transaction: Transaction | None = None
         self._posted = False
         self.problem: str | None = None
@@ -56,13 +63,13 @@ class OrderService(MessagingHandler, TransactionHandler):
     def on_start(self, event: Event) -> None:
         container: Any = event.container
         self._connection = container.connect(
-            self._url, reconnect=False, properties={"coordinator:producer-group": GROUP}
+            self._url, reconnect=False, properties={"coordinator:producer-group": self._group}
         )
         if self._order is not None:
             self._sender = container.create_sender(self._connection, "orders")
             container.declare_transaction(self._connection, handler=self)
         else:
-            self._checker = container.create_receiver(self._connection, f"$check/{GROUP}")
+            self._checker = container.create_receiver(self._connection, f"$check/{self._group}")
             self._checker.flow(10)
 
     # -- an order
@@ -91,8 +98,15 @@ class OrderService(MessagingHandler, TransactionHandler):
             return
         assert self._transaction is not None
         declared: Any = self._transaction.id
-        with self._book:
-            self._book.execute("insert into orders values (?, ?)", (self._order, bytes(declared).hex()))
+        txn_id = bytes(declared).hex()
+        try:
+            with self._book:
+                self._book.execute("insert into outcomes values (?, 'commit')", (txn_id,))
+                self._book.execute("insert into orders values (?, ?)", (self._order, txn_id))
+        except sqlite3.IntegrityError:
+            self._transaction.abort()
+            self._end(f"order {self._order} is in the book already, or a checker has refused it")
+            return
         if self._hold:
             print("holding", flush=True)
             while True:
@@ -110,22 +124,27 @@ class OrderService(MessagingHandler, TransactionHandler):
     # -- checks
 
     def on_message(self, event: Event) -> None:
-        """What became of a transaction? Its row tells: the process that placed it is gone, and commits nothing more."""
         delivery: Any = event.delivery
         message: Any = event.message
-        txn_id = bytes(message.instructions["x-opt-txn-id"]).hex()
-        row = self._book.execute("select id from orders where txn_id = ?", (txn_id,)).fetchone()
-        if row is None:
-            delivery.update(delivery.REJECTED)
-            print(f"{message.id}: no such order, rolled back", flush=True)
-        else:
-            delivery.update(delivery.ACCEPTED)
-            print(f"{message.id}: order {row[0]} is in the book, committed", flush=True)
+        outcome = self._outcome_of(bytes(message.instructions["x-opt-txn-id"]).hex())
+        print(f"{message.id}: {outcome}", flush=True)
+        states = {"commit": delivery.ACCEPTED, "rollback": delivery.REJECTED, "unknown": delivery.RELEASED}
+        delivery.update(states[outcome])
         delivery.settle()
         self._checker.flow(1)
         self._checks -= 1
         if not self._checks:
             self._connection.close()
+
+    def _outcome_of(self, txn_id: str) -> str:
+        """What became of a transaction? Without an outcome it is rolled back, from now on."""
+        try:
+            with self._book:
+                self._book.execute("insert into outcomes values (?, 'rollback') on conflict do nothing", (txn_id,))
+        except sqlite3.OperationalError:  # another process holds the book for long: it is asked again
+            return "unknown"
+        (outcome,) = self._book.execute("select outcome from outcomes where txn_id = ?", (txn_id,)).fetchone()
+        return str(outcome)
 
     # -- problems
 
@@ -146,6 +165,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="An order service that is asked about its transactions.")
     parser.add_argument("--url", default="amqp://127.0.0.1:5672", help="the coordinator")
     parser.add_argument("--book", type=Path, default=Path("orders.sqlite"), help="its own database")
+    parser.add_argument("--group", default=GROUP, help="its producer group")
     commands = parser.add_subparsers(dest="command", required=True)
     placing = commands.add_parser("place", help="place an order")
     placing.add_argument("order", type=int)
@@ -153,13 +173,7 @@ def main() -> int:
     answering = commands.add_parser("answer", help="answer checks")
     answering.add_argument("--checks", type=int, default=0, help="end after so many (0: never)")
     asked = parser.parse_args()
-    service = OrderService(
-        asked.url,
-        open_book(asked.book),
-        getattr(asked, "order", None),
-        hold=getattr(asked, "hold", False),
-        checks=getattr(asked, "checks", 0),
-    )
+    service = OrderService(asked, open_book(asked.book))
     Container(service).run()
     if service.problem:
         print(f"error: {service.problem}", file=sys.stderr)

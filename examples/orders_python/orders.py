@@ -6,6 +6,9 @@
 
 A crash before 2 leaves nothing. A crash between 2 and 3 leaves a row without its message: rare, and found by
 ``coordinator reconcile --book orders_book.toml``, as the row's txn-id is one that the coordinator rolled back.
+
+With ``--producer-group`` the coordinator asks a checker of that group instead (rule H8): ``examples/orders_checked``
+finds in the same database what became of the transaction, and its message is delivered.
 """
 
 from __future__ import annotations
@@ -41,6 +44,7 @@ from sqlalchemy import (
     func,
     select,
 )
+from sqlalchemy.exc import IntegrityError
 
 TRANSACTIONAL_STATE = 0x34
 ACCEPTED = ulong(0x24)
@@ -55,6 +59,10 @@ orders = Table(
     # The transaction in which the order's message was posted, in hexadecimal: the key between the two books.
     Column("txn_id", Text, nullable=False, unique=True),
     Column("placed_at", DateTime(timezone=True), nullable=False),
+)
+# What became of a transaction: the first row decides, this service's or a checker's.
+outcomes = Table(
+    "outcomes", metadata, Column("txn_id", Text, primary_key=True), Column("outcome", Text, nullable=False)
 )
 
 
@@ -83,16 +91,18 @@ def incoming(first: int, last: int) -> Iterator[dict[str, Any]]:
 class OrderService(MessagingHandler, TransactionHandler):
     """Places one order after the other, each in a transaction of its own."""
 
-    def __init__(self, url: str, address: str, database: Connection, last: int, hold: tuple[str, int] | None) -> None:
-        """``hold``: a point (``before-commit``, ``after-commit``) and the order at which it waits to be killed."""
+    def __init__(self, arguments: argparse.Namespace, database: Connection) -> None:
         super().__init__()
-        self._url = url
-        self._address = address
+        self._url: str = arguments.url
+        self._address: str = arguments.address
+        group = arguments.producer_group
+        self._properties = {"coordinator:producer-group": group} if group else None
         self._database = database
-        self._hold = hold
+        #: a point (``before-commit``, ``after-commit``) and the order at which it waits to be killed
+        self._hold: tuple[str, int] | None = arguments.hold
         first = (database.scalar(select(func.max(orders.c.id))) or 0) + 1
         database.rollback()
-        self._incoming = incoming(first, last)
+        self._incoming = incoming(first, arguments.orders)
         self._order: dict[str, Any] | None = None
         self._transaction: Transaction | None = None
         self._undecided = 0
@@ -102,7 +112,7 @@ class OrderService(MessagingHandler, TransactionHandler):
 
     def on_start(self, event: Event) -> None:
         self._container = event.container
-        self._connection = event.container.connect(self._url, reconnect=False)
+        self._connection = event.container.connect(self._url, reconnect=False, properties=self._properties)
         self._sender = event.container.create_sender(self._connection, self._address)
         self._container.declare_transaction(self._connection, handler=self)
 
@@ -147,6 +157,11 @@ class OrderService(MessagingHandler, TransactionHandler):
         assert transaction is not None
         declared: Any = transaction.id
         txn_id = bytes(declared).hex()
+        try:
+            self._database.execute(outcomes.insert().values(txn_id=txn_id, outcome="commit"))
+        except IntegrityError:
+            self._end(f"a checker has refused order {order['id']}: place it again")
+            return
         self._database.execute(orders.insert().values(**order, txn_id=txn_id, placed_at=datetime.now(UTC)))
         self._stop_at("before-commit", order["id"])
         self._database.commit()
@@ -200,7 +215,7 @@ class OrderService(MessagingHandler, TransactionHandler):
 def place(arguments: argparse.Namespace) -> int:
     """Place orders up to number ``--orders``, going on after the last one in the book."""
     with open_database(arguments.database).connect() as database:
-        service = OrderService(arguments.url, arguments.address, database, arguments.orders, arguments.hold)
+        service = OrderService(arguments, database)
         Container(service).run()
     print(f"placed {service.placed} orders", flush=True)
     if service.problem:
@@ -236,6 +251,7 @@ def main() -> int:
     placing.add_argument("--url", default="amqp://127.0.0.1:5672", help="the coordinator")
     placing.add_argument("--address", default="orders", help="where the messages go")
     placing.add_argument("--orders", type=int, default=100, help="the number of the last order")
+    placing.add_argument("--producer-group", help="ask a checker of this group what became of a transaction")
     placing.add_argument("--hold", type=hold_point, help="stop before-commit:N or after-commit:N and wait to be killed")
     placing.set_defaults(run=place)
     exporting = commands.add_parser("export", help="write the orders book as CSV")

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import date
 from typing import NamedTuple
 
-from store.commit.checkable import CheckableRows
+from store.arrays import octets_of
+from store.commit.checkable import LARGEST_COUNT, CheckableRows
 from store.commit.large import ADD_PIECE, CLEAR_PIECES, COPY_HALF, JOIN_PIECES, CopiedHalf, LargeHalf, Step
 from store.commit.parts import NO_TXN
 from store.commit.terms import BEFORE, PLAIN, Terms
@@ -235,8 +236,8 @@ class Batch:
         ``available``: not delivered before that time, in microseconds since 2000.
         """
         self.rows += 1
-        failed_text = failed.replace("\0", "").encode()
-        self.backs.append(Back(group_id, entry_id, min(attempts, 32767), lease, failed_text, annotations, available))
+        why, count = octets_of(failed), min(attempts, LARGEST_COUNT)
+        self.backs.append(Back(group_id, entry_id, count, lease, why, annotations, available))
         self.octets += len(annotations)
 
     def share(self, group_id: int, held: Iterable[int]) -> None:
@@ -268,7 +269,7 @@ class Batch:
         self.op_ids.append(op_id)
         self.op_decisions.append(decision)
         self.op_txns.append(txn_id)
-        self.op_reasons.append(reason.replace("\0", "").encode())
+        self.op_reasons.append(octets_of(reason))
         self.op_posted.append(posted)
         halves = self.covered_halves
         self.op_lo.append(len(halves) + 1)
@@ -321,8 +322,11 @@ class Batch:
     @property
     def traceless(self) -> bool:
         """Whether it changes entries, and adds no row that would show that it was committed."""
+        held = self.checkable is not None and self.checkable.retired
         changes = self.gone_ids or self.backs or self.yielded_ids or self.shared_groups or self.pinned_ids
-        return bool(changes) and not (self.commit_ids or self.op_ids or self.half_ids or self.large or self._decided)
+        return bool(changes or held) and not (
+            self.commit_ids or self.op_ids or self.half_ids or self.large or self._decided
+        )
 
     def probe(self, instance_id: int) -> Step | None:
         """A statement that asks for a row which exists if, and only if, this batch was committed. None: no such row, it

@@ -1,4 +1,6 @@
-"""What a batch writes of checkable transactions: their halves, which wait in the store, and their decisions."""
+"""What a batch writes of checkable transactions: their halves, which wait in the store, the entries of what they have
+retired, which they hold there, and their decisions.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +9,13 @@ from typing import TYPE_CHECKING, NamedTuple
 from store import arrays
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from store.commit.terms import Terms
+
+
+#: the most failed deliveries that an entry counts
+LARGEST_COUNT = 32767
 
 
 class Declared(NamedTuple):
@@ -26,6 +32,24 @@ class Declared(NamedTuple):
     connection: int
 
 
+class Retired(NamedTuple):
+    """What a commit makes of a delivery that is retired in a checkable transaction; and a rollback, if its consumer is
+    gone.
+    """
+
+    #: of its op: ``accept``, ``reject``, ``modify``, or ``release``, which has none
+    decision: bytes
+    reason: str
+    #: of the entry from then on
+    attempts: int
+    failed: str
+    annotations: bytes
+    #: before the next delivery
+    wait_ms: int
+    #: why it is a dead letter after one failed delivery more; empty: it is none
+    undo_failed: str
+
+
 class CheckableRows:
     """Columns of one statement, as those of :class:`store.commit.batch.Batch`."""
 
@@ -40,12 +64,16 @@ class CheckableRows:
         "left_out",
         "left_out_hi",
         "left_out_lo",
+        "let_go",
         "orphaned",
         "overdue",
+        "owed",
         "owners",
         "pending_halves",
         "pending_txns",
         "reasons",
+        "replaced",
+        "retired",
         "terms",
     )
 
@@ -67,6 +95,13 @@ class CheckableRows:
         self.owners: list[bytes] = []
         self.halves: list[int] = []
         self.entries: list[int] = []
+        #: by transaction, group and entry
+        self.retired: dict[tuple[bytes, int, int], Retired] = {}
+        self.replaced: dict[tuple[bytes, int, int], Retired] = {}
+        #: transactions of whose retirements this instance has nothing in memory any more
+        self.let_go: list[bytes] = []
+        #: those that another process has rolled back
+        self.owed: list[bytes] = []
 
     def pend(self, txn_id: bytes, half_id: int, address_id: int, terms: Terms, left_out: Sequence[int]) -> None:
         """A half waits for the decision. ``left_out``: groups that do not get it."""
@@ -86,6 +121,12 @@ class CheckableRows:
         """It has another half. The batch is refused if it is decided already."""
         self.enlisted[txn_id] = None
 
+    def retire(self, txn_id: bytes, group_id: int, entry_id: int, retired: Retired, *, first: bool) -> None:
+        """The transaction holds an entry that this instance has leased. The batch is refused if it has not, or if the
+        transaction is decided already. ``first``: False where it holds the entry, and another outcome comes.
+        """
+        (self.retired if first else self.replaced)[txn_id, group_id, entry_id] = retired
+
     def decide(
         self, txn_id: bytes, decision: bytes, reason: str, halves: Sequence[int] = (), entries: Sequence[int] = ()
     ) -> None:
@@ -94,7 +135,9 @@ class CheckableRows:
         """
         self.decided_ids.append(txn_id)
         self.decisions.append(decision)
-        self.reasons.append(reason.replace("\0", "").encode())
+        self.reasons.append(arrays.octets_of(reason))
+        if decision == b"commit" and not halves:  # none, which is not the same as not known
+            halves = entries = (0,)
         self.owners += [txn_id] * len(halves)
         self.halves += halves
         self.entries += entries
@@ -130,10 +173,25 @@ def add_parts(rows: CheckableRows, names: list[str], parameters: list[bytes]) ->
             arrays.int2([each.most_checks for each in listed]),
             arrays.int8([each.connection for each in listed]),
         )
-    for name, ids in (("enlisted", list(rows.enlisted)), ("orphaned", rows.orphaned), ("overdue", rows.overdue)):
+    for name, ids in (
+        ("enlisted", list(rows.enlisted)),
+        ("orphaned", rows.orphaned),
+        ("overdue", rows.overdue),
+        ("let_go", rows.let_go),
+        ("owed", rows.owed),
+    ):
         if ids:
             names.append(name)
             parameters.append(arrays.uuid(ids))
+    if rows.owed:
+        names.append("taken")
+    if rows.retired:
+        names += ("holding", "retiring")
+        parameters += _keys(rows.retired)[1:]
+        parameters += (*_keys(rows.retired), *_retired(rows.retired))
+    if rows.replaced:
+        names.append("replaced")
+        parameters += (*_keys(rows.replaced), *_retired(rows.replaced))
     if rows.decided_ids:
         names.append("decided")
         parameters += (
@@ -144,3 +202,22 @@ def add_parts(rows: CheckableRows, names: list[str], parameters: list[bytes]) ->
             arrays.int8(rows.halves),
             arrays.int8(rows.entries),
         )
+
+
+def _keys(rows: Mapping[tuple[bytes, int, int], Retired]) -> tuple[bytes, bytes, bytes]:
+    """Transactions, groups and entries."""
+    txns, groups, entries = zip(*rows, strict=True)
+    return arrays.uuid(txns), arrays.int4(groups), arrays.int8(entries)
+
+
+def _retired(rows: Mapping[tuple[bytes, int, int], Retired]) -> tuple[bytes, ...]:
+    decisions, reasons, attempts, failed, annotations, waits, undo_failed = zip(*rows.values(), strict=True)
+    return (
+        arrays.text(decisions),
+        arrays.text([arrays.octets_of(each) for each in reasons]),
+        arrays.int2([min(each, LARGEST_COUNT) for each in attempts]),
+        arrays.text([arrays.octets_of(each) for each in failed]),
+        arrays.bytea(annotations),
+        arrays.int8(waits),
+        arrays.text([arrays.octets_of(each) for each in undo_failed]),
+    )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 
 from store.channels import READY
-from store.tables import SCHEMA
+from store.tables import HELD, SCHEMA
 
 NO_TXN = bytes(16)
 #: In :attr:`Batch.wake`: all groups. A notice names at most :data:`MOST_WOKEN` groups.
@@ -32,6 +32,9 @@ _STAYS = " for key share of g"
 
 #: When a checkable transaction is due to be checked that its client has left, or keeps for too long (H7).
 _DUE = "greatest(e.declared_at + e.check_immunity_ms * interval '1 ms', now())"
+
+#: The columns of :class:`store.commit.checkable.Retired`, after transaction, group and entry.
+_RETIRED = ("uuid[]", "int4[]", "int8[]", "text[]", "text[]", "int2[]", "text[]", "bytea[]", "int8[]", "text[]")
 
 #: Part -> (its common table expression, the types of its parameters). ``{0}``, ``{1}``… are its own parameters,
 #: ``{me}`` the instance.
@@ -145,7 +148,7 @@ PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
         f"where {SCHEMA}.txn.producer_group is null returning 1",
         ("uuid[]", "text[]", "timestamptz[]", "timestamptz[]", "text[]", "int4[]", "int4[]", "int2[]", "int8[]"),
     ),
-    # They have further halves: a decision waits for this batch, or is seen.
+    # They have further halves or retirements: a decision waits for this batch, or is seen.
     "enlisted": (
         f"select from {SCHEMA}.txn t where t.id = any({{0}}) and t.producer_group is not null "
         "order by t.id for key share",
@@ -154,7 +157,7 @@ PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
     # Their control link is gone, or their time is over: from now on they are checked, once they are immune no longer.
     "orphaned": (
         f"update {SCHEMA}.txn e set connection = null, next_check_at = {_DUE} "
-        "from unnest({0}) u(i) where e.id = u.i and e.instance_id = {me}",
+        "from unnest({0}) u(i) where e.id = u.i and e.instance_id = {me} returning 1",
         ("uuid[]",),
     ),
     "overdue": (
@@ -162,8 +165,50 @@ PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
         "from unnest({0}) u(i) where e.id = u.i and e.instance_id = {me} and e.next_check_at is null",
         ("uuid[]",),
     ),
+    # This instance has nothing in memory any more of what they have retired. Their rows in txn are locked first.
+    "let_go": (
+        f"select {SCHEMA}.let_go(array[{{me}}]::int4[], {{0}}) from (select count(*) from orphaned) first "
+        "where first.count >= 0",
+        ("uuid[]",),
+    ),
+    # What they have retired, and another process has rolled back: this instance, whose consumers may have it still,
+    # holds it again itself.
+    "owed": (
+        f"delete from {SCHEMA}.pending_retirement r where r.txn_id = any({{0}}) and r.holder = {{me}} "
+        "and r.rolled_back returning r.group_id, r.entry_id",
+        ("uuid[]",),
+    ),
+    "taken": (
+        f"update {SCHEMA}.entry e set lease = {{me}} from owed o "
+        f"where e.group_id = o.group_id and e.id = o.entry_id and e.lease = {HELD}",
+        (),
+    ),
+    # Entries of deliveries that they retire from now on are theirs until they are decided.
+    "holding": (
+        f"update {SCHEMA}.entry e set lease = {HELD} from unnest({{0}}, {{1}}) u(g, i) "
+        "where e.group_id = u.g and e.id = u.i and e.lease in (0, {me}) returning 1",
+        ("int4[]", "int8[]"),
+    ),
+    "retiring": (
+        f"insert into {SCHEMA}.pending_retirement (txn_id, group_id, entry_id, half_id, message_group, decision, "
+        "reason, attempts, failed, annotations, wait_ms, undo_failed, holder) "
+        "select t, g, i, e.half_id, case when e.message_group < 0 then e.message_group end, d, nullif(r, ''), n, "
+        "nullif(f, ''), nullif(m, ''), w, nullif(z, ''), {me} "
+        "from unnest({0}, {1}, {2}, {3}, {4}, {5}, {6}, {7}, {8}, {9}) u(t, g, i, d, r, n, f, m, w, z) "
+        f"join {SCHEMA}.entry e on e.group_id = g and e.id = i",
+        _RETIRED,
+    ),
+    # Another outcome, for a delivery that is retired already. The row of the transaction is locked first.
+    "replaced": (
+        f"update {SCHEMA}.pending_retirement e set decision = d, reason = nullif(r, ''), attempts = n, "
+        "failed = nullif(f, ''), annotations = nullif(m, ''), wait_ms = w, undo_failed = nullif(z, '') "
+        "from unnest({0}, {1}, {2}, {3}, {4}, {5}, {6}, {7}, {8}, {9}) u(t, g, i, d, r, n, f, m, w, z), "
+        "(select count(*) from enlisted) first "
+        "where e.txn_id = u.t and e.group_id = u.g and e.entry_id = u.i and first.count >= 0",
+        _RETIRED,
+    ),
     "decided": (
-        f"select d.won from {SCHEMA}.decide_all({{0}}, {{1}}, {{2}}, {{me}}, {{3}}, {{4}}, {{5}}) d",
+        f"select d.won from {SCHEMA}.decide_all({{0}}, {{1}}, {{2}}, {{me}}, {{3}}, {{4}}, {{5}}, {{me}}) d",
         ("uuid[]", "text[]", "text[]", "uuid[]", "int8[]", "int8[]"),
     ),
     # For a batch without another row that would show that it was committed.
@@ -197,6 +242,7 @@ REFUSED: dict[str, tuple[str, str, str]] = {
     # The function looks when the rows are there: a decision that ran beside the insertion is seen.
     "declared": (f"{SCHEMA}.any_decided({{0}}, (select count(*) from declared))", *_DECIDED),
     "enlisted": ("(select count(*) from enlisted) <> cardinality({0})", *_DECIDED),
+    "holding": ("(select count(*) from holding) <> cardinality({1})", *_NOT_HELD),
     "decided": ("exists (select from decided where not won)", *_DECIDED),
     "there": ("(select count(*) from there) <> cardinality({0})", "CO003", "an address that is posted to is gone"),
     "split": ("exists (select from split)", "CO004", "a queue has groups beside the default one"),
@@ -225,8 +271,9 @@ def statement(parts: Sequence[str], instance_id: int) -> str:
             refusals.append((condition.format(*placeholders), code, why))
     # The function is called only to refuse the batch: a call for each condition would cost as much as a small batch.
     refused = " ".join(f"when {condition} then {SCHEMA}.refuse('{code}', '{why}')" for condition, code, why in refusals)
-    woken = ", (select count(*) from wake)" if "wake" in parts else ""
-    return f"with {', '.join(clauses)} select case {refused} end{woken}"
+    # A query that changes nothing by itself is not run unless it is read.
+    called = "".join(f", (select count(*) from {each})" for each in ("let_go", "wake") if each in parts)
+    return f"with {', '.join(clauses)} select case {refused} end{called}"
 
 
 def notice(groups: Mapping[int, int], keys: Set[tuple[int, int]]) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, NamedTuple
 
 from store import arrays
@@ -11,10 +12,18 @@ from store.questions.values import int2, int4
 from store.tables import SCHEMA
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from store.asking import Queries, Row
     from store.errors import StoreError
+
+
+class Own(NamedTuple):
+    """Policies that a consumer group has of its own; None: as the address has it."""
+
+    on_expiry: str | None
+    max_attempts: int | None
+    retry: str | None
 
 
 class Stored(NamedTuple):
@@ -31,14 +40,26 @@ class Stored(NamedTuple):
     group: int | None
     #: how many groups it has without the default one
     groups: int
+    #: of transactions whose first message goes to it (H7); None: as the settings say
+    check_immunity_ms: int | None
+    check_interval_ms: int | None
+    check_most: int | None
+    #: by their ids, the groups with policies of their own
+    own: Mapping[int, Own]
+
+
+def _stored(columns: Sequence[object]) -> Stored:
+    *address, own = columns
+    policies = json.loads(own) if isinstance(own, str) else ()
+    return Stored._make([*address, {group: Own(*values) for group, *values in policies}])
 
 
 def _one(rows: list[Row]) -> Stored | None:
-    return Stored(*rows[0]) if rows else None
+    return _stored(rows[0]) if rows else None
 
 
 def _by_name(rows: list[Row]) -> dict[str, Stored]:
-    return {name: Stored(*rest) for name, *rest in rows}
+    return {name: _stored(rest) for name, *rest in rows}
 
 
 def _ids(rows: list[Row]) -> list[int]:
@@ -51,7 +72,11 @@ def _says(rows: list[Row]) -> bool:
 
 _ADDRESS = f"""a.id, a.routing, a.kind, a.on_expiry, a.max_attempts, a.retry, a.origin,
                (select g.id from {SCHEMA}.consumer_group g where g.address_id = a.id and g.name = ''),
-               (select count(*) from {SCHEMA}.consumer_group g where g.address_id = a.id and g.name <> '')
+               (select count(*) from {SCHEMA}.consumer_group g where g.address_id = a.id and g.name <> ''),
+               a.check_immunity_ms, a.check_interval_ms, a.check_most,
+               (select json_agg(json_build_array(g.id, g.on_expiry, g.max_attempts, g.retry))::text
+                  from {SCHEMA}.consumer_group g
+                 where g.address_id = a.id and coalesce(g.on_expiry, g.max_attempts::text, g.retry) is not null)
           from {SCHEMA}.address a"""
 
 #: name, seconds: the address, if there is one. Notes the use of one made on use, unless a note is younger than so many

@@ -35,10 +35,13 @@ class Due(NamedTuple):
     declared_ms: int
     #: number of the connection at this instance that declared it; 0: it is gone, or at another instance
     connection: int
-    #: the first half, and its address; 0 and ``''`` where there is none
+    #: the first half, or without halves the first message that it has retired, and its address; 0 and ``''`` where
+    #: there is none
     half_id: int
     address: str
     halves: int
+    #: deliveries that it has retired
+    retired: int
 
 
 class Exhausted(NamedTuple):
@@ -100,12 +103,18 @@ TAKE = Query(
                case when k.instance_id = $4::int4 then coalesce(k.connection, 0) else 0 end,
                coalesce(f.half_id, 0),
                {_NAME},
-               (select count(*) from {SCHEMA}.pending p where p.txn_id = k.id), null::int8, null::int8
+               (select count(*) from {SCHEMA}.pending p where p.txn_id = k.id),
+               (select count(*) from {SCHEMA}.pending_retirement r where r.txn_id = k.id), null::int8, null::int8
           from taken k left join lateral (
-            select p.half_id, p.address_id from {SCHEMA}.pending p where p.txn_id = k.id order by p.half_id limit 1) f
-            on true
+            select m.half_id, m.address_id from (
+              (select 0 as rank, p.half_id, p.address_id from {SCHEMA}.pending p where p.txn_id = k.id
+                order by p.half_id limit 1)
+              union all
+              (select 1, r.half_id, (select g.address_id from {SCHEMA}.consumer_group g where g.id = r.group_id)
+                 from {SCHEMA}.pending_retirement r where r.txn_id = k.id order by r.half_id limit 1)) m
+             order by m.rank limit 1) f on true
         union all
-        select null, w.producer_group, null, null, null, null, null, null,
+        select null, w.producer_group, null, null, null, null, null, null, null,
                (extract(epoch from least(
                  (select min(k.next_check_at) from taken k where k.producer_group = w.producer_group),
                  (select t.next_check_at from {SCHEMA}.txn t

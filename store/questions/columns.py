@@ -11,6 +11,10 @@ _EXPIRES = "coalesce((extract(epoch from expires_at - timestamptz '2000-01-01 00
 AVAILABLE = "failed is null and available_at is null"
 DELIVERABLE = f"lease = 0 and {AVAILABLE} and (expires_at is null or expires_at > now())"
 
+#: A failed delivery that waits for its time (a message that was never delivered is not acquired). On an address of kind
+#: fifo it keeps its place, and what comes behind it in its message group waits as well (D3).
+FAILED_AND_WAITS = "available_at is not null and acquired"
+
 #: Of a large message, the columns are its beginning and its length.
 _IS_LARGE = f"octet_length(message) > {LARGE}"
 SIZE = f"case when {_IS_LARGE} then {HEAD} else octet_length(message) end"

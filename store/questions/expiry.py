@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from store.asking import Query
 from store.priorities import CONDITION, Rank
+from store.questions.columns import FAILED_AND_WAITS
 from store.questions.values import int4
 from store.tables import SCHEMA
 
@@ -27,15 +28,17 @@ def _expired(rows: list[Row]) -> Expired:
     return Expired(*rows[0])
 
 
-#: op id, instance: drops expired entries that are not leased, with one op, or marks them for the dead letters
+#: op id, instance: drops expired entries that are not leased, with one op, or marks them for the dead letters. One that
+#: holds up its message group is left until it is due, which the other instances are told.
 EXPIRE = Query(
     b"expire",
     f"""with picked as (
           select e.group_id, e.id, coalesce(
-                   (select a.on_expiry from {SCHEMA}.consumer_group g join {SCHEMA}.address a on a.id = g.address_id
-                     where g.id = e.group_id), 'drop') as policy
+                   (select coalesce(g.on_expiry, a.on_expiry) from {SCHEMA}.consumer_group g
+                      join {SCHEMA}.address a on a.id = g.address_id where g.id = e.group_id), 'drop') as policy
             from {SCHEMA}.entry e
            where e.expires_at <= now() and e.lease = 0 and e.failed is null
+             and not (e.message_group is not null and e.{FAILED_AND_WAITS})
              and not (e.{CONDITION[Rank.NORMAL]} and e.available_at is null
                       and exists (select from {SCHEMA}.consumer_group g join {SCHEMA}.group_read r
                                     on r.group_id = g.id and r.instance_id = g.holder

@@ -11,7 +11,7 @@ from store import arrays
 from store.asking import Query, nothing
 from store.channels import READY
 from store.commit.parts import MOST_KEYS_WOKEN, notice
-from store.questions.columns import DELIVERABLE, ENTRY, MESSAGES, SIZE
+from store.questions.columns import DELIVERABLE, ENTRY, FAILED_AND_WAITS, MESSAGES, SIZE
 from store.questions.values import int4, int8
 from store.tables import SCHEMA
 
@@ -32,10 +32,13 @@ class Scanned(NamedTuple):
 
 
 class Leased(NamedTuple):
-    """``rows``: entries; the last column is the key of the group. ``found``: by key, how many entries were found."""
+    """``rows``: entries; the last column is the key of the group. ``found``: by key, how many entries were found.
+    ``waiting``: by key, the id of the first entry that waits for its time: nothing behind it is among the rows.
+    """
 
     rows: list[LoadedRow]
     found: dict[int, int]
+    waiting: dict[int, int]
 
 
 def _scanned(rows: list[Row]) -> Scanned:
@@ -50,15 +53,28 @@ def _keys(rows: list[Row]) -> list[int]:
 
 def _leased(rows: list[Row]) -> Leased:
     found: dict[int, int] = {}
+    waiting: dict[int, int] = {}
     while rows and rows[-1][0] is None:
         row = rows.pop()
         found[row[9]] = row[1]
-    return Leased(rows, found)
+        if row[4] is not None:
+            waiting[row[9]] = row[4]
+    return Leased(rows, found, waiting)
 
 
-_IN_GROUP = f"group_id = $1::int4 and message_group = k and {DELIVERABLE}"
+#: Of the group, in its order: what can be delivered, and what holds up all behind it.
+_IN_ORDER = (
+    "group_id = $1::int4 and message_group = k and lease = 0 and failed is null "
+    f"and ({DELIVERABLE} or {FAILED_AND_WAITS})"
+)
 #: Scalar subquery: the planner turns EXISTS into a join over the whole consumer group.
-_FIRST = f"(select id from {SCHEMA}.entry where {_IN_GROUP} order by id limit 1)"
+_FIRST = (
+    f"(select case when available_at is null then id end from {SCHEMA}.entry where {_IN_ORDER} order by id limit 1)"
+)
+#: A transaction holds an entry of it, which no consumer of this instance has: the others wait, to come after it. The
+#: instance is ``{0}``.
+_WAITS = f"""(select true from {SCHEMA}.pending_retirement r where r.group_id = $1::int4
+                and r.message_group = k and r.holder is distinct from {{0}}::int4 limit 1)"""
 _CLAIMED = f"(select c.key from {SCHEMA}.message_group c where c.group_id = $1::int4 and c.key = k)"
 
 #: group, key after which to look, most keys to look at, most to claim, instance: claims message groups of a fifo
@@ -76,7 +92,8 @@ SCAN = Query(
         unclaimed as materialized (
           select k from keys where k is not null and {_CLAIMED} is null),
         free as materialized (
-          select k from unclaimed where {_FIRST} is not null order by k limit $4::int4),
+          select k from unclaimed where {_FIRST} is not null and {_WAITS.format("$5")} is null
+           order by k limit $4::int4),
         claimed as (
           insert into {SCHEMA}.message_group (group_id, key, instance_id)
           select $1::int4, k, $5::int4 from free where k < 0 on conflict do nothing returning key)
@@ -92,7 +109,7 @@ SCAN = Query(
 CLAIM = Query(
     b"claim_groups",
     f"""with wanted as materialized (
-          select k from unnest($2::int8[]) u(k) where {_FIRST} is not null)
+          select k from unnest($2::int8[]) u(k) where {_FIRST} is not null and {_WAITS.format("$3")} is null)
         insert into {SCHEMA}.message_group (group_id, key, instance_id)
         select $1::int4, k, $3::int4 from wanted on conflict do nothing returning key""",
     _keys,
@@ -119,16 +136,22 @@ FORGET = Query(
 
 #: group, keys, most entries of each, most bytes, lease, ids above which to look (one for each key): of message groups
 #: that are claimed, each from its first entry above on. Asked only after the claim is committed: then all that the
-#: instance before gave back is there. Rows: an entry and its key; then one per key: id null, half_id = number found.
+#: instance before gave back is there. Rows: an entry and its key; then one per key: id null, half_id = number found,
+#: expires_at = the id of the first that waits for its time, behind which nothing is taken.
 LEASE = Query(
     b"lease_groups",
     f"""with picked as materialized (
           select e.* from unnest($2::int8[], $6::int8[]) u(k, above) cross join lateral (
-            select group_id, id, half_id, message_group from {SCHEMA}.entry
-             where {_IN_GROUP} and id > above order by id limit $3::int4) e),
+            select group_id, id, half_id, message_group, available_at is not null as waits from {SCHEMA}.entry
+             where {_IN_ORDER} and id > above order by id limit $3::int4) e
+           where {_WAITS.format("$5")} is null),
+        placed as materialized (
+          select *, bool_or(waits) over (partition by message_group order by id) as held_up from picked),
+        first as materialized (
+          select * from placed where not held_up),
         sized as materialized (
           select group_id, id, message, sum({SIZE}) over (order by message_group, id) - {SIZE} as before
-            from picked {MESSAGES}),
+            from first {MESSAGES}),
         leased as (
           update {SCHEMA}.entry e set lease = $5::int4 from sized s
            where e.group_id = s.group_id and e.id = s.id and e.lease = 0 and s.before < $4::int8
@@ -136,8 +159,9 @@ LEASE = Query(
                     e.message_group)
         select {ENTRY}, message_group from leased
         union all
-        select null, count(*), null, null, null, null, null, null, null, message_group
-          from picked group by message_group
+        select null, count(*) filter (where not held_up), null, null, min(id) filter (where waits), null, null, null,
+               null, message_group
+          from placed group by message_group
          order by id""",
     _leased,
     again=False,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from store import arrays
 from store.asking import Query
 from store.channels import READY
+from store.questions.columns import FAILED_AND_WAITS
 from store.questions.values import boolean, int8
 from store.tables import SCHEMA
 
@@ -18,11 +19,14 @@ if TYPE_CHECKING:
 
 
 class Due(NamedTuple):
-    """Entries of a consumer group that were due: the lowest of their new ids, and how many."""
+    """Entries of a consumer group that were due: the lowest of their ids now, and how many. ``key``: of their message
+    group, in which they have kept their places; None: they have new ids.
+    """
 
     group: int
     lowest: int
     entries: int
+    key: int | None = None
 
 
 class Promoted(NamedTuple):
@@ -36,36 +40,40 @@ class Promoted(NamedTuple):
 
 
 def _promoted(rows: list[Row]) -> Promoted:
-    *groups, (_, _, _, next_ms, through) = rows
-    return Promoted([Due(*row[:3]) for row in groups], next_ms, through)
+    *groups, (_, _, _, next_ms, through, _) = rows
+    return Promoted([Due._make((*row[:3], row[5])) for row in groups], next_ms, through)
 
 
 #: new ids, whether other instances live and get a notice, the time above which to look: gives entries that are due new
-#: ids, above all others. Rows: the groups concerned, each with its lowest new id and how many; and one with group 0: in
-#: how many milliseconds the next is due, null for never, and the time through which none is left.
+#: ids, above all others; failed deliveries of a message group keep theirs. Rows: the groups concerned, each with its
+#: lowest new id and how many (and the key of a message group); and one with group 0: in how many milliseconds the next
+#: is due, null for never, and the time through which none is left.
 PROMOTE = Query(
     b"promote",
     f"""with due as (
-          select group_id, id, available_at from {SCHEMA}.entry
+          select group_id, id, available_at, message_group is not null and {FAILED_AND_WAITS} as stays
+            from {SCHEMA}.entry
            where available_at > $3::timestamptz and available_at <= now() and lease = 0 and failed is null
            order by available_at limit cardinality($1::int8[]) for update skip locked),
         placed as (
-          select d.group_id, d.id, f.id as new_id
-            from (select group_id, id, row_number() over (order by available_at, id) as n from due) d
+          select d.group_id, d.id, case when d.stays then d.id else f.id end as new_id, d.stays
+            from (select group_id, id, stays, row_number() over (order by available_at, id) as n from due) d
             join unnest($1::int8[]) with ordinality f(id, n) on f.n = d.n),
         promoted as (
           update {SCHEMA}.entry e set id = p.new_id, available_at = null from placed p
-           where e.group_id = p.group_id and e.id = p.id returning e.group_id, e.id),
+           where e.group_id = p.group_id and e.id = p.id
+          returning e.group_id, e.id, case when p.stays then e.message_group end as key),
         told as (
-          select pg_notify('{READY}', group_id::text) from promoted where $2::bool group by group_id)
-        select group_id, min(id), count(*), null::int8, null::int8 from promoted group by group_id
+          select pg_notify('{READY}', group_id || coalesce('/' || to_hex(key), ''))
+            from promoted where $2::bool group by group_id, key)
+        select group_id, min(id), count(*), null::int8, null::int8, key from promoted group by group_id, key
         union all
         select 0, 0, (select count(*) from told),
                (select (extract(epoch from min(available_at) - now()) * 1000)::int8
                   from {SCHEMA}.entry where available_at > now() and lease = 0 and failed is null),
                (select (extract(epoch from case when count(*) < cardinality($1::int8[]) then now()
                                                 else max(available_at) - interval '1 microsecond' end
-                                           - timestamptz '2000-01-01 00:00Z') * 1000000)::int8 from due)""",
+                                           - timestamptz '2000-01-01 00:00Z') * 1000000)::int8 from due), null""",
     _promoted,
     again=False,
 )

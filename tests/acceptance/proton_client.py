@@ -94,13 +94,22 @@ def tx_receive_settled(url: str) -> Seen:
     return _receive(url, "proton.tx_receive_settled", settle_before_discharge=True)
 
 
-def _receive(url: str, address: str, *, settle_before_discharge: bool) -> Seen:
+def tx_receive_checkable(url: str) -> Seen:
+    """Its connection names a producer group."""
+    address, group = "proton.tx_receive_checkable", {"coordinator:producer-group": "proton"}
+    return _receive(url, address, settle_before_discharge=False, of_connection=group)
+
+
+def _receive(
+    url: str, address: str, *, settle_before_discharge: bool, of_connection: dict[str, str] | None = None
+) -> Seen:
     connection = BlockingConnection(url, timeout=PATIENCE)
     sender = connection.create_sender(address)
     for number in range(6):
         sender.send(Message(body=f"m{number}"))
     connection.close()
     retiring = Retiring(url, address, batches=3, size=2, settle_before_discharge=settle_before_discharge)
+    retiring.of_connection = of_connection
     Container(retiring).run()
     return {"seen": retiring.seen, "left": _take_all(url, address)}
 
@@ -362,7 +371,7 @@ def sole(url: str) -> Seen:
 CASES: dict[str, Callable[[str], Seen]] = {
     case.__name__: case
     for case in (
-        *(tx_send, tx_send_checkable, tx_receive, tx_receive_settled, tx_move, tx_two),
+        *(tx_send, tx_send_checkable, tx_receive, tx_receive_checkable, tx_receive_settled, tx_move, tx_two),
         *(blocking, settled, drain, large, browse, dynamic, relay, dead_letters, expiration),
         *(topics, lasting, groups),
         *(without_sasl, sole),

@@ -29,10 +29,12 @@ class _Transacted(MessagingHandler, TransactionHandler):
         self.done = 0
         self.transaction: Transaction | None = None
         self.seen: list[Any] = []
+        #: properties of the connection
+        self.of_connection: dict[str, str] | None = None
 
     def on_start(self, event: Event) -> None:
         self._container = event.container
-        self._connection = event.container.connect(self._url, reconnect=False)
+        self._connection = event.container.connect(self._url, reconnect=False, properties=self.of_connection)
         self.open_link(event.container, self._connection, self._address)
         self._declare()
 

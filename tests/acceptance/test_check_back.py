@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from store.embedded.running import running_url
-from tests.fix_check_back import Plant
+from tests.fix_check_back import Plant, plant
 from tests.fix_service import PATIENCE, Service
 from tests.fix_wire import Ask, Begin, decided
 from tests.wire.frames import Accepted, Modified, Received, Rejected, Released, Source, State, TransactionalState
@@ -28,8 +28,7 @@ def checker(session: Session, group: str, *, credit: int = 10, **fields: Any) ->
 
 def told_by(check: Delivery) -> dict[str, Any]:
     """Its delivery annotations."""
-    ((_, value, _),) = [each for each in check.message.sections if each.code == DELIVERY_ANNOTATIONS]
-    return {str(key): each for key, each in value.items()}
+    return {str(key): each for key, each in check.message.delivery_annotations.items()}
 
 
 def checks_of(ask: Ask, txn: bytes) -> int:
@@ -62,6 +61,7 @@ def test_accepted_commits_all_halves(begin: Begin, address: str, planted: Plant,
         "x-opt-txn-id": txn,
         "x-opt-check-count": 1,
         "x-opt-half-count": 3,
+        "x-opt-retired-count": 0,
         "x-opt-original-address": address,
     }
     assert not consumer.arrived
@@ -144,12 +144,61 @@ def test_two_outcomes_of_one_check(begin: Begin, address: str, planted: Plant, a
     assert check.settlement().state == Accepted()
 
 
+@pytest.mark.rule("H8")
+def test_outcomes_after_the_answer_mean_nothing(begin: Begin, address: str, planted: Plant, ask: Ask) -> None:
+    """Settled twice, and settled with another outcome: the link goes on."""
+    session = begin()
+    link = checker(session, address)
+    txns = [planted(address, address, data(b"%d" % number), due=-10 + number) for number in range(2)]
+    first, second = link.take(), link.take()
+    first.disposition(Accepted(), settled=False)
+    assert first.settlement().state == Accepted()
+    for state in (Accepted(), Rejected(), Released()):
+        for settled in (False, True):
+            first.disposition(state, settled=settled)
+    second.disposition(Rejected())
+    session.sync()  # of two that are read at once, Proton shows the last
+    second.disposition(Accepted())
+    assert [decided(ask, txn) for txn in txns] == [("commit", "checked"), ("rollback", "checked")]
+    later = planted(address, address, data(b"x"))
+    assert told_by(link.take())["x-opt-txn-id"] == later
+
+
 @pytest.mark.rule("H8", "H9")
-def test_a_checker_that_vanishes_with_the_check(begin: Begin, address: str, planted: Plant, ask: Ask) -> None:
-    txn = planted(address, address, data(b"1"), interval_ms=SOON_MS)
+def test_a_checker_of_a_group_that_nothing_belongs_to(begin: Begin, address: str, planted: Plant, ask: Ask) -> None:
+    """It is sent nothing, and may have come before its producers."""
+    other = planted(f"{address}-other", address, data(b"1"))
+    session = begin()
+    link = checker(session, address)
+    assert link.drain() == []
+    assert checks_of(ask, other) == 0
+    link.credit(1)
+    txn = planted(address, address, data(b"2"))
+    link.take().disposition(Accepted())
+    assert decided(ask, txn) == ("commit", "checked")
+
+
+@pytest.mark.rule("H8", "H9")
+@pytest.mark.parametrize("way", ["link", "session", "connection", "socket"])
+def test_a_checker_that_vanishes_with_the_check(
+    begin: Begin, address: str, planted: Plant, ask: Ask, service: Service, way: str
+) -> None:
+    """Its credit goes with it: no further check is counted for it. Of a socket it is not known when that is seen."""
+    txn = planted(address, address, data(b"1"), interval_ms=3_600_000)
     lost = begin()
-    assert told_by(checker(lost, address, credit=1).take())["x-opt-check-count"] == 1
-    lost.peer.close_socket()
+    link = checker(lost, address, credit=1 if way == "socket" else 10)
+    assert told_by(link.take())["x-opt-check-count"] == 1
+    if way == "link":
+        link.detach()
+    elif way == "session":
+        lost.end()
+    elif way == "connection":
+        lost.peer.close()
+    else:
+        lost.peer.close_socket()
+    ask("update coordinator.txn set next_check_at = now() where producer_group = %s returning id", address)
+    fence(begin(), address, service)
+    assert checks_of(ask, txn) == 1
     check = checker(begin(), address).take()
     assert told_by(check)["x-opt-check-count"] == 2
     check.disposition(Accepted())
@@ -191,6 +240,55 @@ def test_no_more_are_taken_than_there_is_credit_for(begin: Begin, address: str, 
         session.sync()
     assert [checks_of(ask, txn) for txn in txns] == [1, 1, 0, 0, 0]
     assert [told_by(each)["x-opt-txn-id"] for each in link.drain()] == txns[2:]
+
+
+@pytest.mark.rule("H9")
+def test_a_checker_leaves_at_most_a_hundred_unanswered(begin: Begin, address: str, ask: Ask, service: Service) -> None:
+    """Whatever credit it gives."""
+    with psycopg.connect(running_url(service.data_dir)) as connection:
+        for number in range(110):
+            plant(connection, address, address, [data(b"%d" % number)])
+    link = checker(begin(), address, credit=1000)
+    checks = [link.take() for _ in range(100)]
+    fence(begin(), address, service)
+    assert sent_of(ask, address) == 100
+    for check in checks:
+        check.disposition(Accepted())
+    assert len([link.take() for _ in range(10)]) == 10
+
+
+@pytest.mark.rule("H9", "P5")
+def test_a_checker_that_reads_nothing_is_sent_no_more(begin: Begin, address: str, ask: Ask, service: Service) -> None:
+    """What it was not sent is not counted, and comes when it reads."""
+    count = 30
+    with psycopg.connect(running_url(service.data_dir)) as connection:
+        for _ in range(count):
+            plant(connection, address, address, [data(bytes(1_000_000))])
+    session = begin()
+    link = checker(session, address, credit=0)
+    session.sync()
+    link.credit(count)
+    deadline = time.monotonic() + PATIENCE
+    while not sent_of(ask, address):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    fence(begin(), address, service)
+    assert 0 < sent_of(ask, address) < count
+    assert {told_by(link.take())["x-opt-check-count"] for _ in range(count)} == {1}
+
+
+def fence(session: Session, address: str, service: Service) -> None:
+    """A check of another group: what the looks before have taken was sent by then, or given back."""
+    group = f"{address}-fence"
+    with psycopg.connect(running_url(service.data_dir)) as connection:
+        plant(connection, group, address, [data(b"fence")])
+    checker(session, group, credit=1).take()
+
+
+def sent_of(ask: Ask, group: str) -> int:
+    """How many transactions of the group have a check that counts."""
+    ((count,),) = ask("select count(*) from coordinator.txn where producer_group = %s and checks > 0", group)
+    return int(count)
 
 
 @pytest.mark.rule("H8")

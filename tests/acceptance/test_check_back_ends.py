@@ -17,7 +17,6 @@ from tests.fix_wire import Ask, Begin, BeginAt, DialTo, decided
 from tests.wire.checkable import accept, in_group, left
 from tests.wire.frames import Accepted, Detach, Open, Rejected
 from tests.wire.links import Delivery
-from tests.wire.messages import DELIVERY_ANNOTATIONS
 from tests.wire.peer import Session
 from tests.wire.queues import condition
 from tests.wire.types import UInt
@@ -48,8 +47,7 @@ def posted(session: Session, address: str, *bodies: bytes, **properties: object)
 
 
 def told_by(check: Delivery) -> dict[str, object]:
-    ((_, value, _),) = [each for each in check.message.sections if each.code == DELIVERY_ANNOTATIONS]
-    return {str(key): each for key, each in value.items()}
+    return {str(key): each for key, each in check.message.delivery_annotations.items()}
 
 
 @pytest.mark.rule("H7", "H8", "H13")

@@ -95,6 +95,23 @@ def test_an_answer_after_the_last_check_is_in_time(begin: Begin, address: str, p
     assert consumer.take().body == b"1"
 
 
+@pytest.mark.rule("H8", "H10")
+def test_a_checker_that_never_answers(begin: Begin, address: str, planted: Plant, ask: Ask) -> None:
+    """Every check is counted, and none is lost with it; what it says after the last one's interval does not stand."""
+    session = begin()
+    consumer = session.receiver(address, credit=1)
+    txn = planted(address, address, data(b"1"), data(b"2"), interval_ms=SOON_MS, most=2)
+    link = session.receiver(f"$check/{address}", credit=10)
+    first, second = link.take(), link.take()
+    assert decided(ask, txn) == EXHAUSTED
+    assert [each.body for each in aside(session, address, 2)] == [b"1", b"2"]
+    for late in (first, second):
+        late.disposition(Accepted(), settled=False)
+        assert late.settlement().state == Released()
+    assert link.drain() == []
+    assert consumer.drain() == []
+
+
 @pytest.mark.rule("H10", "P2")
 def test_large_messages_are_kept_whole(begin: Begin, address: str, planted: Plant, ask: Ask) -> None:
     messages = [data(b"%d" % number * (1 << 21)) for number in range(2)]
@@ -120,12 +137,39 @@ def test_those_that_cannot_be_set_aside_stop_no_other(
     assert sorted(each.body for each in aside(begin(), address, 2)) == [b"1", b"held"]
 
 
+@pytest.mark.rule("H10", "H11")
+def test_those_whose_copies_the_store_refuses_stop_no_other(
+    begin: Begin, address: str, planted: Plant, ask: Ask, service: Service
+) -> None:
+    """More than are looked at in one go; nothing of them is lost, and they are set aside when it takes them."""
+    poison = data(b"poison")
+    refused = [planted(address, address, poison, checks=15, due=-80) for _ in range(25)]
+    with psycopg.connect(running_url(service.data_dir)) as store:
+        store.execute(
+            "alter table coordinator.half add constraint no_poison "
+            f"check (txn_id is not null or message <> '\\x{poison.hex()}') not valid".encode()
+        )
+    sound = planted(address, address, data(b"1"), checks=15)
+    assert decided(ask, sound) == EXHAUSTED
+    ((kept,),) = ask(
+        "select count(*) from coordinator.pending p where p.txn_id = any(%s)", [each.hex() for each in refused]
+    )
+    with psycopg.connect(running_url(service.data_dir)) as store:
+        store.execute("alter table coordinator.half drop constraint no_poison")
+        store.execute("update coordinator.txn set next_check_at = now() where producer_group = %s", [address])
+    assert {decided(ask, each) for each in refused} == {EXHAUSTED}
+    assert len(aside(begin(), address, 26)) == kept + 1
+
+
 @pytest.mark.rule("H10")
 def test_the_address_may_be_removed(begin: Begin, address: str, planted: Plant, ask: Ask, service: Service) -> None:
-    """It is made again, and nothing is lost."""
+    """By command, or by SQL that tells no instance: it is made again, and nothing is lost."""
     assert decided(ask, planted(address, address, data(b"0"), checks=15)) == EXHAUSTED
-    for link in range(2):
-        service.cli("address", "remove", "--force", ADDRESS)
+    for link in range(3):
+        if link < 2:
+            service.cli("address", "remove", "--force", ADDRESS)
+        else:
+            ask("delete from coordinator.address where name = %s returning id", ADDRESS)
         txn = planted(address, address, data(b"%d" % link), checks=15)
         assert decided(ask, txn) == EXHAUSTED
         (kept,) = aside(begin(), address, 1)

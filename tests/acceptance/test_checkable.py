@@ -127,16 +127,33 @@ def test_what_is_no_group(begin: Begin, address: str, group: Any) -> None:
 
 
 @pytest.mark.rule("H7")
-@pytest.mark.parametrize("immunity", [UInt(3_600_001), Int(-1), "6000"])
+@pytest.mark.parametrize("immunity", [UInt(3_600_001), Int(-1), "6000", True], ids=str)
 def test_what_is_no_immunity(begin: Begin, address: str, immunity: Any) -> None:
+    """The error names what came, and what was expected; nothing of the transaction is delivered."""
     session = begin()
     sender = session.sender(address)
     txn = session.control().declare()
     state = sender.outcome(named(b"1", producer_group="a", check_immunity_ms=immunity), txn=txn)
     assert condition(state.outcome) == "amqp:invalid-field"
     assert "check-immunity-ms" in state.outcome.error.description
+    assert f"'{immunity}'" in state.outcome.error.description
+    assert "from 0 to 3600000" in state.outcome.error.description
     refused = session.control(properties={GROUP: "a", Symbol("coordinator:check-immunity-ms"): immunity})
-    assert refused.error == "amqp:invalid-field"
+    error = refused.wait_detached().error
+    assert error is not None
+    assert error.condition == "amqp:invalid-field"
+    assert f"coordinator:check-immunity-ms is '{immunity}'" in (error.description or "")
+    assert session.receiver(address).bodies() == []
+
+
+@pytest.mark.rule("H7")
+def test_the_longest_immunity(begin: Begin, address: str, ask: Ask) -> None:
+    session = begin()
+    control, sender = in_group(session, check_immunity_ms=UInt(3_600_000)), session.sender(address)
+    txn = control.declare()
+    accept(sender, b"1", txn)
+    assert row(ask, txn)[3] == 3_600_000
+    control.commit(txn)
 
 
 @pytest.mark.rule("H3", "T15")
@@ -184,23 +201,6 @@ def test_a_refused_post_rolls_it_back_at_once(begin: Begin, address: str, ask: A
     accept(sender, b"1", txn)
     sender.post(BROKEN, txn=txn, settled=True)
     control.roll_back(txn)
-
-
-@pytest.mark.rule("H20", "T29")
-def test_retirements_are_refused_for_now(begin: Begin, address: str, ask: Ask) -> None:
-    session = begin()
-    sender = session.sender(address)
-    assert sender.outcome(data(b"before")) == Accepted()
-    consumer = session.receiver(address, credit=1)
-    control = in_group(session)
-    txn = control.declare()
-    accept(sender, b"1", txn)
-    consumer.take().retire(txn, Accepted())
-    state = control.discharge(txn)
-    assert condition(state) == "amqp:transaction:rollback"
-    assert "amqp:not-implemented" in state.error.description
-    consumer.credit(1)
-    assert consumer.take().body == b"before"
 
 
 @pytest.mark.rule("H1", "H2", "H14")

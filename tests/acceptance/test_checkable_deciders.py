@@ -4,14 +4,18 @@ H7, H13, H15, H20).
 
 from __future__ import annotations
 
+import time
+
+import psycopg
 import pytest
 
-from tests.fix_service import Service
+from store.embedded.running import running_url
+from tests.fix_service import PATIENCE, Service
 from tests.fix_wire import Ask, Begin, decided
 from tests.wire.checkable import accept, in_group, left, pending, row
 from tests.wire.frames import Accepted
 from tests.wire.messages import data
-from tests.wire.queues import condition
+from tests.wire.queues import BROKEN, condition
 from tests.wire.types import UInt
 
 
@@ -51,6 +55,51 @@ def test_a_lost_connection_leaves_it_undecided_and_a_plain_one_is_rolled_back(
     session.peer.close_socket()
     assert decided(ask, lost) == ("rollback", "link-lost")
     assert left(ask, txn)[:2] == ("shop", False)
+
+
+@pytest.mark.rule("H2", "H13", "T23")
+def test_its_client_leaves_while_its_first_post_is_on_its_way_and_another_was_refused(
+    service: Service, begin: Begin, address: str, ask: Ask
+) -> None:
+    """It is rolled back once the post is answered, and nothing of it waits."""
+    session, other = begin(), begin()
+    control, sender = in_group(session), session.sender(address)
+    txn = control.declare()
+    with psycopg.connect(running_url(service.data_dir)) as store:
+        store.execute("lock table coordinator.pending in exclusive mode")
+        with session.peer.at_once():
+            sender.post(data(b"1"), txn=txn)
+            sender.post(BROKEN, txn=txn, settled=True)
+        session.sync()
+        session.peer.close_socket()
+        other.sync()
+    assert decided(ask, txn)[0] == "rollback"
+    deadline = time.monotonic() + PATIENCE
+    while row(ask, txn) is not None:
+        assert time.monotonic() < deadline, "it is decided, and waits for checks"
+        time.sleep(0.02)
+    assert pending(ask, txn) == 0
+
+
+@pytest.mark.rule("H2", "H13", "T22")
+def test_its_client_leaves_while_the_store_refuses_a_post(
+    service: Service, begin: Begin, address: str, ask: Ask
+) -> None:
+    """A checker cannot commit the rest: it is rolled back."""
+    session, other = begin(), begin()
+    control = in_group(session)
+    txn = control.declare()
+    accept(session.sender(address), b"1", txn)
+    sender = session.sender(f"{address}-2")
+    sender.wait_for_credit()
+    with psycopg.connect(running_url(service.data_dir)) as store:
+        store.execute("delete from coordinator.address where name = %s", [f"{address}-2"])
+        sender.post(data(b"2"), txn=txn, settled=True)
+        session.sync()
+        session.peer.close_socket()
+        other.sync()
+    assert decided(ask, txn) == ("rollback", "rollback-only: amqp:resource-deleted")
+    assert (row(ask, txn), pending(ask, txn)) == (None, 0)
 
 
 @pytest.mark.rule("H7", "T14")

@@ -284,7 +284,7 @@ def test_on_other_addresses_a_group_id_means_nothing(begin_at: BeginAt) -> None:
         assert [numbers(each.take_many(1)) for each in (one, other)] == [[0], [1]]
         service.cli("address", "add", "grouped", "--kind", "fifo")
         assert "fifo" in service.cli("address", "show", "grouped")
-        service.cli("address", "add", "other", "--kind", "mixed", status=2)
+        service.cli("address", "add", "other", "--kind", "batch", status=2)
         post(session.sender("grouped"), "aab")
         one, other = session.receiver("grouped"), session.receiver("grouped")
         assert [numbers(each.take_many(1)) for each in (one, other)] == [[0], [2]]

@@ -113,6 +113,11 @@ def test_consumer_groups_of_a_queue(service: Service, jms: Jms) -> None:
     assert seen["default_group"] == ["m0", "m1", "later0"]
 
 
+@pytest.mark.rule("D1", "T20")
+def test_broadcast(service: Service, jms: Jms) -> None:
+    assert jms("broadcast", service).line() == {name: ["m0", "m1"] for name in ("first", "second", "queue")}
+
+
 @pytest.mark.rule("P17", "D7", "P12")
 def test_priorities_and_delivery_delay(service: Service, jms: Jms) -> None:
     seen = jms("later", service).line()

@@ -10,10 +10,13 @@ import socket
 from collections.abc import Iterator
 from contextlib import suppress
 
+import psycopg
 import pytest
 
+from store.embedded.running import running_url
 from tests.acceptance import attacks
 from tests.acceptance.attacks import MIB, Attack, Memory, attacking, neighbour, serve_beside
+from tests.fix_check_back import plant
 from tests.fix_service import Service, running_service
 from tests.wire.frames import (
     RECEIVER,
@@ -267,6 +270,18 @@ def test_large_states_of_browsed_deliveries(small_service: Service) -> None:
     browsed = Source(address="browsed", distribution_mode="copy")
     session, deliveries = _with_deliveries(small_service, browsed, 1000)
     _settle_each(small_service, session, deliveries, Modified(message_annotations=_LONG_PAIRS))
+
+
+@pytest.mark.rule("H8", "S4", "F4")
+def test_large_states_of_checks(small_service: Service) -> None:
+    with psycopg.connect(running_url(small_service.data_dir)) as store:
+        for _ in range(100):
+            plant(store, "group", "q", [data(b"x")])
+    peer = Peer(small_service.port)
+    peer.open()
+    session = peer.begin()
+    checks = session.receiver("$check/group", credit=100).take_many(100)
+    _settle_each(small_service, session, checks, Modified(message_annotations=_EMPTY_PAIRS))
 
 
 @pytest.mark.rule("S4", "F4")

@@ -43,6 +43,11 @@ def test_retiring_unsettled_released_after_an_abort(run: Run) -> None:
     assert seen["left"] == ["m4", "m5"]
 
 
+@pytest.mark.rule("H20", "T26", "T27")
+def test_retiring_in_checkable_transactions_alternately_aborted(run: Run) -> None:
+    assert run("tx_receive_checkable")["seen"] == run("tx_receive")["seen"]
+
+
 @pytest.mark.rule("T26", "T28")
 def test_retiring_settled_takes_the_default_outcome_after_an_abort(run: Run) -> None:
     seen = run("tx_receive_settled")

@@ -214,13 +214,15 @@ def test_a_level_that_is_none_says_nothing(begin: Begin, address: str, level: An
 
 @pytest.mark.parametrize("level", [b"\xa1\x01\xff", b"\xa3\x01\xff", b"\x00\xa1\x01\xff\x40"])
 def test_nor_does_one_that_cannot_be_read(begin: Begin, address: str, level: bytes) -> None:
-    """Text in no encoding, or a value that is described by it."""
+    """Text in no encoding, or a value that is described by it; the next consumer does not get it either."""
     session = begin()
     post(session, address, b"x")
     consumer = session.receiver(address)
-    consumer.take().disposition(_level(Raw(level)))
-    counted = section(Header.CODE, [False, None, None, False, UInt(1)])
-    assert consumer.take().octets.startswith(counted)
+    annotations = {Symbol("x-opt-why"): "late", Symbol("x-opt-delay-level"): Raw(level)}
+    consumer.take().disposition(Modified(delivery_failed=True, message_annotations=annotations))
+    again = consumer.take()
+    assert again.octets.startswith(section(Header.CODE, [False, None, None, False, UInt(1)]))
+    assert again.message.annotations == {"x-opt-why": "late"}
 
 
 def test_in_a_transaction_it_waits_from_the_commit_on(begin: Begin, service: Service, ask: Ask, address: str) -> None:
@@ -252,22 +254,6 @@ def test_each_group_of_a_topic_waits_for_itself(begin: Begin, service: Service, 
     failing.take().disposition(FAILED)
     assert other.take().count == 0
     assert _wait_of(ask, session, address)[0] == 1
-
-
-@pytest.mark.rule("D3", "P18")
-def test_a_fifo_address_keeps_its_order(begin: Begin, service: Service, address: str) -> None:
-    """It retries at once: another policy is refused, and a level that a consumer asks for says nothing."""
-    _add(service, address, "--kind", "fifo", "--retry", " immediate ")
-    service.cli("address", "set", address, "--retry", "immediate ", "--max-attempts", "9")
-    for command in (("add", f"{address}-2", "--kind", "fifo"), ("set", address)):
-        refused = service.command("address", *command, "--retry", "ladder")
-        assert refused.returncode == 2
-        assert "keeps the order of its message groups" in refused.stderr
-    session = begin()
-    post(session, address, b"1")
-    consumer = session.receiver(address)
-    consumer.take().disposition(_level(Int(5)))
-    assert consumer.take().body == b"1"
 
 
 def test_a_policy_changes_while_the_service_runs(begin: Begin, service: Service, ask: Ask, address: str) -> None:

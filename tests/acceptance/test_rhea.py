@@ -49,6 +49,14 @@ def test_a_checkable_transaction_outlives_its_connection(run: Run) -> None:
     }
 
 
+@pytest.mark.rule("H20", "H13")
+def test_what_a_checkable_transaction_has_retired_is_its_own_until_it_is_decided(run: Run) -> None:
+    assert run("checkable_retirement") == {
+        "committed": [[], ACCEPTED, [], ["out of committed"]],
+        "rolled back": [[], ACCEPTED, ["rolled back 1", "rolled back 2"], []],
+    }
+
+
 @pytest.mark.rule("H2", "H8")
 def test_a_checker_answers_for_producers_that_are_gone(run: Run) -> None:
     seen = run("check_back")
@@ -232,6 +240,11 @@ def test_a_lasting_subscription(run: Run) -> None:
 @pytest.mark.rule("D1")
 def test_consumer_groups_of_a_queue(run: Run) -> None:
     assert run("groups") == {name: ["m0", "m1"] for name in ("billing", "shipping", "default")}
+
+
+@pytest.mark.rule("D1")
+def test_broadcast(run: Run) -> None:
+    assert run("broadcast") == {name: ["m0", "m1"] for name in ("first", "second", "queue")}
 
 
 @pytest.mark.rule("P12")

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from tests.fix_wire import Ask, Begin
-from tests.wire.frames import Accepted, Rejected, Source, Target
+from tests.wire.frames import Accepted, Rejected, Released, Source, Target
 from tests.wire.links import Receiver, Sender
 from tests.wire.messages import data
 from tests.wire.peer import Session
@@ -236,6 +236,7 @@ def test_a_dead_letter_rejected_in_a_group_stays_in_that_group(begin: Begin, add
     post(session, address, b"1")
     consumer.take().disposition(Rejected())
     letters = dead_letters(session, address)
+    letters.take().disposition(Released())  # it is there before the group is
     group = f"%DLQ%{address}::audit"
     audit = session.receiver(group)
     post(session, address, b"2")

@@ -1,4 +1,7 @@
-"""The batch statement is text: held here against the tables, against a migrated database, and against its plans."""
+"""The batch statement is text: held here against the tables, against a migrated database, and against its plans.
+
+One file because all three look at the same combinations of parts.
+"""
 
 from __future__ import annotations
 
@@ -104,7 +107,7 @@ def _assigned(part: str) -> list[tuple[str, str, str]]:
 
 
 #: Parts that write no columns of their own.
-_READ = ("mark", "there", "split", "wake", "enlisted", "decided")
+_READ = ("mark", "there", "split", "wake", "enlisted", "let_go", "owed", "taken", "decided")
 
 
 @pytest.mark.parametrize("part", [part for part in statements.PARTS if part not in _READ])
@@ -148,7 +151,9 @@ def _combinations() -> Iterator[tuple[str, ...]]:
     yield from (("registered",), ("forgotten",), ("half", "gone", "op", "registered", "forgotten", "wake"))
     post = ("half", "there", "pending")
     yield from ((*post, "declared"), (*post, "enlisted"), ("orphaned", "overdue"), ("gone", "decided"))
-    yield (*post, "declared", "enlisted", "orphaned", "overdue", "decided")
+    held = ("let_go", "owed", "taken", "holding", "retiring", "replaced")
+    more = ("declared", "enlisted", "orphaned", "overdue", *held, "decided")
+    yield from ((*post, *more), ("declared", "holding", "retiring", "mark"))
 
 
 def test_no_part_is_left_out_of_the_combinations() -> None:
@@ -171,7 +176,7 @@ def test_each_combination_prepares_on_a_migrated_database(database_url: str) -> 
             expected = [_ARRAY_OIDS[kind[:-2]] if kind.endswith("[]") else _OIDS[kind] for kind in types]
             assert [described.param_type(number) for number in range(described.nparams)] == expected, parts
             count += 1
-    assert count == 2**9 * 3 * 3 - 1 + 3 + 5
+    assert count == 2**9 * 3 * 3 - 1 + 3 + 6
 
 
 def test_arrays_say_the_types_that_the_statement_expects() -> None:
@@ -212,8 +217,10 @@ def _batches() -> Iterator[batch.Batch]:
     rows.pend(bytes(15) + b"\4", 1, 1, terms.PLAIN, [3])
     rows.declare(bytes(15) + b"\4", checkable.Declared(b"client", 0, 1, b"shop", 1, 2, 3, 4))
     rows.enlist(bytes(15) + b"\5")
-    rows.orphaned.append(bytes(15) + b"\6")
-    rows.overdue.append(bytes(15) + b"\7")
+    for listed_in in (rows.orphaned, rows.let_go, rows.owed, rows.overdue):
+        listed_in.append(bytes(15) + b"\6")
+    for known in (rows.retired, rows.replaced):
+        known[bytes(15) + b"\5", 1, 1] = checkable.Retired(b"accept", "", 0, "", b"", 0, "")
     rows.decide(bytes(15) + b"\x08", b"commit", "", [2], [3])
     yield checked
 

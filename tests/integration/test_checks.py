@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from types import SimpleNamespace
-from typing import Any
 from uuid import UUID
 
 import psycopg
@@ -14,9 +12,9 @@ from sqlalchemy import Connection, update
 from coordinator.checks import Checks
 from coordinator.group.entries import POSTGRES_EPOCH
 from store.questions import checks
-from store.questions.checks import LATE_SECONDS, PREFERRED_SECONDS, Due, Taken
+from store.questions.checks import LATE_SECONDS, PREFERRED_SECONDS, Taken
 from store.tables import txn
-from tests.fix_check_back import GROUP, counts, due, rows_of
+from tests.fix_check_back import GROUP, Checking, Link, counts, due, rows_of
 from tests.fix_proxy import Proxy
 from tests.fix_store import Rows
 from tests.fix_store_driver import ME, Asking, Truth
@@ -146,55 +144,6 @@ def test_what_is_given_back_does_not_count(asking: Asking, truth: Truth, databas
     checks.give_back(asking.queries, found, at_once=True)
     (again,) = taken(asking, {GROUP: 1}).due
     assert again.checks == found.checks == 4
-
-
-class Link:
-    """A checker that notes what it is sent."""
-
-    def __init__(self, number: int = 1, credit: int = 10) -> None:
-        self.group = GROUP
-        self.number = number
-        self.credit = credit
-        self.coming = 0
-        self.sent: list[Due] = []
-        self.looks = 0
-
-    @property
-    def room(self) -> int:
-        return self.credit - self.coming
-
-    def send(self, due: Due, octets: bytes) -> None:
-        assert self.room > 0
-        self.credit -= 1
-        self.sent.append(due)
-
-    def looked(self) -> None:
-        self.looks += 1
-
-
-class Checking:
-    """The checks of an instance, with links instead of the wire."""
-
-    def __init__(self, asking: Asking) -> None:
-        self.asking = asking
-        self.loop = asking.loop
-        instance: Any = SimpleNamespace(loop=asking.loop, queries=asking.queries, instance_id=ME)
-        decisions: Any = None
-        self.checks = Checks(instance, decisions)
-
-    def asks(self) -> bool:
-        """Whether its questions can be asked, and none is under way."""
-        return self.asking.queries.connection.idle
-
-    def attach(self, *links: Link) -> None:
-        for link in links:
-            self.checks.attached(link)
-        self.checks.ready()
-
-
-@pytest.fixture
-def checking(asking: Asking, truth: Truth) -> Checking:
-    return Checking(asking)
 
 
 @pytest.mark.rule("H8")

@@ -40,7 +40,8 @@ def _decide_all(
         columns += [["because"] * len(decisions), ME]
         columns += [[row[number] for row in given] for number in range(3)]
         found = other.execute(
-            f"select * from {SCHEMA}.decide_all(%s::uuid[], %s, %s, %s, %s::uuid[], %s::int8[], %s::int8[])".encode(),
+            f"select * from {SCHEMA}.decide_all(%s::uuid[], %s, %s, %s, %s::uuid[], %s::int8[], %s::int8[], "
+            "null)".encode(),
             columns,
         ).fetchall()
     return dict(found)

@@ -18,7 +18,7 @@ from store.ids import HalfIds, UuidV7
 from store.tables import SCHEMA
 from tests.fix_loop import EpollLoop
 from tests.fix_proxy import Proxy
-from tests.fix_store_driver import ME, Truth
+from tests.fix_store_driver import ME, WAIT_FOR_STANDBY, Truth, let_commits_wait
 
 OTHER = 9
 ROLLED_BACK = Decision("rollback", "asked")
@@ -175,12 +175,8 @@ def test_a_decision_that_no_standby_has_is_not_told(own_server: tuple[EmbeddedSe
     with connected(url) as connection:
         partitions.make_ahead(connection)
     truth = Truth(url)
-    truth.run("set synchronous_commit = local")
-    truth.run("alter system set synchronous_standby_names = 'nowhere'")
-    truth.run("select pg_reload_conf()")
+    let_commits_wait(truth, url)
     asker = Asker(url)
-    asker.loop.run_until(lambda: truth.rows("show synchronous_standby_names") == [("nowhere",)])
-    waiting = "select pid from pg_stat_activity where wait_event = 'SyncRep'"
 
     def commit() -> None:
         try:
@@ -191,12 +187,12 @@ def test_a_decision_that_no_standby_has_is_not_told(own_server: tuple[EmbeddedSe
 
     committing = threading.Thread(target=commit)
     committing.start()
-    asker.loop.run_until(lambda: len(truth.rows(waiting)) == 1)
-    truth.run(f"select pg_terminate_backend(pid) from ({waiting}) w")
+    asker.loop.run_until(lambda: truth.rows(WAIT_FOR_STANDBY))
+    truth.run(f"select pg_terminate_backend(pid) from ({WAIT_FOR_STANDBY}) w")
     committing.join()
     assert txn_id in truth.ops()
     asker.ask(txn_id)
-    asker.loop.run_until(lambda: len(truth.rows(waiting)) == 1)
+    asker.loop.run_until(lambda: truth.rows(WAIT_FOR_STANDBY))
     asker.loop.run_for(0.5)
     assert not asker.heard
     truth.run("alter system reset synchronous_standby_names")

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import psycopg
 import pytest
+from sqlalchemy import Connection
 
 from coordinator.address import directory
 from coordinator.address.addresses import AddressPolicy
-from coordinator.address.directory import Address
 from coordinator.address.groups import Group
+from coordinator.address.nodes import Address
 from coordinator.errors import Condition, Refusal
+from coordinator.group.policies import Policies
 from coordinator.group.queues import Queue
 from coordinator.service import Service
 from coordinator.settings import Settings
-from store import recovery
+from store import addresses, groups, recovery
 from store.database import connected
 from store.tables import SCHEMA
 from tests.fix_loop import EpollLoop
@@ -182,3 +184,42 @@ def test_a_dynamic_address_that_is_made_as_the_connection_is_lost_counts(proxy: 
     instance.service.directory.remove_dynamic(address, maker)
     assert maker.addresses_made == 0
     instance.close()
+
+
+@pytest.fixture
+def second(database_url: str) -> Iterator[Instance]:
+    instance = Instance(database_url)
+    yield instance
+    instance.close()
+
+
+@pytest.mark.rule("D2", "P12")
+def test_policies_of_a_group_reach_every_instance_while_it_serves_the_group(
+    instance: Instance, second: Instance, database: Connection, database_url: str
+) -> None:
+    """Also an instance that joins the group later; what is taken back is the address's again."""
+    queues = [each.subscribe(each.resolve("orders"), "billing") for each in (instance, second)]
+    defaults = [each.resolve("orders").queue for each in (instance, second)]
+    place = groups.find(database, "orders", "billing")
+    assert place is not None
+    assert place.group == queues[0].group_id
+
+    def change(**changes: object) -> None:
+        assert groups.change(database, "orders", queues[0].group_id, changes)
+
+    def until(done: Callable[[Policies], bool]) -> None:
+        for each, queue in zip((instance, second), queues, strict=True):
+            each.loop.run_until(lambda queue=queue: done(queue.policies))  # type: ignore[misc]
+
+    change(retry="ladder 1s", max_attempts=2, on_expiry="dead-letter")
+    until(lambda now: now.max_attempts == 2)
+    assert [each.policies.retry.text for each in queues] == ["ladder 1s"] * 2
+    assert [each.policies.on_expiry for each in queues] == ["dead-letter"] * 2
+    assert [each and each.policies.max_attempts for each in defaults] == [16, 16]
+    addresses.change(database, "orders", {"max_attempts": 9, "retry": "ladder 2s"})
+    change(max_attempts=None)
+    until(lambda now: now.max_attempts == 9)
+    assert [each.policies.retry.text for each in queues] == ["ladder 1s"] * 2
+    third = Instance(database_url)
+    assert third.subscribe(third.resolve("orders"), "billing").policies == queues[0].policies
+    third.close()

@@ -94,3 +94,12 @@ def test_what_cannot_be_set_aside_lets_others_go_first(asking: Asking, truth: Tr
     asking.loop.run_until(lambda: asking.answers)
     assert [UUID(bytes=each.txn_id) for each in asking.answers.pop()] == [second]
     assert counts(rows.connection) == {first: 15, second: 15}
+
+
+@pytest.mark.rule("H7", "H10")
+def test_one_whose_checks_were_resumed_meanwhile_is_not_put_off(asking: Asking, truth: Truth, rows: Rows) -> None:
+    txn_id = due(rows, checks=0, seconds=-60)
+    checks.postpone(asking.queries, txn_id.bytes)
+    asking.ask(checks.take, {GROUP: 1}, {}, ME)
+    asking.loop.run_until(lambda: asking.answers)
+    assert [UUID(bytes=each.txn_id) for each in asking.answers.pop().due] == [txn_id]

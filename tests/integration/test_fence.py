@@ -14,7 +14,18 @@ from store.embedded.server import EmbeddedServer
 from store.errors import AlreadyDecided
 from store.tables import SCHEMA
 from tests.fix_proxy import Proxy
-from tests.fix_store_driver import ME, Post, Retire, Store, Truth, Yield, running, truth_of
+from tests.fix_store_driver import (
+    ME,
+    WAIT_FOR_STANDBY,
+    Post,
+    Retire,
+    Store,
+    Truth,
+    Yield,
+    let_commits_wait,
+    running,
+    truth_of,
+)
 
 
 class RollBack(Post):
@@ -167,18 +178,14 @@ def test_a_commit_that_waits_for_its_standby_is_not_answered_because_it_is_seen(
     with truth_of(url) as truth, running(url) as store:
         store.add(Post(store))
         store.settle()
-        truth.run("set synchronous_commit = local")
-        truth.run("alter system set synchronous_standby_names = 'nowhere'")
-        truth.run("select pg_reload_conf()")
-        store.loop.run_until(lambda: truth.rows("show synchronous_standby_names") == [("nowhere",)])
-        waiting = "select count(*) from pg_stat_activity where wait_event = 'SyncRep'"
+        let_commits_wait(truth, url)
         unit = Post(store)
         store.add(unit)
-        store.loop.run_until(lambda: truth.rows(waiting) == [(1,)])
+        store.loop.run_until(lambda: truth.rows(WAIT_FOR_STANDBY))
         assert unit.txn_id not in truth.ops()
-        truth.run(f"select {how}(pid) from pg_stat_activity where wait_event = 'SyncRep'")
+        truth.run(f"select {how}(pid) from ({WAIT_FOR_STANDBY}) w")
         store.loop.run_until(lambda: unit.txn_id in truth.ops())
-        store.loop.run_until(lambda: unit.heard or truth.rows(waiting) == [(1,)])
+        store.loop.run_until(lambda: unit.heard or truth.rows(WAIT_FOR_STANDBY))
         store.loop.run_for(0.5)
         assert unit.heard == []
         truth.run("alter system reset synchronous_standby_names")

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import psycopg
 import pytest
 from sqlalchemy import text
 
 from store.asking import Query
 from store.database import connected
-from store.ids import HalfIds
-from store.questions import addresses, consumer_groups, dead_letters
+from store.ids import HalfIds, UuidV7
+from store.questions import addresses, consumer_groups, dead_letters, expiry
 from store.tables import SCHEMA
+from tests.fix_store import Rows
 from tests.fix_store_driver import GROUP, ME, Asking, Truth
 
 
@@ -39,6 +42,19 @@ def test_addresses_are_found_by_many_names(asking: Asking, truth: Truth) -> None
     many, one = asking.answers
     assert one.routing == "queue"
     assert many == {"queue": one}
+
+
+@pytest.mark.rule("P12", "D4")
+def test_what_runs_out_in_the_store_does_so_by_the_policy_of_its_group(asking: Asking, rows: Rows) -> None:
+    past = rows.now() - timedelta(hours=1)
+    default = rows.queue("orders", on_expiry="drop")
+    own = rows.queue("orders", group="billing", own={"on_expiry": "dead-letter"})
+    for group in (default, own):
+        rows.entry(group, expires_at=past)
+    asking.ask(expiry.expire, UuidV7().next(), ME)
+    asking.loop.run_until(asking.answered(1))
+    assert asking.answers == [expiry.Expired(marked=1, dropped=1)]
+    assert (rows.entries(default), rows.entries(own)) == ([], [(0, 0, "expired")])
 
 
 def test_limits_of_the_role_or_database_do_not_count(database_url: str, asking: Asking, truth: Truth) -> None:

@@ -144,6 +144,18 @@ def test_dead_letters_are_tried_for_ever(database: Connection, rows: Rows) -> No
     assert rows.entries(group) == [(0, 32767, None)]
 
 
+@pytest.mark.rule("D2", "D5")
+def test_a_lost_delivery_counts_by_the_policy_of_its_group(database: Connection, rows: Rows) -> None:
+    dead = rows.instance()
+    theirs = rows.queue("orders", max_attempts=16)
+    own = rows.queue("orders", group="billing", own={"max_attempts": 3})
+    for group in (theirs, own):
+        rows.entry(group, lease=dead, attempts=2)
+    _give_up(database, dead)
+    assert rows.entries(theirs) == [(0, 3, None)]
+    assert rows.entries(own) == [(0, 2, None)]
+
+
 @pytest.mark.rule("H5", "H13")
 def test_its_undecided_transactions_are_rolled_back(database: Connection, rows: Rows) -> None:
     recovery.register(database, "1")

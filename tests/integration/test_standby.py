@@ -17,9 +17,17 @@ from store.decisions import Decision, Decisions
 from store.embedded.server import EmbeddedServer
 from tests.fix_postgres import signal_server
 from tests.fix_proxy import Proxy
-from tests.fix_store_driver import INSTANCE, ME, QUEUE, Post, Store, Truth, running
-
-_WAITING = "select pid from pg_stat_activity where wait_event = 'SyncRep'"
+from tests.fix_store_driver import (
+    INSTANCE,
+    ME,
+    QUEUE,
+    WAIT_FOR_STANDBY,
+    Post,
+    Store,
+    Truth,
+    let_commits_wait,
+    running,
+)
 
 
 def _copy(primary: EmbeddedServer, url: str, folder: Path) -> None:
@@ -57,6 +65,7 @@ class Pair:
 
     def __init__(self, primary: EmbeddedServer, url: str, standby: Path) -> None:
         self.primary = primary
+        self._url = url
         self.standby = EmbeddedServer(standby)
         with connected(url) as connection:
             partitions.make_ahead(connection)
@@ -69,7 +78,7 @@ class Pair:
 
     def wait_for_standby(self, store: Store) -> None:
         """From now on every commit does."""
-        self.truth.run("set synchronous_commit = local")
+        let_commits_wait(self.truth, self._url)
         self.truth.run("alter system set synchronous_standby_names = '*'")
         self.truth.run("select pg_reload_conf()")
         synchronous = "select count(*) from pg_stat_replication where sync_state = 'sync'"
@@ -81,7 +90,7 @@ class Pair:
 
     def waiting(self) -> list[int]:
         """Server processes whose commit waits for the standby."""
-        return [row[0] for row in self.truth.rows(_WAITING)]
+        return [row[0] for row in self.truth.rows(WAIT_FOR_STANDBY)]
 
     def fail_over(self) -> Truth:
         """The primary is killed and the standby takes its place."""

@@ -14,8 +14,8 @@ from tests.fix_service import PATIENCE
 from tests.model import truth
 from tests.model.model import Model
 from tests.model.possible import allows, waits
-from tests.model.state import QUEUES, Label, Receiver
-from tests.model.steps import AttachReceiver, Close, Detach, Open, Retire, Step, Take
+from tests.model.state import QUEUES, Label, Receiver, in_txn
+from tests.model.steps import AttachReceiver, Close, Decide, Detach, Open, Post, Retire, Step, Take
 from tests.model.verdicts import crashed, differences
 
 _histories = itertools.count(1)
@@ -38,6 +38,8 @@ class Driver(ABC):
         self.history = f"history-{next(_histories)}"
         self.model = Model()
         self.txn_ids: dict[int, bytes] = {}
+        #: the messages of posts
+        self.posts: dict[Label, int] = {}
         #: the service's answers that were not compared yet
         self.heard: dict[Label, str] = {}
         #: conditions of links that the service detached
@@ -96,7 +98,13 @@ class Driver(ABC):
         if waits(self.model, step):
             self.settle()
         places = self._places(step)
-        self.perform(step, ("answer", self.model.apply(step)), places)
+        label = ("answer", self.model.apply(step))
+        if isinstance(step, Post):
+            self.posts[label] = step.message
+        self.perform(step, label, places)
+        if self.model.decided_elsewhere:
+            self.wait()
+            self.hear_notices()
 
     def _places(self, step: Step) -> list[int]:
         """Of the deliveries that a retirement speaks of."""
@@ -127,8 +135,16 @@ class Driver(ABC):
         return True
 
     @abstractmethod
+    def hear_notices(self) -> None:
+        """Wait until the service knows of a decision that another connection to the database has made."""
+
+    @abstractmethod
     def mend(self) -> None:
         """After a failure: make the service fit for another history."""
+
+    def decide(self, step: Decide) -> None:
+        entered = self.model.txns[step.txn].entered
+        truth.decide(self.truth, self.txn_ids[step.txn], commit=step.commit, checkable=entered)
 
     # -- what must be so
 
@@ -159,12 +175,23 @@ class Driver(ABC):
     def came(self, found: list[tuple[int, int, bool]]) -> None:
         """Of a Take: message, delivery-count, and whether it was marked."""
         taken = self.model.taken
+        if self.model.any_order:
+            order = {number: place for place, (number, _, _) in enumerate(found)}
+            taken.sort(key=lambda each: order.get(each.message.number, -1))
+            for receiver in {each.receiver for each in taken}:
+                receiver.deliveries[-len(taken) :] = taken
         wanted = [(each.message.number, each.message.stored) for each in taken]
         assert [number for number, _, _ in found] == [number for number, _ in wanted], f"came {found}, not {wanted}"
         for delivery, (number, count, marked) in zip(taken, found, strict=True):
             stored = delivery.message.stored
             assert stored.holds("queue", count, marked), f"message {number} came as {(count, marked)}, not {stored}"
             self.model.seen(delivery, count)
+
+    def checks_came(self, found: list[tuple[bytes, int, int, int]]) -> None:
+        """Of a Check: txn-id, the message shown, and how many halves and retirements there are."""
+        numbers = {txn_id: number for number, txn_id in self.txn_ids.items()}
+        came = sorted((numbers[txn_id], *rest) for txn_id, *rest in found)
+        assert came == self.model.checked, f"checks of {came}, not {self.model.checked}"
 
     def _check(self) -> None:
         self.settle()
@@ -174,7 +201,7 @@ class Driver(ABC):
             assert time.monotonic() < deadline, f"no letter for {stored.failed}"
             self.pause()
             stored = truth.stored(self.truth, self.history, self.txn_ids)
-        wrong = differences(self.model, stored.ops, stored.queues, stored.dead)
+        wrong = differences(self.model, stored.ops, stored.queues, stored.dead, stored.halves, stored.held)
         assert not wrong, wrong
 
     def pause(self) -> None:
@@ -184,6 +211,8 @@ class Driver(ABC):
     def survey(self) -> None:
         """After a crash: the store is as it may be."""
         stored = truth.stored(self.truth, self.history, self.txn_ids)
-        wrong = crashed(self.model, stored.ops, stored.found)
+        accepted = {label for label, answer in self.heard.items() if answer == in_txn("accepted")}
+        heard = {self.posts[label] for label in accepted & self.posts.keys()}
+        wrong = crashed(self.model, stored.ops, stored.found, stored.halves, stored.held, heard)
         self.heard.clear()
         assert not wrong, wrong

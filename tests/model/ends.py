@@ -15,7 +15,8 @@ from tests.model.state import in_txn, rejected
 from tests.model.steps import AttachControl, AttachReceiver, AttachSender, Outcome, Post, Retire
 
 if TYPE_CHECKING:
-    from coordinator.address.directory import Address
+    from coordinator.address.nodes import Address
+    from coordinator.checks import Due
     from coordinator.errors import Refusal
     from coordinator.group.entries import Entry
     from coordinator.group.queues import Queue
@@ -74,12 +75,14 @@ class ControlEnd(LinkEnd):
     def __init__(self, driver: InProcess, step: AttachControl, timeout_seconds: float) -> None:
         super().__init__(driver, step.link, step.connection, step.session)
         self.hasty = step.hasty
+        self.group = None if step.group is None else truth.producer_group(driver.history, step.group)
         self.control = Control(
             driver.service.registry,
             driver.service.decisions,
             self.connection,
             timeout_seconds,
             self,
+            self.group,
         )
 
     def accept(self, answer: object) -> None:
@@ -91,7 +94,7 @@ class ControlEnd(LinkEnd):
     number = 0
 
     def may_decide(self, group: str) -> bool:
-        return False
+        return group == self.group
 
     def lost(self) -> None:
         self.control.lost()
@@ -113,7 +116,8 @@ class SenderEnd(LinkEnd):
     def post(self, step: Post, label: Label) -> None:
         txn_id = None if step.txn is None else self.driver.txn_id(step.txn)
         to = None if step.queue is None else truth.address(self.driver.history, step.queue)
-        message = truth.octets(step.message, malformed=step.malformed, to=to)
+        group = None if step.group is None else truth.producer_group(self.driver.history, step.group)
+        message = truth.octets(step.message, malformed=step.malformed, to=to, producer_group=group)
         self.driver.service.posts.take(self, label, message, step.settled, txn_id)
 
     def waits(self, delivery: Label, octets: int) -> None:
@@ -127,13 +131,16 @@ class SenderEnd(LinkEnd):
         raise AssertionError(refusal)
 
     def stored_in(self, delivery: Label, octets: int, txn: Transaction) -> None:
-        raise AssertionError
+        if self.open:
+            self.accepted_in(delivery, txn)
 
     def not_stored_in(self, delivery: Label, octets: int, txn: Transaction, refusal: Refusal) -> None:
-        raise AssertionError(refusal)
+        if self.open:
+            self.rejected_in(delivery, txn, refusal)
 
     def left(self, delivery: Label) -> None:
-        raise AssertionError
+        if self.open:
+            self.driver.let_go.add(delivery[1])
 
     def accepted_in(self, delivery: Label, txn: Transaction) -> None:
         self.driver.say(delivery, in_txn("accepted"))
@@ -218,6 +225,18 @@ class ReceiverEnd(LinkEnd):
             if self.room:
                 self.queue.changed(self)
 
+    def enlisted(self, entry: Entry, txn_id: bytes, outcome: outcomes.Outcome) -> None:
+        assert cast("int", entry.delivery) not in self.settled
+
+    def left(self, entry: Entry) -> None:
+        if self.open:
+            place = cast("int", entry.delivery)
+            assert self.unsettled.pop(place) is entry
+            assert entry.outcome is not None
+            if place not in self.settled:
+                said = in_txn(entry.outcome.kind.value)
+                self.driver.say(("settled", self.driver.number_of(self.number, place)), said)
+
     def unretired(self, entry: Entry, description: str) -> None:
         raise AssertionError(description)
 
@@ -228,3 +247,24 @@ class ReceiverEnd(LinkEnd):
             entry.link = None
             entry.delivery = None
             self.driver.service.retirement.link_lost(entry, dropped=False)
+
+
+class CheckerEnd:
+    """Implements :class:`coordinator.checks.Checker`: a checker on a connection of its own."""
+
+    number = -1
+
+    def __init__(self, group: str) -> None:
+        self.group = group
+        self.coming = 0
+        self.room = 50
+        self.has_looked = False
+        #: checks, and the numbers of the messages that they showed
+        self.came: list[tuple[Due, int]] = []
+
+    def send(self, due: Due, octets: bytes) -> None:
+        self.room -= 1
+        self.came.append((due, truth.number_of(octets)))
+
+    def looked(self) -> None:
+        self.has_looked = True

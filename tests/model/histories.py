@@ -8,6 +8,7 @@ from tests.model.steps import (
     AttachControl,
     AttachReceiver,
     AttachSender,
+    Check,
     Crash,
     Declare,
     Detach,
@@ -23,6 +24,17 @@ from tests.model.steps import (
 
 _LINKS: list[Step] = [Open(0), AttachControl(0, 0), AttachSender(1, 0, 0), AttachReceiver(2, 0, 0, session=1)]
 _ONE_TAKEN: list[Step] = [*_LINKS, Post(1, 1), Take(2, 1), Declare(0, 0)]
+_ONE_HELD: list[Step] = [
+    Open(0),
+    AttachControl(0, 0, group=0),
+    AttachSender(1, 0, 0),
+    AttachReceiver(2, 0, 0, session=1),
+    Post(1, 1),
+    Take(2, 1),
+    Declare(0, 0),
+    Retire(2, 0, 0, txn=0, settled=False),
+    Settle(),
+]
 
 HISTORIES: dict[str, list[Step]] = {
     # T30: it was another delivery that the transaction had part in
@@ -210,6 +222,36 @@ HISTORIES: dict[str, list[Step]] = {
         Post(1, 2, settled=True, malformed=True),
         Settle(),
         Take(2, 2),
+    ],
+    # T11, H20: its owner was told that it was committed
+    "a checkable transaction without work that another connection asks for": [
+        Open(0),
+        Open(1),
+        AttachControl(0, 0, group=0),
+        AttachControl(1, 1),
+        Declare(0, 0),
+        Discharge(1, 0, fail=True),
+        Settle(),
+        Discharge(0, 0),
+        Settle(),
+    ],
+    # H2, T25: its sender waited for an answer that did not come
+    "a post that is on its way when its client leaves a checkable transaction": [
+        Open(0),
+        AttachControl(0, 0, group=0),
+        AttachSender(1, 0, 0, session=1, second=True),
+        Declare(0, 0),
+        Post(1, 1, txn=0),
+        Detach(0),
+        Settle(),
+        Check(0, commit=True),
+    ],
+    # of the test itself, H20: what a checkable transaction holds is no delivery
+    "a commit under way when the instance dies, of what the transaction holds": [*_ONE_HELD, Discharge(0, 0), Crash()],
+    "a rollback under way when the instance dies, of what the transaction holds": [
+        *_ONE_HELD,
+        Discharge(0, 0, fail=True),
+        Crash(),
     ],
     # of the test itself: an outcome under way when the instance dies may be there or not
     "a mark that was on its way when the instance died": [

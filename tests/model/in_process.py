@@ -2,29 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from heapq import heappop
+from heapq import heapify, heappop
 from typing import TypeVar
 
 from coordinator.address.addresses import AddressPolicy
-from coordinator.address.directory import Address
+from coordinator.address.nodes import Address
 from coordinator.errors import Refusal
-from coordinator.registry import SWEEP_SECONDS
 from coordinator.service import Service
-from coordinator.settings import AddressPattern, AddressSettings, LimitSettings, Settings, TransactionSettings
-from store import recovery
+from coordinator.settings import (
+    AddressPattern,
+    AddressSettings,
+    CheckSettings,
+    LimitSettings,
+    Settings,
+    TransactionSettings,
+)
+from store import channels, recovery
 from store.database import connected
 from tests.fix_loop import EpollLoop
 from tests.model import truth
 from tests.model.driver import Driver
-from tests.model.ends import Connection, ControlEnd, LinkEnd, ReceiverEnd, SenderEnd
+from tests.model.ends import CheckerEnd, Connection, ControlEnd, LinkEnd, ReceiverEnd, SenderEnd
 from tests.model.state import MAX_ATTEMPTS, MOST_POSTS, QUEUES, WINDOW, Label
 from tests.model.steps import (
     NEVER_DECLARED,
     AttachControl,
     AttachReceiver,
     AttachSender,
+    Check,
     Close,
     Crash,
     Decide,
@@ -45,19 +53,24 @@ from tests.model.steps import (
 SETTINGS = Settings(
     # a transaction is in the store's list of undecided ones by chance, else
     transaction=TransactionSettings(max_messages=MOST_POSTS, register_after_seconds=3600),
+    # checks are due at once, and again when the driver says so
+    check=CheckSettings(immunity_seconds=0, interval_seconds=86400, most=1000),
     # small, so that messages go to the store and come back
     limits=LimitSettings(window_messages=WINDOW),
     addresses=AddressSettings(patterns=(AddressPattern(match="*", max_attempts=MAX_ATTEMPTS),)),
 )
 
 L = TypeVar("L", bound=LinkEnd)
+_fences = itertools.count(1)
 
 
 class Loop(EpollLoop):
     """Its deadlines can be made due."""
 
-    def hurry(self, seconds: float) -> None:
-        self._deadlines = [(due - seconds, number, call) for due, number, call in self._deadlines]
+    def hurry(self, call: Callable[[], None]) -> None:
+        """It is called in the next turn."""
+        self._deadlines = [(0.0 if each == call else due, number, each) for due, number, each in self._deadlines]
+        heapify(self._deadlines)
 
     def stop(self) -> None:
         """What has died does nothing more."""
@@ -82,6 +95,7 @@ class InProcess(Driver):
         super()._forget()
         self.connections: dict[int, Connection] = {}
         self.links: dict[int, LinkEnd] = {}
+        self.let_go: set[int] = set()
 
     # -- the instance
 
@@ -94,6 +108,7 @@ class InProcess(Driver):
             self.loop, SETTINGS, AddressPolicy(SETTINGS.addresses), self.url, registration, fenced=self._fenced
         )
         self.loop.end_turn = self.service.end_turn
+        self._listen()
         self.service.start()
         self.wait()
 
@@ -147,6 +162,11 @@ class InProcess(Driver):
             )
         )
 
+    def settle(self) -> None:
+        super().settle()
+        wanted = self.model.let_go
+        assert {number for number, sender in wanted.items() if sender.open} <= self.let_go <= wanted.keys()
+
     def pause(self) -> None:
         self.loop.turn(0.01)
 
@@ -190,7 +210,9 @@ class InProcess(Driver):
             case Overdue():
                 self._overdue(self.txn_ids[step.txn])
             case Decide():
-                truth.decide(self.truth, self.txn_ids[step.txn])
+                self.decide(step)
+            case Check():
+                self._check_group(step)
             case Crash():
                 self._crash()
                 self.survey()
@@ -233,13 +255,49 @@ class InProcess(Driver):
         txn = self.service.registry.txns[txn_id]
         txn.begin()
         txn.began -= txn.timeout
-        self.loop.hurry(SWEEP_SECONDS)
-        self.loop.run_until(lambda: not txn.open)
+        self.loop.hurry(self.service.registry.sweep)
+        self.loop.run_until(lambda: not txn.open or (txn.halves is not None and txn.halves.overdue))
+        self.wait()
+
+    def _check_group(self, step: Check) -> None:
+        name = truth.producer_group(self.history, step.group)
+        truth.make_due(self.truth, name)
+        checks = self.service.checks
+        checker = CheckerEnd(name)
+        checks.attached(checker)
+        checks.ready()
+        self.loop.run_until(lambda: checker.has_looked and not checker.coming)
+        self.checks_came([(each.txn_id, first, each.halves, each.retired) for each, first in checker.came])
+        if step.commit is not None:
+            answers: list[bool] = []
+            for each, _ in checker.came:
+                checks.decide(each, "commit" if step.commit else "rollback", answers.append)
+            self.loop.run_until(lambda: len(answers) == len(checker.came))
+            assert all(answers)
+        checks.lost(checker)
+
+    def _listen(self) -> None:
+        """Note what notices come: the driver waits for its own, which is the last."""
+        self._notices: set[str] = set()
+        hear = self.service._peers.notified
+
+        def notified(channel: str, payload: str) -> None:
+            self._notices.add(payload)
+            hear(channel, payload)
+
+        self.service._peers.notified = notified  # type: ignore[method-assign]
+
+    def hear_notices(self) -> None:
+        """They come in the order of commits."""
+        mine = f"{next(_fences)}"
+        self.truth.execute(b"select pg_notify(%s, %s)", [channels.DUE, mine])
+        self.loop.run_until(lambda: mine in self._notices)
+        self.wait()
 
     def _take(self, step: Take) -> None:
         receiver = self._link(step.receiver, ReceiverEnd)
         before = len(receiver.came)
-        receiver.take(step.most)
+        receiver.take(max(step.most, len(self.model.taken)))
         self.loop.run_until(lambda: not receiver.room)
         receiver.drained()
         self.came(receiver.came[before:])

@@ -7,7 +7,8 @@ What it leaves out: topics and groups beside the default one, selectors, priorit
 of the anonymous relay (its addresses are known), deliveries in several frames, consumers that get settled deliveries,
 credit that stays (a consumer takes when it says so), more than one live instance with consumers, and limits of memory.
 A client does not speak of a delivery while a decision on it is under way, except to name the same transaction again
-(T34): the standard gives no order for it. Nor does it settle without a state what it has given one before.
+(T34): the standard gives no order for it. Nor does it settle without a state what it has given one before. It does not
+leave, or say more of a checkable transaction, while its discharge is under way.
 
 One file because it is one state machine, which is read against the rules from top to bottom.
 """
@@ -23,6 +24,7 @@ from tests.model.state import (
     KIND,
     MAX_ATTEMPTS,
     MOST_POSTS,
+    PRECONDITION_FAILED,
     QUEUES,
     RELEASED,
     RESOURCE_LIMIT_EXCEEDED,
@@ -46,6 +48,7 @@ from tests.model.steps import (
     AttachControl,
     AttachReceiver,
     AttachSender,
+    Check,
     Close,
     Crash,
     Decide,
@@ -75,8 +78,22 @@ class Model:
         self.queues: list[list[Message]] = [[] for _ in range(QUEUES)]
         self.messages: dict[int, Message] = {}
         self.due: dict[Label, Due] = {}
+        #: posts whose senders the service keeps waiting no more, and has nothing to tell
+        self.let_go: dict[int, Sender] = {}
         #: what the last Take must give
         self.taken: list[Delivery] = []
+        #: in any order
+        self.any_order = False
+        #: queues to which messages came back through the store: what is in memory may come before them
+        self.came_back: set[int] = set()
+        #: what the last Check must give: of each transaction its number, the message shown, and how many there are that
+        #: it has posted, and retired
+        self.checked: list[tuple[int, int, int, int]] = []
+        #: the client waits for what comes of the last step: the store refuses work of a transaction that another has
+        #: decided; or a later outcome takes the place of one that the store has
+        self.in_doubt = False
+        #: the last step decided a checkable transaction that is not its connection's
+        self.decided_elsewhere = False
         #: number of a message that was posted
         self.highest = 0
         self.deliveries = 0
@@ -111,6 +128,7 @@ class Model:
     def apply(self, step: Step) -> int:
         """The number of the step, by which its answer is known."""
         self.step += 1
+        self.decided_elsewhere = isinstance(step, Check | Decide)
         self.age = 0 if isinstance(step, Crash | Restart) else self.age + 1
         match step:
             case Open():
@@ -121,7 +139,7 @@ class Model:
                 self.sessions.discard((step.connection, step.session))
                 self._lose([each for each in self._links_of(step.connection) if each.session == step.session])
             case AttachControl():
-                self._attach(Control(step.link, step.connection, step.session, hasty=step.hasty))
+                self._attach(Control(step.link, step.connection, step.session, hasty=step.hasty, group=step.group))
             case AttachSender():
                 self._attach(Sender(step.link, step.connection, step.session, queue=step.queue, second=step.second))
             case AttachReceiver():
@@ -142,7 +160,10 @@ class Model:
             case Overdue():
                 self._overdue(self.txns[step.txn])
             case Decide():
-                self.txns[step.txn].decided = True
+                self._decide(self.txns[step.txn], commit=step.commit)
+                self.txns[step.txn].others = True
+            case Check():
+                self._check(step)
             case Restart():
                 self.end_all()
             case Settle() | Crash():
@@ -184,22 +205,62 @@ class Model:
             if isinstance(link, Control):  # T13
                 for txn in self.txns.values():
                     if txn.control is link and txn.open:
-                        self._roll_back(txn)
+                        self._leave(txn)
 
     # -- transactions
 
     def _declare(self, step: Declare) -> None:
         control = self.links[step.control]
         assert isinstance(control, Control)
-        txn = self.txns[step.txn] = Txn(step.txn, control.connection, control)
+        txn = self.txns[step.txn] = Txn(step.txn, control.connection, control, group=control.group)
         self._answer(control.number, "declared")
         if control.hasty:
             self._overdue(txn)
 
     def _overdue(self, txn: Txn) -> None:
-        """T14."""
+        """T14, H7."""
+        if txn.group is not None and txn.state == "active":
+            txn.overdue = True
+            return
         txn.timed_out = True
         self._roll_back(txn)
+
+    def _leave(self, txn: Txn) -> None:
+        """Its control link is gone (T13); a checkable transaction stays as it is (H2, H13)."""
+        if txn.group is None or txn.state == "rollback-only":
+            self._roll_back(txn)
+            return
+        txn.state = "left"
+        for each in txn.retired:
+            if each.receiver.open and not each.settled:
+                self._answer(each.receiver.number, in_txn(KIND[each.outcome]), label="settled", number=each.number)
+            each.done = each.closed = True
+        self.let_go |= {number: sender for sender, number in txn.unsettled if sender.open}
+        txn.unsettled = []
+
+    def _decide(self, txn: Txn, *, commit: bool) -> None:
+        """Not by its owner (H5)."""
+        if not txn.entered:
+            txn.decided = True
+            return
+        txn.op = "commit" if commit else "rollback"
+        if not commit:
+            self._give_back(txn)
+            return
+        for queue, number in txn.posts:
+            self._store(number, queue, txn)
+        for each in txn.retired:
+            self._apply(each, each.outcome, txn)
+        txn.retired = []
+
+    def _check(self, step: Check) -> None:
+        """H7 to H9."""
+        due = [txn for txn in self.txns.values() if txn.due and txn.group == step.group]
+        self.checked = [(txn.number, self._shown(txn), len(txn.posts), len(txn.retired)) for txn in due]
+        if step.commit is not None:
+            for txn in due:
+                self._decide(txn, commit=step.commit)
+                txn.others = True
 
     def end_all(self) -> None:
         """The instance ends, and with it every connection."""
@@ -224,6 +285,8 @@ class Model:
         txn = self._find(step.txn, control.connection)
         if txn is not None:
             txn.control = control
+            if txn.entered and txn.op is not None:
+                return self._too_late(txn, step.fail)
             if step.fail:  # T9
                 self._roll_back(txn)
                 return ACCEPTED
@@ -237,13 +300,34 @@ class Model:
             return rejected(UNKNOWN_ID)
         if txn.timed_out and not step.fail:
             return rejected(TIMEOUT)
-        if txn.open:  # T12: of another connection; the question rolls it back
+        if txn.entered and txn.op is None and txn.state in ("active", "left"):  # H20
+            if control.group != txn.group:
+                return rejected(UNKNOWN_ID)
+            self._decide(txn, commit=not step.fail)
+            txn.pending = self.decided_elsewhere = True
+            return ACCEPTED
+        if txn.open and not (txn.entered and txn.state == "active"):  # T12: the question of another connection decides
             self._roll_back(txn)
         if txn.op is None:  # T11
             txn.op, txn.pending = "rollback", True
         if (txn.op == "rollback") is step.fail:  # T11
             return ACCEPTED
         return rejected(ILLEGAL_STATE if step.fail else ROLLBACK)
+
+    @staticmethod
+    def _shown(txn: Txn) -> int:
+        return txn.posts[0][1] if txn.posts else min(each.message.number for each in txn.retired)
+
+    def _too_late(self, txn: Txn, fail: bool) -> str:
+        """A checkable transaction is decided already, and not by its owner; or it can only roll back (T22)."""
+        txn.pending = True
+        refused = txn.state == "rollback-only"
+        txn.state = "committed" if txn.op == "commit" else "rolled-back"
+        self._give_back(txn)
+        self._decided(txn, ACCEPTED if txn.op == "commit" else RELEASED)
+        if txn.op == "commit":
+            return rejected(ILLEGAL_STATE) if fail or refused else ACCEPTED
+        return ACCEPTED if fail else rejected(ROLLBACK)
 
     def _commit(self, txn: Txn) -> None:
         txn.state = "committed"
@@ -257,13 +341,17 @@ class Model:
 
     def _roll_back(self, txn: Txn) -> None:
         txn.state = "rolled-back"
-        if not txn.empty:
+        if not txn.empty and not (txn.entered and txn.op is not None):
             txn.op, txn.pending = "rollback", True
+        self._give_back(txn)
+        self._decided(txn, RELEASED)
+
+    def _give_back(self, txn: Txn) -> None:
         for each in txn.retired:
             each.txn, each.last_txn = None, txn
-            if each.settled or not each.receiver.open:  # T28, D5
+            if each.settled or each.done or not each.receiver.open:  # T28, D5
                 self._apply(each, Outcome.FAILED, txn)
-        self._decided(txn, RELEASED)
+        txn.giving_back, txn.retired = txn.retired, []
 
     def _decided(self, txn: Txn, answer: str) -> None:
         """T25."""
@@ -300,8 +388,16 @@ class Model:
                 self._answer(sender.number, rejected(self._unknown(step.txn)))
             return
         refused = DECODE_ERROR if step.malformed else None
-        if refused is None and txn is not None and len(txn.posts) == MOST_POSTS:
+        if refused is None and txn is not None and step.group is not None and txn.state == "active":  # H2
+            txn.group = step.group if txn.group is None else txn.group
+            txn.entered = not txn.empty
+            refused = PRECONDITION_FAILED if step.group != txn.group else None
+        if refused is None and txn is not None and txn.rows == MOST_POSTS:
             refused = RESOURCE_LIMIT_EXCEEDED
+        if refused is None and txn is not None and txn.entered and txn.op is not None and txn.state == "active":  # H5
+            refused = ROLLBACK
+            txn.rows += 1
+            self.in_doubt = True
         if txn is None:
             if refused is None:
                 self._store(step.message, queue, None)
@@ -314,10 +410,16 @@ class Model:
             return
         if refused is None:
             txn.posts.append((queue, step.message))
+            txn.rows += 1
+            if txn.group is None:
+                txn.plain.add(step.message)
             refused = txn.refused
+            txn.entered = txn.entered or (txn.group is not None and refused is None)
         else:  # T22, T23
             txn.state = "rollback-only"
             txn.refused = txn.refused or refused
+            if txn.entered and txn.op is None:
+                txn.op, txn.pending = "rollback", True
             self._decided(txn, RELEASED)
         if not step.settled:  # T21
             self._answer(sender.number, in_txn(ACCEPTED if refused is None else rejected(refused)))
@@ -328,9 +430,12 @@ class Model:
         receiver = self.links[step.receiver]
         assert isinstance(receiver, Receiver)
         self.taken = []
+        self.any_order = receiver.queue in self.came_back
+        self.came_back.discard(receiver.queue)
         for message in self.queues[receiver.queue]:
             free = message.stored.place == "queue" and message.delivery is None
-            if free and receiver.number not in message.refused_by and len(self.taken) < step.most:
+            more = len(self.taken) < step.most or self.any_order
+            if free and receiver.number not in message.refused_by and more:
                 self.deliveries += 1
                 message.delivery = Delivery(self.deliveries, receiver, message)
                 self.taken.append(message.delivery)
@@ -378,15 +483,22 @@ class Model:
         if each.txn is None:
             each.txn = txn
             txn.retired.append(each)
+        if txn.group is not None and txn.state == "active":
+            if txn.op is not None:  # H5
+                txn.state, txn.refused = "rollback-only", ROLLBACK
+                self.in_doubt = True
+                self._decided(txn, RELEASED)
+            self.in_doubt = self.in_doubt or each.outcome is not Outcome.NONE
+            txn.entered = True
         each.outcome = Outcome.FAILED if step.outcome is Outcome.NONE else step.outcome
 
     def _apply(self, each: Delivery, outcome: Outcome, txn: Txn | None = None) -> None:
         """P11."""
         message = each.message
         self._changing(message, txn)
-        each.done = True
+        left, each.done = each.done, True
         message.delivery = None
-        if each.receiver.open and not each.settled:
+        if each.receiver.open and not each.settled and not left:
             self._answer(each.receiver.number, KIND[outcome], label="settled", number=each.number)
         if outcome is Outcome.ACCEPTED:
             message.stored = Stored("nowhere")
@@ -399,7 +511,9 @@ class Model:
             message.stored = replace(message.stored, least=failures, most=failures) if survives else Stored("dead")
         elif outcome is Outcome.MARKED:
             message.stored = replace(message.stored, marked=True)
-        if outcome in (Outcome.ELSEWHERE, Outcome.FAILED_ELSEWHERE):
+        if left:
+            self.came_back.add(message.queue)
+        if outcome in (Outcome.ELSEWHERE, Outcome.FAILED_ELSEWHERE) and not left:
             message.refused_by.add(each.receiver.number)
 
     # -- what is known of the store
@@ -411,8 +525,13 @@ class Model:
     def settled(self) -> None:
         """Every answer has come: all that was decided is in the store."""
         self.due.clear()
+        self.in_doubt = False
         for message in self._unsure:
             message.before = message.changed_by = None
         self._unsure.clear()
         for txn in self.txns.values():
             txn.pending = False
+            txn.giving_back = []
+            if txn.entered:
+                txn.stored = {number for _, number in txn.posts}
+                txn.held = {each.message.number for each in txn.retired}

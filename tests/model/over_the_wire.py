@@ -1,4 +1,7 @@
-"""Level two: a history through the wire, against a service that runs; its worker is killed where the history says."""
+"""Level two: a history through the wire, against a service that runs; its worker is killed where the history says.
+
+One file because it is one end of the wire: how the answer to a step is heard is beside what the step sends.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,7 @@ from tests.model.steps import (
     AttachControl,
     AttachReceiver,
     AttachSender,
+    Check,
     Close,
     Crash,
     Decide,
@@ -54,9 +58,14 @@ from tests.wire.types import Symbol, UInt
 SETTINGS = {
     "transaction.max_messages": str(MOST_POSTS),
     "transaction.register_after_seconds": "3600",
+    "check.immunity_seconds": "0",
+    "check.interval_seconds": "86400",
+    "check.most": "1000",
     "limits.window_messages": str(WINDOW),
     "addresses.patterns": f'[{{"match": "*", "max_attempts": {MAX_ATTEMPTS}}}]',
 }
+
+_CHECKED: dict[bool | None, State] = {True: Accepted(), False: Rejected(), None: Released()}
 
 OUTCOMES: dict[Outcome, State | None] = {
     Outcome.NONE: None,
@@ -69,7 +78,8 @@ OUTCOMES: dict[Outcome, State | None] = {
     Outcome.FAILED_ELSEWHERE: Modified(delivery_failed=True, undeliverable_here=True),
 }
 
-_HASTE = {Symbol("coordinator:timeout-ms"): UInt(1)}
+_HASTE: dict[Symbol, object] = {Symbol("coordinator:timeout-ms"): UInt(1)}
+_GROUP = Symbol("coordinator:producer-group")
 
 
 def answer_of(state: Any) -> str:
@@ -95,7 +105,7 @@ def answer_of(state: Any) -> str:
 class OverTheWire(Driver):
     def __init__(self, service: Service) -> None:
         self.service = service
-        self._scratch = "scratch"
+        self._scratch, self._fences = "scratch", "fences"
         super().__init__(running_url(service.data_dir))
         self._worker = self._worker_pid(0)
         self._observe()
@@ -175,8 +185,10 @@ class OverTheWire(Driver):
             case End():
                 self.sessions.pop((step.connection, step.session)).end()
             case AttachControl():
-                properties = _HASTE if step.hasty else None
-                self.links[step.link] = self._session(step).control(properties=properties)
+                properties = dict(_HASTE) if step.hasty else {}
+                if step.group is not None:
+                    properties[_GROUP] = truth.producer_group(self.history, step.group)
+                self.links[step.link] = self._session(step).control(properties=properties or None)
             case AttachSender():
                 self.links[step.link] = self._sender(step)
             case AttachReceiver():
@@ -198,7 +210,9 @@ class OverTheWire(Driver):
                 body = frames.Discharge(txn_id=self.txn_id(step.txn), fail=step.fail)
                 self._asked[label] = (control, control.request(body))
             case Decide():
-                truth.decide(self.truth, self.txn_ids[step.txn])
+                self.decide(step)
+            case Check():
+                self._check_group(step)
             case Crash():
                 self._crash()
                 self.survey()
@@ -281,6 +295,7 @@ class OverTheWire(Driver):
                 step.message,
                 malformed=step.malformed,
                 to=None if step.queue is None else truth.address(self.history, step.queue),
+                producer_group=None if step.group is None else truth.producer_group(self.history, step.group),
             ),
             txn=None if step.txn is None else self.txn_id(step.txn),
             settled=step.settled,
@@ -288,10 +303,39 @@ class OverTheWire(Driver):
         if not step.settled:
             self._asked[label] = (sender, number)
 
+    def _check_group(self, step: Check) -> None:
+        name = truth.producer_group(self.history, step.group)
+        truth.make_due(self.truth, name)
+        checker = self._observing.receiver(f"$check/{name}")
+        came = checker.drain(50)
+        told = [each.message.delivery_annotations for each in came]
+        self.checks_came(
+            [
+                (each["x-opt-txn-id"], int(check.body), each["x-opt-half-count"], each["x-opt-retired-count"])
+                for each, check in zip(told, came, strict=True)
+            ]
+        )
+        for check in came:
+            check.disposition(_CHECKED[step.commit], settled=False)
+            assert check.settlement().state == _CHECKED[step.commit]
+        checker.detach()
+
+    def hear_notices(self) -> None:
+        """They come in the order of commits, and what they make the service ask is asked in their order."""
+        control = self._observing.control(properties={_GROUP: "fences"})
+        fences = self._observing.receiver(self._fences)
+        txn_id = control.declare()
+        assert answer_of(self._observing.sender(self._fences).outcome(data(b"fence"), txn=txn_id)) == in_txn("accepted")
+        truth.decide(self.truth, txn_id, commit=True, checkable=True)
+        fences.take().disposition(Accepted())
+        assert answer_of(self._asking.discharge(txn_id, fail=False)) == "accepted"
+        fences.detach()
+        control.detach()
+
     def _take(self, step: Take) -> None:
         receiver = self.links[step.receiver]
         assert isinstance(receiver, links.Receiver)
-        came = receiver.drain(step.most)
+        came = receiver.drain(max(step.most, len(self.model.taken)))
         self.deliveries[step.receiver] += came
         self.came([(int(each.body), each.count, "x-opt-mark" in each.message.annotations) for each in came])
 
@@ -325,9 +369,9 @@ class OverTheWire(Driver):
             due = self.model.due.get(label)
             if due is not None and None not in due.allowed:
                 self._hear(label, sender, number)
-        # T11: a decision is remembered, and a question waits for it
+        # T11: a decision is remembered, and a question waits for it, and for those that the service has asked before
         for txn in self.model.txns.values():
-            if txn.pending:
+            if (txn.pending or txn.others) and not txn.open:
                 found = answer_of(self._asking.discharge(self.txn_ids[txn.number], fail=txn.op == "rollback"))
                 assert found == "accepted", f"transaction {txn.number}, decided {txn.op}, is answered {found}"
         # settlements go to the store at the end of a turn: after the first of these at the latest
@@ -377,7 +421,10 @@ class OverTheWire(Driver):
             found = receiver.session.settlements[delivery.id]
             while found:
                 disposition = found.popleft()
-                if disposition.state is None and not wanted.open:
+                held = isinstance(disposition.state, TransactionalState)  # H20
+                if (disposition.state is None or held) and not wanted.open:  # the engine lets go of it with the link
+                    continue
+                if held and not disposition.settled:
                     continue
                 assert disposition.settled, disposition
                 self.say(("settled", self.number_of(number, place)), answer_of(disposition.state))

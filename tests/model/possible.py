@@ -9,12 +9,14 @@ from tests.model.state import (
     Link,
     Receiver,
     Sender,
+    Txn,
 )
 from tests.model.steps import (
     NEVER_DECLARED,
     AttachControl,
     AttachReceiver,
     AttachSender,
+    Check,
     Close,
     Crash,
     Decide,
@@ -55,6 +57,7 @@ def allows(model: Model, step: Step) -> bool:
                 and step.message not in model.messages
                 and _knows(model, step.txn)
                 and not any(step.message == number for txn in model.txns.values() for _, number in txn.posts)
+                and (step.group is None or step.txn not in model.txns or _may_name_group(model.txns[step.txn]))
             )
         case Take():
             return model.is_open(step.receiver, Receiver)
@@ -63,12 +66,23 @@ def allows(model: Model, step: Step) -> bool:
         case Discharge():
             return model.is_open(step.control, Control) and _knows(model, step.txn)
         case Overdue():
-            return step.txn in model.txns and model.txns[step.txn].open
+            txn = model.txns.get(step.txn)
+            return txn is not None and txn.open and (txn.group is None or (txn.entered and txn.op is None))
         case Decide():
             txn = model.txns.get(step.txn)
-            return txn is not None and txn.open and not txn.empty and not txn.decided
+            if txn is None or txn.op is not None:
+                return False
+            if txn.entered:
+                return txn.open or txn.state == "left"
+            return txn.open and not txn.empty and not txn.decided and not step.commit
+        case Check():
+            return True
         case Settle() | Crash() | Restart():
             return True
+
+
+def _may_name_group(txn: Txn) -> bool:
+    return not txn.decided
 
 
 def _may_retire(model: Model, step: Retire) -> bool:
@@ -88,7 +102,18 @@ def _knows(model: Model, txn: int | None) -> bool:
 def waits(model: Model, step: Step) -> bool:
     """Whether the clients wait for every answer before they do this."""
     if isinstance(step, Retire):
+        txn = model.txns.get(step.txn) if step.txn is not None else None
+        if txn is not None and txn.entered and txn.pending:
+            return True
         return any(
             each.txn.pending for each in model.named(step) if each.txn is not None and each.txn.number != step.txn
         ) or any(each.last_txn.pending for each in model.named(step) if each.last_txn is not None)
-    return isinstance(step, Take | Decide | Overdue | Settle | Restart)
+    if model.in_doubt:
+        return True
+    if isinstance(step, Discharge) and step.txn in model.txns and model.txns[step.txn].state == "left":
+        return True  # what is on its way to the store is not there for others (T11)
+    if isinstance(step, Close | End | Detach | Post | Discharge):
+        # a discharge that waits for halves goes with its control link: then a checker decides; what is committed
+        # meanwhile comes before it
+        return any(txn.entered and txn.pending for txn in model.txns.values())
+    return isinstance(step, Take | Decide | Check | Overdue | Settle | Restart)

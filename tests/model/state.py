@@ -10,6 +10,7 @@ from tests.model.steps import (
 
 #: What the drivers set up the service with.
 QUEUES = 2
+GROUPS = 2
 MAX_ATTEMPTS = 3
 MOST_POSTS = 3
 #: Messages that a consumer has refused, in memory where it could take others; fewer than a window holds.
@@ -33,6 +34,7 @@ RESOURCE_LIMIT_EXCEEDED = "amqp:resource-limit-exceeded"
 UNKNOWN_ID = "amqp:transaction:unknown-id"
 ROLLBACK = "amqp:transaction:rollback"
 TIMEOUT = "amqp:transaction:timeout"
+PRECONDITION_FAILED = "amqp:precondition-failed"
 
 
 def rejected(condition: str) -> str:
@@ -60,6 +62,7 @@ class Link:
 @dataclass(eq=False)
 class Control(Link):
     hasty: bool = False
+    group: int | None = None
 
 
 @dataclass(eq=False)
@@ -138,9 +141,26 @@ class Txn:
     number: int
     connection: int
     control: Control
+    #: "active", "rollback-only", "left" (checkable, and its control link is gone), "committed", "rolled-back"
     state: str = "active"
+    #: queue and number
     posts: list[tuple[int, int]] = field(default_factory=list)
+    #: posts that count towards its limit: also those that came too late
+    rows: int = 0
+    #: of its messages, those that are in the store for sure, whatever happens; and those retired that it holds there
+    stored: set[int] = field(default_factory=set)
+    held: set[int] = field(default_factory=set)
+    #: of the posts, those that were accepted before it was checkable: they are in the store when a later one is
+    plain: set[int] = field(default_factory=set)
+    #: the producer group, of a checkable transaction
+    group: int | None = None
+    #: the store has halves of it, or holds what it has retired: they outlive the client (H3, H13, H20)
+    entered: bool = False
+    #: its time is over, and it is checkable
+    overdue: bool = False
     retired: list[Delivery] = field(default_factory=list)
+    #: what it gives back with a decision that the store may not have yet
+    giving_back: list[Delivery] = field(default_factory=list)
     unsettled: list[tuple[Sender, int]] = field(default_factory=list)
     timed_out: bool = False
     #: the condition of what made it rollback-only
@@ -149,8 +169,10 @@ class Txn:
     decided: bool = False
     #: what the store remembers
     op: str | None = None
-    #: whether the store may not have it yet
+    #: whether the store may not have it yet, or the client has no answer yet
     pending: bool = False
+    #: an operator or a checker made it: the store has it
+    others: bool = False
 
     @property
     def open(self) -> bool:
@@ -159,6 +181,11 @@ class Txn:
     @property
     def empty(self) -> bool:
         return not self.posts and not self.retired
+
+    @property
+    def due(self) -> bool:
+        """For a check (H7)."""
+        return self.entered and self.op is None and (self.state == "left" or (self.open and self.overdue))
 
 
 @dataclass(frozen=True)

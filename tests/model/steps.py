@@ -56,12 +56,15 @@ class End:
 
 @dataclass(frozen=True)
 class AttachControl:
-    """``hasty``: its transactions are over their time as soon as they are declared."""
+    """``hasty``: its transactions are over their time as soon as they are declared. ``group``: the producer group of
+    its transactions, which are checkable (H2).
+    """
 
     link: int
     connection: int
     session: int = 0
     hasty: bool = False
+    group: int | None = None
 
 
 @dataclass(frozen=True)
@@ -98,7 +101,9 @@ class Declare:
 
 @dataclass(frozen=True)
 class Post:
-    """``queue``: to which a message on the anonymous relay is addressed. ``malformed``: octets that are no message."""
+    """``queue``: to which a message on the anonymous relay is addressed. ``malformed``: octets that are no message.
+    ``group``: the producer group that it names (H2).
+    """
 
     sender: int
     message: int
@@ -106,11 +111,12 @@ class Post:
     settled: bool = False
     malformed: bool = False
     queue: int | None = None
+    group: int | None = None
 
 
 @dataclass(frozen=True)
 class Take:
-    """All there is, up to ``most``: credit, and a drain."""
+    """All there is, up to ``most`` (or more, where it may come in any order): credit, and a drain."""
 
     receiver: int
     most: int
@@ -144,9 +150,23 @@ class Overdue:
 
 @dataclass(frozen=True)
 class Decide:
-    """An operator or another instance writes the op ``rollback`` into the store."""
+    """An operator or another instance writes the op ``rollback`` into the store, or, for a checkable transaction,
+    ``commit``.
+    """
 
     txn: int
+    commit: bool = False
+
+
+@dataclass(frozen=True)
+class Check:
+    """A checker of the group comes, takes all checks that are due, answers each so, and goes.
+
+    ``commit``: None: it does not know what became of them.
+    """
+
+    group: int
+    commit: bool | None
 
 
 @dataclass(frozen=True)
@@ -179,6 +199,7 @@ Step = (
     | Discharge
     | Overdue
     | Decide
+    | Check
     | Settle
     | Crash
     | Restart

@@ -8,12 +8,13 @@ from hypothesis import strategies as st
 
 from tests.model.model import Model
 from tests.model.possible import allows, waits
-from tests.model.state import QUEUES, Control, Receiver, Sender
+from tests.model.state import GROUPS, QUEUES, Control, Receiver, Sender
 from tests.model.steps import (
     NEVER_DECLARED,
     AttachControl,
     AttachReceiver,
     AttachSender,
+    Check,
     Close,
     Crash,
     Decide,
@@ -45,6 +46,9 @@ Steps = st.SearchStrategy[Step] | None
 #: mostly usual
 _rarely = st.sampled_from((False,) * 9 + (True,))
 _often = st.sampled_from((True, True, False))
+_group = st.integers(0, GROUPS - 1)
+maybe_a_group = st.one_of(st.none(), _group)
+_seldom_a_group = st.sampled_from((None,) * 9 + tuple(range(GROUPS)))
 
 
 def opening(model: Model) -> Steps:
@@ -70,6 +74,7 @@ def attaching(model: Model) -> Steps:
     queue = st.integers(0, QUEUES - 1)
     return st.one_of(
         st.builds(AttachControl, st.just(link), connection, session, _rarely),
+        st.builds(AttachControl, st.just(link), connection, session, st.just(False), _group),
         st.builds(AttachSender, st.just(link), connection, st.one_of(st.none(), queue), session, st.booleans()),
         st.builds(AttachReceiver, st.just(link), connection, queue, session),
     )
@@ -107,6 +112,7 @@ def posting(model: Model) -> Steps:
                 st.booleans(),
                 _rarely,
                 st.integers(0, QUEUES - 1) if isinstance(each, Sender) and each.queue is None else st.none(),
+                _seldom_a_group,
             )
             for each in senders
         ]
@@ -171,8 +177,23 @@ def overdue(model: Model) -> Steps:
 
 
 def deciding(model: Model) -> Steps:
-    there = [step for step in map(Decide, model.txns) if allows(model, step)]
+    every = [Decide(txn, commit) for txn in model.txns for commit in (False, True)]
+    there = [step for step in every if allows(model, step)]
     return st.sampled_from(there) if there else None
+
+
+def leaving(model: Model) -> Steps:
+    """The client leaves a checkable transaction undecided."""
+    controls = {txn.control.number for txn in model.txns.values() if txn.open and txn.entered}
+    there = sorted(number for number in controls if model.links[number].open)
+    return st.sampled_from([Detach(each) for each in there]) if there else None
+
+
+def checking(model: Model) -> Steps:
+    """Of a group that has something due, if there is one."""
+    checkable = {txn.number: txn.group for txn in model.txns.values() if txn.group is not None}
+    groups = sorted({group for number, group in checkable.items() if model.txns[number].due} or set(checkable.values()))
+    return st.builds(Check, st.sampled_from(groups), st.sampled_from((True, True, False, None))) if groups else None
 
 
 def settling(model: Model) -> Steps:
@@ -200,6 +221,8 @@ KINDS: dict[Callable[[Model], Steps], int] = {
     retiring: 16,
     discharging: 7,
     deciding: 1,
+    leaving: 4,
+    checking: 4,
     settling: 2,
 }
 
@@ -208,17 +231,19 @@ KINDS: dict[Callable[[Model], Steps], int] = {
 ALL_KINDS: dict[Callable[[Model], Steps], int] = {**KINDS, crashing: 1, overdue: 1, restarting: 1}
 
 
-def beginning(second: bool) -> list[Step]:
-    """Without these most histories would do nothing."""
+def beginning(second: bool, group: int | None) -> list[Step]:
+    """Without these most histories would do nothing. ``group``: the first transaction is checkable, with a message."""
+    first = [] if group is None else [Post(1, 3, 0)]
     return [
         Open(0),
-        AttachControl(0, 0),
+        AttachControl(0, 0, group=group),
         AttachSender(1, 0, 0, second=second),
         AttachReceiver(2, 0, 0, session=1),
         Declare(0, 0),
         Post(1, 1),
         Post(1, 2),
         Take(2, 1),
+        *first,
     ]
 
 
@@ -229,7 +254,7 @@ def histories(
     """``most``: steps; ``crash``: one comes somewhere among them."""
     model = Model()
     steps: list[Step] = []
-    for step in beginning(draw(st.booleans())):
+    for step in beginning(draw(st.booleans()), draw(maybe_a_group)):
         steps.append(step)
         imagine(model, step)
     bag = [kind for kind, weight in kinds.items() for _ in range(weight)]
@@ -265,4 +290,15 @@ def imagine(model: Model, step: Step) -> None:
             )
             for each in model.messages.values()
         }
-        crashed(model, {**ops, **{txn.number: "rollback" for txn in model.txns.values() if txn.decided}}, found)
+        halves = {
+            txn.number: {number for _, number in txn.posts}
+            for txn in model.txns.values()
+            if txn.entered and txn.op is None
+        }
+        decided = {txn.number: "rollback" for txn in model.txns.values() if txn.decided}
+        held = {
+            txn.number: {each.message.number for each in txn.retired}
+            for txn in model.txns.values()
+            if txn.entered and txn.op is None
+        }
+        crashed(model, {**ops, **decided}, found, halves, held, set())

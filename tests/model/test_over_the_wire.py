@@ -24,7 +24,7 @@ def driver() -> Iterator[OverTheWire]:
 
 
 _RULES = ("T8", "T9", "T10", "T11", "T12", "T13", "T20", "T21", "T22", "T23", "T24", "T25", "T26", "T27", "T28")
-_MORE_RULES = ("T29", "T30", "T31", "T32", "T34", "P11", "D4", "D5", "D6", "H5")
+_MORE_RULES = ("T29", "T30", "T31", "T32", "T34", "P11", "D4", "D5", "D6", "H2", "H3", "H5", "H7", "H8", "H9", "H20")
 
 
 @pytest.mark.rule(*_RULES, *_MORE_RULES)

@@ -10,16 +10,18 @@ import psycopg
 
 from store.tables import SCHEMA
 from tests.model.state import QUEUES
-from tests.wire.messages import Message, Properties, data
+from tests.wire.messages import APPLICATION_PROPERTIES, Message, Properties, data, section
 
 MALFORMED = b"\x00\x53\x77"
 
 
-def octets(number: int, *, malformed: bool, to: str | None) -> bytes:
+def octets(number: int, *, malformed: bool, to: str | None, producer_group: str | None) -> bytes:
     """The message of a post; ``to``: the address it names, on the anonymous relay."""
     if malformed:
         return MALFORMED
     properties = b"" if to is None else Properties(to=to).encoded()
+    if producer_group is not None:
+        properties += section(APPLICATION_PROPERTIES, {"producer-group": producer_group})
     return properties + data(b"%d" % number)
 
 
@@ -31,6 +33,10 @@ def address(history: str, queue: int) -> str:
     return f"{history}-{queue}"
 
 
+def producer_group(history: str, group: int) -> str:
+    return f"{history}-producers-{group}"
+
+
 @dataclass
 class Stored:
     """``queues``: (message, attempts, marked) in order; ``dead``: with a letter; ``failed``: waiting for one."""
@@ -39,6 +45,9 @@ class Stored:
     queues: list[list[tuple[int, int, bool]]] = field(default_factory=lambda: [[] for _ in range(QUEUES)])
     dead: set[int] = field(default_factory=set)
     failed: set[int] = field(default_factory=set)
+    #: messages that undecided transactions have posted, and retired
+    halves: dict[int, set[int]] = field(default_factory=dict)
+    held: dict[int, set[int]] = field(default_factory=dict)
 
     @property
     def found(self) -> dict[int, tuple[str, int, bool]]:
@@ -75,13 +84,37 @@ def stored(connection: psycopg.Connection[Any], history: str, txn_ids: dict[int,
         f"select id, decision from {SCHEMA}.op where id = any(%s)".encode(), [list(by_id)]
     ).fetchall()
     result.ops = {by_id[txn_id]: decision for txn_id, decision in decided}
+    for table, found in (("pending", result.halves), ("pending_retirement", result.held)):
+        undecided = connection.execute(
+            f"""select p.txn_id, h.message from {SCHEMA}.{table} p join {SCHEMA}.half h on h.id = p.half_id
+                 where p.txn_id = any(%s)""".encode(),
+            [list(by_id)],
+        ).fetchall()
+        for txn_id, message in undecided:
+            found.setdefault(by_id[txn_id], set()).add(number_of(message))
     return result
 
 
-def decide(connection: psycopg.Connection[Any], txn_id: bytes) -> None:
-    """The op ``rollback``, as an operator writes it."""
+def decide(connection: psycopg.Connection[Any], txn_id: bytes, *, commit: bool, checkable: bool) -> None:
+    """The op, as an operator writes it."""
+    if checkable:
+        decision = "commit" if commit else "rollback"
+        row = connection.execute(
+            f"select {SCHEMA}.decide(%s, %s, 'operator')".encode(), [UUID(bytes=txn_id), decision]
+        ).fetchone()
+        assert row == (True,)
+        return
     connection.execute(
         f"""insert into {SCHEMA}.op (id, decision, txn_id, reason, posted)
             values (%s, 'rollback', %s, 'operator', 0)""".encode(),
         [UUID(bytes=txn_id), UUID(bytes=txn_id)],
+    )
+
+
+def make_due(connection: psycopg.Connection[Any], producer_group: str) -> None:
+    """Time passes until the next check of each undecided transaction."""
+    connection.execute(
+        f"""update {SCHEMA}.txn set next_check_at = now()
+             where producer_group = %s and next_check_at is not null""".encode(),
+        [producer_group],
     )

@@ -11,7 +11,7 @@ from coordinator.codec.checks import copy, told
 from tests.wire.messages import data
 
 TXN = bytes(range(16))
-TOLD = told(TXN, 2, 3, "órders", 1_700_000_000_123)
+TOLD = told(TXN, 2, 3, 1, "órders", 1_700_000_000_123)
 
 
 def encoded(**fields: Any) -> bytes:
@@ -40,6 +40,7 @@ def test_it_has_its_own_delivery_annotations_and_the_rest_of_the_message() -> No
         "x-opt-txn-id": TXN,
         "x-opt-check-count": 2,
         "x-opt-half-count": 3,
+        "x-opt-retired-count": 1,
         "x-opt-original-address": "órders",
         "x-opt-declared-at": 1_700_000_000_123,
     }
@@ -58,7 +59,7 @@ def test_the_types_of_its_annotations() -> None:
         types.append(annotations.type())
     keys, values = types[::2], types[1::2]
     assert set(keys) == {Data.SYMBOL}
-    assert values == [Data.BINARY, Data.UINT, Data.UINT, Data.STRING, Data.TIMESTAMP]
+    assert values == [Data.BINARY, Data.UINT, Data.UINT, Data.UINT, Data.STRING, Data.TIMESTAMP]
 
 
 @pytest.mark.rule("P10")

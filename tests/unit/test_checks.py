@@ -283,6 +283,15 @@ def test_a_check_is_overdue_only_after_the_allowance(spark: SparkSession) -> Non
     assert "producer group late" in found.detail
 
 
+@pytest.mark.rule("H20", "R10", "R13", "R14")
+def test_what_an_undecided_transaction_has_retired_is_no_finding(spark: SparkSession) -> None:
+    rows = StoreRows()
+    address, group = _address(rows, "orders")
+    rows.undecided(rows.uuid_v7(AT), AT, next_check_at=NOW + timedelta(seconds=30), posted=0)
+    rows.entry(group, rows.half(address, AT), lease=-1)
+    assert all_findings(rows, spark) == []
+
+
 @pytest.mark.rule("R19")
 def test_a_plain_rollback_is_counted_by_its_op_alone(spark: SparkSession) -> None:
     rows = StoreRows()

@@ -16,9 +16,10 @@ if TYPE_CHECKING:
 
 @pytest.mark.rule("R19")
 def test_the_end_of_a_pair_in_order_is_read_from_its_marks(spark: SparkSession) -> None:
-    facts = [(decision,) for decision in (*marks.ENDS, *marks.FAILED_ATTEMPT, "release")]
-    rows = spark.createDataFrame(facts, "decision string").select("decision", marks.of_op(f.col("decision")).alias("m"))
-    of = {row["decision"]: row["m"] for row in rows.collect()}
+    facts = [(decision, "told") for decision in (*marks.ENDS, *marks.FAILED_ATTEMPT, "release")]
+    rows = spark.createDataFrame(facts, "decision string, reason string")
+    marked = rows.select("decision", marks.of_op(f.col("decision"), f.col("reason")).alias("m"))
+    of = {row["decision"]: row["m"] for row in marked.collect()}
     for decision, accounted in marks.ENDS.items():
         found = marks.unpacked(marks.EXPECTED + of[decision] + 3 * of["modify"] + of["reject"] + 5 * of["release"])
         assert found == marks.InOrder(accounted=accounted, failed_attempts=4, attempts=0)
@@ -57,7 +58,37 @@ def test_where_a_pair_in_order_waits_is_read_from_its_marks(spark: SparkSession)
     ],
 )
 def test_in_order_is_expected_once_and_ended_once(spark: SparkSession, facts: list[str], expected: bool) -> None:
+    assert (_counts_as(spark, facts) is not None) is expected
+
+
+def _counts_as(spark: SparkSession, facts: list[str]) -> str | None:
+    """Of a pair with these facts, each with its reason; None: it is not in order."""
     rows = spark.createDataFrame([(fact,) for fact in facts], "fact string")
-    mark = f.when(f.col("fact") == "expected", f.lit(marks.EXPECTED)).otherwise(marks.of_op(f.col("fact")))
-    (row,) = rows.agg(marks.in_order(f.try_sum(mark))).collect()
-    assert row[0] is expected
+    decision, reason = (f.split_part("fact", f.lit(" "), f.lit(number)) for number in (1, 2))
+    mark = f.when(f.col("fact") == "expected", f.lit(marks.EXPECTED)).otherwise(marks.of_op(decision, reason))
+    ((is_in_order, total),) = rows.select(f.try_sum(mark).alias("m")).select(marks.in_order(f.col("m")), "m").collect()
+    return marks.unpacked(total).accounted if is_in_order else None
+
+
+@pytest.mark.rule("R15", "H17")
+@pytest.mark.parametrize(
+    ("facts", "counts_as"),
+    [
+        (["accept", "replay accepted", "accept"], "accepted"),
+        (["commit", "replay accepted", "dead-letter", "modify"], "dead_lettered"),
+        (["purge", "replay purged", "commit"], "accepted"),
+        (["accept", "replay accepted", "purge", "replay purged", "expire"], "expired"),
+        (["accept", *["replay accepted", "accept"] * 5], "accepted"),
+        (["accept", "replay accepted"], None),
+        (["accept", "replay accepted", "accept", "accept"], None),
+        (["accept", "accept", "replay accepted", "commit"], None),
+        (["dead-letter", "expire", "replay accepted"], None),
+        (["dead-letter", "dead-letter", "replay accepted"], None),
+        (["accept", "replay told"], "accepted"),
+    ],
+)
+def test_an_end_that_was_taken_back_does_not_count(
+    spark: SparkSession, facts: list[str], counts_as: str | None
+) -> None:
+    """What was delivered again is in order, and what was delivered twice after it is not."""
+    assert _counts_as(spark, ["expected", *facts]) == counts_as

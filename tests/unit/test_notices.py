@@ -48,6 +48,17 @@ def test_what_is_new_is_no_reason_to_look_further_back() -> None:
     assert queue.normal.bound is None
 
 
+@pytest.mark.rule("H17")
+def test_an_old_one_is_looked_for_again_that_a_load_may_pass_without_seeing_it() -> None:
+    """It came below what the load brings, after the load had looked; what is new does so all the time."""
+    queue: Any = queue_of([Consumer(1, 0)], peers=1)
+    queue.instance.ids = SimpleNamespace(last=READ)
+    assert not queue.has_passed(17)
+    queue.normal.loading = True
+    assert queue.has_passed(17)
+    assert not queue.has_passed(READ - 1)
+
+
 def test_what_a_search_has_passed_is_looked_for_again() -> None:
     queue = queue_of([], peers=1)
     search: Any = SimpleNamespace(has_passed=lambda entry_id: entry_id <= READ)

@@ -174,7 +174,9 @@ def test_a_browser_looks_again_after_an_error() -> None:
 
 
 def _topic(number: int, groups: int = 0) -> addresses.Stored:
-    return addresses.Stored(number, "topic", "normal", "drop", 16, "immediate", "use", None, groups)
+    return addresses.Stored(
+        number, "topic", "normal", "drop", 16, "immediate", "use", None, groups, None, None, None, {}
+    )
 
 
 def test_all_addresses_are_looked_at_in_one_question() -> None:

@@ -88,8 +88,8 @@ def test_lists_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
         (
             "COORDINATOR_ADDRESSES__PATTERNS",
-            '[{"match": "a", "kind": "mixed"}]',
-            "COORDINATOR_ADDRESSES__PATTERNS: addresses.patterns.0.kind: .*'transaction' or 'fifo', not 'mixed'",
+            '[{"match": "a", "kind": "batch"}]',
+            "COORDINATOR_ADDRESSES__PATTERNS: addresses.patterns.0.kind: .*'delay' or 'mixed', not 'batch'",
         ),
     ],
 )

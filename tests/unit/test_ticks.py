@@ -13,13 +13,20 @@ from links.ticks import Ticks
 pytestmark = pytest.mark.rule("P4")
 
 
+class Peer:
+    """A connection, which the ticks keep in dictionaries."""
+
+    def __init__(self, **attributes: object) -> None:
+        self.__dict__.update(attributes)
+
+
 class Reactor:
     """``did``: what the clock called, in order."""
 
     def __init__(self) -> None:
         self.did: list[str] = []
         self.due: list[Callable[[], None]] = []
-        self.connection: Any = SimpleNamespace(
+        self.connection: Any = Peer(
             number=1,
             ticks=0,
             open=True,
@@ -71,3 +78,23 @@ def test_a_connection_that_is_paused_is_not_read() -> None:
     reactor.connection.must_pause = True
     reactor.due.pop()()
     assert reactor.did == ["tick", "close"]
+
+
+def test_what_opens_a_connection_in_time_is_read_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    reactor = Reactor()
+    monkeypatch.setattr(reactor, "read", reactor.ticks.opened)
+    reactor.ticks._unopened[reactor.connection] = 0.0
+    reactor.ticks._end_unopened()
+    assert reactor.did == []
+
+
+def test_a_connection_that_is_not_opened_is_read_and_closed_and_the_next_is_looked_at_later() -> None:
+    reactor = Reactor()
+    other: Any = Peer()
+    reactor.ticks._unopened[reactor.connection] = 0.0
+    reactor.ticks._unopened[other] = float("inf")
+    reactor.due.clear()
+    reactor.ticks._end_unopened()
+    assert reactor.did == ["read", "close"]
+    assert list(reactor.ticks._unopened) == [other]
+    assert reactor.due == [reactor.ticks._end_unopened]

@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.check_back import Checkable, look_at_group
-from coordinator.checkable import CheckTerms
+from coordinator.becoming_checkable import look_at_group
+from coordinator.check_back import Checkable
+from coordinator.checkable import CheckTerms, OwnCheckTerms
 from coordinator.codec.message import Facts
 from coordinator.errors import Condition, Refusal
 from coordinator.group.entries import Entry
@@ -115,7 +116,7 @@ def test_any_walk(events: list[TxnEvent]) -> None:
 REFUSAL = Refusal(Condition.INTERNAL_ERROR, "a post is refused")
 
 
-POST: Any = (SimpleNamespace(name="a", groups=1), b"m", PLAIN)
+POST: Any = (SimpleNamespace(name="a", groups=1, check_terms=OwnCheckTerms()), b"m", PLAIN)
 
 
 class Host:
@@ -182,7 +183,7 @@ def _durable(txn: Transaction) -> None:
 
 def _made_checkable(txn: Transaction) -> None:
     """By a message that names the producer group; what is posted already is durable at once."""
-    address: Any = SimpleNamespace(name="a", groups=1, transactional=False)
+    address: Any = SimpleNamespace(name="a", groups=1, transactional=False, check_terms=OwnCheckTerms())
     look_at_group(txn, Facts(producer_group="shop"), address, CheckTerms(0, 1, 1))
 
 
@@ -256,6 +257,12 @@ def test_only_the_cells_of_the_table_can_be() -> None:
 
 class Link(Consumer):
     def retired(self, entry: Entry, outcome: Outcome) -> None:
+        pass
+
+    def enlisted(self, entry: Entry, txn_id: bytes, outcome: Outcome) -> None:
+        pass
+
+    def left(self, entry: Entry) -> None:
         pass
 
     def unretired(self, entry: Entry, description: str) -> None:

@@ -86,6 +86,10 @@ class Message:
         return found if isinstance(found, Header) else Header()
 
     @property
+    def delivery_annotations(self) -> dict[Any, Any]:
+        return self._of(DELIVERY_ANNOTATIONS) or {}
+
+    @property
     def annotations(self) -> dict[Any, Any]:
         return self._of(MESSAGE_ANNOTATIONS) or {}
 

@@ -68,6 +68,19 @@ async function lasting(client) {
 }
 
 // D1: each group of a queue has every message.
+async function broadcast(client) {
+    const connection = await client.connect();
+    const seen = {};
+    const inboxes = {};
+    for (const listener of ['first', 'second']) {
+        inboxes[listener] = await client.receiver(connection, `${client.address('q')}::*`);
+    }
+    await client.send('q', ['m0', 'm1']);
+    for (const [listener, inbox] of Object.entries(inboxes)) seen[listener] = await inbox.credit(2).takeUpTo('m1');
+    seen.queue = await client.takeAll('q');
+    return seen;
+}
+
 async function groups(client) {
     const connection = await client.connect();
     const seen = {};
@@ -113,4 +126,4 @@ async function sole(client) {
     return { offered, refused, closed: await end };
 }
 
-module.exports = { topics, lasting, groups, expiration, sole };
+module.exports = { topics, lasting, broadcast, groups, expiration, sole };

@@ -285,6 +285,27 @@ async function checkable(client) {
     };
 }
 
+// H20: what a checkable transaction has retired goes to nobody else, though its connection is gone, until it is decided.
+async function checkableRetirement(client) {
+    const group = { properties: { 'coordinator:producer-group': 'rhea' } };
+    const seen = {};
+    for (const [name, fail] of [['committed', false], ['rolled back', true]]) {
+        await client.send('q', [`${name} 1`, `${name} 2`]);
+        const lost = await client.connect();
+        const txnId = await declare(await controllerOf(lost, group));
+        const items = await (await client.receiver(lost, client.address('q'))).credit(2).takeMany(2);
+        for (const item of items) retire(item.delivery, txnId, accepted(), { settled: false });
+        const sender = await client.sender(lost, client.address('out'));
+        await post(sender, txnId, { body: `out of ${name}` });
+        lost.close();
+        await next(lost, 'connection_close');
+        const before = await client.takeAll('q');
+        const back = await discharge(await controllerOf(await client.connect(), group), txnId, fail);
+        seen[name] = [before, told(back), await client.takeAll('q'), await client.takeAll('out')];
+    }
+    return seen;
+}
+
 // H2, H8: a producer that vanishes after its posts; a checker says what became of them.
 async function checkBack(client) {
     const group = client.address('producers');
@@ -319,6 +340,7 @@ async function checkBack(client) {
 module.exports = {
     check_back: checkBack,
     checkable,
+    checkable_retirement: checkableRetirement,
     commit,
     rollback,
     retirement,

@@ -42,6 +42,7 @@ public final class Driver {
         cases.putAll(FailureCases.all());
         cases.putAll(SelectorCases.all());
         cases.putAll(ClientIdCases.all());
+        cases.putAll(CheckCases.all());
         if (args.length != 2 || !cases.containsKey(args[0])) {
             System.err.println("usage: Driver CASE URL, with CASE one of " + cases.keySet());
             System.exit(2);

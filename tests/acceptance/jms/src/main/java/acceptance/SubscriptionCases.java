@@ -25,7 +25,8 @@ final class SubscriptionCases {
                 "shared-consumers", SubscriptionCases::sharedConsumers,
                 "shared-durable-consumers", SubscriptionCases::sharedDurableConsumers,
                 "temporary-topic", SubscriptionCases::temporaryTopic,
-                "consumer-groups", SubscriptionCases::consumerGroups);
+                "consumer-groups", SubscriptionCases::consumerGroups,
+                "broadcast", SubscriptionCases::broadcast);
     }
 
     private static Topic topic(Broker broker, Session session, String name) throws JMSException {
@@ -248,6 +249,23 @@ final class SubscriptionCases {
         first.close();
         second.close();
         news.delete();
+    }
+
+    private static void broadcast(Broker broker, Map<String, Object> seen) throws Exception {
+        List<MessageConsumer> listeners = new ArrayList<>();
+        for (int i = 0; i < 2; i++) {
+            Session session = Broker.automatic(broker.connect());
+            listeners.add(session.createConsumer(broker.queue(session, "orders::*")));
+        }
+        Session writer = Broker.transacted(broker.connect());
+        MessageProducer producer = writer.createProducer(broker.queue(writer, "orders"));
+        Broker.send(writer, producer, "rolled back", 1);
+        writer.rollback();
+        Broker.send(writer, producer, "m", 2);
+        writer.commit();
+        seen.put("first", Broker.receive(listeners.get(0), 2));
+        seen.put("second", Broker.receive(listeners.get(1), 2));
+        seen.put("queue", broker.takeAll("orders"));
     }
 
     private static void consumerGroups(Broker broker, Map<String, Object> seen) throws Exception {

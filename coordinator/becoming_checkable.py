@@ -1,0 +1,83 @@
+"""What makes a transaction checkable (rules H1, H2): its control link or its connection says so, or the first message
+of it that names a producer group, or goes to an address of kind transaction.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from coordinator.address.addresses import shown
+from coordinator.check_back import Checkable
+from coordinator.checkable import immunity_ms, producer_group
+from coordinator.codec.message import CHECK_IMMUNITY_MS, PRODUCER_GROUP
+from coordinator.errors import Condition, Refusal
+from coordinator.halves import HalfPost, Halves
+from coordinator.holds import hold
+from coordinator.memory import POST_OCTETS
+from coordinator.transitions import CHECKABLE, TxnEvent, after
+
+if TYPE_CHECKING:
+    from coordinator.address.nodes import Address
+    from coordinator.checkable import CheckTerms
+    from coordinator.codec.message import Facts
+    from coordinator.transactions import Transaction
+
+
+def look_at_group(txn: Transaction | None, facts: Facts, address: Address, terms: CheckTerms) -> None:
+    """A message names its producer group, or goes to an address of kind transaction (H1, H2): its transaction becomes
+    checkable. ``txn``: None outside transactions, where a producer group means nothing.
+
+    :raises Refusal: it may not be posted so.
+    """
+    if txn is None:
+        if address.transactional:
+            text = f"the address {shown(address.name)} is of kind transaction, and the message came in none"
+            raise Refusal(Condition.PRECONDITION_FAILED, text)
+        return
+    if txn.refused_work:
+        return
+    named, halves = facts.producer_group, txn.halves
+    group = None if named is None else producer_group(named, f"the application property {PRODUCER_GROUP}")
+    if halves is None:
+        group = group or producer_group(address.name, "the name of the address, which is the producer group,")
+        halves = Halves(group, terms, txn.control.number)
+        _make_checkable(txn, halves)
+    elif group is not None and group != halves.group:
+        text = f"the transaction has the producer group {shown(halves.group)}, and a message in it {shown(group)}"
+        refusal = Refusal(Condition.PRECONDITION_FAILED, text)
+        txn.refuse(refusal)
+        raise refusal
+    if facts.check_immunity_ms is not None and not halves.entered:
+        asked = immunity_ms(facts.check_immunity_ms, f"the application property {CHECK_IMMUNITY_MS}")
+        halves.immunity_ms = asked
+
+
+def _make_checkable(txn: Transaction, halves: Halves) -> None:
+    """From now on the transaction is a :class:`Checkable`: what it has posted and retired so far goes to the store at
+    once.
+    """
+    txn.state = after(txn.state, TxnEvent.MADE_CHECKABLE)
+    posted, txn.posts = txn.posts, []
+    _become(txn, halves)
+    assert isinstance(txn, Checkable)
+    held = sum(POST_OCTETS + (len(message) if isinstance(message, bytes) else 0) for _, message, _ in posted)
+    txn.counted -= held
+    txn.instance.memory.transactions -= held
+    txn.spooled = 0
+    for address, message, terms in posted:
+        halves.place(address)
+        txn.on_its_way(HalfPost(None, None, txn, address, message, terms), len(message))
+    for entry in txn.retired:
+        hold(txn, entry)
+
+
+def declared_checkable(txn: Transaction, halves: Halves) -> None:
+    """As a message with a producer group does, with the declare: there is no work yet."""
+    txn.state = CHECKABLE
+    _become(txn, halves)
+
+
+def _become(txn: Transaction, halves: Halves) -> None:
+    """The same object, as links and the registry hold it; the class adds no slots."""
+    txn.halves = halves
+    txn.__class__ = Checkable

@@ -1,0 +1,101 @@
+"""``coordinator group set``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from coordinator.commands.administration import Config, DatabaseUrl, DataDir, fail, store
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+app = typer.Typer(help="Change a consumer group.", no_args_is_help=True)
+
+Name = Annotated[
+    str,
+    typer.Argument(
+        metavar="GROUP",
+        help="As the source of a client names it: orders, the default group of a queue, or orders::billing.",
+    ),
+]
+
+_INHERIT = "inherit"
+_MOST_ATTEMPTS = 32767
+
+
+def find(connection: Connection, name: str) -> tuple[str, int]:
+    """The address of the group ``name``, and the group's id; ends the command if there is none."""
+    from coordinator.address.addresses import GROUP_SEPARATOR, shown
+    from store import groups
+
+    address, _, group = name.partition(GROUP_SEPARATOR)
+    place = groups.find(connection, address, group)
+    if place is None:
+        fail(f"there is no address {shown(address)}")
+    if place.group is None and not group:
+        fail(f"{shown(address)} is a topic, which has no default group: name a subscription, {address}::GROUP")
+    if place.group is None:
+        fail(f"the address {shown(address)} has no group {shown(group)} (coordinator groups lists those it has)")
+    return address, place.group
+
+
+@app.command("set")
+def set_(
+    name: Name,
+    on_expiry: Annotated[
+        str | None,
+        typer.Option(metavar="POLICY", help="For a message whose ttl runs out: drop or dead-letter."),
+    ] = None,
+    max_attempts: Annotated[
+        str | None,
+        typer.Option(metavar="N", help="Failed deliveries, then a message moves to the dead letters."),
+    ] = None,
+    retry: Annotated[
+        str | None,
+        typer.Option(
+            metavar="POLICY",
+            help="How long a failed delivery waits before the next: immediate, ladder, 'ladder 1s 10s 5m', or "
+            "'exponential 1s 2 10m', as for an address.",
+        ),
+    ] = None,
+    database_url: DatabaseUrl = None,
+    data_dir: DataDir = None,
+    config: Config = None,
+) -> None:
+    """Give a group policies of its own, while the service runs; inherit takes one back to that of the address."""
+    from coordinator.address.addresses import shown
+    from store import groups
+
+    given = {"on_expiry": on_expiry, "max_attempts": max_attempts, "retry": retry}
+    changes: dict[str, object] = {}
+    for column, value in given.items():
+        if value is not None:
+            changes[column] = None if value == _INHERIT else _checked(column, value)
+    if not changes:
+        fail("give at least one of --on-expiry, --max-attempts and --retry", 2)
+    with store(config, database_url, data_dir) as connection:
+        address, group = find(connection, name)
+        if not groups.change(connection, address, group, changes):
+            fail(f"the group {shown(name)} was removed meanwhile")
+    said = (f"{column} {_INHERIT if value is None else value}" for column, value in changes.items())
+    typer.echo(f"{shown(name)}: {', '.join(said)}")
+
+
+def _checked(column: str, value: str) -> str | int:
+    """The value as it is stored."""
+    from coordinator.retries import RetryInvalid, parse
+
+    if column == "on_expiry":
+        if value not in ("drop", "dead-letter"):
+            fail(f"--on-expiry: expected drop, dead-letter or {_INHERIT}, not {value[:40]!r}", 2)
+        return value
+    if column == "max_attempts":
+        if not (value.isascii() and value.isdecimal() and len(value) < 6 and 1 <= int(value) <= _MOST_ATTEMPTS):
+            fail(f"--max-attempts: expected a number from 1 to {_MOST_ATTEMPTS} or {_INHERIT}, not {value[:40]!r}", 2)
+        return int(value)
+    try:
+        return parse(value).text
+    except RetryInvalid as error:
+        fail(f"--retry: {error}", 2)

@@ -1,0 +1,118 @@
+"""``coordinator group seek``."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from coordinator.commands.administration import Config, DatabaseUrl, DataDir, Json, fail, print_json, settings, store
+from coordinator.commands.group import Name, find
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from store.commit.terms import Terms
+    from store.places import Group
+    from store.seeks import Head
+
+#: digits
+_LONGEST_ID = 19
+
+
+def seek(
+    name: Name,
+    back_to: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PLACE",
+            help="Deliver again what the group had, of the messages posted from there on.",
+        ),
+    ] = None,
+    forth_to: Annotated[
+        str | None,
+        typer.Option(metavar="PLACE", help="Skip what waits, of the messages posted before; they are thrown away."),
+    ] = None,
+    as_json: Json = False,
+    database_url: DatabaseUrl = None,
+    data_dir: DataDir = None,
+    config: Config = None,
+) -> None:
+    """Move a consumer group back or forth, while its consumers run.
+
+    PLACE is a time with its zone (2026-11-22T12:00:00Z) or the id of a message (column half_id of the view messages).
+    A seek that was interrupted goes on when the same command is run again.
+    """
+    from coordinator.version import VERSION
+    from store import places, seeks
+
+    if (back_to is None) == (forth_to is None):
+        fail("give one of --back-to and --forth-to", 2)
+    place = back_to if back_to is not None else forth_to
+    assert place is not None
+    kept = timedelta(hours=settings(config).retention.hours)
+    with store(config, database_url, data_dir) as connection:
+        moved = places.group(connection, find(connection, name)[1])
+        to_id = _place(connection, moved, place, option="--forth-to" if back_to is None else "--back-to")
+        if back_to is None:
+            done = seeks.move_forth(connection, moved, to_id, version=VERSION)
+        else:
+            _check_kept(connection, moved, to_id, kept)
+            done = seeks.move_back(connection, moved, to_id, _Again(connection, moved).terms, version=VERSION)
+    if as_json:
+        print_json({"back": done.back, "to_id": done.to_id, "moved": done.moved, "expired": done.expired})
+    elif done.back:
+        stay = f"; {done.expired} stay, as their time is over" if done.expired else ""
+        typer.echo(f"moved back: {done.moved} messages are delivered again{stay}")
+    else:
+        typer.echo(f"moved forth: {done.moved} messages are skipped")
+
+
+class _Again:
+    """On which terms messages come again."""
+
+    def __init__(self, connection: Connection, group: Group) -> None:
+        self._connection = connection
+        self._group = group
+
+    def terms(self, found: Head) -> Terms:
+        from coordinator.address.again import terms_again
+        from coordinator.commands.heads import whole_head
+
+        head = whole_head(self._connection, found.half_id, found.head, found.size)
+        return terms_again(head, fifo=self._group.fifo, posted_at=found.posted_at)
+
+
+def _place(connection: Connection, group: Group, text: str, *, option: str) -> int:
+    """The id from which on messages count."""
+    from coordinator.address.addresses import shown
+    from store import places
+
+    if text.isascii() and text.isdigit():
+        number = int(text) if len(text) <= _LONGEST_ID else 0
+        if not 0 < number < 1 << 63 or not places.has_message(connection, group, number):
+            fail(f"{option}: the store has no message {shown(text)} of this address")
+        return number
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        fail(f"{option}: expected a time such as 2026-11-22T12:00:00Z, or the id of a message, not {shown(text)}", 2)
+    if moment.tzinfo is None:
+        fail(f"{option}: {shown(text)} has no zone; write {moment.isoformat()}Z for UTC, or the offset", 2)
+    if moment > (now := places.now(connection)):
+        fail(f"{option}: {shown(text)} is in the future; it is {_said(now)} now", 2)
+    return places.first_id(moment)
+
+
+def _check_kept(connection: Connection, group: Group, to_id: int, kept: timedelta) -> None:
+    from store import places
+    from store.ids import moment_of
+
+    oldest = places.oldest(connection, group, kept)
+    if oldest is not None and moment_of(to_id) < oldest:
+        fail(f"--back-to: messages are kept since {_said(oldest)}; the group can be moved back to that time at most")
+
+
+def _said(moment: datetime) -> str:
+    return moment.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

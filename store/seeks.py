@@ -1,0 +1,339 @@
+"""A consumer group moved back, to get again what it had, or forth, to skip what waits (rule H17).
+
+**Decision.** The place of a message is when it was posted: the id of its half. Moved back, an entry is made anew for
+each message from there on whose delivery to the group has ended; its id is that of the half, so that it comes before
+what is newer, in order, also in a message group. What waits, or a consumer has, has its entry and stays as it is.
+Dead letters stay such, and what expired stays so. An op ``replay`` says of which end it takes back a delivery: accepted
+or purged. Ops are not found by half, so those since the place are read once, piece by piece, into a temporary table.
+
+Each piece is one short SQL transaction, with how far it has come (table ``seek``): a command that was killed is run
+again, and goes on from there. What ended after the seek began is not taken back, so that nothing comes twice of one.
+A piece locks the row of this command's instance, then that of the group, and never an entry that is there already.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Final
+from uuid import UUID
+
+from sqlalchemy import Connection, func, insert, select, text, update
+from sqlalchemy.dialects import postgresql
+
+from store import channels, partitions, retention
+from store.commit.terms import BEFORE, INFINITY, Terms, key_of
+from store.errors import AddressGone, Contended, boundary
+from store.ids import UuidV7, moment_of
+from store.partitions import op_id_at
+from store.places import Group
+from store.presence import Presence, present
+from store.purge import throw_away
+from store.tables import PARTITIONS_LOCK, SCHEMA, consumer_group, entry, op, seek
+
+#: The reason of the op ``purge`` for what a seek forth skips.
+SKIPPED = "skipped"
+#: What ``replay`` takes back: its reasons.
+ACCEPTED = "accepted"
+PURGED = "purged"
+
+#: Messages of one SQL transaction, ops that are read in one, and octets of each message that are read for its terms.
+CHUNK = 1000
+OPS = 20_000
+HEAD_OCTETS = 4096
+#: A second look, for what workers had read ahead and give back when they share the group.
+_SECOND_LOOK_SECONDS = 0.3
+#: how much the clocks of instances may differ
+_CLOCKS = timedelta(minutes=10)
+_POSTGRES_EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
+
+_LOCK: Final = 0x7365656B  # "seek"
+_GONE: Final = "the consumer group was removed meanwhile"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Head:
+    """A stored message, or its beginning; ``size`` in octets."""
+
+    half_id: int
+    posted_at: datetime
+    head: bytes
+    size: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seek:
+    """A seek that is under way, or the last one. ``to_id``: the first half that the group gets, or is not skipped."""
+
+    group_id: int
+    back: bool
+    to_id: int
+    started_at: datetime
+    ended_at: datetime | None
+    #: messages that are delivered again, or skipped
+    moved: int
+    #: halves up to this id are done
+    position: int
+    #: messages that stay as they are, as their time is over
+    expired: int
+
+
+#: On which terms a message is delivered again. Times in microseconds since 2000; its ``available`` does not count.
+TermsOf = Callable[[Head], Terms]
+
+
+def all_seeks(connection: Connection) -> dict[int, Seek]:
+    """The seek under way, or the last one, by group."""
+    with boundary():
+        return {row.group_id: Seek(**row._mapping) for row in connection.execute(select(seek)).all()}
+
+
+def move_back(
+    connection: Connection, group: Group, to_id: int, terms_of: TermsOf, *, version: str, chunk: int = CHUNK
+) -> Seek:
+    """Deliver again what the group had of the messages from ``to_id`` on; commits piece by piece.
+
+    A seek to the same place that was interrupted is finished; one to another place is forgotten.
+
+    :raises Contended: another seek of the group is under way.
+    :raises AddressGone: the group is removed meanwhile.
+    """
+    with boundary(), _alone(connection, group), _kept(connection), present(connection, version) as presence:
+        partitions.make_ahead(connection)  # the service, which makes them, may have been stopped for weeks
+        begun = _begin(connection, group, to_id, back=True)
+        _read_ops(connection, group, begun, presence)
+        work = _Back(connection, group, terms_of, presence)
+        while (done := work.piece(begun, chunk)) is not None:
+            begun = done
+        return _end(connection, begun)
+
+
+def move_forth(connection: Connection, group: Group, to_id: int, *, version: str, chunk: int = CHUNK) -> Seek:
+    """Skip what waits in the group of the messages before ``to_id``; commits piece by piece.
+
+    What a consumer has stays, as do messages to be delivered later and those on their way to the dead letters.
+
+    :raises Contended: another seek of the group is under way.
+    :raises Fenced: another instance took this command for dead.
+    """
+    with boundary(), _alone(connection, group), present(connection, version) as presence:
+        begun = _begin(connection, group, to_id, back=False)
+        presence.shared(group.id)
+        connection.commit()
+        later = entry.c.available_at.is_not(None) & (entry.c.available_at > func.now()) & (entry.c.attempts == 0)
+        only = (entry.c.half_id < to_id) & ~later
+        ids = UuidV7()
+        for wait in (0, _SECOND_LOOK_SECONDS):
+            time.sleep(wait)
+            skipped = throw_away(connection, group.id, ids, chunk, only=only, reason=SKIPPED, before_each=presence.beat)
+            begun = replace(begun, moved=begun.moved + skipped)
+        return _end(connection, begun)
+
+
+@contextmanager
+def _alone(connection: Connection, group: Group) -> Iterator[None]:
+    """One seek of a group at a time."""
+    key = {"space": _LOCK, "group": group.id}
+    if not connection.scalar(text("select pg_try_advisory_lock(:space, :group)"), key):
+        connection.rollback()
+        raise Contended("another seek of this consumer group is under way")
+    connection.commit()
+    try:
+        yield
+    finally:
+        connection.rollback()
+        connection.execute(text("select pg_advisory_unlock(:space, :group)"), key)
+        connection.commit()
+
+
+@contextmanager
+def _kept(connection: Connection) -> Iterator[None]:
+    """Retention drops nothing meanwhile: it counts on it that what was consumed is not delivered again."""
+    key = {"key": PARTITIONS_LOCK + 1}
+    connection.execute(text("select pg_advisory_lock_shared(:key)"), key)
+    connection.commit()
+    try:
+        yield
+    finally:
+        connection.rollback()
+        connection.execute(text("select pg_advisory_unlock_shared(:key)"), key)
+        connection.commit()
+
+
+def _begin(connection: Connection, group: Group, to_id: int, *, back: bool) -> Seek:
+    """Note a new seek, or go on with one that was interrupted; commits."""
+    there = select(consumer_group.c.id).where(consumer_group.c.id == group.id)
+    if connection.scalar(there.with_for_update(read=True, key_share=True)) is None:
+        raise AddressGone(_GONE)
+    found = connection.execute(select(seek).where(seek.c.group_id == group.id)).one_or_none()
+    if found is not None and found.ended_at is None and (found.back, found.to_id) == (back, to_id):
+        connection.rollback()
+        return Seek(**found._mapping)
+    new = {"back": back, "to_id": to_id, "position": to_id - 1, "moved": 0, "expired": 0, "ended_at": None}
+    statement = postgresql.insert(seek).values(group_id=group.id, **new)
+    row = connection.execute(
+        statement.on_conflict_do_update(index_elements=["group_id"], set_={**new, "started_at": func.now()}).returning(
+            seek
+        )
+    ).one()
+    connection.commit()
+    return Seek(**row._mapping)
+
+
+def _end(connection: Connection, done: Seek) -> Seek:
+    row = connection.execute(
+        update(seek)
+        .where(seek.c.group_id == done.group_id)
+        .values(ended_at=func.clock_timestamp(), moved=done.moved)
+        .returning(seek)
+    ).one_or_none()
+    connection.commit()
+    return done if row is None else Seek(**row._mapping)
+
+
+#: Reads the next ops by id, and notes of each delivery of the group that one ends, or takes back, what it says: the end
+#: that a replay can take back, null for one that stays.
+_READ = f"""with piece as materialized (
+      select id, decision, reason, half_ids, group_ids, decided_at from {SCHEMA}.op
+       where id > :after order by id limit :ops),
+    noted as (
+      insert into pg_temp.ended (half_id, decided_at, again)
+      select u.half_id, p.decided_at,
+             case when p.decision = 'commit' or p.decision = 'accept' and p.reason is null then '{ACCEPTED}'
+                  when p.decision = 'purge' then '{PURGED}' end
+        from piece p cross join lateral unnest(p.half_ids, p.group_ids) u(half_id, group_id)
+       where u.group_id = :group and u.half_id > :position and p.decided_at <= :started
+         and p.decision in ('commit', 'accept', 'expire', 'dead-letter', 'purge', 'replay'))
+    select id from piece order by id desc limit 1"""
+
+
+def _read_ops(connection: Connection, group: Group, begun: Seek, presence: Presence) -> None:
+    """Collect the ends of the group's deliveries in a temporary table ``ended``; commits each piece.
+
+    An op has its id when it is written, except for commits: a transaction has its own since it was declared.
+    """
+    connection.execute(text("drop table if exists pg_temp.ended"))
+    connection.execute(text("create temporary table ended (half_id int8, decided_at timestamptz, again text)"))
+    connection.commit()
+    since = moment_of(begun.position) - retention.LONGEST_UNDECIDED - _CLOCKS
+    after: UUID | None = op_id_at(since)
+    while after is not None:
+        presence.beat()
+        after = connection.scalar(
+            text(_READ),
+            {
+                "after": after,
+                "ops": OPS,
+                "group": group.id,
+                "position": begun.position,
+                "started": begun.started_at,
+            },
+        )
+        connection.commit()
+    connection.execute(text("create index on pg_temp.ended (half_id, decided_at desc)"))
+    connection.execute(text("analyze pg_temp.ended"))
+    connection.commit()
+
+
+#: The next halves of which a delivery has ended, each with what its last op says, and the message where it is there.
+_NEXT = f"""with next as (
+      select distinct on (half_id) half_id, again from pg_temp.ended
+       where half_id > :position order by half_id, decided_at desc limit :chunk)
+    select n.half_id, n.again, h.posted_at, substr(h.message, 1, {HEAD_OCTETS}) as head, octet_length(h.message) as size
+      from next n left join {SCHEMA}.half h on h.id = n.half_id and n.again is not null order by n.half_id"""
+
+_ENTER = f"""insert into {SCHEMA}.entry (group_id, id, half_id, expires_at, priority, message_group, acquired)
+    select :group, u.id, u.id, u.expires, u.priority, u.key, true
+      from unnest(cast(:ids as int8[]), cast(:expires as timestamptz[]), cast(:priorities as int2[]),
+                  cast(:keys as int8[])) u(id, expires, priority, key)"""
+
+
+class _Back:
+    """The pieces of a seek back."""
+
+    def __init__(self, connection: Connection, group: Group, terms_of: TermsOf, presence: Presence) -> None:
+        self._connection = connection
+        self._group = group
+        self._terms_of = terms_of
+        self._presence = presence
+        self._uuids = UuidV7()
+
+    def piece(self, begun: Seek, chunk: int) -> Seek | None:
+        """Move the next messages; commits. None: there are no more."""
+        connection = self._connection
+        rows = connection.execute(text(_NEXT), {"position": begun.position, "chunk": chunk}).all()
+        if not rows:
+            connection.rollback()
+            return None
+        if not self._presence.shared(self._group.id):
+            raise AddressGone(_GONE)
+        moment = int((datetime.now(UTC) - _POSTGRES_EPOCH).total_seconds() * 1e6)
+        again: dict[str, list[tuple[int, Terms]]] = {ACCEPTED: [], PURGED: []}
+        expired = 0
+        for row in rows:
+            if row.head is None:  # its end stays, or retention has dropped it
+                continue
+            terms = self._terms_of(
+                Head(half_id=row.half_id, posted_at=row.posted_at, head=bytes(row.head), size=row.size)
+            )
+            if terms.expires <= moment:
+                expired += 1
+            else:
+                again[row.again].append((row.half_id, terms))
+        made = [each for reason, some in again.items() for each in self._enter(reason, some)]
+        if made:
+            lowest = min(made)
+            connection.execute(select(func.pg_notify(channels.READY, f"{self._group.id}>{lowest:x}")))
+        done = replace(
+            begun,
+            position=rows[-1].half_id,
+            moved=begun.moved + len(made),
+            expired=begun.expired + expired,
+        )
+        connection.execute(
+            update(seek)
+            .where(seek.c.group_id == done.group_id)
+            .values(position=done.position, moved=done.moved, expired=done.expired)
+        )
+        connection.commit()
+        return done
+
+    def _enter(self, reason: str, some: Sequence[tuple[int, Terms]]) -> list[int]:
+        """Make their entries, and the op that takes back their end. Returns the ids."""
+        if not some:
+            return []
+        ids = [half_id for half_id, _ in some]
+        fifo = self._group.fifo
+        self._connection.execute(
+            text(_ENTER),
+            {
+                "group": self._group.id,
+                "ids": ids,
+                "expires": [_time_of(terms.expires) for _, terms in some],
+                "priorities": [terms.priority for _, terms in some],
+                "keys": [key_of(terms, half_id) if fifo else None for half_id, terms in some],
+            },
+        )
+        self._connection.execute(
+            insert(op).values(
+                id=UUID(bytes=self._uuids.next()),
+                decision="replay",
+                reason=reason,
+                half_ids=ids,
+                group_ids=[self._group.id] * len(ids),
+            )
+        )
+        return ids
+
+
+def _time_of(micros: int) -> datetime | None:
+    """``micros`` since 2000; None: never, or later than a program can say."""
+    if micros in (INFINITY, BEFORE):
+        return None
+    try:
+        return _POSTGRES_EPOCH + timedelta(microseconds=micros)
+    except OverflowError:
+        return None

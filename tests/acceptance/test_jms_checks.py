@@ -1,0 +1,78 @@
+"""Apache Qpid JMS, unchanged, as producer and as checker of checkable transactions (rules H1, H2, H8)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.fix_check_back import Plant
+from tests.fix_jms import Jms
+from tests.fix_service import PATIENCE, Service, running_service
+from tests.fix_wire import Ask, Begin, decided
+from tests.wire.messages import VALUE, section
+from tests.wire.peer import Session
+
+#: what a checker is asked about, in the order of its texts; those that it leaves unknown are asked about again
+ASKED = ["accept", *["modify"] * 2, *["modify undeliverable"] * 2, "reject", *["release"] * 2]
+COMMITTED = ["accept", "modify", "modify undeliverable", "release"]
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[Service]:
+    with running_service({"check.immunity_seconds": "0", "check.interval_seconds": "0.2"}) as service:
+        yield service
+
+
+@pytest.mark.rule("H2", "H7", "H8", "H13")
+def test_a_jms_producer_is_killed_and_a_jms_consumer_answers(
+    service: Service, jms: Jms, begin: Begin, ask: Ask
+) -> None:
+    """The message names the group; each check is acknowledged by itself, by every type that Qpid JMS has."""
+    producer = jms("leave-by-property", service)
+    assert producer.line() == {"step": "kill"}
+    assert ask("select distinct producer_group from coordinator.txn") == [("jms-shop",)]
+    producer.end()
+    assert jms("check-individually", service).line() == {"asked": ASKED}
+    assert committed(begin(), "jms-shop-orders", ask) == COMMITTED
+
+
+@pytest.mark.rule("H1", "H2", "H8")
+def test_an_address_of_kind_transaction_makes_jms_transactions_checkable(
+    service: Service, jms: Jms, begin: Begin, ask: Ask
+) -> None:
+    """Its name is the group. The checker has the prefetch that Qpid JMS has unless it is told."""
+    service.cli("address", "add", "jms-deals", "--kind", "transaction")
+    producer = jms("leave-by-kind", service)
+    assert producer.line() == {"step": "kill"}
+    assert ask("select distinct producer_group from coordinator.txn") == [("jms-deals",)]
+    producer.end()
+    assert jms("check-with-prefetch", service).line() == {"asked": ASKED}
+    assert committed(begin(), "jms-deals", ask) == COMMITTED
+
+
+@pytest.mark.rule("H8")
+def test_a_jms_session_that_recovers_leaves_it_unknown(service: Service, jms: Jms, planted: Plant, ask: Ask) -> None:
+    txn = planted("jms-recover", "jms-recovered", section(VALUE, "order 1"), interval_ms=50)
+    assert jms("check-by-recover", service).line() == {"asked": ["order 1"] * 2}
+    assert decided(ask, txn) == ("commit", "checked")
+
+
+@pytest.mark.rule("H2", "T23")
+def test_a_jms_client_is_told_of_a_second_group(service: Service, jms: Jms) -> None:
+    seen = jms("two-groups", service).line()
+    assert "'one'" in seen["send"]
+    assert "'another'" in seen["send"]
+    assert "the transaction was rolled back" in seen["commit"]
+    assert "amqp:precondition-failed" in seen["commit"]
+    assert seen["left"] == []
+
+
+def committed(session: Session, address: str, ask: Ask) -> list[str]:
+    """The texts there, once every transaction is decided."""
+    deadline = time.monotonic() + PATIENCE
+    while ask("select from coordinator.txn where producer_group is not null"):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    return sorted(session.receiver(address).bodies())

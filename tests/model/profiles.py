@@ -1,4 +1,8 @@
-"""How many histories: few in every run, ``COORDINATOR_TEST_HISTORIES`` times as many in a long one."""
+"""How many histories: few in every run, ``COORDINATOR_TEST_HISTORIES`` times as many in a long one.
+
+Every run has the same ones: what fails fails again, and no change is blamed for what another has left. A long run has
+new ones each time.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +11,15 @@ from typing import Any
 
 from hypothesis import HealthCheck, settings
 
-TIMES = float(os.environ.get("COORDINATOR_TEST_HISTORIES", "1"))
+_TIMES = os.environ.get("COORDINATOR_TEST_HISTORIES")
 
 
 def of(histories: int, **more: Any) -> settings:
-    """New ones each time; a failure prints how it is had again."""
+    """A failure prints how it is had again."""
     return settings(
-        max_examples=max(1, round(histories * TIMES)),
+        max_examples=max(1, round(histories * float(_TIMES or 1))),
+        derandomize=_TIMES is None,
+        database=None,
         deadline=None,
         print_blob=True,
         suppress_health_check=list(HealthCheck),

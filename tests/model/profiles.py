@@ -11,14 +11,15 @@ from typing import Any
 
 from hypothesis import HealthCheck, settings
 
-_TIMES = os.environ.get("COORDINATOR_TEST_HISTORIES")
+TIMES = float(os.environ.get("COORDINATOR_TEST_HISTORIES", "1"))
+NEW = "COORDINATOR_TEST_HISTORIES" in os.environ
 
 
 def of(histories: int, **more: Any) -> settings:
     """A failure prints how it is had again."""
     return settings(
-        max_examples=max(1, round(histories * float(_TIMES or 1))),
-        derandomize=_TIMES is None,
+        max_examples=max(1, round(histories * TIMES)),
+        derandomize=not NEW,
         database=None,
         deadline=None,
         print_blob=True,

@@ -18,7 +18,7 @@ HISTORIES = 20
 def test_no_answer_contradicts_another(
     database_url: str, open_folder: Path, record_property: Callable[[str, object], None]
 ) -> None:
-    first = random.randrange(1 << 30)
+    first = random.randrange(1 << 30) if profiles.NEW else 1
     seeds = range(first, first + max(1, round(HISTORIES * profiles.TIMES)))
     with two_services(database_url, open_folder) as ends:
         counts = run(ends, database_url, seeds)

@@ -18,13 +18,21 @@ from coordinator.commands.administration import (
     print_table,
     store,
 )
+from coordinator.commands.policies import (
+    INHERIT,
+    MOST_ATTEMPTS,
+    MOST_RETENTION_HOURS,
+    expiry_policy,
+    retry_policy,
+    said,
+)
 
 RetentionHours = Annotated[
     int | None,
     typer.Option(
         metavar="N",
         min=1,
-        max=876_000,
+        max=MOST_RETENTION_HOURS,
         help="How long messages are kept once consumed. Default: as the settings say.",
     ),
 ]
@@ -38,7 +46,7 @@ MaxAttempts = Annotated[
     typer.Option(
         metavar="N",
         min=1,
-        max=32767,
+        max=MOST_ATTEMPTS,
         help="Failed deliveries, then a message moves to the dead letters; 16 by default.",
     ),
 ]
@@ -69,7 +77,6 @@ CheckMost = Annotated[
 
 app = typer.Typer(help="Make addresses and look at them.", no_args_is_help=True)
 
-_INHERIT = "inherit"
 #: options for checks: their column, and its least and greatest value
 _CHECKS = (
     ("--check-immunity", "check_immunity_ms", 0, 3_600_000),
@@ -112,7 +119,8 @@ def add(
     except AddressInvalid as error:
         fail(str(error), 2)
     _check_kind(kind)
-    retry = _check_policies(on_expiry, retry)
+    on_expiry = expiry_policy(on_expiry or "drop")
+    retry = retry_policy(retry or "immediate")
     with store(config, database_url, data_dir) as connection:
         try:
             addresses.add(
@@ -120,7 +128,7 @@ def add(
                 name=name,
                 routing="topic" if topic else "queue",
                 kind=kind,
-                on_expiry=on_expiry or "drop",
+                on_expiry=on_expiry,
                 max_attempts=max_attempts or 16,
                 retry=retry,
                 retention_hours=retention_hours,
@@ -145,7 +153,10 @@ def set_(
     retention_hours: Annotated[
         int | None,
         typer.Option(
-            metavar="N", min=0, max=876_000, help="How long messages are kept once consumed; 0: as the settings say."
+            metavar="N",
+            min=0,
+            max=MOST_RETENTION_HOURS,
+            help="How long messages are kept once consumed; 0: as the settings say.",
         ),
     ] = None,
     check_immunity: CheckImmunity = None,
@@ -164,9 +175,9 @@ def set_(
 
     given = {
         "kind": kind,
-        "on_expiry": on_expiry,
+        "on_expiry": None if on_expiry is None else expiry_policy(on_expiry),
         "max_attempts": max_attempts,
-        "retry": retry,
+        "retry": None if retry is None else retry_policy(retry),
         "retention_hours": retention_hours,
     }
     changes: dict[str, object] = {column: value for column, value in given.items() if value is not None}
@@ -179,15 +190,9 @@ def set_(
         before = addresses.kind_of(connection, name)
         if before is not None and kind is not None and (before == "fifo") is not (kind == "fifo"):
             fail(f"--kind: {shown(name)} is of kind {before}; to or from fifo no address changes: make another one")
-        policy = _check_policies(on_expiry, retry)
-        if retry is not None:
-            changes["retry"] = policy
         if before is None or not addresses.change(connection, name, {**changes, **_kept(retention_hours)}):
             fail(f"there is no address {shown(name)}")
-    typer.echo(
-        f"{shown(name)}: "
-        + ", ".join(f"{column} {_INHERIT if value is None else value}" for column, value in changes.items())
-    )
+    typer.echo(f"{shown(name)}: {said(changes)}")
 
 
 def _check_terms(*given: str | None) -> dict[str, int | None]:
@@ -201,7 +206,7 @@ def _check_terms(*given: str | None) -> dict[str, int | None]:
 
 def _check_term(option: str, text: str, least: int, most: int) -> int | None:
     """As it is stored: milliseconds, or a number of checks; None: as the settings say."""
-    if text == _INHERIT:
+    if text == INHERIT:
         return None
     counts = option == "--check-most"
     try:
@@ -210,7 +215,7 @@ def _check_term(option: str, text: str, least: int, most: int) -> int | None:
         value = -1
     if not least <= value <= most:
         expected = f"a number from {least} to {most}" if counts else f"seconds from {least / 1000:g} to {most // 1000}"
-        fail(f"{option}: expected {expected}, or {_INHERIT}, not {text[:40]!r}", 2)
+        fail(f"{option}: expected {expected}, or {INHERIT}, not {text[:40]!r}", 2)
     return value
 
 
@@ -225,18 +230,6 @@ def _check_kind(kind: str) -> None:
 
     if kind not in get_args(Kind):
         fail(f"--kind: expected {', '.join(get_args(Kind)[:-1])} or {get_args(Kind)[-1]}, not {kind[:40]!r}", 2)
-
-
-def _check_policies(on_expiry: str | None, retry: str | None) -> str:
-    """The retry policy as it is stored."""
-    from coordinator.retries import RetryInvalid, parse
-
-    if on_expiry not in ("drop", "dead-letter", None):
-        fail(f"--on-expiry: expected drop or dead-letter, not {on_expiry[:40]!r}", 2)
-    try:
-        return parse(retry or "immediate").text
-    except RetryInvalid as error:
-        fail(f"--retry: {error}", 2)
 
 
 @app.command("list")

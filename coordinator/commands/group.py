@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from coordinator.commands.administration import Config, DatabaseUrl, DataDir, fail, store
+from coordinator.commands.policies import INHERIT, MOST_ATTEMPTS, expiry_policy, retry_policy, said
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -20,9 +21,6 @@ Name = Annotated[
         help="As the source of a client names it: orders, the default group of a queue, or orders::billing.",
     ),
 ]
-
-_INHERIT = "inherit"
-_MOST_ATTEMPTS = 32767
 
 
 def find(connection: Connection, name: str) -> tuple[str, int]:
@@ -72,30 +70,22 @@ def set_(
     changes: dict[str, object] = {}
     for column, value in given.items():
         if value is not None:
-            changes[column] = None if value == _INHERIT else _checked(column, value)
+            changes[column] = None if value == INHERIT else _checked(column, value)
     if not changes:
         fail("give at least one of --on-expiry, --max-attempts and --retry", 2)
     with store(config, database_url, data_dir) as connection:
         address, group = find(connection, name)
         if not groups.change(connection, address, group, changes):
             fail(f"the group {shown(name)} was removed meanwhile")
-    said = (f"{column} {_INHERIT if value is None else value}" for column, value in changes.items())
-    typer.echo(f"{shown(name)}: {', '.join(said)}")
+    typer.echo(f"{shown(name)}: {said(changes)}")
 
 
 def _checked(column: str, value: str) -> str | int:
     """The value as it is stored."""
-    from coordinator.retries import RetryInvalid, parse
-
     if column == "on_expiry":
-        if value not in ("drop", "dead-letter"):
-            fail(f"--on-expiry: expected drop, dead-letter or {_INHERIT}, not {value[:40]!r}", 2)
-        return value
+        return expiry_policy(value, inherited=True)
     if column == "max_attempts":
-        if not (value.isascii() and value.isdecimal() and len(value) < 6 and 1 <= int(value) <= _MOST_ATTEMPTS):
-            fail(f"--max-attempts: expected a number from 1 to {_MOST_ATTEMPTS} or {_INHERIT}, not {value[:40]!r}", 2)
+        if not (value.isascii() and value.isdecimal() and len(value) < 6 and 1 <= int(value) <= MOST_ATTEMPTS):
+            fail(f"--max-attempts: expected a number from 1 to {MOST_ATTEMPTS} or {INHERIT}, not {value[:40]!r}", 2)
         return int(value)
-    try:
-        return parse(value).text
-    except RetryInvalid as error:
-        fail(f"--retry: {error}", 2)
+    return retry_policy(value)

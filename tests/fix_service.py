@@ -214,6 +214,13 @@ def running(make: Callable[[Path], Made]) -> Iterator[Made]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+@pytest.fixture
+def own_service() -> Iterator[Service]:
+    """For a test that kills it, or measures it."""
+    with running_service() as service:
+        yield service
+
+
 @pytest.fixture(scope="module")
 def service() -> Iterator[Service]:
     """The service of a test module, whose tests each use addresses of their own."""

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from typing import Any
 
 import psycopg
 import pytest
 
 from store.embedded.running import running_url
-from tests.fix_service import Service, running_service
+from tests.fix_service import Service
 from tests.wire.frames import Accepted, Discharge, TransactionalState
 from tests.wire.messages import data
 from tests.wire.peer import Ended, Peer, Session
@@ -20,12 +19,6 @@ from tests.wire.types import Symbol
 GROUP = {Symbol("coordinator:producer-group"): "shop"}
 ROUNDS = 12
 POSTS = 5
-
-
-@pytest.fixture
-def own_service() -> Iterator[Service]:
-    with running_service() as service:
-        yield service
 
 
 def _begin(service: Service) -> Session:

@@ -5,14 +5,13 @@ workers: each input is retired, and each output posted, exactly once, as decided
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from typing import Any
 
 import psycopg
 import pytest
 
 from store.embedded.running import running_url
-from tests.fix_service import Service, running_service
+from tests.fix_service import Service
 from tests.wire.frames import Accepted, Discharge, TransactionalState
 from tests.wire.links import Delivery
 from tests.wire.messages import data
@@ -24,12 +23,6 @@ GROUP = {Symbol("coordinator:producer-group"): "shop"}
 ROUNDS = 12
 INPUTS = 3
 MOMENTS = ("retiring", "retired", "posted", "discharging")
-
-
-@pytest.fixture
-def own_service() -> Iterator[Service]:
-    with running_service() as service:
-        yield service
 
 
 def _begin(service: Service) -> Session:

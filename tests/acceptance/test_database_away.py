@@ -6,7 +6,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import psycopg
 import pytest
@@ -58,12 +58,6 @@ def _check(history: History, load: list[Worker], service: Service, url: str) -> 
     assert not [txn for txn in history.txns if txn.wish != "none" and txn.answer is None], "an answer was lost"
     ended = [line for line in service.log_lines() if line.get("event") == "worker ended"]
     assert not ended
-
-
-@pytest.fixture
-def own_service() -> Iterator[Service]:
-    with running_service() as service:
-        yield service
 
 
 @pytest.mark.rule("T8", "H4", "H13")

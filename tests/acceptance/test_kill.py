@@ -8,24 +8,18 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
 from store.embedded.running import running_url
 from tests.acceptance.engine_client import Client
 from tests.acceptance.history import Consumer, History, Mover, Producer, Worker, decisions, left
-from tests.fix_service import Service, running_service
+from tests.fix_service import Service
 from tests.workers import pid_of_worker
 
 #: COORDINATOR_TEST_KILLS: how many in a long run.
 KILLS = int(os.environ.get("COORDINATOR_TEST_KILLS", "20"))
-
-
-@pytest.fixture
-def own_service() -> Iterator[Service]:
-    with running_service() as service:
-        yield service
 
 
 def _start_load(history: History, service: Service) -> list[Worker]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +15,6 @@ from tests.wire.peer import Peer
 from tests.wire.pipelined import EmptyTransactions
 
 MIB = 1 << 20
-
-
-@pytest.fixture
-def own_service() -> Iterator[Service]:
-    with running_service() as service:
-        yield service
 
 
 class Memory:

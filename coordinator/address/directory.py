@@ -174,6 +174,8 @@ class Directory:
 
     def _go_on(self, name: str, origin: str, topic: bool, stored: _Answer, *, made: bool) -> None:
         if isinstance(stored, StoreError):
+            if made and origin == "dynamic":  # no other knows of it
+                self._drop_dynamic(name, self._named_by(name, origin))
             refusal = Refusal(Condition.INTERNAL_ERROR, "the store cannot say whether the address exists")
             self._tell(name, origin, refusal)
         elif stored is not None:
@@ -294,14 +296,18 @@ class Directory:
 
     def remove_dynamic(self, address: Address, maker: Maker) -> None:
         """Remove it and its messages: the link (or connection) that it lived with has ended."""
-        maker.addresses_made -= 1
         self.removed(address)
+        self._drop_dynamic(address.name, maker)
+
+    def _drop_dynamic(self, name: str, maker: Maker | None) -> None:
+        if maker is not None:
+            maker.addresses_made -= 1
 
         def gone(groups: list[int] | StoreError) -> None:
             if not isinstance(groups, StoreError):
                 drop_entries(self._instance, groups)
 
-        questions.remove_dynamic(self._instance.queries, address.name, gone)
+        questions.remove_dynamic(self._instance.queries, name, gone)
 
 
 def _policies(name: str, stored: questions.Stored) -> tuple[Policies, dict[int, OwnPolicies]]:

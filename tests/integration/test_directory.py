@@ -186,6 +186,28 @@ def test_a_dynamic_address_that_is_made_as_the_connection_is_lost_counts(proxy: 
     instance.close()
 
 
+@pytest.mark.rule("S4")
+def test_a_dynamic_address_that_cannot_be_looked_up_is_taken_back(instance: Instance, database_url: str) -> None:
+    """It was made, and no link has it."""
+    maker = Maker(0)
+    instance.resolve("orders")
+    found: list[Address | Refusal] = []
+    rows = f"select 1 from {SCHEMA}.address where origin = 'dynamic'".encode()
+    with psycopg.connect(database_url) as other:
+        other.execute(f"lock table {SCHEMA}.address in share mode".encode())
+        instance.service.directory.make_dynamic(found.append, maker=maker)
+        waits = b"select 1 from pg_locks where not granted and locktype = 'relation'"
+        instance.loop.run_until(lambda: other.execute(waits).fetchone() is not None)
+        other.execute(f"alter table {SCHEMA}.address_use rename to used_of_late".encode())  # what looks it up fails
+    instance.loop.run_until(lambda: found)
+    (refusal,) = found
+    assert isinstance(refusal, Refusal)
+    assert refusal.condition is Condition.INTERNAL_ERROR
+    assert maker.addresses_made == 0
+    with psycopg.connect(database_url, autocommit=True) as other:
+        instance.loop.run_until(lambda: other.execute(rows).fetchone() is None)
+
+
 @pytest.fixture
 def second(database_url: str) -> Iterator[Instance]:
     instance = Instance(database_url)

@@ -143,22 +143,23 @@ def test_those_whose_copies_the_store_refuses_stop_no_other(
 ) -> None:
     """More than are looked at in one go; nothing of them is lost, and they are set aside when it takes them."""
     poison = data(b"poison")
-    refused = [planted(address, address, poison, checks=15, due=-80) for _ in range(25)]
     with psycopg.connect(running_url(service.data_dir)) as store:
         store.execute(
             "alter table coordinator.half add constraint no_poison "
             f"check (txn_id is not null or message <> '\\x{poison.hex()}') not valid".encode()
         )
+    refused = [planted(address, address, poison, checks=15, due=-80) for _ in range(25)]
     sound = planted(address, address, data(b"1"), checks=15)
     assert decided(ask, sound) == EXHAUSTED
     ((kept,),) = ask(
         "select count(*) from coordinator.pending p where p.txn_id = any(%s)", [each.hex() for each in refused]
     )
+    assert kept == len(refused)
     with psycopg.connect(running_url(service.data_dir)) as store:
         store.execute("alter table coordinator.half drop constraint no_poison")
         store.execute("update coordinator.txn set next_check_at = now() where producer_group = %s", [address])
     assert {decided(ask, each) for each in refused} == {EXHAUSTED}
-    assert len(aside(begin(), address, 26)) == kept + 1
+    assert len(aside(begin(), address, 26)) == len(refused) + 1
 
 
 @pytest.mark.rule("H10")

@@ -13,7 +13,8 @@ from typing import Any, Final
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
-from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+from matplotlib.collections import PolyCollection
+from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
@@ -120,6 +121,34 @@ def _span(width: timedelta) -> str:
     return f"{seconds} seconds"
 
 
+def _days(moments: Sequence[datetime]) -> list[float]:
+    """As matplotlib counts time."""
+    return [float(day) for day in date2num(moments)]  # type: ignore[no-untyped-call]
+
+
+def _bars_over_time(
+    axes: Axes,
+    moments: Sequence[datetime],
+    width: timedelta,
+    heights: Sequence[int],
+    floor: Sequence[int],
+    *,
+    colour: str,
+    label: str,
+) -> None:
+    """Bars from their moments on, each on its ``floor``, as one thing to draw: matplotlib's own are one each, and a
+    thousand of them take seconds."""
+    corners = [
+        [(begin, low), (begin, low + height), (end, low + height), (end, low)]
+        for begin, end, height, low in zip(
+            _days(moments), _days([moment + width for moment in moments]), heights, floor, strict=True
+        )
+    ]
+    axes.add_collection(PolyCollection(corners, facecolor=colour, linewidth=0, label=label))
+    axes.xaxis_date()
+    axes.set_ylim(0, max(axes.dataLim.y1, 1))
+
+
 def outcomes_over_time(metrics: Metrics) -> Chart:
     """What became of the halves posted, stacked, one panel an address."""
     by_address: dict[str | None, list[Outcomes]] = defaultdict(list)
@@ -138,7 +167,7 @@ def outcomes_over_time(metrics: Metrics) -> Chart:
 
     def draw(figure: Figure) -> None:
         every = figure.subplots(count, 1, sharex=True, squeeze=False)[:, 0]
-        width = metrics.bucket.total_seconds() / 86400
+        width = metrics.bucket
         for axes, (title, items) in zip(every, panels, strict=False):
             sums: dict[datetime, list[int]] = defaultdict(lambda: [0, 0, 0])
             for item in items:
@@ -150,21 +179,15 @@ def outcomes_over_time(metrics: Metrics) -> Chart:
                 (("committed", COMMITTED), ("rolled back", ROLLED_BACK), ("undecided", UNDECIDED))
             ):
                 heights = [sums[moment][place] for moment in moments]
-                axes.bar(moments, heights, width, floor, align="edge", color=colour, label=label, linewidth=0)
+                _bars_over_time(axes, moments, width, heights, floor, colour=colour, label=label)
                 floor = [below + height for below, height in zip(floor, heights, strict=True)]
             axes.set_title(title)
             _counts(axes)
         if metrics.unstored:
             axes = every[-1]
-            axes.bar(
-                [at for at, _ in metrics.unstored],
-                [value for _, value in metrics.unstored],
-                width,
-                align="edge",
-                color=ROLLED_BACK,
-                label="rolled back",
-                linewidth=0,
-            )
+            moments, heights = [at for at, _ in metrics.unstored], [value for _, value in metrics.unstored]
+            floor = [0] * len(moments)
+            _bars_over_time(axes, moments, width, heights, floor, colour=ROLLED_BACK, label="rolled back")
             axes.set_title("rolled back before they were stored (address not known)")
             _counts(axes)
         at = [item.at for item in metrics.outcomes] + [moment for moment, _ in metrics.unstored]

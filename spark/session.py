@@ -21,6 +21,7 @@ import tempfile
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
@@ -31,6 +32,7 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
+from spark.archive import Archive, archive_of
 from spark.source import HalfOpSource
 
 OLDEST_JAVA: Final = 17
@@ -81,12 +83,18 @@ def java_home() -> Path:
 
 def _java_version(binary: Path) -> int | None:
     """The major version of a ``java``, or ``None`` where it does not run."""
+    found = re.search(r'version "(?:1\.)?(\d+)', _version_text(binary))
+    return int(found.group(1)) if found else None
+
+
+@cache
+def _version_text(binary: Path) -> str:
+    """All that a ``java`` says of its version; nothing where it does not run."""
     try:
         ran = subprocess.run([binary, "-version"], capture_output=True, text=True, timeout=30, check=False)
     except (OSError, subprocess.TimeoutExpired):
-        return None
-    found = re.search(r'version "(?:1\.)?(\d+)', ran.stderr)
-    return int(found.group(1)) if ran.returncode == 0 and found else None
+        return ""
+    return ran.stderr if ran.returncode == 0 else ""
 
 
 #: Half of the processor time of a Java that lives for seconds.
@@ -165,14 +173,28 @@ def check_master(master: str, url: str) -> None:
     raise MasterUnusable(f"Spark's master does not answer: {'; '.join(failures)}")
 
 
+def java_archive(*, note: bool) -> Archive:
+    """What there is of the classes of our Java: :func:`spark.archive.archive_of`.
+
+    :raises JavaMissing: see :func:`java_home`.
+    """
+    binary = java_home() / "bin" / "java"
+    return archive_of(binary, _version_text(binary), note=note)
+
+
 def open_session(
-    master: str = "local[*]", *, memory: str = "2g", brief: bool = False, settings: dict[str, str] | None = None
+    master: str = "local[*]",
+    *,
+    memory: str = "2g",
+    brief: bool = False,
+    settings: dict[str, str] | None = None,
+    archive: Archive | None = None,
 ) -> SparkSession:
-    """A session with the data source ``halfop`` registered; 4 to 5 s the first time.
+    """A session with the data source ``halfop`` registered; 3 to 5 s the first time.
 
     ``memory`` is the heap of the driver, which in local mode is all of Spark's; ``brief``: it will work for seconds,
     too short for Java's second compiler and parallel collector to earn their start; ``settings`` win over those
-    chosen here.
+    chosen here; ``archive`` is of the driver's Java alone: where none is given, one that is there is used.
 
     :raises JavaMissing: see :func:`java_home`.
     """
@@ -189,7 +211,11 @@ def open_session(
             else {}
         ),
         "spark.driver.extraJavaOptions": " ".join(
-            [f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}", *(_BRIEF_JAVA if brief else ())]
+            [
+                f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
+                *(_BRIEF_JAVA if brief else ()),
+                *(archive or java_archive(note=False)).options,
+            ]
         ),
         # moments are UTC, whatever zone the machine is in
         "spark.sql.session.timeZone": "UTC",
@@ -226,15 +252,18 @@ def open_session(
 @contextmanager
 def running_session(master: str, *, memory: str, brief: bool = False) -> Iterator[SparkSession]:
     """A session as :func:`open_session` gives it, for the main thread; after the block its Java has ended, whatever
-    happened in it."""
+    happened in it. Where there is no archive of its classes, one is made once it went well."""
+    archive = java_archive(note=True)
     try:
         # PySpark must not be interrupted while it starts Java: it would leave the process and a folder behind
         with _interrupted_later():
-            session = open_session(master, memory=memory, brief=brief)
+            session = open_session(master, memory=memory, brief=brief, archive=archive)
         yield session
+        class_path = session._jvm.System.getProperty("java.class.path")  # type: ignore[union-attr]
         session.stop()
     finally:
         _end_java()
+    archive.make(java_home() / "bin" / "java", class_path)
 
 
 @contextmanager

@@ -198,35 +198,7 @@ def open_session(
 
     :raises JavaMissing: see :func:`java_home`.
     """
-    chosen = {
-        "spark.master": master,
-        "spark.app.name": "coordinator reconcile",
-        "spark.driver.memory": memory,
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        # the loopback is enough for one machine, and needs no host name that resolves
-        **(
-            {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-            if master.startswith("local")
-            else {}
-        ),
-        "spark.driver.extraJavaOptions": " ".join(
-            [
-                f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
-                *(_BRIEF_JAVA if brief else ()),
-                *(archive or java_archive(note=False)).options,
-            ]
-        ),
-        # moments are UTC, whatever zone the machine is in
-        "spark.sql.session.timeZone": "UTC",
-        # a bad value is an error, never a silent null
-        "spark.sql.ansi.enabled": "true",
-        "spark.sql.python.filterPushdown.enabled": "true",
-        # bounds what a Python worker holds of messages at a time
-        "spark.sql.execution.arrow.maxRecordsPerBatch": "4096",
-        "spark.sql.adaptive.enabled": "true",
-    }
-    chosen.update(settings or {})
+    chosen = {**_settings(master, memory, brief, archive or java_archive(note=False)), **(settings or {})}
     home = java_home()
     _quiet()
     with _environment(home), warnings.catch_warnings():
@@ -247,6 +219,38 @@ def open_session(
         session = builder.getOrCreate()
     session.dataSource.register(HalfOpSource)
     return session
+
+
+def _settings(master: str, memory: str, brief: bool, archive: Archive) -> dict[str, str]:
+    """What :func:`open_session` sets."""
+    return {
+        "spark.master": master,
+        "spark.app.name": "coordinator reconcile",
+        "spark.driver.memory": memory,
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        # the loopback is enough for one machine, and needs no host name that resolves
+        **(
+            {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+            if master.startswith("local")
+            else {}
+        ),
+        "spark.driver.extraJavaOptions": " ".join(
+            [
+                f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
+                *(_BRIEF_JAVA if brief else ()),
+                *archive.options,
+            ]
+        ),
+        # moments are UTC, whatever zone the machine is in
+        "spark.sql.session.timeZone": "UTC",
+        # a bad value is an error, never a silent null
+        "spark.sql.ansi.enabled": "true",
+        "spark.sql.python.filterPushdown.enabled": "true",
+        # bounds what a Python worker holds of messages at a time
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "4096",
+        "spark.sql.adaptive.enabled": "true",
+    }
 
 
 @contextmanager

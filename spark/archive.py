@@ -2,7 +2,7 @@
 
 A small run spends a third of its processor time on reading, checking and linking the same 15,000 classes. A command
 that finds no file has Java note which classes it loads; when it has ended well, a process of its own makes the file
-from them in the background, at the lowest priority, as that takes a minute: nobody waits for it.
+from them in the background, at the lowest priority, as that takes a minute: no person waits for it.
 
 The file is in the user's cache folder, by a name for this Java, this Spark and its jars. Java checks again that it
 fits, and that its sums are right, and goes on without a word where not. It gets its name when it is whole. Where it
@@ -78,7 +78,7 @@ def archive_of(java: Path, version: str, *, note: bool) -> Archive:
         name = _name(java, version)
         made = folder / f"{name}.jsa"
         if made.exists():
-            # what is read is code: nobody else's
+            # what is read is code: only what this user wrote
             if {made.stat().st_uid, folder.stat().st_uid} != {os.geteuid()}:
                 return Archive()
             os.utime(made)

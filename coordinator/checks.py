@@ -3,7 +3,7 @@ which say what became of them (rules H7 to H11).
 
 Each instance looks for the producer groups that have a checker with credit here. A transaction that is due is taken by
 one instance: it counts the check in the store, reads the first half, and sends a copy to one of its checkers. A check
-that could not be sent does not count.
+that could not be sent does not count. However many are due at once, clients that commit go first: looks pause then.
 """
 
 from __future__ import annotations
@@ -41,6 +41,10 @@ _SHORTEST_SECONDS = 0.02
 _WHOLE_SECONDS = 600.0
 #: transactions of one group that are taken at once
 _AT_ONCE = 50
+#: while clients commit, to take some and read their halves has one part in so many of the time: a crowd that is due at
+#: once must not slow them down. And the longest pause, where the store was slow
+_PARTS = 16
+_LONGEST_PAUSE_SECONDS = 1.0
 
 
 class Checker(Protocol):
@@ -79,8 +83,13 @@ class Checks:
         self._asking = False
         #: a checker has more room since the question under way was asked
         self._again = False
-        #: when to look next, by the monotonic clock
+        #: when to look next, by the monotonic clock; and not before this
         self._next = float("inf")
+        self._earliest = 0.0
+        #: when the last look began, what clients had committed then, and halves of it that are being read
+        self._began = 0.0
+        self._rows = 0
+        self._reading = 0
 
     def attached(self, checker: Checker) -> None:
         self._checkers.setdefault(checker.group, {})[checker] = None
@@ -106,19 +115,28 @@ class Checks:
     # -- looking
 
     def _look_in(self, seconds: float) -> None:
-        at = time.monotonic() + seconds
+        now = time.monotonic()
+        at = max(now + seconds, self._earliest)
         if at < self._next:
             self._next = at
-            self._instance.loop.call_later(seconds, self._look_if_due)
+            self._instance.loop.call_later(at - now, self._look_if_due)
 
     def _look_if_due(self) -> None:
-        """Only the last call that was scheduled counts."""
-        if not self._asking and time.monotonic() >= self._next:
+        """Only the last call that was scheduled counts; what the last look has found is read first."""
+        now = time.monotonic()
+        if self._asking or now < self._next:
+            return
+        self._next = float("inf")
+        if self._reading:
+            self._again = True
+        elif now < self._earliest:
+            self._look_in(0.0)
+        else:
             self._look()
 
     def _look(self) -> None:
-        self._next = float("inf")
         self._again = False
+        self._began, self._rows = time.monotonic(), self._instance.commit.rows
         rooms: dict[str, int] = {}
         asked: list[Checker] = []
         for group, checkers in self._checkers.items():
@@ -150,11 +168,19 @@ class Checks:
         if answer.next_ms is not None:
             wait = min(wait, max(answer.next_ms / 1000, _SHORTEST_SECONDS))
         self._look_in(wait)
-        for due in answer.due:
-            self._load(due)
+        for group in rooms:
+            self._load(group, [due for due in answer.due if due.group == group])
         for checker in asked:
             if checker in self._checkers.get(checker.group, ()):
                 checker.looked()
+
+    def _all_read(self) -> None:
+        """The halves that the last look has found: let those go on who have committed meanwhile."""
+        now = time.monotonic()
+        if self._instance.commit.rows > self._rows:
+            self._earliest = now + min((_PARTS - 1) * (now - self._began), _LONGEST_PAUSE_SECONDS)
+        if self._again:
+            self._look_in(0.0)
 
     # -- sending
 
@@ -172,20 +198,42 @@ class Checks:
             checkers[chosen] = checkers.pop(chosen)
         return chosen
 
-    def _load(self, due: Due) -> None:
-        """Read the first half for a checker that has room; the check counts for this one alone until it is read."""
-        checker = self._choose(due)
-        if checker is None:
-            self._give_back(due)
+    def _load(self, group: str, dues: list[Due]) -> None:
+        """Read the first halves, each for a checker that has room; its check counts for this one alone until then."""
+        chosen: list[tuple[Due, Checker]] = []
+        for due in dues:
+            checker = self._choose(due)
+            if checker is None:
+                self._give_back(due)
+                continue
+            checker.coming += 1
+            chosen.append((due, checker))
+        if not chosen:
             return
-        checker.coming += 1
+        self._reading += 1
 
-        def read(octets: bytes | None) -> None:
-            checker.coming -= 1
+        def read(found: dict[int, bytes | None] | StoreError) -> None:
+            self._reading -= 1
+            if not self._reading:
+                self._all_read()
+            for due, checker in chosen:
+                octets = None if isinstance(found, StoreError) else found.get(due.half_id, b"")
+                if octets is None:  # it is not small, or one of them cannot be read
+                    entries.piece(queries, due.half_id, 0, LARGE + 1, partial(self._read, due, checker))
+                else:
+                    self._read(due, checker, octets or None)
+
+        queries = self._instance.queries
+        questions.first_halves(queries, group, [due.half_id for due, _ in chosen], read)
+
+    def _read(self, due: Due, checker: Checker, octets: bytes | None) -> None:
+        """A defect of one checker's link keeps no check from the others."""
+        checker.coming -= 1
+        try:
             self._send(due, octets)
             checker.looked()
-
-        entries.piece(self._instance.queries, due.half_id, 0, LARGE + 1, read)
+        except Exception:  # noqa: BLE001 - whatever it is, it is the checker's
+            self._instance.loop.contain(checker)
 
     def _send(self, due: Due, octets: bytes | None) -> None:
         """``octets``: None if the store has lost the half, or cannot read it: a checker is asked all the same (H11)."""

@@ -4,6 +4,10 @@ The question decides: a transaction without an op gets one at once, ``rollback``
 decision wins. A commit that another instance has under way is in the index of ops already; the question waits for it,
 on a connection of its own, so that nothing else waits. The wait is bounded: a question without an answer in time is
 told to ask again.
+
+Decisions of checkers, and of clients that come back, go to the store on the same connection, some in one SQL
+transaction: 100,000 may be checked at once. What cannot be decided together, as one waits for a lock or cannot be
+committed, is decided one by one (H11).
 """
 
 from __future__ import annotations
@@ -12,11 +16,13 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from typing import NamedTuple
 
 import structlog
 from psycopg import pq
 
+from store import arrays
 from store.errors import Contended, StoreError, StoreUnavailable
 from store.libpq import Connection
 from store.loop import Loop
@@ -32,38 +38,53 @@ UNDECIDED = "undecided"
 MOST_WAITING = 10_000
 #: A client whose question waits longer is told to ask again.
 LONGEST_WAIT_SECONDS = 10.0
+#: Decisions in one SQL transaction.
+MOST_TOGETHER = 50
 #: Between checks for questions that have waited too long.
 _LOOK_SECONDS = 1.0
 
-#: The wait for a commit of another instance is cut into pieces, so that other questions get their turns.
-_SETUP = "set synchronous_commit = on; set lock_timeout = '200ms'"
+#: The wait for a commit of another instance is cut into pieces, so that other questions get their turns. Plans are made
+#: once, for tables of any size.
+_SETUP = (
+    "set synchronous_commit = on; set lock_timeout = '200ms'; set plan_cache_mode = force_generic_plan; "
+    "set enable_seqscan = off; set enable_bitmapscan = off; set enable_hashjoin = off; set enable_mergejoin = off"
+)
 
-#: Whether decisions as old as a txn-id are still kept. Retention writes that date before it drops any.
-_KEPT = f"""not exists (select from {SCHEMA}.retention where table_name = 'op' and kept_from >
-    (to_timestamp(('x' || substr(replace($1::uuid::text, '-', ''), 1, 12))::bit(48)::bigint / 1000.0)
+
+def _kept(txn_id: str) -> str:
+    """Whether decisions as old as a txn-id are still kept. Retention writes that date before it drops any."""
+    return f"""not exists (select from {SCHEMA}.retention where table_name = 'op' and kept_from >
+    (to_timestamp(('x' || substr(replace({txn_id}::text, '-', ''), 1, 12))::bit(48)::bigint / 1000.0)
      at time zone 'utc')::date)"""
+
 
 #: parameters: txn-id, instance. Decides the transaction, unless it is decided
 _DECIDE = f"""insert into {SCHEMA}.op (id, decision, txn_id, reason, posted, instance_id)
     select $1::uuid, 'rollback', $1::uuid, '{ASKED}',
            coalesce((select posted from {SCHEMA}.txn where id = $1::uuid), 0), $2::int4
-     where {_KEPT} and not exists (select from {SCHEMA}.txn where id = $1::uuid and producer_group is not null)
+     where {_kept("$1::uuid")}
+       and not exists (select from {SCHEMA}.txn where id = $1::uuid and producer_group is not null)
         on conflict do nothing"""
 
-#: parameters: txn-id, decision, reason, instance. Decides a checkable transaction, unless it is decided
-_DECIDE_AS = f"""select {SCHEMA}.decide($1::uuid, $2::text, $3::text, $4::int4) where {_KEPT}"""
+#: parameters: txn-ids, each once, decisions, reasons, instance. Decides checkable transactions, unless they are
+#: decided; one row for each that it has decided
+_DECIDE_AS = f"""select uuid_send(d.txn_id)
+      from (select array_agg(u.t) as txns, array_agg(u.d) as decisions, array_agg(u.r) as reasons
+              from unnest($1::uuid[], $2::text[], $3::text[]) u(t, d, r) where {_kept("u.t")}) a,
+           {SCHEMA}.decide_all(a.txns, a.decisions, a.reasons, $4::int4, '{{}}', '{{}}', '{{}}', null) d
+     where d.won"""
 
-#: parameter: txn-id. A decision can be seen before the disk or the standby has it; this statement commits after it.
-_READ = f"""with behind as materialized (select pg_logical_emit_message(true, 'coordinator', ''))
-    select o.decision, coalesce(o.reason, ''),
+#: parameter: txn-ids. A decision can be seen before the disk or the standby has it; this statement commits after it.
+_READ = f"""with behind as materialized (select pg_logical_emit_message(true, 'coordinator', '')),
+    asked as (select id from behind, unnest($1::uuid[]) a(id) where {_kept("a.id")})
+    select uuid_send(o.id), o.decision, coalesce(o.reason, ''),
            ' at ' || to_char(o.decided_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')
            || coalesce(' by instance ' || o.instance_id, ' by an operator')
-      from {SCHEMA}.op o, behind
-     where o.id = $1::uuid and o.decision in ('commit', 'rollback') and {_KEPT}
+      from asked a join {SCHEMA}.op o on o.id = a.id where o.decision in ('commit', 'rollback')
     union all
-    select '{UNDECIDED}', t.producer_group, '' from {SCHEMA}.txn t
-     where t.id = $1::uuid and t.producer_group is not null
-       and not exists (select from {SCHEMA}.op o where o.id = t.id)"""
+    select uuid_send(t.id), '{UNDECIDED}', t.producer_group, ''
+      from asked a join {SCHEMA}.txn t on t.id = a.id
+     where t.producer_group is not null and not exists (select from {SCHEMA}.op o where o.id = t.id)"""
 
 
 @dataclass(frozen=True)
@@ -87,15 +108,17 @@ Asked = Callable[[Decision | Undecided | StoreError | None], None]
 
 
 class _Question:
-    """``decide``: the statement that decides, unless there is a decision, and its parameters."""
+    """``wanted``: the decision, unless there is one; None: it is asked for."""
 
-    __slots__ = ("decide", "found", "since", "txn_id")
+    __slots__ = ("alone", "found", "since", "txn_id", "wanted")
 
-    def __init__(self, txn_id: bytes, found: Asked, decide: tuple[bytes, str, Sequence[bytes]]) -> None:
+    def __init__(self, txn_id: bytes, found: Asked, wanted: Decision | None) -> None:
         self.txn_id = txn_id
         self.found = found
-        self.decide = decide
+        self.wanted = wanted
         self.since = time.monotonic()
+        #: it was not decided together with others
+        self.alone = False
 
 
 class Decisions:
@@ -121,18 +144,17 @@ class Decisions:
 
     def ask(self, txn_id: bytes, found: Asked) -> None:
         """``txn_id``: one that this store has made. A plain transaction without a decision is rolled back."""
-        self._take(_Question(txn_id, found, (b"decide", _DECIDE, [txn_id, self._instance])))
+        self._take(_Question(txn_id, found, None))
 
     def decide(self, txn_id: bytes, decision: str, reason: str, found: Found) -> None:
         """Decide a checkable transaction: ``commit`` or ``rollback``. ``found`` gets the decision that stands, this one
         or one that was first; AddressGone: it cannot be committed.
         """
-        parameters = [txn_id, decision.encode(), reason.encode(), self._instance]
 
         def answered(answer: Decision | Undecided | StoreError | None) -> None:
             found(None if isinstance(answer, Undecided) else answer)
 
-        self._take(_Question(txn_id, answered, (b"decide_as", _DECIDE_AS, parameters)))
+        self._take(_Question(txn_id, answered, Decision(decision, reason)))
 
     def _take(self, question: _Question) -> None:
         if len(self._waiting) >= MOST_WAITING:
@@ -159,39 +181,83 @@ class Decisions:
             question.found(StoreUnavailable(f"no answer within {LONGEST_WAIT_SECONDS:g} s"))
 
     def _kick(self) -> None:
-        if self._waiting and self.connection.idle:
-            question = next(iter(self._waiting))
-            self.connection.execute(*question.decide, partial(self._decided, question))
+        if not self._waiting or not self.connection.idle:
+            return
+        together = self._together()
+        decided = partial(self._decided, together)
+        wanted = [question.wanted for question in together if question.wanted is not None]
+        if not wanted:
+            self.connection.execute(b"decide", _DECIDE, [together[0].txn_id, self._instance], decided)
+            return
+        parameters = [
+            arrays.uuid([question.txn_id for question in together]),
+            arrays.text([each.decision.encode() for each in wanted]),
+            arrays.text([arrays.octets_of(each.reason) for each in wanted]),
+            self._instance,
+        ]
+        self.connection.execute(b"decide_as", _DECIDE_AS, parameters, decided)
 
-    def _decided(self, question: _Question, answer: list[pq.abc.PGresult] | StoreError) -> None:
-        if question not in self._waiting:
-            self._kick()
-        elif isinstance(answer, Contended):
-            self._waiting[question] = self._waiting.pop(question)
-            self._kick()
-        elif isinstance(answer, StoreError):
-            self._answer(question, answer)
-        else:
-            self.connection.execute(b"read", _READ, [question.txn_id], partial(self._read, question))
+    def _together(self) -> list[_Question]:
+        """The first, and the decisions behind it that go with it, of a transaction each."""
+        found: dict[bytes, _Question] = {}
+        for question in islice(self._waiting, MOST_TOGETHER):
+            fits = question.wanted is not None and not question.alone and question.txn_id not in found
+            if found and not fits:
+                break
+            found[question.txn_id] = question
+            if not fits:
+                break
+        return list(found.values())
 
-    def _read(self, question: _Question, answer: list[pq.abc.PGresult] | StoreError) -> None:
-        if question not in self._waiting:
-            self._kick()
-        elif isinstance(answer, StoreError):
-            self._answer(question, answer)
-        elif answer[-1].ntuples:
-            decision, reason, by = ((answer[-1].get_value(0, column) or b"").decode() for column in range(3))
-            found = Undecided(reason) if decision == UNDECIDED else Decision(decision, reason, by)
-            self._answer(question, found)
-        else:
-            self._answer(question, None)
-
-    def _answer(self, question: _Question, answer: Decision | Undecided | StoreError | None) -> None:
-        del self._waiting[question]
+    def _decided(self, together: list[_Question], answer: list[pq.abc.PGresult] | StoreError) -> None:
+        waiting = [question for question in together if question in self._waiting]
         if isinstance(answer, StoreError):
-            log.error("cannot ask for the outcome of a transaction", error=str(answer))
+            self._not_decided(waiting, answer, alone=len(together) == 1)
+            return
+        result = answer[-1]
+        won = {result.get_value(row, 0) for row in range(result.ntuples)}
+        rest = [question for question in waiting if question.txn_id not in won]
+        if rest:
+            asked = arrays.uuid([question.txn_id for question in rest])
+            self.connection.execute(b"read", _READ, [asked], partial(self._read, rest))
+        self._answer([(question, question.wanted) for question in waiting if question.txn_id in won])
+
+    def _not_decided(self, waiting: list[_Question], error: StoreError, *, alone: bool) -> None:
+        if alone and not isinstance(error, Contended):
+            self._answer([(question, error) for question in waiting])
+            return
+        for question in waiting:
+            if alone:
+                self._waiting[question] = self._waiting.pop(question)
+            question.alone = True
         self._kick()
-        question.found(answer)
+
+    def _read(self, asked: list[_Question], answer: list[pq.abc.PGresult] | StoreError) -> None:
+        found: dict[bytes, Decision | Undecided] = {}
+        if not isinstance(answer, StoreError):
+            for row in range(answer[-1].ntuples):
+                txn_id = answer[-1].get_value(row, 0) or b""
+                decision, reason, by = ((answer[-1].get_value(row, column) or b"").decode() for column in (1, 2, 3))
+                found[txn_id] = Undecided(reason) if decision == UNDECIDED else Decision(decision, reason, by)
+        self._answer(
+            [
+                (question, answer if isinstance(answer, StoreError) else found.get(question.txn_id))
+                for question in asked
+                if question in self._waiting
+            ]
+        )
+
+    def _answer(self, answers: Sequence[tuple[_Question, Decision | Undecided | StoreError | None]]) -> None:
+        for question, _ in answers:
+            del self._waiting[question]
+        self._kick()
+        for question, answer in answers:
+            if isinstance(answer, StoreError):
+                log.error("cannot ask for the outcome of a transaction", error=str(answer))
+            try:
+                question.found(answer)
+            except Exception:  # noqa: BLE001 - whatever it is, it is the asker's
+                self._loop.contain(question.found)
 
     # -- the connection's owner: a question whose reply was lost is asked again, which decides nothing twice
 

@@ -135,7 +135,8 @@ class Checking:
     def __init__(self, asking: Asking) -> None:
         self.asking = asking
         self.loop = asking.loop
-        instance: Any = SimpleNamespace(loop=asking.loop, queries=asking.queries, instance_id=ME)
+        self.commit = SimpleNamespace(rows=0)
+        instance: Any = SimpleNamespace(loop=asking.loop, queries=asking.queries, instance_id=ME, commit=self.commit)
         decisions: Any = None
         self.checks = Checks(instance, decisions)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from store import arrays
 from store.asking import Query, nothing
 from store.commit.terms import BEFORE
+from store.questions.columns import MESSAGES
 from store.questions.values import boolean, int2, int4
 from store.tables import SCHEMA
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 PREFERRED_SECONDS = 2
 #: what is written to be due at its time is seen within so long
 LATE_SECONDS = 60
+#: octets of messages that are read together
+SMALL = 1 << 16
 
 
 class Due(NamedTuple):
@@ -131,6 +134,19 @@ TAKE = Query(
     again=False,
 )
 
+
+def _halves(rows: list[Row]) -> dict[int, bytes | None]:
+    return dict(rows)
+
+
+#: whose they are, halves: their messages; null is one of more than SMALL octets
+FIRST_HALVES = Query(
+    b"first_halves",
+    f"""select half_id, case when octet_length(message) <= {SMALL} then message end
+          from (select $1::text as whose, unnest($2::int8[]) as half_id) {MESSAGES}""",
+    _halves,
+)
+
 #: txn-id, checks, at once: the check of this number was counted and not sent. Asked twice, this counts once
 GIVE_BACK = Query(
     b"give_back_check",
@@ -205,6 +221,15 @@ def take(
         int4(instance),
     ]
     asked.ask(TAKE, parameters, taken)
+
+
+def first_halves(
+    asked: Queries, group: str, ids: Sequence[int], found: Callable[[dict[int, bytes | None] | StoreError], None]
+) -> None:
+    """Messages by half, for checks of a producer group. None is one of more than :data:`SMALL` octets; one that the
+    store has lost is not among them.
+    """
+    asked.ask(FIRST_HALVES, [f"producer group {group}".encode(), arrays.int8(ids)], found)
 
 
 def give_back(asked: Queries, due: Due, *, at_once: bool) -> None:

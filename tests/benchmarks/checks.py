@@ -3,6 +3,9 @@
 Undecided transactions of one producer group are due; a look takes 50 of them, as the service does, on one connection of
 its own. Decided transactions have left the tables, but while a snapshot is held (a dump, a reconciliation) their rows
 stay there, dead: the worst that history can do.
+
+With ``--beside-traffic`` instead: how much the checks of 100,000 slow down the posts of others
+(``tests/benchmarks/check_traffic.py``).
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from store.errors import StoreError
 from store.questions import checks
 from store.questions.checks import Taken
 from store.tables import SCHEMA
+from tests.benchmarks import check_traffic
 from tests.fix_loop import EpollLoop
 
 ME = 7
@@ -75,8 +79,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--decided", type=int, default=10_000_000, help="in good time, so never checked (10000000)")
     parser.add_argument("--checked", type=int, default=1_000_000, help="decided after a check (1000000)")
-    parser.add_argument("--undecided", type=int, default=1000, help="and due (1000)")
+    parser.add_argument("--undecided", type=int, help="and due (1000; with --beside-traffic 100000)")
+    parser.add_argument("--beside-traffic", action="store_true", help="how much checks slow down the posts of others")
+    parser.add_argument("--rate", type=float, default=1000.0, help="of these posts, a second, at their pace (1000)")
+    parser.add_argument("--seconds", type=float, default=10.0, help="measured, alone and beside checks (10)")
+    parser.add_argument("--rounds", type=int, default=5, help="of both (5)")
+    parser.add_argument("--checkers", type=int, default=2, help="connections that answer checks (2)")
     asked = parser.parse_args(arguments)
+    if asked.beside_traffic:
+        count = 100_000 if asked.undecided is None else asked.undecided
+        return check_traffic.main(count, asked.rate, asked.seconds, asked.rounds, asked.checkers)
     with tempfile.TemporaryDirectory(prefix="coordinator-checks-") as name:
         Path(name).chmod(0o755)
         server = EmbeddedServer(Path(name) / "data")
@@ -85,7 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             migrations.upgrade(url)
             with connected(url) as connection:
                 partitions.make_ahead(connection)
-            _measure(url, asked.decided, asked.checked, asked.undecided)
+            _measure(url, asked.decided, asked.checked, asked.undecided or 1000)
         finally:
             server.stop()
     return 0

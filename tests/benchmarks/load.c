@@ -13,6 +13,7 @@
  * transfer  accepts T deliveries of the queue, posts T to the target its discharge is accepted
  * fill      posts T settled messages to the target                   its discharge is accepted
  * plain     (no transaction) posts to the target                     accepted
+ * check     (no transaction) accepts every check from the queue      sent
  * e2e       odd connections consume what the even ones post          delivered
  * idle      (no transaction) nothing; the connections are held       -
  *
@@ -40,8 +41,8 @@
 
 /* ---------------------------------------------------------------- what is asked for */
 
-enum mode { POST, RETIRE, TRANSFER, FILL, PLAIN, E2E, IDLE, MODES };
-static const char *const MODE_NAMES[MODES] = {"post", "retire", "transfer", "fill", "plain", "e2e", "idle"};
+enum mode { POST, RETIRE, TRANSFER, FILL, PLAIN, CHECK, E2E, IDLE, MODES };
+static const char *const MODE_NAMES[MODES] = {"post", "retire", "transfer", "fill", "plain", "check", "e2e", "idle"};
 
 #define MAX_SLOTS 256
 #define MAX_NAME 64
@@ -64,7 +65,7 @@ static struct {
     bool single;       /* one disposition a delivery, never a range */
     bool checkable;    /* transactions have a producer group */
     bool sasl;         /* a SASL layer, mechanism ANONYMOUS (5.3) */
-    double rate;       /* e2e: messages a second over all connections; 0: as fast as it goes */
+    double rate;       /* plain, e2e: messages a second over all connections; 0: as fast as it goes */
     uint32_t window;   /* credit of a consuming link; 0: by T and S */
     uint64_t messages; /* fill: how many; others: end when so many are committed; 0: no limit */
     double stall;      /* seconds without a commit that are a fault */
@@ -149,6 +150,7 @@ enum sent_kind { ANSWERED, DECLARE, DISCHARGE, MESSAGE };
 struct sent {
     uint8_t kind;
     uint8_t slot;
+    uint64_t due_at; /* plain: when it was to be posted */
 };
 
 enum slot_state { FREE, DECLARING, WORKING, DISCHARGING };
@@ -195,7 +197,7 @@ struct connection {
     struct sent *sent; /* ring, by delivery-id */
     struct slot slots[MAX_SLOTS];
     int under_way; /* plain: posts without an answer */
-    uint64_t next_declare_at;
+    uint64_t next_at; /* paced: when the next transaction or post is due */
 
     uint32_t *arrived; /* ring: delivery-ids that are in nobody's hands yet */
     uint32_t arrived_head;
@@ -704,7 +706,8 @@ static bool uses(const struct connection *c, int link) {
         return c->consumes;
     if (link == POSTING)
         return c->posts;
-    return options.mode == RETIRE || (c->posts && options.mode != PLAIN && options.mode != IDLE);
+    return options.mode == RETIRE ||
+           (c->posts && options.mode != PLAIN && options.mode != CHECK && options.mode != IDLE);
 }
 
 /* Everything up to the attaches goes out at once (2.4.1 allows it); credit waits for the peer's attach. */
@@ -757,9 +760,9 @@ static void work_transactions(struct connection *c) {
         struct slot *slot = &c->slots[number];
         if (slot->state == FREE && more_wanted() && can_send(c, CONTROL)) {
             if (options.mode == E2E && options.rate > 0) {
-                if (nanoseconds() < c->next_declare_at)
+                if (nanoseconds() < c->next_at)
                     continue;
-                c->next_declare_at += (uint64_t)(1e9 * (options.connections / 2) * options.transaction / options.rate);
+                c->next_at += (uint64_t)(1e9 * (options.connections / 2) * options.transaction / options.rate);
             }
             declare(c, number);
         }
@@ -776,9 +779,18 @@ static void work_transactions(struct connection *c) {
     }
 }
 
+/* Paced, a post that could not go out in time has waited since: it counts from then (no coordinated omission). */
 static void work_plain(struct connection *c) {
     int bound = options.transaction * options.slots;
     while (c->under_way < bound && can_send(c, POSTING) && c->out_length - c->out_sent < IN_CAPACITY) {
+        uint64_t due_at = nanoseconds();
+        if (options.rate > 0) {
+            if (due_at < c->next_at)
+                return;
+            due_at = c->next_at;
+            c->next_at += (uint64_t)(1e9 * options.connections / options.rate);
+        }
+        c->sent[c->next_outgoing_id & sent_mask].due_at = due_at;
         post_plain(c);
         if (options.settled)
             committed++;
@@ -1066,7 +1078,7 @@ static void on_transfer(struct connection *c, const uint8_t *at, const uint8_t *
         return;
     c->delivery_count[CONSUMING]++;
     c->credit[CONSUMING]--;
-    if (options.mode == E2E) {
+    if (options.mode == E2E || options.mode == CHECK) {
         committed++;
         if (c->ack_count > 0 && c->arriving != c->ack_last + 1)
             acknowledge(c);
@@ -1118,6 +1130,7 @@ static void on_disposition(struct connection *c, const uint8_t *at, const uint8_
             if (outcome != TRANSACTIONAL_CODE && outcome != ACCEPTED_CODE)
                 fail_with_outcome("a post", state);
             if (options.mode == PLAIN) {
+                count_latency(nanoseconds() - sent->due_at);
                 c->under_way--;
                 committed++;
             }
@@ -1269,8 +1282,9 @@ static struct connection *connect_one(int number) {
     int one = 1;
     bool even = number % 2 == 0;
     c->number = number;
-    c->posts = options.mode == E2E ? even : options.mode != RETIRE;
-    c->consumes = options.mode == E2E ? !even : options.mode == RETIRE || options.mode == TRANSFER;
+    c->posts = options.mode == E2E ? even : options.mode != RETIRE && options.mode != CHECK;
+    c->consumes = options.mode == E2E ? !even
+                                      : options.mode == RETIRE || options.mode == TRANSFER || options.mode == CHECK;
     c->peer_max_frame = UINT32_MAX;
     c->in = allocate(in_capacity(), 1);
     for (int handle = 0; handle < 8; handle++)
@@ -1279,7 +1293,7 @@ static struct connection *connect_one(int number) {
         c->sent = allocate(sent_mask + 1, sizeof *c->sent);
         c->arrived = allocate(arrived_mask + 1, sizeof *c->arrived);
     }
-    c->next_declare_at = nanoseconds();
+    c->next_at = nanoseconds();
     c->fd = socket(AF_INET, SOCK_STREAM, 0);
     if (c->fd < 0)
         fail("socket %d: %s", number, strerror(errno));
@@ -1365,7 +1379,7 @@ static void say(const char *line) {
 }
 
 static void run(void) {
-    bool paced = options.mode == E2E && options.rate > 0;
+    bool paced = (options.mode == E2E || options.mode == PLAIN) && options.rate > 0;
     uint64_t started_at;
     uint64_t measured_from = 0;
     uint64_t committed_before = 0;
@@ -1418,7 +1432,7 @@ static void run(void) {
             keep_alive(now);
         }
         turn(paced ? 1 : 100);
-        for (int i = 0; paced && i < options.connections; i += 2) {
+        for (int i = 0; paced && i < options.connections; i += options.mode == E2E ? 2 : 1) {
             work(connections[i]);
             flush(connections[i]);
         }
@@ -1440,7 +1454,7 @@ static void run(void) {
 
 static __attribute__((noreturn)) void usage(void) {
     fputs("load MODE --port N [options]\n"
-          "  MODE: post retire transfer fill plain e2e idle\n"
+          "  MODE: post retire transfer fill plain check e2e idle\n"
           "  --host A          IPv4 address (127.0.0.1)\n"
           "  --connections N   (1)\n"
           "  --transaction N   messages a transaction (1)\n"
@@ -1453,7 +1467,7 @@ static __attribute__((noreturn)) void usage(void) {
           "  --target NAME     posted to (B); e2e posts to the queue\n"
           "  --window N        credit of a consuming link (by transaction and slots)\n"
           "  --messages N      end when so many are committed; needed by fill\n"
-          "  --rate X          e2e: messages a second (as fast as it goes)\n"
+          "  --rate X          plain, e2e: messages a second (as fast as it goes)\n"
           "  --settled         posts and retirements are sent settled\n"
           "  --single          one disposition a delivery, never a range\n"
           "  --checkable       transactions have a producer group: each post is durable before its answer\n"

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
 import pytest
 
 from coordinator import checks
+from store.asking import Query
+from store.ids import SLOTS, HalfIds
+from store.questions import checks as questions
+from store.questions.checks import SMALL, Due
 from tests.fix_check_back import Checking, Link, due
 from tests.fix_proxy import Proxy
 from tests.fix_store import Rows
+from tests.fix_store_driver import Truth
 
 OTHER = "other"
 
@@ -28,6 +35,107 @@ def test_it_looks_again_at_once_where_as_many_were_due_as_are_taken(
     link = Link()
     checking.attach(link)
     checking.loop.run_until(lambda: len(link.sent) == 5)
+
+
+@pytest.mark.rule("H12")
+@pytest.mark.usefixtures("no_polls")
+def test_a_crowd_that_is_due_lets_those_go_first_who_commit(
+    checking: Checking, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After each look it pauses, as long as something is committed."""
+    monkeypatch.setattr(checks, "_AT_ONCE", 2)
+    monkeypatch.setattr(checks, "_PARTS", 1_000_000)
+    monkeypatch.setattr(checks, "_LONGEST_PAUSE_SECONDS", 3600.0)
+    for _ in range(5):
+        due(rows)
+    link = Committing(checking)
+    checking.attach(link)
+    checking.loop.run_until(lambda: len(link.sent) == 2)
+    checking.loop.run_for(0.5)
+    checking.checks.ready()
+    checking.loop.run_for(0.5)
+    assert len(link.sent) == 2
+
+
+class Committing(Link):
+    """While a check is on its way to it, a client commits."""
+
+    def __init__(self, checking: Checking) -> None:
+        super().__init__()
+        self._commit = checking.commit
+
+    @property
+    def room(self) -> int:
+        self._commit.rows += bool(self.coming)
+        return super().room
+
+
+class Broken(Link):
+    def send(self, due: Due, octets: bytes) -> None:
+        raise ValueError(due)
+
+
+@pytest.mark.rule("H11")
+@pytest.mark.usefixtures("no_polls")
+def test_a_defect_of_one_checker_keeps_no_check_from_the_others(checking: Checking, rows: Rows) -> None:
+    for _ in range(6):
+        due(rows)
+    broken, link = Broken(), Link()
+    checking.loop.contained = []
+    checking.attach(broken, link)
+    checking.loop.run_until(lambda: len(link.sent) == 3 and len(checking.loop.contained or ()) == 3)
+    assert checking.loop.contained == [broken] * 3
+    assert (broken.coming, link.coming) == (0, 0)
+
+
+class Noting(Link):
+    """Notes what each check is a copy of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.copies: dict[UUID, bytes] = {}
+
+    def send(self, due: Due, octets: bytes) -> None:
+        super().send(due, octets)
+        self.copies[UUID(bytes=due.txn_id)] = octets
+
+
+@pytest.mark.rule("H8", "H11")
+def test_first_halves_of_any_size_and_day_are_read_and_one_that_is_lost_stops_no_check(
+    checking: Checking, rows: Rows, truth: Truth
+) -> None:
+    small, large, old, lost = (due(rows, halves=0) for _ in range(4))
+    ids = HalfIds(SLOTS - 1)
+    yesterday = ids.next() - (24 * 3600 * 1000 << 22)
+    for txn_id, half_id, message in (
+        (small, ids.next(), f"repeat('s', {SMALL})"),
+        (large, ids.next(), f"repeat('l', {SMALL + 1})"),
+        (old, yesterday, "'old'"),
+        (lost, ids.next(), None),
+    ):
+        truth.run(f"insert into coordinator.pending (txn_id, half_id, address_id) values ('{txn_id}', {half_id}, 1)")
+        half = f"select {half_id}, '{txn_id}'::uuid, 1, ({message})::bytea where {message is not None}"
+        truth.run(f"insert into coordinator.half (id, txn_id, address_id, message) {half}".replace("(None)", "null"))
+    link = Noting()
+    checking.attach(link)
+    checking.loop.run_until(lambda: len(link.copies) == 4)
+    assert link.copies[small].endswith(b"s" * SMALL)
+    assert link.copies[large].endswith(b"l" * (SMALL + 1))
+    assert link.copies[old].endswith(b"old")
+
+
+@pytest.mark.rule("H11")
+@pytest.mark.usefixtures("no_polls")
+def test_first_halves_that_cannot_be_read_together_are_read_one_by_one(
+    checking: Checking, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fails = "select 1 / cardinality($2::int8[]) * 0 / 0 from (select $1::text) whose"
+    monkeypatch.setattr(questions, "FIRST_HALVES", Query(b"fails", fails, lambda found: found))
+    txns = {due(rows) for _ in range(3)}
+    link = Noting()
+    checking.attach(link)
+    checking.loop.run_until(lambda: link.copies.keys() == txns)
+    assert all(copy.endswith(b"x") for copy in link.copies.values())
 
 
 @pytest.mark.rule("H7")

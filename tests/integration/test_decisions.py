@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from functools import partial
 from uuid import UUID
 
 import psycopg
@@ -206,12 +207,17 @@ def test_a_decision_that_no_standby_has_is_not_told(own_server: tuple[EmbeddedSe
 @pytest.fixture
 def checkable(truth: Truth) -> bytes:
     """A checkable transaction with one half."""
+    return _checkable(truth)
+
+
+def _checkable(truth: Truth, address: int = 1) -> bytes:
     txn_id, half_id = UuidV7().next(), HalfIds(ME).next()
     truth.run(
         f"insert into {SCHEMA}.txn (id, instance_id, owner, declared_at, timeout_at, posted, retired, producer_group) "
         f"values ('{txn_id.hex()}', {ME}, 'client', now(), now(), 1, 0, 'shop'); "
-        f"insert into {SCHEMA}.half (id, txn_id, address_id, message) values ({half_id}, '{txn_id.hex()}', 1, 'x'); "
-        f"insert into {SCHEMA}.pending (txn_id, half_id, address_id) values ('{txn_id.hex()}', {half_id}, 1)"
+        f"insert into {SCHEMA}.half (id, txn_id, address_id, message) "
+        f"values ({half_id}, '{txn_id.hex()}', {address}, 'x'); "
+        f"insert into {SCHEMA}.pending (txn_id, half_id, address_id) values ('{txn_id.hex()}', {half_id}, {address})"
     )
     return txn_id
 
@@ -247,3 +253,80 @@ def test_a_commit_to_an_address_that_is_gone(asker: Asker, truth: Truth, checkab
     assert isinstance(_decision(asker, checkable, "commit"), AddressGone)
     assert _ops(truth) == []
     assert _decision(asker, checkable, "rollback") == Decision("rollback", "checked")
+
+
+def _decide_all(asker: Asker, wanted: dict[bytes, str]) -> None:
+    """Ask for all at once; their answers are heard."""
+    asker.loop.run_until(lambda: asker.decisions.connection.idle)
+    for txn_id, decision in wanted.items():
+        asker.decisions.decide(txn_id, decision, "checked", partial(_hear, asker, txn_id))
+    asker.loop.run_until(lambda: len(asker.heard) == len(wanted))
+
+
+def _hear(asker: Asker, txn_id: bytes, found: Decision | StoreError | None) -> None:
+    asker.heard.append((txn_id, found))
+
+
+@pytest.mark.rule("H8", "H12")
+def test_decisions_that_wait_go_to_the_store_together(asker: Asker, truth: Truth, txn_id: bytes) -> None:
+    """In one SQL transaction, but for the first, which was alone when it came."""
+    txns = [_checkable(truth) for _ in range(6)]
+    truth.run(f"select {SCHEMA}.decide('{txns[3].hex()}', 'commit', 'by hand')")
+    wanted = {each: "rollback" if number % 2 else "commit" for number, each in enumerate(txns)} | {txn_id: "commit"}
+    _decide_all(asker, wanted)
+    expected = {each: Decision(decision, "checked") for each, decision in wanted.items()}
+    assert dict(asker.heard) == expected | {txns[3]: Decision("commit", "by hand"), txn_id: None}
+    written = f"select distinct written_xid from {SCHEMA}.op where reason = 'checked'"
+    assert len(truth.rows(written)) == 2
+    assert len(truth.entries()) == 4
+
+
+@pytest.mark.rule("H11")
+def test_one_that_is_locked_or_cannot_be_committed_stops_no_decision_that_waits_with_it(
+    asker: Asker, truth: Truth, database_url: str
+) -> None:
+    txns = [_checkable(truth) for _ in range(4)]
+    gone = _checkable(truth, address=4711)
+    locked = txns[2]
+    with psycopg.connect(database_url) as other:
+        other.execute(f"select from {SCHEMA}.txn where id = %s for update".encode(), [UUID(bytes=locked)])
+        asker.loop.run_until(lambda: asker.decisions.connection.idle)
+        for txn_id in (*txns[:2], gone, *txns[2:]):
+            asker.decisions.decide(txn_id, "commit", "checked", partial(_hear, asker, txn_id))
+        asker.loop.run_until(lambda: len(asker.heard) == 4)
+        assert locked not in dict(asker.heard)
+    asker.loop.run_until(lambda: len(asker.heard) == 5)
+    heard = dict(asker.heard)
+    assert isinstance(heard.pop(gone), AddressGone)
+    assert heard == dict.fromkeys(txns, Decision("commit", "checked"))
+
+
+@pytest.mark.rule("H5")
+def test_two_decisions_of_one_transaction_that_wait_together(asker: Asker, truth: Truth, checkable: bytes) -> None:
+    others = [_checkable(truth) for _ in range(2)]
+    asker.loop.run_until(lambda: asker.decisions.connection.idle)
+    for txn_id, decision in [
+        (others[0], "commit"),
+        (checkable, "rollback"),
+        (others[1], "commit"),
+        (checkable, "commit"),
+    ]:
+        asker.decisions.decide(txn_id, decision, "checked", partial(_hear, asker, txn_id))
+    asker.loop.run_until(lambda: len(asker.heard) == 4)
+    assert [found for txn_id, found in asker.heard if txn_id == checkable] == [Decision("rollback", "checked")] * 2
+
+
+@pytest.mark.rule("H11")
+def test_a_defect_of_one_asker_costs_no_other_its_answer(asker: Asker, truth: Truth) -> None:
+    txns = [_checkable(truth) for _ in range(4)]
+    asker.loop.contained = []
+
+    def broken(found: Decision | StoreError | None) -> None:
+        raise ValueError(found)
+
+    asker.loop.run_until(lambda: asker.decisions.connection.idle)
+    for txn_id in txns:
+        found = broken if txn_id == txns[2] else partial(_hear, asker, txn_id)
+        asker.decisions.decide(txn_id, "commit", "checked", found)
+    asker.loop.run_until(lambda: len(asker.heard) == 3)
+    assert len(asker.loop.contained) == 1

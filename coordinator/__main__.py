@@ -10,6 +10,7 @@ from coordinator.commands.address import app as address
 from coordinator.commands.check import check
 from coordinator.commands.dead_letters import app as dead_letters
 from coordinator.commands.group import app as group
+from coordinator.commands.history import history
 from coordinator.commands.migrate import migrate
 from coordinator.commands.purge import purge
 from coordinator.commands.reconcile import reconcile
@@ -56,6 +57,7 @@ app.add_typer(group, name="group")
 app.command()(stats)
 app.command()(transactions)
 app.command()(outcome)
+app.command()(history)
 app.command()(resolve)
 app.command()(resume)
 app.command()(purge)

@@ -67,6 +67,7 @@ def plant(
     values |= {"checks": checks, "due": due, "interval": interval_ms, "most": most}
     connection.execute(_ADDRESS.encode(), values)
     connection.execute(_TXN.encode(), values)
+    _half_ids.advance()
     for message in messages:
         connection.execute(_HALF.encode(), {**values, "half": _half_ids.next(), "message": message})
     return txn.bytes

@@ -30,7 +30,10 @@ TxnId = Annotated[
 ]
 
 
-def _txn_id(value: str) -> UUID:
+def read_txn_id(value: str, name: str = "TXN-ID", others: str = "") -> UUID:
+    """The txn-id that ``value``, the argument ``name``, stands for; ends the command if it is none. ``others``: what
+    else is expected.
+    """
     # Clients print binary ids in many ways: AMQP 1.0 tools with a 0x, Java with colons.
     digits = value.removeprefix("0x").replace("-", "").replace(":", "")
     try:
@@ -38,7 +41,7 @@ def _txn_id(value: str) -> UUID:
             raise ValueError
         return UUID(bytes=bytes.fromhex(digits))
     except ValueError:
-        fail(f"TXN-ID: expected 32 hexadecimal digits, not {value[:80]!r}", 2)
+        fail(f"{name}: expected 32 hexadecimal digits{others}, not {value[:80]!r}", 2)
 
 
 def transactions(
@@ -63,7 +66,7 @@ def outcome(
     config: Config = None,
 ) -> None:
     """Print the outcome of a transaction."""
-    wanted = _txn_id(txn_id)
+    wanted = read_txn_id(txn_id)
     from store import outcomes, retention
     from store.ids import declared_at
 
@@ -97,7 +100,7 @@ def resolve(
     config: Config = None,
 ) -> None:
     """Decide an undecided transaction by hand. The first decision wins, by hand or by the client."""
-    wanted = _txn_id(txn_id)
+    wanted = read_txn_id(txn_id)
     if commit == rollback:
         fail("give one of --commit and --rollback", 2)
     if not reason.strip() or not reason.isprintable() or len(reason) > 1000:
@@ -114,7 +117,7 @@ def resolve(
 
 def resume(txn_id: TxnId, database_url: DatabaseUrl = None, data_dir: DataDir = None, config: Config = None) -> None:
     """Ask checkers about an undecided transaction again, from the first check on."""
-    wanted = _txn_id(txn_id)
+    wanted = read_txn_id(txn_id)
     from store import undecided
 
     with store(config, database_url, data_dir) as connection:

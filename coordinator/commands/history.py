@@ -1,0 +1,205 @@
+"""``coordinator history``."""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from datetime import UTC, datetime
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated
+from uuid import UUID
+
+import typer
+
+from coordinator.commands.administration import (
+    Config,
+    DatabaseUrl,
+    DataDir,
+    Json,
+    fail,
+    print_json,
+    print_pairs,
+    print_table,
+    store,
+)
+from coordinator.commands.reconcile import moment
+from coordinator.commands.transactions import read_txn_id
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from coordinator.commands.timeline import Timeline
+
+#: digits of an id of a message in the store
+_LONGEST_ID = 19
+#: digits of a message-id that is a number
+_LONGEST_NUMBER = 20
+#: What JMS clients put before a message-id.
+_OF_JMS = re.compile(r"ID:AMQP_(UUID|ULONG|BINARY|STRING|NO_PREFIX):")
+#: Lives of messages with one message-id.
+_MOST_LIVES = 20
+_COLUMNS = ("at", "what", "message", "group", "detail")
+
+
+def history(
+    what: Annotated[
+        str,
+        typer.Argument(
+            metavar="TXN-ID|MESSAGE-ID",
+            help="A txn-id, as the client has it; or the number of a message in the store (half_id in the views, "
+            "original-id of a dead letter); or, with --since, the message-id that its client gave it.",
+        ),
+    ],
+    since: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="Look for the client's message-id in all messages posted from then on (ISO 8601, or 2h: ago). The "
+            "store has no index of these: it reads them.",
+        ),
+    ] = None,
+    until: Annotated[str | None, typer.Option(metavar="TIME", help="With --since: posted before then.")] = None,
+    limit: Annotated[
+        int, typer.Option(metavar="N", min=1, max=10_000, help="Of a transaction: its first so many messages.")
+    ] = 100,
+    as_json: Json = False,
+    database_url: DatabaseUrl = None,
+    data_dir: DataDir = None,
+    config: Config = None,
+) -> None:
+    """Print what became of a transaction, or of a message: its whole life, as far as it is kept. Times are UTC.
+
+    Exit status: 0 found, 1 nothing is known of it (the line says why), 2 that is no id.
+    """
+    if since is None and until is not None:
+        fail("--until: give --since, too; together they say where to look for a client's message-id", 2)
+    if since is not None:
+        bounds = _bounds(since, until)
+        with store(config, database_url, data_dir) as connection:
+            found = _by_message_id(connection, what, *bounds)
+    elif what.isascii() and what.isdigit() and len(what) <= _LONGEST_ID and int(what) < 1 << 63:
+        with store(config, database_url, data_dir) as connection:
+            found = [_by_half_id(connection, int(what))]
+    else:
+        txn_id = read_txn_id(what, "TXN-ID|MESSAGE-ID", ", the number of a message, or --since with its message-id")
+        with store(config, database_url, data_dir) as connection:
+            found = [_by_txn_id(connection, txn_id, limit)]
+    if as_json:
+        print_json([line.plain() for line in found] if since is not None else found[0].plain())
+        return
+    for number, line in enumerate(found):
+        typer.echo("\n" if number else "", nl=False)
+        _print(line)
+
+
+def _bounds(since: str, until: str | None) -> tuple[datetime, datetime]:
+    now = datetime.now(UTC)
+    bounds = []
+    for name, given in (("--since", since), ("--until", until)):
+        try:
+            bounds.append(now if given is None else moment(given, now))
+        except ValueError as error:
+            fail(f"{name}: {error}", 2)
+    if bounds[0] >= bounds[1]:
+        fail(f"--since, --until: {bounds[0].isoformat()} is not before {bounds[1].isoformat()}", 2)
+    return bounds[0], bounds[1]
+
+
+def _by_txn_id(connection: Connection, txn_id: UUID, limit: int) -> Timeline:
+    from coordinator.commands.timeline import of_transaction
+
+    found = of_transaction(connection, txn_id, limit)
+    if found is None:
+        fail(f"transaction {txn_id} {_why_unknown(connection, txn_id)}")
+    return found
+
+
+def _why_unknown(connection: Connection, txn_id: UUID) -> str:
+    from coordinator.commands.timeline import said
+    from store import history as known
+    from store import retention
+    from store.ids import declared_at
+
+    if not known.genuine(connection, txn_id):
+        return "is not known: its id was not made by this store"
+    declared, kept_since = said(declared_at(txn_id.bytes)), retention.decisions_kept_since(connection)
+    if kept_since is not None and declared < said(kept_since):
+        return f"is not known any more: it was declared at {declared}, and decisions are kept since {said(kept_since)}"
+    return (
+        f"was declared here at {declared}, and nothing else is known of it: it did no work, "
+        "or is undecided and younger than a moment"
+    )
+
+
+def _by_half_id(connection: Connection, half_id: int) -> Timeline:
+    from coordinator.commands.timeline import of_message, said
+    from store import retention
+    from store.ids import moment_of
+
+    found = of_message(connection, half_id)
+    if found is None:
+        kept_since = retention.messages_kept_since(connection)
+        if kept_since is not None and moment_of(half_id) < kept_since:
+            fail(f"message {half_id} is not known any more, if it ever was: messages are kept since {said(kept_since)}")
+        fail(f"the store has no message {half_id}")
+    return found
+
+
+def _by_message_id(connection: Connection, text: str, since: datetime, until: datetime) -> list[Timeline]:
+    from coordinator.commands.timeline import of_message, said
+    from store import history as known
+    from store import retention
+
+    bare = _OF_JMS.sub("", text, count=1)
+    candidates = known.having(connection, _octets(bare), since, until)
+    fitting = (each.half_id for each in candidates if _says(connection, each.half_id, each.head, each.octets, bare))
+    halves = list(islice(fitting, _MOST_LIVES))
+    found = [line for half_id in halves if (line := of_message(connection, half_id)) is not None]
+    if not found:
+        kept_since = retention.messages_kept_since(connection)
+        kept = "" if kept_since is None or kept_since <= since else f"; messages are kept since {said(kept_since)}"
+        fail(f"no message with the message-id {text[:80]!r} was posted from {said(since)} to {said(until)}{kept}")
+    return found
+
+
+def _octets(message_id: str) -> list[bytes]:
+    """How a message may have its message-id (3.2.4): a string, or what is written as a number, a UUID or octets."""
+    found = [message_id.encode(errors="surrogateescape")]
+    with suppress(ValueError):
+        found.append(UUID(message_id).bytes)
+    with suppress(ValueError):
+        found.append(bytes.fromhex(message_id.removeprefix("0x")))
+    if message_id.isascii() and message_id.isdigit() and (number := int(message_id[:_LONGEST_NUMBER])) < 1 << 64:
+        found.append(bytes.fromhex(f"{number:016x}") if number > 255 else bytes((0x53, number)) if number else b"\x44")
+    return [each for each in found if each]
+
+
+def _says(connection: Connection, half_id: int, head: bytes, size: int, message_id: str) -> bool:
+    """Whether the message has this message-id, and not the text elsewhere."""
+    from coordinator.codec.encoding import DecodeError
+    from coordinator.codec.message import PROPERTIES, fields_of, sections
+    from coordinator.commands.heads import whole_head
+
+    with suppress(DecodeError):
+        whole = whole_head(connection, half_id, head, size)
+        for code, _, value, _ in sections(whole, PROPERTIES):
+            if code == PROPERTIES:
+                (first, *_) = fields_of(whole, value, PROPERTIES) or [None]
+                return _written(first, message_id)
+    return False
+
+
+def _written(value: object, message_id: str) -> bool:
+    if isinstance(value, bytes):
+        return value in _octets(message_id)[1:]
+    return value is not None and str(value) == message_id
+
+
+def _print(line: Timeline) -> None:
+    from coordinator.commands.timeline import lines
+
+    print_pairs({"transaction": line.txn_id or "none: posted outside transactions", "outcome": line.outcome})
+    typer.echo("")
+    print_table(list(lines(line.sorted())), _COLUMNS)
+    for note in line.notes:
+        typer.echo(f"note: {note}")

@@ -1,0 +1,200 @@
+"""What the store knows of a transaction, or of a message (H15): its decision, what it posted and retired.
+
+A transaction's messages are found by the time of their ids (:mod:`store.traces`), which saves an index.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+from uuid import UUID
+
+from sqlalchemy import Connection, func, select, text
+
+from store.errors import boundary
+from store.ids import ADMINISTRATION, TxnIds, declared_at, id_at
+from store.tables import SCHEMA, op, store_identity, txn
+from store.traces import SLACK, Step, rings, steps
+
+#: Octets of a message that are read at first.
+HEAD_OCTETS: Final = 4096
+#: Octets before the properties and the body of a message, among which a mark is looked for.
+FRONT_OCTETS: Final = 1 << 16
+#: Messages that are brought at one time.
+_PAGE: Final = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decided:
+    """The op of a transaction. ``retired``: the deliveries that it accepted: half and group each."""
+
+    decision: str
+    reason: str | None
+    posted: int
+    retired: tuple[tuple[int, int], ...]
+    instance_id: int | None
+    decided_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True)
+class Message:
+    """A half. ``address``: its name, as far as it is known yet; ``head``: its first octets, of ``octets`` in all."""
+
+    half_id: int
+    txn_id: UUID | None
+    address_id: int
+    address: str
+    posted_at: datetime
+    octets: int
+    head: bytes
+
+
+def begin(connection: Connection) -> datetime:
+    """Read all that follows as of this moment, which is returned."""
+    with boundary():
+        connection.rollback()
+        connection.execute(text("set transaction isolation level repeatable read, read only"))
+        now: datetime = connection.execute(select(func.now())).scalar_one()
+    return now
+
+
+def genuine(connection: Connection, txn_id: UUID) -> bool:
+    """Whether this store has made ``txn_id``."""
+    with boundary():
+        secret = connection.execute(select(store_identity.c.secret)).scalar_one()
+    return TxnIds(0, bytes(secret)).genuine(txn_id.bytes)
+
+
+def decision(connection: Connection, txn_id: UUID) -> Decided | None:
+    """The decision about ``txn_id``; None: there is none that is kept."""
+    with boundary():
+        found = connection.execute(
+            select(op).where(op.c.id == txn_id, op.c.decision.in_(("commit", "rollback")))
+        ).one_or_none()
+    if found is None:
+        return None
+    return Decided(
+        decision=found.decision,
+        reason=found.reason,
+        posted=found.posted,
+        retired=tuple(zip(found.half_ids or (), found.group_ids or (), strict=False)),
+        instance_id=found.instance_id,
+        decided_at=found.decided_at,
+    )
+
+
+def undecided(connection: Connection, txn_id: UUID) -> dict[str, Any] | None:
+    """The row of an undecided transaction (table ``txn``)."""
+    with boundary():
+        found = connection.execute(select(txn).where(txn.c.id == txn_id)).one_or_none()
+    return None if found is None else dict(found._mapping)
+
+
+_MESSAGE = f"""select h.id as half_id, h.txn_id, h.address_id,
+           coalesce(a.name, r.name, '#' || h.address_id) as address, h.posted_at,
+           octet_length(h.message) as octets, substr(h.message, 1, {HEAD_OCTETS}) as head
+      from {SCHEMA}.half h left join {SCHEMA}.address a on a.id = h.address_id
+      left join {SCHEMA}.removed_address r on r.id = h.address_id"""
+
+
+def _messages(connection: Connection, condition: str, **values: object) -> list[Message]:
+    with boundary():
+        rows = connection.execute(text(f"{_MESSAGE} where {condition}"), values).all()
+    return [Message(**{**row._mapping, "head": bytes(row.head)}) for row in rows]
+
+
+def message(connection: Connection, half_id: int) -> Message | None:
+    """A message by the id that it has in the store."""
+    found = _messages(connection, "h.id = :id", id=half_id)
+    return found[0] if found else None
+
+
+def posted(connection: Connection, txn_id: UUID, decided: Decided | None, most: int) -> list[Message]:
+    """The first ``most`` messages that the transaction has in the store.
+
+    Those of a plain one got their ids when it was written, those of a checkable one when they were posted: so they are
+    looked for from the decision back to the declare.
+    """
+    if decided is None:
+        waiting = f"h.id in (select p.half_id from {SCHEMA}.pending p where p.txn_id = :txn) order by h.id limit :most"
+        return _messages(connection, waiting, txn=txn_id, most=most)
+    found: list[Message] = []
+    wanted = min(decided.posted, most)
+    at = decided.decided_at
+    for ring in rings(at, at, declared_at(txn_id.bytes) - SLACK, at + SLACK):
+        for since, until in ring.parts:
+            if len(found) < wanted:
+                inside = "h.id >= :low and h.id < :high and h.txn_id = :txn order by h.id limit :most"
+                bounds = {"low": max(0, id_at(since)), "high": id_at(until)}
+                found += _messages(connection, inside, txn=txn_id, most=most, **bounds)
+        if len(found) >= wanted:
+            break
+    return sorted(found, key=lambda each: each.half_id)[:most]
+
+
+def retired_in(connection: Connection, txn_id: UUID, at: datetime) -> list[Step]:
+    """What the transaction that was decided ``at`` has made of deliveries, besides what its commit accepted."""
+    own = "o.txn_id = :txn and o.posted is null"
+    return steps(connection, own, at - SLACK, at + SLACK, txn=txn_id)
+
+
+def holds(connection: Connection, txn_id: UUID) -> list[tuple[int, int, str]]:
+    """What an undecided transaction has retired: half, group, and the outcome if it commits."""
+    with boundary():
+        rows = connection.execute(
+            text(
+                f"select half_id, group_id, decision from {SCHEMA}.pending_retirement "
+                "where txn_id = :txn order by group_id, entry_id"
+            ),
+            {"txn": txn_id},
+        ).all()
+    return [(row.half_id, row.group_id, row.decision) for row in rows]
+
+
+def copies(connection: Connection, mark: bytes, at: datetime, address: str | None) -> list[Message]:
+    """Messages written about ``at`` whose annotations have ``mark``: at ``address``, or (None) replayed by a
+    command.
+    """
+    where = "coalesce(a.name, r.name) = :address" if address else f"h.id >> 12 & 1023 = {ADMINISTRATION}"
+    marked = f"position(cast(:mark as bytea) in substr(h.message, 1, {FRONT_OCTETS})) > 0"
+    return _messages(
+        connection,
+        f"h.id >= :low and h.id < :high and {where} and {marked} order by h.id",
+        low=max(0, id_at(at - SLACK)),
+        high=id_at(at + SLACK),
+        mark=mark,
+        **({"address": address} if address else {}),
+    )
+
+
+def set_aside(connection: Connection, mark: bytes, at: datetime, address: str) -> list[int]:
+    """Of the messages written about ``at`` those that wait at ``address``, and get annotations with ``mark``."""
+    with boundary():
+        return list(
+            connection.scalars(
+                text(
+                    f"""select distinct e.half_id from {SCHEMA}.address a
+                          join {SCHEMA}.consumer_group g on g.address_id = a.id
+                          join {SCHEMA}.entry e on e.group_id = g.id
+                         where a.name = :address and e.half_id >= :low and e.half_id < :high
+                           and position(cast(:mark as bytea) in e.annotations) > 0 order by e.half_id"""
+                ),
+                {"address": address, "low": max(0, id_at(at - SLACK)), "high": id_at(at + SLACK), "mark": mark},
+            )
+        )
+
+
+def having(connection: Connection, octets: Sequence[bytes], since: datetime, until: datetime) -> Iterator[Message]:
+    """The messages posted in that time whose beginnings have one of ``octets``: all of that time are read."""
+    marked = " or ".join(
+        f"position(cast(:octets_{number} as bytea) in substr(h.message, 1, {FRONT_OCTETS})) > 0"
+        for number in range(len(octets))
+    )
+    values = {f"octets_{number}": each for number, each in enumerate(octets)}
+    inside = f"h.id > :above and h.id < :high and ({marked}) order by h.id limit {_PAGE}"
+    above, high = max(0, id_at(since)) - 1, max(0, id_at(until))
+    while found := _messages(connection, inside, above=above, high=high, **values):
+        yield from found
+        above = found[-1].half_id

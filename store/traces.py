@@ -1,0 +1,258 @@
+"""The deliveries of messages: what ops say of them, and where they wait, in every consumer group.
+
+Nothing on the path of a message keeps an index for this. An id tells its time, and what became of a message is near it
+in time as a rule; so ops are looked for around a moment, in rings that grow, and the search ends as soon as nothing can
+be missing. Ops have their ids when they are written, except for commits: a transaction has its own since it was
+declared, and so may have retired what was posted later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+from uuid import UUID
+
+from sqlalchemy import Connection, text
+
+from store import retention
+from store.errors import boundary
+from store.ids import moment_of
+from store.partitions import op_id_at
+from store.tables import HELD, SCHEMA, STATE, THROUGH
+
+#: How far the clocks of instances and of the database may be apart.
+SLACK: Final = timedelta(minutes=1)
+#: The first ring, and how much wider the next one is.
+_FIRST: Final = timedelta(seconds=1)
+_WIDER: Final = 8
+#: Before a ring that is wider than this, entries are looked for that have ids of their own.
+_NEAR: Final = timedelta(minutes=1)
+#: Decisions that end a delivery.
+ENDS: Final = ("commit", "accept", "expire", "dead-letter", "purge")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """What an op says of a delivery. ``txn_id``: of the transaction that it was decided in."""
+
+    half_id: int
+    group_id: int
+    decision: str
+    reason: str | None
+    txn_id: UUID | None
+    instance_id: int | None
+    decided_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """An entry: where a message waits now. ``state`` as in the view ``entries``; ``held_by``: the undecided transaction
+    that has retired it.
+    """
+
+    half_id: int
+    group_id: int
+    state: str
+    attempts: int
+    available_at: datetime | None
+    expires_at: datetime | None
+    failed: str | None
+    instance_id: int | None
+    held_by: UUID | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """A consumer group that got the messages of its address. ``moved``: it was moved, so that an end may not be the
+    last.
+    """
+
+    id: int
+    address_id: int
+    moved: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deliveries:
+    """Of some messages: ``steps`` in order of time, and where they wait. ``names``: of all their groups, as a source of
+    a client names them.
+    """
+
+    steps: tuple[Step, ...]
+    places: tuple[Place, ...]
+    names: dict[int, tuple[str, str]]
+
+
+def deliveries(
+    connection: Connection, addresses: Mapping[int, int | None], committed_at: datetime, now: datetime
+) -> Deliveries:
+    """What became of messages that were committed then, in all groups of their addresses. ``addresses``: by half; None:
+    the message is not kept any more.
+    """
+    return _Search(connection, addresses, committed_at, now).run()
+
+
+def group_names(connection: Connection, group_ids: Sequence[int]) -> dict[int, tuple[str, str]]:
+    """The address and the name of each group, also of one that was removed not long ago."""
+    with boundary():
+        rows = connection.execute(
+            text(
+                f"""select u.id, coalesce(a.name, r.name, '') as address, coalesce(g.name, x.name, '') as name
+                      from unnest(cast(:ids as int4[])) u(id)
+                      left join {SCHEMA}.consumer_group g on g.id = u.id
+                      left join {SCHEMA}.removed_group x on x.id = u.id
+                      left join {SCHEMA}.address a on a.id = coalesce(g.address_id, x.address_id)
+                      left join {SCHEMA}.removed_address r on r.id = coalesce(g.address_id, x.address_id)"""
+            ),
+            {"ids": list(group_ids)},
+        ).all()
+    return {row.id: (row.address, row.name) for row in rows}
+
+
+def steps(connection: Connection, condition: str, since: datetime, until: datetime, **values: object) -> list[Step]:
+    with boundary():
+        rows = connection.execute(
+            text(
+                f"""select u.half_id, u.group_id, o.decision, o.reason, o.txn_id, o.instance_id, o.decided_at
+                      from {SCHEMA}.op o cross join lateral unnest(o.half_ids, o.group_ids) u(half_id, group_id)
+                     where o.id >= :low and o.id < :high and {condition}"""
+            ),
+            {"low": op_id_at(since), "high": op_id_at(until), **values},
+        ).all()
+    return [Step(**row._mapping) for row in rows]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ring:
+    """Times that no ring before had: before the middle, and after it. ``until``: all up to then was looked at."""
+
+    parts: tuple[tuple[datetime, datetime], ...]
+    width: timedelta
+    until: datetime
+
+
+def rings(first: datetime, last: datetime, since: datetime, until: datetime) -> Iterator[Ring]:
+    """From the middle, ``first`` to ``last``, to the bounds ``since`` and ``until``."""
+    low = high = None
+    width = _FIRST
+    while low != since or high != until:
+        before, after = max(since, first - width), min(until, last + width)
+        parts = [(before, after)] if low is None or high is None else [(before, low), (high, after)]
+        low, high = before, after
+        yield Ring(parts=tuple(part for part in parts if part[0] < part[1]), width=width, until=after)
+        width *= _WIDER
+
+
+class _Search:
+    """Looks for the deliveries of messages until nothing can be missing."""
+
+    def __init__(
+        self, connection: Connection, addresses: Mapping[int, int | None], committed_at: datetime, now: datetime
+    ) -> None:
+        self._connection = connection
+        self._addresses = addresses
+        self._halves = sorted(addresses)
+        self._committed_at = committed_at
+        self._now = now
+        self._groups = self._all_groups()
+        #: until when groups that are gone may have had them; None: to the end
+        self._gone = self._gone_until()
+        self._steps: list[Step] = []
+        self._places: dict[tuple[int, int], Place] = {}
+        self._looked = False
+
+    def run(self) -> Deliveries:
+        first, last = moment_of(self._halves[0]), moment_of(self._halves[-1])
+        first, last = min(first, self._committed_at), max(last, self._committed_at)
+        self._look("and e.id = any(cast(:halves as int8[]))")  # most entries have the ids of their halves
+        since = first - retention.LONGEST_UNDECIDED - SLACK
+        for ring in rings(first, last, since, max(last, self._now) + SLACK):
+            if ring.width > _NEAR:
+                self._look_at_all()
+            for low, high in ring.parts:
+                covers = "o.half_ids && cast(:halves as int8[]) and u.half_id = any(cast(:halves as int8[]))"
+                self._steps += steps(self._connection, covers, low, high, halves=self._halves)
+            if self._complete(ring.until):
+                break
+        self._steps.sort(key=lambda step: (step.decided_at, step.half_id, step.group_id))
+        seen = {step.group_id for step in self._steps} | {group for _, group in self._places} | self._groups.keys()
+        return Deliveries(
+            steps=tuple(self._steps),
+            places=tuple(self._places[key] for key in sorted(self._places)),
+            names=group_names(self._connection, sorted(seen)),
+        )
+
+    def _all_groups(self) -> dict[int, Group]:
+        """Those that are there, and were when the messages were committed."""
+        with boundary():
+            rows = self._connection.execute(
+                text(
+                    f"""select g.id, g.address_id, s.group_id is not null as moved
+                          from {SCHEMA}.consumer_group g left join {SCHEMA}.seek s on s.group_id = g.id
+                         where g.address_id = any(cast(:addresses as int4[])) and g.created_at <= :committed"""
+                ),
+                {"addresses": self._known(), "committed": self._committed_at + SLACK},
+            ).all()
+        return {row.id: Group(**row._mapping) for row in rows}
+
+    def _gone_until(self) -> datetime | None:
+        if None in self._addresses.values() or not self._groups:
+            return None
+        with boundary():
+            gone: datetime | None = self._connection.scalar(
+                text(
+                    f"select max(removed_at) from {SCHEMA}.removed_group "
+                    "where address_id = any(cast(:addresses as int4[]))"
+                ),
+                {"addresses": self._known()},
+            )
+        return gone or self._committed_at - SLACK
+
+    def _known(self) -> list[int]:
+        return sorted({each for each in self._addresses.values() if each is not None})
+
+    def _look_at_all(self) -> None:
+        """Look for entries with ids of their own: all that is newer than the messages in their groups."""
+        if not self._looked:
+            self._looked = True
+            if self._open():
+                self._look("and e.id >= :first")
+
+    def _look(self, condition: str) -> None:
+        with boundary():
+            rows = self._connection.execute(
+                text(
+                    f"""select e.half_id, e.group_id, {STATE} as state, e.attempts, e.available_at, e.expires_at,
+                               e.failed, case when e.lease > 0 then e.lease end as instance_id, t.txn_id as held_by
+                          from {SCHEMA}.consumer_group g {THROUGH} join {SCHEMA}.entry e on e.group_id = g.id
+                          left join lateral (select p.txn_id from {SCHEMA}.pending_retirement p
+                            where p.group_id = e.group_id and p.entry_id = e.id limit 1) t on e.lease = {HELD}
+                         where g.id = any(cast(:groups as int4[])) {condition}
+                           and e.half_id = any(cast(:halves as int8[]))"""
+                ),
+                {"groups": list(self._groups), "halves": self._halves, "first": self._halves[0]},
+            ).all()
+        self._places |= {(row.half_id, row.group_id): Place(**row._mapping) for row in rows}
+
+    def _open(self) -> set[tuple[int, int]]:
+        """The deliveries that have neither ended nor an entry, as far as is known."""
+        ended = {(step.half_id, step.group_id) for step in self._steps if step.decision in ENDS}
+        expected = {
+            (half_id, group.id)
+            for half_id, address_id in self._addresses.items()
+            for group in self._groups.values()
+            if group.address_id == address_id
+        }
+        return expected - ended - self._places.keys()
+
+    def _complete(self, until: datetime) -> bool:
+        """Whether ops after ``until`` can say nothing more."""
+        if self._gone is None or until < self._gone + SLACK or self._open():
+            return False
+        if any(group.moved for group in self._groups.values()):
+            return False
+        if any(place.attempts or place.failed for place in self._places.values()):
+            return False
+        return all(step.decided_at + SLACK <= until for step in self._steps)

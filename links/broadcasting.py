@@ -29,15 +29,17 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-#: outcomes of one link that are logged, the first so many
-_MOST_LOGGED = 100
+#: outcomes of one link that are logged: the first so many, and then one in so many
+_LOGGED = 100
 _LONGEST_ERROR = 200
 
 
 class Broadcasting(Subscribing):
-    """Whatever outcome a delivery gets, its message is done with: one that is not accepted is logged, once."""
+    """Whatever outcome a delivery gets, its message is done with: one that is not accepted is logged, once. A link must
+    not fill the log: of very many one in a hundred is, which says how many there were.
+    """
 
-    __slots__ = ("_logged",)
+    __slots__ = ("_failed",)
 
     def __init__(
         self,
@@ -48,20 +50,23 @@ class Broadcasting(Subscribing):
         group: Group,
         honoured: Filters,
     ) -> None:
-        self._logged = 0
+        self._failed = 0
         super().__init__(connection, pointer, address, queue, group, honoured)
         self.default_outcome = ACCEPTED
 
     def _means(self, entry: Entry, outcome: Outcome | None) -> Outcome | None:
         if outcome is None:
             return None
-        if outcome is not ACCEPTED and self._logged < _MOST_LOGGED:
-            self._logged += 1
+        if outcome is ACCEPTED:
+            return ACCEPTED
+        self._failed += 1
+        if self._failed <= _LOGGED or self._failed % _LOGGED == 0:
             log.warning(
                 "broadcast not accepted",
                 address=printable(self._address.name, _LONGEST_ERROR),
                 link=printable(self.name, _LONGEST_ERROR),
                 half=entry.half_id,
+                number=self._failed,
                 outcome=outcome.kind.name.lower(),
                 error=printable(outcome.error, _LONGEST_ERROR),
             )

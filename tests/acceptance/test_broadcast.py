@@ -83,6 +83,20 @@ def test_no_outcome_brings_it_back(begin: Begin, service: Service, ask: Ask, add
     assert ask(letters, address) == []
 
 
+def test_very_many_that_are_not_accepted_are_counted_in_the_log(begin: Begin, service: Service, address: str) -> None:
+    """They do not fill it: the first hundred, and then one in a hundred, with its number."""
+    session = begin()
+    listener = _listen(session, address)
+    since = len(service.log_lines())
+    for _ in range(5):
+        post(session, address, *[b"x"] * 50)
+        _take(listener, 50, Released())
+        listener.credit(50)
+    service.wait_for(lambda line: line.get("number") == 200, since=since)
+    lines = [line for line in service.log_lines()[since:] if line.get("event") == "broadcast not accepted"]
+    assert [line["number"] for line in lines] == [*range(1, 101), 200]
+
+
 def test_what_is_committed_late_is_not_lost(begin: Begin, address: str) -> None:
     """The transaction that posted first commits last, and another between."""
     session = begin()

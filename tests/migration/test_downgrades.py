@@ -1,0 +1,60 @@
+"""A store that an earlier version takes back, with what the later one has written into it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import Connection, insert, text, update
+
+from store import migrations
+from store.database import connected
+from store.tables import HELD, consumer_group, op, pending_retirement, seek
+from tests.fix_store import Rows
+from tests.fix_store_driver import ME
+
+#: before policies of groups, retirements, seeks, retries on fifo addresses, check terms by address
+EARLIER = "0005"
+
+
+def _later(rows: Rows, connection: Connection) -> tuple[int, int]:
+    """Rows that need the schemas from 0006 on: two entries of an address of kind fifo. One waits for its retry, the
+    other a transaction has retired.
+    """
+    group = rows.queue("orders", kind="fifo", retry="ladder", check_most=3)
+    waits = rows.entry(group, message_group=-1, acquired=True, available_at=rows.now() + timedelta(hours=1))
+    retired = rows.entry(group, message_group=-2, lease=HELD)
+    txn_id = rows.checkable(ME, rows.address_of(group))
+    held = {"txn_id": txn_id, "group_id": group, "entry_id": retired, "half_id": retired, "decision": "accept"}
+    connection.execute(insert(pending_retirement).values(**held, attempts=0, wait_ms=0))
+    connection.execute(
+        update(consumer_group).where(consumer_group.c.id == group).values(retry="ladder", max_attempts=3)
+    )
+    connection.execute(insert(seek).values(group_id=group, back=True, to_id=waits, position=waits))
+    replayed = {"id": rows.txn_ids.next().hex(), "decision": "replay", "half_ids": [waits], "group_ids": [group]}
+    connection.execute(insert(op).values(**replayed))
+    connection.commit()
+    return waits, retired
+
+
+@pytest.mark.rule("F6")
+def test_what_later_versions_have_written_is_delivered_by_an_earlier_one_and_after_it(
+    database: Connection, database_url: str, rows: Rows
+) -> None:
+    waits, retired = _later(rows, database)
+    database.close()
+    migrations.downgrade(database_url, EARLIER)
+    free = text("select id from coordinator.entry where lease = 0 and available_at is null order by id")
+    with connected(database_url) as connection:
+        assert migrations.current(connection) == EARLIER
+        assert list(connection.scalars(free)) == [waits, retired]
+        assert list(connection.scalars(text("select retry from coordinator.address where name = 'orders'"))) == [
+            "immediate"
+        ]
+        assert connection.scalar(text("select count(*) from coordinator.pending")) == 1
+        assert connection.scalar(text("select count(*) from coordinator.op where decision = 'replay'")) == 1
+    migrations.upgrade(database_url)
+    with connected(database_url) as connection:
+        migrations.check(connection)
+        assert connection.scalars(free).all() == [waits, retired]
+        assert connection.scalar(text("select count(*) from coordinator.half")) == 3

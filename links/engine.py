@@ -253,10 +253,11 @@ def octets_of_values(pointer: Pointer) -> int:
 
 
 def forget_modified(pointer: Pointer) -> None:
-    """Reset the fields of a remote ``modified``: Proton keeps them for a later state that leaves them out."""
+    """Reset the fields of a remote ``modified``: Proton keeps them for a later one that leaves them out."""
     remote = delivery_remote(pointer)
     lib.pn_disposition_set_failed(remote, False)
     lib.pn_disposition_set_undeliverable(remote, False)
+    lib.pn_data_clear(disposition_annotations(remote))
 
 
 def set_rejected(pointer: Pointer, condition: str, description: str) -> None:

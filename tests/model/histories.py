@@ -64,6 +64,14 @@ HISTORIES: dict[str, list[Step]] = {
         Retire(2, 0, 0, Outcome.MARKED, settled=False),
         Take(2, 1),
     ],
+    # P11: the engine keeps the annotations for a later modified without any
+    "annotations that were not taken leave nothing to the next": [
+        *_ONE_TAKEN,
+        Retire(2, 0, 0, Outcome.MARKED, txn=0, settled=False),
+        Retire(2, 0, 0, Outcome.MARKED, settled=False),
+        Discharge(0, 0, fail=True),
+        Retire(2, 0, 0, Outcome.ELSEWHERE),
+    ],
     # D5: the receiver that comes finds the newer one in memory, the older one is in the store
     "what came back goes first, wherever it is": [
         *_LINKS,

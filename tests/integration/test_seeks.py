@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -340,7 +340,8 @@ def test_forth_says_with_each_piece_that_it_lives(rows: Rows, monkeypatch: pytes
         rows.connection.execute(text(f"update {SCHEMA}.instance set ended_at = now()"))
         rows.connection.commit()
 
-    monkeypatch.setattr(time, "sleep", given_up)
+    # not the module's own: threads of other tests sleep as well
+    monkeypatch.setattr(seeks, "time", SimpleNamespace(sleep=given_up))
     with pytest.raises(Fenced, match="run it again to finish"):
         seeks.move_forth(rows.connection, _group(rows), 1 << 62, version="1")
     assert _waiting(rows, number) == waiting

@@ -303,7 +303,9 @@ class AddressSettings(_Section):
 
 
 class RetentionSettings(_Section):
-    """How long messages and decisions are kept; whole days (UTC) are dropped (H16). Undelivered messages stay."""
+    """How long messages and decisions are kept; whole days (UTC) are dropped (H16). Undelivered messages stay. How long
+    the inbox of applications is.
+    """
 
     hours: Annotated[
         float,
@@ -311,6 +313,15 @@ class RetentionSettings(_Section):
     ] = 72
     decisions_hours: Annotated[
         float, Field(gt=0, le=MOST_HOURS, description="decisions; clients can ask for an outcome as long (T11)")
+    ] = 720
+    inbox_hours: Annotated[
+        float,
+        Field(
+            gt=0,
+            le=MOST_HOURS,
+            description="what applications have told to `coordinator.first_time`; a message that comes again later is "
+            "taken for a new one (X4)",
+        ),
     ] = 720
 
     @model_validator(mode="after")

@@ -321,6 +321,18 @@ message_group = Table(
     Column("instance_id", Integer, nullable=False),
 )
 
+inbox = Table(
+    "inbox",
+    metadata,
+    # An application has done the work of this message (X4): written by first_time, in the application's transaction.
+    Column("consumer", Text, primary_key=True),
+    Column("message_id", Text, primary_key=True),
+    Column("taken_at", DateTime(timezone=True), nullable=False, server_default=_now),
+    # Rows come and go at the pace of the messages, and their share of the table says nothing.
+    postgresql_with=_VACUUM_BY_COUNT,
+)
+Index("inbox_taken_at_idx", inbox.c.taken_at)
+
 txn = Table(
     "txn",
     metadata,
@@ -772,6 +784,23 @@ language sql set enable_seqscan = off as $$
   select won from {SCHEMA}.decide_all(array[txn], array[decision], array[reason], instance, '{{}}', '{{}}', '{{}}',
                                         null)
 $$""",
+    # Whether no transaction that committed, nor this one, has asked the same before (X4): for the transaction in which
+    # an application does the work of a message. Waits for another that has just asked, until it has ended.
+    f"""
+create function {SCHEMA}.first_time(consumer text, message_id text) returns boolean
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+begin
+  if coalesce(octet_length($1), 0) not between 1 and 1000 then
+    raise exception 'coordinator.first_time: expected a consumer of 1 to 1000 octets, not %',
+      coalesce(octet_length($1) || ' octets', 'null') using errcode = 'invalid_parameter_value';
+  end if;
+  if coalesce(octet_length($2), 0) not between 1 and 1000 then
+    raise exception 'coordinator.first_time: expected a message-id of 1 to 1000 octets, not %',
+      coalesce(octet_length($2) || ' octets', 'null') using errcode = 'invalid_parameter_value';
+  end if;
+  insert into {SCHEMA}.inbox (consumer, message_id) values ($1, $2) on conflict do nothing;
+  return found;
+end $$""",
     # Rolls back a transaction that was checked often enough, and copies its halves to the address ``target`` (H10). The
     # copies get these ids, and their entries the annotations of the address that the half was posted to. False: it is
     # decided, checked again, or there is no such address any more. In the order of the steps: no post comes after.

@@ -18,7 +18,7 @@ import structlog
 from coordinator.process import logs
 from coordinator.process.days import make_days
 from coordinator.settings import RetentionSettings, Settings
-from store import removal, retention
+from store import inbox, removal, retention
 from store.database import connected
 from store.errors import StoreError
 from store.processes import die_with_parent
@@ -39,12 +39,15 @@ def maintain(settings: Settings, database_url: str) -> int:
         with connected(database_url, application_name="coordinator maintenance") as connection:
             done = retention.drop_old(connection, policy(settings.retention))
             swept = removal.sweep(connection)
+            forgotten = inbox.forget(connection, timedelta(hours=settings.retention.inbox_hours))
             unused = removal.remove_unused(connection, timedelta(hours=settings.addresses.unused_hours))
     except StoreError as error:
         _log.warning("the store was not maintained", reason=str(error))
         return 1
     if done != retention.Dropped():
         _log.info("old days dropped", **asdict(done))
+    if forgotten:
+        _log.info("messages of the inbox forgotten", messages=forgotten)
     if unused:
         _log.info("unused addresses removed", addresses=unused)
     if swept:

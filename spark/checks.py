@@ -13,9 +13,9 @@ from typing import Final
 
 from spark.directory import Directory, OpenTransaction
 from spark.finding import Finding
-from spark.ledger import Pair, declared_at
+from spark.ledger import CLOCK_STEP, Pair, declared_at
 from spark.marks import ACCOUNTED
-from spark.sums import AddressHour
+from spark.sums import AddressHour, moment_of_micros
 
 #: How late a check, or the decision of a transaction past its timeout, may be before it counts as overdue.
 OVERDUE_AFTER: Final = timedelta(minutes=2)
@@ -74,10 +74,10 @@ class Look:
             suggested_repair=repair,
         )
 
-    def at_pair(self, pair: Pair, kind: str, detail: str, repair: str) -> Finding:
+    def at_pair(self, pair: Pair, kind: str, detail: str, repair: str, severity: str = "error") -> Finding:
         return Finding(
             kind=kind,
-            severity="error",
+            severity=severity,
             txn_id=pair.txn_id,
             half_id=pair.half_id,
             address=self._name(pair.address_id),
@@ -221,6 +221,63 @@ def double_delivery(pair: Pair, look: Look) -> Finding | None:
     return look.at_pair(pair, "double-delivery", detail, repair)
 
 
+def stuck_delivery(pair: Pair, look: Look) -> Finding | None:
+    """R16: leased by an instance that is gone: no consumer gets it before it is given back."""
+    if not pair.left:
+        return None
+    detail = f"leased by instance {pair.left}, which has ended or was never there: no other instance delivers it"
+    return look.at_pair(pair, "stuck-delivery", detail, "restart the service: it gives back what dead instances held")
+
+
+def order(pair: Pair, look: Look) -> Finding | None:
+    """R18: an op of a delivery that is older than the commit of its half."""
+    if pair.first_op_at is None or pair.sent_at is None:
+        return None
+    first, sent = moment_of_micros(pair.first_op_at), moment_of_micros(pair.sent_at)
+    if first >= sent - CLOCK_STEP:
+        return None
+    detail = (
+        f"its first op is of {first:%Y-%m-%d %H:%M:%S} UTC, {age(first, sent)} before it was committed"
+        f" ({sent:%Y-%m-%d %H:%M:%S} UTC)"
+    )
+    repair = "see whether the database's clock was set back; where not, tell the group's owner that it came too early"
+    return look.at_pair(pair, "order", detail, repair, "warning")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Burials:
+    """A moment at which dead letters and ops that tell of them are not as many (:mod:`spark.letters`), and one of
+    each. ``at`` is in microseconds since 1970."""
+
+    at: int
+    ops: int
+    letters: int
+    half_id: int | None
+    group_id: int | None
+    letter_id: int | None
+
+
+def dead_letter_mismatch(found: Burials, look: Look) -> Finding:
+    """R17: an op ``dead-letter`` without its letter; or a message at dead letters that no op tells of, which a client
+    may have posted there."""
+    counted = (
+        f"{moment_of_micros(found.at):%Y-%m-%d %H:%M:%S.%f} UTC: {found.ops} ops dead-letter, {found.letters} letters"
+    )
+    lost = found.ops > found.letters
+    half_id = found.half_id if lost else found.letter_id
+    return Finding(
+        kind="dead-letter-mismatch",
+        severity="error" if lost else "note",
+        half_id=half_id,
+        consumer_group=None if found.group_id is None else look.directory.groups.get(found.group_id),
+        seen_at=look.seen_at,
+        detail=f"{counted}; one {'op is of' if lost else 'letter is'} half {half_id}",
+        suggested_repair="the message itself is still the half that the op names: post it again"
+        if lost
+        else "find out what posted it to the dead letters; a client may",
+    )
+
+
 def unbalanced(balance: Mapping[AddressHour, Mapping[str, int]], look: Look) -> Iterator[Finding]:
     """R19: per address and hour, posted = committed + rolled back + undecided, and expected deliveries = those
     accounted for."""
@@ -252,6 +309,8 @@ OF_PAIRS: Final[tuple[Callable[[Pair, Look], Finding | None], ...]] = (
     orphan_entry,
     phantom_delivery,
     double_delivery,
+    stuck_delivery,
+    order,
 )
 
 

@@ -13,7 +13,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
 from spark import marks
-from spark.ledger import TIME_SHIFT, txn_moment
+from spark.ledger import CLOCK_STEP, TIME_SHIFT, txn_moment
 from store.ids import EPOCH_MS
 
 #: Sums are held against each other hour by hour.
@@ -73,8 +73,14 @@ def pairs(marked: DataFrame) -> DataFrame:
 
     ``group_id, slot, mark, count``, and of one that is not in order ``half_id``, without a mark.
     """
-    summed = marked.groupBy("half_id", "group_id").agg(f.try_sum("mark").alias("mark"))
-    in_order = marks.in_order(f.col("mark"))
+    summed = marked.groupBy("half_id", "group_id").agg(
+        f.try_sum("mark").alias("mark"),
+        # as `at` is below 0 for a commit, and above for an op
+        f.min(f.when(f.col("at") > 0, f.col("at"))).alias("first_op"),
+        f.max(f.when(f.col("at") < 0, -f.col("at"))).alias("sent"),
+    )
+    too_early = f.col("first_op") < f.col("sent") - f.lit(int(CLOCK_STEP.total_seconds() * 1_000_000))
+    in_order = marks.in_order(f.col("mark")) & ~f.coalesce(too_early, f.lit(False))
     return summed.groupBy(
         "group_id",
         slot(f.col("half_id"), HOUR).alias("slot"),

@@ -17,6 +17,10 @@ from store.tables import SCHEMA
 GROUP_SETTLING: Final = timedelta(seconds=10)
 #: For how long the store may still have entries of a group that was removed.
 SWEPT_AFTER: Final = timedelta(hours=1)
+#: For how long an instance that ended may still hold entries.
+GIVEN_UP_AFTER: Final = timedelta(minutes=2)
+#: How the names of addresses of dead letters begin (rule D4).
+DEAD_LETTERS: Final = "%DLQ%"
 
 #: The tables, and what is read of each.
 COLUMNS: Final = {
@@ -24,6 +28,7 @@ COLUMNS: Final = {
     "consumer_group": "id, address_id, name, created_at",
     "removed_address": "id, name",
     "removed_group": "id, name, removed_at",
+    "instance": "id, ended_at",
     "txn": "id::text as id, timeout_at, producer_group, checks, next_check_at",
 }
 
@@ -58,6 +63,10 @@ class Directory:
     #: groups whose entries may be in the store: those that are there, and those just removed
     swept_later: frozenset[int] = frozenset()
     open_transactions: dict[str, OpenTransaction] = field(default_factory=dict)
+    #: instances that may hold entries: those that run, and those that have just ended
+    instances: frozenset[int] = frozenset()
+    #: addresses of dead letters
+    letters: frozenset[int] = frozenset()
 
     @classmethod
     def of(cls, rows: Mapping[str, Iterable[Mapping[str, Any]]], seen_at: datetime) -> Directory:
@@ -69,8 +78,15 @@ class Directory:
         made = {row["id"]: row["created_at"] for row in rows["address"]}
         groups = list(rows["consumer_group"])
         removed = list(rows["removed_group"])
+        addresses = {row["id"]: row["name"] for table in ("removed_address", "address") for row in rows[table]}
         return cls(
-            addresses={row["id"]: row["name"] for table in ("removed_address", "address") for row in rows[table]},
+            addresses=addresses,
+            letters=frozenset(number for number, name in addresses.items() if name.startswith(DEAD_LETTERS)),
+            instances=frozenset(
+                row["id"]
+                for row in rows["instance"]
+                if row["ended_at"] is None or row["ended_at"] > seen_at - GIVEN_UP_AFTER
+            ),
             groups={row["id"]: row["name"] for row in (*removed, *groups)},
             receivers={
                 row["id"]: Receiver(

@@ -14,6 +14,7 @@ in, ``DataFrame`` out. Terms:
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import reduce
@@ -28,6 +29,10 @@ from store.ids import EPOCH_MS, id_at, moment_of
 
 # the bits of a half id below its milliseconds, as store.ids makes them
 TIME_SHIFT: Final = id_at(moment_of(0) + timedelta(milliseconds=1)).bit_length() - 1
+
+
+#: An op may be this much older than the commit of what it delivers: PostgreSQL's clock is set now and then.
+CLOCK_STEP: Final = timedelta(minutes=1)
 
 
 def half_moment(half_id: Column) -> Column:
@@ -119,19 +124,21 @@ def transactions(stated: DataFrame) -> DataFrame:
 
 
 def delivery_ops(op: DataFrame) -> DataFrame:
-    """``op_id, decision, reason, half_id, group_id``: each delivery that an op covers."""
+    """``op_id, decision, reason, decided_at, half_id, group_id``: each delivery that an op covers."""
     return (
         op.where(f.col("half_ids").isNotNull())
         .select(
             f.col("id").alias("op_id"),
             "decision",
             "reason",
+            "decided_at",
             f.explode(f.arrays_zip("half_ids", "group_ids")).alias("delivery"),
         )
         .select(
             "op_id",
             "decision",
             "reason",
+            "decided_at",
             f.col("delivery.half_ids").alias("half_id"),
             f.col("delivery.group_ids").alias("group_id"),
         )
@@ -156,29 +163,39 @@ def posted_elsewhere(stated: DataFrame, period: Period) -> DataFrame:
 
 
 def expected(stated: DataFrame, receivers: DataFrame) -> DataFrame:
-    """``half_id, group_id``: the pairs of the period that are expected."""
+    """``half_id, group_id, sent_at``: the pairs of the period that are expected, and when they were committed, in
+    microseconds."""
     return (
         stated.where(f.col("judged") & (f.col("state") == "committed") & f.col("half_id").isNotNull())
         .join(f.broadcast(receivers), "address_id")
         .where(f.col("receives_from").isNull() | (f.col("posted_at") >= f.col("receives_from")))
-        .select("half_id", "group_id")
+        .select("half_id", "group_id", f.unix_micros("decided_at").alias("sent_at"))
     )
 
 
-def marked(expected_pairs: DataFrame, deliveries: DataFrame, entry: DataFrame, now: datetime) -> DataFrame:
-    """``half_id, group_id, mark``: each fact that is known of a pair (:mod:`spark.marks`)."""
+def marked(
+    expected_pairs: DataFrame, deliveries: DataFrame, entry: DataFrame, now: datetime, instances: Collection[int]
+) -> DataFrame:
+    """``half_id, group_id, mark, at``: each fact that is known of a pair (:mod:`spark.marks`); ``at``: microseconds
+    when an op was decided, or below 0 when the half was committed."""
     pair = ("half_id", "group_id")
+    decided = f.unix_micros("decided_at")
     return (
-        expected_pairs.select(*pair, f.lit(marks.EXPECTED).cast("long").alias("mark"))
-        .unionAll(deliveries.select(*pair, marks.of_op(f.col("decision"), f.col("reason")).alias("mark")))
-        .unionAll(entry.select(*pair, marks.of_entry(now).alias("mark")))
+        expected_pairs.select(*pair, f.lit(marks.EXPECTED).cast("long").alias("mark"), (-f.col("sent_at")).alias("at"))
+        .unionAll(
+            deliveries.select(*pair, marks.of_op(f.col("decision"), f.col("reason")).alias("mark"), decided.alias("at"))
+        )
+        .unionAll(
+            entry.select(*pair, marks.of_entry(now, instances).alias("mark"), f.lit(None).cast("long").alias("at"))
+        )
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pair:
     """A pair that is looked at: what every table says of it. ``state`` is None when its half is nowhere; ``op_id`` is
-    of one of its ops; of final ops those that were taken back do not count."""
+    of one of its ops; of final ops those that were taken back do not count. ``left``: the instance that is gone and
+    leases its entry, or 0. ``first_op_at`` and ``sent_at``, when it was committed, are microseconds since 1970."""
 
     half_id: int
     group_id: int
@@ -201,6 +218,9 @@ class Pair:
     inflight: int
     scheduled: int
     failing: int
+    left: int
+    first_op_at: int | None
+    sent_at: int | None
 
 
 _COUNTS: Final = ("expected", "ops", "finals", "failed_attempts", "entries", *marks.ACCOUNTED)
@@ -215,12 +235,13 @@ def looked_at(
     entry: DataFrame,
     period: Period,
     now: datetime,
+    instances: Collection[int],
 ) -> DataFrame:
     """Of ``pairs`` (``half_id, group_id``) all that :class:`Pair` has."""
     facts = (
         expected(stated, receivers).withColumn("expected", f.lit(1)),
         _facts_of_ops(deliveries),
-        _facts_of_entries(entry, now),
+        _facts_of_entries(entry, now, instances),
     )
     counted = (
         reduce(lambda left, right: left.unionByName(right, allowMissingColumns=True), facts)
@@ -230,6 +251,9 @@ def looked_at(
             *(f.coalesce(f.sum(name), f.lit(0)).alias(name) for name in _COUNTS),
             f.max("op_id").alias("op_id"),
             f.max("attempts").alias("attempts"),
+            f.coalesce(f.max("left"), f.lit(0)).alias("left"),
+            f.min("first_op_at").alias("first_op_at"),
+            f.max("sent_at").alias("sent_at"),
         )
     )
     known = stated.select("half_id", "txn_id", "address_id", "state", "judged").join(pairs, "half_id", "left_semi")
@@ -250,6 +274,7 @@ def _facts_of_ops(deliveries: DataFrame) -> DataFrame:
         "half_id",
         "group_id",
         "op_id",
+        f.unix_micros("decided_at").alias("first_op_at"),
         f.lit(1).alias("ops"),
         (decision.isin(*marks.ENDS).cast("int") - back.cast("int")).alias("finals"),
         decision.isin(*marks.FAILED_ATTEMPT).cast("int").alias("failed_attempts"),
@@ -257,7 +282,7 @@ def _facts_of_ops(deliveries: DataFrame) -> DataFrame:
     )
 
 
-def _facts_of_entries(entry: DataFrame, now: datetime) -> DataFrame:
+def _facts_of_entries(entry: DataFrame, now: datetime, instances: Collection[int]) -> DataFrame:
     waits = f.lit("ready")
     for kind, condition in reversed(marks.waiting(now).items()):
         waits = f.when(condition, f.lit(kind)).otherwise(waits)
@@ -266,5 +291,6 @@ def _facts_of_entries(entry: DataFrame, now: datetime) -> DataFrame:
         "group_id",
         f.lit(1).alias("entries"),
         f.col("attempts").cast("int").alias("attempts"),
+        f.when(marks.left(instances), f.col("lease")).alias("left"),
         *((waits == kind).cast("int").alias(kind) for kind in ("ready", *marks.waiting(now))),
     )

@@ -10,7 +10,8 @@ the sum also tells how. Every other pair is looked at again with a column a fact
 ========  ==================================================
 bits      what is counted
 ========  ==================================================
-0 to 7    the pair is expected: a half is stored once
+0 to 6    the pair is expected: a half is stored once
+7         its entry is leased by an instance that is gone
 8 to 31   ends and entries
 32 to 47  these by kind, two bits each: no two kinds together,
           less a third that was taken back, look like a fourth
@@ -23,6 +24,7 @@ A sum too large for its 63 bits is null, and its pair not in order.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -49,6 +51,7 @@ ACCOUNTED: Final = ("accepted", "dead_lettered", "expired", "purged", "ready", "
 MOST_ATTEMPTS: Final = 16
 
 EXPECTED: Final = 1
+_LEFT: Final = 1 << 7
 _ONE: Final = 1 << 8
 _KINDS: Final = 32
 _ATTEMPTS: Final = 48
@@ -79,13 +82,18 @@ def ends_as(kind: str) -> list[str]:
     return [name for name, counts_as in ENDS.items() if counts_as == kind]
 
 
-def of_entry(now: datetime) -> Column:
-    """The mark of a pair by a row of ``entry``."""
+def of_entry(now: datetime, instances: Collection[int]) -> Column:
+    """The mark of a pair by a row of ``entry``; ``instances``: those that may hold entries."""
     mark = f.lit(_accounted("ready"))
     for kind, condition in reversed(waiting(now).items()):
         mark = f.when(condition, f.lit(_accounted(kind))).otherwise(mark)
     attempts = f.least(f.col("attempts").cast("long"), f.lit(MOST_ATTEMPTS))
-    return mark + f.shiftleft(attempts, _ATTEMPTS)
+    return mark + f.shiftleft(attempts, _ATTEMPTS) + f.when(left(instances), f.lit(_LEFT)).otherwise(f.lit(0))
+
+
+def left(instances: Collection[int]) -> Column:
+    """Whether an entry is leased by an instance that is none of these."""
+    return (f.col("lease") > 0) & ~f.col("lease").isin(*instances)
 
 
 def waiting(now: datetime) -> dict[str, Column]:

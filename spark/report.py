@@ -56,6 +56,18 @@ KINDS: Final = {
     "orphan-op": KindText(
         title="A decision without its message", meaning="An op names a message that the store does not have."
     ),
+    "stuck-delivery": KindText(
+        title="Held by an instance that is gone",
+        meaning="A message that no consumer gets, as an instance that has ended still has it.",
+    ),
+    "dead-letter-mismatch": KindText(
+        title="Dead letters and their ops differ",
+        meaning="A delivery was given up and its dead letter is not there, or a dead letter is there without that.",
+    ),
+    "order": KindText(
+        title="Delivered before it was committed",
+        meaning="A consumer's answer is older than the commit of the message: one of them, or a clock, is wrong.",
+    ),
     "unbalanced": KindText(
         title="The sums do not match",
         meaning="Posted and decided, or committed and delivered, do not add up for an address and hour.",

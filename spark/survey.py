@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as f
 from pyspark.storagelevel import StorageLevel
 
-from spark import checks, collapse, ledger
+from spark import checks, collapse, ledger, letters
 from spark.directory import Directory
 from spark.finding import Finding
 from spark.metrics import Decisions, Metrics, measure
@@ -143,7 +143,8 @@ class Survey:
         deliveries = ledger.of_the_period(ledger.delivery_ops(tables.op), period, late)
         entry = ledger.of_the_period(tables.entry, period, late)
         receiving = receivers(self._spark, tables.directory)
-        marked = ledger.marked(ledger.expected(tables.stated, receiving), deliveries, entry, self._seen_at)
+        live = sorted(tables.directory.instances)
+        marked = ledger.marked(ledger.expected(tables.stated, receiving), deliveries, entry, self._seen_at, live)
         parted = self._parted(collapse.pairs(self._together(marked, "half_id")), "half_id")
         for cell in parted.cells:
             self._sums.add_pairs(cell)
@@ -156,6 +157,7 @@ class Survey:
                 entry=entry,
                 period=period,
                 now=self._seen_at,
+                instances=live,
             )
             for row in brought(found.where("judged"), parted.count, self._keep):
                 pair = ledger.Pair(**row.asDict())
@@ -163,6 +165,17 @@ class Survey:
                 yield from checks.check_pair(pair, self._look)
         if any(counts[1] for counts in self._sums.attempts.values()):
             self._dead_letters = self._count_dead_letters(deliveries)
+        yield from self._letters()
+
+    def _letters(self) -> Iterator[Finding]:
+        """R17, where there is anything of the kind."""
+        known = self._tables.directory.letters
+        if not known and not self._dead_letters:
+            return
+        deliveries = ledger.delivery_ops(self._tables.op)
+        found = letters.unmatched(deliveries, self._tables.stated, sorted(known), self._period)
+        for row in found.toLocalIterator():
+            yield checks.dead_letter_mismatch(checks.Burials(**row.asDict()), self._look)
 
     def _count_dead_letters(self, deliveries: DataFrame) -> list[tuple[int | None, int, str, int]]:
         """Address, group, error and count of the period's dead letters, the most frequent first."""

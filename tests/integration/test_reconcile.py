@@ -163,7 +163,7 @@ class Writer:
             self.error = error
 
 
-@pytest.mark.rule("R1")
+@pytest.mark.rule("R1", "R17", "R18")
 def test_a_store_under_load_is_read_as_of_one_moment(spark: SparkSession, database_url: str, tmp_path: Path) -> None:
     rows = StoreRows()
     rows.address("orders")

@@ -8,59 +8,22 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from spark import ledger
-from spark.directory import Directory
 from spark.finding import Finding
 from spark.period import Period
-from spark.survey import Survey, Tables, keeping
+from tests.fix_findings import AT, all_findings, own_queue
 from tests.fix_store_rows import NOW, StoreRows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 EACH = 5
-ALL = Period()
-AT = NOW - timedelta(hours=3)
 
 #: (kind, txn_id, half_id, address)
 Key = tuple[str, str | None, int | None, str | None]
 
 
-def all_findings(rows: StoreRows, spark: SparkSession, *, small: bool = True, period: Period = ALL) -> list[Finding]:
-    frames = rows.frames(spark)
-    tables = Tables(
-        stated=ledger.states(frames["half"], ledger.decisions(frames["op"]), period),
-        op=frames["op"],
-        entry=frames["entry"],
-        directory=Directory.of(rows.rows, NOW),
-        small=small,
-    )
-    with keeping() as keep:
-        survey = Survey(spark, tables, period=period, seen_at=NOW, width=timedelta(minutes=1), keep=keep, steps=Quiet())
-        return list(survey.findings())
-
-
-class Quiet:
-    """A run that tells nothing."""
-
-    def stage(self, name: str) -> None:
-        pass
-
-    def rows(self, count: int) -> None:
-        pass
-
-    def warn(self, text: str) -> None:
-        pass
-
-
-def _address(rows: StoreRows, name: str) -> tuple[int, int]:
-    """A queue of the plant's own, so that what it does to the sums of its hour is known; with its group."""
-    address = rows.address(name)
-    return address, rows.groups_of(address, NOW)[0]
-
-
 def plant_check_that_is_late(rows: StoreRows) -> set[Key]:
-    address, _ = _address(rows, "late-check")
+    address, _ = own_queue(rows, "late-check")
     txn = rows.uuid_v7(AT)
     rows.half(address, AT, txn)
     rows.undecided(txn, AT, checks=3, next_check_at=NOW - timedelta(minutes=10))
@@ -68,7 +31,7 @@ def plant_check_that_is_late(rows: StoreRows) -> set[Key]:
 
 
 def plant_timeout_without_a_check(rows: StoreRows) -> set[Key]:
-    address, _ = _address(rows, "no-check")
+    address, _ = own_queue(rows, "no-check")
     txn = rows.uuid_v7(AT)
     rows.half(address, AT, txn)
     rows.undecided(txn, AT, timeout_at=NOW - timedelta(hours=1))
@@ -76,14 +39,14 @@ def plant_timeout_without_a_check(rows: StoreRows) -> set[Key]:
 
 
 def plant_forgotten_transaction(rows: StoreRows) -> set[Key]:
-    address, _ = _address(rows, "forgotten")
+    address, _ = own_queue(rows, "forgotten")
     txn = rows.uuid_v7(AT)
     rows.half(address, AT, txn)
     return {("overdue", txn, None, "forgotten"), ("unbalanced", None, None, "forgotten")}
 
 
 def plant_op_of_a_missing_half(rows: StoreRows) -> set[Key]:
-    _, group = _address(rows, "orphan-op")
+    _, group = own_queue(rows, "orphan-op")
     half = rows.half(1, AT)
     rows.rows["half"].pop()
     rows.op("accept", AT, covers=[(half, group)])
@@ -91,7 +54,7 @@ def plant_op_of_a_missing_half(rows: StoreRows) -> set[Key]:
 
 
 def plant_commit_with_a_missing_half(rows: StoreRows) -> set[Key]:
-    address, group = _address(rows, "short-commit")
+    address, group = own_queue(rows, "short-commit")
     txn, halves = rows.committed([address, address], AT)
     rows.rows["half"].pop()
     rows.op("accept", NOW, covers=[(halves[0], group)])
@@ -99,7 +62,7 @@ def plant_commit_with_a_missing_half(rows: StoreRows) -> set[Key]:
 
 
 def plant_two_decisions(rows: StoreRows) -> set[Key]:
-    address, group = _address(rows, "two-decisions")
+    address, group = own_queue(rows, "two-decisions")
     txn, halves = rows.committed([address], AT)
     rows.decide(txn, "rollback", AT, 1)
     rows.entry(group, halves[0])
@@ -107,20 +70,20 @@ def plant_two_decisions(rows: StoreRows) -> set[Key]:
 
 
 def plant_lost_delivery(rows: StoreRows) -> set[Key]:
-    address, group = _address(rows, "lost")
+    address, group = own_queue(rows, "lost")
     txn, halves = rows.committed([address], AT)
     rows.op("release", AT, covers=[(halves[0], group)])
     return {("lost-delivery", txn, halves[0], "lost"), ("unbalanced", None, None, "lost")}
 
 
 def plant_lost_plain_post(rows: StoreRows) -> set[Key]:
-    address, _ = _address(rows, "lost-plain")
+    address, _ = own_queue(rows, "lost-plain")
     half = rows.half(address, AT)
     return {("lost-delivery", None, half, "lost-plain"), ("unbalanced", None, None, "lost-plain")}
 
 
 def plant_entry_of_a_group_that_is_gone(rows: StoreRows) -> set[Key]:
-    address, group = _address(rows, "orphan")
+    address, group = own_queue(rows, "orphan")
     half = rows.half(address, AT)
     rows.op("accept", NOW, covers=[(half, group)])
     rows.entry(1_000_000 + half % 1000, half)
@@ -128,7 +91,7 @@ def plant_entry_of_a_group_that_is_gone(rows: StoreRows) -> set[Key]:
 
 
 def plant_entry_of_a_rollback(rows: StoreRows) -> set[Key]:
-    address, group = _address(rows, "phantom-entry")
+    address, group = own_queue(rows, "phantom-entry")
     txn = rows.uuid_v7(AT)
     half = rows.half(address, AT, txn)
     rows.decide(txn, "rollback", AT, 1)
@@ -137,7 +100,7 @@ def plant_entry_of_a_rollback(rows: StoreRows) -> set[Key]:
 
 
 def plant_delivery_of_an_undecided(rows: StoreRows) -> set[Key]:
-    address, group = _address(rows, "phantom-op")
+    address, group = own_queue(rows, "phantom-op")
     txn = rows.uuid_v7(AT)
     half = rows.half(address, AT, txn)
     rows.undecided(txn, AT, next_check_at=NOW + timedelta(seconds=30))
@@ -146,7 +109,7 @@ def plant_delivery_of_an_undecided(rows: StoreRows) -> set[Key]:
 
 
 def plant_entry_without_a_half(rows: StoreRows) -> set[Key]:
-    address, group = _address(rows, "no-half")
+    address, group = own_queue(rows, "no-half")
     half = rows.half(address, AT)
     rows.rows["half"].pop()
     rows.entry(group, half)
@@ -154,7 +117,7 @@ def plant_entry_without_a_half(rows: StoreRows) -> set[Key]:
 
 
 def plant_two_acceptances(rows: StoreRows) -> set[Key]:
-    address, group = _address(rows, "accepted-twice")
+    address, group = own_queue(rows, "accepted-twice")
     txn, halves = rows.committed([address], AT)
     rows.op("accept", NOW, covers=[(halves[0], group)])
     rows.decide(rows.uuid_v7(AT), "commit", NOW, 0, [(halves[0], group)])
@@ -162,20 +125,66 @@ def plant_two_acceptances(rows: StoreRows) -> set[Key]:
 
 
 def plant_entry_of_an_accepted(rows: StoreRows) -> set[Key]:
-    address, group = _address(rows, "again")
+    address, group = own_queue(rows, "again")
     txn, halves = rows.committed([address], AT)
-    rows.op("dead-letter", NOW, covers=[(halves[0], group)], reason="x")
+    rows.op("expire", NOW, covers=[(halves[0], group)])
     rows.entry(group, halves[0])
     return {("double-delivery", txn, halves[0], "again"), ("unbalanced", None, None, "again")}
 
 
 def plant_more_halves_than_posted(rows: StoreRows) -> set[Key]:
-    address, group = _address(rows, "surplus")
+    address, group = own_queue(rows, "surplus")
     txn, halves = rows.committed([address], AT)
     halves.append(rows.half(address, AT, txn))
     for half in halves:
         rows.entry(group, half)
     return {("unbalanced", txn, None, "surplus")}
+
+
+def plant_lease_of_an_instance_that_is_gone(rows: StoreRows) -> set[Key]:
+    address, group = own_queue(rows, "left")
+    rows.rows["instance"].append({**rows.rows["instance"][0], "id": 70 + rows._next("gone"), "ended_at": AT})
+    gone = rows.rows["instance"][-1]["id"]
+    txn, halves = rows.committed([address, address], AT)
+    rows.entry(group, halves[0], lease=gone)
+    rows.entry(group, halves[1], lease=1)
+    return {("stuck-delivery", txn, halves[0], "left")}
+
+
+def plant_lease_of_an_instance_that_never_was(rows: StoreRows) -> set[Key]:
+    address, group = own_queue(rows, "foreign")
+    half = rows.half(address, AT)
+    rows.entry(group, half, lease=4711, failed="app:bad-order")
+    return {("stuck-delivery", None, half, "foreign")}
+
+
+def plant_dead_letter_without_its_message(rows: StoreRows) -> set[Key]:
+    address, group = own_queue(rows, "unburied")
+    half = rows.half(address, AT)
+    rows.op("dead-letter", AT + timedelta(microseconds=rows._next("moment")), covers=[(half, group)], reason="tried")
+    return {("dead-letter-mismatch", None, half, None)}
+
+
+def plant_message_without_its_dead_letter(rows: StoreRows) -> set[Key]:
+    address, group = own_queue(rows, "%DLQ%unknown")
+    half = rows.half(address, AT + timedelta(microseconds=500_000 + rows._next("moment")))
+    rows.entry(group, half)
+    return {("dead-letter-mismatch", None, half, None)}
+
+
+def plant_acceptance_before_the_commit(rows: StoreRows) -> set[Key]:
+    address, group = own_queue(rows, "early")
+    txn, halves = rows.committed([address], AT, seconds=3600)
+    rows.op("accept", AT + timedelta(minutes=1), covers=[(halves[0], group)])
+    return {("order", txn, halves[0], "early")}
+
+
+def plant_op_before_its_half(rows: StoreRows) -> set[Key]:
+    address, group = own_queue(rows, "earlier")
+    half = rows.half(address, AT)
+    rows.op("release", AT - timedelta(minutes=2), covers=[(half, group)])
+    rows.op("accept", AT, covers=[(half, group)])
+    return {("order", None, half, "earlier")}
 
 
 PLANTS: dict[str, list[Callable[[StoreRows], set[Key]]]] = {
@@ -185,6 +194,9 @@ PLANTS: dict[str, list[Callable[[StoreRows], set[Key]]]] = {
     "R13": [plant_lost_delivery, plant_lost_plain_post, plant_entry_of_a_group_that_is_gone],
     "R14": [plant_entry_of_a_rollback, plant_delivery_of_an_undecided, plant_entry_without_a_half],
     "R15": [plant_two_acceptances, plant_entry_of_an_accepted],
+    "R16, leases": [plant_lease_of_an_instance_that_is_gone, plant_lease_of_an_instance_that_never_was],
+    "R17": [plant_dead_letter_without_its_message, plant_message_without_its_dead_letter],
+    "R18": [plant_acceptance_before_the_commit, plant_op_before_its_half],
     "R19": [plant_more_halves_than_posted],
 }
 
@@ -193,12 +205,12 @@ def _keys(findings: list[Finding]) -> set[Key]:
     return {(found.kind, found.txn_id, found.half_id, found.address) for found in findings}
 
 
-@pytest.mark.rule("R10", "R11", "R12", "R13", "R14", "R15", "R19")
+@pytest.mark.rule("R10", "R11", "R12", "R13", "R14", "R15", "R17", "R18", "R19")
 def test_a_healthy_store_has_no_findings(spark: SparkSession) -> None:
     assert _keys(all_findings(StoreRows(seed=2).healthy(400), spark)) == set()
 
 
-@pytest.mark.rule("R10", "R11", "R12", "R13", "R14", "R15", "R19")
+@pytest.mark.rule("R10", "R11", "R12", "R13", "R14", "R15", "R17", "R18", "R19")
 @pytest.mark.parametrize("small", [True, False], ids=["small", "large"])
 def test_all_that_is_planted_is_found_and_nothing_else(spark: SparkSession, small: bool) -> None:
     rows = StoreRows(seed=3).healthy(300)
@@ -243,7 +255,7 @@ def test_a_group_owes_nothing_for_what_came_before_it_or_while_it_was_being_adde
 @pytest.mark.rule("R13")
 def test_entries_of_a_removed_group_may_be_there_for_a_while(spark: SparkSession) -> None:
     rows = StoreRows()
-    address, group = _address(rows, "orders")
+    address, group = own_queue(rows, "orders")
     halves = []
     for number, age in enumerate((timedelta(minutes=30), timedelta(hours=2))):
         half = rows.half(address, AT)
@@ -286,7 +298,7 @@ def test_a_check_is_overdue_only_after_the_allowance(spark: SparkSession) -> Non
 @pytest.mark.rule("H20", "R10", "R13", "R14")
 def test_what_an_undecided_transaction_has_retired_is_no_finding(spark: SparkSession) -> None:
     rows = StoreRows()
-    address, group = _address(rows, "orders")
+    address, group = own_queue(rows, "orders")
     rows.undecided(rows.uuid_v7(AT), AT, next_check_at=NOW + timedelta(seconds=30), posted=0)
     rows.entry(group, rows.half(address, AT), lease=-1)
     assert all_findings(rows, spark) == []
@@ -304,7 +316,7 @@ def test_a_plain_rollback_is_counted_by_its_op_alone(spark: SparkSession) -> Non
 @pytest.mark.parametrize("small", [True, False], ids=["small", "large"])
 def test_a_message_is_of_the_period_of_its_transaction_whenever_it_was_posted(spark: SparkSession, small: bool) -> None:
     rows = StoreRows()
-    address, group = _address(rows, "orders")
+    address, group = own_queue(rows, "orders")
     _, delivered = rows.committed([address], AT - timedelta(seconds=1), seconds=2)
     rows.op("accept", NOW, covers=[(delivered[0], group)])
     _, entered = rows.committed([address], AT - timedelta(seconds=1), seconds=2)
@@ -324,7 +336,7 @@ def test_a_message_is_of_the_period_of_its_transaction_whenever_it_was_posted(sp
 def test_a_pair_of_many_ops_is_counted_as_one_of_few(spark: SparkSession, times: int) -> None:
     """So many failed attempts do not fit into what is summed for a pair; it is counted apart."""
     rows = StoreRows()
-    address, group = _address(rows, "orders")
+    address, group = own_queue(rows, "orders")
     _, (ended, twice) = rows.committed([address, address], AT)
     for half in (ended, twice):
         for _ in range(times):

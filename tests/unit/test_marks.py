@@ -35,7 +35,7 @@ def test_where_a_pair_in_order_waits_is_read_from_its_marks(spark: SparkSession)
         ("failing", 7, 2, NOW.replace(year=NOW.year + 1), "app:bad-order"),
     ]
     schema = "kind string, lease int, attempts smallint, available_at timestamp, failed string"
-    rows = spark.createDataFrame(entries, schema).select("kind", "attempts", marks.of_entry(NOW).alias("m"))
+    rows = spark.createDataFrame(entries, schema).select("kind", "attempts", marks.of_entry(NOW, {7}).alias("m"))
     for row in rows.collect():
         found = marks.unpacked(marks.EXPECTED + row["m"])
         assert found == marks.InOrder(

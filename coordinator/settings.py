@@ -201,6 +201,14 @@ class LimitSettings(_Section):
             "what needs one more is refused",
         ),
     ] = 1000
+    groups_per_address: Annotated[
+        int,
+        Field(
+            ge=0,
+            description="consumer groups of one address besides the default one, subscriptions among them; a link that "
+            "needs one more is refused",
+        ),
+    ] = 10_000
     unfinished_bytes: Annotated[
         ByteSize,
         Field(ge=0, description="bytes in memory of messages that are not complete; beyond it they go to a file"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from coordinator.address.addresses import shown
 from coordinator.address.nodes import resource_deleted
 from coordinator.address.removal import drop_entries
 from coordinator.errors import Condition, Refusal
@@ -64,13 +65,16 @@ class Subscriptions:
                 joined(joining.refusal or resource_deleted(address))
             elif isinstance(group_id, StoreError):
                 joined(Refusal(Condition.INTERNAL_ERROR, "the store could not make the consumer group"))
+            elif group_id == consumer_groups.FULL:
+                joined(_too_many(address, most))
             else:
                 joined(self._joined(address, group, group_id))
 
+        most = self._instance.limits.groups_per_address
         owner = 0 if group.lasting else self._instance.instance_id
 
         def ask() -> None:
-            consumer_groups.make(self._instance.queries, address.id, group.name, owner, made)
+            consumer_groups.make(self._instance.queries, address.id, group.name, owner, most, made)
 
         ask()
 
@@ -102,3 +106,10 @@ class Subscriptions:
                 drop_entries(self._instance, [queue.group_id])
 
         consumer_groups.remove(self._instance.queries, queue.group_id, gone)
+
+
+def _too_many(address: Address, most: int) -> Refusal:
+    text = (
+        f"the address {shown(address.name)} has {most} consumer groups, as many as one may (limits.groups_per_address)"
+    )
+    return Refusal(Condition.RESOURCE_LIMIT_EXCEEDED, text)

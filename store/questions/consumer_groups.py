@@ -32,19 +32,29 @@ def _count(rows: list[Row]) -> int:
     return count
 
 
-#: address id, name, instance: a group, found or made; with an instance (not 0) one that ends with its link. No row if
-#: another instance makes it at the same time: ask again.
+#: In place of a group's id: the address has as many as it may have.
+FULL = 0
+
+#: address id, name, instance, most: a group, found or made, or FULL; with an instance (not 0) one that ends with its
+#: link. No row if another instance makes it at the same time: ask again.
 MAKE = Query(
     b"make_group",
-    f"""with made as (
+    f"""with room as (
+          select count(*) < $4::int4 as left from (
+            select from {SCHEMA}.consumer_group where address_id = $1::int4 and name <> '' limit $4::int4) g),
+        made as (
           insert into {SCHEMA}.consumer_group (address_id, name, instance_id)
-          values ($1::int4, $2::text, nullif($3::int4, 0)) on conflict (address_id, name) do nothing
+          select $1::int4, $2::text, nullif($3::int4, 0) from room where room.left
+              on conflict (address_id, name) do nothing
           returning id, address_id),
         told as (
           select pg_notify('{ADDRESS}', a.name) from made join {SCHEMA}.address a on a.id = made.address_id)
         select id, (select count(*) from told) from made
         union all
-        select id, 0 from {SCHEMA}.consumer_group where address_id = $1::int4 and name = $2::text""",
+        select id, 0 from {SCHEMA}.consumer_group where address_id = $1::int4 and name = $2::text
+        union all
+        select {FULL}, 0 from room where not room.left and not exists (
+          select from {SCHEMA}.consumer_group where address_id = $1::int4 and name = $2::text)""",
     _id,
 )
 
@@ -85,12 +95,13 @@ DROP_ENTRIES = Query(
 
 
 def make(
-    asked: Queries, address: int, name: str, instance: int, made: Callable[[int | StoreError | None], None]
+    asked: Queries, address: int, name: str, instance: int, most: int, made: Callable[[int | StoreError | None], None]
 ) -> None:
-    """The id of a group of the address, found or made; None: another instance makes it at the same time, ask again.
-    ``instance``: the group ends with a link of this instance; 0: it lasts.
+    """The id of a group of the address, found or made; None: another instance makes it at the same time, ask again;
+    :data:`FULL`: it is not there, and the address has ``most`` besides the default one (a few more where instances make
+    some at the same time). ``instance``: the group ends with a link of this instance; 0: it lasts.
     """
-    asked.ask(MAKE, [int4(address), name.encode(), int4(instance)], made)
+    asked.ask(MAKE, [int4(address), name.encode(), int4(instance), int4(most)], made)
 
 
 def topic_of(asked: Queries, name: str, found: Callable[[str | StoreError | None], None]) -> None:

@@ -57,12 +57,13 @@ def throw_away(
     only: ColumnElement[bool] | None = None,
     reason: str | None = None,
     before_each: Callable[[], None] = lambda: None,
+    after_each: Callable[[int], None] = lambda _: None,
 ) -> int:
     """Delete the waiting entries of a group that are there now, with an op ``purge`` for each chunk; commits each, and
     notifies all instances.
 
-    ``only``: of them those of which it is true; ``before_each``: called in the SQL transaction of each chunk. Returns
-    how many.
+    ``only``: of them those of which it is true; ``before_each``, ``after_each``: called in the SQL transaction of each
+    chunk, the latter with how many it deletes. Returns how many.
     """
     free = _free if only is None else _free & only
     last = connection.scalar(select(func.max(entry.c.id)).where(entry.c.group_id == group_id))
@@ -95,6 +96,7 @@ def throw_away(
                 group_ids=[group_id] * len(gone),
             )
         )
+        after_each(len(gone))
         # One that waited for its time may have held up its message group (D3).
         connection.execute(select(func.pg_notify(channels.READY, str(group_id))))
         connection.commit()

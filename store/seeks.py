@@ -126,11 +126,20 @@ def move_forth(connection: Connection, group: Group, to_id: int, *, version: str
         later = entry.c.available_at.is_not(None) & (entry.c.available_at > func.now()) & (entry.c.attempts == 0)
         only = (entry.c.half_id < to_id) & ~later
         ids = UuidV7()
+        moved = begun.moved
+
+        def count(skipped: int) -> None:
+            """Were it interrupted now, the same command goes on counting."""
+            nonlocal moved
+            moved += skipped
+            connection.execute(update(seek).where(seek.c.group_id == group.id).values(moved=moved))
+
         for wait in (0, _SECOND_LOOK_SECONDS):
             time.sleep(wait)
-            skipped = throw_away(connection, group.id, ids, chunk, only=only, reason=SKIPPED, before_each=presence.beat)
-            begun = replace(begun, moved=begun.moved + skipped)
-        return _end(connection, begun)
+            throw_away(
+                connection, group.id, ids, chunk, only=only, reason=SKIPPED, before_each=presence.beat, after_each=count
+            )
+        return _end(connection, replace(begun, moved=moved))
 
 
 @contextmanager

@@ -65,7 +65,7 @@ class Subscriptions:
                 joined(joining.refusal or resource_deleted(address))
             elif isinstance(group_id, StoreError):
                 joined(Refusal(Condition.INTERNAL_ERROR, "the store could not make the consumer group"))
-            elif group_id == consumer_groups.FULL:
+            elif consumer_groups.is_full(group_id):
                 joined(_too_many(address, most))
             else:
                 joined(self._joined(address, group, group_id))

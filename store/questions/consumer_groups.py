@@ -33,9 +33,9 @@ def _count(rows: list[Row]) -> int:
 
 
 #: In place of a group's id: the address has as many as it may have.
-FULL = 0
+_FULL = 0
 
-#: address id, name, instance, most: a group, found or made, or FULL; with an instance (not 0) one that ends with its
+#: address id, name, instance, most: a group, found or made, or _FULL; with an instance (not 0) one that ends with its
 #: link. No row if another instance makes it at the same time: ask again.
 MAKE = Query(
     b"make_group",
@@ -53,7 +53,7 @@ MAKE = Query(
         union all
         select id, 0 from {SCHEMA}.consumer_group where address_id = $1::int4 and name = $2::text
         union all
-        select {FULL}, 0 from room where not room.left and not exists (
+        select {_FULL}, 0 from room where not room.left and not exists (
           select from {SCHEMA}.consumer_group where address_id = $1::int4 and name = $2::text)""",
     _id,
 )
@@ -98,10 +98,16 @@ def make(
     asked: Queries, address: int, name: str, instance: int, most: int, made: Callable[[int | StoreError | None], None]
 ) -> None:
     """The id of a group of the address, found or made; None: another instance makes it at the same time, ask again;
-    :data:`FULL`: it is not there, and the address has ``most`` besides the default one (a few more where instances make
-    some at the same time). ``instance``: the group ends with a link of this instance; 0: it lasts.
+    one for which :func:`is_full` is true: it is not there, and the address has ``most`` besides the default one (a few
+    more where instances make some at the same time). ``instance``: the group ends with a link of this instance; 0: it
+    lasts.
     """
     asked.ask(MAKE, [int4(address), name.encode(), int4(instance), int4(most)], made)
+
+
+def is_full(made: int | None) -> bool:
+    """Of an answer of :func:`make`: no group was made, as the address has as many as it may have."""
+    return made == _FULL
 
 
 def topic_of(asked: Queries, name: str, found: Callable[[str | StoreError | None], None]) -> None:

@@ -347,6 +347,26 @@ def test_forth_says_with_each_piece_that_it_lives(rows: Rows, monkeypatch: pytes
     assert _waiting(rows, number) == waiting
 
 
+def test_forth_that_was_interrupted_goes_on_counting(rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
+    number = rows.queue("orders")
+    for _ in range(3):
+        rows.entry(number)
+    looks: list[float] = []
+
+    def interrupted(seconds: float) -> None:
+        looks.append(seconds)
+        if len(looks) == 2:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(seeks, "time", SimpleNamespace(sleep=interrupted))
+        with pytest.raises(KeyboardInterrupt):
+            seeks.move_forth(rows.connection, _group(rows), 1 << 62, version="1", chunk=2)
+    assert _waiting(rows, number) == []
+    assert seeks.move_forth(rows.connection, _group(rows), 1 << 62, version="1").moved == 3
+    assert seeks.move_forth(rows.connection, _group(rows), 1 << 62, version="1").moved == 0
+
+
 def test_forth_skips_what_waits_before_the_place(rows: Rows) -> None:
     """Not what a consumer has, what is to be delivered later, or what is on its way to the dead letters."""
     number = rows.queue("orders")

@@ -11,6 +11,7 @@ from tests.fix_check_back import Plant
 from tests.fix_jms import Jms
 from tests.fix_service import PATIENCE, Service, running_service
 from tests.fix_wire import Ask, Begin, decided
+from tests.wire.frames import Accepted
 from tests.wire.messages import VALUE, section
 from tests.wire.peer import Session
 
@@ -57,6 +58,27 @@ def test_a_jms_session_that_recovers_leaves_it_unknown(service: Service, jms: Jm
     txn = planted("jms-recover", "jms-recovered", section(VALUE, "order 1"), interval_ms=50)
     assert jms("check-by-recover", service).line() == {"asked": ["order 1"] * 2}
     assert decided(ask, txn) == ("commit", "checked")
+
+
+@pytest.mark.rule("H2", "H8", "H20")
+def test_what_a_jms_session_has_consumed_in_a_checkable_transaction(
+    service: Service, jms: Jms, begin: Begin, ask: Ask
+) -> None:
+    """Rolled back it comes again; the transaction that a killed client leaves holds it until the checker's answer."""
+    session = begin()
+    sender = session.sender("jms-in")
+    for text in ("1", "2"):
+        assert sender.outcome(section(VALUE, text)) == Accepted()
+    client = jms("transfer", service)
+    assert client.line() == {"step": "kill"}
+    undecided = "select posted, retired from coordinator.undecided where producer_group = 'jms-transfer'"
+    assert ask(undecided) == [(1, 1)]
+    client.end()
+    check = session.receiver("$check/jms-transfer", credit=1).take()
+    assert check.body == "2"
+    check.disposition(Accepted())
+    assert committed(session, "jms-out", ask) == ["1", "2"]
+    assert session.receiver("jms-in").bodies() == []
 
 
 @pytest.mark.rule("H2", "T23")

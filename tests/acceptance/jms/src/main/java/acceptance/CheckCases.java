@@ -3,6 +3,7 @@ package acceptance;
 import jakarta.jms.Connection;
 import jakarta.jms.Message;
 import jakarta.jms.MessageConsumer;
+import jakarta.jms.MessageProducer;
 import jakarta.jms.Session;
 import jakarta.jms.TextMessage;
 import java.util.ArrayList;
@@ -27,6 +28,7 @@ final class CheckCases {
         return Map.of(
                 "leave-by-property", (broker, seen) -> leave(broker, "jms-shop-orders", "jms-shop"),
                 "leave-by-kind", (broker, seen) -> leave(broker, "jms-deals", null),
+                "transfer", (broker, seen) -> transfer(broker),
                 "two-groups", CheckCases::twoGroups,
                 "check-individually", (broker, seen) -> answer(broker, seen, "jms-shop"),
                 "check-with-prefetch", (broker, seen) -> answer(broker, seen, "jms-deals"),
@@ -43,6 +45,25 @@ final class CheckCases {
                 message.setStringProperty("producer-group", group);
             }
             session.createProducer(session.createQueue(address)).send(message);
+        }
+        Driver.step("kill");
+    }
+
+    /** Each transaction takes a message and posts its text: rolled back, committed, and left when the process is killed. */
+    private static void transfer(Broker broker) throws Exception {
+        Connection connection = broker.connect("jms.validatePropertyNames=false", "jms.forceSyncSend=true");
+        Session session = Broker.transacted(connection);
+        MessageConsumer inputs = session.createConsumer(session.createQueue("jms-in"));
+        MessageProducer outputs = session.createProducer(session.createQueue("jms-out"));
+        for (String end : List.of("roll back", "commit", "leave")) {
+            TextMessage message = session.createTextMessage(Broker.text(Broker.receive(inputs)));
+            message.setStringProperty("producer-group", "jms-transfer");
+            outputs.send(message);
+            if (end.equals("roll back")) {
+                session.rollback();
+            } else if (end.equals("commit")) {
+                session.commit();
+            }
         }
         Driver.step("kill");
     }

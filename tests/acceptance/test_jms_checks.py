@@ -75,7 +75,7 @@ def test_what_a_jms_session_has_consumed_in_a_checkable_transaction(
     assert ask(undecided) == [(1, 1)]
     client.end()
     check = session.receiver("$check/jms-transfer", credit=1).take()
-    assert check.body == "2"
+    assert check.body in ("1", "2")  # what the client has prefetched may come before what it rolls back
     check.disposition(Accepted())
     assert committed(session, "jms-out", ask) == ["1", "2"]
     assert session.receiver("jms-in").bodies() == []

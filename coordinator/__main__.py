@@ -14,6 +14,7 @@ from coordinator.commands.history import history
 from coordinator.commands.migrate import migrate
 from coordinator.commands.purge import purge
 from coordinator.commands.reconcile import reconcile
+from coordinator.commands.repair import repair
 from coordinator.commands.seek import seek
 from coordinator.commands.serve import serve
 from coordinator.commands.statistics import groups, stats
@@ -64,6 +65,7 @@ app.command()(purge)
 app.add_typer(dead_letters, name="dead-letters")
 app.command()(check)
 app.command()(reconcile)
+app.command()(repair)
 
 
 def main() -> None:

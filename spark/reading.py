@@ -57,6 +57,8 @@ class Store:
         options = self._options(name, columns)
         if self.small:
             rows = HalfOpReader(ReadOptions.parse(options)).whole()
+            if not rows.num_rows:  # PySpark cannot take columns of times that have no chunk
+                rows = rows.schema.empty_table()
             return self.spark.createDataFrame(rows).coalesce(1), rows.num_rows
         return self.spark.read.format(FORMAT).options(**options).load(), None
 

@@ -321,7 +321,7 @@ class _Back:
             {
                 "group": self._group.id,
                 "ids": ids,
-                "expires": [_time_of(terms.expires) for _, terms in some],
+                "expires": [time_of(terms.expires) for _, terms in some],
                 "priorities": [terms.priority for _, terms in some],
                 "keys": [key_of(terms, half_id) if fifo else None for half_id, terms in some],
             },
@@ -338,7 +338,7 @@ class _Back:
         return ids
 
 
-def _time_of(micros: int) -> datetime | None:
+def time_of(micros: int) -> datetime | None:
     """``micros`` since 2000; None: never, or later than a program can say."""
     if micros in (INFINITY, BEFORE):
         return None

@@ -104,6 +104,15 @@ def test_a_healthy_store_is_clean_over_any_period(spark: SparkSession, database_
         assert sum(part.metrics.totals[name] for part in parts) == whole.metrics.totals[name], name
 
 
+def test_a_store_without_any_decision_is_read(spark: SparkSession, database_url: str, tmp_path: Path) -> None:
+    rows = StoreRows()
+    half = rows.half(rows.address("orders"), NOW - timedelta(hours=1))
+    rows.entry(1, half)
+    rows.write(database_url)
+    found = run(spark, database_url, tmp_path / "out")
+    assert (dict(found.findings.by_kind), found.metrics.totals["ready"]) == ({}, 1)
+
+
 _WRITE = f"""
 with posted as (
   insert into {SCHEMA}.half (id, txn_id, address_id, message)

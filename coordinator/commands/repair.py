@@ -1,0 +1,168 @@
+"""``coordinator repair``."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+from uuid import UUID
+
+import typer
+
+from coordinator.commands.administration import Config, DatabaseUrl, DataDir, Json, database, fail, print_json
+from coordinator.printable import printable
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from spark.read_back import Report
+    from store.commit.terms import Terms
+    from store.history import Message
+    from store.repairs import Repair, Verdict
+
+#: What a report suggests where the book has decided (R22): the decision is in it.
+_RESOLVE = re.compile(r"coordinator resolve ([0-9a-f-]{36}) --(commit|rollback) ")
+
+
+def repair(
+    folder: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="The report: what coordinator reconcile was given as --out.")
+    ],
+    apply: Annotated[
+        bool, typer.Option("--apply", help="Do it. Without it, it is only said what would be done.")
+    ] = False,
+    as_json: Json = False,
+    database_url: DatabaseUrl = None,
+    data_dir: DataDir = None,
+    config: Config = None,
+) -> None:
+    """Repair what a reconciliation has found, as far as the store can: decide undecided transactions as the book says,
+    check overdue ones again, and deliver what a consumer group has lost. The first decision wins; nothing is forced.
+
+    Each repair is a transaction of its own: interrupted, it goes on when it is run again, and does nothing twice.
+
+    Exit status: 0 nothing is left to do, 1 some findings are left (the lines say why), 2 it could not run.
+    """
+    from spark.read_back import ReportUnusable, read_report
+    from store import migrations
+    from store.database import connected
+    from store.errors import StoreError
+
+    try:
+        report = read_report(folder)
+        url = database(config, database_url, data_dir)
+        with connected(url, application_name="coordinator repair") as connection:
+            migrations.check(connection)
+            left = _Run(connection, report, apply=apply, as_json=as_json).work()
+    except (ReportUnusable, StoreError) as error:
+        fail(str(error), 2)
+    except typer.Exit:
+        raise typer.Exit(2) from None
+    except KeyboardInterrupt:
+        fail("interrupted; run it again for the others", 130)
+    if left:
+        raise typer.Exit(1)
+
+
+class _Run:
+    """The findings of one report, one by one."""
+
+    def __init__(self, connection: Connection, report: Report, *, apply: bool, as_json: bool) -> None:
+        self._connection = connection
+        self._report = report
+        self._apply = apply
+        self._as_json = as_json
+        self._lines: list[dict[str, Any]] = []
+        self._by_hand: Counter[tuple[str, str]] = Counter()
+
+    def work(self) -> bool:
+        """Whether something is left to do."""
+        from store import repairs
+
+        if (mine := repairs.store_id(self._connection)) != self._report.store_id:
+            fail(f"the report in {self._report.folder} is of the store {self._report.store_id}, and this is {mine}", 2)
+        # its op says which run has found it
+        reason = f"{repairs.REASON} {self._report.seen_at.astimezone(UTC).isoformat()}"
+        left = False
+        for finding in self._report.findings():
+            proposal = _proposal(finding, self._report)
+            if proposal is None:
+                self._by_hand[finding["kind"], finding["suggested_repair"]] += 1
+                continue
+            verdict = proposal.look(self._connection)
+            changes = verdict.state is repairs.State.CAN
+            if changes and self._apply:
+                verdict = proposal.apply(self._connection, reason)
+            self._tell(finding, verdict)
+            left = left or verdict.state is not repairs.State.DONE
+        self._end()
+        return left or bool(self._by_hand)
+
+    def _tell(self, finding: dict[str, Any], verdict: Verdict) -> None:
+        line = {name: finding[name] for name in ("kind", "txn_id", "half_id", "address", "consumer_group")}
+        if self._as_json:
+            self._lines.append({**line, "state": verdict.state.value, "said": verdict.said})
+            return
+        word = {"can": "would", "done": "done:", "cannot": "left:"}[verdict.state.value]
+        typer.echo(printable(f"{word} {verdict.said} ({finding['kind']})"))
+
+    def _end(self) -> None:
+        if self._as_json:
+            by_hand = [
+                {"kind": kind, "findings": count, "suggested_repair": what}
+                for (kind, what), count in _most(self._by_hand)
+            ]
+            print_json({"applied": self._apply, "repairs": self._lines, "by_hand": by_hand})
+            return
+        kinds: Counter[str] = Counter()
+        for (kind, _), count in self._by_hand.items():
+            kinds[kind] += count
+        for kind, count in sorted(kinds.items()):
+            whats = [what for (each, what), _ in _most(self._by_hand) if each == kind]
+            others = f" (and {len(whats) - 1} others)" if len(whats) > 1 else ""
+            typer.echo(printable(f"by hand: {count} {kind}: {whats[0]}{others}"))
+
+
+def _most(counted: Counter[tuple[str, str]]) -> list[tuple[tuple[str, str], int]]:
+    return sorted(counted.items(), key=lambda item: (-item[1], item[0]))
+
+
+def _proposal(finding: dict[str, Any], report: Report) -> Repair | None:
+    """The repair of a finding; None: there is none that the store can do."""
+    from store.repairs import Resume
+
+    makes: dict[str, Callable[[], Repair | None]] = {
+        "undecided-but-known": lambda: _decision(finding),
+        "overdue": lambda: Resume(UUID(finding["txn_id"]), report.seen_at),
+        "lost-delivery": lambda: _delivery(finding),
+    }
+    make = makes.get(finding["kind"])
+    with suppress(ValueError, TypeError, AttributeError):  # it is not what the report writes: for a person
+        return None if make is None else make()
+    return None
+
+
+def _decision(finding: dict[str, Any]) -> Repair | None:
+    from store.repairs import Decide
+
+    found = _RESOLVE.match(finding["suggested_repair"])
+    return None if found is None or found[1] != finding["txn_id"] else Decide(UUID(found[1]), found[2])
+
+
+def _delivery(finding: dict[str, Any]) -> Repair | None:
+    from store.repairs import Requeue
+
+    half_id, address, group = finding["half_id"], finding["address"], finding["consumer_group"]
+    return None if half_id is None or address is None or group is None else Requeue(half_id, address, group, _terms)
+
+
+def _terms(connection: Connection, message: Message, fifo: bool) -> Terms:
+    from coordinator.address.again import terms_again
+    from coordinator.commands.heads import whole_head
+
+    head = whole_head(connection, message.half_id, message.head, message.octets)
+    return terms_again(head, fifo=fifo, posted_at=message.posted_at)

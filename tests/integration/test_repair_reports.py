@@ -1,0 +1,136 @@
+"""The reports that ``coordinator repair`` reads back, and what is left once it has done its work (rule R34)."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from sqlalchemy import Connection, delete, func, text, update
+
+from spark.books.description import describe
+from spark.period import Period
+from spark.reconcile import prepare_output, reconcile
+from store import repairs
+from store.tables import consumer_group, entry
+from tests.fix_command import Command
+from tests.fix_reports import lost, write_report
+from tests.fix_store import Rows
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.rule("R34")
+
+
+def _none(out: Path, _: str) -> None:
+    out.mkdir()
+
+
+def _no_json(out: Path, store_id: str) -> None:
+    (write_report(out, [], store_id) / "summary.json").write_text("{", "utf-8")
+
+
+def _other_format(out: Path, store_id: str) -> None:
+    write_report(out, [], store_id, format=9)
+
+
+def _other_store(out: Path, _: str) -> None:
+    write_report(out, [], "00000000")
+
+
+def _of_two_runs(out: Path, store_id: str) -> None:
+    write_report(out, [], store_id)
+    summary = json.loads((out / "summary.json").read_text("utf-8"))
+    (out / "summary.json").write_text(json.dumps(summary | {"findings": {"total": 3}}), "utf-8")
+
+
+def _cut_off(out: Path, store_id: str) -> None:
+    path = write_report(out, [lost(1)], store_id) / "findings.parquet"
+    path.write_bytes(path.read_bytes()[:-5])
+
+
+def _no_findings(out: Path, store_id: str) -> None:
+    (write_report(out, [], store_id) / "findings.parquet").unlink()
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (_none, "summary.json: No such file or directory; is that the --out of coordinator reconcile?"),
+        (_no_json, "summary.json: not what coordinator reconcile writes"),
+        (_other_format, "summary.json: its format is 9, expected 1"),
+        (_other_store, "is of the store 00000000, and this is "),
+        (_of_two_runs, "findings.parquet: 0 findings, where summary.json has 3: not of one run"),
+        (_cut_off, "findings.parquet: no whole Parquet file"),
+        (_no_findings, "findings.parquet: No such file or directory"),
+    ],
+)
+def test_a_folder_without_a_whole_report_of_this_store(
+    command: Command, database: Connection, database_url: str, tmp_path: Path, make: Any, said: str
+) -> None:
+    make(tmp_path / "out", repairs.store_id(database))
+    done = command("repair", str(tmp_path / "out"), "--apply", "--database-url", database_url)
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("error: ")
+    assert said in line
+
+
+def test_a_store_that_is_away(command: Command, tmp_path: Path) -> None:
+    write_report(tmp_path / "out", [], "x")
+    done = command("repair", str(tmp_path / "out"), "--database-url", "postgresql://u:secret@127.0.0.1:1/shop")
+    assert (done.returncode, done.stderr) == (2, "error: database at 127.0.0.1:1/shop: Connection refused\n")
+
+
+class _Told:
+    def stage(self, name: str) -> None: ...
+
+    def rows(self, count: int) -> None: ...
+
+    def warn(self, text: str) -> None: ...
+
+
+def test_after_it_the_store_and_the_book_agree(
+    spark: SparkSession, rows: Rows, database_url: str, command: Command, tmp_path: Path
+) -> None:
+    """What a run has found, repaired by its own report: the next one is clean."""
+    orders, lines = rows.queue("orders"), rows.queue("lines")
+    rows.connection.execute(text("update coordinator.address set created_at = now() - interval '1 day'"))
+    rows.connection.execute(update(consumer_group).values(created_at=func.now() - timedelta(days=1)))
+    rows.connection.commit()
+    known = [rows.checkable(rows.instance(), rows.address_of(orders)) for _ in range(2)]
+    rows.entry(lines)
+    rows.connection.execute(delete(entry))
+    rows.connection.commit()
+    book = tmp_path / "book.toml"
+    book.write_text(
+        'name = "shop"\nformat = "csv"\naddresses = ["orders"]\nkey = "txn"\nmessage_key = "txn-id"\ntime = "at"\n'
+        'committed_when = "state = \'paid\'"\nrolled_back_when = "state = \'failed\'"\ngrace = "0s"\n'
+        'options.path = "book.csv"\noptions.header = "true"\n',
+        "utf-8",
+    )
+    at = datetime.now(UTC).isoformat()
+    decided = [f"{known[0]},{at},paid", f"{known[1]},{at},failed"]
+    (tmp_path / "book.csv").write_text("\n".join(["txn,at,state", *decided, ""]), "utf-8")
+
+    def found() -> dict[str, int]:
+        prepare_output(tmp_path / "out")
+        done = reconcile(
+            spark,
+            url=database_url,
+            period=Period(),
+            books=[describe(book)],
+            out=tmp_path / "out",
+            fail_on="warning",
+            steps=_Told(),
+            version="1",
+        )
+        return dict(done.findings.by_kind)
+
+    assert found() == {"lost-delivery": 1, "unbalanced": 1, "undecided-but-known": 2}
+    repaired = command("repair", str(tmp_path / "out"), "--apply", "--database-url", database_url)
+    assert repaired.stdout.count("done: ") == 3, repaired.stdout + repaired.stderr
+    assert found() == {}

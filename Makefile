@@ -14,8 +14,9 @@ serve:
 	@.ci/bootstrap serve
 	@exec $(BIN)/coordinator serve $(ARGS)
 
-# Each process has a PostgreSQL, a Spark and services of its own; much of their time they wait for others to start.
-PROCESSES := --numprocesses auto --maxprocesses 4 --dist worksteal
+# Each process has a PostgreSQL, a Spark and services of its own; much of their time they wait for others to start, so
+# there is one more than processors.
+PROCESSES := --numprocesses $(shell expr $$(nproc) + 1) --maxprocesses 4 --dist worksteal
 #: make test        everything: make check, all tests  ARGS="tests/unit -k word" to choose
 test:
 	@.ci/bootstrap test

@@ -305,7 +305,7 @@ def test_it_comes_on_the_terms_that_it_was_posted_on(rows: Rows) -> None:
         finding("lost-delivery", half_id=1, address="orders"),
         finding("double-decision", txn_id=str(UUID(int=1))),
     ],
-    ids=str,
+    ids=["no txn-id", "of another", "overdue of none", "overdue", "of no address", "of no group", "two decisions"],
 )
 def test_what_the_store_cannot_do_is_left_to_a_person(finding: Finding) -> None:
     assert _proposal(vars(finding), Report(folder=Path(), store_id="", seen_at=SEEN_AT, total=1)) is None

@@ -31,10 +31,17 @@ class Report:
     total: int
 
     def findings(self) -> Iterator[dict[str, Any]]:
-        """Each with the columns of ``findings.parquet`` that say what it is about and what to do."""
-        with pq.ParquetFile(self.folder / "findings.parquet") as file:
-            for batch in file.iter_batches(columns=list(_COLUMNS)):
-                yield from batch.to_pylist()
+        """Each with the columns of ``findings.parquet`` that say what it is about and what to do.
+
+        :raises ReportUnusable: a part of the file cannot be read.
+        """
+        path = self.folder / "findings.parquet"
+        try:
+            with pq.ParquetFile(path) as file:
+                for batch in file.iter_batches(columns=list(_COLUMNS)):
+                    yield from batch.to_pylist()
+        except (OSError, pa.ArrowException) as error:
+            raise ReportUnusable(f"{path}: it cannot be read to its end: {str(error).splitlines()[0]}") from None
 
 
 def read_report(folder: Path) -> Report:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,8 +19,18 @@ if TYPE_CHECKING:
 JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("SPARK_SUBMIT_OPTS", JAVA_OPTIONS)
+    # Java's classes are kept by no test but those of that: to make the file takes a processor for a minute, beside the
+    # tests that follow, and it is the user's. What others have in the user's cache folder stays where it is.
+    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    config.add_cleanup((folder := TemporaryDirectory(prefix="coordinator-test-cache-")).cleanup)
+    for cache in caches.iterdir() if caches.is_dir() else ():
+        Path(folder.name, cache.name).symlink_to(cache.absolute())
+    kept = Path(folder.name, "coordinator")
+    kept.unlink(missing_ok=True)
+    kept.touch()
+    os.environ["XDG_CACHE_HOME"] = folder.name
 
 
 @pytest.fixture(scope="session")

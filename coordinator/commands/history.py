@@ -151,6 +151,8 @@ def _by_message_id(connection: Connection, text: str, since: datetime, until: da
     from store import retention
 
     bare = _OF_JMS.sub("", text, count=1)
+    if not bare:
+        fail(f"MESSAGE-ID: expected the message-id that a client gave, not {text!r}", 2)
     candidates = known.having(connection, _octets(bare), since, until)
     fitting = (each.half_id for each in candidates if _says(connection, each.half_id, each.head, each.octets, bare))
     halves = list(islice(fitting, _MOST_LIVES))

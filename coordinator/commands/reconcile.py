@@ -36,9 +36,9 @@ def moment(text: str, now: datetime) -> datetime:
         if ago is not None:
             return now - timedelta(**{_UNITS[ago.group(2)]: int(ago.group(1))})
         found = datetime.fromisoformat(text.strip())
+        return (found if found.tzinfo is not None else found.replace(tzinfo=UTC)).astimezone(UTC)
     except (ValueError, OverflowError):
         raise ValueError(f"{text!r} is no time; expected 2026-03-01, 2026-03-01T12:00Z or 24h (ago)") from None
-    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
 
 
 def reconcile(

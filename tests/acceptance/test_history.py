@@ -367,7 +367,14 @@ def test_what_is_not_known(begin: Begin, service: Service, address: str) -> None
         (("--since", "soon"), 2, "--since: 'soon' is no time"),
         (("--since", "1h", "--until", "2h"), 2, "is not before"),
         (("--since", "1h"), 1, "no message with the message-id 'never' was posted from "),
+        (("--since", "0001-01-01T00:00:00+05:00"), 2, "--since: '0001-01-01T00:00:00+05:00' is no time"),
     ):
         done = service.command("history", "never", *more)
         assert (done.returncode, done.stdout) == (status, "")
         assert said in done.stderr, more
+    for nothing in ("", "ID:AMQP_UUID:"):
+        done = service.command("history", nothing, "--since", "1h")
+        assert (done.returncode, done.stderr) == (
+            2,
+            f"error: MESSAGE-ID: expected the message-id that a client gave, not {nothing!r}\n",
+        )

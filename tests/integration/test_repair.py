@@ -20,7 +20,7 @@ from sqlalchemy import Connection, delete, func, insert, select, update
 from coordinator.commands.repair import _proposal
 from spark.finding import Finding
 from spark.read_back import Report
-from store import undecided
+from store import traces, undecided
 from store.database import connected
 from store.ids import UuidV7
 from store.repairs import Decide, Repair, Resume, State
@@ -259,6 +259,41 @@ def test_two_repairs_of_one_delivery_make_one_entry(rows: Rows, database_url: st
         thread.join()
     assert states == [State.DONE] * 4
     assert (len(rows.entries(orders)), len(rows.ops())) == (1, 1)
+
+
+def test_one_that_was_lost_after_it_was_taken_back_comes_again(rows: Rows) -> None:
+    orders = rows.queue("orders")
+    half_id = _half(rows, orders)
+    repair = _repair(lost(half_id))
+    for decision, state in (("accept", State.DONE), ("replay", State.CAN), ("expire", State.DONE)):
+        rows.connection.execute(insert(op).values(_op(decision, half_id, orders)))
+        rows.connection.commit()
+        assert repair.look(rows.connection).state is state
+
+
+def test_one_that_ends_while_it_is_looked_for_does_not_come_again(
+    rows: Rows, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A consumer accepts it after ops were read, and before entries that have ids of their own are."""
+    orders = rows.queue("orders")
+    rows.connection.execute(update(consumer_group).values(created_at=func.now() - timedelta(hours=1)))
+    half_id = _half(rows, orders)
+    rows.connection.execute(insert(entry).values(group_id=orders, id=half_id + 7, half_id=half_id))
+    rows.connection.commit()
+    look_at_all = traces._Search._look_at_all
+    accepted: list[object] = []
+
+    def accept(search: traces._Search) -> None:
+        if not accepted:
+            with connected(database_url) as other:
+                other.execute(delete(entry).where(entry.c.half_id == half_id))
+                accepted.append(other.execute(insert(op).values(_op("accept", half_id, orders))))
+                other.commit()
+        look_at_all(search)
+
+    monkeypatch.setattr(traces._Search, "_look_at_all", accept)
+    assert _repair(lost(half_id)).apply(rows.connection, RUN).state is State.DONE
+    assert (len(accepted), rows.entries(orders), _reasons(rows)) == (1, [], [("accept", None)])
 
 
 def _repair(finding: Finding) -> Repair:

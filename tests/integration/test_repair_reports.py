@@ -52,6 +52,13 @@ def _cut_off(out: Path, store_id: str) -> None:
     path.write_bytes(path.read_bytes()[:-5])
 
 
+def _damaged(out: Path, store_id: str) -> None:
+    path = write_report(out, [lost(1)], store_id) / "findings.parquet"
+    content = bytearray(path.read_bytes())
+    content[4:100] = bytes(96)
+    path.write_bytes(content)
+
+
 def _no_findings(out: Path, store_id: str) -> None:
     (write_report(out, [], store_id) / "findings.parquet").unlink()
 
@@ -65,6 +72,7 @@ def _no_findings(out: Path, store_id: str) -> None:
         (_other_store, "is of the store 00000000, and this is "),
         (_of_two_runs, "findings.parquet: 0 findings, where summary.json has 3: not of one run"),
         (_cut_off, "findings.parquet: no whole Parquet file"),
+        (_damaged, "findings.parquet: it cannot be read to its end: "),
         (_no_findings, "findings.parquet: No such file or directory"),
     ],
 )

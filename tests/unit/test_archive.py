@@ -71,6 +71,10 @@ def test_another_java_or_spark_has_another(
     assert len(names) == 3
 
 
+def test_tests_of_other_things_keep_none() -> None:
+    assert session.java_archive(note=True) == Archive()
+
+
 def test_one_of_another_user_is_not_used(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: made.stat().st_uid + 1)
     assert archive_of(JAVA, VERSION, note=True) == Archive()

@@ -205,6 +205,7 @@ class LimitSettings(_Section):
         int,
         Field(
             ge=0,
+            le=2**31 - 1,
             description="consumer groups of one address besides the default one, subscriptions among them; a link that "
             "needs one more is refused",
         ),

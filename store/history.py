@@ -140,15 +140,17 @@ def retired_in(connection: Connection, txn_id: UUID, at: datetime) -> list[Step]
     return steps(connection, own, at - SLACK, at + SLACK, txn=txn_id)
 
 
-def holds(connection: Connection, txn_id: UUID) -> list[tuple[int, int, str]]:
-    """What an undecided transaction has retired: half, group, and the outcome if it commits."""
+def holds(connection: Connection, txn_id: UUID, most: int) -> list[tuple[int, int, str]]:
+    """The first ``most`` deliveries that an undecided transaction has retired: half, group, and the outcome if it
+    commits.
+    """
     with boundary():
         rows = connection.execute(
             text(
                 f"select half_id, group_id, decision from {SCHEMA}.pending_retirement "
-                "where txn_id = :txn order by group_id, entry_id"
+                "where txn_id = :txn order by group_id, entry_id limit :most"
             ),
-            {"txn": txn_id},
+            {"txn": txn_id, "most": most},
         ).all()
     return [(row.half_id, row.group_id, row.decision) for row in rows]
 

@@ -60,7 +60,13 @@ def history(
     ] = None,
     until: Annotated[str | None, typer.Option(metavar="TIME", help="With --since: posted before then.")] = None,
     limit: Annotated[
-        int, typer.Option(metavar="N", min=1, max=10_000, help="Of a transaction: its first so many messages.")
+        int,
+        typer.Option(
+            metavar="N",
+            min=1,
+            max=10_000,
+            help="Of a transaction: so many of the messages that it posted, and of the deliveries that it retired.",
+        ),
     ] = 100,
     as_json: Json = False,
     database_url: DatabaseUrl = None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -106,9 +107,9 @@ def of_transaction(connection: Connection, txn_id: UUID, most: int) -> Timeline 
     line = Timeline(txn_id=txn_id, outcome="undecided" if decided is None else decided.decision, now=now)
     _add_transaction(connection, line, txn_id, decided, row)
     if decided is not None:
-        _add_retired(connection, line, txn_id, decided)
+        _add_retired(connection, line, txn_id, decided, most)
     elif row is not None and row["producer_group"] is not None:
-        _add_held(connection, line, txn_id)
+        _add_held(connection, line, txn_id, most)
     messages = history.posted(connection, txn_id, decided, most)
     _note_messages(connection, line, txn_id, decided, row, len(messages), most)
     _add_messages(connection, line, messages, decided)
@@ -184,15 +185,19 @@ def _add_decision(connection: Connection, line: Timeline, txn_id: UUID, decided:
         line.notes.append(f"its messages were copied to {EXHAUSTED_ADDRESS}: {copies}")
 
 
-def _add_retired(connection: Connection, line: Timeline, txn_id: UUID, decided: Decided) -> None:
-    """What the transaction has made of deliveries."""
+def _add_retired(connection: Connection, line: Timeline, txn_id: UUID, decided: Decided, most: int) -> None:
+    """What the transaction has made of deliveries, ``most`` of each kind."""
     at = decided.decided_at
-    names = traces.group_names(connection, [group for _, group in decided.retired])
-    for half_id, group in decided.retired:
+    accepted = decided.retired[:most]
+    names = traces.group_names(connection, [group for _, group in accepted])
+    for half_id, group in accepted:
         line.events.append(Event(at, "accepted", half_id, _group(names, group), "retired in this transaction", txn_id))
     others = history.retired_in(connection, txn_id, at)
-    names |= traces.group_names(connection, [step.group_id for step in others])
-    line.events += [_step(step, names, "in this transaction") for step in others]
+    left = len(decided.retired) - len(accepted) + max(0, len(others) - most)
+    names |= traces.group_names(connection, [step.group_id for step in others[:most]])
+    line.events += [_step(step, names, "in this transaction") for step in others[:most]]
+    if left:
+        line.notes.append(f"it retired {left} more deliveries; --limit N shows more")
 
 
 def _add_undecided(line: Timeline, txn_id: UUID, row: dict[str, Any]) -> None:
@@ -227,13 +232,15 @@ def _add_undecided(line: Timeline, txn_id: UUID, row: dict[str, Any]) -> None:
     line.events.append(Event(line.now, "now undecided", detail=detail, txn_id=txn_id, instance_id=row["instance_id"]))
 
 
-def _add_held(connection: Connection, line: Timeline, txn_id: UUID) -> None:
-    """The deliveries that it has retired while it is undecided."""
-    held = history.holds(connection, txn_id)
+def _add_held(connection: Connection, line: Timeline, txn_id: UUID, most: int) -> None:
+    """The first ``most`` deliveries that it has retired while it is undecided."""
+    held = history.holds(connection, txn_id, most)
     names = traces.group_names(connection, [group for _, group, _ in held])
     for half_id, group, outcome in held:
         detail = f"retired in this transaction: {outcome}, if it commits"
         line.events.append(Event(line.now, "now held", half_id, _group(names, group), detail, txn_id))
+    if len(held) == most:
+        line.notes.append(f"the first {most} deliveries that it retired are shown; --limit N shows more")
 
 
 def _note_messages(
@@ -286,7 +293,9 @@ class _Chain:
     def __init__(self, connection: Connection, line: Timeline) -> None:
         self._connection = connection
         self._line = line
-        self._left = _LONGEST_CHAIN
+        #: by letter or replay that was followed: the message that it comes from; and of these, how many were found
+        self._roots: dict[int, int] = {}
+        self._found: Counter[int] = Counter()
 
     def follow(self, messages: Sequence[Message], committed_at: datetime, original_id: int | None = None) -> None:
         """``original_id``: of the message whose letter this is."""
@@ -303,13 +312,18 @@ class _Chain:
                 self._copies(original_id, step, None)
 
     def _copies(self, original_id: int, step: Step, box: str | None) -> None:
+        root = self._roots.get(step.half_id, step.half_id)
+        if self._found[root] > _LONGEST_CHAIN:
+            return
         mark = encode_symbol(ORIGINAL_ID) + encode_long(original_id)
         for copy in history.copies(self._connection, mark, step.decided_at, box):
-            if copy.half_id in (step.half_id, original_id):
+            if copy.half_id in (step.half_id, original_id) or copy.half_id in self._roots:
                 continue
-            self._left -= 1
-            if self._left < 0:
-                self._line.notes.append(f"it became a dead letter, or was replayed, more than {_LONGEST_CHAIN} times")
+            self._roots[copy.half_id] = root
+            self._found[root] += 1
+            if self._found[root] > _LONGEST_CHAIN:
+                times = f"more than {_LONGEST_CHAIN} times"
+                self._line.notes.append(f"message {root} became a dead letter, or was replayed, {times}")
                 return
             what = "replayed" if box is None else "letter"
             self._line.events.append(_posted(copy, what, "as a message at" if box is None else "at"))

@@ -11,11 +11,13 @@ from uuid import UUID
 import pytest
 from sqlalchemy import Connection, delete, func, insert, select, text, update
 
+from coordinator.address.letters import ORIGINAL_ID
+from coordinator.codec.encoding import encode_long, encode_symbol
 from coordinator.commands import timeline
 from store.ids import SLOTS, TxnIds, UuidV7, declared_at, id_at
 from store.partitions import make_days, op_id_at
 from store.removal import drop, remove
-from store.tables import consumer_group, entry, half, op, retention, store_identity
+from store.tables import consumer_group, entry, half, op, pending_retirement, retention, store_identity
 from tests.fix_command import Command
 from tests.fix_store import Rows
 
@@ -38,15 +40,20 @@ class Lives:
 
     def half(self, at: datetime, *, txn_id: UUID | None = None, entry_id: int | None = None, **values: Any) -> int:
         """``entry_id``: of its entry, 0: it has the id of the half."""
-        make_days(self.connection, [at.date()])
-        self._count += 1
-        half_id = id_at(at) + self._count
-        row = {"id": half_id, "txn_id": txn_id, "address_id": self.address, "message": b"m", "posted_at": at}
-        self.connection.execute(insert(half).values(row))
+        half_id = self.message_at(self.address, b"m", at, txn_id)
         if entry_id is not None:
             waits = {"group_id": self.group, "id": entry_id or half_id, "half_id": half_id, **values}
             self.connection.execute(insert(entry).values(waits))
         self.connection.commit()
+        return half_id
+
+    def message_at(self, address: int, message: bytes, at: datetime, txn_id: UUID | None = None) -> int:
+        """Written, but not committed."""
+        make_days(self.connection, [at.date()])
+        self._count += 1
+        half_id = id_at(at) + self._count
+        row = {"id": half_id, "txn_id": txn_id, "address_id": address, "message": message, "posted_at": at}
+        self.connection.execute(insert(half).values(row))
         return half_id
 
     def op(self, decision: str, at: datetime, *half_ids: int, group: int | None = None, **values: Any) -> UUID:
@@ -217,6 +224,66 @@ def test_what_the_store_made_and_does_not_know_any_more(lives: Lives, command: C
     lives.kept_from("half", NOW + timedelta(days=2))
     done = command("history", str(id_at(NOW) | SLOTS), "--database-url", database_url)
     assert (done.returncode, "is not known any more, if it ever was" in done.stderr) == (1, True)
+
+
+def _letter(lives: Lives, original_id: int, at: datetime) -> int:
+    """A dead letter of the message, at the address ``%DLQ%orders``."""
+    box = "insert into coordinator.address (name, kind, routing) values ('%DLQ%orders', 'normal', 'queue')"
+    address = lives.connection.scalar(text(f"{box} on conflict (name) do update set kind = 'normal' returning id"))
+    letter = lives.message_at(address, encode_symbol(ORIGINAL_ID) + encode_long(original_id), at)
+    lives.connection.commit()
+    return letter
+
+
+def test_each_message_of_a_transaction_has_its_letter(lives: Lives) -> None:
+    """However many of them there are."""
+    at = NOW - timedelta(hours=1)
+    txn_id = lives.op("commit", at, posted=25)
+    letters = []
+    for _ in range(25):
+        lives.op("dead-letter", at, half_id := lives.half(at, txn_id=txn_id))
+        letters.append(_letter(lives, half_id, at))
+    found = lives.of(txn_id)
+    assert sorted(event.message or 0 for event in found.events if event.what == "letter") == letters
+    assert found.notes == []
+
+
+@pytest.mark.parametrize("times", [2, 22])
+def test_letters_of_one_message_at_about_one_time(lives: Lives, times: int) -> None:
+    """It was moved back, and failed again: each letter comes once, and the note of those that are too many too."""
+    at = NOW - timedelta(hours=1)
+    half_id = lives.half(at)
+    letters = []
+    for number in range(times):
+        lives.op("dead-letter", at + timedelta(seconds=number), half_id)
+        letters.append(_letter(lives, half_id, at + timedelta(seconds=number)))
+    found = timeline.of_message(lives.connection, half_id)
+    assert found is not None
+    assert [event.message for event in found.sorted() if event.what == "letter"] == letters[:20]
+    told = f"message {half_id} became a dead letter, or was replayed, more than 20 times"
+    assert found.notes == [told] * (times > 20)
+
+
+@pytest.mark.parametrize("checkable", [False, True])
+def test_a_transaction_that_retires_many(lives: Lives, rows: Rows, checkable: bool) -> None:
+    """As many as are asked for, and how one sees the others; decided, or undecided."""
+    at = NOW - timedelta(minutes=5)
+    halves = [lives.half(at, entry_id=0) for _ in range(5)]
+    if checkable:
+        txn_id = rows.checkable(1)
+        held = {"txn_id": txn_id, "group_id": lives.group, "decision": "accept", "attempts": 0, "wait_ms": 0}
+        rows_held = [{**held, "entry_id": each, "half_id": each} for each in halves]
+        lives.connection.execute(insert(pending_retirement), rows_held)
+        lives.connection.commit()
+        said = ["the first 3 deliveries that it retired are shown; --limit N shows more"]
+    else:
+        txn_id = lives.op("commit", at, *halves)
+        lives.op("reject", at, *halves, txn_id=txn_id)
+        said = ["it retired 4 more deliveries; --limit N shows more"]
+    for most, notes in ((3, said), (100, [])):
+        found = lives.of(txn_id, most)
+        retired = [event.message for event in found.events if event.what in ("accepted", "rejected", "now held")]
+        assert (retired, found.notes) == (halves[:most] * (1 if checkable else 2), notes)
 
 
 def test_a_store_that_is_away(command: Command) -> None:

@@ -72,6 +72,7 @@ def test_lists_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         ("COORDINATOR_WORKER", "1", "environment variable COORDINATOR_WORKER: there is no such setting"),
         ("COORDINATOR_WORKERS", "many", "environment variable COORDINATOR_WORKERS: workers: .*integer.*not 'many'"),
         ("COORDINATOR_WORKERS", "0", "COORDINATOR_WORKERS: workers: .*greater than or equal to 1, not '0'"),
+        ("COORDINATOR_LIMITS__GROUPS_PER_ADDRESS", "3000000000", "groups_per_address: .*less than or equal to 2147"),
         (
             "COORDINATOR_TRANSACTION__TIMEOUT",
             "1",

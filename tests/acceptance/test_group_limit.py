@@ -34,7 +34,9 @@ def test_a_link_that_needs_one_group_more_is_refused(begin: Begin, service: Serv
     """By the limit's name. Groups that are there are joined, and the default one does not count."""
     session = begin()
     for number in range(MOST):
-        session.receiver(f"{address}::{number}").detach()
+        link = session.receiver(f"{address}::{number}")
+        assert link.answer.source is not None
+        link.detach()
     _refused(begin(), f"{address}::more")
     _refused(begin(), f"{address}::*")
     post(session, address, b"x")

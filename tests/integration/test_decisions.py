@@ -301,6 +301,17 @@ def test_one_that_is_locked_or_cannot_be_committed_stops_no_decision_that_waits_
     assert heard == dict.fromkeys(txns, Decision("commit", "checked"))
 
 
+@pytest.mark.rule("H8", "H11")
+def test_of_those_decided_together_the_one_that_cannot_be_committed_alone_is_told_so(
+    asker: Asker, truth: Truth
+) -> None:
+    txns, gone = [_checkable(truth) for _ in range(3)], _checkable(truth, address=4711)
+    _decide_all(asker, dict.fromkeys((*txns[:2], gone, txns[2]), "commit"))
+    heard = dict(asker.heard)
+    assert isinstance(heard.pop(gone), AddressGone)
+    assert heard == dict.fromkeys(txns, Decision("commit", "checked"))
+
+
 @pytest.mark.rule("H5")
 def test_two_decisions_of_one_transaction_that_wait_together(asker: Asker, truth: Truth, checkable: bytes) -> None:
     others = [_checkable(truth) for _ in range(2)]

@@ -74,6 +74,7 @@ def test_no_outcome_brings_it_back(begin: Begin, service: Service, ask: Ask, add
     assert _take(listener, 1, outcome) == [b"1"]
     assert _take(listener, 1) == [b"2"]
     assert listener.drain() == []
+    service.wait_for(lambda line: line.get("event") == "broadcast not accepted", since=since)
     (line,) = [line for line in service.log_lines()[since:] if line.get("event") == "broadcast not accepted"]
     assert (line["address"], line["outcome"]) == (address, type(outcome).__name__.lower())
     assert line["error"].isprintable()

@@ -180,7 +180,7 @@ def test_statements_are_bounded(asked: Asking, rows: Rows, monkeypatch: pytest.M
 def test_each_names_its_days_and_no_other_partition(database: Connection, rows: Rows) -> None:
     rows.queue("orders")
     by_day = [query for query in all_queries() if query.by_day]
-    assert len(by_day) == 9
+    assert len(by_day) == 10
     for query in by_day:
         plan = "\n".join(
             database.scalars(

@@ -210,8 +210,12 @@ def checkable(truth: Truth) -> bytes:
     return _checkable(truth)
 
 
+#: one for all: two that begin in the same millisecond give the same
+_half_ids = HalfIds(ME)
+
+
 def _checkable(truth: Truth, address: int = 1) -> bytes:
-    txn_id, half_id = UuidV7().next(), HalfIds(ME).next()
+    txn_id, half_id = UuidV7().next(), _half_ids.next()
     truth.run(
         f"insert into {SCHEMA}.txn (id, instance_id, owner, declared_at, timeout_at, posted, retired, producer_group) "
         f"values ('{txn_id.hex()}', {ME}, 'client', now(), now(), 1, 0, 'shop'); "

@@ -69,7 +69,7 @@ def test_what_a_jms_session_has_consumed_in_a_checkable_transaction(
     sender = session.sender("jms-in")
     for text in ("1", "2"):
         assert sender.outcome(section(VALUE, text)) == Accepted()
-    client = jms("transfer", service)
+    client = jms("checkable-transfer", service)
     assert client.line() == {"step": "kill"}
     undecided = "select posted, retired from coordinator.undecided where producer_group = 'jms-transfer'"
     assert ask(undecided) == [(1, 1)]

@@ -28,7 +28,7 @@ final class CheckCases {
         return Map.of(
                 "leave-by-property", (broker, seen) -> leave(broker, "jms-shop-orders", "jms-shop"),
                 "leave-by-kind", (broker, seen) -> leave(broker, "jms-deals", null),
-                "transfer", (broker, seen) -> transfer(broker),
+                "checkable-transfer", (broker, seen) -> transfer(broker),
                 "two-groups", CheckCases::twoGroups,
                 "check-individually", (broker, seen) -> answer(broker, seen, "jms-shop"),
                 "check-with-prefetch", (broker, seen) -> answer(broker, seen, "jms-deals"),

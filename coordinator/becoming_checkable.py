@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from coordinator.address.addresses import shown
 from coordinator.check_back import Checkable
-from coordinator.checkable import immunity_ms, producer_group
-from coordinator.codec.message import CHECK_IMMUNITY_MS, PRODUCER_GROUP
+from coordinator.checkable import NOTHING_ASKED, asked_terms, producer_group
+from coordinator.codec.message import PRODUCER_GROUP
 from coordinator.errors import Condition, Refusal
 from coordinator.halves import HalfPost, Halves
 from coordinator.holds import hold
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 def look_at_group(txn: Transaction | None, facts: Facts, address: Address, terms: CheckTerms) -> None:
     """A message names its producer group, or goes to an address of kind transaction (H1, H2): its transaction becomes
-    checkable. ``txn``: None outside transactions, where a producer group means nothing.
+    checkable. Or it says how its checkable transaction is to be checked (H7). ``txn``: None outside transactions, where
+    neither means anything.
 
     :raises Refusal: it may not be posted so.
     """
@@ -40,16 +41,16 @@ def look_at_group(txn: Transaction | None, facts: Facts, address: Address, terms
     group = None if named is None else producer_group(named, f"the application property {PRODUCER_GROUP}")
     if halves is None:
         group = group or producer_group(address.name, "the name of the address, which is the producer group,")
-        halves = Halves(group, terms, txn.control.number)
+        halves = Halves(group, terms, txn.control.number, NOTHING_ASKED)
         _make_checkable(txn, halves)
     elif group is not None and group != halves.group:
         text = f"the transaction has the producer group {shown(halves.group)}, and a message in it {shown(group)}"
         refusal = Refusal(Condition.PRECONDITION_FAILED, text)
         txn.refuse(refusal)
         raise refusal
-    if facts.check_immunity_ms is not None and not halves.entered:
-        asked = immunity_ms(facts.check_immunity_ms, f"the application property {CHECK_IMMUNITY_MS}")
-        halves.immunity_ms = asked
+    asked = asked_terms(dict(facts.checks), "the application property ")
+    if not halves.entered:
+        halves.asked = asked.before(halves.asked)
 
 
 def _make_checkable(txn: Transaction, halves: Halves) -> None:

@@ -1,6 +1,6 @@
 """Checkable transactions (rules H1 to H7, H13, H20): their messages are in the store before the posts are answered, and
-stay there undecided when the client goes; so do the entries of what they have retired. The store decides them, for all
-by one function: a discharge may come too late.
+stay there undecided when the client goes; so do the entries of what they have retired. The store decides them, all who
+ask alike, and the first decision wins: a discharge may come too late.
 """
 
 from __future__ import annotations
@@ -98,15 +98,16 @@ class Checkable(Transaction):
     def declared(self) -> Declared:
         """Its row in the store."""
         halves = self.halves
+        terms = halves.asked.over(halves.terms)
         left = self.began + self.timeout - time.monotonic()
         return Declared(
             owner=str(self.owner).replace("\0", "").encode(),
             declared=micros_of(self.id) - POSTGRES_EPOCH * 1_000_000,
             timeout=now_micros() + int(left * 1e6),
             producer_group=halves.group.encode(),
-            immunity_ms=halves.terms.immunity_ms if halves.immunity_ms is None else halves.immunity_ms,
-            interval_ms=halves.terms.interval_ms,
-            most_checks=halves.terms.most,
+            immunity_ms=terms.immunity_ms,
+            interval_ms=terms.interval_ms,
+            most_checks=terms.most,
             connection=halves.connection,
         )
 
@@ -261,7 +262,11 @@ class Checkable(Transaction):
         self.half_ids = [next_id() for _ in self.posts]
         self.entries = [None] * len(self.posts)
         batch.rows += self.rows
-        batch.check_back().decide(self.id, b"commit", "", self.halves.ids, self.half_ids)
+        rows, halves = batch.check_back(), self.halves
+        if self.retired or halves.held or halves.left_out:
+            rows.decide(self.id, b"commit", "", halves.ids, self.half_ids)
+        else:
+            rows.settle(self.id, halves.ids, self.half_ids, {address.id for address, _, _ in self.posts})
         for (address, _, terms), entry_id in zip(self.posts, self.half_ids, strict=True):
             self._host.enqueue.wake(batch, address, entry_id, terms)
         if self._instance.peers:

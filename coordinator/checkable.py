@@ -4,19 +4,36 @@ say about both.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from coordinator.codec.message import CHECKS
 from coordinator.errors import Condition, Refusal
 from coordinator.printable import printable
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from coordinator.settings import CheckSettings
 
 #: characters of a producer group's name
 LONGEST_GROUP = 255
-#: the longest immunity that a client may ask for: one hour
-LONGEST_IMMUNITY_MS = 3_600_000
+#: What a client may ask for, as link properties (after ``coordinator:``) and as application properties, in the order
+#: of the fields of :class:`CheckTerms`: the least and the greatest value, and what it is.
+CHECK_PROPERTIES = dict(
+    zip(
+        CHECKS,
+        (
+            (0, 3_600_000, "a number of milliseconds"),
+            (1_000, 86_400_000, "a number of milliseconds"),
+            (1, 1_000, "a number"),
+        ),
+        strict=True,
+    )
+)
 _LONGEST_SHOWN = 64
+
+
+T = TypeVar("T")
 
 
 class CheckTerms(NamedTuple):
@@ -28,22 +45,33 @@ class CheckTerms(NamedTuple):
 
 
 class OwnCheckTerms(NamedTuple):
-    """Those that an address has of its own; None: as the settings say."""
+    """Those that an address has of its own, or that a client asks for; None: as without them."""
 
     immunity_ms: int | None = None
     interval_ms: int | None = None
     most: int | None = None
 
     def over(self, settings: CheckTerms) -> CheckTerms:
-        """The terms of a transaction whose first message goes to the address, where the settings say these."""
-        return CheckTerms(*(theirs if own is None else own for own, theirs in zip(self, settings, strict=True)))
+        """These, and what they leave open as ``settings`` say."""
+        return CheckTerms(*map(_first, self, settings))
+
+    def before(self, others: OwnCheckTerms) -> OwnCheckTerms:
+        """These, and what they leave open as ``others`` say."""
+        return OwnCheckTerms(*map(_first, self, others))
 
 
-def terms(settings: CheckSettings, immunity_ms: int | None = None) -> CheckTerms:
-    """``immunity_ms``: what the client asks for; None: as the settings say."""
-    if immunity_ms is None:
-        immunity_ms = int(settings.immunity_seconds * 1000)
-    return CheckTerms(immunity_ms, max(1, int(settings.interval_seconds * 1000)), settings.most)
+def _first(own: int | None, other: T) -> int | T:
+    return other if own is None else own
+
+
+#: the client leaves all to address and settings
+NOTHING_ASKED = OwnCheckTerms()
+
+
+def terms(settings: CheckSettings) -> CheckTerms:
+    """Those of a transaction of which neither client nor address says otherwise."""
+    immunity_ms, interval_ms = int(settings.immunity_seconds * 1000), int(settings.interval_seconds * 1000)
+    return CheckTerms(immunity_ms, max(1, interval_ms), settings.most)
 
 
 def producer_group(value: object, where: str) -> str:
@@ -60,13 +88,18 @@ def producer_group(value: object, where: str) -> str:
     return str(value)
 
 
-def immunity_ms(value: object, where: str) -> int:
-    """The immunity in milliseconds that a client asks for in ``where``.
+def asked_terms(given: Mapping[str, object], where: str) -> OwnCheckTerms:
+    """What a client asks for in properties by the names of :data:`CHECK_PROPERTIES`; ``where``: what comes before these
+    names in a text.
 
-    :raises Refusal: it is not a number from 0 to one hour.
+    :raises Refusal: a value is not a number within its limits.
     """
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= LONGEST_IMMUNITY_MS:
-        shown = printable(str(value), _LONGEST_SHOWN)
-        text = f"{where} is '{shown}'; expected a number of milliseconds from 0 to {LONGEST_IMMUNITY_MS}"
-        raise Refusal(Condition.INVALID_FIELD, text)
-    return value
+    found: list[int | None] = []
+    for name, (least, most, kind) in CHECK_PROPERTIES.items():
+        value = given.get(name)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most):
+            shown = printable(str(value), _LONGEST_SHOWN)
+            text = f"{where}{name} is '{shown}'; expected {kind} from {least} to {most}"
+            raise Refusal(Condition.INVALID_FIELD, text)
+        found.append(value)
+    return OwnCheckTerms(*found)

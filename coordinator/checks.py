@@ -90,6 +90,10 @@ class Checks:
         self._began = 0.0
         self._rows = 0
         self._reading = 0
+        #: checks that were sent, those of them that were answered with a decision, and those that were not
+        self.sent = 0
+        self.answered = 0
+        self.unanswered = 0
 
     def attached(self, checker: Checker) -> None:
         self._checkers.setdefault(checker.group, {})[checker] = None
@@ -245,6 +249,7 @@ class Checks:
             log.error("the first half of a checked transaction cannot be read", txn=due.txn_id.hex(), half=due.half_id)
         octets = octets or b""
         told = copies.told(due.txn_id, due.checks, due.halves, due.retired, due.address, due.declared_ms)
+        self.sent += 1
         checker.send(due, copies.copy(octets, told, whole=0 < len(octets) <= LARGE))
         log.debug("check sent", txn=due.txn_id.hex(), group=due.group, checks=due.checks)
 
@@ -258,6 +263,7 @@ class Checks:
         """A checker knows what became of the transaction: ``commit`` or ``rollback``. ``decided`` is called with
         whether this is, durably, its decision: it may be decided otherwise, or the store cannot take it now.
         """
+        self.answered += 1
 
         def answered(found: Decision | StoreError | None) -> None:
             if isinstance(found, AddressGone):  # it can never be committed

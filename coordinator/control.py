@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from coordinator.address.addresses import shown
+from coordinator.checkable import NOTHING_ASKED
 from coordinator.errors import Condition, Refusal
 from coordinator.halves import Halves
 from coordinator.transitions import TxnEvent
@@ -15,6 +16,7 @@ from store.decisions import ASKED, Undecided
 from store.errors import AddressGone, StoreError
 
 if TYPE_CHECKING:
+    from coordinator.checkable import OwnCheckTerms
     from coordinator.registry import Registry
     from coordinator.transactions import Transaction
     from store.decisions import Decision, Decisions
@@ -47,7 +49,7 @@ class Answers(Protocol):
 class Control:
     """The transactions of one control link. ``owner``: its connection (T12); ``timeout`` in seconds (T14)."""
 
-    __slots__ = ("_answers", "_decisions", "_group", "_immunity_ms", "_owner", "_registry", "_timeout", "_txns")
+    __slots__ = ("_answers", "_asked", "_decisions", "_group", "_owner", "_registry", "_timeout", "_txns")
 
     def __init__(
         self,
@@ -57,13 +59,13 @@ class Control:
         timeout: float,
         answers: Answers,
         group: str | None = None,
-        immunity_ms: int | None = None,
+        asked: OwnCheckTerms = NOTHING_ASKED,
     ) -> None:
         """``group``: the producer group of its transactions, which are checkable; None: they are plain, unless their
-        messages say otherwise. ``immunity_ms``: None: as the settings say.
+        messages say otherwise. ``asked``: how they are to be checked.
         """
         self._group = group
-        self._immunity_ms = immunity_ms
+        self._asked = asked
         self._registry = registry
         self._decisions = decisions
         self._owner = owner
@@ -80,7 +82,7 @@ class Control:
     def _halves(self) -> Halves | None:
         if self._group is None:
             return None
-        return Halves(self._group, self._registry.check_terms, self.number, self._immunity_ms)
+        return Halves(self._group, self._registry.check_terms, self.number, self._asked)
 
     @property
     def number(self) -> int:

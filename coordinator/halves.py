@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from coordinator.address.directory import Directory
     from coordinator.address.nodes import Address
-    from coordinator.checkable import CheckTerms
+    from coordinator.checkable import CheckTerms, OwnCheckTerms
     from coordinator.group.entries import Entry
     from coordinator.instance import Instance
     from store.commit.batch import Batch
@@ -32,10 +32,11 @@ log = structlog.get_logger(__name__)
 
 class Halves:
     """``group``: the producer group; ``connection``: number of the connection that declared the transaction; ``terms``:
-    how it is checked, at first as the settings say; ``immunity_ms``: what its client asks for, None: nothing.
+    how it is checked, at first as the settings say; ``asked``: what its client asks for instead.
     """
 
     __slots__ = (
+        "asked",
         "connection",
         "decided",
         "doomed",
@@ -44,7 +45,7 @@ class Halves:
         "held",
         "holding",
         "ids",
-        "immunity_ms",
+        "left_out",
         "news",
         "on_way",
         "overdue",
@@ -53,15 +54,17 @@ class Halves:
         "waiting",
     )
 
-    def __init__(self, group: str, terms: CheckTerms, connection: int, immunity_ms: int | None = None) -> None:
+    def __init__(self, group: str, terms: CheckTerms, connection: int, asked: OwnCheckTerms) -> None:
         self.group = group
         self.terms = terms
-        self.immunity_ms = immunity_ms
+        self.asked = asked
         #: its first message has said to which address it goes
         self.placed = False
         self.connection = connection
         #: of its halves that are in the store, as the posts of the transaction
         self.ids: list[int] = []
+        #: a group does not get one of them
+        self.left_out = False
         #: units that are on their way to the store: no decision is written before they are answered
         self.on_way = 0
         #: another may have decided it meanwhile
@@ -182,6 +185,7 @@ class HalfPost:
         half_id = self._id = self._id or txn.instance.ids.next()
         batch.half(half_id, txn.id, address.id, self._message)
         left_out = [queue.group_id for queue in address.subscriptions if queue.not_from is txn.owner]
+        txn.halves.left_out = txn.halves.left_out or bool(left_out)
         batch.check_back().pend(txn.id, half_id, address.id, self._terms, left_out)
         enter(txn, batch)
 

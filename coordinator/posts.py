@@ -146,7 +146,8 @@ class Posts:
                 terms = PLAIN
             else:
                 terms = self.enqueue.terms(facts, address)
-                if facts.producer_group is not None or address.transactional:
+                checkable = txn is not None and txn.halves is not None
+                if facts.producer_group is not None or address.transactional or (facts.checks and checkable):
                     look_at_group(txn, facts, address, self.registry.check_terms)
             if txn is None:
                 octets = len(message)

@@ -34,7 +34,7 @@ class Browsing(Outgoing):
     While it has credit, it also shows messages that are committed later.
     """
 
-    __slots__ = ("_at", "_loading", "_selector", "_stale", "unsettled")
+    __slots__ = ("_again", "_at", "_loading", "_selector", "_stale", "unsettled")
 
     def __init__(
         self, connection: Carrier, pointer: engine.Pointer, address: Address, queue: Queue, honoured: Filters
@@ -45,6 +45,8 @@ class Browsing(Outgoing):
         self._at: dict[int, int] = {}
         #: ranks that may have messages it has not seen: priority and id after which it looks next
         self._stale: dict[Rank, tuple[int, int]] = {}
+        #: and those for which messages have come since it began to look through them, perhaps before where it is
+        self._again: set[Rank] = set()
         self._loading = False
         self.unsettled: set[engine.Pointer] = set()
         queue.browsers.append(self)
@@ -53,10 +55,15 @@ class Browsing(Outgoing):
 
     def came(self) -> None:
         for rank in Rank:
-            if rank is Rank.NORMAL:
-                self._stale[rank] = (priorities.DEFAULT, self._at.get(priorities.DEFAULT, 0))
-            else:
-                self._stale[rank] = (_ABOVE_ALL, 0)
+            if rank in self._stale:
+                self._again.add(rank)
+            elif rank not in self._again:
+                self._stale[rank] = self._start(rank)
+
+    def _start(self, rank: Rank) -> tuple[int, int]:
+        if rank is Rank.NORMAL:
+            return (priorities.DEFAULT, self._at.get(priorities.DEFAULT, 0))
+        return (_ABOVE_ALL, 0)
 
     def on_flow(self) -> None:
         if engine.link_get_drain(self.pointer):  # the client wants to know what is there now
@@ -87,23 +94,29 @@ class Browsing(Outgoing):
             asked = self._stale[rank]
             self._loading = True
             most = _BROWSED_AT_ONCE if self._selector else min(self._room, _BROWSED_AT_ONCE)
-            loading.browse(self._queue, rank, asked, most, MOST_BACKLOG, lambda rows: self._loaded(rank, asked, rows))
+            loading.browse(self._queue, rank, asked, most, MOST_BACKLOG, lambda rows: self._loaded(rank, rows))
         elif self.draining:
             self.drained()
 
-    def _loaded(self, rank: Rank, asked: tuple[int, int], rows: Sequence[loading.EntryRow] | StoreError) -> None:
+    def _loaded(self, rank: Rank, rows: Sequence[loading.EntryRow] | StoreError) -> None:
         if isinstance(rows, StoreError):
             self.connection.service.loop.call_later(LOAD_RETRY_SECONDS, self._look_again)
             return
         self._loading = False
         if not self.open:
             return
-        if rows:
-            behind = self._show(rows)
-            if behind is not None:
-                self._stale[rank] = behind
-        elif self._stale.get(rank) == asked:  # else new messages came meanwhile
+        behind = self._show(rows)
+        if not rows:
             del self._stale[rank]
+        elif behind is not None:
+            self._stale[rank] = behind
+        # Another turn: for what is urgent after each look at the others, for these after a look at all. So each has its
+        # turns, however many messages come.
+        at_all = not self._stale
+        for other in [each for each in self._again if each not in self._stale]:
+            if at_all or (other is Rank.URGENT and rank is not Rank.URGENT):
+                self._again.discard(other)
+                self._stale[other] = self._start(other)
         self._queue.touch()
 
     def _look_again(self) -> None:

@@ -130,6 +130,7 @@ class Checking(Delivering):
             self._deciding.add(delivery)
             self._checks.decide(due, _DECISIONS[state], partial(self._decided, delivery, due, state))
         elif state in _UNKNOWN or engine.delivery_settled(delivery):
+            self._checks.unanswered += 1
             self._settle(delivery, engine.RELEASED)
 
     def _decided(self, delivery: engine.Pointer, due: Due, state: int, stands: bool) -> None:
@@ -150,6 +151,7 @@ class Checking(Delivering):
         """What it has not answered stays unknown; what it was not sent yet goes to another checker (H9)."""
         super().lost()
         self._checks.lost(self)
+        self._checks.unanswered += len(self.unsettled) - len(self._deciding)
         self.unsettled = {}
         self._deciding.clear()
         self.connection.output.settled()

@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, version
-
 from proton import UNDESCRIBED, Array, Data, Described, symbol, ulong
 
-try:
-    VERSION = version("amqp-transaction-coordinator")
-except PackageNotFoundError:  # run from a checkout that is not installed
-    VERSION = "0"
-
-PRODUCT = "amqp-transaction-coordinator"
+from coordinator.version import DISTRIBUTION, VERSION
 
 #: T1: what the coordinator supports, whatever a peer desires
 TXN_CAPABILITIES = ("amqp:local-transactions", "amqp:multi-txns-per-ssn", "amqp:multi-ssns-per-txn")
@@ -29,11 +22,11 @@ OUTCOMES = ("amqp:accepted:list", "amqp:rejected:list", "amqp:released:list", "a
 LIFETIME_POLICY = symbol("lifetime-policy")
 DELETE_ON_CLOSE = Described(ulong(0x2B), [])
 
-#: Link properties that this service defines.
+#: Link properties that this service defines begin so; those of checks are in :mod:`coordinator.checkable`.
+OURS = "coordinator:"
 TIMEOUT_MS = "coordinator:timeout-ms"
-#: On a control link, or in the open (H2, H7).
+#: On a control link, or in the open (H2).
 PRODUCER_GROUP = "coordinator:producer-group"
-CHECK_IMMUNITY_MS = "coordinator:check-immunity-ms"
 ON_REFUSED_POST = "coordinator:on-refused-post"
 
 
@@ -42,4 +35,4 @@ def symbols(names: tuple[str, ...]) -> Array:
 
 
 def properties(store_id: str) -> dict[object, object]:
-    return {symbol("product"): PRODUCT, symbol("version"): VERSION, symbol("store-id"): store_id}
+    return {symbol("product"): DISTRIBUTION, symbol("version"): VERSION, symbol("store-id"): store_id}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from coordinator.checkable import immunity_ms, producer_group
+from coordinator.checkable import CHECK_PROPERTIES, OwnCheckTerms, asked_terms, producer_group
 from coordinator.codec.encoding import DecodeError, Described, decode
 from coordinator.codec.message import VALUE, sections
 from coordinator.control import Control
@@ -53,7 +53,7 @@ class ControlLink(Incoming):
             self._timeout_seconds(properties),
             self,
             self._group,
-            _immunity_ms(properties),
+            _asked_terms(properties),
         )
         outcomes = values.symbols(
             engine.terminus_outcomes(engine.link_remote_source(pointer)), "the outcomes of the source"
@@ -180,10 +180,10 @@ class ControlLink(Incoming):
         self._control.lost()
 
 
-def _immunity_ms(properties: dict[str, object]) -> int | None:
-    """H7: the link property."""
-    asked = properties.get(container.CHECK_IMMUNITY_MS)
-    return None if asked is None else immunity_ms(asked, f"the link property {container.CHECK_IMMUNITY_MS}")
+def _asked_terms(properties: dict[str, object]) -> OwnCheckTerms:
+    """H7: the link properties."""
+    given = {name: properties.get(f"{container.OURS}{name}") for name in CHECK_PROPERTIES}
+    return asked_terms(given, f"the link property {container.OURS}")
 
 
 def _body(message: Octets) -> Described | None:

@@ -7,18 +7,17 @@ import os
 import resource
 import select
 import signal
-import socket
 import time
 
 import structlog
 
 from coordinator.address.addresses import AddressPolicy
 from coordinator.errors import Condition
-from coordinator.process.handed import Supervising
+from coordinator.process.supervising import Handed, Supervising
+from coordinator.process.telling import Telling
 from coordinator.service import Service
-from coordinator.settings import Settings
+from coordinator.version import VERSION
 from links.connection import Connection
-from links.container import VERSION
 from links.reactor import Reactor
 from links.starving import Starving
 from store import migrations, recovery
@@ -39,10 +38,9 @@ _END_PATIENCE = Patience(statement_seconds=60.0, lock_seconds=2.0)
 STATUS_FENCED = 3
 
 
-def main(
-    settings: Settings, listeners: list[socket.socket], database_url: str, supervising: Supervising, *, disk_low: bool
-) -> int:
-    """Serve on ``listeners``, and tell the supervisor, which tells how full the disk is. Returns the exit status."""
+def main(handed: Handed) -> int:
+    """Serve on the listeners, and tell the supervisor, which tells how full the disk is. Returns the exit status."""
+    settings, database_url, supervising = handed.settings, handed.database_url, handed.supervising
     _raise_descriptor_limit()
     registration = _register(database_url)
     reactor = Reactor()
@@ -56,7 +54,7 @@ def main(
     service = Service(reactor, settings, AddressPolicy(settings.addresses), database_url, registration, fenced=fenced)
     reactor.end_turn = service.end_turn
     service.start()
-    for listener in listeners:
+    for listener in handed.listeners:
         reactor.listen(listener, lambda sock: Connection(reactor, service, sock))
     wake_up, wake = os.pipe()
     os.set_blocking(wake, False)
@@ -68,7 +66,7 @@ def main(
     # a signal makes this descriptor readable: the epoll returns, and the signal's handler runs
     reactor.watch(wake_up, select.EPOLLIN, lambda _: _discard(wake_up))
     log.info("serving", instance=registration.instance_id, store=registration.store_id)
-    service.instance.disk_low = disk_low
+    service.instance.disk_low = handed.disk_low
 
     def told(_: int) -> None:
         words = supervising.hear()
@@ -79,6 +77,8 @@ def main(
 
     reactor.watch(supervising.fileno(), select.EPOLLIN, told)
     Starving(reactor, service)
+    if settings.metrics.listen is not None:
+        Telling(reactor, service, supervising)
     _say_ready(reactor, service, supervising)
     # What start-up has made stays for good: no full collection of the collector looks through it again.
     gc.collect()
@@ -140,7 +140,7 @@ def _recover(database_url: str) -> recovery.GivenUp:
     """What cannot be done now, the watch over the instances does later."""
     try:
         with connected(database_url, patience=_RECOVER_PATIENCE) as connection:
-            return recovery.recover(connection) or recovery.GivenUp()
+            return recovery.recover(connection)
     except StoreError as error:
         log.warning("not recovered yet from instances that were lost", reason=str(error))
         return recovery.GivenUp()

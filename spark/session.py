@@ -33,7 +33,7 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from spark.archive import Archive, archive_of
-from spark.source import HalfOpSource
+from spark.source import DATABASE_VARIABLE, HalfOpSource
 
 OLDEST_JAVA: Final = 17
 _LOGGING: Final = Path(__file__).with_name("log4j2.properties")
@@ -156,6 +156,11 @@ def check_master(master: str, url: str) -> None:
         raise MasterUnusable(
             f"the store is reached by a socket of this machine, and the executors of {master} may be elsewhere;"
             " give a --database-url with a host that they can reach, or leave out --master"
+        )
+    if not os.environ.get(DATABASE_VARIABLE):
+        raise MasterUnusable(
+            f"tasks on other machines read the database's URL from {DATABASE_VARIABLE} in their environment;"
+            f" set it here, where they are planned, and on the executors of {master}"
         )
     if not master.startswith("spark://"):
         return

@@ -84,11 +84,6 @@ def engine(url: str, *, application_name: str = "coordinator", patience: Patienc
     return create_engine("postgresql+psycopg://", creator=connect, poolclass=NullPool)
 
 
-def prepare() -> None:
-    """Load the driver and its dialect now; the first connection would wait for that."""
-    create_engine("postgresql+psycopg://", poolclass=NullPool)
-
-
 @contextmanager
 def connected(url: str, *, application_name: str = "coordinator", patience: Patience = ENDLESS) -> Iterator[Connection]:
     """One connection; the caller commits. Driver errors become those of :mod:`store.errors`.

@@ -9,6 +9,7 @@ import socket
 from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1  # prctl(2)
+_PR_SET_NAME = 15
 # Loaded now, because it must not be loaded between fork and exec.
 _prctl = ctypes.CDLL(None, use_errno=True).prctl
 
@@ -21,6 +22,11 @@ def die_with_parent(number: signal.Signals, parent: int) -> None:
     _prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0)
     if os.getppid() != parent:
         os._exit(1)
+
+
+def name_process(name: str) -> None:
+    """Name this process, as ``ps -e`` and ``top`` show it: at most 15 octets, the kernel cuts the rest off."""
+    _prctl(_PR_SET_NAME, name.encode(), 0, 0, 0)
 
 
 def machine() -> str:

@@ -141,19 +141,21 @@ def end(connection: Connection, instance_id: int) -> GivenUp:
         connection.execute(select(func.pg_advisory_xact_lock(_LOCK)))
         _end_instances(connection, (instance_id,))
         # Its consumers have given back what they had: no entry left in its ranges was sent without being counted.
-        connection.execute(update(consumer_group).where(consumer_group.c.holder == instance_id).values(holder=0))
-        return _clear(connection, (instance_id,))
+        held = update(consumer_group).where(consumer_group.c.holder == instance_id).values(holder=0)
+        freed = connection.execute(held.returning(consumer_group.c.id)).all()
+        return _clear(connection, (instance_id,), freed=bool(freed))
 
 
-def recover(connection: Connection) -> GivenUp | None:
+def recover(connection: Connection) -> GivenUp:
     """Give up the instances of this machine whose process has ended, and what earlier ones left; commits.
 
-    None: nothing is done, as another process does the same now.
+    Waits while another process does the same: an instance that served before would deliver what is newer than the
+    entries that come back.
+
+    :raises Contended: the other takes longer than the connection waits for a lock.
     """
     with boundary():
-        if not connection.scalar(select(func.pg_try_advisory_xact_lock(_LOCK))):
-            connection.rollback()
-            return None
+        connection.execute(select(func.pg_advisory_xact_lock(_LOCK)))
         return _clear(connection, _end_dead(connection, {}))
 
 
@@ -214,8 +216,8 @@ def _end_instances(connection: Connection, ids: tuple[int, ...]) -> None:
     connection.execute(update(instance).where(ours, instance.c.ended_at.is_(None)).values(ended_at=func.now()))
 
 
-def _clear(connection: Connection, dead: tuple[int, ...]) -> GivenUp:
-    """Give up all that instances hold which do not live; commits.
+def _clear(connection: Connection, dead: tuple[int, ...], *, freed: bool = False) -> GivenUp:
+    """Give up all that instances hold which do not live; commits. ``freed``: groups of theirs were let go already.
 
     Leases are found by reading ``entry`` once from end to end: an index by lease would cost each message on its way in
     and out, and instances die rarely. That takes long where many messages wait, but no batch of a living instance needs
@@ -247,11 +249,14 @@ def _clear(connection: Connection, dead: tuple[int, ...]) -> GivenUp:
     if lost:  # what their transactions have retired stays with these, and comes back where they are rolled back
         connection.execute(select(func.coordinator.let_go(cast(lost, postgresql.ARRAY(Integer)), null())))
     leases = _return_entries(connection, live)
-    connection.execute(delete(message_group).where(message_group.c.instance_id.not_in(live)))
+    claimed = delete(message_group).where(message_group.c.instance_id.not_in(live))
     held_whole = consumer_group.c.holder.not_in(live) & (consumer_group.c.holder != 0)
-    connection.execute(update(consumer_group).where(held_whole).values(holder=0))
+    held = update(consumer_group).where(held_whole).values(holder=0)
+    claims = connection.execute(claimed.returning(message_group.c.group_id)).all()
+    groups_held = connection.execute(held.returning(consumer_group.c.id)).all()
     connection.execute(delete(sole_connection).where(sole_connection.c.instance_id.not_in(live)))
-    if leases:
+    # Also where no entry came back: an instance that has looked into a group which another held found nothing.
+    if leases or claims or groups_held or freed:
         connection.execute(select(func.pg_notify(channels.READY, "")))
     connection.commit()
     addresses, groups = _delete_owned(connection, live)

@@ -91,6 +91,18 @@ def all_seeks(connection: Connection) -> dict[int, Seek]:
         return {row.group_id: Seek(**row._mapping) for row in connection.execute(select(seek)).all()}
 
 
+def interrupted(connection: Connection, group: Group, to_id: int) -> bool:
+    """Whether a seek of the group back to this place was begun and has not ended."""
+    with boundary():
+        found = connection.execute(
+            select(seek.c.group_id).where(
+                seek.c.group_id == group.id, seek.c.ended_at.is_(None), seek.c.back, seek.c.to_id == to_id
+            )
+        ).one_or_none()
+        connection.rollback()
+        return found is not None
+
+
 def move_back(
     connection: Connection, group: Group, to_id: int, terms_of: TermsOf, *, version: str, chunk: int = CHUNK
 ) -> Seek:

@@ -52,8 +52,9 @@ _CONSTRUCTORS = {
 
 #: message annotations of a message that is to be delivered later (rule D7), from the JMS mapping
 DELIVERY_TIME, DELIVERY_DELAY = "x-opt-delivery-time", "x-opt-delivery-delay"
-#: application properties of a message that makes its transaction checkable (rules H2, H7)
-PRODUCER_GROUP, CHECK_IMMUNITY_MS = "producer-group", "check-immunity-ms"
+#: application properties of messages in checkable transactions (rules H2, H7)
+PRODUCER_GROUP = "producer-group"
+CHECKS = ("check-immunity-ms", "check-interval-ms", "check-most")
 
 #: offset in the properties list (section 3.2.4)
 _TO, _ABSOLUTE_EXPIRY, _GROUP_ID = 2, 8, 10
@@ -86,7 +87,7 @@ class Facts(NamedTuple):
     group_id: str | None = None
     #: as they came: outside transactions they mean nothing
     producer_group: object = None
-    check_immunity_ms: object = None
+    checks: tuple[tuple[str, object], ...] = ()
 
 
 NO_FACTS = Facts()
@@ -180,7 +181,8 @@ def _said(code: int, message: Octets, value: int) -> Facts:
     """What the section says whose value is at ``value``."""
     ttl = expiry = priority = time = delay = None
     group: str | None = None
-    producer_group = immunity = None
+    producer_group: object = None
+    checks: list[tuple[str, object]] = []
     if code == HEADER:
         fields = fields_of(message, value, HEADER)
         _boolean(fields, 0, "durable")
@@ -202,9 +204,9 @@ def _said(code: int, message: Octets, value: int) -> Facts:
                 delay = _annotated(octets, DELIVERY_DELAY)
             elif code == APPLICATION_PROPERTIES and key == PRODUCER_GROUP:
                 producer_group = scalar_of(octets)
-            elif code == APPLICATION_PROPERTIES and key == CHECK_IMMUNITY_MS:
-                immunity = scalar_of(octets)
-    facts = Facts(ttl, expiry, priority, time, delay, group, producer_group, immunity)
+            elif code == APPLICATION_PROPERTIES and key in CHECKS:
+                checks.append((str(key), scalar_of(octets)))
+    facts = Facts(ttl, expiry, priority, time, delay, group, producer_group, tuple(checks))
     return NO_FACTS if facts == NO_FACTS else facts
 
 

@@ -35,6 +35,9 @@ DataDir = Annotated[Path | None, typer.Option(metavar="FOLDER", help="The data f
 Config = Annotated[Path | None, typer.Option(metavar="FILE", help="The settings file (TOML).")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
+#: characters of a value in a table; `--json` has all
+_WIDEST_CELL = 100
+
 
 def fail(message: str, status: int = 1) -> NoReturn:
     """End the command with ``message`` on the standard error."""
@@ -94,9 +97,11 @@ def print_json(value: object) -> None:
 
 
 def print_table(rows: Sequence[Mapping[str, object]], columns: Sequence[str]) -> None:
-    """``columns`` of ``rows``, aligned, under their names; control characters in values are escaped."""
+    """``columns`` of ``rows``, aligned, under their names; control characters in values are escaped, and a long one is
+    cut, so that one name does not spread all lines.
+    """
     lines = [[name.replace("_", "-") for name in columns]]
-    lines += [[_cell(row[name]) for name in columns] for row in rows]
+    lines += [[printable(_cell(row[name]), _WIDEST_CELL) for name in columns] for row in rows]
     widths = [max(len(line[index]) for line in lines) for index in range(len(columns))]
     for line in lines:
         typer.echo("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
@@ -118,7 +123,9 @@ def _cell(value: object) -> str:
         return f"{value:.1f}"
     if isinstance(value, (list, tuple)):
         return ", ".join(_cell(each) for each in value) or "-"
-    return printable(str(value))
+    text = printable(str(value))
+    # blanks at an end, or alone, would not be seen
+    return text if text == text.strip() else repr(text)
 
 
 def _harmless(character: str) -> str:

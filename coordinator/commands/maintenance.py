@@ -1,15 +1,9 @@
-"""What the store needs now and then: partitions ahead, retention, a sweep. The supervisor starts a process for each
-run, so that no wait for the database holds up the service: ``python -m coordinator.commands.maintenance FD``.
-
-FD is a file in memory with a JSON object: ``settings``; ``database_url``; ``parent``, the supervisor.
+"""What the store needs now and then: partitions ahead, retention, a sweep. The supervisor starts a child for each run,
+so that no wait for the database holds up the service.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-import sys
 from dataclasses import asdict
 from datetime import timedelta
 
@@ -17,11 +11,11 @@ import structlog
 
 from coordinator.process import logs
 from coordinator.process.days import make_days
+from coordinator.process.supervising import Handed
 from coordinator.settings import RetentionSettings, Settings
 from store import inbox, removal, retention
 from store.database import connected
 from store.errors import StoreError
-from store.processes import die_with_parent
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
@@ -55,15 +49,6 @@ def maintain(settings: Settings, database_url: str) -> int:
     return 0 if enough else 1
 
 
-def main(handed: int) -> int:
-    with os.fdopen(handed, "rb") as stream:
-        stream.seek(0)
-        message = json.load(stream)
-    die_with_parent(signal.SIGKILL, int(message["parent"]))
-    settings = Settings.model_validate_json(json.dumps(message["settings"]))
-    logs.configure(settings.log)
-    return maintain(settings, message["database_url"])
-
-
-if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1])))
+def maintenance(handed: Handed) -> int:
+    logs.configure(handed.settings.log)
+    return maintain(handed.settings, handed.database_url)

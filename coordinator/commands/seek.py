@@ -15,14 +15,19 @@ if TYPE_CHECKING:
 
     from store.commit.terms import Terms
     from store.places import Group
-    from store.seeks import Head
+    from store.seeks import Head, Seek
 
+_OPTIONS = ("--to", "--back-to", "--forth-to")
 #: digits
 _LONGEST_ID = 19
 
 
 def seek(
     name: Name,
+    to: Annotated[
+        str | None,
+        typer.Option(metavar="PLACE", help="Both: the group gets the messages posted from there on, and no others."),
+    ] = None,
     back_to: Annotated[
         str | None,
         typer.Option(
@@ -47,22 +52,34 @@ def seek(
     from coordinator.version import VERSION
     from store import places, seeks
 
-    if (back_to is None) == (forth_to is None):
-        fail("give one of --back-to and --forth-to", 2)
-    place = back_to if back_to is not None else forth_to
-    assert place is not None
+    places_given = zip(_OPTIONS, (to, back_to, forth_to), strict=True)
+    given = [(option, place) for option, place in places_given if place is not None]
+    if len(given) != 1:
+        fail("give one of --to, --back-to and --forth-to", 2)
+    ((option, place),) = given
     kept = timedelta(hours=settings(config).retention.hours)
     with store(config, database_url, data_dir) as connection:
         moved = places.group(connection, find(connection, name)[1])
-        to_id = _place(connection, moved, place, option="--forth-to" if back_to is None else "--back-to")
-        if back_to is None:
-            done = seeks.move_forth(connection, moved, to_id, version=VERSION)
-        else:
-            _check_kept(connection, moved, to_id, kept)
-            done = seeks.move_back(connection, moved, to_id, _Again(connection, moved).terms, version=VERSION)
+        to_id = _place(connection, moved, place, option=option)
+        if option != "--forth-to":
+            _check_kept(connection, moved, to_id, kept, option=option)
+        done = []
+        # One that was interrupted on its way back has skipped what waited.
+        if option == "--forth-to" or (option == "--to" and not seeks.interrupted(connection, moved, to_id)):
+            done.append(seeks.move_forth(connection, moved, to_id, version=VERSION))
+        if option != "--forth-to":
+            again = _Again(connection, moved).terms
+            done.append(seeks.move_back(connection, moved, to_id, again, version=VERSION))
     if as_json:
-        print_json({"back": done.back, "to_id": done.to_id, "moved": done.moved, "expired": done.expired})
-    elif done.back:
+        rows = [{name: getattr(each, name) for name in ("back", "to_id", "moved", "expired")} for each in done]
+        print_json(rows if option == "--to" else rows[0])
+        return
+    for each in done:
+        _tell(each)
+
+
+def _tell(done: Seek) -> None:
+    if done.back:
         stay = f"; {done.expired} stay, as their time is over" if done.expired else ""
         typer.echo(f"moved back: {done.moved} messages are delivered again{stay}")
     else:
@@ -105,13 +122,13 @@ def _place(connection: Connection, group: Group, text: str, *, option: str) -> i
     return places.first_id(moment)
 
 
-def _check_kept(connection: Connection, group: Group, to_id: int, kept: timedelta) -> None:
+def _check_kept(connection: Connection, group: Group, to_id: int, kept: timedelta, *, option: str) -> None:
     from store import places
     from store.ids import moment_of
 
     oldest = places.oldest(connection, group, kept)
     if oldest is not None and moment_of(to_id) < oldest:
-        fail(f"--back-to: messages are kept since {_said(oldest)}; the group can be moved back to that time at most")
+        fail(f"{option}: messages are kept since {_said(oldest)}; the group can be moved back to that time at most")
 
 
 def _said(moment: datetime) -> str:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from coordinator.commands.administration import Config, fail, settings
+
+if TYPE_CHECKING:
+    from coordinator.settings import Settings
 
 
 def serve(
@@ -60,8 +63,17 @@ def serve(
     )
     if data_dir is not None and checked.database_url is not None:
         fail("--data-dir: a database URL is given too, and then there is no server of its own; leave one out", 2)
+    raise typer.Exit(_run(checked))
+
+
+def _run(checked: Settings) -> int:
+    from coordinator.commands.maintenance import maintenance
+    from coordinator.commands.metrics import measure
+    from coordinator.commands.watch import watch
+    from coordinator.commands.worker import work
     from coordinator.process import logs
+    from coordinator.process.supervising import Programs
     from coordinator.process.supervisor import Supervisor
 
     logs.configure(checked.log)
-    raise typer.Exit(Supervisor(checked).run())
+    return Supervisor(checked, Programs(worker=work, watch=watch, maintenance=maintenance, metrics=measure)).run()

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from coordinator.printable import printable
+from coordinator.process.telling import Workers
 from coordinator.version import VERSION
 from store.figures import BUCKETS, AddressFigures, Decided, GroupFigures, Undecided
+from store.histogram import BATCH_ROWS, COMMIT_SECONDS
 from store.looking import Seen
 
 #: The label of all that are not among the largest. An address of this name is counted there, too.
@@ -18,18 +21,19 @@ REST = "(other)"
 _LONGEST_LABEL = 128
 
 
-def registry(seen: Seen) -> CollectorRegistry:
-    """``seen`` for the encoders of the client library."""
+def registry(seen: Seen, workers: Workers) -> CollectorRegistry:
+    """What the store, and the workers, have told, for the encoders of the client library."""
     made = CollectorRegistry(auto_describe=False)
-    made.register(_Told(seen))
+    made.register(_Told(seen, workers))
     return made
 
 
 class _Told:
     """A collector, as the client library asks for one."""
 
-    def __init__(self, seen: Seen) -> None:
+    def __init__(self, seen: Seen, workers: Workers) -> None:
         self._seen = seen
+        self._workers = workers
 
     def describe(self) -> Iterable[Metric]:
         return ()
@@ -54,6 +58,7 @@ class _Told:
         if seen.undecided is not None:
             yield from _undecided(seen.undecided)
         yield from _decided(seen.decided)
+        yield from _of_workers(self._workers)
 
 
 def _gauge(name: str, text: str, values: Sequence[tuple[tuple[str, ...], float]], *labels: str) -> GaugeMetricFamily:
@@ -126,10 +131,29 @@ def _decided(decided: Decided) -> Iterator[Metric]:
         "coordinator_decision_seconds", "Time from a transaction's declare to its decision.", labels=("decision",)
     )
     for decision, times in decided.times.items():
-        below = 0
-        buckets = []
-        for end, count in zip((*map(str, BUCKETS), "+Inf"), times, strict=True):
-            below += count
-            buckets.append((end, float(below)))
-        histogram.add_metric((decision,), buckets=buckets, sum_value=decided.seconds[decision])
+        histogram.add_metric((decision,), buckets=_buckets(BUCKETS, times), sum_value=decided.seconds[decision])
     yield histogram
+
+
+def _buckets(ends: Sequence[float], counts: Sequence[float]) -> list[tuple[str, float]]:
+    """As Prometheus wants them: how many are not above each end."""
+    return list(zip((*map(str, ends), "+Inf"), map(float, accumulate(counts)), strict=True))
+
+
+def _of_workers(workers: Workers) -> Iterator[Metric]:
+    for name, text in (("connections", "Connections of clients."), ("links", "Links of clients.")):
+        values = [((str(worker),), count) for worker, count in sorted(workers.now(name).items())]
+        yield _gauge(name, text, values, "worker")
+    counted = workers.counted()
+    batches = HistogramMetricFamily("coordinator_batch_rows", "Batches that were committed, by their rows.")
+    batches.add_metric((), buckets=_buckets(BATCH_ROWS, counted.rows), sum_value=counted.rows_total)
+    yield batches
+    times = HistogramMetricFamily("coordinator_commit_seconds", "Time that the store took to commit a batch.")
+    times.add_metric((), buckets=_buckets(COMMIT_SECONDS, counted.seconds), sum_value=counted.seconds_total)
+    yield times
+    checks = CounterMetricFamily(
+        "coordinator_checks", "Checks sent, and those that were answered with a decision or not.", labels=("state",)
+    )
+    for state, count in zip(("sent", "answered", "unanswered"), counted.checks, strict=True):
+        checks.add_metric((state,), count)
+    yield checks

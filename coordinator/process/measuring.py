@@ -1,7 +1,7 @@
 """Looks into the store for the metrics, and answers those who ask for them.
 
-It runs in a process of its own (:mod:`coordinator.commands.metrics`), one for all workers. A request never asks the
-store: it gets what the last look has seen.
+It runs in a process of its own, one for all workers. A request never asks the store: it gets what the last look has
+seen.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ import structlog
 from prometheus_client.exposition import choose_encoder
 
 from coordinator.process.exposition import registry
-from coordinator.process.handed import Supervising
+from coordinator.process.supervising import Supervising
+from coordinator.process.telling import Workers
 from store.looking import Looks, Seen
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger()
@@ -45,6 +46,7 @@ class Measuring:
         self._listeners = listeners
         #: with when to look next, by the monotonic clock; replaced as a whole, as the threads of requests read it
         self._last: tuple[Seen, float] | None = None
+        self.workers = Workers()
 
     def run(self) -> None:
         for listener in self._listeners:
@@ -57,9 +59,20 @@ class Measuring:
             if seen.failed != failed:
                 failed = seen.failed
                 _log.warning("metrics are missing", parts=failed, seconds=round(seen.seconds, 1))
-            readable, _, _ = select.select([self._supervising], [], [], pause)
-            if readable and not self._supervising.hear():
+            if not self._hear_until(time.monotonic() + pause):
                 return
+
+    def _hear_until(self, end: float) -> bool:
+        """What the workers tell; False: the supervisor has ended."""
+        while True:
+            readable, _, _ = select.select([self._supervising], [], [], max(0.0, end - time.monotonic()))
+            if not readable:
+                return True
+            words = self._supervising.hear()
+            if not words:
+                return False
+            for each in words:
+                self.workers.told(**each)
 
     def seen(self) -> Seen | None:
         """The last look, unless there was none yet."""
@@ -134,7 +147,7 @@ class _Request(BaseHTTPRequestHandler):
                 self._answer(HTTPStatus.SERVICE_UNAVAILABLE, b"the store is not looked at yet\n")
                 return
             encode, kind = choose_encoder(self.headers.get("Accept", ""))
-            self._answer(HTTPStatus.OK, encode(registry(seen)), kind)
+            self._answer(HTTPStatus.OK, encode(registry(seen, measuring.workers)), kind)
         elif path == "/healthz":
             self._answer(HTTPStatus.OK, b"ok\n")
         elif path == "/readyz":

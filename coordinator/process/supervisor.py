@@ -11,7 +11,6 @@ import os
 import selectors
 import signal
 import socket
-import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +22,7 @@ from coordinator.process.children import MOST_FAILED_STARTS, Child, Kept, Pause
 from coordinator.process.days import make_days
 from coordinator.process.listeners import CannotListen, listen, loopback
 from coordinator.process.own_database import OwnDatabase
+from coordinator.process.supervising import Handed, Program, Programs, Supervising
 from coordinator.settings import Endpoint, Settings
 from store import migrations
 from store.database import Patience, check_url, connected, place
@@ -38,15 +38,7 @@ _log: structlog.stdlib.BoundLogger = structlog.get_logger()
 #: The exit status of a worker that would fail again if it were started again: a setting or the schema is wrong.
 STATUS_UNFIT = 2
 
-#: Modules that read what :class:`coordinator.process.children.Child` hands over; named, as this one imports no links.
-WORKER = ("-m", "coordinator.commands.worker")
-WATCH = ("-m", "coordinator.commands.watch")
-MAINTENANCE = ("-m", "coordinator.commands.maintenance")
-METRICS = ("-m", "coordinator.commands.metrics")
-
 _GRACE_SECONDS = 10.0
-# Between attempts to start the spare worker, which is missed only when another worker dies.
-_SPARE_RETRY_SECONDS = 1.0
 _MAINTENANCE_SECONDS = 600.0
 # The start itself has made the partitions.
 _MAINTENANCE_DELAY_SECONDS = 30.0
@@ -70,10 +62,10 @@ class _Worker:
 class Supervisor:
     """``run()`` lasts as long as the service; call it in the main thread, to which signals and children belong."""
 
-    def __init__(self, settings: Settings, *, worker: Sequence[str] = WORKER) -> None:
-        """``worker``: arguments of the interpreter that start a worker."""
+    def __init__(self, settings: Settings, programs: Programs) -> None:
+        """``programs``: what its children run."""
         self._settings = settings
-        self._worker_arguments = tuple(worker)
+        self._programs = programs
         self._stopping = False
         self._preparing = False
         self._status = 0
@@ -81,11 +73,9 @@ class Supervisor:
         self._sockets: list[list[socket.socket]] = []
         self._places: list[Endpoint] = []
         self._workers: list[_Worker] = []
-        #: A worker that has no number yet: it takes the place of the next one that dies.
-        self._spare: Child | None = None
-        self._spare_at = 0.0
         #: where metrics are asked for
         self._metrics: list[socket.socket] = []
+        self._measuring: Kept | None = None
         #: children that ask the database, and may wait for it
         self._kept = [Kept("watch over the instances", self._start_watch)]
         self._maintenance: Child | None = None
@@ -193,14 +183,10 @@ class Supervisor:
         for kept in self._kept:
             kept.tend(now)
         self._maintain(now)
-        if serving:
-            # Not before: its start would slow down the workers that clients wait for.
-            self._tend_spare(now)
         times = [worker.start_at for worker in self._workers if worker.child is None]
         times += [] if self._database is None else [self._database.next_at]
         times += [kept.next_at for kept in self._kept if kept.next_at is not None]
         times += [self._maintenance_at] if self._maintenance is None and self._database_runs else []
-        times += [self._spare_at] if self._spare is None and serving else []
         # The end of a child interrupts the select.
         patience = max(0.0, min(times) - time.monotonic()) if times else None
         for key, _ in self._selector.select(patience):
@@ -240,10 +226,14 @@ class Supervisor:
         self._stopping = True
 
     def _start(self, worker: _Worker) -> None:
-        child, self._spare = self._spare, None
-        if child is None or child.poll() is not None:
-            child = self._spawn_worker()
-        worker.child = child
+        disk_low = self._database is not None and self._database.disk_low
+        child = worker.child = self._spawn(
+            f"coord-worker-{worker.number}",
+            self._programs.worker,
+            self._sockets[worker.number],
+            number=worker.number,
+            disk_low=disk_low,
+        )
         if child is None:
             worker.start_at = time.monotonic() + worker.pause.failed()
             return
@@ -253,41 +243,44 @@ class Supervisor:
                 worker.ready = True
                 worker.pause.served()
                 _log.info("worker ready", worker=worker.number, pid=child.pid)
+            if self._measuring is not None and "figures" in words:
+                self._measuring.tell(worker=worker.number, pid=child.pid, figures=words["figures"])
 
         child.heard = heard
-        child.tell(number=worker.number, disk_low=self._database is not None and self._database.disk_low)
 
-    def _spawn_worker(self) -> Child | None:
-        return self._spawn(self._worker_arguments, [each for own in self._sockets for each in own])
-
-    def _spawn(self, arguments: Sequence[str], listeners: Sequence[socket.socket] = ()) -> Child | None:
+    def _spawn(
+        self,
+        name: str,
+        program: Program,
+        listeners: Sequence[socket.socket] = (),
+        *,
+        number: int = 0,
+        disk_low: bool = False,
+    ) -> Child | None:
         """None, and a line in the log: the system has no process or no descriptor left."""
-        handed = {
-            "settings": self._settings.model_dump(mode="json", exclude={"database_url"}),
-            "database_url": self._database_url,
-            "listeners": [[each.fileno() for each in own] for own in self._sockets],
-            "metrics": [each.fileno() for each in self._metrics],
-        }
-        try:
-            return Child(self._selector, arguments, handed, listeners)
-        except OSError as error:
-            _log.error("process not started", module=arguments[-1], reason=error.strerror)
-            return None
 
-    def _tend_spare(self, now: float) -> None:
-        if self._spare is None:
-            if now >= self._spare_at:
-                self._spare = self._spawn_worker()
-                self._spare_at = now + _SPARE_RETRY_SECONDS
-        elif (status := self._spare.poll()) is not None:
-            self._spare = None
-            _log.warning("spare worker ended", status=status, again_in_seconds=_SPARE_RETRY_SECONDS)
-            self._spare_at = now + _SPARE_RETRY_SECONDS
+        def run(supervising: Supervising) -> int:
+            return program(
+                Handed(
+                    settings=self._settings,
+                    database_url=self._database_url,
+                    supervising=supervising,
+                    listeners=listeners,
+                    number=number,
+                    disk_low=disk_low,
+                )
+            )
+
+        try:
+            return Child(self._selector, name, run, listeners)
+        except OSError as error:
+            _log.error("process not started", process=name, reason=error.strerror)
+            return None
 
     # -- children that ask the database
 
     def _start_watch(self) -> Child | None:
-        child = self._spawn(WATCH)
+        child = self._spawn("coord-watch", self._programs.watch)
         if child is not None:
             child.heard = self._told_by_watch
         return child
@@ -297,7 +290,8 @@ class Supervisor:
         if url is None:
             return
         (self._metrics,), places = listen([url], 1, "http")
-        self._kept.append(Kept("metrics", lambda: self._spawn(METRICS, self._metrics)))
+        self._measuring = Kept("metrics", lambda: self._spawn("coord-metrics", self._programs.metrics, self._metrics))
+        self._kept.append(self._measuring)
         _log.info("metrics", listen=[str(each) for each in places])
         if not all(loopback(place) for place in places):
             _log.warning("those who ask for metrics are not authenticated: every client may read them")
@@ -309,7 +303,7 @@ class Supervisor:
             self._maintenance = None
         if now >= self._maintenance_at and self._database_runs:
             self._maintenance_at = now + _MAINTENANCE_SECONDS
-            self._maintenance = self._spawn(MAINTENANCE)
+            self._maintenance = self._spawn("coord-maintain", self._programs.maintenance)
 
     def _told_by_watch(self, words: Mapping[str, Any]) -> None:
         """Kill workers whose instance was given up: they would accept connections and never answer."""
@@ -326,17 +320,14 @@ class Supervisor:
             _log.info("stopping", workers=len(running))
         for child in running:
             child.send_signal(signal.SIGTERM)
-        for idle in (self._spare, self._maintenance, *self._kept):
+        for idle in (self._maintenance, *self._kept):
             if idle is not None:
                 idle.kill()
         deadline = time.monotonic() + _GRACE_SECONDS
         for child in running:
-            try:
-                child.wait(max(0.0, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
+            if not child.ends_within(max(0.0, deadline - time.monotonic())):
                 _log.warning("worker killed: still there after the grace time", pid=child.pid)
-                child.kill()
-            child.close()
+            child.kill()
         for own in (*self._sockets, self._metrics):
             for each in own:
                 each.close()

@@ -1,7 +1,6 @@
 """Gives up dead instances, and names their processes to the supervisor.
 
-It runs in a process of its own (:mod:`coordinator.commands.watch`), so that the supervisor never waits for the
-database.
+It runs in a process of its own, so that the supervisor never waits for the database.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from dataclasses import asdict
 
 import structlog
 
-from coordinator.process.handed import Supervising
+from coordinator.process.supervising import Supervising
 from store import recovery
 from store.database import Patience, connected
 from store.errors import StoreError
@@ -51,9 +50,8 @@ class Watching:
             # Once, what instances left that have ended: a look finds only those that have not.
             with connected(self._url, patience=_RECOVERY_PATIENCE) as connection:
                 given_up = recovery.recover(connection)
-            if given_up is not None:
-                self._recovered = True
-                _tell(given_up)
+            self._recovered = True
+            _tell(given_up)
         seen = self._watch.look()
         _tell(seen.given_up)
         if seen.ended:

@@ -21,6 +21,11 @@ _PROBE_OP = (
     f"select exists (select from {SCHEMA}.op where id = $1::uuid and decision = $2::text "
     "and coalesce(reason, '') = $3::text and instance_id = $4::int4)"
 )
+#: whether all are decided so
+_PROBE_DECIDED = (
+    "select not exists (select from unnest($1::uuid[], $2::text[], $3::text[]) u(t, d, r) where not exists "
+    f"(select from {SCHEMA}.op where id = t and decision = d and coalesce(reason, '') = r and instance_id = $4::int4))"
+)
 _PROBE_HALF = f"select exists (select from {SCHEMA}.half where id = $1::int8)"
 _PROBE_MARK = f"select exists (select from {SCHEMA}.batch_mark where instance_id = $1::int4 and number = $2::int8)"
 
@@ -54,6 +59,7 @@ class Batch:
     __slots__ = (
         "attempts",
         "backs",
+        "begun",
         "checkable",
         "commit_ids",
         "commit_posted",
@@ -107,6 +113,8 @@ class Batch:
         #: counts the batches of this instance; and how often this one was sent in vain
         self.number = 0
         self.attempts = 0
+        #: when it was sent for the first time, by the monotonic clock
+        self.begun = 0.0
         self.units: list[Unit] = []
         #: rows that the statement writes and deletes: halves, entries of a fan-out, retirements, ops except plain
         #: commits
@@ -304,7 +312,7 @@ class Batch:
 
     @property
     def _decided(self) -> Sequence[bytes]:
-        return () if self.checkable is None else self.checkable.decided_ids
+        return () if self.checkable is None else [*self.checkable.decided_ids, *self.checkable.settled]
 
     def large_steps(self) -> Iterator[Step]:
         """Steps that write the large messages, for one SQL transaction. Each piece is read when its step is taken."""
@@ -324,26 +332,27 @@ class Batch:
         """Whether it changes entries, and adds no row that would show that it was committed."""
         held = self.checkable is not None and self.checkable.retired
         changes = self.gone_ids or self.backs or self.yielded_ids or self.shared_groups or self.pinned_ids
-        return bool(changes or held) and not (
-            self.commit_ids or self.op_ids or self.half_ids or self.large or self._decided
-        )
+        return bool(changes or held) and not (self.commit_ids or self.op_ids or self.half_ids or self.large)
 
     def probe(self, instance_id: int) -> Step | None:
         """A statement that asks for a row which exists if, and only if, this batch was committed. None: no such row, it
         may be sent again.
+
+        What a rival could have written as well comes last: another connection of the producer group may have decided
+        checkable transactions at this instance with the same words. Where nothing else was written, it does not matter
+        by which of the two they are all decided so.
         """
         me = instance_id.to_bytes(4, "big")
-        if self.commit_ids:
-            return Step(b"probe_op", _PROBE_OP, (self.commit_ids[0], b"commit", b"", me))
-        if self.op_ids:
-            return Step(b"probe_op", _PROBE_OP, (self.op_ids[0], self.op_decisions[0], self.op_reasons[0], me))
-        if self._decided and self.checkable is not None:
-            first = (self.checkable.decided_ids[0], self.checkable.decisions[0], self.checkable.reasons[0])
-            return Step(b"probe_op", _PROBE_OP, (*first, me))
         if self.half_ids:
             return Step(b"probe_half", _PROBE_HALF, (self.half_ids[0].to_bytes(8, "big"),))
         if self.large:
             return Step(b"probe_half", _PROBE_HALF, (self.large[0].id.to_bytes(8, "big"),))
+        if self.commit_ids:
+            return Step(b"probe_op", _PROBE_OP, (self.commit_ids[0], b"commit", b"", me))
+        if self.op_ids:
+            return Step(b"probe_op", _PROBE_OP, (self.op_ids[0], self.op_decisions[0], self.op_reasons[0], me))
         if self.traceless:
             return Step(b"probe_mark", _PROBE_MARK, (me, self.number.to_bytes(8, "big")))
+        if self._decided and self.checkable is not None:
+            return Step(b"probe_decided", _PROBE_DECIDED, (*self.checkable.wanted(), me))
         return None

@@ -18,6 +18,7 @@ piece into a temporary table, and from there, in PostgreSQL, to its half; then c
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -34,6 +35,7 @@ from store.commit.statements import Statements
 from store.commit.turns import Turns
 from store.commit.unit import Unit
 from store.errors import Contended, Fenced, NoPartition, StoreError, StoreFault, StoreInTrouble, StoreUnavailable
+from store.histogram import BATCH_ROWS, COMMIT_SECONDS, Histogram
 from store.libpq import Connection
 from store.loop import Loop
 from store.old_backend import OldBackend
@@ -85,8 +87,10 @@ class GroupCommit:
         self._next = Batch()
         self._ended_by_server = False
         self._sent = 0
-        self.batches = 0
         self.rows = 0
+        #: batches that were committed, by rows and by the time from the first statement to the answer
+        self.sizes = Histogram(BATCH_ROWS)
+        self.times = Histogram(COMMIT_SECONDS)
 
     def start(self) -> None:
         self._connection.start()
@@ -231,8 +235,9 @@ class GroupCommit:
             return
         if not parts:  # its units wrote nothing
             self._under_way = None
-            self._finish(batch)
+            self._answer(batch.units, None)
             return
+        batch.begun = batch.begun or time.monotonic()
         self._statements.execute(batch, parts, parameters, self._answered)
 
     def _answered(self, answer: object) -> None:
@@ -298,8 +303,9 @@ class GroupCommit:
         self._connection.execute(b"make_days", _MAKE_DAYS, [days.encode()], lambda _: self._send(batch))
 
     def _finish(self, batch: Batch) -> None:
-        self.batches += 1
         self.rows += batch.rows
+        self.sizes.add(batch.rows)
+        self.times.add(time.monotonic() - batch.begun)
         self._answer(batch.units, None)
 
     def _answer(self, units: list[Unit], error: StoreError | None) -> None:
@@ -344,7 +350,6 @@ class GroupCommit:
             self._old_backend.end(self._backend, self._look_up)
 
     def lost(self) -> None:
-        # ``connected`` looks up the batch that was under way
         self._ended_by_server = self._connection.server_ended
 
     def notified(self, channel: str, payload: str) -> None:

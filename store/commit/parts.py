@@ -30,6 +30,8 @@ _FAN = (
 #: A group that is being removed gets no entry, as nothing would remove the entry.
 _STAYS = " for key share of g"
 
+_THERE = f"select from {SCHEMA}.address a where a.id = any({{0}}) order by a.id for key share"
+
 #: When a checkable transaction is due to be checked that its client has left, or keeps for too long (H7).
 _DUE = "greatest(e.declared_at + e.check_immunity_ms * interval '1 ms', now())"
 
@@ -207,6 +209,31 @@ PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
         "where e.txn_id = u.t and e.group_id = u.g and e.entry_id = u.i and first.count >= 0",
         _RETIRED,
     ),
+    # Commits by their owners, which have retired nothing: what the function would do, in this statement. Their rows are
+    # locked first, as the refusals are looked at in the order of the parts.
+    "settled": (
+        f"delete from {SCHEMA}.txn e using unnest({{0}}, {{1}}) u(i, n) "
+        "where e.id = u.i and e.producer_group is not null returning e.id, u.n",
+        ("uuid[]", "int4[]"),
+    ),
+    "concluded": (
+        f"insert into {SCHEMA}.op (id, decision, txn_id, posted, instance_id) "
+        "select s.id, 'commit', s.id, s.n, {me} from settled s",
+        (),
+    ),
+    "still_there": (_THERE, ("int4[]",)),
+    "unpended": (
+        f"delete from {SCHEMA}.pending e using unnest({{0}}, {{1}}, {{2}}) u(t, h, i) "
+        "where e.txn_id = u.t and e.half_id = u.h returning e.*, u.i as entry_id",
+        ("uuid[]", "int8[]", "int8[]"),
+    ),
+    "delivered": (
+        f"insert into {SCHEMA}.entry (group_id, id, half_id, expires_at, available_at, priority, message_group) "
+        "select g.id, m.entry_id, m.half_id, m.expires_at, m.available_at, m.priority, "
+        "case m.message_group when 1 then m.entry_id else m.message_group end "
+        f"from unpended m join {SCHEMA}.consumer_group g on g.address_id = m.address_id{_STAYS}",
+        (),
+    ),
     "decided": (
         f"select d.won from {SCHEMA}.decide_all({{0}}, {{1}}, {{2}}, {{me}}, {{3}}, {{4}}, {{5}}, {{me}}) d",
         ("uuid[]", "text[]", "text[]", "uuid[]", "int8[]", "int8[]"),
@@ -219,10 +246,7 @@ PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
     # The addresses that are posted to, each once: a post to a removed address must not be accepted. They stay until the
     # batch is committed, and with them the default groups of queues. Locks are taken in the order of ids, as when an
     # address is removed.
-    "there": (
-        f"select from {SCHEMA}.address a where a.id = any({{0}}) order by a.id for key share",
-        ("int4[]",),
-    ),
+    "there": (_THERE, ("int4[]",)),
     # Groups other than the default one, of queues whose messages get one entry each.
     "split": (f"select from {SCHEMA}.consumer_group g where g.address_id = any({{0}}) and g.name > ''", ("int4[]",)),
     # Only while other instances live: they may have consumers for entries that this one has left in the store.
@@ -235,6 +259,7 @@ _ALIVE = f"select from {SCHEMA}.instance where id = {{me}} and ended_at is null 
 _GIVEN_UP = ("CO002", "the instance was given up")
 _NOT_HELD = ("CO001", "an entry is not held")
 _DECIDED = ("CO005", "a checkable transaction is decided")
+_ADDRESS_GONE = ("CO003", "an address that is posted to is gone")
 #: Part -> (the condition on which the whole batch is refused, the SQLSTATE, the reason).
 REFUSED: dict[str, tuple[str, str, str]] = {
     "gone": ("(select count(*) from gone) <> cardinality({1})", *_NOT_HELD),
@@ -244,7 +269,16 @@ REFUSED: dict[str, tuple[str, str, str]] = {
     "enlisted": ("(select count(*) from enlisted) <> cardinality({0})", *_DECIDED),
     "holding": ("(select count(*) from holding) <> cardinality({1})", *_NOT_HELD),
     "decided": ("exists (select from decided where not won)", *_DECIDED),
-    "there": ("(select count(*) from there) <> cardinality({0})", "CO003", "an address that is posted to is gone"),
+    "settled": ("(select count(*) from settled) <> cardinality({0})", *_DECIDED),
+    "still_there": ("(select count(*) from still_there) <> cardinality({0})", *_ADDRESS_GONE),
+    # All its halves and no others: one that is left behind would be lost. And none that a group does not get.
+    "unpended": (
+        "(select count(*) from unpended where left_out is null) <> cardinality({1}) "
+        f"or (select count(*) from {SCHEMA}.pending p where p.txn_id = any({{0}})) <> cardinality({{1}})",
+        "22000",
+        "halves were left out of a commit",
+    ),
+    "there": ("(select count(*) from there) <> cardinality({0})", *_ADDRESS_GONE),
     "split": ("exists (select from split)", "CO004", "a queue has groups beside the default one"),
 }
 

@@ -147,6 +147,47 @@ def test_what_is_no_immunity(begin: Begin, address: str, immunity: Any) -> None:
 
 
 @pytest.mark.rule("H7")
+@pytest.mark.parametrize("first", [True, False], ids=["in the first message", "in a later one"])
+@pytest.mark.parametrize(
+    ("name", "value", "limits"),
+    [
+        ("check_immunity_ms", UInt(3_600_001), "from 0 to 3600000"),
+        ("check_interval_ms", UInt(999), "from 1000 to 86400000"),
+        ("check_most", UInt(0), "from 1 to 1000"),
+    ],
+)
+def test_a_message_in_a_group_asks_for_what_cannot_be(
+    begin: Begin, address: str, first: bool, name: str, value: Any, limits: str
+) -> None:
+    """Whatever named the group, and whenever the message comes."""
+    session = begin()
+    control, sender = in_group(session), session.sender(address)
+    txn = control.declare()
+    if not first:
+        accept(sender, b"1", txn)
+    state = sender.outcome(named(b"2", **{name: value}), txn=txn)
+    assert condition(state.outcome) == "amqp:invalid-field"
+    assert limits in state.outcome.error.description
+    assert condition(control.discharge(txn)) == "amqp:transaction:rollback"
+    assert session.receiver(address).bodies() == []
+
+
+@pytest.mark.rule("H7")
+def test_a_message_says_how_its_transaction_is_checked(begin: Begin, address: str, ask: Ask) -> None:
+    """The first one that is stored, also where the link has named the group: it goes before what the link asked for."""
+    session = begin()
+    control = in_group(session, check_immunity_ms=UInt(70), check_interval_ms=UInt(5_000), check_most=UInt(7))
+    sender = session.sender(address)
+    txn = control.declare()
+    message = named(b"1", check_immunity_ms=UInt(80), check_most=UInt(8))
+    assert sender.outcome(message, txn=txn).outcome == Accepted()
+    assert row(ask, txn)[3:] == (80, 5_000, 8)
+    assert sender.outcome(named(b"2", check_most=UInt(9)), txn=txn).outcome == Accepted()
+    assert row(ask, txn)[3:] == (80, 5_000, 8)  # too late
+    control.commit(txn)
+
+
+@pytest.mark.rule("H7")
 def test_the_longest_immunity(begin: Begin, address: str, ask: Ask) -> None:
     session = begin()
     control, sender = in_group(session, check_immunity_ms=UInt(3_600_000)), session.sender(address)

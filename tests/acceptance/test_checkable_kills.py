@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 from typing import Any
 
 import psycopg
@@ -108,6 +110,33 @@ def test_each_is_whole_or_checkable_after_a_kill_at_any_point(own_service: Servi
     assert sorted(consumer.bodies()) == sorted(committed)
     assert _store(service, "select from coordinator.pending") == []
     assert _store(service, "select from coordinator.txn") == []
+
+
+@pytest.mark.rule("H3", "H4", "H13")
+@pytest.mark.parametrize("moment", ["posted", "accepted", "discharging"])
+def test_postgresql_is_killed_under_a_service_that_lives(own_service: Service, moment: str) -> None:
+    """Its clients wait until it is there again, and are answered what stands: nothing is lost, nothing is doubled."""
+    service = own_service
+    committed: list[bytes] = []
+    for number in range(4):
+        producer = _Producer(service, "orders", number)
+        if moment != "posted":
+            producer.hear()
+        asked = (
+            producer.control.request(Discharge(txn_id=producer.txn, fail=False)) if moment == "discharging" else None
+        )
+        lines = service.log_lines()
+        started = [line["pid"] for line in lines if line.get("event") == "database started"]
+        os.kill(started[-1], signal.SIGKILL)
+        service.wait_for(lambda line: line.get("event") == "database started", since=len(lines))
+        if moment == "posted":
+            producer.hear()
+        if asked is None:
+            asked = producer.control.request(Discharge(txn_id=producer.txn, fail=False))
+        assert producer.control.answer_to(asked).state == Accepted()
+        committed += producer.bodies
+    assert sorted(_begin(service).receiver("orders").bodies()) == sorted(committed)
+    assert _store(service, "select from coordinator.pending") == []
 
 
 @pytest.mark.rule("H7", "H8", "H13")

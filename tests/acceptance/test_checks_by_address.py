@@ -23,9 +23,9 @@ _TERMS = """select check_immunity_ms, check_interval_ms, most_checks from coordi
              where id = encode(%s, 'hex')::uuid"""
 
 
-def _terms(session: Session, ask: Ask, *addresses: str, immunity: Any = None) -> tuple[Any, ...]:
+def _terms(session: Session, ask: Ask, *addresses: str, **properties: Any) -> tuple[Any, ...]:
     """Of a checkable transaction with a message to each of the addresses: they are on their way at once."""
-    asked = {} if immunity is None else {Symbol("coordinator:check-immunity-ms"): immunity}
+    asked = {Symbol(f"coordinator:check-{name.replace('_', '-')}"): value for name, value in properties.items()}
     control = session.control(properties={**GROUP, **asked})
     txn = control.declare()
     senders = [session.sender(address) for address in addresses]
@@ -55,7 +55,8 @@ def test_the_first_address_says_how_it_is_checked(begin: Begin, service: Service
     _known(session, address)
     assert _terms(session, ask, own, other) == (500, 2_000, 3)
     assert _terms(session, ask, other, own) == (6_000, 30_000, 4)
-    assert _terms(session, ask, own, immunity=UInt(70)) == (70, 2_000, 3)
+    assert _terms(session, ask, own, immunity_ms=UInt(70)) == (70, 2_000, 3)
+    assert _terms(session, ask, own, interval_ms=UInt(7_000), most=UInt(9)) == (500, 7_000, 9)
     shown = json.loads(service.cli("address", "show", own, "--json"))
     assert (shown["check_immunity_ms"], shown["check_interval_ms"], shown["check_most"]) == (500, 2_000, 3)
     service.cli("address", "set", own, "--check-immunity", "inherit", "--check-most", "inherit")

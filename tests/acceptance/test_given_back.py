@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator
 import psycopg
 import pytest
 
+from store import recovery
 from store.embedded.running import running_url
 from store.tables import SCHEMA
 from tests.fix_service import Service, running_service
-from tests.fix_wire import DialTo
+from tests.fix_wire import BeginAt, DialTo
 from tests.wire.frames import Accepted, Open
 from tests.wire.links import Receiver
 from tests.wire.messages import Header, data, section
@@ -70,3 +71,36 @@ def test_while_a_backlog_is_read(
         found.append(receiver.take())
     assert [found[-1].body, receiver.take().body] == OLD
     assert len(found) < BACKLOG
+
+
+#: Of the last message.
+_POST_A_COPY = f"""with made as (
+      insert into {SCHEMA}.half (id, address_id, message)
+      select id + (1 << 22), address_id, message from {SCHEMA}.half order by id desc limit 1 returning id, address_id)
+    insert into {SCHEMA}.entry (group_id, id, half_id)
+    select g.id, m.id, m.id from made m join {SCHEMA}.consumer_group g on g.address_id = m.address_id"""
+
+
+@pytest.mark.rule("D5", "H13")
+def test_one_that_serves_before_the_dead_is_given_up_gets_its_messages(database_url: str, begin_at: BeginAt) -> None:
+    """The one that died held the group whole: a consumer that looks before it is given up finds nothing, and is told
+    when there is something.
+    """
+    with running_service({"database_url": database_url}) as service:
+        session = begin_at(service)
+        _fill(session, "orders", data(b"1"), data(b"2"))
+        consumer = session.receiver("orders")
+        for delivery in consumer.take_many(2):
+            delivery.disposition(Accepted(), settled=False)
+            delivery.settlement()
+        service.kill()
+        with psycopg.connect(database_url) as other:
+            # as another service would post it: no entry of the dead one comes back
+            other.execute(_POST_A_COPY.encode())
+            other.commit()
+            other.execute("select pg_advisory_xact_lock(%s)", (recovery._LOCK,))
+            service.restart()
+            consumer = begin_at(service).receiver("orders")
+            assert consumer.drain() == []
+        consumer.credit(10)
+        assert consumer.take().body == b"2"

@@ -135,12 +135,13 @@ def two() -> Iterator[Service]:
 
 
 @pytest.mark.rule("D4")
-def test_a_change_reaches_every_worker(two: Service, begin_at: BeginAt) -> None:
+@pytest.mark.parametrize("changed", [("group", "set", "orders::billing"), ("address", "set", "orders")], ids=" ".join)
+def test_a_change_reaches_every_worker(two: Service, begin_at: BeginAt, changed: tuple[str, ...]) -> None:
     """Whichever worker a consumer is at: each has read the change when it answers what it is asked after it."""
     sessions = [begin_at(two) for _ in range(6)]
     consumers = [session.receiver("orders::billing", credit=1) for session in sessions]
     _attached(*consumers)
-    two.cli("group", "set", "orders::billing", "--max-attempts", "1")
+    two.cli(*changed, "--max-attempts", "1")
     for session in sessions:
         _known(session, "other")
     post(sessions[0], "orders", *(b"%d" % number for number in range(6)))

@@ -20,9 +20,10 @@ from tests.fix_command import alive
 from tests.fix_postgres import signal_server
 from tests.fix_service import PATIENCE, Service, running_service
 from tests.fix_wire import Ask, BeginAt
-from tests.wire.frames import Rejected
-from tests.wire.messages import data
+from tests.wire.frames import Accepted, Rejected, Released
+from tests.wire.messages import APPLICATION_PROPERTIES, data, section
 from tests.wire.queues import dead_letters, post
+from tests.wire.types import Symbol, UInt
 from tests.workers import pids_of_workers
 
 pytestmark = pytest.mark.rule("H19")
@@ -118,6 +119,38 @@ def test_what_clients_do_is_told(service: Service, begin_at: BeginAt) -> None:
     _until(lambda: grown("decisions_total", decision="commit", reason="discharged") == 4)
 
 
+def test_what_workers_do_is_told(service: Service, begin_at: BeginAt) -> None:
+    """Their connections and links now; the batches that they committed, and their checks, since they began."""
+    before = _figures(service)
+    session = begin_at(service)
+    post(session, "metrics-workers", b"1")
+    links = [session.receiver("metrics-workers", credit=0) for _ in range(3)]
+    _until(lambda: _told(service, "connections", worker="0") >= 1 and _told(service, "links", worker="0") >= 3)
+    checker = session.receiver("$check/metrics-workers", credit=10)
+    for outcome in (Released(), Accepted()):
+        control = session.control(properties={Symbol("coordinator:producer-group"): "metrics-workers"})
+        sender = session.sender("metrics-workers")
+        sender.outcome(
+            section(APPLICATION_PROPERTIES, {"check-immunity-ms": UInt(0)}) + data(b"x"), txn=control.declare()
+        )
+        control.detach()
+        checker.take().disposition(outcome)
+
+    def grown(name: str, **labels: str) -> float:
+        key = (f"coordinator_{name}", frozenset(labels.items()))
+        return _figures(service).get(key, 0.0) - before.get(key, 0.0)
+
+    _until(lambda: grown("checks_total", state="sent") >= 2)
+    _until(lambda: grown("checks_total", state="answered") >= 1)
+    _until(lambda: grown("checks_total", state="unanswered") >= 1)
+    assert grown("batch_rows_count") >= 4
+    assert grown("batch_rows_sum") >= grown("batch_rows_count")
+    assert grown("commit_seconds_count") == grown("batch_rows_count")
+    assert grown("commit_seconds_sum") > 0
+    for link in links:
+        link.detach()
+
+
 def test_a_hostile_name_is_told_whole(service: Service, begin_at: BeginAt) -> None:
     name = 'x"} 1\\n # {evil="1",\\'
     post(begin_at(service), name, b"1")
@@ -149,22 +182,22 @@ def test_peers_that_send_nothing_are_cut_off(service: Service) -> None:
     assert _get(service, "/healthz") == (200, "ok\n")
 
 
-def _process(service: Service, module: str) -> int:
+def _processes(service: Service, name: str) -> list[int]:
     children = Path(f"/proc/{service.pid}/task/{service.pid}/children").read_text().split()
-    (pid,) = (each for each in children if module.encode() in Path(f"/proc/{each}/cmdline").read_bytes())
-    return int(pid)
+    return [int(each) for each in children if Path(f"/proc/{each}/comm").read_text().strip() == name]
 
 
 def test_the_metrics_are_started_again_and_a_worker_that_dies_is_seen(service: Service, begin_at: BeginAt) -> None:
     os.kill(pids_of_workers(service, count=1)[0], signal.SIGKILL)
     begin_at(service)
     _until(lambda: _told(service, "instances", state="alive") == 1 and _ready(service) == 200)
-    pid = _process(service, "coordinator.commands.metrics")
+    (pid,) = _processes(service, "coord-metrics")
     os.kill(pid, signal.SIGKILL)
     _until(lambda: not alive(pid))
     # The socket is the supervisor's: a request waits until there is a process again.
     assert _get(service, "/healthz") == (200, "ok\n")
-    assert _process(service, "coordinator.commands.metrics") != pid
+    assert pid not in _processes(service, "coord-metrics")
+    _until(lambda: _told(service, "connections", worker="0") >= 1)  # told to the new one
 
 
 def test_a_store_that_is_away(service: Service) -> None:
@@ -194,6 +227,4 @@ def test_what_is_wanting_is_said(service: Service, ask: Ask) -> None:
 def test_without_the_setting_there_is_no_process_and_no_port() -> None:
     with running_service() as service:
         assert [line for line in service.log_lines() if line.get("event") == "metrics"] == []
-        children = Path(f"/proc/{service.pid}/task/{service.pid}/children").read_text().split()
-        lines = [Path(f"/proc/{each}/cmdline").read_bytes() for each in children]
-        assert not any(b"coordinator.commands.metrics" in line for line in lines)
+        assert _processes(service, "coord-metrics") == []

@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 
-from tests.fix_wire import Begin
+from tests.fix_wire import Ask, Begin
 from tests.wire.frames import (
     SENDER,
     Accepted,
@@ -58,7 +58,7 @@ def test_undeliverable_here_is_not_for_this_link(begin: Begin, address: str) -> 
     assert (found.body, found.count) == (b"1", 0)
 
 
-@pytest.mark.rule("P11")
+@pytest.mark.rule("P11", "D4")
 def test_rejected_is_a_dead_letter(begin: Begin, address: str) -> None:
     """Part 3, section 3.4.2: to the dead letters with its story, the bare message as it was."""
     session = begin()
@@ -121,3 +121,26 @@ def test_a_post_is_settled_after_its_sender_has(begin: Begin, address: str, take
     assert settled == kept[: len(settled)]
     assert 0 < len(settled) < len(kept)
     assert all(session.answers[number][0].settled for number in settled)
+
+
+@pytest.mark.rule("D10")
+def test_an_outcome_that_the_store_refuses_ends_the_link_and_the_message_comes_back(
+    begin: Begin, ask: Ask, address: str
+) -> None:
+    """The entry is not this instance's any more: the consumer hears that its outcome did not count."""
+    session = begin()
+    post(session, address, b"1")
+    consumer = session.receiver(address)
+    delivery = consumer.take()
+    held = (
+        "update coordinator.entry e set lease = %s from coordinator.consumer_group g, coordinator.address a"
+        " where g.id = e.group_id and a.id = g.address_id and a.name = %s returning 1"
+    )
+    assert ask(held, 99, address) == [(1,)]
+    delivery.disposition(Accepted(), settled=False)
+    error = consumer.wait_detached().error
+    assert error is not None
+    assert error.condition == "amqp:internal-error"
+    assert error.description
+    assert ask(held, 0, address) == [(1,)]
+    assert session.receiver(address).take().body == b"1"

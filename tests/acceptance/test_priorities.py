@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
+import psycopg
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.fix_service import Service, running_service
+from store.embedded.running import running_url
+from tests.fix_service import PATIENCE, Service, running_service
 from tests.fix_wire import Begin, BeginAt
 from tests.wire.frames import Accepted, Modified, Released, Source
 from tests.wire.links import Delivery, Sender
@@ -136,6 +139,19 @@ def own() -> Iterator[Service]:
         yield service
 
 
+def _all_given_back(service: Service) -> None:
+    """Killed before that, it could not tell what was sent from what it had read ahead."""
+    given_back = (
+        "select exists (select from coordinator.entry where attempts = 1)"
+        " and not exists (select from coordinator.group_read)"
+    )
+    deadline = time.monotonic() + PATIENCE
+    with psycopg.connect(running_url(service.data_dir), autocommit=True) as connection:
+        while connection.execute(given_back).fetchone() != (True,):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+
 @pytest.mark.rule("D6")
 def test_over_a_kill(own: Service, begin_at: BeginAt) -> None:
     """A sent message counts a failed delivery, one given back has been acquired, all others are as posted."""
@@ -146,6 +162,7 @@ def test_over_a_kill(own: Service, begin_at: BeginAt) -> None:
     assert not any(each.count or each.message.header.first_acquirer is False for each in seen)
     seen[1].disposition(Released())
     consumer.detach()  # the other fails; what was given back goes to the store
+    _all_given_back(own)
     own.kill()
     own.restart()
     consumer = begin_at(own).receiver("jobs")

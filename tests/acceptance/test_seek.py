@@ -15,15 +15,17 @@ from typing import Any
 
 import pytest
 
+from store.spool import LARGE
 from tests.acceptance.fifo import by_group, numbers
 from tests.acceptance.fifo import post as post_groups
 from tests.fix_service import PATIENCE, REPOSITORY, Service, running_service
 from tests.fix_wire import Ask, Begin, DialTo
 from tests.wire.frames import Accepted, Modified, Open, Rejected, Source
 from tests.wire.links import Receiver
+from tests.wire.messages import MESSAGE_ANNOTATIONS, Header, data, section
 from tests.wire.peer import Session
-from tests.wire.queues import dead_letters, post
-from tests.wire.types import Symbol
+from tests.wire.queues import SELECTOR, dead_letters, filtered, post
+from tests.wire.types import Described, Symbol
 from tests.workers import pids_of_workers
 
 pytestmark = pytest.mark.rule("H17")
@@ -121,6 +123,34 @@ def test_from_a_message_on(begin: Begin, service: Service, ask: Ask, address: st
     assert consumer.bodies() == _bodies(2, 4)
 
 
+def test_both_at_once(begin: Begin, service: Service, ask: Ask, address: str) -> None:
+    """What waits before the place is skipped, what was had from there on comes again; also where it is run again after
+    it was interrupted on its way back: what was accepted since then does not come twice.
+    """
+    session = begin()
+    post(session, address, *_bodies(3))
+    place = _now()
+    post(session, address, *_bodies(6, 3))
+    consumer = session.receiver(address)
+    taken = consumer.take_many(8)
+    for delivery in taken[3:]:
+        delivery.disposition(Accepted(), settled=False)
+        delivery.settlement()
+    consumer.detach()
+    said = service.cli("group", "seek", address, "--to", place)
+    assert said.splitlines() == ["moved forth: 3 messages are skipped", "moved back: 5 messages are delivered again"]
+    consumer = session.receiver(address)
+    assert _consume(consumer, 6) == _bodies(6, 3)
+    ask(
+        "update coordinator.seek s set ended_at = null from coordinator.consumer_group g, coordinator.address a"
+        " where g.id = s.group_id and a.id = g.address_id and a.name = %s returning 1",
+        address,
+    )
+    (again,) = json.loads(service.cli("group", "seek", address, "--to", place, "--json"))
+    assert (again["back"], again["moved"]) == (True, 5)
+    assert consumer.bodies() == []
+
+
 def test_what_a_consumer_has_stays_with_it(begin: Begin, service: Service, address: str) -> None:
     """It may still accept it, or fail; what has become a dead letter does not come again."""
     session = begin()
@@ -182,6 +212,43 @@ def test_a_subscription_that_lasts(begin: Begin, service: Service, address: str)
     (line,) = json.loads(service.cli("groups", address, "--json"))
     assert _seek(service, f"{address}::{line['group']}", "--back-to", "2026-01-01T00:00:00Z")["moved"] == 5
     assert session.receiver(source, name="news").bodies() == _bodies(5)
+
+
+def test_large_ones_come_again_in_their_place(begin: Begin, service: Service, address: str) -> None:
+    """With their terms, which a store may have far behind their beginning."""
+    session = begin(max_frame_size=65_536)
+    sender = session.sender(address)
+    long = section(MESSAGE_ANNOTATIONS, {Symbol("x-opt-long"): "a" * 20_000})
+    posted = [data(b"0"), data(bytes(LARGE + 1)), long + data(b"2"), long + data(b"3" * (3 * LARGE)), data(b"4")]
+    for each in posted:
+        assert sender.outcome(each) == Accepted()
+    consumer = session.receiver(address)
+    found = consumer.take_many(len(posted))
+    for delivery in found:
+        delivery.disposition(Accepted(), settled=False)
+        delivery.settlement()
+    assert _seek(service, address, "--back-to", "2026-01-01T00:00:00Z")["moved"] == len(posted)
+    again = consumer.take_many(len(posted))
+    assert [delivery.message.bare for delivery in again] == [delivery.message.bare for delivery in found]
+    assert [delivery.message.annotations for delivery in again] == [delivery.message.annotations for delivery in found]
+
+
+def test_a_subscription_with_a_selector_gets_again_what_it_had(begin: Begin, service: Service, address: str) -> None:
+    """What it did not select was never for it, and does not come by a seek either."""
+    session = begin()
+    lasting: dict[str, Any] = {"durable": 2, "expiry_policy": Symbol("never"), "capabilities": (Symbol("topic"),)}
+    source = filtered(address, {"s": Described(SELECTOR, "JMSPriority > 4")}, **lasting)
+    consumer = session.receiver(source, name="urgent")
+    sender = session.sender(address)
+    for number in range(6):
+        header = section(Header.CODE, Header(priority=9 if number % 2 else 1).described().value)
+        assert sender.outcome(header + data(b"%d" % number)) == Accepted()
+    assert _consume(consumer, 3) == [b"1", b"3", b"5"]
+    assert consumer.bodies() == []
+    (line,) = json.loads(service.cli("groups", address, "--json"))
+    assert _seek(service, f"{address}::{line['group']}", "--back-to", "2026-01-01T00:00:00Z")["moved"] >= 3
+    assert consumer.bodies() == [b"1", b"3", b"5"]
+    assert _group(service, address, line["group"])["ready"] == 0
 
 
 @pytest.mark.parametrize("service", ["2"], indirect=True)
@@ -292,8 +359,8 @@ def _found(out: Path) -> dict[str, int]:
     [
         (("never", "--back-to", "2026-01-01T00:00:00Z"), 1, "there is no address 'never'"),
         (("{}::never", "--back-to", "2026-01-01T00:00:00Z"), 1, "has no group 'never'"),
-        (("{}",), 2, "give one of --back-to and --forth-to"),
-        (("{}", "--back-to", "1", "--forth-to", "2"), 2, "give one of --back-to and --forth-to"),
+        (("{}",), 2, "give one of --to, --back-to and --forth-to"),
+        (("{}", "--back-to", "1", "--forth-to", "2"), 2, "give one of --to, --back-to and --forth-to"),
         (("{}", "--back-to", "yesterday"), 2, "--back-to: expected a time such as 2026-11-22T12:00:00Z, or the id of"),
         (("{}", "--back-to", "2026-01-01T00:00:00"), 2, "has no zone; write 2026-01-01T00:00:00Z for UTC"),
         (("{}", "--back-to", "2026-01-01"), 2, "has no zone"),

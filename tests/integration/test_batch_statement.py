@@ -107,10 +107,12 @@ def _assigned(part: str) -> list[tuple[str, str, str]]:
 
 
 #: Parts that write no columns of their own.
-_READ = ("mark", "there", "split", "wake", "enlisted", "let_go", "owed", "taken", "decided")
+_READ = ("mark", "there", "still_there", "split", "wake", "enlisted", "let_go", "owed", "taken", "decided")
+#: Those that write what other parts give them.
+_FED = ("concluded", "delivered")
 
 
-@pytest.mark.parametrize("part", [part for part in statements.PARTS if part not in _READ])
+@pytest.mark.parametrize("part", [part for part in statements.PARTS if part not in _READ + _FED])
 def test_each_column_of_a_part_is_declared_with_its_type(part: str) -> None:
     written = _assigned(part)
     assert written
@@ -150,7 +152,9 @@ def _combinations() -> Iterator[tuple[str, ...]]:
             yield parts
     yield from (("registered",), ("forgotten",), ("half", "gone", "op", "registered", "forgotten", "wake"))
     post = ("half", "there", "pending")
-    yield from ((*post, "declared"), (*post, "enlisted"), ("orphaned", "overdue"), ("gone", "decided"))
+    yield from ((*post, "declared"), (*post, "enlisted"), ("orphaned", "overdue"), ("gone", "decided", "mark"))
+    settled = ("settled", "concluded", "still_there", "unpended", "delivered")
+    yield from ((*post, "declared", *settled), settled)
     held = ("let_go", "owed", "taken", "holding", "retiring", "replaced")
     more = ("declared", "enlisted", "orphaned", "overdue", *held, "decided")
     yield from ((*post, *more), ("declared", "holding", "retiring", "mark"))
@@ -176,7 +180,7 @@ def test_each_combination_prepares_on_a_migrated_database(database_url: str) -> 
             expected = [_ARRAY_OIDS[kind[:-2]] if kind.endswith("[]") else _OIDS[kind] for kind in types]
             assert [described.param_type(number) for number in range(described.nparams)] == expected, parts
             count += 1
-    assert count == 2**9 * 3 * 3 - 1 + 3 + 6
+    assert count == 2**9 * 3 * 3 - 1 + 3 + 8
 
 
 def test_arrays_say_the_types_that_the_statement_expects() -> None:
@@ -223,6 +227,9 @@ def _batches() -> Iterator[batch.Batch]:
         known[bytes(15) + b"\5", 1, 1] = checkable.Retired(b"accept", "", 0, "", b"", 0, "")
     rows.decide(bytes(15) + b"\x08", b"commit", "", [2], [3])
     yield checked
+    settled = batch.Batch()
+    settled.check_back().settle(bytes(15) + b"\x07", [4], [5], [1])
+    yield settled
 
 
 def _full_batch() -> batch.Batch:
@@ -258,13 +265,18 @@ def _nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield from _nodes(below)
 
 
-def _scans(connection: psycopg.Connection[Any], setup: str, sql: str) -> list[tuple[str, str, str]]:
-    """(table, node type, index) of each scan of the store's large tables in the generic plan of ``sql``."""
+def _planned(connection: psycopg.Connection[Any], setup: str, sql: str) -> list[dict[str, Any]]:
+    """The nodes of the generic plan of ``sql``."""
     connection.execute(setup.encode())
     row = connection.execute(b"explain (generic_plan, format json) " + sql.encode()).fetchone()
     assert row is not None
+    return list(_nodes(row[0][0]["Plan"]))
+
+
+def _scans(connection: psycopg.Connection[Any], setup: str, sql: str) -> list[tuple[str, str, str]]:
+    """(table, node type, index) of each scan of the store's large tables in the generic plan of ``sql``."""
     found = []
-    for node in _nodes(row[0][0]["Plan"]):
+    for node in _planned(connection, setup, sql):
         table = str(node.get("Relation Name", ""))
         if re.match(r"entry|half|message_group|op(_|$)", table) and node["Node Type"] != "ModifyTable":
             found.append((table, node["Node Type"], str(node.get("Index Name", ""))))
@@ -326,16 +338,32 @@ def test_a_post_finds_what_it_locks_by_index(database_url: str, analysed: bool) 
         connection.execute(f"insert into {SCHEMA}.consumer_group (address_id) select id from {SCHEMA}.address".encode())
         if analysed:
             connection.execute(b"analyze")
-        connection.execute(statements.SETUP.encode())
         sql = statements.statement(("half", "entry", "there", "split"), 7)
-        row = connection.execute(b"explain (generic_plan, format json) " + sql.encode()).fetchone()
-        assert row is not None
-        nodes = [node for node in _nodes(row[0][0]["Plan"]) if node["Node Type"] != "ModifyTable"]
+        nodes = [node for node in _planned(connection, statements.SETUP, sql) if node["Node Type"] != "ModifyTable"]
         found = {node["Relation Name"]: node["Index Name"] for node in nodes if "Index Name" in node}
         assert found.pop("instance") in ("instance_pkey", "instance_slot_idx")
         assert found == {"address": "address_pkey", "consumer_group": "consumer_group_address_id_key"}
         others = {node["Node Type"] for node in nodes if "Index Name" not in node}
         assert others <= {"Result", "Aggregate", "CTE Scan", "Subquery Scan", "Function Scan", "LockRows"}
+
+
+@pytest.mark.parametrize("analysed", [False, True])
+def test_a_commit_of_checkable_transactions_finds_its_rows_by_index(database_url: str, analysed: bool) -> None:
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        connection.execute(
+            f"insert into {SCHEMA}.pending (txn_id, half_id, address_id) "
+            f"select gen_random_uuid(), i, 1 from generate_series(1, 10000) i".encode()
+        )
+        if analysed:
+            connection.execute(b"analyze")
+        sql = statements.statement(("settled", "concluded", "still_there", "unpended", "delivered"), 7)
+        scans = [node for node in _planned(connection, statements.SETUP, sql) if node["Node Type"] != "ModifyTable"]
+        found = sorted(
+            node["Index Name"] for node in scans if "Index Name" in node and node["Relation Name"] != "instance"
+        )
+        wanted = ["address_pkey", "consumer_group_address_id_key", "pending_pkey", "pending_pkey", "txn_pkey"]
+        assert found == wanted
+        assert not [node["Relation Name"] for node in scans if node["Node Type"] == "Seq Scan"]
 
 
 def test_plans_of_a_store_that_was_never_analysed(database_url: str) -> None:

@@ -17,6 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import Connection, insert, text
 
 from coordinator.process.exposition import REST, label, registry
+from coordinator.process.telling import Workers
 from store import figures, recovery
 from store.figures import BUCKETS, BY_HAND, DISCHARGED, MOST_REASONS, OTHER, Decided, GroupFigures
 from store.looking import Looks, Seen
@@ -240,11 +241,11 @@ def test_a_store_that_is_away() -> None:
     seen = Looks("postgresql://hunter2@127.0.0.1:1/x").look()
     (up,) = (metric.samples for metric in _families(seen) if metric.name == "coordinator_store_up")
     assert up[0].value == 0
-    assert "hunter2" not in generate_latest(registry(seen)).decode()
+    assert "hunter2" not in generate_latest(registry(seen, _workers())).decode()
 
 
 def _families(seen: Seen) -> list[Any]:
-    return list(text_string_to_metric_families(generate_latest(registry(seen)).decode()))
+    return list(text_string_to_metric_families(generate_latest(registry(seen, _workers())).decode()))
 
 
 def test_ten_thousand_addresses_are_told_in_bounded_text(database: Connection, database_url: str) -> None:
@@ -269,7 +270,7 @@ def test_ten_thousand_addresses_are_told_in_bounded_text(database: Connection, d
     database.execute(text("update coordinator.address set origin = 'dead-letter'"))
     database.commit()
     seen = Looks(database_url).look()
-    told = generate_latest(registry(seen))
+    told = generate_latest(registry(seen, _workers()))
     assert len(told) < 1_000_000
     values = {metric.name: metric.samples for metric in text_string_to_metric_families(told.decode())}
     for name, series in (("entries", 4), ("dead_letters", 1), ("undecided_halves", 1)):
@@ -307,6 +308,13 @@ def test_any_name_is_a_label_of_its_own(rows: Rows, database: Connection) -> Non
     assert ready == {**{label(name): 1.0 for name in NAMES}, REST: 6.0}
     assert len(ready) == len(NAMES)
     assert all(len(each) <= 200 and each.isprintable() for each in ready)
+
+
+def _workers() -> Workers:
+    workers = Workers()
+    figures = {"connections": 3, "links": 5, "rows": [1] * 5, "rows_total": 9}
+    workers.told(0, 7, {**figures, "seconds": [1] * 14, "seconds_total": 0.5, "checks": [4, 2, 1]})
+    return workers
 
 
 def test_the_dashboard_asks_for_what_there_is(database: Connection, rows: Rows, database_url: str) -> None:

@@ -30,6 +30,12 @@ T = TypeVar("T")
 NOW = datetime.now(UTC)
 
 
+@pytest.fixture(autouse=True)
+def _today(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run may go over midnight after it has read this file."""
+    monkeypatch.setattr(f"{__name__}.NOW", datetime.now(UTC))
+
+
 class Asking:
     """Asks, and waits for the answer; remembers the statements that were sent."""
 

@@ -199,7 +199,7 @@ def test_a_reply_to_a_dead_address_waits_for_no_other_entry(
     rows.queue("$dynamic/1", origin="dynamic", instance_id=dead)
     held = rows.entry(rows.queue("orders"), lease=dead)
     waits = "select 1 from pg_stat_activity where application_name = 'giving up' and wait_event_type = 'Lock'"
-    found: list[GivenUp | None] = []
+    found: list[GivenUp] = []
 
     def recover() -> None:
         with connected(database_url, application_name="giving up") as connection:
@@ -278,13 +278,52 @@ def test_one_whose_heart_beat_meanwhile_lives(database: Connection, rows: Rows) 
     assert recovery.give_up_dead(database, seen).instances == (silent,)
 
 
-def test_a_start_does_not_wait_for_another_that_gives_up(database: Connection, database_url: str, rows: Rows) -> None:
+def test_a_start_waits_for_another_that_gives_up_but_not_for_ever(
+    database: Connection, database_url: str, rows: Rows
+) -> None:
     left = rows.txn(rows.instance(ended_at=rows.now()))
     with psycopg.connect(database_url) as other:
         other.execute("select pg_advisory_xact_lock(%s)", (recovery._LOCK,))
-        assert recovery.recover(database) is None
-    assert recovery.recover(database) == GivenUp(transactions=1)
+        with (
+            connected(database_url, patience=Patience(lock_seconds=0.2)) as impatient,
+            pytest.raises(Contended),
+        ):
+            recovery.recover(impatient)
+        threading.Timer(0.5, other.rollback).start()
+        assert recovery.recover(database) == GivenUp(transactions=1)
     assert [row.id for row in rows.ops()] == [left]
+
+
+@pytest.mark.rule("D5")
+@pytest.mark.parametrize("how", ["given up", "recovered", "stopped"])
+@pytest.mark.parametrize("what", ["a group whole", "a message group"])
+def test_what_it_held_is_told_though_no_entry_comes_back(
+    database: Connection, database_url: str, rows: Rows, how: str, what: str
+) -> None:
+    """Another instance that has looked into the group meanwhile found nothing, and would not look again."""
+    recovery.register(database, "1")
+    dead = rows.instance()
+    group = rows.queue("orders")
+    rows.entry(group)
+    if what == "a group whole":
+        held = "update coordinator.consumer_group set holder = :dead where id = :group"
+    else:
+        held = "insert into coordinator.message_group (group_id, key, instance_id) values (:group, -1, :dead)"
+    database.execute(text(held), {"dead": dead, "group": group})
+    if how == "recovered":
+        database.execute(text("update coordinator.instance set ended_at = now() where id = :dead"), {"dead": dead})
+    database.commit()
+    with psycopg.connect(database_url, autocommit=True) as listener:
+        listener.execute("listen coordinator_ready")
+        if how == "given up":
+            given_up = _give_up(database, dead)
+        elif how == "recovered":
+            given_up = recovery.recover(database)
+        else:
+            given_up = recovery.end(database, dead)
+        heard = [notice.payload for notice in listener.notifies(timeout=10, stop_after=1)]
+    assert (given_up.leases, heard) == (0, [""])
+    assert _give_up(database) == GivenUp()
 
 
 def test_what_is_still_under_way_for_a_dead_instance_is_ended_first(

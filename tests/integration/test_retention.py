@@ -115,7 +115,7 @@ def test_days_that_are_old_enough_go_and_others_stay(days: Days) -> None:
 def test_the_day_that_ended_less_than_the_period_ago_stays(days: Days) -> None:
     orders = days.address("orders")
     # At its beginning it is older than 72 hours, at its end it is not.
-    edge = (NOW - timedelta(hours=72)).replace(hour=0, minute=0, second=0, microsecond=0)
+    edge = (datetime.now(UTC) - timedelta(hours=72)).replace(hour=0, minute=0, second=0, microsecond=0)
     before = days.half(edge - timedelta(milliseconds=1), to=orders)
     stays = days.half(edge, to=orders)
     days.drop()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import resource
@@ -46,8 +47,10 @@ def test_it_starts_serves_and_stops(serve: Serve, folder: Path) -> None:
     assert answers(place) == HEADER
     children = service.values("worker ready", "pid") + service.values("database started", "pid")
     assert len(children) == 3
+    assert sorted(service.values("serving", "worker")) == [0, 1]
     url = running_url(folder)
     assert service.end() == 0
+    assert service.values("worker killed: still there after the grace time", "pid") == []
     assert not any(alive(pid) for pid in children)
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(place)
@@ -169,40 +172,54 @@ def test_a_database_of_a_newer_version(serve: Serve, database_url: str, database
 _OTHER_WORKER = """
 import sys
 from coordinator.process import logs, supervisor
+from coordinator.process.supervising import Programs
 from coordinator.settings import load
+
+def watch(handed):
+    while handed.supervising.hear():
+        pass
+    return 0
+
+def work(handed):
+    words = {"handed": handed}
+    exec(sys.argv[2], words)
+    return words["status"]
+
 supervisor._GRACE_SECONDS = 0.2
 supervisor.MOST_FAILED_STARTS = 6
 settings = load({"listen": ["amqp://127.0.0.1:0"], "database_url": sys.argv[1]})
 logs.configure(settings.log)
-sys.exit(supervisor.Supervisor(settings, worker=["-c", sys.argv[2]]).run())
+programs = Programs(worker=work, watch=watch, maintenance=watch, metrics=watch)
+sys.exit(supervisor.Supervisor(settings, programs).run())
 """
 
 
 def test_a_worker_that_cannot_work_ends_the_service(database_url: str) -> None:
-    service = Serving(["-c", _OTHER_WORKER, database_url, "import sys; sys.exit(2)"], {})
+    service = Serving(["-c", _OTHER_WORKER, database_url, "status = 2"], {})
     service.until("stopping: a worker cannot work like this", worker=0)
     assert service.end(None) == 2
 
 
 def test_a_worker_that_dies_at_its_start_is_started_ever_more_slowly_and_ends_the_service(database_url: str) -> None:
-    service = Serving(["-c", _OTHER_WORKER, database_url, "import sys; sys.exit(1)"], {})
+    service = Serving(["-c", _OTHER_WORKER, database_url, "status = 1"], {})
     assert service.until("stopping: a worker does not start", worker=0)["failed_starts"] == 6
     assert service.values("worker ended", "again_in_seconds") == [0.1, 0.2, 0.4, 0.8, 1.6]
     assert service.end(None) == 2
     assert service.values("listening", "pid") == []
 
 
-_READY = """
-import json, os, signal, socket, sys, time
-os.lseek(int(sys.argv[1]), 0, 0)
-pair = socket.socket(fileno=json.loads(os.read(int(sys.argv[1]), 1 << 20))["supervisor"])
-pair.recv(100) or sys.exit()
-pair.sendall(b'{"ready": true}\\n')
-"""
+_READY = "handed.supervising.tell(ready=True)\nstatus = 1"
+
+
+def test_a_worker_that_fails_by_an_error_says_which(database_url: str) -> None:
+    service = Serving(["-c", _OTHER_WORKER, database_url, "raise ValueError('a fault in the worker')"], {})
+    assert "a fault in the worker" in service.until("process ended by an error")["traceback"]
+    assert service.until("worker ended")["status"] == 1
+    assert service.end() == 0
 
 
 def test_a_worker_that_had_served_is_started_again_at_once(database_url: str) -> None:
-    service = Serving(["-c", _OTHER_WORKER, database_url, _READY + "sys.exit(1)"], {})
+    service = Serving(["-c", _OTHER_WORKER, database_url, _READY], {})
     pauses = [service.until("worker ended", status=1)["again_in_seconds"] for _ in range(10)]
     assert pauses == [0.0] * 10
     assert service.end() == 0
@@ -210,7 +227,7 @@ def test_a_worker_that_had_served_is_started_again_at_once(database_url: str) ->
 
 def test_a_worker_that_does_not_stop_is_killed(database_url: str) -> None:
     # Deaf before it says that it is ready: SIGTERM may come right after.
-    stubborn = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)" + _READY + "time.sleep(600)"
+    stubborn = "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + _READY + "\ntime.sleep(600)"
     service = Serving(["-c", _OTHER_WORKER, database_url, stubborn], {})
     service.listening()
     (pid,) = service.values("worker ready", "pid")
@@ -219,19 +236,29 @@ def test_a_worker_that_does_not_stop_is_killed(database_url: str) -> None:
     assert not alive(pid)
 
 
-def test_the_next_worker_waits_before_it_is_needed(serve: Serve, database_url: str) -> None:
-    service = serve("--database-url", database_url)
+@pytest.mark.rule("S8")
+def test_children_inherit_nothing_but_what_they_need(serve: Serve, folder: Path) -> None:
+    """Above all not the socket of another worker: it would take connections that nothing answers."""
+    service = serve("--data-dir", str(folder), "--workers", "2", COORDINATOR_METRICS__LISTEN="http://127.0.0.1:0")
     service.listening()
-    (pid,) = service.values("worker ready", "pid")
-    # A worker, the watch, and the worker that waits.
-    while len(children := _children(service.process.pid)) < 3:
+    supervisor = service.process.pid
+    # Two workers, the watch, the metrics and PostgreSQL.
+    while len(children := _children(supervisor)) < 5:
         time.sleep(0.01)
-    os.kill(pid, signal.SIGKILL)
-    assert service.until("worker ready")["pid"] in children - {pid}
-    while len(_children(service.process.pid)) < 3:
-        time.sleep(0.01)
-    assert service.end() == 0
-    _gone(*children)
+    (database,) = service.values("database started", "pid")
+    owners: dict[str, set[str]] = {}
+    for pid in {supervisor, *children} - {database}:
+        name = Path(f"/proc/{pid}/comm").read_text().strip()
+        for each in Path(f"/proc/{pid}/fd").iterdir():
+            if int(each.name) > 2:
+                with contextlib.suppress(FileNotFoundError):
+                    owners.setdefault(str(each.readlink()), set()).add(name)
+    # What listens is the supervisor's too: it outlives a child that dies.
+    shared = [
+        sorted(names) for place, names in owners.items() if place.startswith(("socket:", "pipe:")) and len(names) > 1
+    ]
+    own = Path(f"/proc/{supervisor}/comm").read_text().strip()
+    assert sorted(shared) == [sorted([child, own]) for child in ("coord-metrics", "coord-worker-0", "coord-worker-1")]
 
 
 def _children(pid: int) -> set[int]:
@@ -242,7 +269,7 @@ def test_a_shortage_of_descriptors_does_not_end_the_service(serve: Serve, databa
     service = serve("--database-url", database_url)
     place = service.listening()
     supervisor = service.process.pid
-    while len(children := _children(supervisor)) < 3:
+    while len(children := _children(supervisor)) < 2:
         time.sleep(0.01)
     limits = resource.prlimit(supervisor, resource.RLIMIT_NOFILE)
     resource.prlimit(supervisor, resource.RLIMIT_NOFILE, (1, limits[1]))

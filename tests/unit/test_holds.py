@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from coordinator.check_back import Checkable
-from coordinator.checkable import CheckTerms
+from coordinator.checkable import NOTHING_ASKED, CheckTerms
 from coordinator.group.entries import Entry
 from coordinator.group.policies import Policies
 from coordinator.halves import Halves
@@ -53,7 +53,7 @@ def host() -> Host:
 @pytest.fixture
 def txn(host: Host) -> Checkable:
     made = Checkable(host, bytes(16), None, SimpleNamespace(number=1), 60.0)  # type: ignore[arg-type]
-    made.state, made.halves = CHECKABLE, Halves("shop", CheckTerms(0, 1, 1), 1)
+    made.state, made.halves = CHECKABLE, Halves("shop", CheckTerms(0, 1, 1), 1, NOTHING_ASKED)
     return made
 
 

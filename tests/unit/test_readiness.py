@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from coordinator.process.handed import Supervising
 from coordinator.process.measuring import Measuring
+from coordinator.process.supervising import Supervising
 from store.figures import Decided, State
 from store.looking import Seen
 

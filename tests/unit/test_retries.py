@@ -164,13 +164,62 @@ def test_a_browser_looks_again_after_an_error() -> None:
         _queue=SimpleNamespace(touch=lambda: touched.append(True)),
     )
     browser._look_again = lambda: Browsing._look_again(browser)
-    Browsing._loaded(browser, Rank.NORMAL, (4, 0), StoreFault("x"))
+    Browsing._loaded(browser, Rank.NORMAL, StoreFault("x"))
     assert browser._loading
     ((seconds, again),) = asked.timers
     assert seconds == LOAD_RETRY_SECONDS
     again()
     assert not browser._loading
     assert touched == [True]
+
+
+class _Looking(Browsing):
+    """A browser that shows what it is told, and remembers nothing else."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        self._stale, self._again, self._at = {}, set(), {}
+        self._loading, self.open = False, True
+        self._queue: Any = SimpleNamespace(touch=lambda: None)
+        self.came()
+
+    def _show(self, rows: Any) -> tuple[int, int] | None:
+        return rows[-1] if rows else None
+
+
+@pytest.mark.rule("P8", "P17")
+def test_a_browser_forgets_no_message_that_comes_while_it_looks() -> None:
+    """It may be before what the question under way has found, or the question saw the store before it."""
+    browser = _Looking()
+    browser.came()
+    browser._loaded(Rank.URGENT, _row(8, 5))
+    assert browser._stale[Rank.URGENT] == (8, 5)  # it goes on from there
+    browser._loaded(Rank.URGENT, [])
+    assert list(browser._stale) == [Rank.NORMAL, Rank.PATIENT]
+    looked = []
+    while browser._stale:
+        looked.append(min(browser._stale))
+        assert looked[-1] is Rank.NORMAL or browser._stale[looked[-1]] == browser._start(looked[-1])
+        browser._loaded(looked[-1], [])
+    assert looked == [Rank.NORMAL, Rank.URGENT, Rank.PATIENT, Rank.NORMAL, Rank.PATIENT]
+    assert not browser._again
+
+
+@pytest.mark.rule("P8", "P17")
+def test_a_browser_looks_at_each_rank_however_many_messages_come() -> None:
+    browser = _Looking()
+    looked = []
+    for number in range(80):
+        rank = min(browser._stale)
+        looked.append(rank)
+        browser.came()
+        browser._loaded(rank, _row(4, number) if rank is Rank.NORMAL and number < 30 else [])
+    assert {rank: looked.count(rank) > 5 for rank in Rank} == dict.fromkeys(Rank, True)
+
+
+def _row(priority: int, number: int) -> Any:
+    return [(priority, number)]
 
 
 def _topic(number: int, groups: int = 0) -> addresses.Stored:

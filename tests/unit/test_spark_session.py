@@ -123,7 +123,8 @@ def test_spark_runs_on_the_java_that_comes_along(tmp_path: Path) -> None:
     assert ran.stderr == ""
 
 
-def test_a_master_that_is_not_there_is_said_at_once() -> None:
+def test_a_master_that_is_not_there_is_said_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COORDINATOR_DATABASE_URL", "postgresql://db.example/store")
     with socket.create_server(("127.0.0.1", 0)) as there:
         port = there.getsockname()[1]
         check_master(f"spark://127.0.0.1:{port}", "postgresql://db.example/store")
@@ -131,6 +132,15 @@ def test_a_master_that_is_not_there_is_said_at_once() -> None:
         check_master(f"spark://127.0.0.1:{port}", "postgresql://db.example/store")
     with pytest.raises(MasterUnusable, match="expected HOST:PORT"):
         check_master("spark://127.0.0.1", "postgresql://db.example/store")
+
+
+def test_tasks_elsewhere_have_the_url_from_their_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are planned here, by it, too."""
+    monkeypatch.delenv("COORDINATOR_DATABASE_URL", raising=False)
+    with pytest.raises(MasterUnusable, match="read the database's URL from COORDINATOR_DATABASE_URL"):
+        check_master("yarn", "postgresql://db.example/store")
+    monkeypatch.setenv("COORDINATOR_DATABASE_URL", "postgresql://db.example/store")
+    check_master("yarn", "postgresql://db.example/store")
 
 
 def test_executors_elsewhere_cannot_use_a_socket_of_this_machine() -> None:

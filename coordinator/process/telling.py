@@ -1,0 +1,112 @@
+"""What the metrics know of the workers themselves (H19): each tells the supervisor, which passes it on.
+
+A worker that dies takes its figures along; what it had counted is kept by the metrics, so that no counter falls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from store.histogram import BATCH_ROWS, COMMIT_SECONDS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sized
+
+    from coordinator.process.supervising import Supervising
+    from coordinator.service import Service
+
+#: between two times that a worker tells
+TELL_SECONDS = 2.0
+
+
+class _Reactor(Protocol):
+    @property
+    def links(self) -> Sized: ...
+
+    @property
+    def connections(self) -> Sized: ...
+
+    def call_later(self, seconds: float, callback: Callable[[], None]) -> object: ...
+
+
+class Telling:
+    """A worker's side: tells now and then, and never waits for the supervisor."""
+
+    def __init__(self, reactor: _Reactor, service: Service, supervising: Supervising) -> None:
+        self._reactor = reactor
+        self._service = service
+        self._supervising = supervising
+        self._turn()
+
+    def _turn(self) -> None:
+        self._reactor.call_later(TELL_SECONDS, self._turn)
+        commit, checks = self._service.commit, self._service.checks
+        self._supervising.offer(
+            figures={
+                "connections": len(self._reactor.connections),
+                "links": len(self._reactor.links),
+                "rows": commit.sizes.counts,
+                "rows_total": commit.sizes.total,
+                "seconds": commit.times.counts,
+                "seconds_total": commit.times.total,
+                "checks": [checks.sent, checks.answered, checks.unanswered],
+            }
+        )
+
+
+@dataclass
+class Counted:
+    """What workers have counted since they, or the metrics, began."""
+
+    #: batches by their rows (:data:`BATCH_ROWS`), and the rows
+    rows: list[float] = field(default_factory=lambda: [0.0] * (len(BATCH_ROWS) + 1))
+    rows_total: float = 0.0
+    #: batches by the time of their commit (:data:`COMMIT_SECONDS`), and these times
+    seconds: list[float] = field(default_factory=lambda: [0.0] * (len(COMMIT_SECONDS) + 1))
+    seconds_total: float = 0.0
+    #: sent, answered, unanswered
+    checks: list[float] = field(default_factory=lambda: [0.0] * 3)
+
+    def add(self, figures: Mapping[str, Any]) -> None:
+        self.rows = _sums(self.rows, figures["rows"])
+        self.rows_total += figures["rows_total"]
+        self.seconds = _sums(self.seconds, figures["seconds"])
+        self.seconds_total += figures["seconds_total"]
+        self.checks = _sums(self.checks, figures["checks"])
+
+
+def _sums(some: Sequence[float], others: Sequence[float]) -> list[float]:
+    return [one + other for one, other in zip(some, others, strict=True)]
+
+
+class Workers:
+    """The metrics' side: what the workers have told last. Threads that answer requests read it meanwhile."""
+
+    def __init__(self) -> None:
+        #: of those that have ended; and by number, process and figures. Replaced as a whole
+        self._told: tuple[Counted, dict[int, tuple[int, Mapping[str, Any]]]] = Counted(), {}
+
+    def told(self, worker: int, pid: int, figures: Mapping[str, Any]) -> None:
+        ended, last = self._told
+        before = last.get(worker)
+        if before is not None and before[0] != pid:
+            ended = _sum(vars(ended), before[1])
+        self._told = ended, {**last, worker: (pid, figures)}
+
+    def now(self, name: str) -> dict[int, float]:
+        """``connections`` or ``links``, by worker."""
+        _, last = self._told
+        return {worker: float(figures[name]) for worker, (_, figures) in last.items()}
+
+    def counted(self) -> Counted:
+        ended, last = self._told
+        return _sum(vars(ended), *(figures for _, figures in last.values()))
+
+
+def _sum(*counted: Mapping[str, Any]) -> Counted:
+    found = Counted()
+    for each in counted:
+        found.add(each)
+    return found

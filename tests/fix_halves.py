@@ -1,0 +1,98 @@
+"""Units of the group commit that bring halves of checkable transactions to the store, and decide these."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from store.commit.batch import Batch
+from store.commit.checkable import Declared
+from store.commit.terms import PLAIN, Terms
+from store.tables import SCHEMA
+from tests.fix_store_driver import Post, Store, Truth
+
+ROW = Declared(b"client", 0, 1, b"shop", 6000, 30_000, 15, 4)
+
+
+class Half(Post):
+    """Unit: a half of a checkable transaction, with its row if it is the ``first``."""
+
+    def __init__(
+        self,
+        store: Store,
+        txn_id: bytes,
+        *,
+        first: bool = False,
+        address: int = 1,
+        size: int = 10,
+        terms: Terms = PLAIN,
+    ) -> None:
+        super().__init__(store, txn_id=txn_id, size=size)
+        self.first = first
+        self.address = address
+        self.terms = terms
+
+    def write(self, batch: Batch) -> None:
+        self.written += 1
+        batch.half(self.ids[0], self.txn_id, self.address, self.message)
+        rows = batch.check_back()
+        rows.pend(self.txn_id, self.ids[0], self.address, self.terms, [])
+        if self.first:
+            rows.declare(self.txn_id, ROW)
+        else:
+            rows.enlist(self.txn_id)
+
+
+class Decide(Post):
+    """Unit: the decision of a checkable transaction with these halves."""
+
+    def __init__(self, store: Store, txn_id: bytes, decision: bytes, halves: Sequence[Half] = ()) -> None:
+        super().__init__(store, txn_id=txn_id)
+        self.decision = decision
+        self.reason = "because"
+        self.posted = halves
+        self.halves = [half.ids[0] for half in halves]
+        self.entries: list[int] = []
+
+    def write(self, batch: Batch) -> None:
+        self.written += 1
+        self.entries = [self.store.ids.next() for _ in self.halves]
+        batch.check_back().decide(self.txn_id, self.decision, self.reason, self.halves, self.entries)
+
+
+class Settle(Decide):
+    """Unit: the same of a commit, by the owner that knows all of it."""
+
+    def __init__(self, store: Store, txn_id: bytes, decision: bytes, halves: Sequence[Half] = ()) -> None:
+        assert decision == b"commit"
+        super().__init__(store, txn_id, decision, halves)
+
+    def write(self, batch: Batch) -> None:
+        self.written += 1
+        self.entries = [self.store.ids.next() for _ in self.halves]
+        addresses = {half.address for half in self.posted}
+        batch.check_back().settle(self.txn_id, self.halves, self.entries, addresses)
+
+
+def post_halves(store: Store, count: int = 1) -> list[Half]:
+    """A transaction with so many durable halves."""
+    txn_id = store.uuids.next()
+    halves = []
+    for number in range(count):
+        halves.append(Half(store, txn_id, first=not number))
+        store.add(halves[-1])
+        store.settle()
+    assert all(half.heard == [None] for half in halves)
+    return halves
+
+
+def decisions_of(truth: Truth) -> dict[bytes, tuple[str, int]]:
+    rows = truth.rows(f"select id, decision, posted from {SCHEMA}.op where decision in ('commit', 'rollback')")
+    return {row[0].bytes: tuple(row[1:]) for row in rows}
+
+
+def pending_of(truth: Truth) -> list[int]:
+    return [row[0] for row in truth.rows(f"select half_id from {SCHEMA}.pending order by half_id")]
+
+
+def txns_of(truth: Truth) -> list[bytes]:
+    return [row[0].bytes for row in truth.rows(f"select id from {SCHEMA}.txn order by id")]

@@ -87,8 +87,7 @@ class Browsing(Outgoing):
         if self._loading or self._large is not None or not self.open:
             return
         if self._backlogged():
-            if self not in self.connection.starved:
-                self.connection.starved.append(self)
+            self.connection.starved[self] = None
         elif self._stale and self._room > 0:
             rank = min(self._stale)
             asked = self._stale[rank]
@@ -170,8 +169,9 @@ class Browsing(Outgoing):
         if large and not self._room_for_state(delivery, large):
             return
         if not self._stop(delivery):
-            self.unsettled.discard(delivery)
-            self.connection.output.settled()
+            if delivery in self.unsettled:
+                self.unsettled.remove(delivery)
+                self.connection.output.settled_one(delivery)
             engine.delivery_settle(delivery)
             self._queue.touch()
         self.connection.mark()
@@ -179,5 +179,5 @@ class Browsing(Outgoing):
     def lost(self) -> None:
         super().lost()
         self._queue.browsers.remove(self)
+        self.connection.output.settled(self.unsettled)
         self.unsettled.clear()
-        self.connection.output.settled()

@@ -76,7 +76,7 @@ class Checking(Delivering):
             return 0
         if self._backlogged():
             self._starved = True
-            self.connection.starved.append(self)
+            self.connection.starved[self] = None
             return 0
         return 0 if self._held_back() else room
 
@@ -143,7 +143,7 @@ class Checking(Delivering):
         self._deciding.discard(delivery)
         engine.delivery_update(delivery, state)
         engine.delivery_settle(delivery)
-        self.connection.output.settled()
+        self.connection.output.settled_one(delivery)
         self.connection.mark()
         self._has_room()
 
@@ -152,6 +152,6 @@ class Checking(Delivering):
         super().lost()
         self._checks.lost(self)
         self._checks.unanswered += len(self.unsettled) - len(self._deciding)
-        self.unsettled = {}
+        unsettled, self.unsettled = self.unsettled, {}
         self._deciding.clear()
-        self.connection.output.settled()
+        self.connection.output.settled(unsettled)

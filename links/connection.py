@@ -19,7 +19,7 @@ from links.parked import Parked
 from links.sole import Sole, policy
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection
 
     from coordinator.service import Service
     from links.link import Sending
@@ -137,7 +137,7 @@ class Connection:
         self.endpoints = Endpoints(self)
         self.sessions: Collection[engine.Pointer] = self.endpoints.sessions
         #: links that stopped because too much waits to be written
-        self.starved: list[Sending] = []
+        self.starved: dict[Sending, None] = {}
         #: and links that stopped because too much is unsettled
         self.held_back: dict[Sending, None] = {}
         #: a piece of a large message is being read for it
@@ -177,10 +177,6 @@ class Connection:
             or (self.posting and self.posts_wait)
         )
 
-    @property
-    def unsettled(self) -> Iterator[engine.Pointer]:
-        return self.endpoints.unsettled
-
     def hold_back(self, link: Sending) -> None:
         """The link sends nothing until this connection, or all of them together, have less in the engine."""
         self.held_back[link] = None
@@ -195,8 +191,7 @@ class Connection:
         """All was written: links that waited for room go on."""
         if self.output.writing:
             return  # the socket takes no more for now
-        starved = self.starved
-        self.starved = []
+        starved, self.starved = self.starved, {}
         for link in starved:
             link.fed()
 

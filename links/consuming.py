@@ -84,7 +84,7 @@ class Consuming(Outgoing):
     def _starve(self) -> None:
         if not self._starved:
             self._starved = True
-            self.connection.starved.append(self)
+            self.connection.starved[self] = None
 
     def fed(self) -> None:
         self._starved = False
@@ -120,7 +120,7 @@ class Consuming(Outgoing):
         if self.presettled and self.unsettled.pop(delivery, None) is entry:
             entry.link = entry.delivery = None
             engine.delivery_settle(delivery)
-            self.connection.output.settled()
+            self.connection.output.settled_one(delivery)
             self.connection.service.settlements.add(entry, ACCEPTED)
 
     # -- outcomes
@@ -160,8 +160,7 @@ class Consuming(Outgoing):
         delivery = entry.delivery
         if self.open and self.unsettled.pop(delivery, None) is entry:
             connection = self.connection
-            if connection.held_back:
-                connection.output.settled()
+            connection.output.settled_one(delivery)
             if self._large is None or not self._stop(delivery):
                 if not engine.delivery_settled(delivery):
                     engine.delivery_update(delivery, states.CODE[outcome.kind])
@@ -181,13 +180,14 @@ class Consuming(Outgoing):
         if self.open and self.unsettled.pop(entry.delivery, None) is entry:
             self._stop(entry.delivery)
             engine.delivery_settle(entry.delivery)
-            self.connection.output.settled()
+            self.connection.output.settled_one(entry.delivery)
             self.connection.mark()
             self._queue.changed(self)
 
     def unretired(self, entry: Entry, description: str) -> None:
         if self.open:
-            self.unsettled.pop(entry.delivery, None)
+            if self.unsettled.pop(entry.delivery, None) is entry:
+                self.connection.output.settled_one(entry.delivery)
             self.refuse(Refusal(Condition.INTERNAL_ERROR, description))
 
     # -- the end
@@ -206,7 +206,7 @@ class Consuming(Outgoing):
             entry.link = None
             entry.delivery = None
             service.retirement.link_lost(entry, dropped=volatile or self._address.gone)
-        self.connection.output.settled()
+        self.connection.output.settled(unsettled)
         if volatile and not self._address.gone:
             service.subscriptions.remove(self._address, self._queue)
 

@@ -10,8 +10,6 @@ from links.link import Link, answer_terminus
 from links.output import MOST_HANDED
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
     from links.link import Carrier
 
 #: octets that wait to be written in one session; with more, its consumers stop
@@ -19,10 +17,6 @@ MOST_BACKLOG = 1 << 20
 
 
 class Delivering(Link):
-    """``unsettled``: deliveries that the peer has not settled."""
-
-    unsettled: Collection[engine.Pointer]
-
     __slots__ = ("credit", "draining")
 
     def __init__(

@@ -17,8 +17,6 @@ from links.posting import Posting, attach_target
 from links.source import attach_source
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from coordinator.address.nodes import Address
     from links.in_turn import Attaches
 
@@ -218,13 +216,6 @@ class Endpoints:
         engine.session_close(session)
         engine.session_free(session)
         self.connection.mark()
-
-    @property
-    def unsettled(self) -> Iterator[engine.Pointer]:
-        """Deliveries to the peer that are not settled."""
-        for link in self.links.values():
-            if isinstance(link, Delivering):
-                yield from link.unsettled
 
     def _forget_dynamic(self, pointer: engine.Pointer) -> None:
         address = self.dynamic.pop(pointer, None)

@@ -45,7 +45,7 @@ class Carrier(Protocol):
     #: how many links we have closed, and the peer has not, in the middle of a delivery
     incomplete: int
     #: links that stopped because too much waits to be written, and those that stopped because too much is unsettled
-    starved: list[Sending]
+    starved: dict[Sending, None]
     held_back: dict[Sending, None]
     #: a piece of a large message is being read for it
     asking: bool

@@ -154,8 +154,7 @@ class Outgoing(Delivering):
             self._sent(large.entry, large.delivery)
             self._has_room()
         elif connection.output.writing or connection.asking or engine.session_outgoing_bytes(self.session) > _PIECE:
-            if self not in connection.starved:
-                connection.starved.append(self)
+            connection.starved[self] = None
         else:
             self._ask(large, _PIECE)
 

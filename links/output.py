@@ -49,10 +49,6 @@ class Carrier(Protocol):
     def sessions(self) -> Collection[engine.Pointer]: ...
 
     @property
-    def unsettled(self) -> Iterable[engine.Pointer]:
-        """Deliveries to the peer that are not settled: the engine keeps their buffers."""
-
-    @property
     def held_back(self) -> Sized:
         """Links that stopped because too much is unsettled."""
 
@@ -70,8 +66,8 @@ class Output:
     """``writing``: the socket takes no more for now."""
 
     __slots__ = (
-        "_buffers", "_connection", "_kept", "_most_posted", "_moved", "_states", "_states_kept", "handed", "posted",
-        "unread", "writing",
+        "_buffers", "_connection", "_kept", "_most_posted", "_moved", "_states", "_states_kept", "_unsettled", "handed",
+        "posted", "unread", "writing",
     )  # fmt: skip
 
     def __init__(self, connection: Carrier) -> None:
@@ -88,6 +84,8 @@ class Output:
         #: Proton keeps buffers for the connection's next messages. By pointer, those of deliveries to the peer, as
         #: Proton uses the same pointers again; the largest sum of posts so far; and the sum of both
         self._buffers: dict[engine.Pointer, int] = {}
+        #: the sum of the buffers of deliveries to the peer that are not settled
+        self._unsettled = 0
         self._most_posted = 0
         #: what Proton keeps of large states, by pointer, and the sum
         self._states: dict[engine.Pointer, int] = {}
@@ -98,10 +96,13 @@ class Output:
         """A message of so many octets is in the engine until it is settled. Proton reuses buffers; False: it needed a
         larger one, and the connection is over its share now.
         """
-        if self._buffers.get(delivery, 0) > octets + _BESIDES:
+        had = self._buffers.get(delivery, 0)
+        if had > octets + _BESIDES:
+            self._unsettled += had
             return True
         buffer = _buffer_octets(octets)
-        self._keep(buffer - self._buffers.get(delivery, 0))
+        self._keep(buffer - had)
+        self._unsettled += buffer
         self._buffers[delivery] = buffer
         return not self.over_share
 
@@ -120,8 +121,19 @@ class Output:
         # twice: where they are part of a transaction, that is refused first
         return self._states_kept <= FAIR_SHARE or memory.unread <= 2 * memory.most
 
-    def settled(self) -> None:
-        """Messages were settled: links that were held back may go on."""
+    def settled(self, deliveries: Iterable[engine.Pointer]) -> None:
+        """These were held, and are settled: links that were held back may go on."""
+        for delivery in deliveries:
+            self._unsettled -= self._buffers[delivery]
+        self._go_on()
+
+    def settled_one(self, delivery: engine.Pointer) -> None:
+        """The same for one, on the path of every message."""
+        self._unsettled -= self._buffers[delivery]
+        if self._connection.held_back:
+            self._go_on()
+
+    def _go_on(self) -> None:
         connection = self._connection
         if connection.held_back and not self._above_share:
             connection.go_on_held_back()
@@ -137,7 +149,7 @@ class Output:
     def release_post(self, octets: int) -> None:
         buffer = _buffer_octets(octets)
         self.posted -= buffer
-        self.settled()
+        self._go_on()
 
     @property
     def has_any(self) -> bool:
@@ -153,15 +165,8 @@ class Output:
 
     @property
     def _above_share(self) -> bool:
-        """Whether the engine keeps more than a fair share of messages, in and out, until they are settled. The count
-        ends at the share, so that it takes a few hundred steps at most.
-        """
-        held, buffers = self.posted, self._buffers
-        for delivery in self._connection.unsettled:
-            if held > FAIR_SHARE:
-                break
-            held += buffers[delivery]
-        return held > FAIR_SHARE
+        """Whether the engine keeps more than a fair share of messages, in and out, until they are settled."""
+        return self.posted + self._unsettled > FAIR_SHARE
 
     @property
     def too_much_posted(self) -> bool:
@@ -259,5 +264,6 @@ class Output:
         self._connection.service.memory.unread -= len(self.unread) + self._kept
         self.unread.clear()
         self._buffers.clear()
+        self._unsettled = 0
         self._states.clear()
         self._kept = 0

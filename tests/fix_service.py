@@ -13,14 +13,17 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping
+import weakref
+from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, TypeVar
 from urllib.parse import urlsplit
 
+import psycopg
 import pytest
 
 from store import migrations
+from store.embedded.running import running_url
 from store.embedded.server import EmbeddedServer
 from tests.fix_postgres import signal_server
 
@@ -28,6 +31,14 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 
 #: Seconds to wait for events that must happen: far longer than they ever took, so that a busy machine fails no test.
 PATIENCE = 120.0
+
+
+#: What each connection waits for, and for how long it has done so.
+_ACTIVITY = """
+    select application_name, state, wait_event, pg_blocking_pids(pid), now() - query_start, left(query, 100)
+      from pg_stat_activity where backend_type = 'client backend' and pid <> pg_backend_pid()"""
+
+_services: weakref.WeakSet[Service] = weakref.WeakSet()
 
 
 class Service:
@@ -44,6 +55,7 @@ class Service:
         self._lines: list[dict[str, Any]] = []
         self._news = threading.Condition()
         self._ended = False
+        _services.add(self)
 
     @property
     def url(self) -> str:
@@ -140,6 +152,18 @@ class Service:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("COORDINATOR_")}
         return {**kept, "PYTHONPATH": str(REPOSITORY), "PYTHONWARNINGS": "error", **self._store, **self._settings}
 
+    def state(self) -> str:
+        """What it said last, and what its PostgreSQL does: for the report of a test that fails."""
+        said = [json.dumps(line) for line in self.log_lines()[-20:]]
+        if self._process is None or "COORDINATOR_DATA_DIR" not in self._store:
+            return "\n".join(said)
+        try:
+            with psycopg.connect(running_url(self.data_dir), connect_timeout=5) as store:
+                rows = store.execute(_ACTIVITY).fetchall()
+        except Exception as error:  # noqa: BLE001 - whatever it is, it must not hide the failure
+            return "\n".join([*said, f"its PostgreSQL: {error}"])
+        return "\n".join([*said, *map(str, rows)])
+
     def _end(self, signal_number: signal.Signals) -> int:
         process = self._process
         assert process is not None, "the service is not running"
@@ -174,6 +198,15 @@ class Service:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(int(started[-1]["pid"]), signal.SIGQUIT)
         self.kill()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A failure comes with the state of the services that there are."""
+    report = yield
+    if report.failed:
+        report.sections += [(f"service on port {each.port}", each.state()) for each in list(_services)]
+    return report
 
 
 @functools.cache

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from tests.acceptance.attacks import MIB, Memory
 from tests.fix_service import Service, running_service
-from tests.wire.frames import Accepted, Begin, Close, Error, Modified, Released, TransactionalState
+from tests.wire.frames import Accepted, Begin, Close, Error, Modified, Rejected, Released, Source, TransactionalState
 from tests.wire.links import Delivery, Receiver
 from tests.wire.messages import data
 from tests.wire.peer import Peer, Session
@@ -77,6 +77,63 @@ def test_a_consumer_goes_on_when_the_posts_of_its_connection_are_answered(small_
             assert results.answer_to(number).state == Accepted()
         for _ in range(3):
             consumer.take().disposition(Accepted())
+    for each in (neighbour, session, other):
+        each.peer.close_socket()
+
+
+def _each(settle: Callable[[Delivery], None]) -> Callable[[Receiver, list[Delivery]], None]:
+    def settle_all(_: Receiver, deliveries: list[Delivery]) -> None:
+        for each in deliveries:
+            settle(each)
+
+    return settle_all
+
+
+def _retire(receiver: Receiver, deliveries: list[Delivery]) -> None:
+    control = receiver.session.control()
+    txn = control.declare()
+    for each in deliveries:
+        each.retire(txn)
+    control.commit(txn)
+
+
+def _detach(receiver: Receiver, _: list[Delivery]) -> None:
+    receiver.detach()
+
+
+_SETTLE: dict[str, Callable[[Receiver, list[Delivery]], None]] = {
+    "accepted": _each(lambda each: each.disposition(Accepted())),
+    "released": _each(lambda each: each.disposition(Released())),
+    "rejected": _each(lambda each: each.disposition(Rejected())),
+    "undeliverable": _each(lambda each: each.disposition(Modified(undeliverable_here=True))),
+    "in_a_transaction": _retire,
+    "detached": _detach,
+}
+
+
+@pytest.mark.rule("S4", "F4")
+@pytest.mark.parametrize("copies", [False, True], ids=["consumer", "browser"])
+@pytest.mark.parametrize("way", _SETTLE)
+def test_what_is_settled_makes_room_for_its_connection_however_it_is(
+    small_service: Service, way: str, copies: bool
+) -> None:
+    """A neighbour holds too much. A connection has its share again and again, and little more: it is four of them, and
+    what fits into buffers that the engine has already.
+    """
+    neighbour, session, other = (_begin(small_service) for _ in range(3))
+    _hold_all(neighbour)
+    post(other, "shared", *[bytes(_OCTETS)] * 60)
+    source = Source(address="shared", distribution_mode="copy" if copies else None)
+    receiver = session.receiver(source, credit=100)
+    for _ in range(3):
+        share = receiver.take_many(4)
+        session.sync()
+        share += receiver.arrived
+        receiver.arrived.clear()
+        assert len(share) < 15
+        _SETTLE[way](receiver, share)
+        if receiver.detached is not None:
+            receiver = session.receiver(source, credit=100)
     for each in (neighbour, session, other):
         each.peer.close_socket()
 

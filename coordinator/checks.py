@@ -2,8 +2,9 @@
 which say what became of them (rules H7 to H11).
 
 Each instance looks for the producer groups that have a checker with credit here. A transaction that is due is taken by
-one instance: it counts the check in the store, reads the first half, and sends a copy to one of its checkers. A check
-that could not be sent does not count. However many are due at once, clients that commit go first: looks pause then.
+one instance: it reads the first half, sends a copy to one of its checkers, and then counts the check in the store: only
+what was really sent counts, also where the instance dies or loses its connection in between. However many are due at
+once, clients that commit go first: looks pause then.
 """
 
 from __future__ import annotations
@@ -90,6 +91,9 @@ class Checks:
         self._began = 0.0
         self._rows = 0
         self._reading = 0
+        #: checks that were sent and are not counted in the store yet; and whether it is being told some
+        self._uncounted: list[questions.Sent] = []
+        self._counting = False
         #: checks that were sent, those of them that were answered with a decision, and those that were not
         self.sent = 0
         self.answered = 0
@@ -223,12 +227,17 @@ class Checks:
             for due, checker in chosen:
                 octets = None if isinstance(found, StoreError) else found.get(due.half_id, b"")
                 if octets is None:  # it is not small, or one of them cannot be read
-                    entries.piece(queries, due.half_id, 0, LARGE + 1, partial(self._read, due, checker))
+                    entries.piece(queries, due.half_id, 0, LARGE + 1, partial(self._read_alone, due, checker))
                 else:
                     self._read(due, checker, octets or None)
+            self._count()
 
         queries = self._instance.queries
         questions.first_halves(queries, group, [due.half_id for due, _ in chosen], read)
+
+    def _read_alone(self, due: Due, checker: Checker, octets: bytes | None) -> None:
+        self._read(due, checker, octets)
+        self._count()
 
     def _read(self, due: Due, checker: Checker, octets: bytes | None) -> None:
         """A defect of one checker's link keeps no check from the others."""
@@ -249,13 +258,32 @@ class Checks:
             log.error("the first half of a checked transaction cannot be read", txn=due.txn_id.hex(), half=due.half_id)
         octets = octets or b""
         told = copies.told(due.txn_id, due.checks, due.halves, due.retired, due.address, due.declared_ms)
-        self.sent += 1
         checker.send(due, copies.copy(octets, told, whole=0 < len(octets) <= LARGE))
+        self.sent += 1
+        self._uncounted.append(questions.Sent(due.txn_id, due.checks))
         log.debug("check sent", txn=due.txn_id.hex(), group=due.group, checks=due.checks)
 
     def _give_back(self, due: Due) -> None:
         """No checker has room any more: it was not sent and does not count (H9)."""
-        questions.give_back(self._instance.queries, due, at_once=True)
+        questions.give_back(self._instance.queries, due)
+
+    def _count(self) -> None:
+        """Tell the store what was sent (H9)."""
+        if self._counting or not self._uncounted:
+            return
+        self._counting = True
+        told, self._uncounted = self._uncounted, []
+
+        def still(left: list[questions.Sent] | StoreError) -> None:
+            self._counting = False
+            left = told if isinstance(left, StoreError) else left
+            self._uncounted += left
+            if left:
+                self._instance.loop.call_later(_LOOK_SECONDS, self._count)
+            else:
+                self._count()
+
+        questions.count(self._instance.queries, told, still)
 
     # -- outcomes
 

@@ -116,6 +116,8 @@ class Link:
         self.coming = 0
         self.sent: list[Due] = []
         self.looks = 0
+        #: called before a check is noted
+        self.sending: Callable[[], object] = lambda: None
 
     @property
     def room(self) -> int:
@@ -123,6 +125,7 @@ class Link:
 
     def send(self, due: Due, octets: bytes) -> None:
         assert self.room > 0
+        self.sending()
         self.credit -= 1
         self.sent.append(due)
 

@@ -10,7 +10,7 @@ from store import arrays
 from store.asking import Query, nothing
 from store.commit.terms import BEFORE
 from store.questions.columns import MESSAGES
-from store.questions.values import boolean, int2, int4
+from store.questions.values import int2, int4
 from store.tables import SCHEMA
 
 if TYPE_CHECKING:
@@ -28,11 +28,11 @@ SMALL = 1 << 16
 
 
 class Due(NamedTuple):
-    """A transaction that is to be checked now, and was counted as checked."""
+    """A transaction that is to be checked now: no other instance takes it before an interval is over."""
 
     txn_id: bytes
     group: str
-    #: with this one
+    #: with this one, which counts when it is sent
     checks: int
     #: Unix time
     declared_ms: int
@@ -45,6 +45,13 @@ class Due(NamedTuple):
     halves: int
     #: deliveries that it has retired
     retired: int
+
+
+class Sent(NamedTuple):
+    """A check that a checker was sent; ``checks``: its number."""
+
+    txn_id: bytes
+    checks: int
 
 
 class Exhausted(NamedTuple):
@@ -82,10 +89,10 @@ _NAME = f"""coalesce((select name from {SCHEMA}.address where id = f.address_id)
 #: of a transaction that is checked, so that its time comes later
 _UNCHECKED = "t.producer_group = w.producer_group and t.checks < t.most_checks"
 
-#: groups, how many of each, times from which on to look, instance: counts a check of transactions that are due, oldest
-#: first, and passes over those that are being decided. Rows: each of them; and one for each group: in how many
-#: milliseconds its next is due, null for never, and from which time on to look then. Rows of decided ones stay in the
-#: index while a snapshot is held: a look that began with the oldest would walk through all of them.
+#: groups, how many of each, times from which on to look, instance: puts off the next check of transactions that are
+#: due, oldest first, and passes over those that are being decided. Rows: each of them; and one for each group: in how
+#: many milliseconds its next is due, null for never, and from which time on to look then. Rows of decided ones stay in
+#: the index while a snapshot is held: a look that began with the oldest would walk through all of them.
 TAKE = Query(
     b"take_checks",
     f"""with wanted as (
@@ -99,9 +106,10 @@ TAKE = Query(
              order by t.next_check_at limit w.most for no key update skip locked) d),
         taken as (
           update {SCHEMA}.txn t
-             set checks = t.checks + 1, next_check_at = now() + t.check_interval_ms * interval '1 ms'
+             set next_check_at = now() + t.check_interval_ms * interval '1 ms'
             from due where t.id = due.id
-          returning t.id, t.producer_group, t.checks, t.declared_at, t.instance_id, t.connection, t.next_check_at)
+          returning t.id, t.producer_group, t.checks + 1 as checks, t.declared_at, t.instance_id, t.connection,
+                    t.next_check_at)
         select uuid_send(k.id), k.producer_group, k.checks::int4, (extract(epoch from k.declared_at) * 1000)::int8,
                case when k.instance_id = $4::int4 then coalesce(k.connection, 0) else 0 end,
                coalesce(f.half_id, 0),
@@ -147,13 +155,33 @@ FIRST_HALVES = Query(
     _halves,
 )
 
-#: txn-id, checks, at once: the check of this number was counted and not sent. Asked twice, this counts once
+#: txn-id, checks: the check of this number was not sent, and is due. What is being decided is left as it is
 GIVE_BACK = Query(
     b"give_back_check",
-    f"""update {SCHEMA}.txn
-           set checks = checks - 1, next_check_at = case when $3::bool then now() else next_check_at end
-         where id = $1::uuid and checks = $2::int2 and checks > 0""",
+    f"""update {SCHEMA}.txn set next_check_at = now()
+         where id in (select id from {SCHEMA}.txn where id = $1::uuid and checks = $2::int2 - 1
+                         for no key update skip locked)""",
     nothing,
+)
+
+
+def _still(rows: list[Row]) -> list[Sent]:
+    return [Sent(*row) for row in rows]
+
+
+#: txn-ids, checks of each: these were sent, and count. Asked twice, each counts once. Rows: those that are being
+#: decided, and may still be undecided then
+COUNT = Query(
+    b"count_checks",
+    f"""with sent as materialized (select * from unnest($1::uuid[], $2::int2[]) s(id, checks)),
+        free as materialized (
+          select t.id from {SCHEMA}.txn t join sent s on s.id = t.id and t.checks = s.checks - 1
+           order by t.id for no key update of t skip locked),
+        counted as (
+          update {SCHEMA}.txn t set checks = t.checks + 1 from free f where t.id = f.id)
+        select uuid_send(s.id), s.checks from sent s join {SCHEMA}.txn t on t.id = s.id and t.checks = s.checks - 1
+         where not exists (select from free f where f.id = s.id)""",
+    _still,
 )
 
 
@@ -211,8 +239,8 @@ def take(
     instance: int,
     taken: Callable[[Taken | StoreError], None],
 ) -> None:
-    """Take transactions that are due, of each group in ``rooms`` as many as there is room for; they are counted.
-    ``lows``: from an answer before, where there was one.
+    """Take transactions that are due, of each group in ``rooms`` as many as there is room for; each is due again after
+    its interval. ``lows``: from an answer before, where there was one.
     """
     parameters = [
         arrays.text([group.encode() for group in rooms]),
@@ -232,9 +260,15 @@ def first_halves(
     asked.ask(FIRST_HALVES, [f"producer group {group}".encode(), arrays.int8(ids)], found)
 
 
-def give_back(asked: Queries, due: Due, *, at_once: bool) -> None:
-    """The check was not sent and does not count. ``at_once``: another checker may have it now."""
-    asked.ask(GIVE_BACK, [due.txn_id, int2(due.checks), boolean(at_once)], lambda _: None)
+def give_back(asked: Queries, due: Due) -> None:
+    """The check was not sent: another checker may have it now."""
+    asked.ask(GIVE_BACK, [due.txn_id, int2(due.checks)], lambda _: None)
+
+
+def count(asked: Queries, sent: Sequence[Sent], still: Callable[[list[Sent] | StoreError], None]) -> None:
+    """These checks were sent, and count. ``still`` is called with those that could not be counted yet."""
+    parameters = [arrays.uuid([each.txn_id for each in sent]), arrays.int2([each.checks for each in sent])]
+    asked.ask(COUNT, parameters, still)
 
 
 def find_exhausted(asked: Queries, most: int, found: Callable[[list[Exhausted] | StoreError], None]) -> None:

@@ -126,6 +126,10 @@ def test_with_checkers_at_both_services_each_check_goes_to_one(
             each.disposition(Released() if count == 1 else Accepted())
         for link in links:
             link.session.sync()
+        uncounted = "select from coordinator.txn where producer_group = %s and checks < %s"
+        deadline = time.monotonic() + PATIENCE
+        while ask(uncounted, address, count):
+            assert time.monotonic() < deadline, "a check was not counted"
         ask("update coordinator.txn set next_check_at = now() where producer_group = %s returning id", address)
     assert {decided(ask, txn) for txn in txns} == {("commit", "checked")}
     assert len(begin_at(services[0]).receiver(address).take_many(len(txns))) == len(txns)

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, update
 from coordinator.checks import Checks
 from coordinator.group.entries import POSTGRES_EPOCH
 from store.questions import checks
-from store.questions.checks import LATE_SECONDS, PREFERRED_SECONDS, Taken
+from store.questions.checks import LATE_SECONDS, PREFERRED_SECONDS, Due, Taken
 from store.tables import txn
 from tests.fix_check_back import GROUP, Checking, Link, counts, due, rows_of
 from tests.fix_proxy import Proxy
@@ -52,7 +52,7 @@ def test_those_that_are_due_oldest_first_as_many_as_there_is_room_for(
     assert (found.group, found.checks, found.halves, found.half_id) == (GROUP, 1, 3, rows.pending(first)[0])
     assert (found.address, found.connection) == ("queue", 0)
     assert found.declared_ms / 1000 == pytest.approx(rows.now().timestamp(), abs=60)
-    expected = {first: 1, second: 1, last: 0, later: 0, other_group: 0, asked_enough: 15}
+    expected = {first: 0, second: 0, last: 0, later: 0, other_group: 0, asked_enough: 15}
     assert counts(database) == expected
     assert next_of(database, first) == pytest.approx(rows.now() + timedelta(seconds=30), abs=timedelta(seconds=20))
     assert ids(taken(asking, {GROUP: 2})) == [last]
@@ -128,22 +128,59 @@ def test_one_that_is_being_decided_holds_up_no_other(
 
 @pytest.mark.rule("H9")
 def test_what_is_given_back_does_not_count(asking: Asking, truth: Truth, database: Connection, rows: Rows) -> None:
-    """Given back twice, or after another has taken it, it is given back once."""
+    """Another may have it at once; given back again once it was sent to that one, nothing changes."""
     txn_id = due(rows, checks=3)
     (found,) = taken(asking, {GROUP: 1}).due
-    before = next_of(database, txn_id)
-    checks.give_back(asking.queries, found, at_once=False)
     assert taken(asking, {GROUP: 1}).due == []
-    assert (counts(database), next_of(database, txn_id)) == ({txn_id: 3}, before)
-    checks.give_back(asking.queries, found, at_once=True)
-    assert taken(asking, {GROUP: 1}).due == []
-    assert counts(database) == {txn_id: 3}
-    database.execute(update(txn).values(next_check_at=rows.now()))
-    database.commit()
-    (found,) = taken(asking, {GROUP: 1}).due
-    checks.give_back(asking.queries, found, at_once=True)
+    checks.give_back(asking.queries, found)
     (again,) = taken(asking, {GROUP: 1}).due
     assert again.checks == found.checks == 4
+    assert counted(asking, again) == []
+    checks.give_back(asking.queries, found)
+    assert taken(asking, {GROUP: 1}).due == []
+    assert counts(database) == {txn_id: 4}
+
+
+def counted(asking: Asking, *sent: Due) -> list[tuple[bytes, int]]:
+    """Tell the store what was sent; what it could not count."""
+    asking.ask(checks.count, [checks.Sent(each.txn_id, each.checks) for each in sent])
+    asking.loop.run_until(lambda: asking.answers)
+    left: list[tuple[bytes, int]] = asking.answers.pop()
+    return left
+
+
+@pytest.mark.rule("H9", "H11")
+def test_what_was_sent_counts_once_and_waits_for_no_decision(
+    asking: Asking, truth: Truth, database: Connection, rows: Rows, database_url: str
+) -> None:
+    deciding_now, free, decided = (due(rows, checks=number) for number in (0, 4, 7))
+    found = {UUID(bytes=each.txn_id): each for each in taken(asking, {GROUP: 3}).due}
+    truth.run(f"delete from coordinator.txn where id = '{decided}'")
+    with psycopg.connect(database_url) as deciding:
+        deciding.execute("select from coordinator.txn where id = %s for update", [deciding_now])
+        assert counted(asking, *found.values()) == [(deciding_now.bytes, 1)]
+        checks.give_back(asking.queries, found[deciding_now])
+        assert counted(asking, *found.values()) == [(deciding_now.bytes, 1)]
+    assert counts(database) == {deciding_now: 0, free: 5}
+    assert counted(asking, found[deciding_now]) == []
+    assert counts(database) == {deciding_now: 1, free: 5}
+
+
+@pytest.mark.rule("H9")
+def test_what_cannot_be_counted_is_counted_later(
+    checking: Checking, rows: Rows, database: Connection, database_url: str
+) -> None:
+    """It is being decided as it is sent; those that are sent meanwhile count at once."""
+    link = Link()
+    first = due(rows)
+    with psycopg.connect(database_url) as deciding:
+        link.sending = lambda: deciding.execute("select from coordinator.txn where id = %s for update", [first])
+        checking.attach(link)
+        checking.loop.run_until(lambda: link.sent)
+        link.sending = lambda: None
+        second = due(rows)
+        checking.loop.run_until(lambda: counts(database) == {first: 0, second: 1})
+    checking.loop.run_until(lambda: counts(database) == {first: 1, second: 1})
 
 
 @pytest.mark.rule("H8")
@@ -175,11 +212,32 @@ def test_a_checker_that_is_lost_while_one_is_taken_for_it_costs_none(
     checking.loop.run_until(lambda: link.looks and checking.asks())
     with proxy.held("replies"):
         txn_id = due(rows)
-        checking.loop.run_until(lambda: counts(database) == {txn_id: 1})
+        checking.loop.run_until(lambda: next_of(database, txn_id) > rows.now())
         checking.checks.lost(link)
-    checking.loop.run_until(lambda: counts(database) == {txn_id: 0})
-    assert next_of(database, txn_id) <= rows.now()
+    checking.loop.run_until(lambda: next_of(database, txn_id) <= rows.now())
+    assert counts(database) == {txn_id: 0}
     assert link.sent == []
+
+
+@pytest.mark.rule("H9")
+def test_a_check_whose_taking_is_not_known_counts_when_it_is_sent(
+    checking: Checking, rows: Rows, database: Connection, proxy: Proxy
+) -> None:
+    """The connection is lost with the store's answer: it was taken, not sent, and is sent an interval later."""
+    link = Link()
+    checking.attach(link)
+    checking.loop.run_until(lambda: link.looks and checking.asks())
+    with proxy.held("replies"):
+        txn_id = due(rows)
+        checking.loop.run_until(lambda: next_of(database, txn_id) > rows.now())
+        proxy.cut()
+    looks = link.looks
+    checking.loop.run_until(lambda: link.looks > looks)
+    assert (link.sent, counts(database)) == ([], {txn_id: 0})
+    database.execute(update(txn).values(next_check_at=rows.now()))
+    database.commit()
+    checking.loop.run_until(lambda: counts(database) == {txn_id: 1})
+    assert [each.checks for each in link.sent] == [1]
 
 
 class Leaving(Link):
@@ -207,9 +265,10 @@ def test_a_checker_that_is_lost_while_the_half_is_read(
     checking.attach(link)
     checking.loop.run_until(lambda: link.looks)
     checking.attach(*others)
-    checking.loop.run_until(lambda: counts(database) == {txn_id: len(others)} and not link.coming)
-    assert link.sent == []
+    checking.loop.run_until(lambda: not link.coming)
     checking.loop.run_until(lambda: [len(each.sent) for each in others] == [1] * len(others))
+    checking.loop.run_until(lambda: counts(database) == {txn_id: len(others)})
+    assert link.sent == []
 
 
 @pytest.mark.rule("H7")

@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
+from coordinator.check_marks import Marks
 from coordinator.codec import checks as copies
+from coordinator.group.entries import now_micros
 from store.errors import AddressGone, StoreError
 from store.questions import checks as questions
 from store.questions import entries
@@ -78,9 +80,9 @@ class Checks:
         self._decisions = decisions
         #: by group; the one that had a check last comes last
         self._checkers: dict[str, dict[Checker, None]] = {}
-        #: the time before which a group has none left that are due, as looks have told
-        self._lows: dict[str, int] = {}
-        self._lows_end = 0.0
+        #: where to look, by group; and when to look at all of the past once more
+        self._marks: dict[str, Marks] = {}
+        self._all_again = time.monotonic() + _WHOLE_SECONDS
         self._asking = False
         #: a checker has more room since the question under way was asked
         self._again = False
@@ -107,7 +109,7 @@ class Checks:
         del checkers[checker]
         if not checkers:
             del self._checkers[checker.group]
-            self._lows.pop(checker.group, None)
+            self._marks.pop(checker.group, None)
 
     def has(self, connection: int, group: str) -> bool:
         """Whether the connection of this number has a checker for the group attached here (H20)."""
@@ -157,22 +159,33 @@ class Checks:
                 rooms[group] = min(room, _AT_ONCE)
         if rooms:
             self._asking = True
-            if time.monotonic() >= self._lows_end:
-                self._lows.clear()
-                self._lows_end = time.monotonic() + _WHOLE_SECONDS
+            if self._began >= self._all_again:
+                self._all_again = self._began + _WHOLE_SECONDS
+                for marks in self._marks.values():
+                    marks.again()
+            for group in rooms:
+                if group not in self._marks:
+                    self._marks[group] = Marks(now_micros())
             instance = self._instance
-            taken = partial(self._taken, rooms, asked)
-            questions.take(instance.queries, rooms, self._lows, instance.instance_id, taken)
+            wanted = {group: self._marks[group].wanted(most) for group, most in rooms.items()}
+            questions.take(instance.queries, wanted, instance.instance_id, partial(self._taken, rooms, asked))
 
     def _taken(self, rooms: dict[str, int], asked: Iterable[Checker], answer: questions.Taken | StoreError) -> None:
         self._asking = False
         if isinstance(answer, StoreError):
             self._look_in(_LOOK_SECONDS)
             return
-        self._lows |= {group: low for group, low in answer.lows.items() if group in self._checkers}
         # before anything is sent: a defect of a link must not end the looking
-        full = any(sum(due.group == group for due in answer.due) == most for group, most in rooms.items())
-        wait = 0.0 if self._again or full else _LOOK_SECONDS
+        full = {group for group, most in rooms.items() if sum(due.group == group for due in answer.due) == most}
+        seconds = time.monotonic() - self._began
+        complete = True
+        for group, low in answer.lows.items():
+            marks = self._marks.get(group)
+            if marks is not None:  # its checkers are still there
+                marks.looked(low, full=group in full, seconds=seconds)
+                complete = complete and marks.complete
+        # while it looks at the past, other questions have their turn
+        wait = 0.0 if self._again or full else _LOOK_SECONDS if complete else min(4 * seconds, _LOOK_SECONDS)
         if answer.next_ms is not None:
             wait = min(wait, max(answer.next_ms / 1000, _SHORTEST_SECONDS))
         self._look_in(wait)
@@ -180,7 +193,13 @@ class Checks:
             self._load(group, [due for due in answer.due if due.group == group])
         for checker in asked:
             if checker in self._checkers.get(checker.group, ()):
-                checker.looked()
+                self._looked(checker)
+
+    def _looked(self, checker: Checker) -> None:
+        """There is nothing more for it, unless some of the past is still to be looked at."""
+        marks = self._marks.get(checker.group)
+        if marks is None or marks.complete:
+            checker.looked()
 
     def _all_read(self) -> None:
         """The halves that the last look has found: let those go on who have committed meanwhile."""
@@ -202,8 +221,6 @@ class Checks:
                     chosen = checker
                     break
                 chosen = chosen or checker
-        if chosen is not None:
-            checkers[chosen] = checkers.pop(chosen)
         return chosen
 
     def _load(self, group: str, dues: list[Due]) -> None:
@@ -244,7 +261,7 @@ class Checks:
         checker.coming -= 1
         try:
             self._send(due, octets)
-            checker.looked()
+            self._looked(checker)
         except Exception:  # noqa: BLE001 - whatever it is, it is the checker's
             self._instance.loop.contain(checker)
 
@@ -257,6 +274,8 @@ class Checks:
         if octets is None:
             log.error("the first half of a checked transaction cannot be read", txn=due.txn_id.hex(), half=due.half_id)
         octets = octets or b""
+        checkers = self._checkers[due.group]
+        checkers[checker] = checkers.pop(checker)
         told = copies.told(due.txn_id, due.checks, due.halves, due.retired, due.address, due.declared_ms)
         checker.send(due, copies.copy(octets, told, whole=0 < len(octets) <= LARGE))
         self.sent += 1

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from store import arrays
 from store.asking import Query, nothing
-from store.commit.terms import BEFORE
 from store.questions.columns import MESSAGES
 from store.questions.values import int2, int4
 from store.tables import SCHEMA
@@ -25,6 +24,16 @@ PREFERRED_SECONDS = 2
 LATE_SECONDS = 60
 #: octets of messages that are read together
 SMALL = 1 << 16
+
+
+class Wanted(NamedTuple):
+    """Of one group: at most so many that are due at these times, in microseconds since 2000; ``high`` may be
+    infinite.
+    """
+
+    most: int
+    low: int
+    high: int
 
 
 class Due(NamedTuple):
@@ -67,7 +76,7 @@ class Exhausted(NamedTuple):
 
 class Taken(NamedTuple):
     """``next_ms``: milliseconds until a transaction of the groups is due; None: none is in sight. ``lows``: by group,
-    the time before which none is left, in microseconds since 2000.
+    the time before which none is left of those that were wanted, in microseconds since 2000.
     """
 
     due: list[Due]
@@ -88,19 +97,21 @@ _NAME = f"""coalesce((select name from {SCHEMA}.address where id = f.address_id)
 
 #: of a transaction that is checked, so that its time comes later
 _UNCHECKED = "t.producer_group = w.producer_group and t.checks < t.most_checks"
+_WITHIN = "t.next_check_at >= w.low and t.next_check_at <= least(now(), w.high)"
 
-#: groups, how many of each, times from which on to look, instance: puts off the next check of transactions that are
+#: groups, how many of each, times from and to which to look, instance: puts off the next check of transactions that are
 #: due, oldest first, and passes over those that are being decided. Rows: each of them; and one for each group: in how
 #: many milliseconds its next is due, null for never, and from which time on to look then. Rows of decided ones stay in
 #: the index while a snapshot is held: a look that began with the oldest would walk through all of them.
 TAKE = Query(
     b"take_checks",
     f"""with wanted as (
-          select * from unnest($1::text[], $2::int4[], $3::timestamptz[]) w(producer_group, most, low)),
+          select * from unnest($1::text[], $2::int4[], $3::timestamptz[], $5::timestamptz[])
+                          w(producer_group, most, low, high)),
         due as materialized (
           select d.id from wanted w cross join lateral (
             select t.id from {SCHEMA}.txn t
-             where {_UNCHECKED} and t.next_check_at >= w.low and t.next_check_at <= now()
+             where {_UNCHECKED} and {_WITHIN}
                and (t.connection is null or t.instance_id = $4::int4
                     or t.next_check_at <= now() - interval '{PREFERRED_SECONDS} s')
              order by t.next_check_at limit w.most for no key update skip locked) d),
@@ -134,7 +145,7 @@ TAKE = Query(
                (extract(epoch from least(
                  now() - interval '{LATE_SECONDS} s',
                  (select t.next_check_at from {SCHEMA}.txn t
-                   where {_UNCHECKED} and t.next_check_at >= w.low and t.next_check_at <= now()
+                   where {_UNCHECKED} and {_WITHIN}
                      and not exists (select from due where due.id = t.id)
                    order by t.next_check_at limit 1)) - timestamptz '2000-01-01 00:00Z') * 1000000)::int8
           from wanted w""",
@@ -234,19 +245,17 @@ POSTPONE = Query(
 
 def take(
     asked: Queries,
-    rooms: Mapping[str, int],
-    lows: Mapping[str, int],
+    wanted: Mapping[str, Wanted],
     instance: int,
     taken: Callable[[Taken | StoreError], None],
 ) -> None:
-    """Take transactions that are due, of each group in ``rooms`` as many as there is room for; each is due again after
-    its interval. ``lows``: from an answer before, where there was one.
-    """
+    """Take transactions that are due, by producer group; each is due again after its interval."""
     parameters = [
-        arrays.text([group.encode() for group in rooms]),
-        arrays.int4(list(rooms.values())),
-        arrays.timestamptz([lows.get(group, BEFORE) for group in rooms]),
+        arrays.text([group.encode() for group in wanted]),
+        arrays.int4([each.most for each in wanted.values()]),
+        arrays.timestamptz([each.low for each in wanted.values()]),
         int4(instance),
+        arrays.timestamptz([each.high for each in wanted.values()]),
     ]
     asked.ask(TAKE, parameters, taken)
 

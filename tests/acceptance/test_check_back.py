@@ -314,9 +314,9 @@ def test_a_transaction_whose_halves_are_lost_stops_no_other(
     begin: Begin, address: str, planted: Plant, ask: Ask
 ) -> None:
     """Its checker is asked all the same, and can end it."""
-    lost = planted(address, address, due=-60)
-    unreadable = planted(address, address, b"no message", due=-50)
-    sound = planted(address, address, data(b"x"), due=-40)
+    lost = planted(address, address, due=-30)
+    unreadable = planted(address, address, b"no message", due=-20)
+    sound = planted(address, address, data(b"x"), due=-10)
     link = checker(begin(), address, credit=1)
     first = link.take()
     told = told_by(first)

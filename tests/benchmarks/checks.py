@@ -20,6 +20,8 @@ from pathlib import Path
 
 import psycopg
 
+from coordinator.check_marks import Marks
+from coordinator.group.entries import now_micros
 from store import migrations, partitions
 from store.asking import Queries
 from store.database import connected
@@ -51,24 +53,30 @@ class Looks:
     def __init__(self, url: str) -> None:
         self._loop = EpollLoop()
         self._queries = Queries(self._loop, url, ME, lambda *_: None, lambda: None)
-        self._lows: dict[str, int] = {}
+        self._marks = Marks(now_micros())
         self._queries.start()
         self._loop.run_until(lambda: self._queries.connection.up)
 
-    def milliseconds(self, group: str, *, whole: bool = False) -> tuple[float, int]:
-        """Of one look, and how many it took; ``whole``: as the first one, and one every ten minutes."""
-        if whole:
-            self._lows = {}
+    def milliseconds(self, group: str) -> tuple[float, int]:
+        """Of one look, and how many it took."""
         answers: list[Taken | StoreError] = []
         began = time.perf_counter()
-        checks.take(self._queries, {group: AT_ONCE}, self._lows, ME, answers.append)
+        checks.take(self._queries, {group: self._marks.wanted(AT_ONCE)}, ME, answers.append)
         while not answers:
             self._loop.turn(0.01)
-        took = 1000 * (time.perf_counter() - began)
+        seconds = time.perf_counter() - began
         (answer,) = answers
         assert isinstance(answer, Taken), answer
-        self._lows = answer.lows
-        return took, len(answer.due)
+        self._marks.looked(answer.lows[group], full=len(answer.due) == AT_ONCE, seconds=seconds)
+        return 1000 * seconds, len(answer.due)
+
+    def all_of_the_past(self, group: str) -> list[float]:
+        """Milliseconds of each look of an instance that comes, and of every one every ten minutes."""
+        self._marks.again()
+        looks: list[float] = []
+        while not looks or not self._marks.complete:
+            looks.append(self.milliseconds(group)[0])
+        return looks
 
     def close(self) -> None:
         self._queries.close()
@@ -144,12 +152,12 @@ def _print(what: str, run: Callable[[str], object], looks: Looks, undecided: int
     assert all(taken == AT_ONCE for _, taken in full), full
     empty = [looks.milliseconds(GROUP) for _ in range(20)]
     assert not any(taken for _, taken in empty), empty
-    whole = [looks.milliseconds(GROUP, whole=True) for _ in range(5)]
-    taking, finding, beginning = ([took for took, _ in each] for each in (full, empty, whole))
+    past = looks.all_of_the_past(GROUP)
+    taking, finding = ([took for took, _ in each] for each in (full, empty))
     print(
         f"{what}: a look that takes {AT_ONCE} {statistics.median(taking):.1f} ms, at most {max(taking):.1f}; "
         f"one that finds none due {statistics.median(finding):.2f} ms, at most {max(finding):.2f}; "
-        f"the same from the beginning {statistics.median(beginning):.2f} ms",
+        f"all of the past in {len(past)} looks, at most {max(past):.1f} ms each",
         flush=True,
     )
 

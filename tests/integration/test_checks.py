@@ -11,8 +11,9 @@ from sqlalchemy import Connection, update
 
 from coordinator.checks import Checks
 from coordinator.group.entries import POSTGRES_EPOCH
+from store.commit.terms import BEFORE, INFINITY
 from store.questions import checks
-from store.questions.checks import LATE_SECONDS, PREFERRED_SECONDS, Due, Taken
+from store.questions.checks import LATE_SECONDS, PREFERRED_SECONDS, Due, Taken, Wanted
 from store.tables import txn
 from tests.fix_check_back import GROUP, Checking, Link, counts, due, rows_of
 from tests.fix_proxy import Proxy
@@ -28,7 +29,8 @@ def next_of(connection: Connection, txn_id: UUID) -> datetime:
 
 
 def taken(asking: Asking, rooms: dict[str, int], lows: dict[str, int] | None = None) -> Taken:
-    asking.ask(checks.take, rooms, lows or {}, ME)
+    wanted = {group: Wanted(most, (lows or {}).get(group, BEFORE), INFINITY) for group, most in rooms.items()}
+    asking.ask(checks.take, wanted, ME)
     asking.loop.run_until(lambda: asking.answers)
     answer = asking.answers.pop()
     assert isinstance(answer, Taken), answer
@@ -88,6 +90,29 @@ def test_a_look_begins_where_the_last_has_left_none(
     late, too_late = due(rows, seconds=-LATE_SECONDS / 3), due(rows, seconds=-3600)
     assert ids(taken(asking, {GROUP: 5}, answer.lows)) == [late]
     assert ids(taken(asking, {GROUP: 5})) == [too_late]
+
+
+@pytest.mark.rule("H12")
+def test_a_look_goes_no_further_than_is_asked(asking: Asking, truth: Truth, rows: Rows) -> None:
+    first, second, third = (due(rows, seconds=-hours * 3600) for hours in (5, 3, 1))
+    now = micros(rows)
+
+    def between(low: float, high: float) -> list[UUID]:
+        wanted = Wanted(5, *(now - int(each * 3_600_000_000) for each in (low, high)))
+        asking.ask(checks.take, {GROUP: wanted}, ME)
+        asking.loop.run_until(lambda: asking.answers)
+        answer = asking.answers.pop()
+        assert isinstance(answer, Taken), answer
+        return ids(answer)
+
+    assert between(4, 2) == [second]
+    assert between(4, 2) == []
+    assert between(2, 0) == [third]
+    assert between(9, 4) == [first]
+
+
+def micros(rows: Rows) -> int:
+    return int((rows.now().timestamp() - POSTGRES_EPOCH) * 1e6)
 
 
 def since(rows: Rows, low: int) -> float:
@@ -203,6 +228,18 @@ def test_checkers_take_turns(checking: Checking, rows: Rows) -> None:
     assert [len(link.sent) for link in links] == [2, 2, 2]
 
 
+@pytest.mark.rule("H8")
+def test_checkers_take_turns_also_where_checks_come_one_by_one(checking: Checking, rows: Rows) -> None:
+    links = [Link(number) for number in (1, 2)]
+    checking.attach(*links)
+    sent: list[int] = []
+    for _ in range(4):
+        due(rows, seconds=0)
+        sent.append(0)
+        checking.loop.run_until(lambda: sum(len(link.sent) for link in links) == len(sent))
+    assert [len(link.sent) for link in links] == [2, 2]
+
+
 @pytest.mark.rule("H9")
 def test_a_checker_that_is_lost_while_one_is_taken_for_it_costs_none(
     checking: Checking, rows: Rows, database: Connection, proxy: Proxy
@@ -241,15 +278,14 @@ def test_a_check_whose_taking_is_not_known_counts_when_it_is_sent(
 
 
 class Leaving(Link):
-    """Leaves when it has been looked for, while the half for it is read."""
+    """Leaves while the half for it is read."""
 
     def __init__(self, checks: Checks) -> None:
         super().__init__()
         self._checks = checks
 
     def looked(self) -> None:
-        if not self.looks:
-            assert self.coming == 1
+        if self.coming:
             self._checks.lost(self)
         super().looked()
 
@@ -260,12 +296,14 @@ def test_a_checker_that_is_lost_while_the_half_is_read(
     checking: Checking, rows: Rows, database: Connection, others: list[Link]
 ) -> None:
     """Its check goes to another checker, or does not count."""
-    txn_id = due(rows)
     link = Leaving(checking.checks)
     checking.attach(link)
     checking.loop.run_until(lambda: link.looks)
+    txn_id = due(rows, seconds=0)
+    checking.loop.run_until(lambda: link.coming)
     checking.attach(*others)
     checking.loop.run_until(lambda: not link.coming)
+    assert not checking.checks.has(link.number, GROUP)
     checking.loop.run_until(lambda: [len(each.sent) for each in others] == [1] * len(others))
     checking.loop.run_until(lambda: counts(database) == {txn_id: len(others)})
     assert link.sent == []

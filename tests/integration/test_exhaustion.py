@@ -7,6 +7,7 @@ from uuid import UUID
 import psycopg
 import pytest
 
+from store.commit.terms import BEFORE, INFINITY
 from store.ids import HalfIds
 from store.questions import checks
 from store.questions.checks import Exhausted
@@ -101,6 +102,6 @@ def test_what_cannot_be_set_aside_lets_others_go_first(asking: Asking, truth: Tr
 def test_one_whose_checks_were_resumed_meanwhile_is_not_put_off(asking: Asking, truth: Truth, rows: Rows) -> None:
     txn_id = due(rows, checks=0, seconds=-60)
     checks.postpone(asking.queries, txn_id.bytes)
-    asking.ask(checks.take, {GROUP: 1}, {}, ME)
+    asking.ask(checks.take, {GROUP: checks.Wanted(1, BEFORE, INFINITY)}, ME)
     asking.loop.run_until(lambda: asking.answers)
     assert [UUID(bytes=each.txn_id) for each in asking.answers.pop().due] == [txn_id]

@@ -9,12 +9,12 @@ looked for backwards, one piece of time in every other look.
 from __future__ import annotations
 
 from store.commit.terms import BEFORE, INFINITY
-from store.questions.checks import LATE_SECONDS, Wanted
+from store.questions.checks import Wanted
 
 _MICROS = 1_000_000
 #: the first piece; the shortest one; and the shortest one as a part of the past that was looked at, so that the end is
 #: reached in some hundred looks also where each of them is slow
-_FIRST = LATE_SECONDS * _MICROS
+_FIRST = 60 * _MICROS
 _SHORTEST = _MICROS
 _PARTS = 32
 #: seconds that a look takes: below, the next piece is longer by this factor; above, shorter

@@ -316,7 +316,9 @@ class Queue:
 
     def _let_go(self) -> None:
         """No consumer here takes what the windows hold: yield it to the store, for other instances."""
-        entries = [entry for window in self.windows for entry in window.empty()]
+        self.yield_entries([entry for window in self.windows for entry in window.empty()])
+
+    def yield_entries(self, entries: Sequence[Entry]) -> None:
         for entry in entries:
             self._forget(entry)
         for acquired in (True, False):
@@ -330,6 +332,8 @@ class Queue:
         if not self.consumers:
             self._let_go()  # the last consumer went while entries were on their way
         for window in self.windows:
+            if window.aside:
+                window.aside.give_back()
             if window:
                 window.distribute()
             if (window.more or window.loading) and window.refill():
@@ -337,7 +341,7 @@ class Queue:
         else:
             if not self.returning:
                 for consumer in self.takers.draining():
-                    if not self._has_for(consumer):
+                    if consumer.room <= 0 or not any(window.has_for(consumer) for window in self.windows):
                         consumer.drained()
                         self.takers.drained(consumer)
         for search in self.searches:
@@ -392,9 +396,3 @@ class Queue:
     def withdraw(self, entry: Entry) -> bool:
         """Take a held entry out of its window; whether it was there, and not in a consumer's hands."""
         return self.window(entry.priority).withdraw(entry)
-
-    def _has_for(self, consumer: Consumer) -> bool:
-        return consumer.room > 0 and any(
-            window.ready or any(consumer.key not in entry.refused_by for entry in window.returned)
-            for window in self.windows
-        )

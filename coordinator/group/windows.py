@@ -11,6 +11,7 @@ from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Protocol
 
 from coordinator.group import loading
+from coordinator.group.aside import Aside
 from coordinator.group.entries import now_micros
 from coordinator.group.low_water import LOW_WATER_SLACK, LowWater
 from store.priorities import DEFAULT, Rank
@@ -39,6 +40,7 @@ class Window:
         "_news",
         "_version",
         "_whole_due",
+        "aside",
         "bound",
         "gone",
         "loading",
@@ -59,6 +61,7 @@ class Window:
         self.ready: deque[Entry] = deque()
         #: a heap: of other priorities, and what came back
         self.returned: list[Entry] = []
+        self.aside = Aside(self)
         self.octets = 0
         #: entries on their way into the window: written in a batch that is not durable yet
         self.reserved = 0
@@ -179,7 +182,11 @@ class Window:
         self.ready.clear()
         for entry in entries:
             self.octets -= entry.size
-        return entries
+        return self.aside.empty() + entries
+
+    def has_for(self, consumer: Consumer) -> bool:
+        """Whether there is something that the consumer has not refused."""
+        return bool(self.ready) or any(consumer.key not in entry.refused_by for entry in self.returned)
 
     # -- entries going out
 
@@ -201,6 +208,8 @@ class Window:
                     progress = True
                     if not self:
                         break
+        if self.returned and not self.waits:
+            self.aside.take()
 
     def _give(self, consumer: Consumer, most: int) -> int:
         ready, returned, bound, queue = self.ready, self.returned, self.bound, self.queue

@@ -1,0 +1,68 @@
+"""Entries that every consumer with room has refused (``modified`` with undeliverable-here): they leave a window to
+others.
+
+They stay leased, without their messages, until a consumer that may take them has room. They go to the store then, and
+come from there in their order.
+"""
+
+from __future__ import annotations
+
+from heapq import heapify
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from coordinator.group.entries import Entry
+    from coordinator.group.windows import Window
+
+#: of one window
+_MOST = 10_000
+
+
+class Aside:
+    """Of one window; false where there are none."""
+
+    __slots__ = ("_entries", "_refused_by", "_window")
+
+    def __init__(self, window: Window) -> None:
+        self._window = window
+        self._entries: list[Entry] = []
+        #: keys of the consumers that have refused all of them
+        self._refused_by: set[int] = set()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def take(self) -> None:
+        """Take what no consumer takes out of the window, where it is in the way of others."""
+        window = self._window
+        queue = window.queue
+        limits, memory = queue.instance.limits, queue.instance.memory
+        if queue.searches or memory.windows_full:
+            return
+        if 2 * len(window) < limits.window_messages and 2 * window.octets < memory.window_bytes:
+            return
+        keys = {consumer.key for consumer in queue.takers}
+        if not keys:
+            return
+        stay: list[Entry] = []
+        for entry in window.returned:
+            if len(self._entries) < _MOST and keys.issubset(entry.refused_by):
+                self._refused_by = self._refused_by.intersection(entry.refused_by) if self else set(entry.refused_by)
+                self._entries.append(entry)
+                window.octets -= entry.size
+                entry.message = None
+            else:
+                stay.append(entry)
+        heapify(stay)
+        window.returned = stay
+
+    def empty(self) -> list[Entry]:
+        """Take all out."""
+        entries, self._entries = self._entries, []
+        return entries
+
+    def give_back(self) -> None:
+        """To the store, with what is in the window, where a consumer that has room may take some."""
+        queue = self._window.queue
+        if queue.searches or any(consumer.key not in self._refused_by for consumer in queue.takers):
+            queue.yield_entries(self._window.empty())

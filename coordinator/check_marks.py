@@ -8,34 +8,36 @@ looked for backwards, one piece of time in every other look.
 
 from __future__ import annotations
 
+from coordinator.group.entries import POSTGRES_EPOCH
 from store.commit.terms import BEFORE, INFINITY
+from store.ids import EPOCH_MS
 from store.questions.checks import Wanted
 
 _MICROS = 1_000_000
-#: the first piece; the shortest one; and the shortest one as a part of the past that was looked at, so that the end is
-#: reached in some hundred looks also where each of them is slow
-_FIRST = 60 * _MICROS
-_SHORTEST = _MICROS
-_PARTS = 32
-#: seconds that a look takes: below, the next piece is longer by this factor; above, shorter
-_FAST = 0.005
-_SLOW = 0.02
-_FACTOR = 4
-#: before that, there is no transaction: the year 2000
-_BEGINNING = 0
+#: the shortest piece, and each as a part of the past behind it that was looked at: about a hundred pieces in all, and a
+#: few hours of a day that was busy long ago
+_SHORTEST = 60 * _MICROS
+_PARTS = 8
+#: one that has not looked for longer begins anew, so that it never looks at so much in one piece
+_LONGEST = 600 * _MICROS
+#: before that, there is no transaction
+_BEGINNING = EPOCH_MS * 1000 - POSTGRES_EPOCH * _MICROS
 
 
 class Marks:
     """Of one producer group. Times are microseconds since 2000."""
 
-    __slots__ = ("_back", "_backwards", "_low", "_piece", "complete")
+    __slots__ = ("_asked", "_back", "_backwards", "_low", "complete")
 
     def __init__(self, now: int) -> None:
+        self._asked = now
+        self._begin(now)
+
+    def _begin(self, now: int) -> None:
         #: forwards, a look begins here
-        self._low = now - _FIRST
+        self._low = now - _SHORTEST
         #: from here on to where it begins forwards, none is left; :data:`BEFORE`: none is left before either
         self._back = self._low
-        self._piece = _FIRST
         #: the look under way
         self._backwards = False
         #: the last look was forwards, and all of the past was looked at before
@@ -46,29 +48,26 @@ class Marks:
         if self._back == BEFORE:
             self._back = self._low
 
-    def wanted(self, most: int) -> Wanted:
+    def wanted(self, most: int, now: int) -> Wanted:
         """What to ask for now, at most so many transactions."""
+        if now - self._asked > _LONGEST:
+            self._begin(now)
+        self._asked = now
         if self._backwards:
             return Wanted(most, self._from, self._back)
         return Wanted(most, self._low, INFINITY)
 
     @property
     def _from(self) -> int:
-        return self._back - self._piece if self._back - self._piece > _BEGINNING else BEFORE
+        begin = self._back - max((self._low - self._back) // _PARTS, _SHORTEST)
+        return begin if begin > _BEGINNING else BEFORE
 
-    def looked(self, low: int, *, full: bool, seconds: float) -> None:
-        """The answer. ``low``: from there on some may be left; ``full``: as many came as were asked for; ``seconds``:
-        so long the look took.
-        """
+    def looked(self, low: int, *, full: bool) -> None:
+        """The answer. ``low``: from there on some may be left; ``full``: as many came as were asked for."""
         self.complete = not self._backwards and self._back == BEFORE
         if not self._backwards:
             self._low = low
             self._back = min(self._back, low)
         elif not full:
             self._back = self._from
-            if seconds < _FAST:
-                self._piece *= _FACTOR
-            elif seconds > _SLOW:
-                self._piece //= _FACTOR
-            self._piece = max(self._piece, _SHORTEST, (self._low - self._back) // _PARTS)
         self._backwards = not self._backwards and self._back > BEFORE

@@ -42,6 +42,8 @@ _LOOK_SECONDS = 0.5
 _SHORTEST_SECONDS = 0.02
 #: between looks at the whole of a group, for what another instance was very late to write
 _WHOLE_SECONDS = 600.0
+#: groups, with a checker or without, of which is known where to look
+_MOST_MARKS = 1000
 #: transactions of one group that are taken at once
 _AT_ONCE = 50
 #: while clients commit, to take some and read their halves has one part in so many of the time: a crowd that is due at
@@ -109,7 +111,6 @@ class Checks:
         del checkers[checker]
         if not checkers:
             del self._checkers[checker.group]
-            self._marks.pop(checker.group, None)
 
     def has(self, connection: int, group: str) -> bool:
         """Whether the connection of this number has a checker for the group attached here (H20)."""
@@ -163,12 +164,16 @@ class Checks:
                 self._all_again = self._began + _WHOLE_SECONDS
                 for marks in self._marks.values():
                     marks.again()
-            for group in rooms:
-                if group not in self._marks:
-                    self._marks[group] = Marks(now_micros())
-            instance = self._instance
-            wanted = {group: self._marks[group].wanted(most) for group, most in rooms.items()}
+            instance, now = self._instance, now_micros()
+            wanted = {group: self._marks_of(group, now).wanted(most, now) for group, most in rooms.items()}
             questions.take(instance.queries, wanted, instance.instance_id, partial(self._taken, rooms, asked))
+
+    def _marks_of(self, group: str, now: int) -> Marks:
+        if group not in self._marks:
+            if len(self._marks) >= _MOST_MARKS:
+                self._marks = {each: marks for each, marks in self._marks.items() if each in self._checkers}
+            self._marks[group] = Marks(now)
+        return self._marks[group]
 
     def _taken(self, rooms: dict[str, int], asked: Iterable[Checker], answer: questions.Taken | StoreError) -> None:
         self._asking = False
@@ -177,15 +182,14 @@ class Checks:
             return
         # before anything is sent: a defect of a link must not end the looking
         full = {group for group, most in rooms.items() if sum(due.group == group for due in answer.due) == most}
-        seconds = time.monotonic() - self._began
         complete = True
         for group, low in answer.lows.items():
-            marks = self._marks.get(group)
-            if marks is not None:  # its checkers are still there
-                marks.looked(low, full=group in full, seconds=seconds)
-                complete = complete and marks.complete
+            marks = self._marks[group]
+            marks.looked(low, full=group in full)
+            complete = complete and marks.complete
         # while it looks at the past, other questions have their turn
-        wait = 0.0 if self._again or full else _LOOK_SECONDS if complete else min(4 * seconds, _LOOK_SECONDS)
+        pause = min(time.monotonic() - self._began, _LOOK_SECONDS)
+        wait = 0.0 if self._again or full else _LOOK_SECONDS if complete else pause
         if answer.next_ms is not None:
             wait = min(wait, max(answer.next_ms / 1000, _SHORTEST_SECONDS))
         self._look_in(wait)
@@ -197,8 +201,7 @@ class Checks:
 
     def _looked(self, checker: Checker) -> None:
         """There is nothing more for it, unless some of the past is still to be looked at."""
-        marks = self._marks.get(checker.group)
-        if marks is None or marks.complete:
+        if self._marks[checker.group].complete:
             checker.looked()
 
     def _all_read(self) -> None:

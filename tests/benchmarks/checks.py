@@ -2,7 +2,7 @@
 
 Undecided transactions of one producer group are due; a look takes 50 of them, as the service does, on one connection of
 its own. Decided transactions have left the tables, but while a snapshot is held (a dump, a reconciliation) their rows
-stay there, dead: the worst that history can do.
+stay there, dead: the worst that history can do. In the end a service on the same store has traffic, too.
 
 With ``--beside-traffic`` instead: how much the checks of 100,000 slow down the posts of others
 (``tests/benchmarks/check_traffic.py``).
@@ -14,23 +14,25 @@ import argparse
 import statistics
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psycopg
 
 from coordinator.check_marks import Marks
 from coordinator.group.entries import now_micros
-from store import migrations, partitions
 from store.asking import Queries
-from store.database import connected
-from store.embedded.server import EmbeddedServer
+from store.embedded.running import running_url
 from store.errors import StoreError
 from store.questions import checks
 from store.questions.checks import Taken
 from store.tables import SCHEMA
-from tests.benchmarks import check_traffic
+from tests.benchmarks import check_traffic, generator
+from tests.benchmarks.generator import FOLDER, Load
+from tests.benchmarks.servers import start_service
 from tests.fix_loop import EpollLoop
 
 ME = 7
@@ -61,13 +63,13 @@ class Looks:
         """Of one look, and how many it took."""
         answers: list[Taken | StoreError] = []
         began = time.perf_counter()
-        checks.take(self._queries, {group: self._marks.wanted(AT_ONCE)}, ME, answers.append)
+        checks.take(self._queries, {group: self._marks.wanted(AT_ONCE, now_micros())}, ME, answers.append)
         while not answers:
             self._loop.turn(0.01)
         seconds = time.perf_counter() - began
         (answer,) = answers
         assert isinstance(answer, Taken), answer
-        self._marks.looked(answer.lows[group], full=len(answer.due) == AT_ONCE, seconds=seconds)
+        self._marks.looked(answer.lows[group], full=len(answer.due) == AT_ONCE)
         return 1000 * seconds, len(answer.due)
 
     def all_of_the_past(self, group: str) -> list[float]:
@@ -89,6 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--checked", type=int, default=1_000_000, help="decided after a check (1000000)")
     parser.add_argument("--undecided", type=int, help="and due (1000; with --beside-traffic 100000)")
     parser.add_argument("--beside-traffic", action="store_true", help="how much checks slow down the posts of others")
+    parser.add_argument("--traffic", type=float, default=2000.0, help="posts a second beside the last looks (2000)")
     parser.add_argument("--rate", type=float, default=1000.0, help="of these posts, a second, at their pace (1000)")
     parser.add_argument("--seconds", type=float, default=10.0, help="measured, alone and beside checks (10)")
     parser.add_argument("--rounds", type=int, default=5, help="of both (5)")
@@ -97,21 +100,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if asked.beside_traffic:
         count = 100_000 if asked.undecided is None else asked.undecided
         return check_traffic.main(count, asked.rate, asked.seconds, asked.rounds, asked.checkers)
+    generator.build()
+    FOLDER.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="coordinator-checks-") as name:
-        Path(name).chmod(0o755)
-        server = EmbeddedServer(Path(name) / "data")
-        try:
-            url = server.start()
-            migrations.upgrade(url)
-            with connected(url) as connection:
-                partitions.make_ahead(connection)
-            _measure(url, asked.decided, asked.checked, asked.undecided or 1000)
-        finally:
-            server.stop()
+        data_dir = Path(name)
+        data_dir.chmod(0o755)
+        with start_service(data_dir=data_dir / "data", log=FOLDER / "checks.log", arguments=[]) as server:
+
+            def traffic(started: Callable[[], None]) -> Load:
+                flags = ["--target=traffic", "--connections=8", "--slots=64", "--stall=60"]
+                paced = [f"--rate={asked.traffic}", f"--seconds={asked.seconds}"]
+                return generator.run("plain", server.port, *flags, *paced, started=started)
+
+            _measure(running_url(data_dir / "data"), asked.decided, asked.checked, asked.undecided or 1000, traffic)
     return 0
 
 
-def _measure(url: str, decided: int, checked: int, undecided: int) -> None:
+def _measure(url: str, decided: int, checked: int, undecided: int, traffic: Callable[..., Load]) -> None:
     with psycopg.connect(url, autocommit=True) as connection, psycopg.connect(url) as holding:
 
         def run(sql: str) -> object:
@@ -125,8 +130,9 @@ def _measure(url: str, decided: int, checked: int, undecided: int) -> None:
         holding.execute("select 1")
         _decide(run, decided, "null")
         _print(f"and {decided:,} decided in good time while a snapshot was held", run, looks, undecided)
-        _decide(run, checked, "now() - interval '1 day'")
+        _decide(run, checked, "now() - interval '1 hour' - i * interval '80 ms'")
         _print(f"and {checked:,} decided after a check while it was held", run, looks, undecided)
+        _beside(traffic, run, looks, undecided)
         holding.rollback()
         run(f"vacuum {SCHEMA}.txn")
         run(f"vacuum {SCHEMA}.pending")
@@ -146,13 +152,25 @@ def _decide(run: Callable[[str], object], count: int, due: str) -> None:
         run(f"delete from {SCHEMA}.txn where owner = 'gone'")
 
 
+def _beside(traffic: Callable[..., Load], run: Callable[[str], object], looks: Looks, undecided: int) -> None:
+    """While it is held, and others post."""
+    begun = threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        load = pool.submit(traffic, begun.set)
+        begun.wait()
+        while not load.done():
+            _print("  beside traffic", run, looks, undecided)
+        posted = load.result()
+    print(f"  the traffic: {posted.messages / posted.seconds:,.0f}/s, p99 {posted.p99_us / 1000:.1f} ms", flush=True)
+
+
 def _print(what: str, run: Callable[[str], object], looks: Looks, undecided: int) -> None:
+    past = looks.all_of_the_past(GROUP)
     run(_DUE)
     full = [looks.milliseconds(GROUP) for _ in range(undecided // AT_ONCE)]
     assert all(taken == AT_ONCE for _, taken in full), full
     empty = [looks.milliseconds(GROUP) for _ in range(20)]
     assert not any(taken for _, taken in empty), empty
-    past = looks.all_of_the_past(GROUP)
     taking, finding = ([took for took, _ in each] for each in (full, empty))
     print(
         f"{what}: a look that takes {AT_ONCE} {statistics.median(taking):.1f} ms, at most {max(taking):.1f}; "

@@ -2,40 +2,48 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from coordinator.check_marks import Marks
 from store.commit.terms import BEFORE, INFINITY
 
+MINUTE = 60_000_000
 #: microseconds since 2000, in 2026
-NOW = 26 * 365 * 86_400 * 1_000_000
-LATE = 60_000_000
-FAST, SLOW = 0.001, 0.1
+NOW = 26 * 365 * 24 * 60 * MINUTE
 
 
-def look(marks: Marks, *, left: int | None = None, full: bool = False, seconds: float = FAST) -> tuple[int, int]:
+def look(marks: Marks, *, left: int | None = None, full: bool = False, now: int = NOW) -> tuple[int, int]:
     """One look, after which nothing is left before it begins, or ``left`` on; what it looked at."""
-    wanted = marks.wanted(7)
+    wanted = marks.wanted(7, now)
     assert wanted.most == 7
-    marks.looked(wanted.low if left is None else left, full=full, seconds=seconds)
+    marks.looked(wanted.low if left is None else left, full=full)
     return wanted.low, wanted.high
 
 
+def all_of_the_past(marks: Marks) -> list[tuple[int, int]]:
+    """The pieces that it looks at, backwards; forwards in turns with them, always from the same time on."""
+    pieces: list[tuple[int, int]] = []
+    ahead = {look(marks)}
+    while not marks.complete:
+        assert len(pieces) < 150
+        pieces.append(look(marks))
+        ahead.add(look(marks))
+    assert len(ahead) == 1
+    return pieces
+
+
 @pytest.mark.rule("H12")
-@pytest.mark.parametrize(("seconds", "most"), [(FAST, 30), (0.01, 1000), (SLOW, 1000)])
-def test_all_of_the_past_is_looked_at_without_a_gap(seconds: float, most: int) -> None:
-    """Forwards and backwards in turns, from a minute ago on; however fast the looks are, they come to an end."""
+def test_all_of_the_past_is_looked_at_without_a_gap() -> None:
+    """From a minute ago on; no piece is longer than a minute, or an eighth of the past that was looked at."""
     marks = Marks(NOW)
-    back = NOW - LATE
-    for _ in range(most):
-        assert look(marks, seconds=seconds) == (NOW - LATE, INFINITY)
-        if marks.complete:
-            break
-        low, high = look(marks, seconds=seconds)
-        assert low < high == back
-        back = low
-    assert (back, marks.complete) == (BEFORE, True)
-    assert [look(marks) for _ in range(3)] == [(NOW - LATE, INFINITY)] * 3
+    pieces = all_of_the_past(marks)
+    assert pieces[0][1] == NOW - MINUTE
+    assert pieces[-1][0] == BEFORE
+    assert all(later[0] == earlier[1] for later, earlier in pairwise(pieces))
+    assert all(high - low <= max(MINUTE, (NOW - MINUTE - high) / 8) for low, high in pieces[:-1])
+    assert [look(marks) for _ in range(3)] == [(NOW - MINUTE, INFINITY)] * 3
 
 
 @pytest.mark.rule("H12")
@@ -50,23 +58,12 @@ def test_a_piece_in_which_more_are_due_is_looked_at_again() -> None:
 
 
 @pytest.mark.rule("H12")
-def test_pieces_are_longer_while_looks_are_fast_and_shorter_when_they_are_slow() -> None:
-    marks = Marks(NOW)
-    lengths = []
-    for seconds in (FAST, FAST, 0.01, SLOW, FAST):
-        look(marks)
-        low, high = look(marks, seconds=seconds)
-        lengths.append((high - low) // LATE)
-    assert lengths == [1, 4, 16, 16, 4]
-
-
-@pytest.mark.rule("H12")
 def test_forwards_it_begins_where_the_last_has_left_none() -> None:
     """Also where the clock of the store is behind: what is then between the two is looked at."""
     marks = Marks(NOW)
-    look(marks, left=NOW - 5 * LATE)
-    assert look(marks) == (NOW - 6 * LATE, NOW - 5 * LATE)
-    assert look(marks, left=NOW) == (NOW - 5 * LATE, INFINITY)
+    look(marks, left=NOW - 5 * MINUTE)
+    assert look(marks) == (NOW - 6 * MINUTE, NOW - 5 * MINUTE)
+    assert look(marks, left=NOW) == (NOW - 5 * MINUTE, INFINITY)
     look(marks)
     assert look(marks)[0] == NOW
 
@@ -74,10 +71,18 @@ def test_forwards_it_begins_where_the_last_has_left_none() -> None:
 @pytest.mark.rule("H12")
 def test_all_of_the_past_again() -> None:
     marks = Marks(NOW)
-    while not marks.complete:
-        look(marks, left=NOW)
-    marks.again()
+    first = all_of_the_past(marks)
     look(marks)
-    states = [marks.complete]
-    assert states == [False]
-    assert look(marks)[1] == NOW
+    marks.again()
+    assert all_of_the_past(marks) == first
+
+
+@pytest.mark.rule("H12")
+def test_one_that_has_not_looked_for_long_begins_anew() -> None:
+    """What is due long, and is left again and again, is no reason."""
+    marks = Marks(NOW)
+    all_of_the_past(marks)
+    assert look(marks, now=NOW + 9 * MINUTE) == (NOW - MINUTE, INFINITY)
+    assert look(marks, now=NOW + 18 * MINUTE) == (NOW - MINUTE, INFINITY)
+    assert look(marks, now=NOW + 29 * MINUTE) == (NOW + 28 * MINUTE, INFINITY)
+    assert look(marks, now=NOW + 29 * MINUTE)[1] == NOW + 28 * MINUTE

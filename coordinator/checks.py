@@ -84,7 +84,7 @@ class Checks:
         self._checkers: dict[str, dict[Checker, None]] = {}
         #: where to look, by group; and when to look at all of the past once more
         self._marks: dict[str, Marks] = {}
-        self._all_again = time.monotonic() + _WHOLE_SECONDS
+        self._all_again = 0.0
         self._asking = False
         #: a checker has more room since the question under way was asked
         self._again = False
@@ -201,7 +201,8 @@ class Checks:
 
     def _looked(self, checker: Checker) -> None:
         """There is nothing more for it, unless some of the past is still to be looked at."""
-        if self._marks[checker.group].complete:
+        marks = self._marks.get(checker.group)
+        if marks is None or marks.complete:
             checker.looked()
 
     def _all_read(self) -> None:

@@ -10,8 +10,9 @@ from tests.wire.messages import VALUE, Header, Properties, section
 from tests.wire.types import Int
 
 WINDOW = 100
+MAX_ATTEMPTS = 3
 SETTINGS = {
-    "addresses.patterns": '[{"match": "*", "kind": "fifo", "max_attempts": 3}]',
+    "addresses.patterns": f'[{{"match": "*", "kind": "fifo", "max_attempts": {MAX_ATTEMPTS}}}]',
     "limits.window_messages": str(WINDOW),
 }
 

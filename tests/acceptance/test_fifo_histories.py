@@ -5,14 +5,15 @@ from __future__ import annotations
 import itertools
 import random
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from tests.acceptance.fifo import SETTINGS, WINDOW, by_group, message, numbers, post, post_each, settle
+from tests.acceptance.fifo import MAX_ATTEMPTS, SETTINGS, WINDOW, by_group, message, numbers, post, post_each, settle
 from tests.fix_service import Service, running_service
 from tests.fix_wire import Begin, BeginAt
 from tests.wire.frames import Accepted, Modified, Released
@@ -181,6 +182,7 @@ _count = itertools.count()
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(steps=STEPS)
+@example(steps=[("post", "a"), ("post", "a"), *[("take", 0), ("lose", 0)] * 3, ("take", 0)])
 def test_any_history(begin: Begin, address: str, steps: list[tuple[str, Any]]) -> None:
     """Against a model: of the groups that a consumer may be given, it is given the first of one."""
     session = begin()
@@ -191,6 +193,7 @@ def test_any_history(begin: Begin, address: str, steps: list[tuple[str, Any]]) -
     hands: dict[int, list[tuple[int, str]]] = {0: [], 1: []}
     deliveries: dict[int, Delivery] = {}
     groups: dict[int, str] = {}
+    losses: Counter[int] = Counter()
     for number, (step, argument) in enumerate(steps):
         if step == "post":
             post(sender, argument, first=number)
@@ -209,8 +212,9 @@ def test_any_history(begin: Begin, address: str, steps: list[tuple[str, Any]]) -
         elif step == "lose":
             consumers[argument].detach()
             consumers[argument] = session.receiver(name)
-            waiting += hands[argument]
-            hands[argument] = []
+            lost, hands[argument] = hands[argument], []
+            losses.update(number for number, _ in lost)
+            waiting += [item for item in lost if losses[item[0]] < MAX_ATTEMPTS]  # the others are dead letters
         else:
             held = [(consumer, item) for consumer in hands for item in hands[consumer]]
             if held:

@@ -165,21 +165,27 @@ def test_a_checker_that_comes_during_a_look_is_looked_for(checking: Checking, ro
 def test_what_was_written_very_late_is_seen_by_a_whole_look(
     checking: Checking, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checks, "_WHOLE_SECONDS", 0.0)
     link = Link()
     checking.attach(link)
     checking.loop.run_until(lambda: link.looks)
     due(rows, seconds=-3600)
+    monkeypatch.setattr(checking.checks, "_all_again", 0.0)  # it is time for one
     checking.loop.run_until(lambda: link.sent)
 
 
 @pytest.mark.rule("H7", "H12")
-def test_where_a_look_begins_is_forgotten_with_the_last_checker_of_the_group(checking: Checking, rows: Rows) -> None:
-    """Clients name groups: what is kept for each must not grow."""
-    first, second = Link(), Link()
+def test_where_a_look_begins_is_forgotten_where_groups_without_a_checker_are_many(
+    checking: Checking, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clients name groups: what is kept for them must not grow."""
+    monkeypatch.setattr(checks, "_MOST_MARKS", 1)
+    first, second, other = Link(), Link(), Link()
+    other.group = OTHER
     checking.attach(first)
     checking.loop.run_until(lambda: first.looks)
     checking.checks.lost(first)
+    checking.attach(other)
+    checking.loop.run_until(lambda: other.looks)
     due(rows, seconds=-3600)
     checking.attach(second)
     checking.loop.run_until(lambda: second.sent)
@@ -187,7 +193,8 @@ def test_where_a_look_begins_is_forgotten_with_the_last_checker_of_the_group(che
 
 @pytest.mark.rule("H7", "H12")
 @pytest.mark.usefixtures("no_polls")
-def test_a_look_for_a_group_that_is_lost_meanwhile_leaves_nothing(checking: Checking, rows: Rows, proxy: Proxy) -> None:
+def test_a_checker_that_is_lost_while_it_is_looked_for(checking: Checking, rows: Rows, proxy: Proxy) -> None:
+    """The next of its group gets what is due."""
     first, second, other = Link(), Link(), Link()
     other.group = OTHER
     checking.loop.run_until(checking.asks)
@@ -196,6 +203,6 @@ def test_a_look_for_a_group_that_is_lost_meanwhile_leaves_nothing(checking: Chec
         checking.loop.run_until(lambda: not checking.asks())
         checking.checks.lost(first)
     checking.loop.run_until(lambda: other.looks)
-    due(rows, seconds=-3600)
+    due(rows, seconds=-30)
     checking.attach(second)
     checking.loop.run_until(lambda: second.sent)

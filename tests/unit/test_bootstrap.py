@@ -12,7 +12,7 @@ import pytest
 from tests.rules import ROOT
 
 #: What the script itself needs, as it is here.
-_REAL = ("sh", "cat", "cut", "dirname", "dpkg", "rm", "sed", "sha256sum", "tr")
+_REAL = ("sh", "cat", "cut", "dirname", "dpkg", "mkdir", "rm", "sed", "sha256sum", "tr")
 #: Enough for no required package to be missing; the interpreter passes every question and makes no virtual environment.
 _WHOLE = {
     "python3.11": '[ "$1" = -m ] && exit 7 || exit 0',
@@ -43,9 +43,17 @@ class System:
 
     def has(self, **commands: str) -> None:
         for name, body in commands.items():
-            path = self._commands / name
-            path.write_text(f'#!/bin/sh\necho "{name} $*" >> "{self._folder}/called"\n{body}\n')
-            path.chmod(0o755)
+            self._make(self._commands / name, body)
+
+    def has_venv(self) -> Path:
+        """A virtual environment that takes every package; its folder."""
+        (self._folder / ".venv/bin").mkdir(parents=True)
+        self._make(self._folder / ".venv/bin/python", "")
+        return self._folder / ".venv"
+
+    def _make(self, path: Path, body: str) -> None:
+        path.write_text(f'#!/bin/sh\necho "{path.name} $*" >> "{self._folder}/called"\n{body}\n')
+        path.chmod(0o755)
 
     def bootstrap(self, wanted: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -106,3 +114,42 @@ def test_nobody_else_is_asked_for_them(system: System, user: str, wanted: str) -
     system.has(id=f"echo {user}", **_whole(**{"apt-get": "", "apt-cache": ""}))
     assert system.bootstrap(wanted).returncode == 7
     assert system.called("apt-get") == []
+
+
+def test_prometheus_is_unpacked_and_not_installed(system: System) -> None:
+    """Installed it would be a server of the system, on a port that another program may want."""
+    system.has(
+        id="echo 0",
+        **_whole(
+            **{
+                "apt-cache": 'case $2 in prometheus) echo "  Candidate: 2.42.0+ds-5" ;; esac',
+                "apt-get": '[ "$1" != download ] || echo > prometheus_2.42_amd64.deb',
+                "dpkg-deb": 'mkdir -p "$3/usr/bin"; cat "$2" > "$3/usr/bin/prometheus"',
+            }
+        ),
+    )
+    folder = system.has_venv() / "prometheus"
+    assert system.bootstrap("test").returncode == 0
+    assert system.called("dpkg-deb") == ["dpkg-deb --extract prometheus_2.42_amd64.deb ."]
+    assert not [line for line in system.called("apt-get") if " install " in line and "prometheus" in line]
+    assert [path.name for path in folder.iterdir()] == ["usr"]
+    assert (folder / "usr/bin/prometheus").exists()
+
+
+@pytest.mark.parametrize("offered", ["2.31.2+ds1-1", ""])
+def test_an_old_prometheus_is_left_out(system: System, offered: str) -> None:
+    policy = f'case $2 in prometheus) echo "  Candidate: {offered}" ;; esac'
+    system.has(id="echo 0", **_whole(**{"apt-cache": policy, "apt-get": ""}))
+    folder = system.has_venv() / "prometheus"
+    assert system.bootstrap("test").returncode == 0
+    assert not [line for line in system.called("apt-get") if "prometheus" in line]
+    assert not folder.exists()
+
+
+def test_a_prometheus_that_does_not_come_stops_nothing(system: System) -> None:
+    policy = 'case $2 in prometheus) echo "  Candidate: 2.42.0" ;; esac'
+    system.has(id="echo 0", **_whole(**{"apt-cache": policy, "apt-get": '[ "$1" != download ]', "dpkg-deb": ""}))
+    system.has_venv()
+    done = system.bootstrap("test")
+    assert done.returncode == 0
+    assert "prometheus is not there" in done.stderr

@@ -5,16 +5,21 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psycopg
 import pytest
+from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
 
-from store import partitions
-from store.database import connected
+from store import partitions, recovery
+from store.database import connected, engine
 from store.decisions import Decision, Decisions
 from store.embedded.server import EmbeddedServer
+from store.errors import StoreError
+from store.tables import SCHEMA
 from tests.fix_postgres import signal_server
 from tests.fix_proxy import Proxy
 from tests.fix_store_driver import (
@@ -65,7 +70,7 @@ class Pair:
 
     def __init__(self, primary: EmbeddedServer, url: str, standby: Path) -> None:
         self.primary = primary
-        self._url = url
+        self.url = url
         self.standby = EmbeddedServer(standby)
         with connected(url) as connection:
             partitions.make_ahead(connection)
@@ -78,7 +83,7 @@ class Pair:
 
     def wait_for_standby(self, store: Store) -> None:
         """From now on every commit does."""
-        let_commits_wait(self.truth, self._url)
+        let_commits_wait(self.truth, self.url)
         self.truth.run("alter system set synchronous_standby_names = '*'")
         self.truth.run("select pg_reload_conf()")
         synchronous = "select count(*) from pg_stat_replication where sync_state = 'sync'"
@@ -94,9 +99,15 @@ class Pair:
 
     def fail_over(self) -> Truth:
         """The primary is killed and the standby takes its place."""
+        self.lose_primary()
+        return self.take_over()
+
+    def lose_primary(self) -> None:
         assert self.primary.pid
         signal_server(self.primary.pid, signal.SIGKILL)
         self.primary.wait()
+
+    def take_over(self) -> Truth:
         with psycopg.connect(self._standby_url) as connection:
             assert connection.execute(b"select pg_promote()").fetchone() == (True,)
         self.proxy.lead_to(self._standby_url)
@@ -175,3 +186,101 @@ def test_a_batch_in_doubt_whose_primary_is_lost_is_in_the_store_that_takes_over(
     assert (unit.heard, later.heard) == ([None], [None])
     assert truth.halves() == sorted(id_ for each in store.heard for id_ in each.ids)
     assert truth.entries() == truth.halves()
+
+
+def _end(connection: Connection) -> object:
+    return recovery.end(connection, ME)
+
+
+def _give_up(connection: Connection) -> object:
+    """As one whose heart does not beat: its server processes are ended, also one that waits for the standby."""
+    return recovery.give_up_dead(connection, {ME: None})
+
+
+class GivingUp:
+    """Of the instance, in a thread."""
+
+    def __init__(self, pair: Pair, how: Callable[[Connection], object]) -> None:
+        self.done: object = None
+        self.error: Exception | None = None
+        self._pair = pair
+        self._how = how
+        self.thread = threading.Thread(target=self._run)
+        self.thread.start()
+
+    def _run(self) -> None:
+        try:
+            with engine(self._pair.url, application_name="giving up").connect() as connection:
+                self.done = self._how(connection)
+        except (StoreError, DBAPIError) as error:
+            self.error = error
+
+    def waits(self) -> bool:
+        """For the commit in doubt to end, or for the standby to have its own."""
+        state = "select 1 from pg_stat_activity where application_name = 'giving up' and (wait_event_type = 'Lock' or "
+        assert self.thread.is_alive(), self.error or self.done
+        return self._pair.truth.rows(f"{state} wait_event = 'SyncRep')") == [(1,)]
+
+
+def _waiting_commit(pair: Pair, store: Store) -> Post:
+    unit = Post(store, 3)
+    store.add(unit)
+    store.loop.run_until(lambda: len(pair.waiting()) == 1)
+    return unit
+
+
+GIVING_UP = pytest.mark.parametrize("how", [_end, _give_up])
+
+
+@pytest.mark.rule("T8", "T11", "H4", "H13")
+@GIVING_UP
+def test_an_instance_that_is_given_up_while_its_commit_waits(
+    pair: Pair, store: Store, how: Callable[[Connection], object]
+) -> None:
+    """Neither the client nor who gives it up is answered before the standby has the commit; then it stands."""
+    unit = _waiting_commit(pair, store)
+    giving_up = GivingUp(pair, how)
+    store.loop.run_until(giving_up.waits)
+    store.loop.run_for(0.3)
+    assert (unit.heard, giving_up.done) == ([], None)
+    pair.signal_standby(signal.SIGCONT)
+    store.loop.run_until(lambda: not giving_up.thread.is_alive())
+    store.loop.run_until(lambda: unit.heard or store.fenced)
+    assert giving_up.error is None
+    assert unit.heard in ([None], [])  # it may have been given up before it could ask
+    assert unit.written == 1
+    late = Post(store)
+    store.add(late)
+    store.loop.run_until(lambda: store.fenced)
+    truth = pair.fail_over()
+    assert (late.heard, late.txn_id in truth.ops()) == ([], False)
+    assert truth.rows(f"select decision from {SCHEMA}.op where id = %s", unit.txn_id.hex()) == [("commit",)]
+    assert set(unit.ids) <= set(truth.halves())
+    # given back
+    assert set(
+        truth.rows(f"select lease, holder from {SCHEMA}.entry join {SCHEMA}.consumer_group g on g.id = group_id")
+    ) == {(0, 0)}
+
+
+@pytest.mark.rule("T8", "T11", "H4", "H13")
+@GIVING_UP
+def test_a_primary_that_is_lost_while_an_instance_is_given_up(
+    pair: Pair, store: Store, how: Callable[[Connection], object]
+) -> None:
+    """Whether the standby had the commit or not, and whether it had the other: a commit that is answered is there."""
+    unit = _waiting_commit(pair, store)
+    giving_up = GivingUp(pair, how)
+    store.loop.run_until(giving_up.waits)
+    assert (unit.heard, giving_up.done) == ([], None)
+    pair.lose_primary()
+    giving_up.thread.join()
+    assert giving_up.error is not None
+    pair.signal_standby(signal.SIGCONT)
+    truth = pair.take_over()
+    store.loop.run_until(lambda: unit.heard or store.fenced)
+    given_up = truth.rows(f"select ended_at is not null from {SCHEMA}.instance") == [(True,)]
+    assert unit.heard in ([None], []) if given_up else unit.heard == [None]
+    first = store.heard[0]
+    there = [first, unit] if unit.txn_id in truth.ops() else [first]
+    assert not unit.heard or unit in there
+    assert truth.halves() == truth.entries() == sorted(id_ for each in there for id_ in each.ids)

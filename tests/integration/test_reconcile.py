@@ -22,61 +22,21 @@ import pytest
 
 from spark.books.description import describe
 from spark.period import BEGINNING, END, Period
-from spark.reconcile import STAGES, OutputUnusable, prepare_output, reconcile
+from spark.reconcile import STAGES, OutputUnusable, prepare_output
 from spark.schemas import FINDING
 from store.ids import moment_of
 from store.migrations import HEAD
 from store.tables import SCHEMA
 from tests.fix_store_rows import NOW, StoreRows, encode_message
+from tests.integration.reconciling import Told, run
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from pyspark.sql import SparkSession
 
-    from spark.books.description import BookDescription
-    from spark.report import Run
 
 ROOT = Path(__file__).parent.parent.parent
-
-
-class Told:
-    """What a run told of itself."""
-
-    def __init__(self) -> None:
-        self.stages: list[str] = []
-        self.counts: list[int] = []
-        self.warnings: list[str] = []
-
-    def stage(self, name: str) -> None:
-        self.stages.append(name)
-
-    def rows(self, count: int) -> None:
-        self.counts.append(count)
-
-    def warn(self, text: str) -> None:
-        self.warnings.append(text)
-
-
-def run(
-    spark: SparkSession,
-    url: str,
-    out: Path,
-    period: Period | None = None,
-    books: Sequence[BookDescription] = (),
-    told: Told | None = None,
-) -> Run:
-    prepare_output(out)
-    return reconcile(
-        spark,
-        url=url,
-        period=period or Period(),
-        books=books,
-        out=out,
-        fail_on="warning",
-        steps=told or Told(),
-        version="1.2.3",
-    )
 
 
 @pytest.mark.rule("R10", "R11", "R12", "R13", "R14", "R15", "R19")
@@ -248,6 +208,7 @@ def test_findings_are_written_in_every_form(spark: SparkSession, database_url: s
     assert summary["store"]["database"] in database_url
     assert summary["store"]["schema"] == HEAD
     assert summary["books"] == [{"name": "shop", "rows": 3, "messages": 3, "grace_seconds": 300.0}]
+    assert told.warnings == ["book shop: the store knows no address 'elsewhere'; nothing was ever posted to it"]
     assert len(told.stages) == STAGES + 2
     assert told.counts == sorted(told.counts)
 

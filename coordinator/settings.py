@@ -323,6 +323,14 @@ class RetentionSettings(_Section):
     decisions_hours: Annotated[
         float, Field(gt=0, le=MOST_HOURS, description="decisions; clients can ask for an outcome as long (T11)")
     ] = 720
+    messages_bytes: Annotated[
+        ByteSize,
+        Field(
+            ge=0,
+            description="what messages may take in the store, consumed or not; beyond it the oldest days of consumed "
+            "ones are dropped before their time, but never today's. 0: no limit",
+        ),
+    ] = ByteSize(0)
     inbox_hours: Annotated[
         float,
         Field(

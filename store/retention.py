@@ -24,6 +24,7 @@ from sqlalchemy.dialects import postgresql
 from store.errors import Contended, boundary
 from store.ids import id_at
 from store.partitions import PARTITIONED, existing, op_id_at
+from store.retention_size import shortened
 from store.tables import (
     PARTITIONS_LOCK,
     SCHEMA,
@@ -42,6 +43,8 @@ MOST_CARRIED_BYTES = 16 << 20
 
 #: How long until rows that stayed are checked again; days that have just become old enough are checked at once.
 AGAIN = timedelta(hours=6)
+#: and where messages take too much room
+AGAIN_BY_SIZE = timedelta(hours=1)
 
 #: from the declare of a transaction to its decision
 LONGEST_UNDECIDED = timedelta(days=3)
@@ -51,10 +54,13 @@ _NEVER = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """How long messages are kept after they were consumed, unless their address says otherwise; and decisions."""
+    """How long messages are kept after they were consumed, unless their address says otherwise; and decisions.
+    ``messages_bytes``: what messages may take; 0: no limit.
+    """
 
     messages: timedelta
     decisions: timedelta
+    messages_bytes: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,7 +144,8 @@ def _alone(connection: Connection) -> Iterator[bool]:
 class _Work:
     def __init__(self, connection: Connection, policy: Policy, now: datetime) -> None:
         self._connection = connection
-        self._policy = policy
+        self._policy = shortened(connection, policy, now)
+        self._again = AGAIN if self._policy == policy else AGAIN_BY_SIZE
         self._now = now
         self.emptied: list[str] = []
         self.carried = 0
@@ -156,7 +163,7 @@ class _Work:
         connection.rollback()
         days = sorted(day for day in existing(connection)["half"] if day < end)
         if not days or (
-            row is not None and self._now < row.looked_at + AGAIN and self._same_days(row.looked_at, shortest)
+            row is not None and self._now < row.looked_at + self._again and self._same_days(row.looked_at, shortest)
         ):
             return
         self._find_kept(_begin(end), kept)
@@ -171,7 +178,7 @@ class _Work:
 
     def _same_days(self, before: datetime, age: timedelta) -> bool:
         """Whether no day has become old enough since ``before``."""
-        return (before - age).astimezone(UTC).date() == self._day_before(age)
+        return self._again is AGAIN_BY_SIZE or (before - age).astimezone(UTC).date() == self._day_before(age)
 
     def _day_before(self, age: timedelta) -> date:
         """The first day that is not old enough: it ended less than ``age`` ago."""
@@ -181,7 +188,8 @@ class _Work:
         rows = self._connection.execute(
             select(address.c.id, address.c.retention_hours).where(address.c.retention_hours.is_not(None))
         )
-        return {row.id: timedelta(hours=row.retention_hours) for row in rows}
+        most = timedelta.max if self._again is AGAIN else self._policy.messages
+        return {row.id: min(timedelta(hours=row.retention_hours), most) for row in rows}
 
     def _find_kept(self, end: datetime, kept: dict[int, timedelta]) -> None:
         """Collect the halves before ``end`` that are undelivered, undecided, or were consumed not long ago, in a table
@@ -202,7 +210,8 @@ class _Work:
                       left join {SCHEMA}.consumer_group g on g.id = u.group_id
                       left join {SCHEMA}.address a on a.id = g.address_id
                      where o.id >= :since and u.half_id < :end
-                       and o.decided_at > now() - coalesce(make_interval(hours => a.retention_hours), :messages)"""
+                       and o.decided_at > now() - least(
+                             coalesce(make_interval(hours => a.retention_hours), :messages), :most)"""
             ),
             # A transaction gets its id when it is declared, and may be decided much later: it may have a day without
             # work, a day until its time is over, and wait while the store is away.
@@ -210,6 +219,7 @@ class _Work:
                 "end": id_at(end),
                 "since": op_id_at(self._now - longest - LONGEST_UNDECIDED),
                 "messages": self._policy.messages,
+                "most": longest,
             },
         )
         connection.execute(text("create index on pg_temp.staying (half_id)"))

@@ -22,7 +22,9 @@ _log: structlog.stdlib.BoundLogger = structlog.get_logger()
 
 def policy(settings: RetentionSettings) -> retention.Policy:
     return retention.Policy(
-        messages=timedelta(hours=settings.hours), decisions=timedelta(hours=settings.decisions_hours)
+        messages=timedelta(hours=settings.hours),
+        decisions=timedelta(hours=settings.decisions_hours),
+        messages_bytes=settings.messages_bytes,
     )
 
 

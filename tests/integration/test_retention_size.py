@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from uuid import UUID
 
 import pytest
 from sqlalchemy import Connection, insert, select, text, update
 
 from store.ids import id_at
-from store.partitions import make_days
+from store.partitions import make_days, op_id_at
 from store.retention import AGAIN_BY_SIZE, Policy, drop_old
-from store.tables import address, consumer_group, entry, half, pending, retention
+from store.tables import address, consumer_group, entry, half, op, pending, retention
 
 pytestmark = pytest.mark.rule("H16")
 
@@ -86,6 +87,19 @@ def test_days_that_do_not_fit_go_the_oldest_first(store: Store) -> None:
     dropped = drop_old(store.connection, policy(2500))
     assert store.days() == {3: 0, 2: 0, 1: 8, 0: 8}
     assert f"half_{store.now - 2 * DAY:%Y%m%d}" in dropped.emptied
+
+
+def test_what_was_consumed_after_the_days_that_go_stays(store: Store) -> None:
+    """As if messages were kept from the first day that fits on."""
+    first, second, third, _ = store.ids[3][1::2]
+    for half_id, at in ((first, store.now - 3 * DAY), (second, store.now - 2 * DAY), (third, store.now)):
+        make_days(store.connection, [at.date()])
+        covers = {"half_ids": [half_id], "group_ids": [store.groups[1][1]]}
+        op_id = UUID(int=op_id_at(at).int + half_id % 1000)
+        store.connection.execute(insert(op).values(id=op_id, decision="accept", decided_at=at, **covers))
+    store.connection.commit()
+    drop_old(store.connection, policy(2500))
+    assert store.days() == {3: 1, 2: 0, 1: 8, 0: 8}
 
 
 def test_today_stays_however_large_it_is(store: Store) -> None:

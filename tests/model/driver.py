@@ -15,7 +15,7 @@ from tests.model import truth
 from tests.model.model import Model
 from tests.model.possible import allows, waits
 from tests.model.state import QUEUES, Label, Receiver, in_txn
-from tests.model.steps import AttachReceiver, Close, Decide, Detach, Open, Post, Retire, Step, Take
+from tests.model.steps import AttachReceiver, Close, ComeDue, Decide, Detach, Open, Post, Retire, Step, Take
 from tests.model.verdicts import crashed, differences
 
 _histories = itertools.count(1)
@@ -74,6 +74,7 @@ class Driver(ABC):
         for connection in list(self.model.connections):
             self.do(Close(connection))
         self._guarded(None)
+        self.do(ComeDue())
         self.do(Open(0))
         for queue in range(QUEUES):
             link = _EVERYTHING + queue
@@ -98,10 +99,14 @@ class Driver(ABC):
         if waits(self.model, step):
             self.settle()
         places = self._places(step)
+        due = [[each.number for each in self.model.waiting(queue)] for queue in range(QUEUES)]
         label = ("answer", self.model.apply(step))
         if isinstance(step, Post):
             self.posts[label] = step.message
-        self.perform(step, label, places)
+        if isinstance(step, ComeDue):
+            self.come_due(due)
+        else:
+            self.perform(step, label, places)
         if self.model.decided_elsewhere:
             self.wait()
             self.hear_notices()
@@ -145,6 +150,22 @@ class Driver(ABC):
     def decide(self, step: Decide) -> None:
         entered = self.model.txns[step.txn].entered
         truth.decide(self.truth, self.txn_ids[step.txn], commit=step.commit, checkable=entered)
+
+    def come_due(self, due: list[list[int]]) -> None:
+        """The time of these messages comes, by queue; until they have their places."""
+        if not any(due):
+            return
+        for queue, numbers in enumerate(due):
+            truth.come_due(self.truth, self.history, queue, numbers)
+        deadline = time.monotonic() + PATIENCE
+        while truth.on_their_way(self.truth, self.history):
+            assert time.monotonic() < deadline, f"{due} do not come"
+            self.pause()
+        self.hear_promoted()
+
+    @abstractmethod
+    def hear_promoted(self) -> None:
+        """Wait until the service knows what its schedule has done."""
 
     # -- what must be so
 
@@ -201,7 +222,9 @@ class Driver(ABC):
             assert time.monotonic() < deadline, f"no letter for {stored.failed}"
             self.pause()
             stored = truth.stored(self.truth, self.history, self.txn_ids)
-        wrong = differences(self.model, stored.ops, stored.queues, stored.dead, stored.halves, stored.held)
+        wrong = differences(
+            self.model, stored.ops, stored.queues, stored.dead, stored.halves, stored.held, stored.later
+        )
         assert not wrong, wrong
 
     def pause(self) -> None:

@@ -117,7 +117,7 @@ class SenderEnd(LinkEnd):
         txn_id = None if step.txn is None else self.driver.txn_id(step.txn)
         to = None if step.queue is None else truth.address(self.driver.history, step.queue)
         group = None if step.group is None else truth.producer_group(self.driver.history, step.group)
-        message = truth.octets(step.message, malformed=step.malformed, to=to, producer_group=group)
+        message = truth.octets(step.message, malformed=step.malformed, to=to, producer_group=group, later=step.later)
         self.driver.service.posts.take(self, label, message, step.settled, txn_id)
 
     def waits(self, delivery: Label, octets: int) -> None:

@@ -9,7 +9,9 @@ from tests.model.steps import (
     AttachReceiver,
     AttachSender,
     Check,
+    ComeDue,
     Crash,
+    Decide,
     Declare,
     Detach,
     Discharge,
@@ -23,6 +25,7 @@ from tests.model.steps import (
 )
 
 _LINKS: list[Step] = [Open(0), AttachControl(0, 0), AttachSender(1, 0, 0), AttachReceiver(2, 0, 0, session=1)]
+_LINKS_AGAIN: list[Step] = [Open(0), AttachSender(4, 0, 0), AttachReceiver(5, 0, 0, session=1)]
 _ONE_TAKEN: list[Step] = [*_LINKS, Post(1, 1), Take(2, 1), Declare(0, 0)]
 _ONE_HELD: list[Step] = [
     Open(0),
@@ -222,6 +225,44 @@ HISTORIES: dict[str, list[Step]] = {
         Settle(),
         Discharge(0, 0),
         Settle(),
+    ],
+    # D7, H4: posted in each manner, decided by its owner and by an operator
+    "messages that come later": [
+        *_LINKS,
+        AttachControl(3, 0, group=0),
+        Take(2, 1),
+        Post(1, 1, later=True),
+        Post(1, 2, settled=True, later=True),
+        Declare(0, 0),
+        Post(1, 3, txn=0, later=True),
+        Declare(3, 1),
+        Post(1, 4, txn=1, later=True),
+        Declare(3, 2),
+        Post(1, 5, txn=2, later=True),
+        Post(1, 6),
+        Discharge(3, 2),
+        Discharge(0, 0),
+        Settle(),
+        Decide(1, commit=True),
+        Take(2, 4),
+        ComeDue(),
+        Post(1, 7),
+        Take(2, 3),
+        Take(2, 4),
+    ],
+    # D7, H13
+    "messages that come later than a crash": [
+        *_LINKS,
+        Post(1, 1, later=True),
+        Post(1, 2, later=True),
+        Post(1, 3),
+        Settle(),
+        Crash(),
+        *_LINKS_AGAIN,
+        Take(5, 4),
+        ComeDue(),
+        Post(4, 4),
+        Take(5, 4),
     ],
     # D9
     "a settled post outside transactions that is refused ends its link": [

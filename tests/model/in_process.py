@@ -294,6 +294,9 @@ class InProcess(Driver):
         self.loop.run_until(lambda: mine in self._notices)
         self.wait()
 
+    def hear_promoted(self) -> None:
+        self.wait()
+
     def _take(self, step: Take) -> None:
         receiver = self._link(step.receiver, ReceiverEnd)
         before = len(receiver.came)

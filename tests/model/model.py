@@ -3,10 +3,10 @@
 It is written from the rules (docs/reference/rules.md) and imports nothing of the service. Both drivers ask it what each
 step is to be answered with, what a consumer is to get, and what the store is to hold afterwards.
 
-What it leaves out: topics and groups beside the default one, selectors, priorities, expiry, delays, browsers, look-ups
-of the anonymous relay (its addresses are known), deliveries in several frames, consumers that get settled deliveries,
-credit that stays (a consumer takes when it says so), more than one live instance with consumers, and limits of memory.
-A client does not speak of a delivery while a decision on it is under way, except to name the same transaction again
+What it leaves out: topics and groups beside the default one, selectors, priorities, expiry, browsers, look-ups of the
+anonymous relay (its addresses are known), deliveries in several frames, consumers that get settled deliveries, credit
+that stays (a consumer takes when it says so), more than one live instance with consumers, and limits of memory. A
+client does not speak of a delivery while a decision on it is under way, except to name the same transaction again
 (T34): the standard gives no order for it. Nor does it settle without a state what it has given one before. It does not
 leave, or say more of a checkable transaction, while its discharge is under way.
 
@@ -50,6 +50,7 @@ from tests.model.steps import (
     AttachSender,
     Check,
     Close,
+    ComeDue,
     Crash,
     Decide,
     Declare,
@@ -77,6 +78,8 @@ class Model:
         #: in order of commit, all that were ever committed
         self.queues: list[list[Message]] = [[] for _ in range(QUEUES)]
         self.messages: dict[int, Message] = {}
+        #: messages that were posted to be delivered later
+        self.later: set[int] = set()
         self.due: dict[Label, Due] = {}
         #: posts whose senders the service keeps waiting no more, and has nothing to tell
         self.let_go: dict[int, Sender] = {}
@@ -151,6 +154,8 @@ class Model:
             case Post():
                 self.highest = max(self.highest, step.message)
                 self._post(step)
+            case ComeDue():
+                self._come_due()
             case Take():
                 self._take(step)
             case Retire():
@@ -365,9 +370,21 @@ class Model:
     def _store(self, number: int, queue: int, txn: Txn | None) -> None:
         message = Message(number, queue, Stored("nowhere"))
         self._changing(message, txn)
-        message.stored = Stored("queue")
+        message.stored = Stored("later" if number in self.later else "queue")
         self.messages[number] = message
         self.queues[queue].append(message)
+
+    def waiting(self, queue: int) -> list[Message]:
+        """For their time (D7)."""
+        return [message for message in self.queues[queue] if message.stored.place == "later"]
+
+    def _come_due(self) -> None:
+        """Each comes behind all others."""
+        for number, queue in enumerate(self.queues):
+            due = self.waiting(number)
+            for message in due:
+                message.stored = Stored("queue")
+            self.queues[number] = [message for message in queue if message not in due] + due
 
     def _changing(self, message: Message, txn: Txn | None) -> None:
         if message.before is None:
@@ -387,6 +404,8 @@ class Model:
             else:
                 self._answer(sender.number, rejected(self._unknown(step.txn)))
             return
+        if step.later:
+            self.later.add(step.message)
         refused = DECODE_ERROR if step.malformed else None
         if refused is None and txn is not None and step.group is not None and txn.state == "active":  # H2
             txn.group = step.group if txn.group is None else txn.group

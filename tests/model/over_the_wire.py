@@ -106,6 +106,7 @@ class OverTheWire(Driver):
     def __init__(self, service: Service) -> None:
         self.service = service
         self._scratch, self._fences = "scratch", "fences"
+        self._looked = 0
         super().__init__(running_url(service.data_dir))
         self._worker = self._worker_pid(0)
         self._observe()
@@ -296,6 +297,7 @@ class OverTheWire(Driver):
                 malformed=step.malformed,
                 to=None if step.queue is None else truth.address(self.history, step.queue),
                 producer_group=None if step.group is None else truth.producer_group(self.history, step.group),
+                later=step.later,
             ),
             txn=None if step.txn is None else self.txn_id(step.txn),
             settled=step.settled,
@@ -331,6 +333,11 @@ class OverTheWire(Driver):
         assert answer_of(self._asking.discharge(txn_id, fail=False)) == "accepted"
         fences.detach()
         control.detach()
+
+    def hear_promoted(self) -> None:
+        """A question on the connection of the schedule is answered after those before it."""
+        self._looked += 1
+        self._observing.sender(f"{self._scratch}-{self._looked}").detach()
 
     def _take(self, step: Take) -> None:
         receiver = self.links[step.receiver]

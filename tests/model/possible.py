@@ -18,6 +18,7 @@ from tests.model.steps import (
     AttachSender,
     Check,
     Close,
+    ComeDue,
     Crash,
     Decide,
     Declare,
@@ -75,7 +76,7 @@ def allows(model: Model, step: Step) -> bool:
             if txn.entered:
                 return txn.open or txn.state == "left"
             return txn.open and not txn.empty and not txn.decided and not step.commit
-        case Check():
+        case Check() | ComeDue():
             return True
         case Settle() | Crash() | Restart():
             return True
@@ -116,4 +117,4 @@ def waits(model: Model, step: Step) -> bool:
         # a discharge that waits for halves goes with its control link: then a checker decides; what is committed
         # meanwhile comes before it
         return any(txn.entered and txn.pending for txn in model.txns.values())
-    return isinstance(step, Take | Decide | Check | Overdue | Settle | Restart)
+    return isinstance(step, Take | ComeDue | Decide | Check | Overdue | Settle | Restart)

@@ -80,7 +80,8 @@ class Receiver(Link):
 
 @dataclass(frozen=True)
 class Stored:
-    """``place``: "queue", "dead" (its letter is written or will be), or "nowhere". ``least``, ``most``: attempts.
+    """``place``: "queue", "later" (its time has not come), "dead" (its letter is written or will be), or "nowhere".
+    ``least``, ``most``: attempts.
 
     ``marked``: a consumer's annotation is on it.
     """

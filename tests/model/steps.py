@@ -102,7 +102,7 @@ class Declare:
 @dataclass(frozen=True)
 class Post:
     """``queue``: to which a message on the anonymous relay is addressed. ``malformed``: octets that are no message.
-    ``group``: the producer group that it names (H2).
+    ``group``: the producer group that it names (H2). ``later``: its time comes with :class:`ComeDue` (D7).
     """
 
     sender: int
@@ -112,6 +112,12 @@ class Post:
     malformed: bool = False
     queue: int | None = None
     group: int | None = None
+    later: bool = False
+
+
+@dataclass(frozen=True)
+class ComeDue:
+    """The time has come of all messages that are to be delivered later, as far as they are committed (D7)."""
 
 
 @dataclass(frozen=True)
@@ -194,6 +200,7 @@ Step = (
     | Detach
     | Declare
     | Post
+    | ComeDue
     | Take
     | Retire
     | Discharge

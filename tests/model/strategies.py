@@ -16,6 +16,7 @@ from tests.model.steps import (
     AttachSender,
     Check,
     Close,
+    ComeDue,
     Crash,
     Decide,
     Declare,
@@ -45,6 +46,7 @@ Steps = st.SearchStrategy[Step] | None
 
 #: mostly usual
 _rarely = st.sampled_from((False,) * 9 + (True,))
+_at_times = st.sampled_from((False, False, False, True))
 _often = st.sampled_from((True, True, False))
 _group = st.integers(0, GROUPS - 1)
 maybe_a_group = st.one_of(st.none(), _group)
@@ -113,10 +115,15 @@ def posting(model: Model) -> Steps:
                 _rarely,
                 st.integers(0, QUEUES - 1) if isinstance(each, Sender) and each.queue is None else st.none(),
                 _seldom_a_group,
+                _at_times,
             )
             for each in senders
         ]
     )
+
+
+def coming_due(model: Model) -> Steps:
+    return st.just(ComeDue()) if any(model.waiting(each) for each in range(QUEUES)) else None
 
 
 def taking(model: Model) -> Steps:
@@ -217,6 +224,7 @@ KINDS: dict[Callable[[Model], Steps], int] = {
     detaching: 1,
     declaring: 5,
     posting: 10,
+    coming_due: 3,
     taking: 7,
     retiring: 16,
     discharging: 7,

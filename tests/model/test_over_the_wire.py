@@ -24,7 +24,25 @@ def driver() -> Iterator[OverTheWire]:
 
 
 _RULES = ("T8", "T9", "T10", "T11", "T12", "T13", "T20", "T21", "T22", "T23", "T24", "T25", "T26", "T27", "T28")
-_MORE_RULES = ("T29", "T30", "T31", "T32", "T34", "P11", "D4", "D5", "D6", "H2", "H3", "H5", "H7", "H8", "H9", "H20")
+_MORE_RULES = (
+    "T29",
+    "T30",
+    "T31",
+    "T32",
+    "T34",
+    "P11",
+    "D4",
+    "D5",
+    "D6",
+    "D7",
+    "H2",
+    "H3",
+    "H5",
+    "H7",
+    "H8",
+    "H9",
+    "H20",
+)
 
 
 @pytest.mark.rule(*_RULES, *_MORE_RULES)
@@ -41,7 +59,7 @@ def test_a_history_with_a_crash_goes_on(driver: OverTheWire, history: list[Step]
     driver.run(history)
 
 
-@pytest.mark.rule("T27", "T28", "T29", "T30", "T34", "P11", "H13")
+@pytest.mark.rule("T27", "T28", "T29", "T30", "T34", "P11", "D7", "H13")
 @pytest.mark.parametrize("name", HISTORIES)
 def test_what_went_wrong_once(driver: OverTheWire, name: str) -> None:
     driver.run(HISTORIES[name])

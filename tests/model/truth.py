@@ -8,18 +8,25 @@ from uuid import UUID
 
 import psycopg
 
+from store import channels
 from store.tables import SCHEMA
 from tests.model.state import QUEUES
-from tests.wire.messages import APPLICATION_PROPERTIES, Message, Properties, data, section
+from tests.wire.messages import APPLICATION_PROPERTIES, MESSAGE_ANNOTATIONS, Message, Properties, data, section
+from tests.wire.types import Long, Symbol
 
 MALFORMED = b"\x00\x53\x77"
 
 
-def octets(number: int, *, malformed: bool, to: str | None, producer_group: str | None) -> bytes:
+#: Longer than any history takes.
+LATER = section(MESSAGE_ANNOTATIONS, {Symbol("x-opt-delivery-delay"): Long(24 * 3_600_000)})
+
+
+def octets(number: int, *, malformed: bool, to: str | None, producer_group: str | None, later: bool = False) -> bytes:
     """The message of a post; ``to``: the address it names, on the anonymous relay."""
     if malformed:
         return MALFORMED
-    properties = b"" if to is None else Properties(to=to).encoded()
+    properties = LATER if later else b""
+    properties += b"" if to is None else Properties(to=to).encoded()
     if producer_group is not None:
         properties += section(APPLICATION_PROPERTIES, {"producer-group": producer_group})
     return properties + data(b"%d" % number)
@@ -45,6 +52,8 @@ class Stored:
     queues: list[list[tuple[int, int, bool]]] = field(default_factory=lambda: [[] for _ in range(QUEUES)])
     dead: set[int] = field(default_factory=set)
     failed: set[int] = field(default_factory=set)
+    #: their time has not come
+    later: set[int] = field(default_factory=set)
     #: messages that undecided transactions have posted, and retired
     halves: dict[int, set[int]] = field(default_factory=dict)
     held: dict[int, set[int]] = field(default_factory=dict)
@@ -53,9 +62,47 @@ class Stored:
     def found(self) -> dict[int, tuple[str, int, bool]]:
         """Place, attempts and mark by message."""
         places = dict.fromkeys(self.dead | self.failed, ("dead", 0, False))
+        places.update(dict.fromkeys(self.later, ("later", 0, False)))
         for queue in self.queues:
             places.update({number: ("queue", attempts, marked) for number, attempts, marked in queue})
         return places
+
+
+#: What another process has decided waits for the schedule a moment, too.
+_LATER = "coalesce(e.available_at > now() + interval '1 hour', false)"
+
+
+def come_due(connection: psycopg.Connection[Any], history: str, queue: int, numbers: list[int]) -> None:
+    """The time of these messages comes, of one after the other."""
+    with connection.transaction():
+        rows = connection.execute(
+            f"""select e.group_id, e.id, h.message from {SCHEMA}.address a
+                  join {SCHEMA}.consumer_group g on g.address_id = a.id
+                  join {SCHEMA}.entry e on e.group_id = g.id join {SCHEMA}.half h on h.id = e.half_id
+                 where a.name = %s and {_LATER}""".encode(),
+            [address(history, queue)],
+        ).fetchall()
+        there = {number_of(message): (group_id, entry_id) for group_id, entry_id, message in rows}
+        assert there.keys() == set(numbers), f"queue {queue}: {sorted(there)} are to come later, not {sorted(numbers)}"
+        for place, number in enumerate(numbers):
+            connection.execute(
+                f"""update {SCHEMA}.entry set available_at = now() - %s * interval '1 ms'
+                     where group_id = %s and id = %s""".encode(),
+                [len(numbers) - place, *there[number]],
+            )
+    connection.execute(b"select pg_notify(%s, '')", [channels.DUE])
+
+
+def on_their_way(connection: psycopg.Connection[Any], history: str) -> bool:
+    """Messages whose time has come have no places in their queues yet."""
+    names = [address(history, queue) for queue in range(QUEUES)]
+    found = connection.execute(
+        f"""select from {SCHEMA}.address a join {SCHEMA}.consumer_group g on g.address_id = a.id
+              join {SCHEMA}.entry e on e.group_id = g.id
+             where a.name = any(%s) and e.available_at <= now()""".encode(),
+        [names],
+    )
+    return found.fetchone() is not None
 
 
 def stored(connection: psycopg.Connection[Any], history: str, txn_ids: dict[int, bytes]) -> Stored:
@@ -64,19 +111,21 @@ def stored(connection: psycopg.Connection[Any], history: str, txn_ids: dict[int,
     names = {address(history, queue): queue for queue in range(QUEUES)}
     dead = {f"%DLQ%{name}" for name in names}
     rows = connection.execute(
-        f"""select a.name, e.attempts, e.failed, e.annotations is not null, h.message
+        f"""select a.name, e.attempts, e.failed, e.annotations is not null, h.message, {_LATER}
               from {SCHEMA}.address a
               join {SCHEMA}.consumer_group g on g.address_id = a.id and g.name = ''
               join {SCHEMA}.entry e on e.group_id = g.id join {SCHEMA}.half h on h.id = e.half_id
              where a.name = any(%s) order by e.id""".encode(),
         [[*names, *dead]],
     ).fetchall()
-    for name, attempts, failed, marked, message in rows:
+    for name, attempts, failed, marked, message, later in rows:
         number = number_of(message)
         if name in dead:
             result.dead.add(number)
         elif failed is not None:
             result.failed.add(number)
+        elif later:
+            result.later.add(number)
         else:
             result.queues[names[name]].append((number, attempts, marked))
     by_id = {UUID(bytes=txn_id): number for number, txn_id in txn_ids.items()}

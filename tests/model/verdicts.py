@@ -95,9 +95,10 @@ def differences(
     dead: set[int],
     halves: dict[int, set[int]],
     held: dict[int, set[int]],
+    later: set[int],
 ) -> list[str]:
     """What the settled store must hold, and does not: ops, (message, attempts, mark) in order, dead letters, messages
-    of undecided transactions.
+    of undecided transactions; ``later``: those whose time has not come.
     """
     wrong = []
     for txn in model.txns.values():
@@ -119,6 +120,9 @@ def differences(
             for message, (_, attempts, marked) in zip(wanted, found, strict=True)
         ):
             wrong.append(f"queue {number}: {found}, not {[(each.number, each.stored) for each in wanted]}")
+    wanted_later = {each.number for each in model.messages.values() if each.stored.place == "later"}
+    if later != wanted_later:
+        wrong.append(f"to be delivered later: {sorted(later)}, not {sorted(wanted_later)}")
     wanted_dead = {each.number for each in model.messages.values() if each.stored.place == "dead"}
     if dead != wanted_dead:
         wrong.append(f"dead letters: {sorted(dead)}, not {sorted(wanted_dead)}")

@@ -239,9 +239,13 @@ KINDS: dict[Callable[[Model], Steps], int] = {
 ALL_KINDS: dict[Callable[[Model], Steps], int] = {**KINDS, crashing: 1, overdue: 1, restarting: 1}
 
 
-def beginning(second: bool, group: int | None) -> list[Step]:
-    """Without these most histories would do nothing. ``group``: the first transaction is checkable, with a message."""
+def beginning(second: bool, group: int | None, later: bool) -> list[Step]:
+    """Without these most histories would do nothing. ``group``: the first transaction is checkable, with a message.
+    ``later``: a message waits for its time.
+    """
     first = [] if group is None else [Post(1, 3, 0)]
+    if later:
+        first.append(Post(1, 4, later=True))
     return [
         Open(0),
         AttachControl(0, 0, group=group),
@@ -262,7 +266,7 @@ def histories(
     """``most``: steps; ``crash``: one comes somewhere among them."""
     model = Model()
     steps: list[Step] = []
-    for step in beginning(draw(st.booleans()), draw(maybe_a_group)):
+    for step in beginning(draw(st.booleans()), draw(maybe_a_group), draw(st.booleans())):
         steps.append(step)
         imagine(model, step)
     bag = [kind for kind, weight in kinds.items() for _ in range(weight)]

@@ -46,9 +46,9 @@ def machine(driver: InProcess) -> type[RuleBasedStateMachine]:
                 self.there[kind] = kind(self.model)
             return self.there[kind]
 
-        @initialize(second=st.booleans(), group=strategies.maybe_a_group)
-        def beginning(self, second: bool, group: int | None) -> None:
-            for step in strategies.beginning(second, group):
+        @initialize(second=st.booleans(), group=strategies.maybe_a_group, later=st.booleans())
+        def beginning(self, second: bool, group: int | None, later: bool) -> None:
+            for step in strategies.beginning(second, group, later):
                 self.do(step)
 
         def teardown(self) -> None:

@@ -208,11 +208,17 @@ class Driver(ABC):
             assert stored.holds("queue", count, marked), f"message {number} came as {(count, marked)}, not {stored}"
             self.model.seen(delivery, count)
 
-    def checks_came(self, found: list[tuple[bytes, int, int, int]]) -> None:
-        """Of a Check: txn-id, the message shown, and how many halves and retirements there are."""
+    def checks_came(self, found: list[tuple[bytes, int, int, int, int]]) -> None:
+        """Of a Check: txn-id, the check's number, the message shown, and how many halves and retirements there are. The
+        store counts each (H9).
+        """
         numbers = {txn_id: number for number, txn_id in self.txn_ids.items()}
         came = sorted((numbers[txn_id], *rest) for txn_id, *rest in found)
         assert came == self.model.checked, f"checks of {came}, not {self.model.checked}"
+        deadline = time.monotonic() + PATIENCE
+        while wrong := truth.counted(self.truth, {txn_id: count for txn_id, count, *_ in found}):
+            assert time.monotonic() < deadline, f"checks that the store counts: {wrong}"
+            self.pause()
 
     def _check(self) -> None:
         self.settle()

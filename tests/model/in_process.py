@@ -267,7 +267,7 @@ class InProcess(Driver):
         checks.attached(checker)
         checks.ready()
         self.loop.run_until(lambda: checker.has_looked and not checker.coming)
-        self.checks_came([(each.txn_id, first, each.halves, each.retired) for each, first in checker.came])
+        self.checks_came([(each.txn_id, each.checks, first, each.halves, each.retired) for each, first in checker.came])
         if step.commit is not None:
             answers: list[bool] = []
             for each, _ in checker.came:

@@ -91,7 +91,7 @@ class Model:
         self.came_back: set[int] = set()
         #: what the last Check must give: of each transaction its number, the message shown, and how many there are that
         #: it has posted, and retired
-        self.checked: list[tuple[int, int, int, int]] = []
+        self.checked: list[tuple[int, int, int, int, int]] = []
         #: the client waits for what comes of the last step: the store refuses work of a transaction that another has
         #: decided; or a later outcome takes the place of one that the store has
         self.in_doubt = False
@@ -261,7 +261,9 @@ class Model:
     def _check(self, step: Check) -> None:
         """H7 to H9."""
         due = [txn for txn in self.txns.values() if txn.due and txn.group == step.group]
-        self.checked = [(txn.number, self._shown(txn), len(txn.posts), len(txn.retired)) for txn in due]
+        for txn in due:
+            txn.checks += 1
+        self.checked = [(txn.number, txn.checks, self._shown(txn), len(txn.posts), len(txn.retired)) for txn in due]
         if step.commit is not None:
             for txn in due:
                 self._decide(txn, commit=step.commit)

@@ -313,7 +313,13 @@ class OverTheWire(Driver):
         told = [each.message.delivery_annotations for each in came]
         self.checks_came(
             [
-                (each["x-opt-txn-id"], int(check.body), each["x-opt-half-count"], each["x-opt-retired-count"])
+                (
+                    each["x-opt-txn-id"],
+                    each["x-opt-check-count"],
+                    int(check.body),
+                    each["x-opt-half-count"],
+                    each["x-opt-retired-count"],
+                )
                 for each, check in zip(told, came, strict=True)
             ]
         )

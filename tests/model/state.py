@@ -155,6 +155,8 @@ class Txn:
     plain: set[int] = field(default_factory=set)
     #: the producer group, of a checkable transaction
     group: int | None = None
+    #: checks that were sent
+    checks: int = 0
     #: the store has halves of it, or holds what it has retired: they outlive the client (H3, H13, H20)
     entered: bool = False
     #: its time is over, and it is checkable

@@ -160,6 +160,14 @@ def decide(connection: psycopg.Connection[Any], txn_id: bytes, *, commit: bool, 
     )
 
 
+def counted(connection: psycopg.Connection[Any], counts: dict[bytes, int]) -> dict[bytes, int]:
+    """Of undecided transactions, whose checks should be so many: those with another number, and theirs."""
+    rows = connection.execute(
+        f"select uuid_send(id), checks from {SCHEMA}.txn where uuid_send(id) = any(%s)".encode(), [list(counts)]
+    )
+    return {txn_id: checks for txn_id, checks in rows if checks != counts[txn_id]}
+
+
 def make_due(connection: psycopg.Connection[Any], producer_group: str) -> None:
     """Time passes until the next check of each undecided transaction."""
     connection.execute(

@@ -44,8 +44,9 @@ PURGED = "purged"
 CHUNK = 1000
 OPS = 20_000
 HEAD_OCTETS = 4096
-#: A second look, for what workers had read ahead and give back when they share the group.
-_SECOND_LOOK_SECONDS = 0.3
+#: Before each look of a seek forth: workers that share the group give back what they had read ahead. There is a third
+#: look, and a fourth, while they have some, which may also be in a consumer's hands.
+_LOOKS_AFTER_SECONDS = (0.0, 0.3, 0.7, 1.0)
 #: how much the clocks of instances may differ
 _CLOCKS = timedelta(minutes=10)
 _POSTGRES_EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
@@ -146,11 +147,14 @@ def move_forth(connection: Connection, group: Group, to_id: int, *, version: str
             moved += skipped
             connection.execute(update(seek).where(seek.c.group_id == group.id).values(moved=moved))
 
-        for wait in (0, _SECOND_LOOK_SECONDS):
+        leased = select(entry.c.id).where(entry.c.group_id == group.id, entry.c.lease != 0, only).limit(1)
+        for wait in _LOOKS_AFTER_SECONDS:
             time.sleep(wait)
             throw_away(
                 connection, group.id, ids, chunk, only=only, reason=SKIPPED, before_each=presence.beat, after_each=count
             )
+            if wait and connection.scalar(leased) is None:
+                break
         return _end(connection, replace(begun, moved=moved))
 
 

@@ -37,7 +37,14 @@ def held(database_url: str) -> Iterator[psycopg.Connection]:
             f"insert into {SCHEMA}.consumer_group (id, address_id) overriding system value values ({GROUP}, 1)".encode()
         )
         for number, values in enumerate(
-            ("9, null::int8, null::timestamptz", "5, null, null", "0, null, null", f"4, {KEY}, null", "4, null, now()")
+            (
+                "9, null::int8, null::timestamptz",
+                "5, null, null",
+                "0, null, null",
+                f"4, {KEY}, null",
+                "4, null, now()",
+                "4, null, null",
+            )
         ):
             first = LAST - (number + 1) * DEAD
             connection.execute(
@@ -62,7 +69,7 @@ def _pages(connection: psycopg.Connection, query: Query[object], parameters: str
     return int(pages)
 
 
-@pytest.mark.parametrize("rank", [Rank.URGENT, Rank.PATIENT], ids=str)
+@pytest.mark.parametrize("rank", list(Rank), ids=str)
 def test_a_load_by_priority_looks_above_the_mark_of_each(held: psycopg.Connection, rank: Rank) -> None:
     def pages(mark: int) -> int:
         marks = [mark] * STEPS[rank].number

@@ -62,7 +62,12 @@ class Aside:
         return entries
 
     def give_back(self) -> None:
-        """To the store, with what is in the window, where a consumer that has room may take some."""
-        queue = self._window.queue
+        """To the store, with what is in the window, where a consumer that has room may take some. What comes meanwhile,
+        posted now or by a load on its way, waits for them (D5).
+        """
+        window = self._window
+        queue = window.queue
         if queue.searches or any(consumer.key not in self._refused_by for consumer in queue.takers):
-            queue.yield_entries(self._window.empty())
+            entries = window.empty()
+            window.in_store(min(entry.id for entry in entries), None)
+            queue.yield_entries(entries)

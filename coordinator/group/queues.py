@@ -346,12 +346,12 @@ class Queue:
                         self.takers.drained(consumer)
         for search in self.searches:
             search.advance()
-        if self.instance.peers and not self._surplus and any(map(len, self.windows)):
+        if self.instance.peers and not self._surplus and any(window.has_any for window in self.windows):
             self._surplus = True
             self.instance.loop.call_later(SURPLUS_SECONDS, self._give_surplus)
         for browser in self.browsers:
             browser.advance()
-        if self.instance.memory.windows_full and any(map(len, self.windows)) and not self.wanted():
+        if self.instance.memory.windows_full and not self.wanted() and any(window.has_any for window in self.windows):
             self._let_go()
 
     def _give_surplus(self) -> None:

@@ -84,6 +84,11 @@ class Window:
         return len(self.ready) + len(self.returned)
 
     @property
+    def has_any(self) -> bool:
+        """Whether it has entries that no consumer has, those aside among them."""
+        return bool(self.ready or self.returned or self.aside)
+
+    @property
     def version(self) -> int:
         """Counts the news of the store; a load that is answered says nothing of later ones."""
         return self._version

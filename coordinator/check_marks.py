@@ -40,7 +40,7 @@ class Marks:
         self._back = self._low
         #: the look under way
         self._backwards = False
-        #: the last look was forwards, and all of the past was looked at before
+        #: the last look was forwards and has left none, and all of the past was looked at before
         self.complete = False
 
     def again(self) -> None:
@@ -64,7 +64,7 @@ class Marks:
 
     def looked(self, low: int, *, full: bool) -> None:
         """The answer. ``low``: from there on some may be left; ``full``: as many came as were asked for."""
-        self.complete = not self._backwards and self._back == BEFORE
+        self.complete = not (self._backwards or full) and self._back == BEFORE
         if not self._backwards:
             self._low = low
             self._back = min(self._back, low)

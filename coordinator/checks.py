@@ -200,9 +200,9 @@ class Checks:
                 self._looked(checker)
 
     def _looked(self, checker: Checker) -> None:
-        """There is nothing more for it, unless some of the past is still to be looked at."""
+        """There is nothing more for it, or no room; unless some may be left, or some of the past is to be looked at."""
         marks = self._marks.get(checker.group)
-        if marks is None or marks.complete:
+        if marks is None or marks.complete or checker.room <= 0:
             checker.looked()
 
     def _all_read(self) -> None:

@@ -37,6 +37,37 @@ def test_it_looks_again_at_once_where_as_many_were_due_as_are_taken(
     checking.loop.run_until(lambda: len(link.sent) == 5)
 
 
+class Draining(Link):
+    """Notes how many it had when it is told that there are no more."""
+
+    def __init__(self, credit: int) -> None:
+        super().__init__(credit=credit)
+        self.told: list[int] = []
+
+    def looked(self) -> None:
+        super().looked()
+        if not self.coming:
+            self.told.append(len(self.sent))
+
+
+@pytest.mark.rule("H8", "P5")
+@pytest.mark.parametrize(("credit", "come"), [(10, 5), (2, 2)], ids=["room for all", "no more room"])
+def test_a_drain_waits_for_all_that_are_due(
+    checking: Checking, rows: Rows, monkeypatch: pytest.MonkeyPatch, credit: int, come: int
+) -> None:
+    """Also where more are due than are taken at once, and all of the past was looked at before."""
+    monkeypatch.setattr(checks, "_AT_ONCE", 2)
+    first, second = Link(), Draining(credit)
+    checking.attach(first)
+    checking.loop.run_until(lambda: first.looks and checking.asks())
+    checking.checks.lost(first)
+    for _ in range(5):
+        due(rows, seconds=-1)
+    checking.attach(second)
+    checking.loop.run_until(lambda: second.told)
+    assert second.told == [come]
+
+
 @pytest.mark.rule("H12")
 @pytest.mark.usefixtures("no_polls")
 def test_a_crowd_that_is_due_lets_those_go_first_who_commit(

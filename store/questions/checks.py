@@ -180,6 +180,10 @@ def _still(rows: list[Row]) -> list[Sent]:
     return [Sent(*row) for row in rows]
 
 
+#: the answer to one that was sent long after it was taken has an interval, too (H10)
+_NEXT = """case when t.next_check_at < now() + t.check_interval_ms * interval '0.5 ms'
+                then now() + t.check_interval_ms * interval '1 ms' else t.next_check_at end"""
+
 #: txn-ids, checks of each: these were sent, and count. Asked twice, each counts once. Rows: those that are being
 #: decided, and may still be undecided then
 COUNT = Query(
@@ -189,7 +193,7 @@ COUNT = Query(
           select t.id from {SCHEMA}.txn t join sent s on s.id = t.id and t.checks = s.checks - 1
            order by t.id for no key update of t skip locked),
         counted as (
-          update {SCHEMA}.txn t set checks = t.checks + 1 from free f where t.id = f.id)
+          update {SCHEMA}.txn t set checks = t.checks + 1, next_check_at = {_NEXT} from free f where t.id = f.id)
         select uuid_send(s.id), s.checks from sent s join {SCHEMA}.txn t on t.id = s.id and t.checks = s.checks - 1
          where not exists (select from free f where f.id = s.id)""",
     _still,

@@ -191,6 +191,22 @@ def test_what_was_sent_counts_once_and_waits_for_no_decision(
     assert counts(database) == {deciding_now: 1, free: 5}
 
 
+@pytest.mark.rule("H9", "H10")
+@pytest.mark.parametrize(("taken_before", "left"), [(5, 25), (40, 30)])
+def test_the_answer_to_a_check_that_was_sent_late_has_an_interval(
+    asking: Asking, truth: Truth, database: Connection, rows: Rows, taken_before: int, left: int
+) -> None:
+    """The store or the instance was slow: else the last would be over before a checker could answer it."""
+    txn_id = due(rows, checks=14)
+    (found,) = taken(asking, {GROUP: 1}).due
+    at = rows.now() + timedelta(seconds=30 - taken_before)
+    database.execute(update(txn).values(next_check_at=at))
+    database.commit()
+    assert counted(asking, found) == []
+    assert counts(database) == {txn_id: 15}
+    assert next_of(database, txn_id) == pytest.approx(rows.now() + timedelta(seconds=left), abs=timedelta(seconds=4))
+
+
 @pytest.mark.rule("H9")
 def test_what_cannot_be_counted_is_counted_later(
     checking: Checking, rows: Rows, database: Connection, database_url: str

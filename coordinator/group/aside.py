@@ -2,7 +2,7 @@
 others.
 
 They stay leased, without their messages, until a consumer that may take them has room. They go to the store then, and
-come from there in their order.
+come from there in their order. A consumer that chooses takes its own from here, with the message that it has read.
 """
 
 from __future__ import annotations
@@ -25,19 +25,23 @@ class Aside:
 
     def __init__(self, window: Window) -> None:
         self._window = window
-        self._entries: list[Entry] = []
+        #: by id
+        self._entries: dict[int, Entry] = {}
         #: keys of the consumers that have refused all of them
         self._refused_by: set[int] = set()
 
     def __len__(self) -> int:
         return len(self._entries)
 
+    def __contains__(self, entry: Entry) -> bool:
+        return entry.id in self._entries
+
     def take(self) -> None:
         """Take what no consumer takes out of the window, where it is in the way of others."""
         window = self._window
         queue = window.queue
         limits, memory = queue.instance.limits, queue.instance.memory
-        if queue.searches or memory.windows_full:
+        if memory.windows_full:
             return
         if 2 * len(window) < limits.window_messages and 2 * window.octets < memory.window_bytes:
             return
@@ -48,7 +52,7 @@ class Aside:
         for entry in window.returned:
             if len(self._entries) < _MOST and keys.issubset(entry.refused_by):
                 self._refused_by = self._refused_by.intersection(entry.refused_by) if self else set(entry.refused_by)
-                self._entries.append(entry)
+                self._entries[entry.id] = entry
                 window.octets -= entry.size
                 entry.message = None
             else:
@@ -56,10 +60,14 @@ class Aside:
         heapify(stay)
         window.returned = stay
 
+    def withdraw(self, entry: Entry) -> bool:
+        """Take an entry out; whether it was there."""
+        return self._entries.pop(entry.id, None) is not None
+
     def empty(self) -> list[Entry]:
         """Take all out."""
-        entries, self._entries = self._entries, []
-        return entries
+        entries, self._entries = self._entries, {}
+        return list(entries.values())
 
     def give_back(self) -> None:
         """To the store, with what is in the window, where a consumer that has room may take some. What comes meanwhile,
@@ -67,7 +75,7 @@ class Aside:
         """
         window = self._window
         queue = window.queue
-        if queue.searches or any(consumer.key not in self._refused_by for consumer in queue.takers):
+        if any(consumer.key not in self._refused_by for consumer in queue.takers):
             entries = window.empty()
             window.in_store(min(entry.id for entry in entries), None)
             queue.yield_entries(entries)

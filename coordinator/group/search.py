@@ -206,7 +206,9 @@ class Search:
                 hurried = True
                 break
             held = queue.held.get(row[0])
-            entry = queue.entry_kind(queue, *row) if held is None else held
+            entry = held
+            if entry is None or entry in queue.window(entry.priority).aside:
+                entry = queue.entry_kind(queue, *row)
             if self._wants(entry, now):
                 if given + len(chosen) >= room:
                     break
@@ -215,6 +217,7 @@ class Search:
                 elif held is None or chosen:
                     break  # those must be asked for, these not: one kind at a time keeps the order
                 elif queue.withdraw(held):
+                    held.message = entry.message  # one that stood aside had none
                     queue.hand(self._consumer, held)
                     given += 1
             at = entry.order

@@ -170,6 +170,8 @@ class Window:
 
     def withdraw(self, entry: Entry) -> bool:
         """Take an entry out; whether it was there."""
+        if self.aside.withdraw(entry):
+            return True
         try:
             self.ready.remove(entry)
         except ValueError:

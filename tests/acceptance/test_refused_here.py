@@ -8,7 +8,7 @@ import pytest
 
 from tests.fix_service import Service, running_service
 from tests.fix_wire import Begin
-from tests.wire.frames import Accepted, Modified
+from tests.wire.frames import Accepted, Modified, Released
 from tests.wire.links import Receiver
 from tests.wire.queues import post, select
 
@@ -77,6 +77,39 @@ def test_a_consumer_that_chooses_gets_what_another_has_refused(begin: Begin, add
     refuse(session.receiver(address, credit=100), len(bodies))
     chooser = select(session, address, "kind IS NULL")
     assert [each.body for each in chooser.take_many(len(bodies))] == bodies
+
+
+@pytest.mark.rule("P11", "P16")
+def test_a_consumer_that_refuses_beside_one_that_chooses(begin: Begin, address: str) -> None:
+    """It gets all others, however many it has refused; the other gets what it wants of those, in order."""
+    session = begin()
+    chooser = select(session, address, "kind = 'wanted'")
+    chooser.credit(1)
+    bodies = [b"%d" % number for number in range(5 * _WINDOW)]
+    post(session, address, *bodies)
+    receiver = session.receiver(address)
+    assert refuse(receiver, len(bodies)) == bodies
+    other = select(session, address, "kind IS NULL")
+    found = other.take_many(len(bodies))
+    assert [each.body for each in found] == bodies
+    for each in found:
+        each.disposition(Accepted())
+    assert receiver.drain() == chooser.drain() == other.drain() == []
+
+
+@pytest.mark.rule("P11")
+def test_one_that_has_refused_some_gets_the_others(begin: Begin, address: str) -> None:
+    session = begin()
+    bodies = [b"%d" % number for number in range(_WINDOW)]
+    post(session, address, *bodies)
+    receiver, other = session.receiver(address, credit=1000), session.receiver(address)
+    refuse(receiver, len(bodies))
+    found = other.take_many(len(bodies))
+    half = _WINDOW // 2
+    for each in found:
+        each.disposition(Released() if each in found[:half] else _ELSEWHERE)
+    assert receiver.drain() == []
+    assert [each.body for each in other.take_many(half)] == bodies[:half]
 
 
 @pytest.mark.rule("P11")

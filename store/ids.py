@@ -22,8 +22,10 @@ _SLOT_BITS = 10
 _TIME_SHIFT = _SEQUENCE_BITS + _SLOT_BITS
 _SEQUENCE_MASK = (1 << _SEQUENCE_BITS) - 1
 SLOTS = 1 << _SLOT_BITS
-#: the slot of ids that administration makes, one process at a time; instances have those below
+#: the slot of ids that administration makes, one process at a time
 ADMINISTRATION = SLOTS - 1
+#: the slot of ids that the database makes, of what applications post in SQL (X2); instances have those below
+OUTBOX = SLOTS - 2
 
 _CHECK_OCTETS = 5
 

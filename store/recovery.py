@@ -31,7 +31,7 @@ from sqlalchemy.dialects import postgresql
 
 from store import channels, priorities, removal
 from store.errors import StoreUnavailable, boundary
-from store.ids import ADMINISTRATION, UuidV7
+from store.ids import OUTBOX, UuidV7
 from store.processes import gone, machine, start_ticks
 from store.tables import (
     address,
@@ -106,11 +106,9 @@ def register(connection: Connection, version: str) -> Registration:
         # One process at a time, for a moment: two would choose the same slot.
         connection.execute(select(func.pg_advisory_xact_lock(_SLOTS_LOCK)))
         taken = set(connection.scalars(select(instance.c.slot).where(instance.c.ended_at.is_(None))))
-        slot = next((each for each in range(ADMINISTRATION) if each not in taken), None)
+        slot = next((each for each in range(OUTBOX) if each not in taken), None)
         if slot is None:
-            raise StoreUnavailable(
-                f"{ADMINISTRATION} instances live in this store; there is no slot for the ids of another"
-            )
+            raise StoreUnavailable(f"{OUTBOX} instances live in this store; there is no slot for the ids of another")
         ticks = start_ticks(os.getpid())
         instance_id = connection.scalar(
             insert(instance)

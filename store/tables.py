@@ -21,6 +21,7 @@ from sqlalchemy import (
     Integer,
     LargeBinary,
     MetaData,
+    Sequence,
     SmallInteger,
     Table,
     Text,
@@ -34,6 +35,8 @@ from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.types import UserDefinedType
 
 from store import priorities
+from store.application import message as _message
+from store.application import outbox as _outbox
 from store.channels import DECIDED, DUE, READY
 from store.ids import EPOCH_MS
 
@@ -41,6 +44,8 @@ SCHEMA = "coordinator"
 
 #: Processes that make or drop partitions do so one after the other.
 PARTITIONS_LOCK = 0x636F6F72_70617274  # "coorpart"
+#: One instance at a time gives entries that are due their places.
+_PROMOTION_LOCK = 0x636F6F72_70726F6D  # "coorprom"
 
 metadata = MetaData(
     schema=SCHEMA,
@@ -312,6 +317,9 @@ Index(
 Index("entry_expires_at_idx", entry.c.expires_at, postgresql_where=entry.c.expires_at.is_not(None))
 Index("entry_failed_idx", entry.c.group_id, postgresql_where=entry.c.failed.is_not(None))
 
+# The highest id that an entry which was due has got as its place (D7).
+Sequence("promoted", metadata=metadata)
+
 message_group = Table(
     "message_group",
     metadata,
@@ -332,6 +340,26 @@ inbox = Table(
     postgresql_with=_VACUUM_BY_COUNT,
 )
 Index("inbox_taken_at_idx", inbox.c.taken_at)
+
+outbox = Table(
+    "outbox",
+    metadata,
+    # What an application posts in an SQL transaction (X2), until its commit, which makes a half and entries of it and
+    # deletes the row: no other transaction ever sees one.
+    Column("xid", Xid8, primary_key=True, server_default=text("pg_current_xact_id()")),
+    Column("number", BigInteger, Identity(always=True), primary_key=True),
+    # The first of its transaction: the commit looks at all of them once.
+    Column("first", Boolean, nullable=False),
+    Column("address_id", Integer, nullable=False),
+    Column("message", LargeBinary, nullable=False),
+    Column("available_at", DateTime(timezone=True)),
+    Column("expires_at", DateTime(timezone=True)),
+    Column("priority", SmallInteger, nullable=False),
+    # As in the table pending.
+    Column("message_group", BigInteger),
+    prefixes=["UNLOGGED"],
+    postgresql_with=_VACUUM_BY_COUNT,
+)
 
 txn = Table(
     "txn",
@@ -568,6 +596,19 @@ end $$""",
 create function {SCHEMA}.refuse(code text, why text) returns int4 language plpgsql as $$
 begin
   raise exception '%', why using errcode = code;
+end $$""",
+    # Whether this transaction may give entries that are due new ids from ``lowest`` on: no other does now, and the last
+    # one gave lower ids. Ids of more than a second before are let through: the clock was set back.
+    f"""
+create function {SCHEMA}.may_promote(lowest int8) returns boolean language plpgsql as $$
+declare
+  last int8;
+begin
+  if not pg_try_advisory_xact_lock({_PROMOTION_LOCK}) then
+    return false;
+  end if;
+  select p.last_value into last from {SCHEMA}.promoted p;
+  return lowest > last or last - lowest > {1000 << 22};
 end $$""",
     # Names outlive their addresses and groups.
     f"""
@@ -935,6 +976,8 @@ create view {SCHEMA}.messages as
       on g.address_id = h.address_id and (h.txn_id is null or d.decision = 'commit')
     left join {SCHEMA}.entries e on e.group_id = g.id and e.half_id = h.id
     left join ended n on n.group_id = g.id and n.half_id = h.id""",
+    *_message.objects(SCHEMA),
+    *_outbox.objects(SCHEMA),
 )
 
 for _sql in OBJECTS:

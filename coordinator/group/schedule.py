@@ -58,10 +58,16 @@ class Schedule:
         self._lowered = min(self._lowered, available - 1)
         self._look_in((available - now_micros()) / 1e6)
 
-    def notified(self, _payload: str) -> None:
-        """Another process has made entries that are due: a decision without this instance."""
+    def notified(self, payload: str) -> None:
+        """Another process has made entries that are due: a decision without this instance, or an application (X2).
+        ``payload``: none of them is due before this time, in microseconds since 2000, where that is known.
+        """
         self._missed = self._asking
-        self._lowered = min(self._lowered, max(_BEFORE_ALL, self._low - _LATE_MICROS))
+        try:
+            lowest = int(payload) - 1
+        except ValueError:
+            lowest = self._low - _LATE_MICROS
+        self._lowered = min(self._lowered, max(_BEFORE_ALL, lowest))
         self._look_in(0)
 
     def _look_in(self, seconds: float) -> None:

@@ -45,15 +45,19 @@ def _promoted(rows: list[Row]) -> Promoted:
 
 
 #: new ids, whether other instances live and get a notice, the time above which to look: gives entries that are due new
-#: ids, above all others; failed deliveries of a message group keep theirs. Rows: the groups concerned, each with its
-#: lowest new id and how many (and the key of a message group); and one with group 0: in how many milliseconds the next
-#: is due, null for never, and the time through which none is left.
+#: ids, above all others; failed deliveries of a message group keep theirs. One instance at a time does so, and not with
+#: ids that were made before those that another has given just now: what is due in order stays in order. Rows: the
+#: groups concerned, each with its lowest new id and how many (and the key of a message group); and one with group 0: in
+#: how many milliseconds the next is due, null for never, and the time through which none is left.
 PROMOTE = Query(
     b"promote",
-    f"""with due as (
+    f"""with turn as materialized (
+          select {SCHEMA}.may_promote(($1::int8[])[1]) as mine),
+        due as (
           select group_id, id, available_at, message_group is not null and {FAILED_AND_WAITS} as stays
             from {SCHEMA}.entry
            where available_at > $3::timestamptz and available_at <= now() and lease = 0 and failed is null
+             and (select mine from turn)
            order by available_at limit cardinality($1::int8[]) for update skip locked),
         placed as (
           select d.group_id, d.id, case when d.stays then d.id else f.id end as new_id, d.stays
@@ -63,15 +67,19 @@ PROMOTE = Query(
           update {SCHEMA}.entry e set id = p.new_id, available_at = null from placed p
            where e.group_id = p.group_id and e.id = p.id
           returning e.group_id, e.id, case when p.stays then e.message_group end as key),
+        noted as (
+          select setval('{SCHEMA}.promoted', max(new_id)) from placed where not stays having count(*) > 0),
         told as (
           select pg_notify('{READY}', group_id || coalesce('/' || to_hex(key), ''))
             from promoted where $2::bool group by group_id, key)
         select group_id, min(id), count(*), null::int8, null::int8, key from promoted group by group_id, key
         union all
-        select 0, 0, (select count(*) from told),
+        select 0, 0, (select count(*) from told) + (select count(*) from noted),
                (select (extract(epoch from min(available_at) - now()) * 1000)::int8
                   from {SCHEMA}.entry where available_at > now() and lease = 0 and failed is null),
-               (select (extract(epoch from case when count(*) < cardinality($1::int8[]) then now()
+               (select (extract(epoch from case when not (select mine from turn)
+                                                then greatest($3::timestamptz, timestamptz '2000-01-01 00:00Z')
+                                                when count(*) < cardinality($1::int8[]) then now()
                                                 else max(available_at) - interval '1 microsecond' end
                                            - timestamptz '2000-01-01 00:00Z') * 1000000)::int8 from due), null""",
     _promoted,

@@ -58,3 +58,23 @@ def test_what_later_versions_have_written_is_delivered_by_an_earlier_one_and_aft
         migrations.check(connection)
         assert connection.scalars(free).all() == [waits, retired]
         assert connection.scalar(text("select count(*) from coordinator.half")) == 3
+
+
+@pytest.mark.rule("F6", "X2")
+def test_what_applications_have_posted_stays(database: Connection, database_url: str, rows: Rows) -> None:
+    """Before 0013 there is no function to post with; afterwards there is again."""
+    rows.queue("orders")
+    post = text("select coordinator.post('orders', 'tea')")
+    database.execute(post)
+    database.commit()
+    database.close()
+    due = text("select count(*) from coordinator.entry where lease = 0 and available_at <= now()")
+    migrations.downgrade(database_url, "0012")
+    with connected(database_url) as connection:
+        assert connection.scalar(due) == 1
+        assert connection.scalar(text("select count(*) from pg_proc where proname = 'post'")) == 0
+    migrations.upgrade(database_url)
+    with connected(database_url) as connection:
+        connection.execute(post)
+        connection.commit()
+        assert connection.scalar(due) == 2

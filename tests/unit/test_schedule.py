@@ -149,3 +149,13 @@ def test_what_another_process_made_due_may_be_of_a_while_before() -> None:
     instance.schedule.notified("")
     instance.look_again()
     assert instance.asked_above == [BEFORE_ALL, THROUGH - 60_000_000]
+
+
+@pytest.mark.rule("X2")
+def test_a_notice_that_says_since_when_is_looked_for_from_then_on() -> None:
+    """A commit of an application may take longer than what is looked back for without it."""
+    instance = Instance()
+    instance.answered(nothing_due(None))
+    instance.schedule.notified(str(THROUGH - 600_000_000))
+    instance.look_again()
+    assert instance.asked_above[-1] == THROUGH - 600_000_001

@@ -1,0 +1,307 @@
+"""AMQP messages made in SQL (part 3, section 3.2), for :mod:`store.application.outbox`.
+
+The encodings are the shortest that a type has, as most clients choose them. The order of the functions is that of their
+calls: PostgreSQL looks into SQL functions when it creates them.
+"""
+
+from __future__ import annotations
+
+from store.ids import EPOCH_MS, OUTBOX
+
+#: In the order of the list (section 3.2.4), with what is expected of each in JSON.
+PROPERTIES = (
+    ("message-id", "id"),
+    ("user-id", "binary"),
+    ("to", "string"),
+    ("subject", "string"),
+    ("reply-to", "string"),
+    ("correlation-id", "id"),
+    ("content-type", "symbol"),
+    ("content-encoding", "symbol"),
+    ("absolute-expiry-time", "timestamp"),
+    ("creation-time", "timestamp"),
+    ("group-id", "string"),
+    ("group-sequence", "uint"),
+    ("reply-to-group-id", "string"),
+)
+
+#: Of BLAKE2b (RFC 7693): its initial values, and the order of the words in each round.
+_IV = (
+    0x6A09E667F3BCC908, 0xBB67AE8584CAA73B, 0x3C6EF372FE94F82B, 0xA54FF53A5F1D36F1,
+    0x510E527FADE682D1, 0x9B05688C2B3E6C1F, 0x1F83D9ABFB41BD6B, 0x5BE0CD19137E2179,
+)  # fmt: skip
+_SIGMA = (
+    (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15),
+    (14, 10, 4, 8, 9, 15, 13, 6, 1, 12, 0, 2, 11, 7, 5, 3),
+    (11, 8, 12, 0, 5, 2, 15, 13, 10, 14, 3, 6, 7, 1, 9, 4),
+    (7, 9, 3, 1, 13, 12, 11, 14, 2, 6, 5, 10, 4, 0, 15, 8),
+    (9, 0, 5, 7, 2, 4, 10, 15, 14, 1, 11, 12, 6, 8, 3, 13),
+    (2, 12, 6, 10, 0, 11, 8, 3, 4, 13, 7, 5, 15, 14, 1, 9),
+    (12, 5, 1, 15, 14, 13, 4, 10, 0, 7, 6, 3, 9, 2, 8, 11),
+    (13, 11, 7, 14, 12, 1, 3, 9, 5, 0, 15, 4, 8, 6, 2, 10),
+    (6, 15, 14, 9, 11, 3, 0, 8, 12, 2, 13, 7, 1, 4, 10, 5),
+    (10, 2, 8, 4, 7, 6, 1, 5, 15, 11, 9, 14, 3, 12, 13, 0),
+)
+_MIXED = ((0, 4, 8, 12), (1, 5, 9, 13), (2, 6, 10, 14), (3, 7, 11, 15), (0, 5, 10, 15), (1, 6, 11, 12), (2, 7, 8, 13),
+          (3, 4, 9, 14))  # fmt: skip
+
+
+def _signed(value: int) -> int:
+    return value - (1 << 64) if value >> 63 else value
+
+
+def _numbers(values: tuple[int, ...]) -> str:
+    return ",\n    ".join(f"'{_signed(each)}'::int8" for each in values)
+
+
+def objects(schema: str) -> tuple[str, ...]:
+    """The functions, in the order in which they are made."""
+    return (
+        *_containers(schema),
+        *_values(schema),
+        *_fields(schema),
+        *_sections(schema),
+        *_group_key(schema),
+        _new_id(schema),
+    )
+
+
+def _containers(schema: str) -> tuple[str, ...]:
+    return (
+        # A value with a size: ``code`` is that of the short form, for up to 255 octets.
+        f"""
+create function {schema}.amqp_sized(code int4, octets bytea) returns bytea language sql immutable as $$
+  select case when octet_length(octets) < 256
+              then decode(lpad(to_hex(code), 2, '0') || lpad(to_hex(octet_length(octets)), 2, '0'), 'hex')
+              else decode(lpad(to_hex(code + 16), 2, '0'), 'hex') || int4send(octet_length(octets)) end || octets
+$$""",
+        # A list (code 192) or map (193) of values that are encoded already.
+        f"""
+create function {schema}.amqp_compound(code int4, octets bytea, number int4) returns bytea
+language sql immutable as $$
+  select case when code = 192 and number = 0 then '\\x45'::bytea
+              when octet_length(octets) < 255 and number < 256
+              then decode(lpad(to_hex(code), 2, '0') || lpad(to_hex(octet_length(octets) + 1), 2, '0')
+                          || lpad(to_hex(number), 2, '0'), 'hex')
+              else decode(lpad(to_hex(code + 16), 2, '0'), 'hex') || int4send(octet_length(octets) + 4)
+                   || int4send(number) end || octets
+$$""",
+        # A list whose nulls at the end are left out.
+        f"""
+create function {schema}.amqp_list(fields bytea[]) returns bytea language sql immutable as $$
+  select {schema}.amqp_compound(192, coalesce(string_agg(coalesce(f.octets, '\\x40'), '' order by f.place), ''),
+                                count(*)::int4)
+    from unnest(fields) with ordinality f(octets, place)
+   where f.place <= (select max(g.place) from unnest(fields) with ordinality g(octets, place)
+                      where g.octets is not null)
+$$""",
+        f"""
+create function {schema}.amqp_unsigned(value numeric, zero bytea, small bytea, large bytea) returns bytea
+language sql immutable as $$
+  select case when value = 0 then zero when value < 256 then small || substring(int8send(value::int8) from 8)
+              else large || substring(int8send(value::int8) from case when large = '\\x70' then 5 else 1 end) end
+$$""",
+    )
+
+
+def _values(schema: str) -> tuple[str, ...]:
+    return (
+        # A string, number, boolean or null of JSON as a value of the application properties.
+        f"""
+create function {schema}.amqp_scalar(name text, value jsonb) returns bytea language plpgsql immutable as $$
+declare
+  number numeric;
+begin
+  case jsonb_typeof(value)
+    when 'string' then
+      return {schema}.amqp_sized(161, convert_to(value #>> '{{}}', 'UTF8'));
+    when 'boolean' then
+      return case when value = 'true'::jsonb then '\\x41'::bytea else '\\x42'::bytea end;
+    when 'null' then
+      return '\\x40'::bytea;
+    when 'number' then
+      number := (value #>> '{{}}')::numeric;
+      if scale(number) > 0 then
+        return '\\x82'::bytea || float8send(number::float8);
+      elsif number between -128 and 127 then
+        return '\\x55'::bytea || substring(int8send(number::int8) from 8);
+      elsif number between -9223372036854775808 and 9223372036854775807 then
+        return '\\x81'::bytea || int8send(number::int8);
+      end if;
+      raise exception 'coordinator.post: the number % of the header "%" does not fit into 64 bits', number, name
+        using errcode = 'invalid_parameter_value';
+    else
+      raise exception 'coordinator.post: the header "%" is an %; expected a string, a number, a boolean or null',
+        name, jsonb_typeof(value) using errcode = 'invalid_parameter_value';
+  end case;
+end $$""",
+    )
+
+
+def _fields(schema: str) -> tuple[str, ...]:
+    return (
+        # A field of the properties, of the type ``kind``.
+        f"""
+create function {schema}.amqp_property(name text, kind text, value jsonb) returns bytea
+language plpgsql immutable as $$
+declare
+  given text := value #>> '{{}}';
+  number numeric;
+begin
+  if jsonb_typeof(value) = 'string' and kind in ('id', 'string', 'binary') then
+    return {schema}.amqp_sized(case kind when 'binary' then 160 else 161 end, convert_to(given, 'UTF8'));
+  elsif jsonb_typeof(value) = 'string' and kind = 'symbol' and octet_length(given) = length(given) then
+    return {schema}.amqp_sized(163, convert_to(given, 'UTF8'));
+  elsif jsonb_typeof(value) = 'number' and kind in ('id', 'uint', 'timestamp') then
+    number := given::numeric;
+    if scale(number) = 0 and number between 0 and (case kind when 'uint' then 4294967295
+                                                             else 9223372036854775807 end) then
+      return case kind when 'id' then {schema}.amqp_unsigned(number, '\\x44', '\\x53', '\\x80')
+                       when 'uint' then {schema}.amqp_unsigned(number, '\\x43', '\\x52', '\\x70')
+                       else '\\x83'::bytea || int8send(number::int8) end;
+    end if;
+  elsif value is null or jsonb_typeof(value) = 'null' then
+    return null;
+  end if;
+  raise exception 'coordinator.post: the property "%" is %; expected %', name, left(value::text, 64),
+    case kind when 'id' then 'a string or a number from 0 on' when 'uint' then 'a number from 0 to 4294967295'
+              when 'timestamp' then 'milliseconds since 1970' when 'symbol' then 'a string of ASCII'
+              else 'a string' end
+    using errcode = 'invalid_parameter_value';
+end $$""",
+    )
+
+
+def _sections(schema: str) -> tuple[str, ...]:
+    names = ",\n      ".join(f"('{name}', '{kind}')" for name, kind in PROPERTIES)
+    return (
+        # The section properties; nothing where none is given.
+        f"""
+create function {schema}.amqp_properties(given jsonb) returns bytea language plpgsql immutable as $$
+declare
+  unknown text;
+  list bytea;
+begin
+  if given is null or given = '{{}}'::jsonb then
+    return '';
+  elsif jsonb_typeof(given) <> 'object' then
+    raise exception 'coordinator.post: properties are an %, expected an object', jsonb_typeof(given)
+      using errcode = 'invalid_parameter_value';
+  end if;
+  select min(k) into unknown from jsonb_object_keys(given) k
+    where k not in (select p.name from (values {names}) p(name, kind));
+  if unknown is not null then
+    raise exception 'coordinator.post: "%" is none of the properties of a message', unknown
+      using errcode = 'invalid_parameter_value', hint = 'A property of your own goes into the headers.';
+  end if;
+  select {schema}.amqp_list(array_agg({schema}.amqp_property(p.name, p.kind, given -> p.name) order by p.place))
+    into list from (
+      select *, row_number() over () as place from (values {names}) v(name, kind)) p;
+  return '\\x005373'::bytea || list;
+end $$""",
+        # The section application-properties.
+        f"""
+create function {schema}.amqp_headers(given jsonb) returns bytea language plpgsql immutable as $$
+declare
+  map bytea;
+  number int4;
+begin
+  if given is null or given = '{{}}'::jsonb then
+    return '';
+  elsif jsonb_typeof(given) <> 'object' then
+    raise exception 'coordinator.post: headers are an %, expected an object', jsonb_typeof(given)
+      using errcode = 'invalid_parameter_value';
+  end if;
+  select string_agg(
+           {schema}.amqp_sized(161, convert_to(h.key, 'UTF8')) || {schema}.amqp_scalar(h.key, h.value), ''),
+         2 * count(*) into map, number from jsonb_each(given) h;
+  return '\\x005374'::bytea || {schema}.amqp_compound(193, map, number);
+end $$""",
+    )
+
+
+def _mixing(schema: str) -> str:
+    """A round of BLAKE2b on the words ``v``, with those of the message in the order ``s``."""
+    return "\n".join(
+        f"""
+      v[{a}] := {schema}.sum_64(v[{a}], v[{b}], m[s[{2 * i + 1}]]);
+      v[{d}] := {schema}.turned_64(v[{d}] # v[{a}], 32);
+      v[{c}] := {schema}.sum_64(v[{c}], v[{d}], 0);
+      v[{b}] := {schema}.turned_64(v[{b}] # v[{c}], 24);
+      v[{a}] := {schema}.sum_64(v[{a}], v[{b}], m[s[{2 * i + 2}]]);
+      v[{d}] := {schema}.turned_64(v[{d}] # v[{a}], 16);
+      v[{c}] := {schema}.sum_64(v[{c}], v[{d}], 0);
+      v[{b}] := {schema}.turned_64(v[{b}] # v[{c}], 63);""".strip("\n")
+        for i, (a, b, c, d) in enumerate(tuple(each + 1 for each in words) for words in _MIXED)
+    )
+
+
+def _group_key(schema: str) -> tuple[str, ...]:
+    """BLAKE2b with 8 octets: what :func:`coordinator.group.message_groups.message_group` takes."""
+    steps = _mixing(schema)
+    sigma = ",\n    ".join(f"[{', '.join(str(each + 1) for each in row)}]" for row in (*_SIGMA, *_SIGMA[:2]))
+    first = _signed(_IV[0] ^ 0x01010000 ^ 8)
+    return (
+        f"""
+create function {schema}.sum_64(a int8, b int8, c int8) returns int8 language sql immutable as $$
+  select (((a >> 32) & 4294967295) + ((b >> 32) & 4294967295) + ((c >> 32) & 4294967295)
+          + (((a & 4294967295) + (b & 4294967295) + (c & 4294967295)) >> 32) << 32)
+         | (((a & 4294967295) + (b & 4294967295) + (c & 4294967295)) & 4294967295)
+$$""",
+        f"""
+create function {schema}.turned_64(a int8, places int4) returns int8 language sql immutable as $$
+  select ((a >> places) & ((1::int8 << (64 - places)) - 1)) | (a << (64 - places))
+$$""",
+        # The message group that a group-id names, as the services number it: of an entry on an address of kind fifo.
+        f"""
+create function {schema}.group_key(group_id text) returns int8 language plpgsql immutable as $$
+declare
+  octets constant bytea := convert_to(group_id, 'UTF8');
+  size constant int4 := octet_length(octets);
+  padded constant bytea := octets || decode(repeat('00', 128 * greatest(1, (size + 127) / 128) - size), 'hex');
+  blocks constant int4 := octet_length(padded) / 128;
+  sigma constant int4[] := array[{sigma}];
+  h int8[] := array['{first}'::int8, {_numbers(_IV[1:])}];
+  m int8[];
+  s int4[];
+  v int8[];
+begin
+  for block in 0 .. blocks - 1 loop
+    m := array(select ('x' || encode(substring(padded from 128 * block + 8 * w + 8 for 1)
+                 || substring(padded from 128 * block + 8 * w + 7 for 1)
+                 || substring(padded from 128 * block + 8 * w + 6 for 1)
+                 || substring(padded from 128 * block + 8 * w + 5 for 1)
+                 || substring(padded from 128 * block + 8 * w + 4 for 1)
+                 || substring(padded from 128 * block + 8 * w + 3 for 1)
+                 || substring(padded from 128 * block + 8 * w + 2 for 1)
+                 || substring(padded from 128 * block + 8 * w + 1 for 1), 'hex'))::bit(64)::int8
+                 from generate_series(0, 15) w order by w);
+    v := h || array[{_numbers(_IV)}];
+    v[13] := v[13] # least(size, 128 * (block + 1))::int8;
+    if block = blocks - 1 then
+      v[15] := ~v[15];
+    end if;
+    for round in 1 .. 12 loop
+      s := array(select sigma[round][w] from generate_series(1, 16) w order by w);
+{steps}
+    end loop;
+    h := array(select h[w] # v[w] # v[w + 8] from generate_series(1, 8) w order by w);
+  end loop;
+  -- the first word, its octets the other way round, as a number from 0 on: half of it, below 0
+  m := array[h[1]];
+  return (select ('x' || string_agg(lpad(to_hex((m[1] >> (8 * o)) & 255), 2, '0'), '' order by o))::bit(64)::int8
+            from generate_series(0, 7) o) >> 1 & 9223372036854775807 | (-9223372036854775807 - 1);
+end $$""",
+    )
+
+
+def _new_id(schema: str) -> str:
+    """An id of a half above ``above``: at least the clock's, with the slot of the outbox (:mod:`store.ids`). Sessions
+    share the slot, so that in a millisecond of more than 4096 messages it may be taken.
+    """
+    return f"""
+create function {schema}.outbox_id(number int8, above int8) returns int8 language sql volatile as $$
+  select case when i.id > above then i.id else (((above >> 22) + 1) << 22) | (i.id & 4194303) end
+    from (select (((extract(epoch from clock_timestamp()) * 1000)::int8 - {EPOCH_MS}) << 22)
+                 | {OUTBOX << 12} | (number & 4095) as id) i
+$$"""

@@ -35,6 +35,7 @@ from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.types import UserDefinedType
 
 from store import priorities
+from store.application import enlistment as _enlistment
 from store.application import message as _message
 from store.application import outbox as _outbox
 from store.channels import DECIDED, DUE, READY
@@ -245,7 +246,7 @@ op = Table(
     # Deliveries the op covers, pairwise: the half and the consumer group. On commit: those accepted in it.
     Column("half_ids", ARRAY(BigInteger)),
     Column("group_ids", ARRAY(Integer)),
-    # The instance that decided; null: an operator at the command line.
+    # The instance that decided; null: an operator at the command line, or an application in SQL (X3).
     Column("instance_id", Integer),
     Column("decided_at", DateTime(timezone=True), nullable=False, server_default=_now),
     _written(),
@@ -348,8 +349,8 @@ outbox = Table(
     # deletes the row: no other transaction ever sees one.
     Column("xid", Xid8, primary_key=True, server_default=text("pg_current_xact_id()")),
     Column("number", BigInteger, Identity(always=True), primary_key=True),
-    # The first of its transaction: the commit looks at all of them once.
-    Column("first", Boolean, nullable=False),
+    # Of the first of its transaction, which stands for all of them at the commit: how often that was put off.
+    Column("put_off", SmallInteger),
     Column("address_id", Integer, nullable=False),
     Column("message", LargeBinary, nullable=False),
     Column("available_at", DateTime(timezone=True)),
@@ -357,6 +358,20 @@ outbox = Table(
     Column("priority", SmallInteger, nullable=False),
     # As in the table pending.
     Column("message_group", BigInteger),
+    prefixes=["UNLOGGED"],
+    postgresql_with=_VACUUM_BY_COUNT,
+)
+
+enlistment = Table(
+    "enlistment",
+    metadata,
+    # A checkable transaction that the commit of an SQL transaction decides (X3); deleted by it, as the rows of outbox.
+    Column("xid", Xid8, primary_key=True, server_default=text("pg_current_xact_id()")),
+    Column("txn_id", Uuid, primary_key=True),
+    # As in the table outbox.
+    Column("put_off", SmallInteger),
+    Column("decision", Text, nullable=False),
+    CheckConstraint("decision in ('commit', 'rollback')", name="decision"),
     prefixes=["UNLOGGED"],
     postgresql_with=_VACUUM_BY_COUNT,
 )
@@ -978,6 +993,7 @@ create view {SCHEMA}.messages as
     left join ended n on n.group_id = g.id and n.half_id = h.id""",
     *_message.objects(SCHEMA),
     *_outbox.objects(SCHEMA),
+    *_enlistment.objects(SCHEMA),
 )
 
 for _sql in OBJECTS:

@@ -1,4 +1,4 @@
-"""What applications post in SQL transactions of their own (X2); and the order of what is due (D7).
+"""What applications post, and decide, in SQL transactions of their own (X2, X3); and the order of what is due (D7).
 
 What the functions do is said in ``store/application``; a test compares the catalogs of the two. One file because a
 version is made, and undone, as a whole.
@@ -341,6 +341,7 @@ create function coordinator.put_into_outbox(
 returns void language plpgsql set enable_seqscan = off as $$
 declare
   posted_to record;
+  first constant boolean := not exists (select from coordinator.outbox o where o.xid = pg_current_xact_id());
 begin
   if octet_length(message) > 104857600 then
     raise exception 'coordinator.post: the message has % octets, at most 104857600 were expected',
@@ -357,9 +358,12 @@ begin
     raise exception 'coordinator.post: the address "%" is of kind delay, and the message came without a delay', name
       using errcode = 'CO007';
   end if;
-  insert into coordinator.outbox (first, address_id, message, available_at, expires_at, priority, message_group)
-  values (not exists (select from coordinator.outbox o where o.xid = pg_current_xact_id()), posted_to.id, message,
-          available, expires, case when posted_to.kind = 'fifo' then 4 else least(coalesce(priority, 4), 255) end,
+  if first then
+    set constraints coordinator.outbox_sent deferred;
+  end if;
+  insert into coordinator.outbox (put_off, address_id, message, available_at, expires_at, priority, message_group)
+  values (case when first then 0 end, posted_to.id, message, available, expires,
+          case when posted_to.kind = 'fifo' then 4 else least(coalesce(priority, 4), 255) end,
           case when posted_to.kind <> 'fifo' then null
                when group_id is null then 1 else coordinator.group_key(group_id) end);
 end $$""",
@@ -487,6 +491,11 @@ declare
   due timestamptz := clock_timestamp();
   first_due constant timestamptz := due;
 begin
+  if new.put_off < (case when current_query() ~* '\mset\s+constraints\M' then 100 else 1 end) then
+    set constraints coordinator.outbox_sent deferred;
+    update coordinator.outbox o set put_off = o.put_off + 1 where o.xid = new.xid and o.number = new.number;
+    return null;
+  end if;
   if exists (
     select from (select distinct o.address_id from coordinator.outbox o where o.xid = new.xid order by 1) used
       left join lateral (
@@ -521,8 +530,8 @@ begin
   return null;
 end $$""",
     r"""
-create constraint trigger outbox_sent after insert on coordinator.outbox deferrable initially deferred
-  for each row when (new.first) execute function coordinator.send_outbox()""",
+create constraint trigger outbox_sent after insert or update on coordinator.outbox deferrable initially deferred
+  for each row when (new.put_off is not null) execute function coordinator.send_outbox()""",
     r"""revoke execute on function
   coordinator.post(text, text, jsonb, jsonb, text, interval, timestamptz, interval, int4) from public""",
     r"""revoke execute on function
@@ -531,6 +540,82 @@ create constraint trigger outbox_sent after insert on coordinator.outbox deferra
   coordinator.post(text, jsonb, jsonb, jsonb, text, interval, timestamptz, interval, int4) from public""",
     r"""revoke execute on function
   coordinator.post_octets(text, bytea, timestamptz, timestamptz, int4, text) from public""",
+)
+
+_ENLISTMENT = (
+    r"""
+create function coordinator.discharge(txn_id uuid, fail boolean default false) returns boolean
+language plpgsql security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
+declare
+  wanted constant text := case when fail then 'rollback' else 'commit' end;
+  before text;
+  checked boolean;
+  first constant boolean := not exists (select from coordinator.enlistment e where e.xid = pg_current_xact_id());
+begin
+  if txn_id is null or fail is null then
+    raise exception 'coordinator.discharge: expected a txn-id, and whether it fails, not null'
+      using errcode = 'null_value_not_allowed';
+  end if;
+  select o.decision into before from coordinator.op o where o.id = discharge.txn_id and o.posted is not null;
+  if before is null then
+    select t.producer_group is not null into checked from coordinator.txn t where t.id = discharge.txn_id;
+    if checked is null then
+      raise exception 'coordinator.discharge: the store has nothing of the transaction %', txn_id
+        using errcode = 'CO008', hint = 'Its txn-id is of another store, its posts have not been answered yet, '
+          'or the snapshot of this SQL transaction is older than they are.';
+    elsif not checked then
+      raise exception 'coordinator.discharge: the transaction % is not checkable: its client has its messages', txn_id
+        using errcode = 'CO008', hint = 'Its control link, or its first message, names a producer group.';
+    end if;
+    select e.decision into before from coordinator.enlistment e
+     where e.xid = pg_current_xact_id() and e.txn_id = discharge.txn_id;
+  end if;
+  if before <> wanted then
+    raise exception 'coordinator.discharge: the transaction % is decided: %', txn_id, before
+      using errcode = 'CO009';
+  elsif before is not null then
+    return exists (select from coordinator.enlistment e
+                    where e.xid = pg_current_xact_id() and e.txn_id = discharge.txn_id);
+  end if;
+  if first then
+    set constraints coordinator.enlistment_decided deferred;
+  end if;
+  insert into coordinator.enlistment (put_off, txn_id, decision) values (case when first then 0 end, txn_id, wanted);
+  return true;
+end $$""",
+    r"""
+create function coordinator.decide_enlisted() returns trigger
+language plpgsql security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
+declare
+  txns uuid[];
+  decisions text[];
+  lost record;
+begin
+  if new.put_off < (case when current_query() ~* '\mset\s+constraints\M' then 100 else 1 end) then
+    set constraints coordinator.enlistment_decided deferred;
+    update coordinator.enlistment e set put_off = e.put_off + 1 where e.xid = new.xid and e.txn_id = new.txn_id;
+    return null;
+  end if;
+  select array_agg(e.txn_id), array_agg(e.decision) into txns, decisions
+    from coordinator.enlistment e where e.xid = new.xid;
+  select d.txn_id, u.decision as wanted into lost
+    from coordinator.decide_all(txns, decisions, array_fill('application'::text, array[cardinality(txns)]), null,
+                             '{}', '{}', '{}', null) d
+    join unnest(txns, decisions) u(txn_id, decision) on u.txn_id = d.txn_id
+   where not d.won and not exists (select from coordinator.op o where o.id = d.txn_id and o.decision = u.decision);
+  if found then
+    raise exception 'coordinator.discharge: the transaction % was decided meanwhile, and not by %', lost.txn_id,
+      lost.wanted using errcode = 'CO009';
+  end if;
+  delete from coordinator.enlistment e where e.xid = new.xid;
+  return null;
+end $$""",
+    r"""
+create constraint trigger enlistment_decided after insert or update on coordinator.enlistment
+  deferrable initially deferred for each row when (new.put_off is not null)
+  execute function coordinator.decide_enlisted()""",
+    r"""revoke execute on function
+  coordinator.discharge(uuid, bool) from public""",
 )
 
 _FUNCTIONS = (
@@ -545,6 +630,8 @@ _FUNCTIONS = (
     "post(text,bytea,jsonb,jsonb,text,interval,timestamptz,interval,int4)",
     "outbox_id(int8,int8)",
     "group_key(text)",
+    "discharge(uuid,bool)",
+    "decide_enlisted()",
     "amqp_unsigned(numeric,bytea,bytea,bytea)",
     "amqp_sized(int4,bytea)",
     "amqp_scalar(text,jsonb)",
@@ -575,7 +662,7 @@ def upgrade() -> None:
         "outbox",
         _xid(),
         sa.Column("number", sa.BigInteger, sa.Identity(always=True), primary_key=True),
-        sa.Column("first", sa.Boolean, nullable=False),
+        sa.Column("put_off", sa.SmallInteger),
         sa.Column("address_id", sa.Integer, nullable=False),
         sa.Column("message", sa.LargeBinary, nullable=False),
         sa.Column("available_at", sa.DateTime(timezone=True)),
@@ -586,13 +673,25 @@ def upgrade() -> None:
         prefixes=["UNLOGGED"],
         postgresql_with=_OPTIONS,
     )
-    for statement in (*_MESSAGES, *_OUTBOX):
+    op.create_table(
+        "enlistment",
+        _xid(),
+        sa.Column("txn_id", sa.Uuid, primary_key=True),
+        sa.Column("put_off", sa.SmallInteger),
+        sa.Column("decision", sa.Text, nullable=False),
+        sa.CheckConstraint("decision in ('commit', 'rollback')", name="enlistment_decision_check"),
+        schema=SCHEMA,
+        prefixes=["UNLOGGED"],
+        postgresql_with=_OPTIONS,
+    )
+    for statement in (*_MESSAGES, *_OUTBOX, *_ENLISTMENT):
         op.execute(statement)
 
 
 def downgrade() -> None:
     op.execute("drop function coordinator.may_promote(int8)")
     op.execute("drop sequence coordinator.promoted")
+    op.drop_table("enlistment", schema=SCHEMA)
     op.drop_table("outbox", schema=SCHEMA)
     for function in _FUNCTIONS:
         op.execute(f"drop function coordinator.{function}")

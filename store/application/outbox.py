@@ -26,6 +26,11 @@ NO_DAY = "CO010"
 #: At the commit: the address was removed after the post.
 ADDRESS_GONE = "CO003"
 
+#: An application may have its constraints looked at before the commit (``set constraints all immediate``). What has to
+#: wait for the commit is put off then, and once in any case: only that statement says of itself that it is no commit.
+#: In a function or block it is not seen; then the second of them is taken for the commit.
+PUT_OFF = "(case when current_query() ~* '\\mset\\s+constraints\\M' then 100 else 1 end)"
+
 #: What all three forms of ``post`` take besides the body, as their declaration and as a call.
 _TERMS = (
     "\n  properties jsonb default null, headers jsonb default null, group_id text default null,"
@@ -47,8 +52,8 @@ def objects(schema: str) -> tuple[str, ...]:
         *_posts(schema),
         _send(schema),
         f"""
-create constraint trigger outbox_sent after insert on {schema}.outbox deferrable initially deferred
-  for each row when (new.first) execute function {schema}.send_outbox()""",
+create constraint trigger outbox_sent after insert or update on {schema}.outbox deferrable initially deferred
+  for each row when (new.put_off is not null) execute function {schema}.send_outbox()""",
         *(f"revoke execute on function\n  {each} from public" for each in signatures(schema)),
     )
 
@@ -70,6 +75,7 @@ create function {schema}.put_into_outbox(
 returns void language plpgsql set enable_seqscan = off as $$
 declare
   posted_to record;
+  first constant boolean := not exists (select from {schema}.outbox o where o.xid = pg_current_xact_id());
 begin
   if octet_length(message) > {MOST_OCTETS} then
     raise exception 'coordinator.post: the message has % octets, at most {MOST_OCTETS} were expected',
@@ -86,9 +92,12 @@ begin
     raise exception 'coordinator.post: the address "%" is of kind delay, and the message came without a delay', name
       using errcode = '{NOT_TAKEN}';
   end if;
-  insert into {schema}.outbox (first, address_id, message, available_at, expires_at, priority, message_group)
-  values (not exists (select from {schema}.outbox o where o.xid = pg_current_xact_id()), posted_to.id, message,
-          available, expires, case when posted_to.kind = 'fifo' then 4 else least(coalesce(priority, 4), 255) end,
+  if first then
+    set constraints {schema}.outbox_sent deferred;
+  end if;
+  insert into {schema}.outbox (put_off, address_id, message, available_at, expires_at, priority, message_group)
+  values (case when first then 0 end, posted_to.id, message, available, expires,
+          case when posted_to.kind = 'fifo' then 4 else least(coalesce(priority, 4), 255) end,
           case when posted_to.kind <> 'fifo' then null
                when group_id is null then 1 else {schema}.group_key(group_id) end);
 end $$"""
@@ -200,6 +209,11 @@ declare
   due timestamptz := clock_timestamp();
   first_due constant timestamptz := due;
 begin
+  if new.put_off < {PUT_OFF} then
+    set constraints {schema}.outbox_sent deferred;
+    update {schema}.outbox o set put_off = o.put_off + 1 where o.xid = new.xid and o.number = new.number;
+    return null;
+  end if;
   if exists (
     select from (select distinct o.address_id from {schema}.outbox o where o.xid = new.xid order by 1) used
       left join lateral (

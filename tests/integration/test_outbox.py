@@ -245,16 +245,23 @@ def test_a_day_without_a_partition_is_refused_by_name(application: Application, 
     assert refused.value.sqlstate == "CO010"
 
 
-def test_immediate_constraints_say_before_the_commit_whether_it_will_be_there(
-    application: Application, rows: Rows
-) -> None:
+def test_constraints_that_are_immediate_change_nothing(application: Application, rows: Rows, database_url: str) -> None:
+    """It is the commit that writes, and locks, whatever the application looks at before."""
     rows.queue("orders")
-    post(application, "orders", "1")
     application.execute("set constraints all immediate")
-    post(application, "orders", "2")
-    assert application.execute("select count(*) from coordinator.half").fetchone() == (2,)
-    application.rollback()
-    assert stored(application) == []
+    for body in ("1", "2", "3"):
+        post(application, "orders", body)
+        application.execute("set constraints all immediate")
+        application.execute("set constraints all deferred")
+    application.execute("do $$begin set constraints all immediate; end$$")
+    assert application.execute("select count(*) from coordinator.half").fetchone() == (0,)
+    with psycopg.connect(database_url) as other:
+        other.execute("select from coordinator.address for update nowait")
+    application.commit()
+    assert stored(application) == [DURABLE + section(VALUE, each) for each in ("1", "2", "3")]
+    post(application, "orders", "4")
+    application.execute("set constraints all immediate; commit")
+    assert len(stored(application)) == 4
 
 
 def test_a_transaction_that_is_to_be_prepared_is_refused(application: Application, rows: Rows) -> None:

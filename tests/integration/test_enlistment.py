@@ -1,0 +1,190 @@
+"""``coordinator.discharge`` in SQL (X3): what it decides, what it refuses, and what it holds up."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+from uuid import UUID, uuid4
+
+import psycopg
+import pytest
+from psycopg import errors
+from sqlalchemy import Connection, text
+
+from tests.fix_application import Application
+from tests.fix_store import Rows
+from tests.fix_store_driver import ME
+
+pytestmark = pytest.mark.rule("X3")
+
+
+def discharge(application: Application, txn_id: UUID | None, *fail: bool | None) -> bool:
+    named = "".join(", fail => %s" for _ in fail)
+    row = application.execute(f"select coordinator.discharge(%s{named})", [txn_id, *fail]).fetchone()
+    assert row is not None
+    return bool(row[0])
+
+
+def refused(application: Application, txn_id: UUID | None, *fail: bool | None) -> tuple[str | None, str]:
+    """SQLSTATE and text; the transaction is rolled back."""
+    with pytest.raises(psycopg.Error) as error:
+        discharge(application, txn_id, *fail)
+    application.rollback()
+    return error.value.sqlstate, str(error.value).splitlines()[0]
+
+
+def commit_fails(application: Application) -> str | None:
+    with pytest.raises(psycopg.Error) as error:
+        application.commit()
+    return error.value.sqlstate
+
+
+def decide(database: Connection, txn_id: UUID, decision: str) -> None:
+    database.execute(text("select coordinator.decide(:txn, :decision, 'rival')"), {"txn": txn_id, "decision": decision})
+    database.commit()
+
+
+@pytest.fixture
+def orders(rows: Rows) -> int:
+    """The group of a queue."""
+    return rows.queue("orders")
+
+
+@pytest.fixture
+def txn_id(rows: Rows, orders: int) -> UUID:
+    """An undecided checkable transaction with a half at the queue."""
+    return rows.checkable(ME, rows.address_of(orders))
+
+
+@pytest.mark.parametrize("fail", [False, True])
+def test_the_commit_decides(application: Application, rows: Rows, orders: int, txn_id: UUID, fail: bool) -> None:
+    assert discharge(application, txn_id, fail)
+    assert discharge(application, txn_id, fail)
+    assert (rows.ops(), len(rows.pending(txn_id))) == ([], 1)
+    application.commit()
+    (op,) = rows.ops()
+    assert (op.decision, op.reason, op.posted, op.instance_id) == (
+        "rollback" if fail else "commit",
+        "application",
+        1,
+        None,
+    )
+    assert (len(rows.entries(orders)), rows.pending(txn_id)) == (0 if fail else 1, [])
+    assert not discharge(application, txn_id, fail), "it is decided so already"
+    assert refused(application, txn_id, not fail)[0] == "CO009"
+    assert application.execute("select count(*) from coordinator.enlistment").fetchone() == (0,)
+
+
+def test_a_rollback_leaves_it_as_it_was(application: Application, rows: Rows, txn_id: UUID) -> None:
+    assert discharge(application, txn_id)
+    application.rollback()
+    assert (rows.ops(), len(rows.pending(txn_id))) == ([], 1)
+    application.execute("savepoint piece")
+    assert discharge(application, txn_id)
+    application.execute("rollback to piece")
+    assert discharge(application, txn_id, True)
+    application.commit()
+    assert [op.decision for op in rows.ops()] == ["rollback"]
+
+
+@pytest.mark.parametrize("first", ["commit", "rollback"])
+def test_a_rival_that_is_first_decides_at_once(
+    application: Application, rows: Rows, database: Connection, txn_id: UUID, first: str
+) -> None:
+    """The application's commit agrees with it, or fails with all its rows."""
+    application.execute("create table sale (item text)")
+    application.commit()
+    application.execute("insert into sale values ('tea')")
+    assert discharge(application, txn_id)
+    decide(database, txn_id, first)
+    if first == "commit":
+        application.commit()
+    else:
+        assert commit_fails(application) == "CO009"
+    assert [(op.decision, op.reason) for op in rows.ops()] == [(first, "rival")]
+    assert application.execute("select count(*) from sale").fetchone() == (int(first == "commit"),)
+
+
+def test_two_that_discharge_it_at_once_agree(database_url: str, rows: Rows, orders: int) -> None:
+    """Each decides half of the transactions first, in another order: none waits for ever, and each is decided once."""
+    txns = [rows.checkable(ME, rows.address_of(orders)) for _ in range(20)]
+    outcomes: list[str] = []
+
+    def work(order: list[UUID], fail: bool) -> None:
+        with psycopg.connect(database_url) as own:
+            for pair in zip(order[::2], order[1::2], strict=True):
+                for txn in pair:
+                    try:
+                        discharge(own, txn, fail)
+                    except errors.Error as error:
+                        outcomes.append(str(error.sqlstate))
+                        own.rollback()
+                        break
+                else:
+                    try:
+                        own.commit()
+                        outcomes.append("done")
+                    except errors.Error as error:
+                        outcomes.append(str(error.sqlstate))
+
+    workers = [threading.Thread(target=work, args=each) for each in ((txns, False), (txns[::-1], True))]
+    for each in workers:
+        each.start()
+    for each in workers:
+        each.join()
+    assert set(outcomes) == {"done", "CO009"} or set(outcomes) == {"done"}
+    assert outcomes.count("done") == len(rows.ops()) / 2
+    assert len(rows.ops()) == len(txns)
+
+
+def test_what_it_cannot_decide_is_refused_by_name(application: Application, rows: Rows, txn_id: UUID) -> None:
+    plain = rows.txn(ME)
+    stranger = uuid4()
+    for given, sqlstate, says in (
+        ([None], "22004", "expected a txn-id, and whether it fails, not null"),
+        ([txn_id, None], "22004", "expected a txn-id, and whether it fails, not null"),
+        ([stranger], "CO008", f"the store has nothing of the transaction {stranger}"),
+        ([plain], "CO008", f"the transaction {plain} is not checkable: its client has its messages"),
+    ):
+        arguments: Any = given
+        assert refused(application, *arguments) == (sqlstate, f"coordinator.discharge: {says}")
+    assert discharge(application, txn_id)
+    assert refused(application, txn_id, True) == (
+        "CO009",
+        f"coordinator.discharge: the transaction {txn_id} is decided: commit",
+    )
+
+
+def test_an_open_transaction_holds_up_nothing(
+    application: Application, database_url: str, rows: Rows, orders: int, txn_id: UUID
+) -> None:
+    """Its row is free: for posts of the transaction, and for every decision."""
+    assert discharge(application, txn_id)
+    application.execute("set constraints all immediate")
+    application.execute("set constraints all immediate")
+    with psycopg.connect(database_url) as other:
+        other.execute("select from coordinator.txn where id = %s for update nowait", [txn_id])
+        other.execute("select from coordinator.pending where txn_id = %s for update nowait", [txn_id])
+        for lock in ("address", "consumer_group"):
+            other.execute(f"select from coordinator.{lock} for update nowait")
+    application.commit()
+    assert [op.decision for op in rows.ops()] == ["commit"]
+
+
+def test_a_snapshot_from_before_the_decision_of_another_fails(
+    application: Application, database: Connection, rows: Rows, txn_id: UUID
+) -> None:
+    """With isolation ``repeatable read`` the commit cannot see it, and PostgreSQL has it begin anew."""
+    application.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+    assert discharge(application, txn_id)
+    decide(database, txn_id, "rollback")
+    assert commit_fails(application) == "40001"
+    assert refused(application, txn_id)[0] == "CO009"
+
+
+def test_an_address_that_is_gone_fails_the_commit(application: Application, rows: Rows, txn_id: UUID) -> None:
+    assert discharge(application, txn_id)
+    rows.connection.execute(text("delete from coordinator.address"))
+    rows.connection.commit()
+    assert commit_fails(application) == "CO003"
+    assert (rows.ops(), len(rows.pending(txn_id))) == ([], 1)

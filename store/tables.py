@@ -319,7 +319,7 @@ Index("entry_expires_at_idx", entry.c.expires_at, postgresql_where=entry.c.expir
 Index("entry_failed_idx", entry.c.group_id, postgresql_where=entry.c.failed.is_not(None))
 
 # The highest id that an entry which was due has got as its place (D7).
-Sequence("promoted", metadata=metadata)
+Sequence("promoted", start=0, minvalue=0, metadata=metadata)
 
 message_group = Table(
     "message_group",

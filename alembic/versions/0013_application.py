@@ -656,7 +656,7 @@ _OPTIONS = {
 
 
 def upgrade() -> None:
-    op.execute("create sequence coordinator.promoted")
+    op.execute("create sequence coordinator.promoted minvalue 0 start 0")
     op.execute(_MAY_PROMOTE)
     op.create_table(
         "outbox",

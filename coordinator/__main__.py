@@ -9,6 +9,7 @@ import typer
 from coordinator.commands.address import app as address
 from coordinator.commands.check import check
 from coordinator.commands.dead_letters import app as dead_letters
+from coordinator.commands.grant import grant
 from coordinator.commands.group import app as group
 from coordinator.commands.history import history
 from coordinator.commands.migrate import migrate
@@ -62,6 +63,7 @@ app.command()(history)
 app.command()(resolve)
 app.command()(resume)
 app.command()(purge)
+app.command()(grant)
 app.add_typer(dead_letters, name="dead-letters")
 app.command()(check)
 app.command()(reconcile)

@@ -1,0 +1,30 @@
+"""``coordinator grant``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from coordinator.commands.administration import Config, DatabaseUrl, DataDir, fail, store
+
+#: octets of a role's name
+_LONGEST_NAME = 63
+
+
+def grant(
+    role: Annotated[str, typer.Argument(metavar="ROLE", help="A role of the database, that of an application.")],
+    database_url: DatabaseUrl = None,
+    data_dir: DataDir = None,
+    config: Config = None,
+) -> None:
+    """Let a role of the database post, discharge and ask for first times in its own SQL transactions, and read the
+    views. It touches no table. It becomes a member of the role coordinator_application, which is made if it is missing.
+    """
+    if not role or len(role.encode()) > _LONGEST_NAME or not role.isprintable():
+        fail(f"ROLE: expected 1 to {_LONGEST_NAME} octets of printable text", 2)
+    from store.application import rights
+
+    with store(config, database_url, data_dir) as connection:
+        rights.grant(connection, role)
+    typer.echo(f"role {role} may use the store as an application")

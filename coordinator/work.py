@@ -191,7 +191,9 @@ def held_octets(outcome: Outcome) -> int:
 def why(error: StoreError) -> Refusal:
     """The refusal of a commit that the store has refused."""
     if isinstance(error, AlreadyDecided):
-        text = "the transaction was decided otherwise already, by an operator or another instance"
+        text = (
+            "the transaction was decided otherwise already, by an operator, an application in SQL or another instance"
+        )
     elif isinstance(error, AddressGone):
         return Refusal(Condition.RESOURCE_DELETED, "an address that the transaction posted to was removed")
     elif isinstance(error, NotLeased):

@@ -23,6 +23,7 @@ import structlog
 from psycopg import pq
 
 from store import arrays
+from store.application.enlistment import REASON as APPLICATION
 from store.errors import Contended, StoreError, StoreUnavailable
 from store.libpq import Connection
 from store.loop import Loop
@@ -79,7 +80,8 @@ _READ = f"""with behind as materialized (select pg_logical_emit_message(true, 'c
     asked as (select id from behind, unnest($1::uuid[]) a(id) where {_kept("a.id")})
     select uuid_send(o.id), o.decision, coalesce(o.reason, ''),
            ' at ' || to_char(o.decided_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')
-           || coalesce(' by instance ' || o.instance_id, ' by an operator')
+           || coalesce(' by instance ' || o.instance_id,
+                       case o.reason when '{APPLICATION}' then ' by an application, in SQL' else ' by an operator' end)
       from asked a join {SCHEMA}.op o on o.id = a.id where o.decision in ('commit', 'rollback')
     union all
     select uuid_send(t.id), '{UNDECIDED}', t.producer_group, ''

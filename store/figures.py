@@ -12,6 +12,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, func, select, text
 
 from store import migrations
+from store.application.enlistment import REASON as APPLICATION
 from store.errors import SchemaMismatch, boundary
 from store.ids import EPOCH_MS
 from store.partitions import days_ahead
@@ -27,7 +28,7 @@ BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 
 #: SQL transactions whose decisions one question reads.
 _STEP = 10_000
 
-#: The reason of a decision that no instance made: an operator, or an application by SQL.
+#: The reason of a decision that no instance made, and no application (X3): an operator's.
 BY_HAND = "by-hand"
 #: The reason of a decision that its client asked for.
 DISCHARGED = "discharged"
@@ -285,7 +286,8 @@ def add_decided(connection: Connection, decided: Decided, since: int, until: int
 # Reasons of operators are texts of their own: they are told apart only once they are few.
 _DECIDED = text(
     f"""select decision,
-               case when by_hand then '{BY_HAND}' when coalesce(reason, '') = '' then '{DISCHARGED}'
+               case when by_hand and reason = '{APPLICATION}' then reason
+                    when by_hand then '{BY_HAND}' when coalesce(reason, '') = '' then '{DISCHARGED}'
                     when reason ~ '^[a-z][a-z-]{{0,39}}(: |$)' then split_part(reason, ':', 1)
                     else '{OTHER}' end as reason,
                above, sum(number)::int8 as number, sum(seconds) as seconds

@@ -41,7 +41,7 @@ class Outcome:
     #: messages posted and deliveries retired; as last seen while undecided
     posted: int
     retired: int
-    #: the instance that decided, or that holds it; None: an operator decided at the command line
+    #: the instance that decided, or that holds it; None: an operator decided, or an application in SQL
     instance_id: int | None
     #: names of the addresses that the committed messages went to, and that the retired deliveries came from
     posted_to: tuple[str, ...]

@@ -15,6 +15,7 @@ from coordinator.checks import CHECKED
 from coordinator.codec.encoding import encode_long, encode_symbol, encode_uuid
 from coordinator.exhaustion import ADDRESS as EXHAUSTED_ADDRESS
 from store import history, retention, traces
+from store.application.enlistment import REASON as APPLICATION
 from store.dead_letters import REPLAYED
 from store.decisions import ASKED
 from store.ids import declared_at, moment_of
@@ -44,9 +45,10 @@ _WHY = {
     "store-refused": "the store refused its commit",
     INSTANCE_LOST: "its instance was lost",
     ADDRESS_REMOVED: "an address that it posted to was removed",
+    APPLICATION: "discharged in the SQL transaction of an application",
 }
 #: Of these no instance is the maker, and no operator either.
-_BY_THE_STORE = (INSTANCE_LOST, ADDRESS_REMOVED)
+_BY_THE_STORE = (INSTANCE_LOST, ADDRESS_REMOVED, APPLICATION)
 
 #: What becomes of a delivery, in a word.
 _BECAME = {

@@ -54,6 +54,7 @@ def test_decisions_are_counted_by_reason(database: Connection, rows: Rows) -> No
         ("commit", None, 1, DISCHARGED),
         ("commit", "checked", 1, "checked"),
         ("commit", "asked for by a person", None, BY_HAND),
+        ("commit", "application", None, "application"),
         ("rollback", "", 1, DISCHARGED),
         ("rollback", "timeout", 1, "timeout"),
         ("rollback", "rollback-only: amqp:not-found", 1, "rollback-only"),

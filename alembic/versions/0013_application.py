@@ -346,6 +346,8 @@ begin
   if octet_length(message) > 104857600 then
     raise exception 'coordinator.post: the message has % octets, at most 104857600 were expected',
       octet_length(message) using errcode = 'program_limit_exceeded';
+  elsif not isfinite(available) or not isfinite(expires) then
+    raise exception 'coordinator.post: a time is infinite' using errcode = 'invalid_parameter_value';
   end if;
   select a.id, a.kind into posted_to from coordinator.address a where a.name = put_into_outbox.name;
   if not found then
@@ -372,6 +374,7 @@ create function coordinator.post_octets(
   address text, message bytea, available_at timestamptz default null, expires_at timestamptz default null,
   priority int4 default null, group_id text default null)
 returns void language plpgsql security definer set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on
 as $$
 begin
   if address is null or message is null then
@@ -393,7 +396,6 @@ create function coordinator.post_body(name text, body bytea,
   priority int4)
 returns void language plpgsql as $$
 declare
-  expires timestamptz := clock_timestamp() + ttl;
   ttl_ms numeric := floor(extract(epoch from ttl) * 1000);
   given jsonb := case when jsonb_typeof(properties) = 'null' then null else properties end;
 begin
@@ -424,7 +426,9 @@ begin
       coordinator.amqp_unsigned(ttl_ms, '\x43', '\x52', '\x70')])
     || coordinator.amqp_properties(given) || coordinator.amqp_headers(headers) || body,
     greatest(deliver_at, clock_timestamp() + nullif(delay, interval '0')),
-    least(expires, to_timestamp((given ->> 'absolute-expiry-time')::float8 / 1000)), priority, given ->> 'group-id');
+    least(clock_timestamp() + ttl,
+          to_timestamp(least((given ->> 'absolute-expiry-time')::float8 / 1000, 9000000000000))), priority,
+    given ->> 'group-id');
 end $$""",
     r"""
 create function coordinator.post(address text, body text,
@@ -432,6 +436,7 @@ create function coordinator.post(address text, body text,
   delay interval default null, deliver_at timestamptz default null, ttl interval default null,
   priority int4 default null) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on
 as $$
 begin
   if octet_length(body) > 104857600 then
@@ -450,6 +455,7 @@ create function coordinator.post(address text, body bytea,
   delay interval default null, deliver_at timestamptz default null, ttl interval default null,
   priority int4 default null) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on
 as $$
 begin
   if octet_length(body) > 104857600 then
@@ -468,6 +474,7 @@ create function coordinator.post(address text, body jsonb,
   delay interval default null, deliver_at timestamptz default null, ttl interval default null,
   priority int4 default null) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on
 as $$
 begin
   if octet_length(body::text) > 104857600 then
@@ -484,14 +491,16 @@ begin
 end $$""",
     r"""
 create function coordinator.send_outbox() returns trigger
-language plpgsql security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on set enable_seqscan = off as $$
 declare
   posted record;
   half_id int8 := 0;
   due timestamptz := clock_timestamp();
   first_due constant timestamptz := due;
 begin
-  if new.put_off < (case when current_query() ~* '\mset\s+constraints\M' then 100 else 1 end) then
+  if new.put_off = 0 or new.put_off < 100 and octet_length(current_query()) < 10000
+      and current_query() ~* '\mset\s+constraints\M' then
     set constraints coordinator.outbox_sent deferred;
     update coordinator.outbox o set put_off = o.put_off + 1 where o.xid = new.xid and o.number = new.number;
     return null;
@@ -532,6 +541,7 @@ end $$""",
     r"""
 create constraint trigger outbox_sent after insert or update on coordinator.outbox deferrable initially deferred
   for each row when (new.put_off is not null) execute function coordinator.send_outbox()""",
+    r"""alter table coordinator.outbox enable always trigger outbox_sent""",
     r"""revoke execute on function
   coordinator.post(text, text, jsonb, jsonb, text, interval, timestamptz, interval, int4) from public""",
     r"""revoke execute on function
@@ -540,12 +550,14 @@ create constraint trigger outbox_sent after insert or update on coordinator.outb
   coordinator.post(text, jsonb, jsonb, jsonb, text, interval, timestamptz, interval, int4) from public""",
     r"""revoke execute on function
   coordinator.post_octets(text, bytea, timestamptz, timestamptz, int4, text) from public""",
+    r"""revoke execute on function coordinator.send_outbox() from public""",
 )
 
 _ENLISTMENT = (
     r"""
 create function coordinator.discharge(txn_id uuid, fail boolean default false) returns boolean
-language plpgsql security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on set enable_seqscan = off as $$
 declare
   wanted constant text := case when fail then 'rollback' else 'commit' end;
   before text;
@@ -585,13 +597,15 @@ begin
 end $$""",
     r"""
 create function coordinator.decide_enlisted() returns trigger
-language plpgsql security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+set standard_conforming_strings = on set enable_seqscan = off as $$
 declare
   txns uuid[];
   decisions text[];
   lost record;
 begin
-  if new.put_off < (case when current_query() ~* '\mset\s+constraints\M' then 100 else 1 end) then
+  if new.put_off = 0 or new.put_off < 100 and octet_length(current_query()) < 10000
+      and current_query() ~* '\mset\s+constraints\M' then
     set constraints coordinator.enlistment_decided deferred;
     update coordinator.enlistment e set put_off = e.put_off + 1 where e.xid = new.xid and e.txn_id = new.txn_id;
     return null;
@@ -614,8 +628,10 @@ end $$""",
 create constraint trigger enlistment_decided after insert or update on coordinator.enlistment
   deferrable initially deferred for each row when (new.put_off is not null)
   execute function coordinator.decide_enlisted()""",
+    r"""alter table coordinator.enlistment enable always trigger enlistment_decided""",
     r"""revoke execute on function
   coordinator.discharge(uuid, bool) from public""",
+    r"""revoke execute on function coordinator.decide_enlisted() from public""",
 )
 
 _FUNCTIONS = (

@@ -29,7 +29,9 @@ def objects(schema: str) -> tuple[str, ...]:
 create constraint trigger enlistment_decided after insert or update on {schema}.enlistment
   deferrable initially deferred for each row when (new.put_off is not null)
   execute function {schema}.decide_enlisted()""",
+        f"alter table {schema}.enlistment enable always trigger enlistment_decided",
         *(f"revoke execute on function\n  {each} from public" for each in signatures(schema)),
+        f"revoke execute on function {schema}.decide_enlisted() from public",
     )
 
 
@@ -92,7 +94,7 @@ declare
   decisions text[];
   lost record;
 begin
-  if new.put_off < {PUT_OFF} then
+  if {PUT_OFF} then
     set constraints {schema}.enlistment_decided deferred;
     update {schema}.enlistment e set put_off = e.put_off + 1 where e.xid = new.xid and e.txn_id = new.txn_id;
     return null;

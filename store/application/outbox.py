@@ -17,6 +17,9 @@ from store.channels import DUE
 #: The largest message: what a service takes unless its settings say otherwise (``limits.max_message_size_bytes``).
 MOST_OCTETS = 100 << 20
 
+#: In seconds since 1970: PostgreSQL has no later times than this, clients have.
+_LATEST = 9_000_000_000_000
+
 #: No address of that name.
 NO_ADDRESS = "CO006"
 #: The address does not take such a message.
@@ -28,8 +31,12 @@ ADDRESS_GONE = "CO003"
 
 #: An application may have its constraints looked at before the commit (``set constraints all immediate``). What has to
 #: wait for the commit is put off then, and once in any case: only that statement says of itself that it is no commit.
-#: In a function or block it is not seen; then the second of them is taken for the commit.
-PUT_OFF = "(case when current_query() ~* '\\mset\\s+constraints\\M' then 100 else 1 end)"
+#: In a function it is not seen, nor in a long statement, whose text would be another copy of its messages; then the
+#: second of them is taken for the commit.
+PUT_OFF = (
+    "new.put_off = 0 or new.put_off < 100 and octet_length(current_query()) < 10000"
+    "\n      and current_query() ~* '\\mset\\s+constraints\\M'"
+)
 
 #: What all three forms of ``post`` take besides the body, as their declaration and as a call.
 _TERMS = (
@@ -38,8 +45,9 @@ _TERMS = (
     "\n  priority int4 default null"
 )
 _GIVEN = "properties,\n    headers, group_id, delay, deliver_at, ttl, priority"
-#: No schema of the session comes first: what runs with the rights of the store names what it uses.
-DEFINER = "security definer set search_path = pg_catalog, pg_temp"
+#: No schema of the session comes first: what runs with the rights of the store names what it uses. A trigger function
+#: is for no other table: at one of another role it would compare, and so cast, values of types of that role.
+DEFINER = "security definer set search_path = pg_catalog, pg_temp\nset standard_conforming_strings = on"
 
 
 def objects(schema: str) -> tuple[str, ...]:
@@ -54,7 +62,9 @@ def objects(schema: str) -> tuple[str, ...]:
         f"""
 create constraint trigger outbox_sent after insert or update on {schema}.outbox deferrable initially deferred
   for each row when (new.put_off is not null) execute function {schema}.send_outbox()""",
+        f"alter table {schema}.outbox enable always trigger outbox_sent",
         *(f"revoke execute on function\n  {each} from public" for each in signatures(schema)),
+        f"revoke execute on function {schema}.send_outbox() from public",
     )
 
 
@@ -80,6 +90,8 @@ begin
   if octet_length(message) > {MOST_OCTETS} then
     raise exception 'coordinator.post: the message has % octets, at most {MOST_OCTETS} were expected',
       octet_length(message) using errcode = 'program_limit_exceeded';
+  elsif not isfinite(available) or not isfinite(expires) then
+    raise exception 'coordinator.post: a time is infinite' using errcode = 'invalid_parameter_value';
   end if;
   select a.id, a.kind into posted_to from {schema}.address a where a.name = put_into_outbox.name;
   if not found then
@@ -108,7 +120,6 @@ def _compose(schema: str) -> str:
 create function {schema}.post_body(name text, body bytea,{_TERMS.replace(" default null", "")})
 returns void language plpgsql as $$
 declare
-  expires timestamptz := clock_timestamp() + ttl;
   ttl_ms numeric := floor(extract(epoch from ttl) * 1000);
   given jsonb := case when jsonb_typeof(properties) = 'null' then null else properties end;
 begin
@@ -139,7 +150,9 @@ begin
       {schema}.amqp_unsigned(ttl_ms, '\\x43', '\\x52', '\\x70')])
     || {schema}.amqp_properties(given) || {schema}.amqp_headers(headers) || body,
     greatest(deliver_at, clock_timestamp() + nullif(delay, interval '0')),
-    least(expires, to_timestamp((given ->> 'absolute-expiry-time')::float8 / 1000)), priority, given ->> 'group-id');
+    least(clock_timestamp() + ttl,
+          to_timestamp(least((given ->> 'absolute-expiry-time')::float8 / 1000, {_LATEST}))), priority,
+    given ->> 'group-id');
 end $$"""
 
 
@@ -209,7 +222,7 @@ declare
   due timestamptz := clock_timestamp();
   first_due constant timestamptz := due;
 begin
-  if new.put_off < {PUT_OFF} then
+  if {PUT_OFF} then
     set constraints {schema}.outbox_sent deferred;
     update {schema}.outbox o set put_off = o.put_off + 1 where o.xid = new.xid and o.number = new.number;
     return null;

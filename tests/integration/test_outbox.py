@@ -122,6 +122,9 @@ def test_a_message_group_has_the_number_that_services_give_it(application: Appli
         ({"delay": timedelta(days=40_000)}, "22023", "expected 0 to 100 years"),
         ({"ttl": timedelta(0)}, "22023", "expected 1 millisecond to 49 days"),
         ({"ttl": timedelta(days=50)}, "22023", "expected 1 millisecond to 49 days"),
+        ({"ttl": "300000 years"}, "22023", "expected 1 millisecond to 49 days"),
+        ({"deliver_at": "infinity"}, "22023", "a time is infinite"),
+        ({"deliver_at": "-infinity"}, "22023", "a time is infinite"),
         ({"properties": Jsonb({"colour": "red"})}, "22023", '"colour" is none of the properties'),
         ({"properties": Jsonb(["to"])}, "22023", "properties are an array, expected an object"),
         ({"properties": Jsonb({"to": 1})}, "22023", 'the property "to" is 1; expected a string'),
@@ -159,6 +162,27 @@ def test_octets_of_a_client_go_through_as_they_are(application: Application, row
     assert stored(application) == [message]
     with pytest.raises(errors.InvalidParameterValue, match="do not begin with a section of a message"):
         application.execute("select coordinator.post_octets('orders', %s)", [b"tea"])
+    application.rollback()
+    for term in ("available_at", "expires_at"):
+        for value in ("infinity", "-infinity"):
+            with pytest.raises(errors.InvalidParameterValue, match="a time is infinite"):
+                application.execute(f"select coordinator.post_octets('orders', %s, {term} => %s)", [message, value])
+            application.rollback()
+
+
+@pytest.mark.parametrize("last", [2**63 - 1, 4102444800000])
+def test_a_message_may_expire_later_than_any_time_of_the_database(
+    application: Application, rows: Rows, last: int
+) -> None:
+    """Clients say so with the greatest number."""
+    group = rows.queue("orders")
+    post(application, "orders", "tea", properties=Jsonb({"absolute-expiry-time": last}))
+    application.commit()
+    assert examine(stored(application)[0]).absolute_expiry_ms == last
+    found = application.execute(
+        "select expires_at >= '2100-01-01Z' from coordinator.entry where group_id = %s", [group]
+    )
+    assert found.fetchone() == (True,)
 
 
 def test_in_the_order_of_the_posts_and_once(application: Application, rows: Rows, database: Connection) -> None:
@@ -196,6 +220,53 @@ def test_a_savepoint_takes_its_posts_with_it(application: Application, rows: Row
     application.commit()
     kept = ["1", "3"] if first == "kept" else ["3"]
     assert stored(application) == [DURABLE + section(VALUE, each) for each in kept]
+
+
+@pytest.mark.parametrize("looks", [1, 3])
+def test_a_savepoint_takes_with_it_that_constraints_were_looked_at(
+    application: Application, rows: Rows, looks: int
+) -> None:
+    """Also where they were looked at so often, and in a function, that it was taken for the commit."""
+    rows.queue("orders")
+    application.execute(
+        "create function pg_temp.look() returns void language plpgsql as "
+        f"$$begin {'set constraints all immediate; ' * looks}end$$".encode()
+    )
+    post(application, "orders", "1")
+    application.execute("savepoint piece")
+    application.execute("select pg_temp.look()")
+    post(application, "orders", "never")
+    application.execute("rollback to piece")
+    post(application, "orders", "2")
+    application.execute("savepoint piece")
+    application.execute("select pg_temp.look()")
+    application.execute("release piece")
+    post(application, "orders", "3")
+    application.commit()
+    assert stored(application) == [DURABLE + section(VALUE, each) for each in ("1", "2", "3")]
+    assert application.execute("select count(*) from coordinator.outbox").fetchone() == (0,)
+
+
+def test_what_triggers_blocks_and_cursors_post_is_there(application: Application, rows: Rows) -> None:
+    """At the commit, too, after the store's own trigger."""
+    rows.queue("orders")
+    for statement in (
+        "create temporary table sale (item text)",
+        "create function pg_temp.told() returns trigger language plpgsql as "
+        "$$begin perform coordinator.post('orders', new.item); return null; end$$",
+        "create constraint trigger told after insert on sale deferrable initially deferred for each row "
+        "execute function pg_temp.told()",
+    ):
+        application.execute(statement.encode())
+    post(application, "orders", "1")
+    application.execute("insert into sale values ('3'), ('4')")
+    application.execute(
+        "do $$begin perform coordinator.post('orders', '2'); "
+        "begin perform coordinator.post('orders', 'never'); raise 'no'; exception when others then end; end$$"
+    )
+    application.execute("declare held cursor with hold for select coordinator.post('orders', '5')")
+    application.commit()
+    assert stored(application) == [DURABLE + section(VALUE, each) for each in "12345"]
 
 
 def test_what_is_rolled_back_was_never_there(application: Application, rows: Rows) -> None:

@@ -39,10 +39,11 @@ _CATALOG = {
         select indexname, indexdef from pg_indexes where schemaname = :schema and tablename !~ '^alembic_version'
          order by 1""",
     "functions": """
-        select proname, pg_get_functiondef(oid) from pg_proc where pronamespace = :schema ::regnamespace
+        select proname, pg_get_functiondef(oid), coalesce(proacl::text, '') from pg_proc
+         where pronamespace = :schema ::regnamespace
          order by 1, 2""",
     "triggers": """
-        select tgrelid::regclass::text, tgname, pg_get_triggerdef(oid) from pg_trigger
+        select tgrelid::regclass::text, tgname, pg_get_triggerdef(oid), tgenabled::text from pg_trigger
          where tgrelid in (select oid from pg_class where relnamespace = :schema ::regnamespace)
                and not (tgisinternal and tgconstraint <> 0)
          order by 1, 2""",

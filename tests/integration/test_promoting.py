@@ -35,10 +35,10 @@ def _now(truth: Truth) -> datetime:
     return now
 
 
-def _promote(asking: Asking, *, ids: int = 200, above: int = BEFORE_ALL) -> Promoted:
+def _promote(asking: Asking, *, first: int = FIRST, ids: int = 200, above: int = BEFORE_ALL) -> Promoted:
     before = len(asking.answers)
     asked = lambda queries, answer: schedule.promote(  # noqa: E731
-        queries, range(FIRST, FIRST + ids), above, answer, notify=False
+        queries, range(first, first + ids), above, answer, notify=False
     )
     asking.ask(asked)
     asking.loop.run_until(asking.answered(before + 1))
@@ -90,9 +90,8 @@ def test_of_one_time_none_is_passed_over(asking: Asking, truth: Truth) -> None:
         "from generate_series(1, 5) n"
     )
     above = BEFORE_ALL
-    for left in (3, 1, 0):
-        above = _promote(asking, ids=2, above=above).through
-        truth.run(f"update {SCHEMA}.entry set id = id + 1000 where id >= {FIRST}")
+    for look, left in enumerate((3, 1, 0)):
+        above = _promote(asking, first=FIRST + 2 * look, ids=2, above=above).through
         assert len(_waiting(truth)) == left
 
 
@@ -102,9 +101,8 @@ def test_the_longest_due_come_first_and_the_rest_with_the_next_look(asking: Aski
         _entry(truth, number, f"now() - interval '{number} minutes'")
     looks: list[tuple[Any, ...]] = []
     above = BEFORE_ALL
-    for _ in range(4):
-        answer = _promote(asking, ids=2, above=above)
-        truth.run(f"update {SCHEMA}.entry set id = id + 1000 where id >= {FIRST}")  # the ids are free for the next
+    for look in range(4):
+        answer = _promote(asking, first=FIRST + 2 * look, ids=2, above=above)
         above = answer.through
         looks.append((sum(each.entries for each in answer.due), sorted(_waiting(truth))))
     assert looks == [(2, [1, 2, 3]), (2, [1]), (1, []), (0, [])]

@@ -224,6 +224,20 @@ def test_what_cannot_be_counted_is_counted_later(
     checking.loop.run_until(lambda: counts(database) == {first: 1, second: 1})
 
 
+@pytest.mark.rule("H9")
+def test_a_store_that_cannot_count_is_told_again(
+    checking: Checking, rows: Rows, database: Connection, truth: Truth
+) -> None:
+    link = Link()
+    link.sending = lambda: truth.run("alter table coordinator.txn rename to away")
+    txn_id = due(rows)
+    checking.attach(link)
+    checking.loop.run_until(lambda: link.sent)
+    checking.loop.run_until(checking.asks)
+    truth.run("alter table coordinator.away rename to txn")
+    checking.loop.run_until(lambda: counts(database) == {txn_id: 1})
+
+
 @pytest.mark.rule("H8")
 def test_the_connection_that_declared_it_is_preferred(checking: Checking, rows: Rows) -> None:
     for _ in range(3):

@@ -61,6 +61,7 @@ def objects(schema: str) -> tuple[str, ...]:
         *_values(schema),
         *_fields(schema),
         *_sections(schema),
+        _check(schema),
         *_group_key(schema),
         _new_id(schema),
     )
@@ -218,6 +219,68 @@ begin
   return '\\x005374'::bytea || {schema}.amqp_compound(193, map, number);
 end $$""",
     )
+
+
+def _check(schema: str) -> str:
+    # The sections of a message, as coordinator/codec/message.py checks them: their order, the types of their values and
+    # their sizes, and the fields of the header. Other values that hold values are not looked into. Returns at which
+    # octet it is no message; null: it is one.
+    return f"""
+create function {schema}.not_a_message_at(message bytea) returns int4 language plpgsql immutable as $$
+declare
+  size constant int8 := octet_length(message);
+  start int4 := 0;
+  last int4 := 0;
+  section int4;
+  kind int4;
+  value int4;
+  -- the fields of a header in hexadecimal: durable, priority, ttl, first-acquirer, delivery-count
+  header constant text[] := array['(4[012]|560[01])', '(40|50..)', '(4[03]|52..|70.{{8}})', '(4[012]|560[01])',
+                                  '(4[03]|52..|70.{{8}})'];
+  fits boolean;
+  ends int8;
+begin
+  while start < size or size = 0 loop
+    value := start + (case when substring(message from start + 1 for 2) = '\\x0053' then 3
+                           when substring(message from start + 1 for 9) = '\\x008000000000000000' then 10
+                           else size end);
+    if value >= size then
+      return start;
+    end if;
+    section := get_byte(message, value - 1);
+    kind := get_byte(message, value);
+    fits := case when section in (112, 115, 118) then kind in (69, 192, 208)
+                 when section in (113, 114, 116, 120) then kind in (193, 209)
+                 when section = 117 then kind in (160, 176)
+                 else section = 119 and kind in (64, 65, 66, 67, 68, 69, 80, 81, 82, 83, 84, 85, 86, 96, 97, 112, 113,
+                   114, 115, 116, 128, 129, 130, 131, 132, 148, 152, 160, 161, 163, 176, 177, 179, 192, 193, 208, 209,
+                   224, 240) end;
+    if not fits or section < last or section = last and section not in (117, 118)
+       or last between 117 and 119 and section between 117 and 119 and section <> last then
+      return start;
+    end if;
+    ends := value + 1 + (case kind >> 4 when 4 then 0 when 5 then 1 when 6 then 2 when 7 then 4 when 8 then 8
+                                        when 9 then 16 else 1 + 3 * ((kind >> 4) & 1) end);
+    if ends <= size and kind >= 160 then
+      ends := ends + ('x' || lpad(encode(substring(message from value + 2 for ends::int4 - value - 1), 'hex'),
+                                  8, '0'))::bit(32)::int8;
+    end if;
+    if ends > size then
+      return start;
+    end if;
+    if section = 112 and kind <> 69 then
+      value := value + (case kind when 192 then 2 else 8 end);
+      if value >= ends or get_byte(message, value) > 5
+         or encode(substring(message from value + 2 for ends::int4 - value - 1), 'hex')
+            !~ ('^' || array_to_string(header[1:get_byte(message, value)], '') || '$') then
+        return start;
+      end if;
+    end if;
+    last := section;
+    start := ends;
+  end loop;
+  return null;
+end $$"""
 
 
 def _mixing(schema: str) -> str:

@@ -199,9 +199,9 @@ begin
   if address is null or message is null then
     raise exception 'coordinator.post_octets: expected an address and a message, not null'
       using errcode = 'null_value_not_allowed';
-  elsif substring(message for 2) not in ('\\x0053', '\\x0080', '\\x00a3') then
-    raise exception 'coordinator.post_octets: the octets do not begin with a section of a message'
-      using errcode = 'invalid_parameter_value';
+  elsif {schema}.not_a_message_at(message) is not null then
+    raise exception 'coordinator.post_octets: expected a section of a message at octet %',
+      {schema}.not_a_message_at(message) using errcode = 'invalid_parameter_value';
   elsif priority not between 0 and 255 then
     raise exception 'coordinator.post_octets: the priority is %, expected 0 to 255', priority
       using errcode = 'invalid_parameter_value';

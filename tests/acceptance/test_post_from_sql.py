@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Iterator
 from datetime import timedelta
@@ -212,3 +213,13 @@ def test_while_no_service_runs_posts_go_on_and_none_is_lost(
         assert bodies(consumer, 3) == ["1", "2", "3"]
         application.commit()
         assert bodies(consumer, 1) == ["4"]
+
+
+def test_a_large_body_goes_through(service: Service, begin: Begin, address: str, beside: Application) -> None:
+    """Larger than what a service keeps in memory."""
+    body = random.Random(1).randbytes(5 << 20)
+    consumer = begin().receiver(made(service, address), credit=10)
+    post(beside, address, body)
+    post(beside, address, "small")
+    beside.commit()
+    assert [each == body for each in bodies(consumer, 2)] == [True, False]

@@ -46,7 +46,7 @@ SCHEMA = "coordinator"
 #: Processes that make or drop partitions do so one after the other.
 PARTITIONS_LOCK = 0x636F6F72_70617274  # "coorpart"
 #: One instance at a time gives entries that are due their places.
-_PROMOTION_LOCK = 0x636F6F72_70726F6D  # "coorprom"
+PROMOTION_LOCK = 0x636F6F72_70726F6D  # "coorprom"
 
 metadata = MetaData(
     schema=SCHEMA,
@@ -612,18 +612,19 @@ create function {SCHEMA}.refuse(code text, why text) returns int4 language plpgs
 begin
   raise exception '%', why using errcode = code;
 end $$""",
-    # Whether this transaction may give entries that are due new ids from ``lowest`` on: no other does now, and the last
-    # one gave lower ids. Ids of more than a second before are let through: the clock was set back.
+    # Whether this transaction may give entries that are due new ids from ``lowest`` on. 1: no other does now, and the
+    # last one gave lower ids. Ids of more than a second before are let through: the clock was set back. 2: another does
+    # now, and has given none for ``stalled``, by ids; null waits for it. Any role can hold the lock. 0: it may not.
     f"""
-create function {SCHEMA}.may_promote(lowest int8) returns boolean language plpgsql as $$
+create function {SCHEMA}.may_promote(lowest int8, stalled int8) returns int8 language plpgsql as $$
 declare
   last int8;
 begin
-  if not pg_try_advisory_xact_lock({_PROMOTION_LOCK}) then
-    return false;
+  if not pg_try_advisory_xact_lock({PROMOTION_LOCK}) then
+    return case when lowest - (select p.last_value from {SCHEMA}.promoted p) > stalled then 2 else 0 end;
   end if;
   select p.last_value into last from {SCHEMA}.promoted p;
-  return lowest > last or last - lowest > {1000 << 22};
+  return case when lowest > last or last - lowest > {1000 << 22} then 1 else 0 end;
 end $$""",
     # Names outlive their addresses and groups.
     f"""

@@ -27,15 +27,15 @@ class Xid8(UserDefinedType[int]):
 
 
 _MAY_PROMOTE = """
-create function coordinator.may_promote(lowest int8) returns boolean language plpgsql as $$
+create function coordinator.may_promote(lowest int8, stalled int8) returns int8 language plpgsql as $$
 declare
   last int8;
 begin
   if not pg_try_advisory_xact_lock(7165068069473251181) then
-    return false;
+    return case when lowest - (select p.last_value from coordinator.promoted p) > stalled then 2 else 0 end;
   end if;
   select p.last_value into last from coordinator.promoted p;
-  return lowest > last or last - lowest > 4194304000;
+  return case when lowest > last or last - lowest > 4194304000 then 1 else 0 end;
 end $$"""
 
 _MESSAGES = (
@@ -762,7 +762,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    op.execute("drop function coordinator.may_promote(int8)")
+    op.execute("drop function coordinator.may_promote(int8, int8)")
     op.execute("drop sequence coordinator.promoted")
     op.drop_table("enlistment", schema=SCHEMA)
     op.drop_table("outbox", schema=SCHEMA)

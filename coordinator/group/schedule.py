@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 _LOOK_SECONDS = 0.5
 _SHORTEST_SECONDS = 0.02
 _AT_ONCE = 200
+#: For so long another instance may have the turn without giving a place: it may be stopped, and any role can hold the
+#: lock of the turn. Then order is less than that nothing comes at all.
+_PATIENCE_MS = 2000
 #: how much older what another process makes due may be than what was promoted already
 _LATE_MICROS = 60_000_000
 #: a time before, and one after, that of any message
@@ -49,6 +52,10 @@ class Schedule:
         self._lowered = _AFTER_ALL
         #: when all may be looked at again, by the monotonic clock
         self._whole_at = 0.0
+        #: since when it was never this instance's turn, by the monotonic clock
+        self._refused_since: float | None = None
+        #: another was passed over, and still has the turn
+        self._passed_over = False
 
     def start(self) -> None:
         self._look()
@@ -96,7 +103,22 @@ class Schedule:
                 self._whole_at = next_whole_look(now, _LOOK_SECONDS)
             self._promoted(answer)
 
-        questions.promote(instance.queries, ids, self._low, promoted, notify=bool(instance.peers))
+        questions.promote(
+            instance.queries, ids, self._low, promoted, notify=bool(instance.peers), stalled=self._patience(now)
+        )
+
+    def _patience(self, now: float) -> int | None:
+        if self._passed_over:
+            return 0
+        refused = self._refused_since is not None and now - self._refused_since >= _PATIENCE_MS / 1000
+        return _PATIENCE_MS if refused else None
+
+    def _took_turn(self, answer: questions.Promoted) -> None:
+        self._passed_over = answer.passed_over
+        if not answer.refused:
+            self._refused_since = None
+        elif self._refused_since is None:
+            self._refused_since = time.monotonic()
 
     def _promoted(self, answer: questions.Promoted | StoreError) -> None:
         self._asking = False
@@ -105,6 +127,7 @@ class Schedule:
             self._look_in(_LOOK_SECONDS)
             return
         self._low = answer.through
+        self._took_turn(answer)
         wait = _LOOK_SECONDS
         if self._missed or sum(each.entries for each in answer.due) >= _AT_ONCE:
             wait = 0

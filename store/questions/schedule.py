@@ -31,33 +31,44 @@ class Due(NamedTuple):
 
 class Promoted(NamedTuple):
     """``next_ms``: milliseconds until the next is due; None: there is none. ``through``: the time, in microseconds
-    since 2000, up to which none is left of those that were asked for.
+    since 2000, up to which none is left of those that were asked for. ``turn``: 0 where another instance gives
+    places now, or has given later ones; 2 where another has had the turn for too long.
     """
 
     due: list[Due]
     next_ms: int | None
     through: int
+    turn: int = 1
+
+    @property
+    def refused(self) -> bool:
+        return self.turn == 0
+
+    @property
+    def passed_over(self) -> bool:
+        return self.turn == 2
 
 
 def _promoted(rows: list[Row]) -> Promoted:
-    *groups, (_, _, _, next_ms, through, _) = rows
-    return Promoted([Due._make((*row[:3], row[5])) for row in groups], next_ms, through)
+    *groups, (_, _, _, next_ms, through, turn) = rows
+    return Promoted([Due._make((*row[:3], row[5])) for row in groups], next_ms, through, turn)
 
 
-#: new ids, whether other instances live and get a notice, the time above which to look: gives entries that are due new
-#: ids, above all others; failed deliveries of a message group keep theirs. One instance at a time does so, and not with
-#: ids that were made before those that another has given just now: what is due in order stays in order. Rows: the
-#: groups concerned, each with its lowest new id and how many (and the key of a message group); and one with group 0: in
-#: how many milliseconds the next is due, null for never, and the time through which none is left.
+#: new ids, whether other instances live and get a notice, the time above which to look, for how long another that has
+#: the turn may have given none (in ids, null for ever): gives entries that are due new ids, above all others; failed
+#: deliveries of a message group keep theirs. One instance at a time does so, and not with ids that were made before
+#: those that another has given just now: what is due in order stays in order. Rows: the groups concerned, each with its
+#: lowest new id and how many (and the key of a message group); and one with group 0: in how many milliseconds the next
+#: is due, null for never, and the time through which none is left.
 PROMOTE = Query(
     b"promote",
     f"""with turn as materialized (
-          select {SCHEMA}.may_promote(($1::int8[])[1]) as mine),
+          select {SCHEMA}.may_promote(($1::int8[])[1], $4::int8) as mine),
         due as (
           select group_id, id, available_at, message_group is not null and {FAILED_AND_WAITS} as stays
             from {SCHEMA}.entry
            where available_at > $3::timestamptz and available_at <= now() and lease = 0 and failed is null
-             and (select mine from turn)
+             and (select mine > 0 from turn)
            order by available_at limit cardinality($1::int8[]) for update skip locked),
         placed as (
           select d.group_id, d.id, case when d.stays then d.id else f.id end as new_id, d.stays
@@ -77,21 +88,30 @@ PROMOTE = Query(
         select 0, 0, (select count(*) from told) + (select count(*) from noted),
                (select (extract(epoch from min(available_at) - now()) * 1000)::int8
                   from {SCHEMA}.entry where available_at > now() and lease = 0 and failed is null),
-               (select (extract(epoch from case when not (select mine from turn)
+               (select (extract(epoch from case when (select mine = 0 from turn)
                                                 then greatest($3::timestamptz, timestamptz '2000-01-01 00:00Z')
                                                 when count(*) < cardinality($1::int8[]) then now()
                                                 else max(available_at) - interval '1 microsecond' end
-                                           - timestamptz '2000-01-01 00:00Z') * 1000000)::int8 from due), null""",
+                                           - timestamptz '2000-01-01 00:00Z') * 1000000)::int8 from due),
+               (select mine from turn)""",
     _promoted,
     again=False,
 )
 
 
 def promote(
-    asked: Queries, ids: Sequence[int], above: int, promoted: Callable[[Promoted | StoreError], None], *, notify: bool
+    asked: Queries,
+    ids: Sequence[int],
+    above: int,
+    promoted: Callable[[Promoted | StoreError], None],
+    *,
+    notify: bool,
+    stalled: int | None = None,
 ) -> None:
     """Give entries that are due these new ids, at most as many: they come after all others.
 
     ``above``: only those due after this time, in microseconds since 2000. ``notify``: other instances live.
+    ``stalled``: for how many milliseconds another that has the turn may have given none; None: for ever.
     """
-    asked.ask(PROMOTE, [arrays.int8(ids), boolean(notify), int8(above)], promoted)
+    patience = None if stalled is None else int8(stalled << 22)
+    asked.ask(PROMOTE, [arrays.int8(ids), boolean(notify), int8(above), patience], promoted)

@@ -12,6 +12,7 @@ import pytest
 from psycopg.types.json import Jsonb
 
 from store.embedded.running import running_url
+from store.tables import PROMOTION_LOCK
 from tests.fix_application import Application, post
 from tests.fix_service import PATIENCE, Service, running_service
 from tests.fix_wire import Ask, Begin, BeginAt
@@ -137,6 +138,18 @@ def test_many_in_one_transaction_come_in_order(
     beside.execute("select coordinator.post(%s, n::text) from generate_series(1, 2000) n", [address])
     beside.commit()
     assert bodies(consumer, 2000) == [str(number) for number in range(1, 2001)]
+
+
+def test_the_turn_of_another_that_does_nothing_with_it_is_passed_over(
+    service: Service, begin: Begin, address: str, beside: Application
+) -> None:
+    """A role of an application can hold the lock of the turn, as a process that is stopped can."""
+    consumer = begin().receiver(made(service, address), credit=1000)
+    with psycopg.connect(running_url(service.data_dir)) as other:
+        other.execute(f"select pg_advisory_lock({PROMOTION_LOCK})".encode())
+        beside.execute("select coordinator.post(%s, n::text) from generate_series(1, 500) n", [address])
+        beside.commit()
+        assert sorted(map(str, bodies(consumer, 500))) == sorted(str(number) for number in range(1, 501))
 
 
 def test_all_that_a_message_says_of_its_delivery_counts(

@@ -88,6 +88,6 @@ def test_a_message_group_is_read_above_its_mark(held: psycopg.Connection) -> Non
 
 def test_the_schedule_looks_behind_what_it_has_promoted(held: psycopg.Connection) -> None:
     def pages(above: str) -> int:
-        return _pages(held, schedule.PROMOTE, f"array[1], false, {above}")  # type: ignore[arg-type]
+        return _pages(held, schedule.PROMOTE, f"array[1], false, {above}, null")  # type: ignore[arg-type]
 
     assert pages("now()") < FEW < pages("'-infinity'")

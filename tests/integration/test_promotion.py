@@ -9,6 +9,7 @@ import psycopg
 import pytest
 
 from store.questions.schedule import PROMOTE
+from store.tables import PROMOTION_LOCK
 from tests.fix_application import Application, post
 from tests.fix_store import Rows
 
@@ -25,10 +26,12 @@ def other(database_url: str) -> Iterator[Application]:
     connection.close()
 
 
-def promote(instance: Application, first: int) -> int:
-    """With two ids from ``first`` on; how many entries got them."""
+def promote(instance: Application, first: int, stalled: int | None = None) -> int:
+    """With two ids from ``first`` on; how many entries got them. ``stalled``: in seconds."""
     instance.execute(f"prepare promote as {PROMOTE.sql}")
-    rows: list[Any] = instance.execute(f"execute promote(array[{first}, {first + 1}], false, '-infinity')").fetchall()
+    patience = "null" if stalled is None else stalled * SECOND
+    statement = f"execute promote(array[{first}, {first + 1}], false, '-infinity', {patience})"
+    rows: list[Any] = instance.execute(statement.encode()).fetchall()
     instance.execute("deallocate promote")
     return sum(row[2] for row in rows if row[0])
 
@@ -58,3 +61,23 @@ def test_one_instance_at_a_time_and_with_ids_above_the_last(
         [group],
     ).fetchall()
     assert [row[0] for row in found] == ["0", "1", "2", "3", "4", "5"]
+
+
+def test_one_that_has_the_turn_and_gives_no_place_is_passed_over(
+    application: Application, other: Application, rows: Rows
+) -> None:
+    """Any role that may connect can hold the lock."""
+    rows.queue("orders")
+    for number in range(8):
+        post(application, "orders", str(number))
+    application.commit()
+    assert promote(application, LATER) == 2
+    application.commit()
+    application.execute("create role application_of_locks")
+    application.execute("set local role application_of_locks")
+    application.execute(f"select pg_advisory_lock({PROMOTION_LOCK})".encode())
+    assert promote(other, LATER + 2 * SECOND) == 0
+    assert promote(other, LATER + 2 * SECOND, stalled=2) == 0
+    assert promote(other, LATER + 3 * SECOND, stalled=2) == 2
+    assert promote(other, LATER + 4 * SECOND, stalled=2) == 0, "another has given places just now"
+    assert promote(other, LATER + 4 * SECOND, stalled=0) == 2

@@ -33,14 +33,19 @@ class Instance:
         self.looks: list[float] = []
         self.answer: Callable[[Promoted | StoreError], None] | None = None
         self.asked_above: list[int] = []
+        self.patience: bytes | None = None
         self.schedule = Schedule(cast("Any", self), cast("Any", self))
         self.schedule.start()
 
     def next(self) -> int:
         return 1
 
-    def ask(self, _query: object, parameters: Sequence[bytes], answer: Callable[[Promoted | StoreError], None]) -> None:
+    def ask(
+        self, _query: object, parameters: Sequence[bytes | None], answer: Callable[[Promoted | StoreError], None]
+    ) -> None:
+        assert parameters[2] is not None
         self.asked_above.append(int.from_bytes(parameters[2], "big", signed=True))
+        self.patience = parameters[3]
         self.answer = answer
 
     def call_later(self, seconds: float, callback: Callable[[], None]) -> None:
@@ -103,6 +108,20 @@ def test_what_was_made_due_during_a_look_is_looked_for_after_it() -> None:
     instance.schedule._look()
     instance.answered(nothing_due(None))
     assert instance.looks[-1] > 0
+
+
+def test_another_that_has_the_turn_for_long_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until the turn is free again; where it is given at times, another is not passed over."""
+    instance = Instance()
+    now = 1000.0
+    monkeypatch.setattr("coordinator.group.schedule.time.monotonic", lambda: now)
+    found = []
+    for turn in (0, 0, 1, 0, 0, 2, 2, 1, 0):
+        found.append(instance.patience and int.from_bytes(instance.patience, "big") >> 22)
+        instance.answered(nothing_due(None)._replace(turn=turn))
+        now += 1.0
+        instance.look_again()
+    assert found == [None, None, 2000, None, None, 2000, 0, 0, None]
 
 
 def test_a_look_begins_where_the_one_before_ended() -> None:

@@ -554,9 +554,12 @@ declare
   half_id int8 := 0;
   due timestamptz := clock_timestamp();
   first_due constant timestamptz := due;
+  calls text;
 begin
-  if new.put_off = 0 or new.put_off < 100 and octet_length(current_query()) < 10000
-      and current_query() ~* '\mset\s+constraints\M' then
+  get diagnostics calls = pg_context;
+  if new.put_off = 0 or new.put_off < 100 and exists (
+    select from unnest(array[current_query(), calls]) t(text)
+     where case when octet_length(t.text) < 10000 then t.text ~* '\mset\s+constraints\M' end) then
     set constraints coordinator.outbox_sent deferred;
     update coordinator.outbox o set put_off = o.put_off + 1 where o.xid = new.xid and o.number = new.number;
     return null;
@@ -659,9 +662,12 @@ declare
   txns uuid[];
   decisions text[];
   lost record;
+  calls text;
 begin
-  if new.put_off = 0 or new.put_off < 100 and octet_length(current_query()) < 10000
-      and current_query() ~* '\mset\s+constraints\M' then
+  get diagnostics calls = pg_context;
+  if new.put_off = 0 or new.put_off < 100 and exists (
+    select from unnest(array[current_query(), calls]) t(text)
+     where case when octet_length(t.text) < 10000 then t.text ~* '\mset\s+constraints\M' end) then
     set constraints coordinator.enlistment_decided deferred;
     update coordinator.enlistment e set put_off = e.put_off + 1 where e.xid = new.xid and e.txn_id = new.txn_id;
     return null;

@@ -93,7 +93,9 @@ declare
   txns uuid[];
   decisions text[];
   lost record;
+  calls text;
 begin
+  get diagnostics calls = pg_context;
   if {PUT_OFF} then
     set constraints {schema}.enlistment_decided deferred;
     update {schema}.enlistment e set put_off = e.put_off + 1 where e.xid = new.xid and e.txn_id = new.txn_id;

@@ -30,12 +30,13 @@ NO_DAY = "CO010"
 ADDRESS_GONE = "CO003"
 
 #: An application may have its constraints looked at before the commit (``set constraints all immediate``). What has to
-#: wait for the commit is put off then, and once in any case: only that statement says of itself that it is no commit.
-#: In a function it is not seen, nor in a long statement, whose text would be another copy of its messages; then the
-#: second of them is taken for the commit.
+#: wait for the commit is put off then, and once in any case: only that statement, or a function that it was called in,
+#: says of itself that it is no commit. In a long statement, whose text would be another copy of its messages, it is not
+#: seen: then the second of them is taken for the commit.
 PUT_OFF = (
-    "new.put_off = 0 or new.put_off < 100 and octet_length(current_query()) < 10000"
-    "\n      and current_query() ~* '\\mset\\s+constraints\\M'"
+    "new.put_off = 0 or new.put_off < 100 and exists ("
+    "\n    select from unnest(array[current_query(), calls]) t(text)"
+    "\n     where case when octet_length(t.text) < 10000 then t.text ~* '\\mset\\s+constraints\\M' end)"
 )
 
 #: What all three forms of ``post`` take besides the body, as their declaration and as a call.
@@ -221,7 +222,9 @@ declare
   half_id int8 := 0;
   due timestamptz := clock_timestamp();
   first_due constant timestamptz := due;
+  calls text;
 begin
+  get diagnostics calls = pg_context;
   if {PUT_OFF} then
     set constraints {schema}.outbox_sent deferred;
     update {schema}.outbox o set put_off = o.put_off + 1 where o.xid = new.xid and o.number = new.number;

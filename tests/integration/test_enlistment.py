@@ -160,8 +160,12 @@ def test_an_open_transaction_holds_up_nothing(
 ) -> None:
     """Its row is free: for posts of the transaction, and for every decision."""
     assert discharge(application, txn_id)
-    application.execute("set constraints all immediate")
-    application.execute("set constraints all immediate")
+    application.execute(
+        "create function pg_temp.look() returns void language plpgsql as $$begin set constraints all immediate; end$$"
+    )
+    for _ in range(2):
+        application.execute("set constraints all immediate")
+        application.execute("select pg_temp.look()")
     with psycopg.connect(database_url) as other:
         other.execute("select from coordinator.txn where id = %s for update nowait", [txn_id])
         other.execute("select from coordinator.pending where txn_id = %s for update nowait", [txn_id])

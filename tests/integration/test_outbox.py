@@ -265,11 +265,11 @@ def test_a_savepoint_takes_its_posts_with_it(application: Application, rows: Row
     assert stored(application) == [DURABLE + section(VALUE, each) for each in kept]
 
 
-@pytest.mark.parametrize("looks", [1, 3])
+@pytest.mark.parametrize("looks", [1, 3, 101])
 def test_a_savepoint_takes_with_it_that_constraints_were_looked_at(
     application: Application, rows: Rows, looks: int
 ) -> None:
-    """Also where they were looked at so often, and in a function, that it was taken for the commit."""
+    """Also in a function, and where that was so often that it was taken for the commit."""
     rows.queue("orders")
     application.execute(
         "create function pg_temp.look() returns void language plpgsql as "
@@ -310,6 +310,23 @@ def test_what_triggers_blocks_and_cursors_post_is_there(application: Application
     application.execute("declare held cursor with hold for select coordinator.post('orders', '5')")
     application.commit()
     assert stored(application) == [DURABLE + section(VALUE, each) for each in "12345"]
+
+
+def test_a_procedure_that_commits_sends_what_it_has_posted(application: Application, rows: Rows) -> None:
+    rows.queue("orders")
+    application.autocommit = True
+    post_each = "; ".join(
+        f"perform coordinator.post('orders', '{body}'); set constraints all immediate; {end}"
+        for body, end in (
+            ("1", "commit"),
+            ("never", "rollback"),
+            ("2", "commit"),
+            ("3", "set constraints all deferred"),
+        )
+    )
+    application.execute(f"create procedure pg_temp.work() language plpgsql as $$begin {post_each}; end$$".encode())
+    application.execute("call pg_temp.work()")
+    assert stored(application) == [DURABLE + section(VALUE, each) for each in "123"]
 
 
 def test_what_is_rolled_back_was_never_there(application: Application, rows: Rows) -> None:
@@ -368,6 +385,12 @@ def test_constraints_that_are_immediate_change_nothing(application: Application,
         application.execute("set constraints all immediate")
         application.execute("set constraints all deferred")
     application.execute("do $$begin set constraints all immediate; end$$")
+    application.execute(
+        "create function pg_temp.look() returns void language plpgsql as "
+        "$$begin set constraints all immediate; execute 'set constraints all immediate'; end$$"
+    )
+    for _ in range(2):
+        application.execute("select pg_temp.look()")
     assert application.execute("select count(*) from coordinator.half").fetchone() == (0,)
     with psycopg.connect(database_url) as other:
         other.execute("select from coordinator.address for update nowait")

@@ -672,6 +672,10 @@ begin
     update coordinator.enlistment e set put_off = e.put_off + 1 where e.xid = new.xid and e.txn_id = new.txn_id;
     return null;
   end if;
+  if exists (select from pg_cursors c where c.is_holdable and c.creation_time >= transaction_timestamp()) then
+    raise exception 'coordinator.discharge: a cursor with hold is open' using errcode = 'invalid_cursor_state',
+      hint = 'Close it: the commit would read it to its end, and hold the AMQP transaction meanwhile.';
+  end if;
   select array_agg(e.txn_id), array_agg(e.decision) into txns, decisions
     from coordinator.enlistment e where e.xid = new.xid;
   select d.txn_id, u.decision as wanted into lost

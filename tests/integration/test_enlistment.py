@@ -186,6 +186,19 @@ def test_a_snapshot_from_before_the_decision_of_another_fails(
     assert refused(application, txn_id)[0] == "CO009"
 
 
+def test_a_cursor_that_the_commit_would_read_is_refused(application: Application, rows: Rows, txn_id: UUID) -> None:
+    """Meanwhile it would hold the transaction, and clients that discharge it would wait. One that is read is let be."""
+    application.execute("declare read cursor with hold for select 1")
+    application.commit()
+    assert discharge(application, txn_id)
+    application.execute("declare slow cursor with hold for select 1")
+    assert commit_fails(application) == "24000"
+    assert application.execute("fetch all from read").fetchall() == [(1,)]
+    assert discharge(application, txn_id)
+    application.commit()
+    assert [op.decision for op in rows.ops()] == ["commit"]
+
+
 def test_an_address_that_is_gone_fails_the_commit(application: Application, rows: Rows, txn_id: UUID) -> None:
     assert discharge(application, txn_id)
     rows.connection.execute(text("delete from coordinator.address"))

@@ -62,7 +62,7 @@ def _measure(service: Service, rate: float, connections: int, seconds: float) ->
     peer = Peer(service.port)
     peer.open()
     consumer = peer.begin().receiver(_ADDRESS, credit=1000)
-    arrived = {}
+    arrived: dict[int, float] = {}
     with ThreadPoolExecutor(connections) as pool:
         work = [pool.submit(apply, name) for name in range(connections)]
         while len(arrived) < len(committed):

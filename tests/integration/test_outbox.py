@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from datetime import timedelta
 from typing import Any
-from uuid import uuid4
 
 import psycopg
 import pytest
@@ -14,16 +13,14 @@ from psycopg import errors
 from psycopg.types.json import Jsonb
 from sqlalchemy import Connection, text
 
-from coordinator.codec.encoding import DecodeError
-from coordinator.codec.message import DATA, FOOTER, SEQUENCE, VALUE, examine
+from coordinator.codec.message import VALUE, examine
 from coordinator.group.message_groups import message_group
 from store import removal
 from store.application.outbox import MOST_OCTETS
 from tests.fix_application import Application, post
 from tests.fix_store import Rows
-from tests.wire.messages import APPLICATION_PROPERTIES, MESSAGE_ANNOTATIONS, Header, Properties, data, section
-from tests.wire.queues import BROKEN
-from tests.wire.types import Symbol, Timestamp, UInt, ULong
+from tests.wire.messages import Header, Properties, data, section
+from tests.wire.types import ULong
 
 pytestmark = pytest.mark.rule("X2")
 
@@ -183,49 +180,6 @@ def test_a_message_may_expire_later_than_any_time_of_the_database(
         "select expires_at >= '2100-01-01Z' from coordinator.entry where group_id = %s", [group]
     )
     assert found.fetchone() == (True,)
-
-
-@pytest.mark.parametrize("large", [False, True])
-def test_octets_are_looked_at_section_by_section(application: Application, large: bool) -> None:
-    """As those of a client: what a service takes is taken, and each cut of it that it refuses is refused."""
-    parts = [
-        (Header.CODE, [True]),
-        (MESSAGE_ANNOTATIONS, {Symbol("x"): True}),
-        (Properties.CODE, ["id"]),
-        (APPLICATION_PROPERTIES, {"x": "y" * 300}),
-    ]
-    front = [section(code, value, large=large) for code, value in parts]
-    bodies = [b"x" * 300, ["1", None], "tea", None, ULong(0), ULong(2**40), Timestamp(1), False, uuid4(), Symbol("s")]
-    codes = [DATA, SEQUENCE, *[VALUE] * 8]
-    ends = [section(FOOTER, {Symbol("f"): "x"}, large=large), b""]
-    for code, value, end in zip(codes, bodies, ends * 5, strict=True):
-        message = b"".join([*front, section(code, value, large=large), end])
-        assert _first_fault(application, message) is None
-        for cut in range(1, len(message), 7):
-            try:
-                examine(message[:cut])
-                taken = True
-            except DecodeError:
-                taken = False
-            assert (_first_fault(application, message[:cut]) is None) == taken, (cut, message)
-    tea = section(VALUE, "tea")
-    odd = [[True, "urgent"], [True] * 6, [None] * 5 + [True], [UInt(1)]]
-    for header in odd:
-        assert _first_fault(application, section(Header.CODE, header, large=large) + tea) == 0
-    most = Header(durable=True, priority=9, ttl=2**31, first_acquirer=False, delivery_count=300).described().value
-    assert _first_fault(application, section(Header.CODE, most, large=large) + tea) is None
-    for wrong in (b"tea", BROKEN, tea + tea, tea + front[0], front[1] + front[0] + tea, data(b"1") + tea, front[0] * 2):
-        assert _first_fault(application, wrong) is not None
-        with pytest.raises(DecodeError):
-            examine(wrong)
-    with pytest.raises(errors.InvalidParameterValue, match="expected a section of a message at octet 8"):
-        application.execute("select coordinator.post_octets('orders', %s)", [tea + tea])
-
-
-def _first_fault(application: Application, message: bytes) -> int | None:
-    row = application.execute("select coordinator.not_a_message_at(%s)", [message]).fetchone()
-    assert row is not None
-    return None if row[0] is None else int(row[0])
 
 
 def test_in_the_order_of_the_posts_and_once(application: Application, rows: Rows, database: Connection) -> None:

@@ -199,6 +199,18 @@ def test_a_cursor_that_the_commit_would_read_is_refused(application: Application
     assert [op.decision for op in rows.ops()] == ["commit"]
 
 
+def test_a_procedure_that_commits_in_a_loop_decides(application: Application, rows: Rows, orders: int) -> None:
+    """The cursor of its loop is kept over the commit, and is no cursor with hold."""
+    txns = [rows.checkable(ME, rows.address_of(orders)) for _ in range(3)]
+    application.autocommit = True
+    application.execute(
+        "create procedure pg_temp.work() language plpgsql as $$declare t record; begin for t in select id from "
+        "coordinator.txn order by id loop perform coordinator.discharge(t.id); commit; end loop; end$$"
+    )
+    application.execute("call pg_temp.work()")
+    assert [(op.id, op.decision) for op in rows.ops()] == [(txn, "commit") for txn in txns]
+
+
 def test_an_address_that_is_gone_fails_the_commit(application: Application, rows: Rows, txn_id: UUID) -> None:
     assert discharge(application, txn_id)
     rows.connection.execute(text("delete from coordinator.address"))

@@ -7,19 +7,16 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing
 
 import psycopg
 import pytest
 
 from store.embedded.running import running_url
-from tests.fix_check_back import plant
 from tests.fix_service import PATIENCE, Service, running_service
 from tests.fix_wire import Ask, Begin, BeginAt, DialTo, decided
 from tests.wire.checkable import accept, in_group, left
 from tests.wire.frames import Accepted, Detach, Open, Rejected
 from tests.wire.links import Delivery
-from tests.wire.messages import data
 from tests.wire.peer import Session
 from tests.wire.queues import condition
 from tests.wire.types import UInt
@@ -156,27 +153,6 @@ def check_id(check: Delivery) -> bytes:
     found = told_by(check)["x-opt-txn-id"]
     assert isinstance(found, bytes)
     return found
-
-
-@pytest.mark.rule("H9")
-def test_a_kill_before_a_check_is_sent_costs_none(begin_at: BeginAt) -> None:
-    """It is killed while the store reads the message for it: the check is sent an interval later, and is the first."""
-    with running_service({**SETTINGS, "check.interval_seconds": "3600", "workers": "1"}) as service:
-        with psycopg.connect(running_url(service.data_dir)) as connection:
-            txn = plant(connection, "shop", "orders", [data(b"1")])
-        store, holding = (psycopg.connect(running_url(service.data_dir), autocommit=each) for each in (True, False))
-        with closing(store), closing(holding):
-            holding.execute("lock table coordinator.half in access exclusive mode")
-            begin_at(service).receiver("$check/shop", credit=1)
-            deadline = time.monotonic() + PATIENCE
-            while not store.execute("select from coordinator.txn where next_check_at > now()").fetchall():
-                assert time.monotonic() < deadline, "it was not taken"
-            service.kill()
-        service.restart()
-        with psycopg.connect(running_url(service.data_dir)) as connection:
-            connection.execute("update coordinator.txn set next_check_at = now()")
-        check = begin_at(service).receiver("$check/shop", credit=1).take()
-        assert (told_by(check)["x-opt-txn-id"], told_by(check)["x-opt-check-count"]) == (txn, 1)
 
 
 @pytest.mark.rule("H5", "H8", "H13")

@@ -181,7 +181,10 @@ class Checks:
             self._look_in(_LOOK_SECONDS)
             return
         # before anything is sent: a defect of a link must not end the looking
-        full = {group for group, most in rooms.items() if sum(due.group == group for due in answer.due) == most}
+        dues: dict[str, list[Due]] = {group: [] for group in rooms}
+        for due in answer.due:
+            dues[due.group].append(due)
+        full = {group for group, most in rooms.items() if len(dues[group]) == most}
         complete = True
         for group, low in answer.lows.items():
             marks = self._marks[group]
@@ -193,8 +196,8 @@ class Checks:
         if answer.next_ms is not None:
             wait = min(wait, max(answer.next_ms / 1000, _SHORTEST_SECONDS))
         self._look_in(wait)
-        for group in rooms:
-            self._load(group, [due for due in answer.due if due.group == group])
+        for group, of_group in dues.items():
+            self._load(group, of_group)
         for checker in asked:
             if checker in self._checkers.get(checker.group, ()):
                 self._looked(checker)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from uuid import UUID
 
@@ -270,16 +272,23 @@ def test_checkers_take_turns_also_where_checks_come_one_by_one(checking: Checkin
     assert [len(link.sent) for link in links] == [2, 2]
 
 
-@pytest.mark.rule("H9")
-def test_a_checker_that_is_lost_while_one_is_taken_for_it_costs_none(
-    checking: Checking, rows: Rows, database: Connection, proxy: Proxy
-) -> None:
+@contextmanager
+def taken_unanswered(checking: Checking, rows: Rows, database: Connection, proxy: Proxy) -> Iterator[tuple[Link, UUID]]:
+    """A checker, and a transaction that was taken for it; in the block, the store's answer is held back."""
     link = Link()
     checking.attach(link)
     checking.loop.run_until(lambda: link.looks and checking.asks())
     with proxy.held("replies"):
         txn_id = due(rows)
         checking.loop.run_until(lambda: next_of(database, txn_id) > rows.now())
+        yield link, txn_id
+
+
+@pytest.mark.rule("H9")
+def test_a_checker_that_is_lost_while_one_is_taken_for_it_costs_none(
+    checking: Checking, rows: Rows, database: Connection, proxy: Proxy
+) -> None:
+    with taken_unanswered(checking, rows, database, proxy) as (link, txn_id):
         checking.checks.lost(link)
     checking.loop.run_until(lambda: next_of(database, txn_id) <= rows.now())
     assert counts(database) == {txn_id: 0}
@@ -291,12 +300,7 @@ def test_a_check_whose_taking_is_not_known_counts_when_it_is_sent(
     checking: Checking, rows: Rows, database: Connection, proxy: Proxy
 ) -> None:
     """The connection is lost with the store's answer: it was taken, not sent, and is sent an interval later."""
-    link = Link()
-    checking.attach(link)
-    checking.loop.run_until(lambda: link.looks and checking.asks())
-    with proxy.held("replies"):
-        txn_id = due(rows)
-        checking.loop.run_until(lambda: next_of(database, txn_id) > rows.now())
+    with taken_unanswered(checking, rows, database, proxy) as (link, txn_id):
         proxy.cut()
     looks = link.looks
     checking.loop.run_until(lambda: link.looks > looks)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, time
+from datetime import datetime
 from typing import Final
 
 import psycopg
 
 from spark.period import Period
+from store.ids import begin_of
 from store.tables import SCHEMA
 
 #: A store is small up to this size of its large tables.
@@ -95,7 +96,7 @@ def exported_snapshot(url: str) -> Iterator[Snapshot]:
 
 def messages_kept_since(connection: psycopg.Connection) -> datetime | None:
     row = connection.execute(f"select kept_from from {SCHEMA}.retention where table_name = 'half'".encode()).fetchone()
-    return None if row is None else datetime.combine(row[0], time(), UTC)
+    return None if row is None else begin_of(row[0])
 
 
 def _store_name(connection: psycopg.Connection) -> StoreName:

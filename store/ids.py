@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import time
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from hashlib import blake2b
 from hmac import compare_digest
 
@@ -33,6 +33,11 @@ _CHECK_OCTETS = 5
 def id_at(moment: datetime) -> int:
     """The lowest half id that can have been made at ``moment`` (aware)."""
     return (int(moment.timestamp() * 1000) - EPOCH_MS) << _TIME_SHIFT
+
+
+def begin_of(day: date) -> datetime:
+    """The first moment of ``day`` (UTC)."""
+    return datetime.combine(day, datetime.min.time(), UTC)
 
 
 def moment_of(half_id: int) -> datetime:

@@ -8,9 +8,9 @@ asked again with that day, too (:mod:`store.asking`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import date, timedelta
 
-from store.ids import id_at
+from store.ids import begin_of, id_at
 from store.tables import SCHEMA
 
 #: The message of ``p.half_id``, whatever its day.
@@ -30,4 +30,4 @@ def of(sql: str, days: Sequence[date]) -> str:
 
 
 def _first(day: date) -> int:
-    return id_at(datetime.combine(day, time(), UTC))
+    return id_at(begin_of(day))

@@ -16,13 +16,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import UTC, date, datetime, timedelta
 
 from sqlalchemy import Connection, func, select, text
 from sqlalchemy.dialects import postgresql
 
 from store.errors import Contended, boundary
-from store.ids import id_at
+from store.ids import begin_of, id_at
 from store.partitions import PARTITIONED, existing, op_id_at
 from store.retention_size import shortened
 from store.tables import (
@@ -99,7 +99,7 @@ def messages_kept_since(connection: Connection) -> datetime | None:
 def _kept_since(connection: Connection, table: str) -> datetime | None:
     with boundary():
         day = connection.scalar(select(retention.c.kept_from).where(retention.c.table_name == table))
-    return None if day is None else _begin(day)
+    return None if day is None else begin_of(day)
 
 
 def drop_old(connection: Connection, policy: Policy) -> Dropped:
@@ -145,7 +145,7 @@ class _Work:
     def __init__(self, connection: Connection, policy: Policy, now: datetime) -> None:
         self._connection = connection
         self._policy = shortened(connection, policy, now)
-        self._again = AGAIN if self._policy == policy else AGAIN_BY_SIZE
+        self._by_size = self._policy != policy
         self._now = now
         self.emptied: list[str] = []
         self.carried = 0
@@ -162,11 +162,9 @@ class _Work:
         end = self._day_before(shortest)
         connection.rollback()
         days = sorted(day for day in existing(connection)["half"] if day < end)
-        if not days or (
-            row is not None and self._now < row.looked_at + self._again and self._same_days(row.looked_at, shortest)
-        ):
+        if not days or (row is not None and self._looked(row.looked_at, shortest)):
             return
-        self._find_kept(_begin(end), kept)
+        self._find_kept(begin_of(end), kept)
         for day in days:
             self._empty_half(day, kept)
         connection.execute(text("drop table if exists pg_temp.staying"))
@@ -176,9 +174,11 @@ class _Work:
         connection.execute(looked.on_conflict_do_update(index_elements=["table_name"], set_={"looked_at": at}))
         connection.commit()
 
-    def _same_days(self, before: datetime, age: timedelta) -> bool:
-        """Whether no day has become old enough since ``before``."""
-        return self._again is AGAIN_BY_SIZE or (before - age).astimezone(UTC).date() == self._day_before(age)
+    def _looked(self, before: datetime, age: timedelta) -> bool:
+        """Whether the look at ``before`` was not long ago, and no day has become old enough since."""
+        if self._by_size:
+            return self._now < before + AGAIN_BY_SIZE
+        return self._now < before + AGAIN and (before - age).astimezone(UTC).date() == self._day_before(age)
 
     def _day_before(self, age: timedelta) -> date:
         """The first day that is not old enough: it ended less than ``age`` ago."""
@@ -188,7 +188,7 @@ class _Work:
         rows = self._connection.execute(
             select(address.c.id, address.c.retention_hours).where(address.c.retention_hours.is_not(None))
         )
-        most = timedelta.max if self._again is AGAIN else self._policy.messages
+        most = self._policy.messages if self._by_size else timedelta.max
         return {row.id: min(timedelta(hours=row.retention_hours), most) for row in rows}
 
     def _find_kept(self, end: datetime, kept: dict[int, timedelta]) -> None:
@@ -228,7 +228,7 @@ class _Work:
 
     def _empty_half(self, day: date, kept: dict[int, timedelta]) -> None:
         name = f"half_{day:%Y%m%d}"
-        limit = _begin(day + timedelta(days=1))
+        limit = begin_of(day + timedelta(days=1))
         default_stays = limit + self._policy.messages > self._now
         other = [number for number, age in kept.items() if (limit + age > self._now) is not default_stays]
         by_address = "h.address_id <> all(:other)" if default_stays else "h.address_id = any(:other)"
@@ -394,7 +394,3 @@ def _forget_instances(connection: Connection, policy: Policy) -> int:
     gone = connection.execute(instance.delete().where(instance.c.ended_at < func.now() - policy.decisions))
     connection.commit()
     return int(gone.rowcount)
-
-
-def _begin(day: date) -> datetime:
-    return datetime.combine(day, time(), UTC)

@@ -7,20 +7,21 @@ undelivered or undecided stays, as always; and today is never dropped.
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection, text
 
+from store.ids import begin_of
+from store.partitions import existing
 from store.tables import SCHEMA
 
 if TYPE_CHECKING:
     from store.retention import Policy
 
 _SIZES = text(
-    r"select relname, pg_total_relation_size(oid) as octets from pg_class "
-    r"where relnamespace = cast(:schema as regnamespace) and relname ~ '^half_\d{8}$' and relkind = 'r' "
-    "order by relname desc"
+    f"""select d, pg_total_relation_size(to_regclass('{SCHEMA}.half_' || to_char(d, 'YYYYMMDD')))
+          from unnest(cast(:days as date[])) d order by d desc"""
 )
 
 
@@ -28,13 +29,12 @@ def shortened(connection: Connection, policy: Policy, now: datetime) -> Policy:
     """The policy by which what is there takes ``policy.messages_bytes`` at most, or the same policy."""
     if not policy.messages_bytes:
         return policy
-    rows = connection.execute(_SIZES, {"schema": SCHEMA}).all()
+    rows = connection.execute(_SIZES, {"days": list(existing(connection)["half"])}).all()
     connection.rollback()
     taken = 0
-    for name, octets in rows:
-        taken += octets
+    for day, octets in rows:
+        taken += octets or 0  # none: another has just dropped it
         if taken > policy.messages_bytes:
-            day = date.fromisoformat(name.partition("_")[2])
-            end = datetime.combine(min(day + timedelta(days=1), now.astimezone(UTC).date()), time(), UTC)
+            end = begin_of(min(day + timedelta(days=1), now.astimezone(UTC).date()))
             return replace(policy, messages=min(policy.messages, now - end))
     return policy

@@ -81,6 +81,10 @@ class Seek:
     #: messages that stay as they are, as their time is over
     expired: int
 
+    def goes_on(self, to_id: int, *, back: bool) -> bool:
+        """Whether a seek to this place goes on with it: it was interrupted."""
+        return self.ended_at is None and (self.back, self.to_id) == (back, to_id)
+
 
 #: On which terms a message is delivered again. Times in microseconds since 2000; its ``available`` does not count.
 TermsOf = Callable[[Head], Terms]
@@ -95,13 +99,9 @@ def all_seeks(connection: Connection) -> dict[int, Seek]:
 def interrupted(connection: Connection, group: Group, to_id: int) -> bool:
     """Whether a seek of the group back to this place was begun and has not ended."""
     with boundary():
-        found = connection.execute(
-            select(seek.c.group_id).where(
-                seek.c.group_id == group.id, seek.c.ended_at.is_(None), seek.c.back, seek.c.to_id == to_id
-            )
-        ).one_or_none()
+        found = _last(connection, group)
         connection.rollback()
-        return found is not None
+        return found is not None and found.goes_on(to_id, back=True)
 
 
 def move_back(
@@ -193,10 +193,10 @@ def _begin(connection: Connection, group: Group, to_id: int, *, back: bool) -> S
     there = select(consumer_group.c.id).where(consumer_group.c.id == group.id)
     if connection.scalar(there.with_for_update(read=True, key_share=True)) is None:
         raise AddressGone(_GONE)
-    found = connection.execute(select(seek).where(seek.c.group_id == group.id)).one_or_none()
-    if found is not None and found.ended_at is None and (found.back, found.to_id) == (back, to_id):
+    found = _last(connection, group)
+    if found is not None and found.goes_on(to_id, back=back):
         connection.rollback()
-        return Seek(**found._mapping)
+        return found
     new = {"back": back, "to_id": to_id, "position": to_id - 1, "moved": 0, "expired": 0, "ended_at": None}
     statement = postgresql.insert(seek).values(group_id=group.id, **new)
     row = connection.execute(
@@ -206,6 +206,11 @@ def _begin(connection: Connection, group: Group, to_id: int, *, back: bool) -> S
     ).one()
     connection.commit()
     return Seek(**row._mapping)
+
+
+def _last(connection: Connection, group: Group) -> Seek | None:
+    row = connection.execute(select(seek).where(seek.c.group_id == group.id)).one_or_none()
+    return None if row is None else Seek(**row._mapping)
 
 
 def _end(connection: Connection, done: Seek) -> Seek:

@@ -9,7 +9,7 @@ application fails, and with it its rows are rolled back: both sides agree.
 
 from __future__ import annotations
 
-from store.application.outbox import DEFINER, PUT_OFF
+from store.application.outbox import DEFINER, put_off
 
 #: The reason of the op.
 REASON = "application"
@@ -95,12 +95,7 @@ declare
   lost record;
   calls text;
 begin
-  get diagnostics calls = pg_context;
-  if {PUT_OFF} then
-    set constraints {schema}.enlistment_decided deferred;
-    update {schema}.enlistment e set put_off = e.put_off + 1 where e.xid = new.xid and e.txn_id = new.txn_id;
-    return null;
-  end if;
+{put_off(f"{schema}.enlistment e", f"{schema}.enlistment_decided", "e.txn_id = new.txn_id")}
   if exists (select from pg_cursors c where c.is_holdable and c.creation_time >= transaction_timestamp()) then
     raise exception 'coordinator.discharge: a cursor with hold is open' using errcode = 'invalid_cursor_state',
       hint = 'Close it: the commit would read it to its end, and hold the AMQP transaction meanwhile.';

@@ -173,6 +173,16 @@ end $$""",
     )
 
 
+def _object_or_nothing(what: str) -> str:
+    """The beginning of a function of ``given``."""
+    return f"""  if given is null or given = '{{}}'::jsonb then
+    return '';
+  elsif jsonb_typeof(given) <> 'object' then
+    raise exception 'coordinator.post: {what} are an %, expected an object', jsonb_typeof(given)
+      using errcode = 'invalid_parameter_value';
+  end if;"""
+
+
 def _sections(schema: str) -> tuple[str, ...]:
     names = ",\n      ".join(f"('{name}', '{kind}')" for name, kind in PROPERTIES)
     return (
@@ -183,12 +193,7 @@ declare
   unknown text;
   list bytea;
 begin
-  if given is null or given = '{{}}'::jsonb then
-    return '';
-  elsif jsonb_typeof(given) <> 'object' then
-    raise exception 'coordinator.post: properties are an %, expected an object', jsonb_typeof(given)
-      using errcode = 'invalid_parameter_value';
-  end if;
+{_object_or_nothing("properties")}
   select min(k) into unknown from jsonb_object_keys(given) k
     where k not in (select p.name from (values {names}) p(name, kind));
   if unknown is not null then
@@ -207,12 +212,7 @@ declare
   map bytea;
   number int4;
 begin
-  if given is null or given = '{{}}'::jsonb then
-    return '';
-  elsif jsonb_typeof(given) <> 'object' then
-    raise exception 'coordinator.post: headers are an %, expected an object', jsonb_typeof(given)
-      using errcode = 'invalid_parameter_value';
-  end if;
+{_object_or_nothing("headers")}
   select string_agg(
            {schema}.amqp_sized(161, convert_to(h.key, 'UTF8')) || {schema}.amqp_scalar(h.key, h.value), ''),
          2 * count(*) into map, number from jsonb_each(given) h;

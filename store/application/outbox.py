@@ -29,16 +29,6 @@ NO_DAY = "CO010"
 #: At the commit: the address was removed after the post.
 ADDRESS_GONE = "CO003"
 
-#: An application may have its constraints looked at before the commit (``set constraints all immediate``). What has to
-#: wait for the commit is put off then, and once in any case: only that statement, or a function that it was called in,
-#: says of itself that it is no commit. In a long statement, whose text would be another copy of its messages, it is not
-#: seen: then the second of them is taken for the commit.
-PUT_OFF = (
-    "new.put_off = 0 or new.put_off < 100 and exists ("
-    "\n    select from unnest(array[current_query(), calls]) t(text)"
-    "\n     where case when octet_length(t.text) < 10000 then t.text ~* '\\mset\\s+constraints\\M' end)"
-)
-
 #: What all three forms of ``post`` take besides the body, as their declaration and as a call.
 _TERMS = (
     "\n  properties jsonb default null, headers jsonb default null, group_id text default null,"
@@ -67,6 +57,26 @@ create constraint trigger outbox_sent after insert or update on {schema}.outbox 
         *(f"revoke execute on function\n  {each} from public" for each in signatures(schema)),
         f"revoke execute on function {schema}.send_outbox() from public",
     )
+
+
+def put_off(table: str, trigger: str, row: str) -> str:
+    """The beginning of a trigger function that has ``calls text``. ``table``: with its alias; ``row``: which of its SQL
+    transaction fired the trigger.
+
+    An application may have its constraints looked at before the commit (``set constraints all immediate``). What has to
+    wait for the commit is put off then, and once in any case: only that statement, or a function that it was called in,
+    says of itself that it is no commit. In a long statement, whose text would be another copy of its messages, it is
+    not seen: then the second of them is taken for the commit.
+    """
+    alias = table.rpartition(" ")[2]
+    return f"""  get diagnostics calls = pg_context;
+  if new.put_off = 0 or new.put_off < 100 and exists (
+    select from unnest(array[current_query(), calls]) t(text)
+     where case when octet_length(t.text) < 10000 then t.text ~* '\\mset\\s+constraints\\M' end) then
+    set constraints {trigger} deferred;
+    update {table} set put_off = {alias}.put_off + 1 where {alias}.xid = new.xid and {row};
+    return null;
+  end if;"""
 
 
 def signatures(schema: str) -> tuple[str, ...]:
@@ -224,12 +234,7 @@ declare
   first_due constant timestamptz := due;
   calls text;
 begin
-  get diagnostics calls = pg_context;
-  if {PUT_OFF} then
-    set constraints {schema}.outbox_sent deferred;
-    update {schema}.outbox o set put_off = o.put_off + 1 where o.xid = new.xid and o.number = new.number;
-    return null;
-  end if;
+{put_off(f"{schema}.outbox o", f"{schema}.outbox_sent", "o.number = new.number")}
   if exists (
     select from (select distinct o.address_id from {schema}.outbox o where o.xid = new.xid order by 1) used
       left join lateral (

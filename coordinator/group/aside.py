@@ -11,6 +11,8 @@ from heapq import heapify
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from coordinator.group.entries import Entry
     from coordinator.group.windows import Window
 
@@ -36,6 +38,9 @@ class Aside:
     def __contains__(self, entry: Entry) -> bool:
         return entry.id in self._entries
 
+    def __iter__(self) -> Iterator[Entry]:
+        return iter(self._entries.values())
+
     def take(self) -> None:
         """Take what no consumer takes out of the window, where it is in the way of others."""
         window = self._window
@@ -60,9 +65,9 @@ class Aside:
         heapify(stay)
         window.returned = stay
 
-    def withdraw(self, entry: Entry) -> bool:
-        """Take an entry out; whether it was there."""
-        return self._entries.pop(entry.id, None) is not None
+    def take_out(self, entry_id: int) -> bool:
+        """Whether it was there."""
+        return self._entries.pop(entry_id, None) is not None
 
     def empty(self) -> list[Entry]:
         """Take all out."""

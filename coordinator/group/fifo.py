@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING
 from coordinator.group.claims import MOST_GROUPS, Claims
 from coordinator.group.entries import now_micros
 from coordinator.group.message_groups import GroupedEntry, Lane, MessageGroup, first_for
-from coordinator.group.queues import SURPLUS_SECONDS, Queue
+from coordinator.group.queues import Queue
 from coordinator.group.reading import Reading
 from coordinator.transitions import BACK
 from store.commit.terms import key_of
@@ -221,7 +221,7 @@ class FifoQueue(Queue):
             entry.met(BACK)
             self.keep(entry)
         else:
-            self._forget(entry)
+            self.forget(entry)
             if leased:
                 self._to_store([entry])
             else:
@@ -263,7 +263,7 @@ class FifoQueue(Queue):
         """Yield to the store what they have ready."""
         entries = [self._next(group) for group in groups for _ in range(len(group.ready))]
         for entry in entries:
-            self._forget(entry)
+            self.forget(entry)
         self._to_store(entries)
         for group in groups:
             self.place(group)
@@ -277,7 +277,7 @@ class FifoQueue(Queue):
         for entry in entries[: len(entries) - len(behind)]:
             self.keep(entry)
         for entry in behind:
-            self._forget(entry)
+            self.forget(entry)
         self._to_store(behind)
 
     def yield_ids(self, ids: Sequence[int], *, acquired: bool = False) -> None:
@@ -348,9 +348,8 @@ class FifoQueue(Queue):
             self._let_go()
         if len(self.resting) > _MOST_IDLE:
             self.claims.release(list(islice(self.resting.values(), MOST_GROUPS)))
-        if self.instance.peers and not self._surplus and self.groups:
-            self._surplus = True
-            self.instance.loop.call_later(SURPLUS_SECONDS, self._give_surplus)
+        if self.instance.peers and self.groups:
+            self.surplus.look()
         for browser in self.browsers:
             browser.advance()
 
@@ -386,9 +385,8 @@ class FifoQueue(Queue):
             self.place(group)
         return active
 
-    def _give_surplus(self) -> None:
+    def give_surplus(self) -> None:
         """Yield to the store what no consumer here has had room for, and release claims that are of no use here."""
-        self._surplus = False
         if not self.instance.peers:
             return
         free = [group for group in self.groups.values() if group.lane is self.free]

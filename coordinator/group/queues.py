@@ -17,6 +17,7 @@ import structlog
 from coordinator.codec.encoding import DecodeError
 from coordinator.group import holding
 from coordinator.group.entries import Entry
+from coordinator.group.surplus import Surplus
 from coordinator.group.takers import Takers
 from coordinator.group.units import Expiry, SetAside, Yield
 from coordinator.group.windows import Window
@@ -36,9 +37,6 @@ if TYPE_CHECKING:
     from store.commit.terms import Terms
 
 log = structlog.get_logger(__name__)
-
-#: how long a message waits in one instance's window for a consumer's credit while other instances live
-SURPLUS_SECONDS = 0.1
 
 #: entries in the store that are known to be refused by a consumer here
 MOST_REFUSED = 10_000
@@ -66,7 +64,6 @@ class Queue:
     __slots__ = (
         "__weakref__",
         "_counted",
-        "_surplus",
         "address_id",
         "browsers",
         "consumers",
@@ -85,6 +82,7 @@ class Queue:
         "returning",
         "searches",
         "sent_octets",
+        "surplus",
         "takers",
         "windows",
     )
@@ -127,7 +125,7 @@ class Queue:
         #: (D5)
         self.returning = 0
         self.dirty = False
-        self._surplus = False
+        self.surplus = Surplus(self)
         #: this instance holds the group whole: entries are taken by the range, not leased one by one
         self.holding = False
 
@@ -231,7 +229,7 @@ class Queue:
                 search.came(entry.id, entry.priority)
             self.touch()
             return
-        self._forget(entry)
+        self.forget(entry)
         if leased:
             self.yield_ids([entry.id], acquired=True)
         else:
@@ -239,7 +237,7 @@ class Queue:
 
     def done_with(self, entry: Entry) -> None:
         """It is no longer held: accepted, dead, or left to the store."""
-        # on the path of every message: _unsent() and _forget() written out
+        # on the path of every message: _unsent() and forget() written out
         entry_id, held, normal = entry.id, self.held, self.normal
         if entry.message is not None:
             self.sent_octets -= entry.size
@@ -252,7 +250,7 @@ class Queue:
         if not self.dirty:  # less memory, and perhaps room for more
             self.touch()
 
-    def _forget(self, entry: Entry) -> None:
+    def forget(self, entry: Entry) -> None:
         entry.met(LEAVES)
         self.note_refused(entry)
         if self.held.get(entry.id) is entry:  # else it was lost to the store, and came again
@@ -320,7 +318,7 @@ class Queue:
 
     def yield_entries(self, entries: Sequence[Entry]) -> None:
         for entry in entries:
-            self._forget(entry)
+            self.forget(entry)
         for acquired in (True, False):
             self.yield_ids([entry.id for entry in entries if entry.acquired is acquired], acquired=acquired)
 
@@ -331,6 +329,8 @@ class Queue:
         self.dirty = False
         if not self.consumers:
             self._let_go()  # the last consumer went while entries were on their way
+        if self.surplus:
+            self.surplus.taken_back()
         for window in self.windows:
             if window.aside:
                 window.aside.give_back()
@@ -346,17 +346,15 @@ class Queue:
                         self.takers.drained(consumer)
         for search in self.searches:
             search.advance()
-        if self.instance.peers and not self._surplus and any(window.has_any for window in self.windows):
-            self._surplus = True
-            self.instance.loop.call_later(SURPLUS_SECONDS, self._give_surplus)
+        if self.instance.peers and any(window.has_any for window in self.windows):
+            self.surplus.look()
         for browser in self.browsers:
             browser.advance()
         if self.instance.memory.windows_full and not self.wanted() and any(window.has_any for window in self.windows):
             self._let_go()
 
-    def _give_surplus(self) -> None:
+    def give_surplus(self) -> None:
         """Yield to the store what no consumer here has had room for: consumers of other instances may wait for it."""
-        self._surplus = False
         if not self.wanted():
             self._let_go()
 

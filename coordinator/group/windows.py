@@ -170,7 +170,7 @@ class Window:
 
     def withdraw(self, entry: Entry) -> bool:
         """Take an entry out; whether it was there."""
-        if self.aside.withdraw(entry):
+        if self.aside.take_out(entry.id):
             return True
         try:
             self.ready.remove(entry)
@@ -181,6 +181,19 @@ class Window:
             heapify(self.returned)
         self.octets -= entry.size
         return True
+
+    def take_out(self, ids: set[int]) -> None:
+        """Take out what has come back with these ids, as far as it is there."""
+        stay: list[Entry] = []
+        for entry in self.returned:
+            if entry.id in ids:
+                self.octets -= entry.size
+            else:
+                stay.append(entry)
+        heapify(stay)
+        self.returned = stay
+        for entry_id in ids:
+            self.aside.take_out(entry_id)
 
     def empty(self) -> list[Entry]:
         """Take all entries out."""
@@ -194,6 +207,10 @@ class Window:
     def has_for(self, consumer: Consumer) -> bool:
         """Whether there is something that the consumer has not refused."""
         return bool(self.ready) or any(consumer.key not in entry.refused_by for entry in self.returned)
+
+    def refused_by(self, keys: set[int]) -> list[Entry]:
+        """What consumers with these keys have refused, all of them."""
+        return [entry for entry in (*self.returned, *self.aside) if keys.issubset(entry.refused_by)]
 
     # -- entries going out
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from coordinator.group.queues import SURPLUS_SECONDS
+from coordinator.group.surplus import SURPLUS_SECONDS
 from tests.fix_proxy import Proxy
 from tests.fix_service import Service, running_service
 from tests.fix_wire import Begin, BeginAt
@@ -81,7 +81,21 @@ def test_one_that_takes_them_one_by_one_gets_them_in_order(begin: Begin, address
 
 
 @pytest.mark.rule("P11")
-def test_consumers_of_another_instance_get_them(begin: Begin, begin_at: BeginAt, other: Service, address: str) -> None:
+@pytest.mark.parametrize("count", [_WINDOW // 2, 30 * _WINDOW])
+def test_consumers_of_another_instance_get_them(
+    begin: Begin, begin_at: BeginAt, other: Service, address: str, count: int
+) -> None:
+    """Whether the consumer that has refused them has room for more, or none."""
+    receiver, bodies = refused(begin(), address, count)
+    found = [each.body for each in begin_at(other).receiver(address).take_many(len(bodies))]
+    assert sorted(found) == sorted(bodies)
+    assert receiver.drain() == []
+
+
+@pytest.mark.rule("P11")
+def test_consumers_of_another_instance_get_them_when_the_credit_is_gone(
+    begin: Begin, begin_at: BeginAt, other: Service, address: str
+) -> None:
     receiver, bodies = refused(begin(), address, _WINDOW // 2)
     time.sleep(3 * SURPLUS_SECONDS)  # else what is not aside yet brings all of them to the store
     assert receiver.drain() == []

@@ -1,0 +1,114 @@
+"""What consumers here leave in memory goes to the store, where consumers of other instances may wait for it: all of it
+where none here has room, and else, now and then, what those with room have refused (``modified`` with
+undeliverable-here, P11).
+
+Of what they have refused, some at a time, the longer apart the longer no other instance takes any. After a moment, in
+which the others have been told, this instance looks for them again.
+"""
+
+from __future__ import annotations
+
+from heapq import nsmallest
+from typing import TYPE_CHECKING
+
+from coordinator.group.units import Yield
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from coordinator.group.queues import Queue
+
+#: how long a message waits in one instance's window for a consumer's credit while other instances live
+SURPLUS_SECONDS = 0.1
+#: how long others have to take what is offered; and what lies between the first offers
+_FIRST_SECONDS = 0.1
+_LONGEST_SECONDS = 2.0
+_AT_ONCE = 100
+
+
+class Surplus:
+    """Of one queue; true while the store has some that were offered, and this instance has not looked for again."""
+
+    __slots__ = ("_away", "_due", "_halves", "_keys", "_pause", "_queue", "_through", "_timed")
+
+    def __init__(self, queue: Queue) -> None:
+        self._queue = queue
+        #: of what was offered last: halves, the order of the last of them, and the consumers that have refused it
+        self._halves: list[int] = []
+        self._through: tuple[int, int] | None = None
+        self._keys: set[int] = set()
+        #: the lowest id of it, once the store has it
+        self._away = 0
+        self._pause = _FIRST_SECONDS
+        self._due = self._timed = False
+
+    def __bool__(self) -> bool:
+        return self._away > 0
+
+    def look(self) -> None:
+        """There is something in memory, and other instances live."""
+        queue = self._queue
+        if not self._due:
+            self._due = True
+            queue.instance.loop.call_later(SURPLUS_SECONDS, self._give)
+        if not self._timed and any(window.returned or window.aside for window in queue.windows):
+            self._timed = True
+            queue.instance.loop.call_later(self._pause, self._offer)
+
+    def _give(self) -> None:
+        self._due = False
+        self._queue.give_surplus()
+
+    def _offer(self) -> None:
+        self._timed = False
+        queue = self._queue
+        keys = {consumer.key for consumer in queue.takers}
+        refused = [entry for window in queue.windows for entry in window.refused_by(keys)] if keys else []
+        if not refused or not queue.instance.peers:
+            self._pause = _FIRST_SECONDS
+            return
+        # of what came back, its entry alone knows that it was refused
+        all_came_back = self._halves and not any(half_id in queue.refused for half_id in self._halves)
+        self._pause = min(2 * self._pause, _LONGEST_SECONDS) if all_came_back else _FIRST_SECONDS
+        through = self._through
+        beyond = [entry for entry in refused if through is None or entry.order > through]
+        entries = nsmallest(_AT_ONCE, beyond or refused)
+        self._halves = [entry.half_id for entry in entries]
+        self._through = entries[-1].order
+        self._keys = keys
+        ids = {entry.id for entry in entries}
+        for window in queue.windows:
+            window.take_out(ids)
+        for entry in entries:
+            queue.forget(entry)
+        queue.instance.commit.add(Offer(self, queue, list(ids), acquired=True))
+
+    def taken_back(self) -> None:
+        """Look for them now where a consumer that has room may take some (D5, and the answer to its drain)."""
+        if any(consumer.key not in self._keys for consumer in self._queue.takers):
+            self._look_for_them()
+
+    def away(self, lowest: int) -> None:
+        """The store has them."""
+        self._away = lowest
+        self._queue.instance.loop.call_later(_FIRST_SECONDS, self._look_for_them)
+
+    def _look_for_them(self) -> None:
+        if self._away:
+            lowest, self._away = self._away, 0
+            self._queue.in_store(lowest)
+
+
+class Offer(Yield):
+    """Unit: as :class:`Yield`, and this instance does not look for them at once."""
+
+    __slots__ = ("_surplus",)
+
+    def __init__(self, surplus: Surplus, queue: Queue, ids: Sequence[int], acquired: bool) -> None:
+        super().__init__(queue, ids, acquired)
+        self._surplus = surplus
+
+    def durable(self) -> None:
+        self._queue.returning -= 1
+        self._queue.touch()
+        self._surplus.away(min(self._ids))

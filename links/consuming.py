@@ -81,6 +81,10 @@ class Consuming(Outgoing):
         self._most_handed = output.handed + MOST_BACKLOG - backlog
         return 0 if self._held_back() else room
 
+    @property
+    def waits(self) -> bool:
+        return self._starved
+
     def _starve(self) -> None:
         if not self._starved:
             self._starved = True
@@ -287,6 +291,10 @@ class Subscribing(Consuming):
             self._waits = True
             service.loop.call_later(0, self._go_on_choosing)
         return 0
+
+    @property
+    def waits(self) -> bool:
+        return self._waits or super().waits
 
     def _go_on_choosing(self) -> None:
         self._waits = False

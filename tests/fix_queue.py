@@ -24,7 +24,7 @@ class Consumer:
         self.key = key
         self.has = room
         self.asked = 0
-        self.draining = False
+        self.draining = self.waits = False
         self.got: list[int] = []
 
     @property

@@ -31,6 +31,10 @@ class Consumer(Protocol):
     @property
     def draining(self) -> bool: ...
 
+    @property
+    def waits(self) -> bool:
+        """It has no room just now, for what ends by itself: octets to be written, or a turn. It says so then."""
+
     def send(self, entry: Entry) -> bool:
         """Send ``entry``; return whether the link takes another right away.
 

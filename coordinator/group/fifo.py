@@ -341,9 +341,8 @@ class FifoQueue(Queue):
                 self.reading.ask()
             if not self.asking and not self.returning:
                 for consumer in self.takers.draining():
-                    if consumer.room > 0:
-                        consumer.drained()
-                        self.takers.drained(consumer)
+                    consumer.drained()
+                    self.takers.drained(consumer)
         else:
             self._let_go()
         if len(self.resting) > _MOST_IDLE:

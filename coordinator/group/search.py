@@ -183,7 +183,7 @@ class Search:
             cursor.asked()
             behind = (-cursor.at[0], cursor.at[1])
             loading.browse(queue, cursor.rank, behind, self._page, _PAGE_OCTETS, lambda rows: self._seen(cursor, rows))
-        elif consumer.draining:
+        elif consumer.draining and (consumer.room > 0 or not consumer.waits):
             consumer.drained()
 
     def _seen(self, cursor: Cursor, rows: Sequence[loading.EntryRow] | StoreError) -> None:

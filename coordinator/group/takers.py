@@ -77,9 +77,9 @@ class Takers:
         return consumer
 
     def draining(self) -> list[Consumer]:
-        """Those that want to be told when there is nothing for them."""
+        """Those that want to be told when there is nothing for them, or no room until deliveries are settled."""
         self._refresh()
-        return [consumer for consumer in self._draining if consumer.draining] if self._draining else []
+        return [each for each in self._draining if each.draining and (each.room > 0 or not each.waits)]
 
     def drained(self, consumer: Consumer) -> None:
         self._draining.pop(consumer, None)

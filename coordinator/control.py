@@ -12,8 +12,9 @@ from coordinator.checkable import NOTHING_ASKED
 from coordinator.errors import Condition, Refusal
 from coordinator.halves import Halves
 from coordinator.transitions import TxnEvent
-from store.decisions import ASKED, Undecided
+from store.decisions import Undecided
 from store.errors import AddressGone, StoreError
+from store.tables import ASKED
 
 if TYPE_CHECKING:
     from coordinator.checkable import OwnCheckTerms

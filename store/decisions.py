@@ -31,8 +31,6 @@ from store.tables import SCHEMA
 
 log = structlog.get_logger(__name__)
 
-#: The reason of a rollback that a question has decided.
-ASKED = "asked"
 #: In place of a decision: the transaction is checkable, and has none.
 UNDECIDED = "undecided"
 #: Questions that may wait for their turn; further ones are refused.
@@ -60,12 +58,8 @@ def _kept(txn_id: str) -> str:
 
 
 #: parameters: txn-id, instance. Decides the transaction, unless it is decided
-_DECIDE = f"""insert into {SCHEMA}.op (id, decision, txn_id, reason, posted, instance_id)
-    select $1::uuid, 'rollback', $1::uuid, '{ASKED}',
-           coalesce((select posted from {SCHEMA}.txn where id = $1::uuid), 0), $2::int4
-     where {_kept("$1::uuid")}
-       and not exists (select from {SCHEMA}.txn where id = $1::uuid and producer_group is not null)
-        on conflict do nothing"""
+DECIDE = f"""select {SCHEMA}.ask($1::uuid, $2::int4)
+     where {_kept("$1::uuid")} and not exists (select from {SCHEMA}.op o where o.id = $1::uuid)"""
 
 #: parameters: txn-ids, each once, decisions, reasons, instance. Decides checkable transactions, unless they are
 #: decided; one row for each that it has decided
@@ -189,7 +183,7 @@ class Decisions:
         decided = partial(self._decided, together)
         wanted = [question.wanted for question in together if question.wanted is not None]
         if not wanted:
-            self.connection.execute(b"decide", _DECIDE, [together[0].txn_id, self._instance], decided)
+            self.connection.execute(b"decide", DECIDE, [together[0].txn_id, self._instance], decided)
             return
         parameters = [
             arrays.uuid([question.txn_id for question in together]),

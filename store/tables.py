@@ -536,6 +536,8 @@ COVERED_BY_COMMIT = "interval '1 day'"
 
 #: The reason of a rollback after the last check.
 EXHAUSTED = "check-exhausted"
+#: ... that a question has decided (T11).
+ASKED = "asked"
 
 #: A UUIDv7 without a counter, as the ids of ops are: its time names its partition.
 NEW_OP_ID = """encode(set_byte(overlay(uuid_send(gen_random_uuid()) placing
@@ -841,6 +843,24 @@ language sql set enable_seqscan = off as $$
   select won from {SCHEMA}.decide_all(array[txn], array[decision], array[reason], instance, '{{}}', '{{}}', '{{}}',
                                         null)
 $$""",
+    # Rolls back a transaction that is not checkable, unless it is decided (T11): a question does. Its row in txn is
+    # locked, or made for that long, and a batch that makes it checkable writes the same row: one waits for the other,
+    # and sees what it has done.
+    f"""
+create function {SCHEMA}.ask(txn uuid, instance int4) returns void language plpgsql as $$
+declare
+  seen int4;
+begin
+  insert into {SCHEMA}.txn as t (id, instance_id, owner, declared_at, timeout_at, posted, retired)
+  values (ask.txn, ask.instance, '', now(), now(), 0, 0)
+  on conflict (id) do update set posted = t.posted where t.producer_group is null returning t.posted into seen;
+  if not found then
+    return;
+  end if;
+  insert into {SCHEMA}.op (id, decision, txn_id, reason, posted, instance_id)
+  values (ask.txn, 'rollback', ask.txn, '{ASKED}', seen, ask.instance) on conflict do nothing;
+  delete from {SCHEMA}.txn t where t.id = ask.txn;
+end $$""",
     # Whether no transaction that committed, nor this one, has asked the same before (X4): for the transaction in which
     # an application does the work of a message. Waits for another that has just asked, until it has ended.
     f"""

@@ -17,11 +17,10 @@ from coordinator.exhaustion import ADDRESS as EXHAUSTED_ADDRESS
 from store import history, retention, traces
 from store.application.enlistment import REASON as APPLICATION
 from store.dead_letters import REPLAYED
-from store.decisions import ASKED
 from store.ids import declared_at, moment_of
 from store.recovery import INSTANCE_LOST
 from store.removal import ADDRESS_REMOVED
-from store.tables import EXHAUSTED
+from store.tables import ASKED, EXHAUSTED
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection

@@ -14,6 +14,7 @@ import pytest
 
 from store.commit.batch import Batch, Undecided
 from store.commit.terms import ALONE, Terms
+from store.decisions import DECIDE
 from store.errors import AddressGone, AlreadyDecided
 from store.ids import id_at
 from store.partitions import op_id_at
@@ -133,6 +134,26 @@ def test_a_question_before_the_first_half_refuses_it(store: Store, truth: Truth)
     store.settle()
     assert isinstance(half.heard[0], AlreadyDecided)
     assert (truth.halves(), pending_of(truth), txns_of(truth)) == ([], [], [])
+
+
+@pytest.mark.rule("H5", "T11")
+@pytest.mark.parametrize("listed", [False, True], ids=["its first row", "listed as a plain one"])
+def test_a_question_under_way_is_waited_for(store: Store, truth: Truth, database_url: str, listed: bool) -> None:
+    """Else the halves of a transaction that is rolled back would wait, and hold what it has retired."""
+    txn_id = store.uuids.next()
+    for _ in range(listed):
+        store.add(Listed(store, txn_id=txn_id))
+        store.settle()
+    half = Half(store, txn_id, first=True)
+    with psycopg.connect(database_url) as asking:
+        asking.execute(f"prepare question (uuid, int4) as {DECIDE}".encode())
+        asking.execute(f"execute question ('{UUID(bytes=txn_id)}', {ME})".encode())
+        store.add(half)
+        store.loop.run_until(lambda: truth.waiting_backends() == 1 or half.heard)
+        assert not half.heard
+    store.settle()
+    assert isinstance(half.heard[0], AlreadyDecided)
+    assert (truth.halves(), pending_of(truth)) == ([], [])
 
 
 @pytest.mark.rule("H5")

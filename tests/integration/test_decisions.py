@@ -71,6 +71,12 @@ def _ops(truth: Truth) -> list[tuple[bytes, str, str | None]]:
     return [(row[0].bytes, *row[1:]) for row in truth.rows(f"select id, decision, reason from {SCHEMA}.op order by id")]
 
 
+def _waits(truth: Truth) -> bool:
+    """The asker's connection, for a lock."""
+    waiting = "select 1 from pg_stat_activity where application_name = %s and wait_event_type = 'Lock'"
+    return bool(truth.rows(waiting, f"coordinator decisions {ME}"))
+
+
 @pytest.mark.rule("T11")
 def test_what_has_no_decision_is_rolled_back_by_the_question(asker: Asker, truth: Truth, txn_id: bytes) -> None:
     assert asker.answer(txn_id) == ROLLED_BACK
@@ -94,12 +100,7 @@ def test_a_decision_under_way_is_waited_for_and_holds_up_no_other_question(
     with psycopg.connect(database_url) as other:
         _decide(other, txn_id, "commit")
         asker.ask(txn_id)
-        asker.loop.run_until(
-            lambda: truth.rows(
-                "select 1 from pg_stat_activity where application_name = %s and wait_event_type = 'Lock'",
-                f"coordinator decisions {ME}",
-            )
-        )
+        asker.loop.run_until(lambda: _waits(truth))
         for _ in range(3):
             assert asker.answer(UuidV7().next()) == ROLLED_BACK
         assert txn_id not in dict(asker.heard)
@@ -107,6 +108,37 @@ def test_a_decision_under_way_is_waited_for_and_holds_up_no_other_question(
             other.rollback()
     asker.loop.run_until(lambda: txn_id in dict(asker.heard))
     assert dict(asker.heard)[txn_id] == (Decision("commit", "") if ends == "commit" else ROLLED_BACK)
+
+
+@pytest.mark.rule("T11", "H5", "H20")
+@pytest.mark.parametrize("listed", [False, True], ids=["its first row", "listed as a plain one"])
+def test_a_question_beside_the_first_half_leaves_the_transaction_undecided(
+    asker: Asker, truth: Truth, database_url: str, txn_id: bytes, listed: bool
+) -> None:
+    """The batch that makes it checkable is under way: the question waits for it, and for no other question."""
+    assert asker.answer(UuidV7().next()) == ROLLED_BACK
+    row = (
+        f"insert into {SCHEMA}.txn (id, instance_id, owner, declared_at, timeout_at, posted, retired, producer_group) "
+        "values (%s, %s, 'client', now(), now(), 0, 0, %s) "
+        "on conflict (id) do update set producer_group = excluded.producer_group returning 1"
+    )
+    for _ in range(listed):
+        truth.rows(row, UUID(bytes=txn_id), OTHER, None)
+    with psycopg.connect(database_url) as other:
+        other.execute(row.encode(), (UUID(bytes=txn_id), OTHER, "shop"))
+        asker.ask(txn_id)
+        asker.loop.run_until(lambda: _waits(truth) or len(asker.heard) > 1)
+        assert asker.answer(UuidV7().next()) == ROLLED_BACK
+        assert txn_id not in dict(asker.heard)
+    asker.loop.run_until(lambda: txn_id in dict(asker.heard))
+    assert dict(asker.heard)[txn_id] == Undecided("shop")
+    assert txn_id not in truth.ops()
+
+
+@pytest.mark.rule("T11")
+def test_a_question_leaves_no_row_of_an_undecided_transaction(asker: Asker, truth: Truth, txn_id: bytes) -> None:
+    assert asker.answer(txn_id) == ROLLED_BACK
+    assert truth.rows(f"select * from {SCHEMA}.txn") == []
 
 
 @pytest.mark.rule("T10", "H16")

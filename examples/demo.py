@@ -1,12 +1,13 @@
-"""The demonstration: orders with crashes in between, once by best effort and once with check-back, and a report that
-finds exactly what the crashes lost.
+"""The demonstration: orders with crashes in between, by best effort, with check-back and with one commit for both, and
+a report that finds exactly what the crashes lost.
 
-Starts the coordinator on a free port with a store of its own. For each of the two ways it starts the consumer in
-JavaScript, and the order service in Python, which is killed (-9) again and again at the same orders: some times before
-the commit of its own row, which must leave nothing, and ``--crashes`` times between its own commit and the discharge,
-which by best effort leaves a row without its message. With check-back a checker answers for what the kills have left.
-Then both books of orders are held against the coordinator. Exit status 0: the findings are exactly the planted crashes
-of best effort, and none of check-back.
+Starts the coordinator on a free port with a store of its own. For each of the three ways it starts a consumer, and the
+order service in Python, which is killed (-9) again and again at the same orders: some times before the commit of its
+own row, which must leave nothing, and ``--crashes`` times after it, which by best effort leaves a row without its
+message. With check-back a checker answers for what the kills have left. With one commit nothing is left, as the row and
+the message are in one SQL transaction; there the consumer is killed at the same orders, too, before its commit and
+between it and the accept. Then the three books of orders are held against the coordinator. Exit status 0: the findings
+are exactly the planted crashes of best effort, and no order was worked on twice.
 """
 
 from __future__ import annotations
@@ -20,12 +21,18 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
+
+import psycopg
+
+from store.embedded.running import running_url
 
 EXAMPLES = Path(__file__).resolve().parent
 REPOSITORY = EXAMPLES.parent
@@ -39,27 +46,39 @@ class DemoFailed(Exception):
 
 
 class Way(NamedTuple):
-    """Of placing orders. ``group``: the producer group that is asked about them; empty: none is."""
+    """Of placing orders. ``program``: its order service; ``group``: the producer group that is asked about them; empty:
+    none is.
+    """
 
     name: str
     address: str
-    group: str
+    program: str
+    group: str = ""
 
     def file(self, folder: Path, suffix: str) -> Path:
         return folder / f"{self.address}{suffix}"
 
-    def service(self, folder: Path, *arguments: str) -> list[str]:
-        """The command of its order service."""
-        program = [sys.executable, str(EXAMPLES / "orders_python" / "orders.py")]
-        return [*program, "--database", f"sqlite:///{self.file(folder, '.db')}", *arguments]
 
-    def place(self, folder: Path, url: str, orders: int, *more: str) -> list[str]:
-        group = ["--producer-group", self.group] if self.group else []
-        into = ["--url", url, "--address", self.address, "--orders", str(orders)]
-        return self.service(folder, "place", *into, *group, *more)
+BEST_EFFORT = Way("best effort", "orders", "orders_python")
+CHECK_BACK = Way("check-back", "orders-checked", "orders_python", "order-service")
+ONE_COMMIT = Way("one commit", "orders-one-commit", "orders_one_commit")
 
 
-WAYS = (Way("best effort", "orders", ""), Way("check-back", "orders-checked", "order-service"))
+class Coordinator(NamedTuple):
+    """A running one. ``url``: for AMQP."""
+
+    url: str
+    data_dir: Path
+
+    @property
+    def database(self) -> str:
+        """The URL of its store."""
+        return running_url(self.data_dir)
+
+    def command(self, *arguments: str) -> int:
+        """Run ``coordinator`` with ``arguments`` on its store; the exit status."""
+        program = [sys.executable, "-m", "coordinator", *arguments, "--data-dir", str(self.data_dir)]
+        return subprocess.run(program, cwd=REPOSITORY, check=False).returncode
 
 
 class Crashes(NamedTuple):
@@ -68,27 +87,32 @@ class Crashes(NamedTuple):
     at: list[int]
     harmless: set[int]
 
+    def point(self, number: int) -> str:
+        return "before-commit" if number in self.harmless else "after-commit"
+
     @property
-    def lost(self) -> list[int]:
+    def unlucky(self) -> list[int]:
+        """Those after its own commit."""
         return [number for number in self.at if number not in self.harmless]
 
 
 class Seen(NamedTuple):
-    """``book``: the txn-id of each order; ``inbox``: how often each reached the consumer; ``answers``: of the checker,
-    how often each.
+    """``book``: the txn-id of each order; ``inbox``: how often the consumer has done the work of each; ``answers``: of
+    the checker, how often each; ``again``: messages that came to a consumer that had done their work.
     """
 
     book: dict[int, str]
     inbox: Counter[int]
     answers: Counter[str]
+    again: int
 
 
 def say(text: str) -> None:
     print(f"{time.strftime('%H:%M:%S')}  {text}", flush=True)
 
 
-def start_service(stack: ExitStack, folder: Path) -> tuple[str, Path]:
-    """The service on a free port; its URL and its data folder. Its log goes to ``service.log``."""
+def start_coordinator(stack: ExitStack, folder: Path) -> Coordinator:
+    """The service on a free port. Its log goes to ``service.log``."""
     # Outside the repository: started by root, PostgreSQL runs as another user, who must be able to reach the folder.
     home = Path(tempfile.mkdtemp(prefix="coordinator-demo-"))
     stack.callback(shutil.rmtree, home, ignore_errors=True)
@@ -108,7 +132,7 @@ def start_service(stack: ExitStack, folder: Path) -> tuple[str, Path]:
     while process.poll() is None:
         for line in log.read_text().split("\n")[:-1]:
             if line.startswith("{") and (found := json.loads(line)).get("event") == "listening":
-                return found["listen"][0], data_dir
+                return Coordinator(found["listen"][0], data_dir)
         time.sleep(0.05)
     raise DemoFailed(f"the service did not start: see {log}")
 
@@ -145,80 +169,133 @@ def end(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def place_until_killed(command: list[str], point: str, number: int) -> None:
-    """Place orders; kill the service where it holds at ``point`` of order ``number``."""
+def kill_at(command: list[str], point: str, number: int) -> list[str]:
+    """Start ``command``, and kill it where it holds at ``point`` of order ``number``; what it said before."""
     process = subprocess.Popen([*command, "--hold", f"{point}:{number}"], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
+    said = []
+    late = threading.Timer(PATIENCE, process.kill)
+    late.start()
     with process.stdout:
-        line = process.stdout.readline().strip()
-        process.kill()
-        process.wait()
-    if line != f"holding {point} {number}":
-        raise DemoFailed(f"the order service was to hold {point} of order {number}; it said {line!r}")
+        for line in process.stdout:
+            if line.strip() == f"holding {point} {number}":
+                process.kill()
+                late.cancel()
+                process.wait()
+                return said
+            said.append(line.strip())
+    late.cancel()
+    raise DemoFailed(f"{command[1]} was to hold {point} of order {number}; it ended with {process.wait()}: {said}")
 
 
-def wait_for_lines(file: Path, count: int) -> list[str]:
-    """Its lines, once there are ``count``."""
+def wait_for(read: Callable[[], list[str]], count: int) -> list[str]:
+    """What ``read`` returns, once there are ``count``, or it is too late."""
     deadline = time.monotonic() + PATIENCE
-    while True:
-        lines = file.read_text().splitlines() if file.exists() else []
-        if len(lines) >= count or time.monotonic() > deadline:
-            return lines
+    while len(found := read()) < count and time.monotonic() < deadline:
         time.sleep(0.1)
+    return found
 
 
-def place_all(url: str, way: Way, folder: Path, orders: int, crashes: Crashes) -> Seen:
-    """Place the orders, with a kill at each crash, and wait for all that can come."""
-    inbox = way.file(folder, ".inbox")
-    with ExitStack() as stack:
-        start_consumer(stack, url, way.address, inbox)
-        command = way.place(folder, url, orders)
-        begun = time.monotonic()
-        answers = None
-        for number in crashes.at:
-            point = "before-commit" if number in crashes.harmless else "after-commit"
-            place_until_killed(command, point, number)
-            say(f"{way.name}: order service killed {point.replace('-', ' its own ')} of order {number}")
-            if way.group and answers is None:  # the book is there now
-                answers = start_checker(stack, url, way, folder)
-        subprocess.run(command, check=True)
-        say(f"{way.name}: {orders} orders, {len(crashes.at)} crashes, {time.monotonic() - begun:.0f} s")
-        said = wait_for_lines(answers, len(crashes.at)) if answers else []
-        expected = orders - (0 if way.group else len(crashes.lost))
-        received = Counter(json.loads(line)["order"] for line in wait_for_lines(inbox, expected))
+def lines_of(file: Path) -> list[str]:
+    return file.read_text().splitlines() if file.exists() else []
+
+
+def order_service(way: Way, coordinator: Coordinator, folder: Path) -> list[str]:
+    """The command of it, with its database."""
+    database = coordinator.database if way == ONE_COMMIT else f"sqlite:///{way.file(folder, '.db')}"
+    return [sys.executable, str(EXAMPLES / way.program / "orders.py"), "--database", database]
+
+
+def place_all(way: Way, coordinator: Coordinator, folder: Path, orders: int, crashes: Crashes) -> None:
+    """Place the orders, with a kill at each crash."""
+    command = [*order_service(way, coordinator, folder), "place", "--address", way.address, "--orders", str(orders)]
+    if way != ONE_COMMIT:
+        command += ["--url", coordinator.url]
+    if way.group:
+        command += ["--producer-group", way.group]
+    begun = time.monotonic()
+    for number in crashes.at:
+        point = crashes.point(number)
+        kill_at(command, point, number)
+        say(f"{way.name}: order service killed {point.replace('-', ' its own ')} of order {number}")
+    subprocess.run(command, check=True)
+    say(f"{way.name}: {orders} orders, {len(crashes.at)} crashes, {time.monotonic() - begun:.0f} s")
+
+
+def export_book(way: Way, coordinator: Coordinator, folder: Path) -> dict[int, str]:
+    """Have the order service export its book; the txn-id of each order, where it knows one."""
     export = way.file(folder, ".csv")
-    subprocess.run(way.service(folder, "export", str(export)), check=True)
+    subprocess.run([*order_service(way, coordinator, folder), "export", str(export)], check=True)
     with export.open(newline="") as file:
-        book = {int(row["id"]): row["txn_id"] for row in csv.DictReader(file)}
-    return Seen(book, received, Counter(line.rpartition(": ")[2] for line in said))
+        return {int(row["id"]): row.get("txn_id", "") for row in csv.DictReader(file)}
+
+
+def in_two_steps(way: Way, coordinator: Coordinator, folder: Path, orders: int, crashes: Crashes) -> Seen:
+    """Orders by best effort or with check-back, and what has come of them."""
+    inbox = way.file(folder, ".inbox")
+    said = []
+    with ExitStack() as stack:
+        start_consumer(stack, coordinator.url, way.address, inbox)
+        if way.group:
+            export_book(way, coordinator, folder)  # makes its tables: the checker opens the same database
+            answers = start_checker(stack, coordinator.url, way, folder)
+        place_all(way, coordinator, folder, orders, crashes)
+        if way.group:
+            said = wait_for(lambda: lines_of(answers), len(crashes.at))
+        expected = orders - (0 if way.group else len(crashes.unlucky))
+        received = Counter(json.loads(line)["order"] for line in wait_for(lambda: lines_of(inbox), expected))
+    answered = Counter(line.rpartition(": ")[2] for line in said)
+    return Seen(export_book(way, coordinator, folder), received, answered, 0)
+
+
+def in_one_commit(way: Way, coordinator: Coordinator, folder: Path, orders: int, crashes: Crashes) -> Seen:
+    """Orders in the PostgreSQL of the store, with a consumer there, which is killed at the same orders."""
+    if coordinator.command("address", "add", way.address):
+        raise DemoFailed(f"the address {way.address} could not be made")
+    program = [sys.executable, str(EXAMPLES / way.program / "shipping.py"), "--database", coordinator.database]
+    command = [*program, "--url", coordinator.url, "--address", way.address]
+    last = way.file(folder, ".shipping")
+    with ExitStack() as stack, ThreadPoolExecutor(1) as placing:
+        placed = placing.submit(place_all, way, coordinator, folder, orders, crashes)
+        again = []
+        for number in crashes.at:
+            point = crashes.point(number)
+            again += kill_at(command, point, number)
+            say(f"{way.name}: consumer killed {point.replace('-', ' its own ')} of order {number}")
+        with last.open("w") as output:
+            stack.callback(end, subprocess.Popen(command, stdout=output))
+        placed.result()
+        with psycopg.connect(coordinator.database, autocommit=True) as store:
+            read = "select order_id::text from shipping.shipments"
+            shipped = wait_for(lambda: [row[0] for row in store.execute(read)], orders)
+    again += lines_of(last)
+    return Seen(export_book(way, coordinator, folder), Counter(map(int, shipped)), Counter(), len(again))
+
+
+WAYS = {BEST_EFFORT: in_two_steps, CHECK_BACK: in_two_steps, ONE_COMMIT: in_one_commit}
 
 
 def describe_book(way: Way, folder: Path) -> Path:
     """Write the description of its book; ``orders_book.toml`` is the one of best effort."""
-    text = (EXAMPLES / "orders_book.toml").read_text()
+    own = EXAMPLES / way.program / "orders_book.toml"
+    text = (own if own.exists() else EXAMPLES / "orders_book.toml").read_text()
     description = way.file(folder, ".toml")
     description.write_text(text.replace('"orders"', f'"{way.address}"').replace("orders.csv", f"{way.address}.csv"))
     return description
 
 
-def reconcile(data_dir: Path, books: list[Path], out: Path, *, findings: bool) -> list[dict[str, str]]:
+def reconcile(coordinator: Coordinator, books: list[Path], out: Path, *, findings: bool) -> list[dict[str, str]]:
     """Run ``coordinator reconcile``; return its findings."""
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "coordinator", "reconcile", "--data-dir", str(data_dir), "--out", str(out)),
-            *(argument for book in books for argument in ("--book", str(book))),
-        ],
-        cwd=REPOSITORY,
-        check=False,
-    )
-    if done.returncode != int(findings):
-        raise DemoFailed(f"coordinator reconcile ended with {done.returncode}, expected {int(findings)}")
+    given = [argument for book in books for argument in ("--book", str(book))]
+    status = coordinator.command("reconcile", "--out", str(out), *given)
+    if status != int(findings):
+        raise DemoFailed(f"coordinator reconcile ended with {status}, expected {int(findings)}")
     with (out / "findings.csv").open(newline="") as file:
         return list(csv.DictReader(file))
 
 
 def plan(orders: int, crashes: int) -> Crashes:
-    """The same for both ways, and in every run: so many after the service's own commit, half as many before it."""
+    """The same for all ways, and in every run: so many after the service's own commit, half as many before it."""
     source = random.Random(orders)
     at = sorted(source.sample(range(1, orders), crashes + crashes // 2))
     return Crashes(at, set(source.sample(at, crashes // 2)))
@@ -229,44 +306,55 @@ def run(orders: int, count: int, folder: Path) -> None:
     folder.mkdir(parents=True)
     crashes = plan(orders, count)
     with ExitStack() as stack:
-        url, data_dir = start_service(stack, folder)
-        say(f"the coordinator listens at {url}")
+        coordinator = start_coordinator(stack, folder)
+        say(f"the coordinator listens at {coordinator.url}")
         install_consumer()
-        with ThreadPoolExecutor() as threads:  # both at once: each waits for disks most of the time
-            seen = dict(
-                zip(WAYS, threads.map(lambda way: place_all(url, way, folder, orders, crashes), WAYS), strict=True)
-            )
+        with ThreadPoolExecutor() as threads:  # all at once: each waits for disks most of the time
+            work = {way: threads.submit(go, way, coordinator, folder, orders, crashes) for way, go in WAYS.items()}
+            seen = {way: each.result() for way, each in work.items()}
         books = [describe_book(way, folder) for way in WAYS]
-        found = reconcile(data_dir, books, folder / "report", findings=bool(crashes.lost))
+        found = reconcile(coordinator, books, folder / "report", findings=bool(crashes.unlucky))
+    judge(orders, crashes, seen, found)
+    say(f"report: {folder / 'report' / 'report.html'}")
 
+
+def judge(orders: int, crashes: Crashes, seen: dict[Way, Seen], found: list[dict[str, str]]) -> None:
+    """Check what has come against what was planted, and show it."""
     kinds = Counter(finding["kind"] for finding in found)
     check("all findings are lost messages", set(kinds) <= {"lost-message"}, kinds)
     named = [finding["txn_id"].replace("-", "") for finding in found]
     lost = {
-        way: sorted(n for n, txn in each.book.items() for _ in range(named.count(txn))) for way, each in seen.items()
+        way: sorted(n for n, txn in each.book.items() if txn for _ in range(named.count(txn)))
+        for way, each in seen.items()
     }
-    check("all findings are of the two books", sum(map(len, lost.values())) == len(found), found)
+    check("all findings are of the books with txn-ids", sum(map(len, lost.values())) == len(found), found)
     for way, each in seen.items():
-        expected = [] if way.group else crashes.lost
+        expected = crashes.unlucky if way == BEST_EFFORT else []
         check(f"{way.name}: the book has every order", sorted(each.book) == list(range(1, orders + 1)))
-        delivered = Counter(number for number in each.book if number not in expected)
-        check(f"{way.name}: the consumer has every order once, but for {len(expected)}", each.inbox == delivered)
+        done = Counter(number for number in each.book if number not in expected)
+        check(f"{way.name}: the consumer has every order once, but for {len(expected)}", each.inbox == done)
         check(f"{way.name}: the report finds {len(expected)} lost orders", lost[way] == expected, lost[way], expected)
-        answers = Counter(commit=len(crashes.lost), rollback=len(crashes.harmless)) if way.group else Counter()
+        answers = Counter(commit=len(crashes.unlucky), rollback=len(crashes.harmless)) if way.group else Counter()
         check(f"{way.name}: {answers.total()} checks were answered", each.answers == answers, each.answers, answers)
+    again = seen[ONE_COMMIT].again
+    check(f"{ONE_COMMIT.name}: messages came again after their work", again >= len(crashes.unlucky), again)
     show(crashes, seen, lost)
-    say(f"report: {folder / 'report' / 'report.html'}")
 
 
 def show(crashes: Crashes, seen: dict[Way, Seen], lost: dict[Way, list[int]]) -> None:
-    """Both ways beside each other."""
+    """The ways beside each other."""
+    killed = {way: crashes if way == ONE_COMMIT else Crashes([], set()) for way in seen}
     rows = [
         ("", [way.name for way in seen]),
         ("orders in the service's own book", [len(each.book) for each in seen.values()]),
         ("kills (-9) of the service before its own commit", [len(crashes.harmless)] * len(seen)),
-        ("kills between its own commit and the discharge", [len(crashes.lost)] * len(seen)),
+        ("kills of the service after its own commit", [len(crashes.unlucky)] * len(seen)),
         ("of them repaired by a checker's answer", [each.answers["commit"] for each in seen.values()]),
+        ("kills of the consumer before its own commit", [len(each.harmless) for each in killed.values()]),
+        ("kills of the consumer between commit and accept", [len(each.unlucky) for each in killed.values()]),
+        ("messages that came again after their work", [each.again for each in seen.values()]),
         ("orders that reached the consumer", [len(each.inbox) for each in seen.values()]),
+        ("orders whose work was done twice", [sum(n > 1 for n in each.inbox.values()) for each in seen.values()]),
         ("lost messages that the report finds", [len(lost[way]) for way in seen]),
     ]
     for title, values in rows:

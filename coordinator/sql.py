@@ -3,7 +3,7 @@
 Each function runs one statement on what it is given, commits nothing, and raises the errors of the driver, whose
 SQLSTATE ``docs/how-to/post-from-sql.md`` and ``docs/how-to/discharge-from-sql.md`` explain. It takes a connection of
 psycopg 3, or a session or connection of SQLAlchemy over psycopg 3; those whose names end in ``_async`` take an
-asynchronous connection of psycopg 3. It imports neither of the two.
+asynchronous one of these. It imports neither of the two.
 """
 
 from __future__ import annotations
@@ -50,7 +50,22 @@ class Session(Protocol):
     def connection(self) -> Any: ...
 
 
+class AsyncAlchemy(Protocol):
+    """``sqlalchemy.ext.asyncio.AsyncConnection``."""
+
+    def exec_driver_sql(self, statement: str, parameters: Any = ...) -> Awaitable[_Cursor]: ...
+
+
+class AsyncSession(Protocol):
+    """``sqlalchemy.ext.asyncio.AsyncSession``."""
+
+    def get_bind(self) -> Any: ...
+
+    def connection(self) -> Awaitable[Any]: ...
+
+
 Connection: TypeAlias = Psycopg | Alchemy | Session
+AsyncConnection: TypeAlias = AsyncPsycopg | AsyncAlchemy | AsyncSession
 
 _Call: TypeAlias = "tuple[str, tuple[Any, ...]]"
 
@@ -81,7 +96,7 @@ def post(
 
 
 async def post_async(
-    connection: AsyncPsycopg,
+    connection: AsyncConnection,
     address: str,
     body: object,
     *,
@@ -106,7 +121,7 @@ def post_message(connection: Connection, address: str, message: bytes) -> None:
     _run(connection, _post_message(address, message))
 
 
-async def post_message_async(connection: AsyncPsycopg, address: str, message: bytes) -> None:
+async def post_message_async(connection: AsyncConnection, address: str, message: bytes) -> None:
     """As :func:`post_message`."""
     await _run_async(connection, _post_message(address, message))
 
@@ -120,7 +135,7 @@ def discharge(connection: Connection, txn_id: bytes | UUID, *, fail: bool = Fals
     return bool(_run(connection, _discharge(txn_id, fail)))
 
 
-async def discharge_async(connection: AsyncPsycopg, txn_id: bytes | UUID, *, fail: bool = False) -> bool:
+async def discharge_async(connection: AsyncConnection, txn_id: bytes | UUID, *, fail: bool = False) -> bool:
     """As :func:`discharge`."""
     return bool(await _run_async(connection, _discharge(txn_id, fail)))
 
@@ -130,7 +145,7 @@ def first_time(connection: Connection, consumer: str, message_id: str) -> bool:
     return bool(_run(connection, _first_time(consumer, message_id)))
 
 
-async def first_time_async(connection: AsyncPsycopg, consumer: str, message_id: str) -> bool:
+async def first_time_async(connection: AsyncConnection, consumer: str, message_id: str) -> bool:
     """As :func:`first_time`."""
     return bool(await _run_async(connection, _first_time(consumer, message_id)))
 
@@ -193,6 +208,11 @@ def _run(connection: Any, call: _Call) -> object:
     return row[0]
 
 
-async def _run_async(connection: AsyncPsycopg, call: _Call) -> object:
-    row: Sequence[object] = await (await connection.execute(*call)).fetchone()
+async def _run_async(connection: Any, call: _Call) -> object:
+    target = await connection.connection() if hasattr(connection, "get_bind") else connection
+    row: Sequence[object]
+    if hasattr(target, "exec_driver_sql"):
+        row = (await target.exec_driver_sql(*call)).fetchone()
+    else:
+        row = await (await target.execute(*call)).fetchone()
     return row[0]

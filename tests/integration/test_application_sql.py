@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
@@ -14,7 +14,9 @@ from uuid import UUID
 import psycopg
 import pytest
 from proton import Message
-from sqlalchemy import text
+from sqlalchemy import NullPool, text
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
 from coordinator import sql
@@ -32,6 +34,7 @@ from tests.wire.types import Symbol, Timestamp, ULong
 
 #: Of a database of PostgreSQL: what a transaction of an application runs on, committed at the end.
 Begin = Callable[[str], AbstractContextManager[Any]]
+BeginAsync = Callable[[str], AbstractAsyncContextManager[Any]]
 
 
 @contextmanager
@@ -126,21 +129,65 @@ def test_a_message_that_is_encoded_already_says_itself_when_it_is_delivered(data
     assert [tuple(row) for row in found] == [(message, 9, 1, True), (data(b"tea"), 4, None, False)]
 
 
-@pytest.mark.rule("X5")
-def test_over_an_asynchronous_connection(database_url: str, rows: Rows) -> None:
+@asynccontextmanager
+async def async_psycopg(url: str) -> AsyncIterator[Any]:
+    async with await psycopg.AsyncConnection.connect(url) as connection:
+        yield connection
+
+
+@asynccontextmanager
+async def async_alchemy(url: str) -> AsyncIterator[Any]:
+    own = create_async_engine(url, poolclass=NullPool)
+    async with own.begin() as connection:
+        yield connection
+
+
+@asynccontextmanager
+async def async_session(url: str) -> AsyncIterator[Any]:
+    async with AsyncSession(create_async_engine(url, poolclass=NullPool)) as own, own.begin():
+        yield own
+
+
+each_asynchronous = pytest.mark.parametrize(
+    "begin", [async_psycopg, async_alchemy, async_session], ids=["psycopg", "alchemy", "session"]
+)
+
+
+@pytest.mark.rule("X2", "X3", "X4", "X5")
+@each_asynchronous
+def test_over_what_is_asynchronous(database_url: str, rows: Rows, begin: BeginAsync) -> None:
     txn = rows.checkable(ME, rows.address_of(rows.queue("orders")))
 
-    async def work() -> None:
-        async with await psycopg.AsyncConnection.connect(database_url) as own:
-            await sql.post_async(own, "orders", "1")
+    async def work(fails: bool) -> None:
+        async with begin(database_url) as own:
+            await sql.post_async(own, "orders", "100 %s", headers={"colour": "100 %"})
             await sql.post_message_async(own, "orders", data(b"2"))
             assert await sql.discharge_async(own, txn)
             assert await sql.first_time_async(own, "billing", "1")
+            assert not await sql.first_time_async(own, "billing", "1")
+            if fails:
+                raise InterruptedError
 
-    asyncio.run(work())
+    with pytest.raises(InterruptedError):
+        asyncio.run(work(fails=True))
+    assert (len(messages(rows)), rows.ops()) == (1, [])
+    asyncio.run(work(fails=False))
     _, first, second = messages(rows)
-    assert (first.body, bytes(second.body)) == ("1", b"2")  # type: ignore[arg-type]
+    assert (first.body, bytes(second.body)) == ("100 %s", b"2")  # type: ignore[arg-type]
     assert [op.id for op in rows.ops()] == [txn]
+
+
+@pytest.mark.rule("X5")
+@each_asynchronous
+def test_what_is_refused_is_an_error_of_the_driver(database_url: str, begin: BeginAsync) -> None:
+    async def work() -> None:
+        async with begin(database_url) as own:
+            await sql.post_async(own, "nowhere", "1")
+
+    with pytest.raises((psycopg.Error, DBAPIError), match="there is no address") as refused:
+        asyncio.run(work())
+    error: Any = refused.value
+    assert getattr(error, "orig", error).sqlstate == "CO006"
 
 
 @pytest.mark.rule("X5")

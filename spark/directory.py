@@ -19,6 +19,8 @@ GROUP_SETTLING: Final = timedelta(seconds=10)
 SWEPT_AFTER: Final = timedelta(hours=1)
 #: For how long an instance that ended may still hold entries.
 GIVEN_UP_AFTER: Final = timedelta(minutes=2)
+#: What parts an address from a consumer group in a name as clients give it.
+GROUP_SEPARATOR: Final = "::"
 #: How the names of addresses of dead letters begin (rule D4).
 DEAD_LETTERS: Final = "%DLQ%"
 
@@ -27,7 +29,7 @@ COLUMNS: Final = {
     "address": "id, name, created_at",
     "consumer_group": "id, address_id, name, created_at",
     "removed_address": "id, name",
-    "removed_group": "id, name, removed_at",
+    "removed_group": "id, address_id, name, removed_at",
     "instance": "id, ended_at",
     "txn": "id::text as id, timeout_at, producer_group, checks, next_check_at",
 }
@@ -54,11 +56,25 @@ class Receiver:
 
 
 @dataclass(frozen=True, kw_only=True)
+class NamedGroup:
+    """A consumer group, ``gone`` if it was removed. ``name``: as the source of a client names it, ``orders`` or
+    ``prices::billing``; more than one group may have had it.
+    """
+
+    group_id: int
+    address_id: int
+    name: str
+    gone: bool
+
+
+@dataclass(frozen=True, kw_only=True)
 class Directory:
     """Names of what is there and of what was removed; the groups that receive; the transactions that are open."""
 
     addresses: dict[int, str] = field(default_factory=dict)
     groups: dict[int, str] = field(default_factory=dict)
+    #: of addresses whose name is known
+    named_groups: tuple[NamedGroup, ...] = ()
     receivers: dict[int, Receiver] = field(default_factory=dict)
     #: groups whose entries may be in the store: those that are there, and those just removed
     swept_later: frozenset[int] = frozenset()
@@ -88,6 +104,17 @@ class Directory:
                 if row["ended_at"] is None or row["ended_at"] > seen_at - GIVEN_UP_AFTER
             ),
             groups={row["id"]: row["name"] for row in (*removed, *groups)},
+            named_groups=tuple(
+                NamedGroup(
+                    group_id=row["id"],
+                    address_id=row["address_id"],
+                    name=GROUP_SEPARATOR.join(filter(None, (addresses[row["address_id"]], row["name"]))),
+                    gone=gone,
+                )
+                for gone, rows_of in ((True, removed), (False, groups))
+                for row in rows_of
+                if row["address_id"] in addresses
+            ),
             receivers={
                 row["id"]: Receiver(
                     address_id=row["address_id"],

@@ -38,7 +38,7 @@ class Case:
     what tells it instead."""
 
     kind: Column | str
-    severity: str
+    severity: Column | str
     where: Column
     about: Sequence[str] | Mapping[str, Column] = ()
     detail: Column

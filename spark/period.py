@@ -63,7 +63,8 @@ class Period:
         object.__setattr__(self, "until", min(max(self.until, BEGINNING), END))
 
     @property
-    def _read_from(self) -> datetime:
+    def read_from(self) -> datetime:
+        """What a run reads of halves and ops is complete from then on."""
         return max(BEGINNING + MARGIN, self.since - self.reach) - MARGIN
 
     @property
@@ -89,7 +90,7 @@ class Period:
 
     def read(self, table: str) -> str:
         """PostgreSQL: the rows of ``table`` that a run over the period needs; ``true`` where it needs all."""
-        lowest = id_at(self._read_from)
+        lowest = id_at(self.read_from)
         if table == "half":
             # Ids of the period also serve to find ops whose half is nowhere, whatever transaction they were of. A
             # book's messages may come before the period (reach) and after it, up to now.
@@ -101,8 +102,8 @@ class Period:
         if table == "op":
             # The decisions of the period by key; those that retired deliveries by time, for a transaction may retire
             # what was posted after it was declared.
-            earliest = f"'{self._read_from.isoformat()}'::timestamptz"
-            decisions = f"(id >= '{uuid_at(self._read_from)}'"
+            earliest = f"'{self.read_from.isoformat()}'::timestamptz"
+            decisions = f"(id >= '{uuid_at(self.read_from)}'"
             if not self.reach:
                 decisions += f" and id < '{uuid_at(self.until)}'"
             return f"({decisions}) or (half_ids is not null and decided_at >= {earliest}))"

@@ -4,36 +4,39 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from spark import ledger
 from spark.books.comparison import book_findings
-from spark.books.description import BookDescription
+from spark.books.consumption import consumer_findings, groups_named, taken, unmatched
+from spark.books.description import BookDescription, ConsumerBookDescription, Description
+from spark.books.inbox import Inbox, open_inbox
 from spark.books.messages import pick, picked_columns, sent
 from spark.books.rows import Book, open_book, unreadable
 from spark.charts import Chart, charts
 from spark.directory import Directory, read_directory
 from spark.finding import Finding
 from spark.metrics import Metrics, bucket_width
-from spark.period import Period
+from spark.period import BEGINNING, Period
 from spark.progress import Steps
 from spark.reading import Store, credentials_file, local
 from spark.report import BookTotals, Run, write_report
 from spark.results import write_findings
 from spark.snapshot import Snapshot, exported_snapshot, read_error, store_bytes
 from spark.survey import Keep, Survey, Tables, brought, keeping
+from store.ids import id_at
 
 #: What is read of each large table; messages are read for the books alone.
 _COLUMNS: Final = {
@@ -73,14 +76,15 @@ def reconcile(
     *,
     url: str,
     period: Period,
-    books: Sequence[BookDescription],
+    books: Sequence[Description],
+    inbox: bool = False,
     out: Path,
     fail_on: str,
     steps: Steps,
     version: str,
 ) -> Run:
     """Reconcile the store at ``url`` over ``period`` and write everything into ``out``, which is there and can be
-    written.
+    written. ``inbox``: with the store's own inbox as a book besides.
 
     :raises spark.books.description.BookError: a book that cannot be used, before any other work.
     :raises spark.snapshot.StoreUnreadable: the store cannot be read.
@@ -88,12 +92,12 @@ def reconcile(
     began = time.monotonic()
     opened = [open_book(spark, description) for description in books]
     # with books, messages are read beyond the period too: a row and its message are not of the same moment
-    graces = [max(book.description.grace, _LEAST_REACH) for book in opened]
+    graces = [book.description.grace for book in opened] + [_LEAST_REACH] * (bool(opened) or inbox)
     period = replace(period, reach=max(graces, default=timedelta(0)))
     with keeping() as keep, ThreadPoolExecutor(1) as drawing:
         opened = [_keep_book(book, keep, steps) for book in opened]
-        read = _read(spark, url, period, opened, keep, steps)
-        comparison = _Comparison(spark, read, opened, keep, steps, drawing)
+        read = _read(spark, url, period, opened, keep, steps, inbox=inbox)
+        comparison = _Comparison(spark, read, keep, steps, drawing)
         findings = write_findings(comparison.findings(), out, lambda count: steps.rows(read.total + count))
         steps.stage("writing the report")
         run = Run(
@@ -115,12 +119,13 @@ def reconcile(
 
 @dataclass(frozen=True, kw_only=True)
 class _Read:
-    """What was read: of each book what its messages say; ``extent`` in time, and ``rows`` of each table."""
+    """What was read; ``extent`` in time, and ``rows`` of each table."""
 
     snapshot: Snapshot
     period: Period
     tables: Tables
-    picked: list[DataFrame]
+    books: list[_Messages]
+    inbox: Inbox | None
     extent: timedelta
     rows: dict[str, int]
 
@@ -129,18 +134,25 @@ class _Read:
         return sum(self.rows.values())
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Messages:
+    """A book, and of a consumer's its ``groups`` (:func:`spark.books.consumption.groups_named`); ``picked``: what the
+    messages that it is about say."""
+
+    book: Book
+    groups: DataFrame | None
+    picked: DataFrame
+
+
 class _Comparison:
     """The survey of a store and its books. ``metrics``, ``charts`` and ``totals`` are there after the last finding."""
 
     metrics: Metrics
     charts: Future[list[Chart]]
 
-    def __init__(
-        self, spark: SparkSession, read: _Read, books: Sequence[Book], keep: Keep, steps: Steps, drawing: Executor
-    ) -> None:
+    def __init__(self, spark: SparkSession, read: _Read, keep: Keep, steps: Steps, drawing: Executor) -> None:
         self._spark = spark
         self._read = read
-        self._books = books
         self._keep = keep
         self._steps = steps
         self._drawing = drawing
@@ -161,11 +173,28 @@ class _Comparison:
         self.metrics = survey.metrics()
         # drawn while Spark works on the books
         self.charts = self._drawing.submit(charts, self.metrics)
-        for book, messages in zip(self._books, read.picked, strict=True):
-            self._steps.stage(f"comparing book {book.name}")
-            yield from self._differences(book, messages)
+        for each in read.books:
+            self._steps.stage(f"comparing book {each.book.name}")
+            compared, differences = self._consumed(each) if each.groups is not None else self._posted(each)
+            rows = each.book.rows.count()
+            grace = each.book.description.grace
+            self.totals.append(BookTotals(name=each.book.name, rows=rows, messages=compared, grace=grace))
+            for row in brought(differences, rows + compared, self._keep):
+                yield Finding(**{**row.asDict(), "seen_at": read.snapshot.taken_at})
+        if read.inbox is not None:
+            yield from read.inbox.unknown_consumers(read.snapshot.taken_at)
 
-    def _differences(self, book: Book, messages: DataFrame) -> Iterator[Finding]:
+    def _consumed(self, each: _Messages) -> tuple[int, DataFrame]:
+        """How many messages are compared with a consumer's book, and the findings."""
+        read, tables = self._read, self._read.tables
+        assert each.groups is not None
+        messages = self._keep(taken(each.picked, each.groups, stated=tables.stated, op=tables.op, entry=tables.entry))
+        complete = read.snapshot.kept_since is None
+        found = consumer_findings(each.book, messages, read.period, read.snapshot.taken_at, complete=complete)
+        return messages.where("consumed and judged").count(), found
+
+    def _posted(self, each: _Messages) -> tuple[int, DataFrame]:
+        """The same of a producer's book."""
         read, directory = self._read, self._read.tables.directory
         open_transactions = local(
             self._spark,
@@ -177,15 +206,10 @@ class _Comparison:
             {"address_id": pa.int32(), "address": pa.string()},
             ({"address_id": number, "address": name} for number, name in directory.addresses.items()),
         )
-        of_messages = sent(book.description, messages, read.tables.stated, open_transactions)
+        of_messages = sent(each.book.description, each.picked, read.tables.stated, open_transactions)
         marks = self._keep(of_messages.join(f.broadcast(names), "address_id", "left"))
         compared = marks.where("judged and half_id is not null").count()
-        rows = book.rows.count()
-        self.totals.append(BookTotals(name=book.name, rows=rows, messages=compared, grace=book.description.grace))
-        seen_at = read.snapshot.taken_at
-        differences = book_findings(book, marks, read.period, seen_at)
-        for row in brought(differences, rows + compared, self._keep):
-            yield Finding(**{**row.asDict(), "seen_at": seen_at})
+        return compared, book_findings(each.book, marks, read.period, read.snapshot.taken_at)
 
 
 def _fit(spark: SparkSession, store: Store) -> None:
@@ -214,7 +238,16 @@ def _keep_book(book: Book, keep: Keep, steps: Steps) -> Book:
     return replace(book, rows=rows)
 
 
-def _read(spark: SparkSession, url: str, period: Period, books: Sequence[Book], keep: Keep, steps: Steps) -> _Read:
+def _read(
+    spark: SparkSession,
+    url: str,
+    period: Period,
+    books: Sequence[Book],
+    keep: Keep,
+    steps: Steps,
+    *,
+    inbox: bool,
+) -> _Read:
     """All tables, and of each book what its messages say; read and kept, and the snapshot given back."""
     with ExitStack() as stack:
         local_tasks = str(spark.sparkContext.master).startswith("local")
@@ -241,11 +274,15 @@ def _read(spark: SparkSession, url: str, period: Period, books: Sequence[Book], 
                 frames[name] = keep(frames[name])
             rows[name] = _count(frames[name], name) if known is None else known
             steps.rows(sum(rows.values()))
-        picked = [_picked(store, book, directory, keep, steps) for book in books]
+        picking = _Picking(store, directory, keep, steps)
+        of_books = [picking.of(book) for book in books]
+        own = open_inbox(store, directory) if inbox else None
+        if own is not None:
+            of_books.append(picking.of_consumers(_keep_book(own.book, keep, steps), own.begins))
     tables = Tables(
         stated=frames["half"], op=frames["op"], entry=frames["entry"], directory=directory, small=store.small
     )
-    return _Read(snapshot=snapshot, period=period, tables=tables, picked=picked, extent=extent, rows=rows)
+    return _Read(snapshot=snapshot, period=period, tables=tables, books=of_books, inbox=own, extent=extent, rows=rows)
 
 
 def _count(frame: DataFrame, table: str) -> int:
@@ -254,15 +291,47 @@ def _count(frame: DataFrame, table: str) -> int:
     return int(frame.agg(of_table).collect()[0][0])
 
 
-def _picked(store: Store, book: Book, directory: Directory, keep: Keep, steps: Steps) -> DataFrame:
-    """What the messages of the book's addresses say, read and kept."""
-    names = set(book.description.addresses)
-    known = [number for number, name in directory.addresses.items() if name in names]
-    for name in sorted(names - set(directory.addresses.values())):
-        steps.warn(f"book {book.name}: the store knows no address {name!r}; nothing was ever posted to it")
-    columns = picked_columns(book.description)
-    halves, _ = store.table("half", ",".join((*columns, "address_id")))
-    messages = halves.where(f.col("address_id").isin(known))
-    picked = keep(pick(book.description, messages.select(*columns)))
-    picked.count()
-    return picked
+@dataclass(frozen=True)
+class _Picking:
+    """Reads what the messages say that books are about."""
+
+    store: Store
+    directory: Directory
+    keep: Keep
+    steps: Steps
+
+    def of(self, book: Book) -> _Messages:
+        """What the messages of the book's addresses, or groups, say."""
+        about, seen_at = book.description, self.store.snapshot.taken_at
+        if isinstance(about, ConsumerBookDescription):
+            if all(group.name != about.group for group in self.directory.named_groups):
+                self.steps.warn(f"book {book.name}: the store knows no consumer group {about.group!r}")
+            own = replace(book, rows=book.rows.withColumn("consumer", f.lit(about.group)))
+            return self.of_consumers(own, {about.group: None if about.keeps is None else seen_at - about.keeps})
+        assert isinstance(about, BookDescription)
+        names = set(about.addresses)
+        known = [number for number, name in self.directory.addresses.items() if name in names]
+        for name in sorted(names - set(self.directory.addresses.values())):
+            self.steps.warn(f"book {book.name}: the store knows no address {name!r}; nothing was ever posted to it")
+        return _Messages(book=book, groups=None, picked=self._picked(self.store, about, known))
+
+    def of_consumers(self, book: Book, begins: Mapping[str, datetime | None]) -> _Messages:
+        """What the messages say that came to these groups: of the period, and older ones where a row is about none of
+        these."""
+        store, about = self.store, book.description
+        addresses = sorted({group.address_id for group in self.directory.named_groups if group.name in begins})
+        groups = groups_named(store.spark, self.directory, begins)
+        picked = self._picked(store, about, addresses)
+        since = store.period.read_from
+        if since > BEGINNING and not unmatched(book, picked, groups, store.period).isEmpty():
+            whole = replace(store, period=Period())
+            picked = picked.unionAll(self._picked(whole, about, addresses, f.col("id") < id_at(since)))
+        return _Messages(book=book, groups=groups, picked=picked)
+
+    def _picked(self, store: Store, about: Description, addresses: list[int], only: Column | None = None) -> DataFrame:
+        """What the messages of these addresses say, read and kept."""
+        halves, _ = store.table("half", ",".join(picked_columns(about)))
+        messages = halves.where(f.col("address_id").isin(addresses))
+        picked = self.keep(pick(about, messages if only is None else messages.where(only)))
+        picked.count()
+        return picked

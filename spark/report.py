@@ -90,6 +90,18 @@ KINDS: Final = {
     "different-content": KindText(
         title="Book and message differ", meaning="Both are committed, but a value that must be equal is not."
     ),
+    "consumed-not-processed": KindText(
+        title="Consumed, and not in the book",
+        meaning="A consumer group has accepted a message, and its book does not say that the work was done.",
+    ),
+    "processed-not-consumed": KindText(
+        title="In the book, and not consumed",
+        meaning="A consumer's book says that the work of a message was done; its group has not accepted it.",
+    ),
+    "processed-twice": KindText(
+        title="In the book too often",
+        meaning="A consumer's book has more rows of a message than times that its group has accepted it.",
+    ),
     "repeated-key": KindText(
         title="A key that occurs twice", meaning="Rows or messages that share a key and so cannot be told apart."
     ),
@@ -97,6 +109,10 @@ KINDS: Final = {
     "unparsable-key": KindText(title="A key that cannot be read", meaning="Rows or messages whose key does not parse."),
     "unclear-row": KindText(
         title="A row that says nothing clear", meaning="A row of a book without a time, or with two outcomes."
+    ),
+    "unknown-consumer": KindText(
+        title="A consumer that is no group",
+        meaning="The store's inbox has rows of a consumer that no group is named as; they are compared with nothing.",
     ),
 }
 

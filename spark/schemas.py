@@ -99,6 +99,7 @@ TABLES: Final = MappingProxyType(
             tables.entry,
             tables.txn,
             tables.instance,
+            tables.inbox,
         )
     }
 )

@@ -6,7 +6,7 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -17,13 +17,15 @@ import typer
 from coordinator.commands.administration import Config, DatabaseUrl, DataDir, database, fail
 
 if TYPE_CHECKING:
-    from spark.books.description import BookDescription
+    from spark.books.description import Description
     from spark.period import Period
     from spark.report import Run
 
 _AGO = re.compile(r"(\d+)([smhd])")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _AGAIN_SECONDS = 0.01
+#: The book that needs no file; one of this name is ./inbox.
+_INBOX = "inbox"
 
 
 def moment(text: str, now: datetime) -> datetime:
@@ -53,8 +55,12 @@ def reconcile(
         str | None, typer.Option(metavar="TIME", help="Transactions declared before then. Default: all.")
     ] = None,
     book: Annotated[
-        list[Path] | None,
-        typer.Option(metavar="FILE", help="A book of an application (TOML) to compare with; may be repeated."),
+        list[str] | None,
+        typer.Option(
+            metavar="FILE",
+            help="A book of an application (TOML) to compare with; may be repeated. inbox: the store's own, of"
+            " coordinator.first_time.",
+        ),
     ] = None,
     fail_on: Annotated[
         Literal["note", "warning", "error"], typer.Option(help="Exit with 1 on findings of this severity or worse.")
@@ -74,8 +80,10 @@ def reconcile(
         if not re.fullmatch(r"[1-9]\d*[mg]", memory):
             fail(f"--memory: {memory!r}; expected a number and m or g, such as 2g", 2)
         period = _period(since, until)
-        books = _prepared(book or [], out, url)
-        run = _compared(master, memory, url, period, books, out, fail_on)
+        files = book or []
+        own = _INBOX in files
+        books = _prepared([Path(file) for file in files if file != _INBOX], out, url, inbox=own)
+        run = _compared(master, memory, url, period, books, out, fail_on, inbox=own)
         found = run.findings
         if run.shortened:
             typer.echo(run.shortened)
@@ -141,7 +149,7 @@ def _period(since: str | None, until: str | None) -> Period:
         fail(f"--since, --until: {error}", 2)
 
 
-def _prepared(files: list[Path], out: Path, url: str) -> list[BookDescription]:
+def _prepared(files: list[Path], out: Path, url: str, *, inbox: bool) -> Sequence[Description]:
     """The books; ends the command if one of them, the output folder or the store cannot be used."""
     # Spark takes seconds to import: refusals that need none of it come first.
     from spark.books.description import BookError, describe
@@ -149,7 +157,8 @@ def _prepared(files: list[Path], out: Path, url: str) -> list[BookDescription]:
 
     try:
         books = [describe(path) for path in files]
-        if len({description.name for description in books}) < len(books):
+        names = [description.name for description in books] + [_INBOX] * inbox
+        if len(set(names)) < len(names):
             fail("--book: two books have the same name", 2)
         prepare_output(out)
         _check_store(url)
@@ -159,7 +168,15 @@ def _prepared(files: list[Path], out: Path, url: str) -> list[BookDescription]:
 
 
 def _compared(
-    master: str, memory: str, url: str, period: Period, books: list[BookDescription], out: Path, fail_on: str
+    master: str,
+    memory: str,
+    url: str,
+    period: Period,
+    books: Sequence[Description],
+    out: Path,
+    fail_on: str,
+    *,
+    inbox: bool,
 ) -> Run:
     """What Spark finds; ends the command if Spark cannot run."""
     from py4j.protocol import Py4JError
@@ -176,12 +193,20 @@ def _compared(
     try:
         check_master(master, url)
         with (
-            ProgressBar(STAGES + 2 * len(books)) as bar,
+            ProgressBar(STAGES + 2 * (len(books) + inbox)) as bar,
             running_session(master, memory=memory, brief=is_small(url)) as spark,
             bar.watching(spark),
         ):
             return run_reconciliation(
-                spark, url=url, period=period, books=books, out=out, fail_on=fail_on, steps=bar, version=VERSION
+                spark,
+                url=url,
+                period=period,
+                books=books,
+                inbox=inbox,
+                out=out,
+                fail_on=fail_on,
+                steps=bar,
+                version=VERSION,
             )
     except (BookError, StoreUnreadable, JavaMissing, MasterUnusable) as error:
         fail(str(error), 2)

@@ -30,7 +30,8 @@ function write() {
     for (const { message } of items) {
         if (known.has(message.message_id)) continue;
         known.add(message.message_id);
-        lines.push(JSON.stringify({ id: message.message_id, ...JSON.parse(message.body) }) + '\n');
+        const processed_at = new Date().toISOString();
+        lines.push(JSON.stringify({ ...JSON.parse(message.body), id: message.message_id, processed_at }) + '\n');
     }
     if (lines.length) {
         fs.writeSync(inbox, lines.join(''));

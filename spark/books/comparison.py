@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import reduce
@@ -20,9 +21,9 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from spark.books.description import BookDescription, ComparedPair
+from spark.books.description import BookDescription
 from spark.books.rows import Book
-from spark.books.unusable import unusable_messages, unusable_rows
+from spark.books.unusable import repeated_messages, repeated_rows, unusable_messages, unusable_rows
 from spark.finding import HALF, Case, findings
 from spark.period import Period
 
@@ -35,6 +36,7 @@ _ONLY_ITS_CLIENT: Final = (
 def book_findings(book: Book, marks: DataFrame, period: Period, seen_at: datetime) -> DataFrame:
     """Everything in which the book and the coordinator differ. ``marks`` is what :func:`spark.books.messages.sent`
     gives, with ``address`` (a name)."""
+    assert isinstance(book.description, BookDescription)
     in_period = (f.col("at") >= f.lit(period.since)) & (f.col("at") < f.lit(period.until))
     rows = book.rows.withColumn("judged_row", in_period)
     keyed_rows = _rows_by_key(rows, len(book.description.equal))
@@ -45,17 +47,19 @@ def book_findings(book: Book, marks: DataFrame, period: Period, seen_at: datetim
         rows=keyed_rows,
         marks=keyed_marks,
     )
-    pairs = enumerate(zip(book.description.equal, book.types, strict=True))
+    committed = marks.where(f.col("judged") & (f.col("state") == "committed") & f.col("half_id").isNotNull())
     found = [
         findings(comparison.judged_rows(), seen_at, comparison.lost(), comparison.undecided()),
         findings(
             comparison.judged_messages(),
             seen_at,
             comparison.phantom(),
-            *(comparison.different(place, pair, spark_type) for place, (pair, spark_type) in pairs),
+            *comparison.different(book),
         ),
-        *unusable_rows(book.name, rows, keyed_rows, seen_at),
-        *unusable_messages(book.description, marks, seen_at),
+        unusable_rows(book.name, rows, seen_at),
+        repeated_rows(book.name, keyed_rows, seen_at),
+        unusable_messages(book.description, committed, seen_at),
+        repeated_messages(book.description, committed, seen_at),
     ]
     return reduce(DataFrame.unionByName, found)
 
@@ -112,8 +116,7 @@ class _Comparison:
         return judged.join(self.rows.drop("judged_row"), "key", "left")
 
     def _said(self, text: str, *columns: Column) -> Column:
-        prefix = f.format_string(f"book {self.description.name}, key %s: ", f.col("key"))
-        return f.concat(prefix, f.format_string(text, *columns) if columns else f.lit(text))
+        return said(self.description.name, text, *columns)
 
     def lost(self) -> Case:
         """R20, of a row: committed in the book, and neither committed nor undecided here."""
@@ -171,22 +174,39 @@ class _Comparison:
             suggested_repair="tell the consumers of the address, or write the row that is missing",
         )
 
-    def different(self, place: int, pair: ComparedPair, spark_type: DataType) -> Case:
-        """R23, of a message: committed on both sides, and the compared pair number ``place`` differs."""
-        in_book, in_message = f.col(f"compared_{place}"), f.element_at("picked", place + 1)
+    def different(self, book: Book) -> list[Case]:
+        """R23, of a message: committed on both sides."""
         known = f.col("book_committed") & (f.col("rows") == 1) & (f.col("at") <= self.settled)
-        return Case(
-            kind="different-content",
-            severity="error",
-            where=known & ~_equal(in_book, in_message, spark_type),
-            about=HALF,
-            detail=self._said(
-                f"{_escaped(pair.column)} is %s in the book, {_escaped(pair.message)} is %s in the message",
-                f.coalesce(in_book.cast("string"), f.lit("null")),
-                f.coalesce(in_message, f.lit("missing")),
-            ),
-            suggested_repair="find out which is right; post a correction, or correct the row",
+        return different(book, known, HALF)
+
+
+def said(name: str, text: str, *columns: Column) -> Column:
+    """What is said of a key of the book ``name``; ``text`` is a format string of Java's where there are columns."""
+    prefix = f.format_string(f"book {name}, key %s: ", f.col("key"))
+    return f.concat(prefix, f.format_string(text, *columns) if columns else f.lit(text))
+
+
+def different(book: Book, known: Column, about: Sequence[str]) -> list[Case]:
+    """R23, of a message beside its row: ``known`` on both sides, and a compared pair differs."""
+    cases = []
+    for place, (pair, spark_type) in enumerate(zip(book.description.equal, book.types, strict=True)):
+        in_book, in_message = f.col(f"compared_{place}"), f.element_at("picked", place + 1)
+        cases.append(
+            Case(
+                kind="different-content",
+                severity="error",
+                where=known & ~_equal(in_book, in_message, spark_type),
+                about=about,
+                detail=said(
+                    book.name,
+                    f"{_escaped(pair.column)} is %s in the book, {_escaped(pair.message)} is %s in the message",
+                    f.coalesce(in_book.cast("string"), f.lit("null")),
+                    f.coalesce(in_message, f.lit("missing")),
+                ),
+                suggested_repair="find out which is right; post a correction, or correct the row",
+            )
         )
+    return cases
 
 
 def _escaped(text: str) -> str:

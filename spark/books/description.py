@@ -54,8 +54,8 @@ class ComparedPair(BaseModel):
         return value
 
 
-class BookDescription(BaseModel):
-    """The TOML file of a book."""
+class Description(BaseModel):
+    """What the TOML files of all books have."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -64,19 +64,33 @@ class BookDescription(BaseModel):
     options: Annotated[dict[str, str], BeforeValidator(_plain_text)] = Field(default_factory=dict)
     #: Spark's DDL ("order_id string, amount decimal(10,2)") where the format does not say its types, as CSV
     columns: str | None = None
-    addresses: list[str] = Field(min_length=1)
     key: str
     message_key: str
     time: str
-    committed_when: str
-    rolled_back_when: str = "false"
     grace: Annotated[timedelta, BeforeValidator(_duration)] = timedelta(minutes=5)
     equal: list[ComparedPair] = Field(default_factory=list)
+
+    @property
+    def states(self) -> dict[str, str]:
+        """The states that a row can have, each with the setting that says when (Spark SQL); else it is open."""
+        raise NotImplementedError
 
     @property
     def by_txn_id(self) -> bool:
         """Whether the key is the transaction's id, and no part of the message."""
         return self.message_key == TXN_ID
+
+
+class BookDescription(Description):
+    """A producer's book: what it has posted."""
+
+    addresses: list[str] = Field(min_length=1)
+    committed_when: str
+    rolled_back_when: str = "false"
+
+    @property
+    def states(self) -> dict[str, str]:
+        return {"committed": "committed_when", "rolled-back": "rolled_back_when"}
 
     @field_validator("message_key")
     @classmethod
@@ -89,7 +103,27 @@ class BookDescription(BaseModel):
         return value
 
 
-def describe(path: Path) -> BookDescription:
+class ConsumerBookDescription(Description):
+    """A consumer's book, such as an inbox: what it has done the work of."""
+
+    #: as the source of a client names it: ``orders``, or ``prices::billing``
+    group: str = Field(min_length=1)
+    processed_when: str = "true"
+    #: how long the book keeps its rows; None: for good
+    keeps: Annotated[timedelta | None, BeforeValidator(_duration)] = None
+
+    @property
+    def states(self) -> dict[str, str]:
+        return {"processed": "processed_when"}
+
+    @field_validator("message_key")
+    @classmethod
+    def _known_key(cls, value: str) -> str:
+        selector(value)
+        return value
+
+
+def describe(path: Path) -> Description:
     """Read and check a book's TOML file; a relative ``path`` in its options is beside the file.
 
     :raises BookError: names the file and each setting that is wrong.
@@ -101,8 +135,9 @@ def describe(path: Path) -> BookDescription:
         raise BookError(f"book {path}: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise BookError(f"book {path}: not TOML: {error}") from None
+    kind: type[Description] = ConsumerBookDescription if "group" in given else BookDescription
     try:
-        book = BookDescription.model_validate(given)
+        book = kind.model_validate(given)
     except ValidationError as error:
         wrong = "; ".join(f"{'.'.join(str(part) for part in item['loc'])}: {item['msg']}" for item in error.errors())
         raise BookError(f"book {path}: {wrong}") from None

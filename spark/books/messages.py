@@ -13,25 +13,26 @@ from pyspark.sql.pandas.functions import arrow_udf
 from spark.messages import MessageUnreadable, Selector, decode, selector
 
 if TYPE_CHECKING:
-    from spark.books.description import BookDescription
+    from spark.books.description import Description
 
 
-def picked_columns(book: BookDescription) -> tuple[str, ...]:
+def picked_columns(book: Description) -> tuple[str, ...]:
     """The columns of ``half`` that :func:`pick` needs: not the message, where only the txn-id counts."""
-    return ("id",) if _by_txn_alone(book) else ("id", "message")
+    return ("id", "address_id") if _by_txn_alone(book) else ("id", "address_id", "message")
 
 
-def _by_txn_alone(book: BookDescription) -> bool:
+def _by_txn_alone(book: Description) -> bool:
     """Whether what the messages say does not matter."""
     return book.by_txn_id and not book.equal
 
 
-def pick(book: BookDescription, messages: DataFrame) -> DataFrame:
-    """From the halves of the book's addresses (``picked_columns``): ``half_id, problem, key, picked``, a text per
-    compared pair."""
+def pick(book: Description, messages: DataFrame) -> DataFrame:
+    """From the halves of the book's addresses (``picked_columns``): ``half_id, address_id, problem, key, picked``, a
+    text per compared pair."""
     if _by_txn_alone(book):
         return messages.select(
             f.col("id").alias("half_id"),
+            "address_id",
             f.lit(None).cast("string").alias("problem"),
             f.lit(None).cast("string").alias("key"),
             f.array().cast("array<string>").alias("picked"),
@@ -39,7 +40,8 @@ def pick(book: BookDescription, messages: DataFrame) -> DataFrame:
     key = None if book.by_txn_id else book.message_key
     # its kind comes from the annotations of the function, as PySpark prefers; its stubs know only the other way
     picking = arrow_udf(_picker(key, [pair.message for pair in book.equal]), _PICKED)  # type: ignore[call-overload]
-    return messages.select(f.col("id").alias("half_id"), picking("message").alias("found")).select("half_id", "found.*")
+    found = messages.select(f.col("id").alias("half_id"), "address_id", picking("message").alias("found"))
+    return found.select("half_id", "address_id", "found.*")
 
 
 _PICKED: Final = "struct<problem: string, key: string, picked: array<string>>"
@@ -81,7 +83,7 @@ def _picked(
     return None, key, values
 
 
-def sent(book: BookDescription, picked: DataFrame, stated: DataFrame, open_transactions: DataFrame) -> DataFrame:
+def sent(book: Description, picked: DataFrame, stated: DataFrame, open_transactions: DataFrame) -> DataFrame:
     """What the coordinator knows under the book's kind of key.
 
     ``key, problem, half_id, txn_id, address_id, state, judged, decided_at, plain, picked``; ``plain``: undecided, and
@@ -89,7 +91,7 @@ def sent(book: BookDescription, picked: DataFrame, stated: DataFrame, open_trans
     gave. For txn-ids also transactions that left no half at the book's addresses, with ``half_id`` null;
     ``open_transactions`` are those listed as undecided: ``id, plain``.
     """
-    known = stated.select("half_id", "txn_id", "address_id", "state", "judged", "decided_at")
+    known = stated.select("half_id", "txn_id", "state", "judged", "decided_at")
     of_halves = picked.join(known, "half_id").withColumn("plain", f.lit(False))
     if not book.by_txn_id:
         return of_halves

@@ -23,18 +23,18 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from spark.books.description import BookDescription, BookError
+from spark.books.description import BookError, Description
 
 
 @dataclass(frozen=True, kw_only=True)
 class Book:
     """A book that can be read.
 
-    ``rows``: ``key`` (text), ``problem`` (``kind:detail`` of a finding, or null), ``at``, ``state`` (``committed``,
-    ``rolled-back`` or ``open``), and for each compared pair ``compared_<n>``, of the Spark type ``types[n]``.
+    ``rows``: ``key`` (text), ``problem`` (``kind:detail`` of a finding, or null), ``at``, ``state`` (one of the
+    description's, or ``open``), and for each compared pair ``compared_<n>``, of the Spark type ``types[n]``.
     """
 
-    description: BookDescription
+    description: Description
     rows: DataFrame
     types: tuple[DataType, ...]
 
@@ -43,7 +43,7 @@ class Book:
         return self.description.name
 
 
-def open_book(spark: SparkSession, description: BookDescription) -> Book:
+def open_book(spark: SparkSession, description: Description) -> Book:
     """Check that the book's data is there, with the columns and types that its description names.
 
     :raises BookError: names the book and the column.
@@ -51,24 +51,30 @@ def open_book(spark: SparkSession, description: BookDescription) -> Book:
     data = _loaded(spark, description)
     types = {field.name: field.dataType for field in data.schema.fields}
     _check_columns(description, types)
-    committed = _condition(description, data, "committed_when", description.committed_when)
-    rolled_back = _condition(description, data, "rolled_back_when", description.rolled_back_when)
+    holds = {
+        state: _condition(description, data, setting, getattr(description, setting))
+        for state, setting in description.states.items()
+    }
+    several = sum((condition.cast("int") for condition in holds.values()), f.lit(0)) > 1
+    state = f.lit("open")
+    for name, condition in holds.items():
+        state = f.when(condition, name).otherwise(state)
     key, problem = _book_key(f.col(f"`{description.key}`"), types[description.key], description)
     at = f.col(f"`{description.time}`").try_cast("timestamp")
     rows = data.select(
         key.alias("key"),
         f.when(problem.isNotNull(), problem)
         .when(at.isNull(), f.concat(f.lit("unclear-row:"), f.lit(f"{description.time} is null or no time")))
-        .when(committed & rolled_back, "unclear-row:both committed_when and rolled_back_when hold")
+        .when(several, f"unclear-row:both {' and '.join(description.states.values())} hold")
         .alias("problem"),
         at.alias("at"),
-        f.when(committed, "committed").when(rolled_back, "rolled-back").otherwise("open").alias("state"),
+        state.alias("state"),
         *(f.col(f"`{pair.column}`").alias(f"compared_{place}") for place, pair in enumerate(description.equal)),
     )
     return Book(description=description, rows=rows, types=tuple(types[pair.column] for pair in description.equal))
 
 
-def _loaded(spark: SparkSession, description: BookDescription) -> DataFrame:
+def _loaded(spark: SparkSession, description: Description) -> DataFrame:
     defaults = {"header": "true", "mode": "FAILFAST"} if description.format == "csv" else {}
     try:
         reader = spark.read.format(description.format).options(**{**defaults, **description.options})
@@ -79,7 +85,7 @@ def _loaded(spark: SparkSession, description: BookDescription) -> DataFrame:
         raise BookError(f"book {description.name}: cannot be read: {_first_line(error)}") from None
 
 
-def _check_columns(description: BookDescription, types: dict[str, DataType]) -> None:
+def _check_columns(description: Description, types: dict[str, DataType]) -> None:
     name = description.name
     for setting, column in (
         ("key", description.key),
@@ -100,7 +106,7 @@ def _check_columns(description: BookDescription, types: dict[str, DataType]) -> 
         )
 
 
-def _condition(description: BookDescription, data: DataFrame, setting: str, expression: str) -> Column:
+def _condition(description: Description, data: DataFrame, setting: str, expression: str) -> Column:
     """The description's SQL expression, false where it is null."""
     try:
         condition = f.expr(expression)
@@ -123,7 +129,7 @@ def _first_line(error: PySparkException | Py4JJavaError) -> str:
 _ROWS_OF_FIRST_TASK: Final = 1 << 33
 
 
-def unreadable(description: BookDescription, error: PySparkException | Py4JJavaError) -> BookError:
+def unreadable(description: Description, error: PySparkException | Py4JJavaError) -> BookError:
     """Why the rows of a book cannot be read: in a CSV with ``columns``, by the first cell that is not of its type."""
     try:
         cell = _bad_cell(description) if description.format == "csv" and description.columns is not None else None
@@ -133,7 +139,7 @@ def unreadable(description: BookDescription, error: PySparkException | Py4JJavaE
     return BookError(f"book {description.name}: {cell or f'cannot be read: {_first_line(error)}'}")
 
 
-def _bad_cell(description: BookDescription) -> str | None:
+def _bad_cell(description: Description) -> str | None:
     """The first value of a CSV that cannot be what ``columns`` says; None: it is something else."""
     spark = SparkSession.active()
     assert description.columns is not None
@@ -169,7 +175,7 @@ def _uuid_text(hexadecimal: Column) -> Column:
     return f.regexp_replace(digits, r"^(.{8})(.{4})(.{4})(.{4})(.{12})$", "$1-$2-$3-$4-$5")
 
 
-def _book_key(column: Column, key_type: DataType, description: BookDescription) -> tuple[Column, Column]:
+def _book_key(column: Column, key_type: DataType, description: Description) -> tuple[Column, Column]:
     """The key as text, and what is wrong with it (``kind:detail``) or null."""
     missing = f.when(column.isNull(), f"null-key:{description.key} is null")
     if description.by_txn_id:

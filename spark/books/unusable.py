@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
-from spark.books.description import BookDescription
+from spark.books.description import BookDescription, Description
 from spark.finding import HALF, Case, findings
 
 
-def unusable_rows(name: str, rows: DataFrame, by_key: DataFrame, seen_at: datetime) -> list[DataFrame]:
-    """Findings of a book's rows. ``by_key``: the usable ones, with how many there are of each key (``rows``)."""
+def unusable_rows(name: str, rows: DataFrame, seen_at: datetime) -> DataFrame:
+    """Findings of the rows of a book that say nothing of a message."""
     problem = Case(
         kind=f.substring_index("problem", ":", 1),
         severity="warning",
@@ -25,6 +26,11 @@ def unusable_rows(name: str, rows: DataFrame, by_key: DataFrame, seen_at: dateti
         ),
         suggested_repair="correct the row, or the book's description; it was compared with nothing",
     )
+    return findings(rows, seen_at, problem)
+
+
+def repeated_rows(name: str, by_key: DataFrame, seen_at: datetime) -> DataFrame:
+    """Findings of keys. ``by_key``: the usable rows, with how many there are of each key (``rows``)."""
     repeated = Case(
         kind="repeated-key",
         severity="warning",
@@ -32,14 +38,25 @@ def unusable_rows(name: str, rows: DataFrame, by_key: DataFrame, seen_at: dateti
         detail=f.format_string(f"book {name}, key %s: in %d rows", f.col("key"), f.col("rows")),
         suggested_repair="find out which row is right; until then the key counts as committed when one row says so",
     )
-    return [findings(rows, seen_at, problem), findings(by_key, seen_at, repeated)]
+    return findings(by_key, seen_at, repeated)
 
 
-def unusable_messages(book: BookDescription, marks: DataFrame, seen_at: datetime) -> list[DataFrame]:
-    """Findings of committed messages. ``marks`` is what :func:`spark.books.messages.sent` gives, with ``address``."""
-    committed = marks.where(f.col("judged") & (f.col("state") == "committed") & f.col("half_id").isNotNull())
+def unusable_messages(
+    book: Description, messages: DataFrame, seen_at: datetime, about: Sequence[str] = HALF
+) -> DataFrame:
+    """Findings of messages that say no key."""
     unparsable = f.col("problem").isNotNull()
     missing = ~unparsable & f.col("key").isNull()
+    return findings(
+        messages,
+        seen_at,
+        _without_key(book.name, "unparsable-key", unparsable, f.col("problem"), about),
+        _without_key(book.name, "null-key", missing, f.lit(f"no {book.message_key}"), about),
+    )
+
+
+def repeated_messages(book: BookDescription, committed: DataFrame, seen_at: datetime) -> DataFrame:
+    """Findings of keys with which more than one message was committed."""
     repeated = Case(
         kind="repeated-key",
         severity="warning",
@@ -48,23 +65,16 @@ def unusable_messages(book: BookDescription, marks: DataFrame, seen_at: datetime
         detail=f.format_string(f"book {book.name}, key %s: committed %d times", f.col("key"), f.col("times")),
         suggested_repair="a producer that retried after an unknown answer posted it again? tell the consumers",
     )
-    return [
-        findings(
-            committed,
-            seen_at,
-            _without_key(book.name, "unparsable-key", unparsable, f.col("problem")),
-            _without_key(book.name, "null-key", missing, f.lit(f"no {book.message_key}")),
-        ),
-        findings(_by_key(committed.where(~unparsable & f.col("key").isNotNull())), seen_at, repeated),
-    ]
+    usable = committed.where(f.col("problem").isNull() & f.col("key").isNotNull())
+    return findings(_by_key(usable), seen_at, repeated)
 
 
-def _without_key(name: str, kind: str, where: Column, detail: Column) -> Case:
+def _without_key(name: str, kind: str, where: Column, detail: Column, about: Sequence[str]) -> Case:
     return Case(
         kind=kind,
         severity="warning",
         where=where,
-        about=HALF,
+        about=about,
         detail=f.concat(f.lit(f"book {name}: the message has no key that can be used: "), detail),
         suggested_repair="let the producer set the key; the message was compared with nothing",
     )

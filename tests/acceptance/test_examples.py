@@ -49,13 +49,13 @@ def orders_in(inbox: Path, count: int) -> list[int]:
     return sorted(json.loads(line)["order"] for line in lines)
 
 
-@pytest.mark.rule("X1")
+@pytest.mark.rule("X1", "R24")
 def test_orders_in_python_into_an_inbox_over_a_kill(service: Service, consumer_project: Path, tmp_path: Path) -> None:
     said = run(*ORDERS_PYTHON, "place", "--url", service.url, "--orders", "40", cwd=tmp_path)
     assert said == "placed 40 orders\n"
     inbox = tmp_path / "inbox.ndjson"
     # as a consumer leaves it that crashed in the middle of its second line
-    inbox.write_text('{"id":"order-1","order":1}\n{"id":"ord')
+    inbox.write_text('{"order":1,"id":"order-1","processed_at":"2026-03-01T12:00:00.000Z"}\n{"order":2,"id":"ord')
     with consumer(consumer_project, service, "orders", inbox):
         assert orders_in(inbox, 40) == list(range(1, 41))
         service.kill()
@@ -68,6 +68,14 @@ def test_orders_in_python_into_an_inbox_over_a_kill(service: Service, consumer_p
         rows = list(csv.DictReader(file))
     assert [int(row["id"]) for row in rows] == list(range(1, 61))
     assert service.cli("outcome", rows[0]["txn_id"])
+    # its book, without the last of what it has done
+    inbox.write_text("".join(inbox.read_text().splitlines(keepends=True)[:-1]))
+    book = (EXAMPLES / "consumer_javascript" / "inbox_book.toml").read_text()
+    (tmp_path / "book.toml").write_text(book.replace('grace = "1m"', 'grace = "0s"'))
+    service.cli("reconcile", "--book", str(tmp_path / "book.toml"), "--out", str(tmp_path / "report"), status=1)
+    summary = json.loads((tmp_path / "report" / "summary.json").read_text())
+    assert summary["findings"]["by_kind"] == {"consumed-not-processed": 1}
+    assert summary["books"][0] == {"name": "inbox-javascript", "rows": 59, "messages": 60, "grace_seconds": 0.0}
 
 
 def test_orders_in_python_tell_that_the_service_is_away(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from spark.books.description import BookDescription
+    from spark.books.description import Description
     from spark.report import Run
 
 
@@ -40,8 +40,10 @@ def run(
     url: str,
     out: Path,
     period: Period | None = None,
-    books: Sequence[BookDescription] = (),
+    books: Sequence[Description] = (),
     told: Told | None = None,
+    *,
+    inbox: bool = False,
 ) -> Run:
     prepare_output(out)
     return reconcile(
@@ -49,6 +51,7 @@ def run(
         url=url,
         period=period or Period(),
         books=books,
+        inbox=inbox,
         out=out,
         fail_on="warning",
         steps=told or Told(),

@@ -14,7 +14,7 @@ from pyspark.errors import PySparkException
 
 from spark import ledger
 from spark.books.comparison import book_findings
-from spark.books.description import BookDescription, BookError, describe
+from spark.books.description import BookError, Description, describe
 from spark.books.messages import pick, picked_columns, sent
 from spark.books.rows import open_book, unreadable
 from spark.period import Period
@@ -187,13 +187,13 @@ class Shop:
         self.expect("repeated-key", txn, half)
 
 
-def describe_text(folder: Path, text: str) -> BookDescription:
+def describe_text(folder: Path, text: str) -> Description:
     file = folder / "book.toml"
     file.write_text(text, encoding="utf-8")
     return describe(file)
 
 
-def compare(spark: SparkSession, shop: Shop, description: BookDescription, period: Period) -> list[Row]:
+def compare(spark: SparkSession, shop: Shop, description: Description, period: Period) -> list[Row]:
     tables = shop.store.frames(spark)
     book = open_book(spark, description)
     stated = ledger.states(tables["half"], ledger.decisions(tables["op"]), period)

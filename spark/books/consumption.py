@@ -1,0 +1,322 @@
+"""A consumer's book held against the accept ops of its group: what was consumed and not processed, processed and not
+consumed, or processed twice (R24).
+
+A message is *consumed* in a group when an op accepts it there, in a transaction (``commit``) or outside; what expired,
+was purged, or became a dead letter is not, and no row is expected of it. An op ``replay`` takes an accept back: the
+message is delivered once more, and its row may be there from the first time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from functools import reduce
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from spark import ledger, marks
+from spark.books.comparison import different, said
+from spark.books.rows import Book
+from spark.books.unusable import unusable_messages, unusable_rows
+from spark.directory import GROUP_SEPARATOR, Directory
+from spark.finding import DELIVERY, Case, findings
+from spark.period import Period
+from spark.reading import local
+
+#: A row and a message belong together by these; ``consumer`` is the name of a group, as a client gives it.
+_KEY: Final = ["consumer", "key"]
+_GROUPS: Final = {
+    **{"group_id": pa.int32(), "address_id": pa.int32(), "consumer": pa.string(), "gone": pa.bool_()},
+    **{"address": pa.string(), "consumer_group": pa.string(), "begins": pa.timestamp("us", "UTC")},
+}
+
+
+def groups_named(spark: SparkSession, directory: Directory, begins: Mapping[str, datetime | None]) -> DataFrame:
+    """``group_id, address_id, consumer, gone, address, consumer_group, begins`` of the groups that have, or had, the
+    names in ``begins``: from when on the book has a row of each message that was posted; None: of all.
+    """
+    rows = (
+        {
+            "group_id": group.group_id,
+            "address_id": group.address_id,
+            "consumer": group.name,
+            "gone": group.gone,
+            "address": directory.addresses[group.address_id],
+            "consumer_group": directory.groups[group.group_id],
+            "begins": begins[group.name],
+        }
+        for group in directory.named_groups
+        if group.name in begins
+    )
+    return local(spark, _GROUPS, rows)
+
+
+def taken(picked: DataFrame, groups: DataFrame, *, stated: DataFrame, op: DataFrame, entry: DataFrame) -> DataFrame:
+    """What became of the messages of ``picked`` (:func:`spark.books.messages.pick`) in each of ``groups``.
+
+    The columns of both; ``txn_id, state, judged, posted_at`` (:func:`spark.ledger.states`; null: it is older than what
+    the run has read of all messages); ``accepts`` (how often it was accepted), ``consumed`` (and not taken back),
+    ``accepted_at`` (the last time), ``ended`` (another decision that ended it, or null) and ``waits``.
+    """
+    ids = [row.group_id for row in groups.select("group_id").distinct().collect()]
+    known = stated.select("half_id", "txn_id", "state", "judged", "posted_at")
+    waiting = entry.where(f.col("group_id").isin(ids)).select("half_id", "group_id", f.lit(True).alias("waits"))
+    pair = ["half_id", "group_id"]
+    return (
+        picked.join(f.broadcast(groups), "address_id")
+        .join(known, "half_id", "left")
+        .join(_ends(ledger.delivery_ops(op).where(f.col("group_id").isin(ids))), pair, "left")
+        .join(waiting.dropDuplicates(pair), pair, "left")
+        .withColumns(
+            {
+                "accepts": f.coalesce("accepts", f.lit(0)),
+                "consumed": f.coalesce("consumed", f.lit(False)),
+                "waits": f.coalesce("waits", f.lit(False)),
+            }
+        )
+    )
+
+
+def _ends(deliveries: DataFrame) -> DataFrame:
+    """``half_id, group_id, accepts, consumed, accepted_at, ended``."""
+    decision, at = f.col("decision"), f.col("decided_at")
+    # with a reason, it says only that the group does not get the message (no-local)
+    accepted = (decision == "commit") | ((decision == "accept") & f.col("reason").isNull())
+    back = (decision == marks.TAKEN_BACK) & (f.col("reason") == "accepted")
+    other = decision.isin(*marks.ends_as("dead_lettered"), *marks.ends_as("expired"), *marks.ends_as("purged"))
+    first_accept, first_back = f.min(f.when(accepted, at)), f.min(f.when(back, at))
+    # the accept that was taken back first may be older than what is read
+    before = first_back.isNotNull() & (first_accept.isNull() | (first_back < first_accept))
+    accepts = f.count_if(accepted) + before.cast("int")
+    return deliveries.groupBy("half_id", "group_id").agg(
+        accepts.alias("accepts"),
+        (accepts > f.count_if(back)).alias("consumed"),
+        f.max(f.when(accepted, at)).alias("accepted_at"),
+        f.max(f.when(other, decision)).alias("ended"),
+    )
+
+
+def consumer_findings(
+    book: Book,
+    messages: DataFrame,
+    period: Period,
+    seen_at: datetime,
+    *,
+    complete: bool,
+) -> DataFrame:
+    """Everything in which the book and its groups differ.
+
+    ``messages`` is of :func:`taken`, and the book's rows have a column ``consumer``. ``complete``: no message was ever
+    dropped.
+    """
+    # an accept may be that much older than its row; accepts that are older than what was read explain no row
+    counts = f.col("at") >= f.lit(period.read_from + book.description.grace)
+    rows = book.rows.withColumns({"judged_row": _of(period), "counts": counts})
+    used = messages.where("consumed and judged and state = 'committed'")
+    comparison = _Comparison(
+        book=book,
+        settled=f.lit(seen_at - book.description.grace),
+        rows=_rows_by_key(rows, len(book.description.equal)),
+        messages=messages.where("problem is null and key is not null"),
+        complete=complete,
+    )
+    found = [
+        findings(comparison.judged_rows(), seen_at, *comparison.not_consumed(), comparison.twice()),
+        findings(comparison.judged_messages(), seen_at, comparison.not_processed(), *comparison.different()),
+        findings(comparison.judged_keys(), seen_at, comparison.repeated()),
+        unusable_rows(book.name, rows, seen_at),
+        unusable_messages(book.description, used, seen_at, DELIVERY),
+    ]
+    return reduce(DataFrame.unionByName, found)
+
+
+def unmatched(book: Book, picked: DataFrame, groups: DataFrame, period: Period) -> DataFrame:
+    """The rows of the period that are about none of the messages of ``picked``."""
+    named = picked.join(f.broadcast(groups), "address_id").select(*_KEY).where("key is not null")
+    rows = book.rows.where("problem is null and key is not null and state = 'processed'")
+    return rows.where(_of(period)).join(named, _KEY, "left_anti")
+
+
+def _of(period: Period) -> Column:
+    """Whether a row of a book belongs to the period."""
+    return (f.col("at") >= f.lit(period.since)) & (f.col("at") < f.lit(period.until))
+
+
+def _rows_by_key(rows: DataFrame, pairs: int) -> DataFrame:
+    """Of the rows that say processed: ``consumer, key, rows`` (how many), ``counted, judged_row, at, last_at,
+    compared_<n>``."""
+    return (
+        rows.where("problem is null and key is not null and state = 'processed'")
+        .groupBy(*_KEY)
+        .agg(
+            f.count("*").alias("rows"),
+            f.count_if("counts").alias("counted"),
+            f.bool_or("judged_row").alias("judged_row"),
+            f.min("at").alias("at"),
+            f.max("at").alias("last_at"),
+            *(f.min(f"compared_{place}").alias(f"compared_{place}") for place in range(pairs)),
+        )
+    )
+
+
+def _messages_by_key(messages: DataFrame) -> DataFrame:
+    """``consumer, key, messages`` (consumed ones), ``accepts`` of all; of any ``judged, committed, waits, gone``,
+    ``ended``, ``open`` (its state, where it is judged and not committed) and ``settled_at`` (the last accept);
+    ``half_id, txn_id`` of the last.
+    """
+    committed = f.coalesce(f.col("state") == "committed", f.lit(False))
+    return messages.groupBy(*_KEY).agg(
+        f.count_if("consumed").alias("messages"),
+        f.sum("accepts").alias("accepts"),
+        f.coalesce(f.bool_or("judged"), f.lit(False)).alias("judged"),
+        f.bool_or(committed).alias("committed"),
+        f.bool_or("waits").alias("waits"),
+        f.bool_or("gone").alias("gone"),
+        f.max("ended").alias("ended"),
+        f.max(f.when(f.col("judged") & ~committed, f.col("state"))).alias("open"),
+        f.max("accepted_at").alias("settled_at"),
+        f.max("half_id").alias("half_id"),
+        f.max_by("txn_id", "half_id").alias("txn_id"),
+    )
+
+
+def _named(keys: DataFrame) -> DataFrame:
+    """With ``address`` and ``consumer_group``."""
+    address = f.substring_index("consumer", GROUP_SEPARATOR, 1)
+    group = f.substring("consumer", f.length(address) + len(GROUP_SEPARATOR) + 1, f.length("consumer"))
+    return keys.withColumns({"address": address, "consumer_group": group})
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Comparison:
+    """``rows``: of :func:`_rows_by_key`. ``messages``: those with a key. Nothing younger than ``settled`` is judged."""
+
+    book: Book
+    settled: Column
+    rows: DataFrame
+    messages: DataFrame
+    complete: bool
+
+    def judged_rows(self) -> DataFrame:
+        """The keys of the book's rows, each with what the store knows of it."""
+        beside = self.rows.join(_messages_by_key(self.messages), _KEY, "left")
+        return _named(beside.where("judged_row"))
+
+    def judged_messages(self) -> DataFrame:
+        """The consumed messages, each with the book's rows of its key."""
+        expected = "consumed and judged and state = 'committed' and (begins is null or posted_at >= begins)"
+        return self.messages.where(expected).where(f.col("accepted_at") <= self.settled).join(self.rows, _KEY, "left")
+
+    def judged_keys(self) -> DataFrame:
+        """The keys of consumed messages, each with the book's rows."""
+        keys = _messages_by_key(self.messages).where("judged and messages > 0")
+        return _named(keys.where(f.col("settled_at") <= self.settled).join(self.rows, _KEY, "left"))
+
+    def _said(self, text: str, *columns: Column) -> Column:
+        return said(self.book.name, text, *columns)
+
+    def not_processed(self) -> Case:
+        """R24, of a message: accepted, and no row says that it was processed."""
+        to = f.format_string("%s --back-to %d", "consumer", "half_id")
+        return Case(
+            kind="consumed-not-processed",
+            severity="error",
+            where=f.col("rows").isNull(),
+            about=DELIVERY,
+            detail=self._said("its group has accepted it, the book has no row that says it was processed"),
+            suggested_repair=f.concat(
+                f.lit(
+                    "do its work by hand; or have it delivered again, with all that is newer: coordinator group seek "
+                ),
+                to,
+            ),
+        )
+
+    def not_consumed(self) -> tuple[Case, ...]:
+        """R24, of a row: it says processed, and its group has accepted no such message."""
+        unknown, committed = f.col("messages").isNull(), f.coalesce("committed", f.lit(False))
+        due = (f.col("at") <= self.settled) & (f.coalesce("accepts", f.lit(0)) == 0)
+        # what was posted before what is read may have been accepted before it, too
+        seen = f.col("waits") | f.col("ended").isNotNull() | (committed & ~f.col("gone"))
+        never_sent = ~f.col("waits") & ~committed & f.col("open").isNotNull()
+        return (
+            self._not_consumed(
+                "warning",
+                due & ~unknown & ~never_sent & seen,
+                self._said(
+                    "the book says processed, and its group has not accepted it: %s",
+                    f.when(f.col("waits"), "it waits there")
+                    .when(f.col("ended").isNotNull(), f.concat(f.lit("the op that ended it is "), "ended"))
+                    .otherwise("it has no delivery there"),
+                ),
+                f.when(f.col("waits"), "see that the consumer runs: it comes again, and its row tells that it is done")
+                .when(f.col("ended") == "dead-letter", "remove the dead letter: its work is done")
+                .otherwise("find out why it was not accepted; its work is done"),
+            ),
+            self._not_consumed(
+                "error",
+                due & ~unknown & never_sent,
+                self._said("the book says processed, and its transaction is not committed: %s", f.col("open")),
+                "undo the work: the message was not sent",
+            ),
+            self._not_consumed(
+                "error" if self.complete else "note",
+                due & unknown,
+                self._said(
+                    "the book says processed, and no message of its group has this key"
+                    + (
+                        ""
+                        if self.complete
+                        else "; it may have been dropped since: what was consumed is not kept for good"
+                    )
+                ),
+                "find out what was processed; or correct the book's description, which says how the keys are found",
+            ),
+        )
+
+    def _not_consumed(self, severity: str, where: Column, detail: Column, repair: Column | str) -> Case:
+        return Case(
+            kind="processed-not-consumed",
+            severity=severity,
+            where=where,
+            about=DELIVERY,
+            detail=detail,
+            suggested_repair=repair,
+        )
+
+    def twice(self) -> Case:
+        """R24, of a key: more rows than times that its group has accepted it."""
+        accepts = f.coalesce("accepts", f.lit(0))
+        return Case(
+            kind="processed-twice",
+            severity="error",
+            where=(f.col("counted") > 1) & (f.col("counted") > accepts) & (f.col("last_at") <= self.settled),
+            about=DELIVERY,
+            detail=self._said("processed in %d rows, accepted by its group %d times", f.col("rows"), accepts),
+            suggested_repair="undo what was done too often; let the book's key be unique, as an inbox has it",
+        )
+
+    def repeated(self) -> Case:
+        """R25, of a key: more than one message, or rows that further accepts explain."""
+        rows = f.coalesce("rows", f.lit(0))
+        return Case(
+            kind="repeated-key",
+            severity="note",
+            where=(f.col("messages") > 1) | ((rows > 1) & (rows <= f.col("accepts"))),
+            about=DELIVERY,
+            detail=self._said(
+                "consumed as %d messages, accepted %d times, processed in %d rows",
+                f.col("messages"),
+                f.col("accepts"),
+                rows,
+            ),
+            suggested_repair="nothing, where its producer repeats its keys or the group was moved back",
+        )
+
+    def different(self) -> list[Case]:
+        """R23, of a message: consumed and processed."""
+        return different(self.book, (f.col("rows") == 1) & (f.col("at") <= self.settled), DELIVERY)

@@ -1,0 +1,134 @@
+"""``coordinator reconcile`` with a consumer's book, and with the store's own inbox (R24)."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+
+from spark.books.description import describe
+from spark.period import Period
+from store.tables import SCHEMA
+from tests.fix_store_rows import NOW, StoreRows, encode_message
+from tests.integration.reconciling import Told, run
+
+if TYPE_CHECKING:
+    from datetime import datetime
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from spark.results import Findings
+
+AT = NOW - timedelta(hours=3)
+BOOK = """
+name = "till"
+format = "csv"
+columns = "order_id string, processed_at timestamp"
+group = "orders"
+key = "order_id"
+message_key = "message-id"
+time = "processed_at"
+options.path = "till.csv"
+"""
+
+
+def posted(rows: StoreRows, address: int, key: str, at: datetime = AT) -> int:
+    message = encode_message(message_id=key, body={})
+    return rows.committed([address], at, messages=[message])[1][0]
+
+
+def details(found: Findings, kind: str) -> list[str]:
+    return [each.detail for each in found.shown[kind]]
+
+
+@pytest.mark.rule("R24", "R25")
+def test_a_book_in_a_csv_file(spark: SparkSession, database_url: str, tmp_path: Path) -> None:
+    """Over a period: a row is about a message that is older than all that the run reads of others."""
+    rows = StoreRows(seed=24)
+    orders = rows.address("orders")
+    rows.address("%DLQ%orders")
+    lines = ["order_id,processed_at"]
+    for key in ("same", "twice", "long ago"):
+        half = posted(rows, orders, key, AT - timedelta(days=6) * (key == "long ago"))
+        rows.op("accept", AT, covers=[(half, orders)])
+        lines += [f"{key},{AT.isoformat()}"] * (1 + (key == "twice"))
+    lost = posted(rows, orders, "lost")
+    rows.op("accept", AT, covers=[(lost, orders)])
+    lines.append(f"unknown,{AT.isoformat()}")
+    rows.write(database_url)
+    (tmp_path / "till.csv").write_text("\n".join(lines) + "\n", "utf-8")
+    (tmp_path / "book.toml").write_text(BOOK, "utf-8")
+    book = describe(tmp_path / "book.toml")
+    for period in (Period(), Period(since=AT - timedelta(days=1))):
+        result = run(spark, database_url, tmp_path / "out", period, [book])
+        found = result.findings
+        assert dict(found.by_kind) == {
+            "consumed-not-processed": 1,
+            "processed-not-consumed": 1,
+            "processed-twice": 1,
+        }
+        assert found.shown["consumed-not-processed"][0].half_id == lost
+        assert "key unknown: " in details(found, "processed-not-consumed")[0]
+        assert "key twice: processed in 2 rows, accepted by its group 1 times" in details(found, "processed-twice")[0]
+        assert [(book.name, book.rows) for book in result.books] == [("till", 5)]
+
+
+@pytest.mark.rule("R24", "R25")
+def test_a_group_that_was_never_there_is_said(spark: SparkSession, database_url: str, tmp_path: Path) -> None:
+    StoreRows().write(database_url)
+    (tmp_path / "till.csv").write_text(f"order_id,processed_at\na,{AT.isoformat()}\n", "utf-8")
+    (tmp_path / "book.toml").write_text(BOOK, "utf-8")
+    told = Told()
+    found = run(spark, database_url, tmp_path / "out", books=[describe(tmp_path / "book.toml")], told=told).findings
+    assert told.warnings == ["book till: the store knows no consumer group 'orders'"]
+    assert dict(found.by_kind) == {"processed-not-consumed": 1}
+
+
+@pytest.mark.rule("R24", "R25", "X4")
+def test_the_inbox_of_the_store_needs_no_file(spark: SparkSession, database_url: str, tmp_path: Path) -> None:
+    """A consumer is the group of its name; another is listed. What was posted before its first row has none."""
+    rows = StoreRows(seed=25)
+    orders = rows.address("orders")
+    prices = rows.address("prices", routing="topic")
+    billing = rows.group(prices, "billing")
+    inbox = []
+
+    def consumed(address: int, group: int, consumer: str, key: str, minutes: int, *, done: bool = True) -> int:
+        at = AT + timedelta(minutes=minutes)
+        half = posted(rows, address, key, at)
+        rows.op("accept", at + timedelta(seconds=2), covers=[(half, group)])
+        if done:
+            inbox.append((consumer, key, at + timedelta(seconds=1)))
+        return half
+
+    consumed(orders, orders, "orders", "before", 0, done=False)
+    consumed(prices, billing, "prices::billing", "p-1", 1)
+    lost = [consumed(prices, billing, "prices::billing", "p-2", 2, done=False)]
+    consumed(orders, orders, "orders", "o-1", 3)
+    # the same key in another group
+    lost.append(consumed(orders, orders, "orders", "p-1", 4, done=False))
+    half = posted(rows, orders, "o-2", AT)
+    rows.entry(orders, half, attempts=1)
+    inbox += [("orders", "o-2", AT + timedelta(minutes=3)), ("till", "o-1", AT), ("till", "o-2", AT)]
+    rows.write(database_url)
+    with psycopg.connect(database_url) as connection, connection.cursor() as cursor:
+        cursor.executemany(
+            f"insert into {SCHEMA}.inbox (consumer, message_id, taken_at) values (%s, %s, %s)".encode(), inbox
+        )
+    result = run(spark, database_url, tmp_path / "out", inbox=True)
+    found = result.findings
+    assert dict(found.by_kind) == {
+        "consumed-not-processed": 2,
+        "processed-not-consumed": 1,
+        "unknown-consumer": 1,
+    }
+    assert {each.half_id for each in found.shown["consumed-not-processed"]} == set(lost)
+    assert [each.half_id for each in found.shown["processed-not-consumed"]] == [half]
+    assert details(found, "unknown-consumer") == [
+        "book inbox: 2 rows of consumer till, which is the name of no consumer group"
+    ]
+    assert found.severities["unknown-consumer"] == "note"
+    assert [(book.name, book.rows, book.messages) for book in result.books] == [("inbox", 3, 5)]

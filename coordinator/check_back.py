@@ -21,7 +21,7 @@ from coordinator.transitions import COMMITTED, COMMITTING, LEFT, TxnEvent, after
 from coordinator.work import why
 from store.commit.checkable import Declared
 from store.decisions import Undecided
-from store.errors import AddressGone, AlreadyDecided, StoreError
+from store.errors import AddressGone, AlreadyDecided, Locked, StoreError
 from store.ids import micros_of
 
 if TYPE_CHECKING:
@@ -291,7 +291,7 @@ class Checkable(Transaction):
             self._host.decisions.ask(self.id, self._stands)
             return
         before, self.state = self.state, after(self.state, TxnEvent.STORE_REFUSED)
-        if before is COMMITTING:
+        if before is COMMITTING and not isinstance(error, Locked):
             if isinstance(error, AddressGone):
                 for name in {address.name for address, _, _ in self.posts}:
                     self._host.directory.changed(name)
@@ -299,7 +299,7 @@ class Checkable(Transaction):
             self.let_go()
             self.reason = "store-refused"
             self._instance.commit.add(self)
-        else:  # the store has it undecided
+        else:  # the store has it undecided, or another is about to decide it
             self._end(UNKNOWN)
 
     def told(self) -> None:

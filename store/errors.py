@@ -14,7 +14,8 @@
     ├── GroupsChanged      a queue has groups beside the default one, of which the writer did not know
     ├── AppendOnly         an attempt to change a half or an op
     ├── AddressExists      an address of that name is there
-    ├── Contended          a deadlock, a lock timeout or a serialization failure: the same again may succeed
+    ├── Contended          a deadlock or a serialization failure: the same again may succeed
+    │   └── Locked         another held a lock for longer than a statement waits
     ├── Elsewhere          a statement that names its days met a half of another
     ├── Conflict           another constraint is violated
     │   └── NoPartition    the store has no partition for the day of a row
@@ -92,6 +93,10 @@ class Contended(StoreError):
     """PostgreSQL has undone it because of concurrent work; a repetition may succeed."""
 
 
+class Locked(Contended):
+    """Another SQL transaction holds a row, or a table, for longer than a statement waits."""
+
+
 class Conflict(StoreError):
     """A constraint is violated."""
 
@@ -146,7 +151,7 @@ _STATES: dict[str, tuple[type[StoreError], str]] = {
     "25006": (StoreUnavailable, "the database is read-only: a standby"),
     "40001": (Contended, "undone: serialization failure"),
     "40P01": (Contended, "undone: deadlock"),
-    "55P03": (Contended, "a lock could not be taken in time"),
+    "55P03": (Locked, "a lock could not be taken in time"),
     "57014": (Contended, "undone: the statement was cancelled"),
 }
 _CLASSES: dict[str, tuple[type[StoreError], str]] = {

@@ -282,9 +282,11 @@ REFUSED: dict[str, tuple[str, str, str]] = {
     "split": ("exists (select from split)", "CO004", "a queue has groups beside the default one"),
 }
 
-#: Session settings of the batch connection: durability is not negotiable, plans are for a table of any size.
+#: Session settings of the batch connection: durability is not negotiable, plans are for a table of any size. The
+#: wait for a lock is cut into pieces: the commit of an application that discharges in SQL may take long, and batches
+#: without that transaction go on in between.
 SETUP = (
-    "set synchronous_commit = on; set plan_cache_mode = force_generic_plan; "
+    "set synchronous_commit = on; set lock_timeout = '200ms'; set plan_cache_mode = force_generic_plan; "
     "set enable_seqscan = off; set enable_bitmapscan = off; set enable_hashjoin = off; set enable_mergejoin = off; "
     "set client_min_messages = warning; set idle_in_transaction_session_timeout = 0"
 )

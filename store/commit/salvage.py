@@ -5,17 +5,26 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
+from store.errors import Locked
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from store.commit.unit import Unit
+    from store.errors import StoreError
 
 #: how often a batch of one connection is sent that the server cannot take, or any batch with which the connection to
 #: the server is lost. Then its halves are sent once each, and their halves, down to the single unit, which is refused
 MOST_ATTEMPTS = 5
+#: the same of one that finds a row locked, for about 12 s together: another instance's commit may wait for a slow disk
+MOST_ATTEMPTS_LOCKED = 15
 #: pause between attempts; it doubles with each
 FIRST_PAUSE_SECONDS = 0.02
 LONGEST_PAUSE_SECONDS = 1.0
+
+
+def most_attempts(error: StoreError) -> int:
+    return MOST_ATTEMPTS_LOCKED if isinstance(error, Locked) else MOST_ATTEMPTS
 
 
 def pause_seconds(attempts: int) -> float:

@@ -84,6 +84,7 @@ def test_while_it_is_open_others_go_on_and_decide(
     beside.execute("insert into ledger values (1)")
     discharge(beside, txn)
     post(beside, address, "from sql")
+    beside.execute("select coordinator.first_time('billing', %s)", [address])
     beside.execute("set constraints all immediate")
     accept(sender, b"2", txn)
     post_over_the_wire(other, f"{address}-neighbour", b"neighbour")

@@ -33,6 +33,7 @@ from store.database import DatabaseUrlInvalid, check_url, place
         ("XX001", None, errors.StoreInTrouble),
         ("54000", None, errors.StoreFault),
         ("40P01", None, errors.Contended),
+        ("55P03", None, errors.Locked),
         ("22001", None, errors.StoreFault),
         (None, None, errors.StoreUnavailable),
         ("", None, errors.StoreUnavailable),

@@ -40,7 +40,7 @@ from coordinator.transitions import (
     after,
 )
 from store.commit.terms import PLAIN
-from store.errors import NotLeased, StoreFault
+from store.errors import Locked, NotLeased, StoreFault
 from tests.fix_queue import Consumer, queue_of
 
 ENDS = {TxnState.COMMITTED, TxnState.ROLLED_BACK}
@@ -240,6 +240,18 @@ def test_each_cell_of_a_transaction(state: TxnState, event: TxnEvent) -> None:
     told = event is TxnEvent.MADE_CHECKABLE or (state in CHECKED and event is TxnEvent.WORK_REFUSED)
     left = state in CHECKED and txn.state is TxnState.LEFT
     assert len(host.units) - written == (decides or again or told or left)
+
+
+@pytest.mark.rule("X3", "H5")
+def test_a_checkable_commit_that_finds_it_locked_is_not_rolled_back() -> None:
+    """Another is about to decide it, or fails to: then the client commits it when it asks again."""
+    txn = transaction(host := Host())
+    _checkable(txn)
+    TXN_EVENTS[TxnEvent.DISCHARGE](txn)
+    host.units.clear()
+    txn.refused(Locked("x"))
+    assert len(host.units) == 1
+    assert txn not in host.units
 
 
 def test_only_the_cells_of_the_table_can_be() -> None:

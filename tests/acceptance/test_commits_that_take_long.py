@@ -1,0 +1,144 @@
+"""An application whose commit is still at work holds an AMQP transaction: its neighbours go on, and its rivals get an
+answer (X3).
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psycopg
+import pytest
+
+from store.embedded.running import running_url
+from tests.fix_application import Application
+from tests.fix_service import PATIENCE, Service
+from tests.fix_wire import Ask, Begin, decided
+from tests.wire.checkable import accept, in_group
+from tests.wire.frames import Accepted, Discharge
+from tests.wire.links import Control
+from tests.wire.peer import Session
+from tests.wire.queues import post
+
+pytestmark = pytest.mark.rule("X3")
+
+#: An advisory lock: the commit of an application waits for it.
+TURN = 4711
+
+#: At the commit each of the tables sets off the next, and the third waits: by then the transaction is decided.
+CHAIN = f"""
+create table if not exists first (n int);
+create table if not exists second (n int);
+create table if not exists third (n int);
+create or replace function set_off() returns trigger language plpgsql as $$
+begin
+  case tg_table_name
+    when 'first' then insert into second values (1);
+    when 'second' then insert into third values (1);
+    else perform pg_advisory_xact_lock({TURN});
+  end case;
+  return null;
+end $$;
+create constraint trigger chain after insert on first deferrable initially deferred
+  for each row execute function set_off();
+create constraint trigger chain after insert on second deferrable initially deferred
+  for each row execute function set_off();
+create constraint trigger chain after insert on third deferrable initially deferred
+  for each row execute function set_off();
+"""
+
+
+def _wait_until(beside: Application, lock: str) -> None:
+    """Some session waits for such a lock."""
+    deadline = time.monotonic() + PATIENCE
+    while not beside.execute(f"select 1 from pg_locks where not granted and {lock}".encode()).fetchone():
+        beside.rollback()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    beside.rollback()
+
+
+@contextmanager
+def committing(service: Service, beside: Application, txn: bytes) -> Iterator[list[str | None]]:
+    """Inside the block, the commit of an application has decided ``txn``, and is not over; then it goes on. The
+    SQLSTATE that it ends with; None: it is committed.
+    """
+    ended: list[str | None] = []
+
+    def work() -> None:
+        with psycopg.connect(running_url(service.data_dir)) as own:
+            own.execute("insert into first values (1)")
+            own.execute("select coordinator.discharge(%s)", [uuid.UUID(bytes=txn)])
+            try:
+                own.commit()
+                ended.append(None)
+            except psycopg.Error as error:
+                ended.append(error.sqlstate)
+
+    beside.execute("select pg_advisory_lock(%s)", [TURN])
+    beside.commit()
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        _wait_until(beside, "locktype = 'advisory'")
+        yield ended
+    finally:
+        beside.execute("select pg_advisory_unlock(%s)", [TURN])
+        beside.commit()
+        thread.join()
+
+
+@pytest.fixture
+def undecided(begin: Begin, address: str, beside: Application) -> tuple[Control, bytes]:
+    """Of a client; and the tables of the application."""
+    beside.execute("drop table if exists first, second, third")
+    beside.execute(CHAIN.encode())
+    beside.commit()
+    session = begin()
+    control = in_group(session)
+    txn = control.declare()
+    accept(session.sender(address), b"1", txn)
+    return control, txn
+
+
+def neighbour_goes_on(session: Session, address: str) -> None:
+    post(session, f"{address}-neighbour", b"neighbour")
+    assert session.receiver(f"{address}-neighbour").bodies() == [b"neighbour"]
+
+
+@pytest.mark.parametrize("fail", [False, True])
+def test_a_rival_waits_for_it_and_is_told_what_stands(
+    service: Service, begin: Begin, address: str, beside: Application, undecided: tuple[Control, bytes], fail: bool
+) -> None:
+    control, txn = undecided
+    neighbour = begin()
+    with committing(service, beside, txn) as ended:
+        asked = control.request(Discharge(txn_id=txn, fail=fail))
+        _wait_until(beside, "locktype in ('transactionid', 'tuple')")
+        neighbour_goes_on(neighbour, address)
+    assert ended == [None]
+    told = str(control.answer_to(asked).state)
+    assert re.search("committed before at .* by an application, in SQL" if fail else "^Accepted", told)
+
+
+def test_a_rival_of_one_that_takes_too_long_is_told_to_ask_again(
+    service: Service, begin: Begin, address: str, ask: Ask, beside: Application, undecided: tuple[Control, bytes]
+) -> None:
+    control, txn = undecided
+    neighbour = begin()
+    with committing(service, beside, txn) as ended:
+        refused = control.discharge(txn, fail=True)
+        assert (refused.error.condition, refused.error.description) == (
+            "amqp:internal-error",
+            "the store cannot say now what became of it: discharge it again",
+        )
+        neighbour_goes_on(neighbour, address)
+        assert ended == []
+    assert ended == [None]
+    assert decided(ask, txn) == ("commit", "application")
+    assert control.discharge(txn) == Accepted()
+    assert begin().receiver(address).bodies() == [b"1"]

@@ -9,12 +9,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
+import psycopg
 import pytest
 
+from store.embedded.access import ROLE
+from store.embedded.running import running_url
+from tests.fix_proxy import Proxy
 from tests.fix_service import PATIENCE, REPOSITORY, Service
+from tests.fix_wire import BeginAt
 
 EXAMPLES = REPOSITORY / "examples"
 ORDERS_CHECKED = [sys.executable, str(EXAMPLES / "orders_checked" / "orders.py")]
@@ -149,6 +154,31 @@ def test_checked_orders_in_java_are_repaired_after_a_kill(
     inbox.touch()
     with consumer(consumer_project, service, "orders-checked-java", inbox):
         assert orders_in(inbox, 2) == [1, 3]
+
+
+@pytest.mark.rule("X2", "X4")
+@pytest.mark.parametrize("program", ["OneCommit", "SpringOneCommit"])
+def test_one_commit_in_java_over_kills(
+    own_service: Service, begin_at: BeginAt, orders_java_classpath: str, tmp_path: Path, program: str
+) -> None:
+    """With plain JDBC and with Spring's: the producer is killed -9 before its commit, the consumer after its own."""
+    store = running_url(own_service.data_dir)
+    with closing(Proxy(store)) as proxy:  # the driver of Java knows no unix sockets
+        book = f"jdbc:postgresql://{proxy.url.rpartition('@')[2]}&user={ROLE}"
+        command = ["java", "-XX:TieredStopAtLevel=1", "-cp", orders_java_classpath, f"orders.{program}"]
+        for address in ("orders-one-commit-java", "parcels-java"):
+            own_service.cli("address", "add", address)
+        place_until_killed([*command, "place", book, "8", "6"], tmp_path)
+        with psycopg.connect(store, autocommit=True) as looks:
+            assert looks.execute("select max(id) from shop_java.orders").fetchone() == (5,)
+            assert run(*command, "place", book, "8", cwd=tmp_path) == "placed up to order 8\n"
+            place_until_killed([*command, "ship", own_service.url, book, "8", "4"], tmp_path)
+            said = run(*command, "ship", own_service.url, book, "5", cwd=tmp_path)
+            assert said == "again order 4\ntook 5 messages\n"
+            shipped = looks.execute("select order_id from shop_java.shipments order by order_id").fetchall()
+        assert shipped == [(number,) for number in range(1, 9)]
+    parcels = begin_at(own_service).receiver("parcels-java", credit=20).bodies()
+    assert [json.loads(each)["order"] for each in parcels] == list(range(1, 9))
 
 
 def place_until_killed(command: list[str], folder: Path) -> None:

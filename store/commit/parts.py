@@ -282,11 +282,14 @@ REFUSED: dict[str, tuple[str, str, str]] = {
     "split": ("exists (select from split)", "CO004", "a queue has groups beside the default one"),
 }
 
-#: Session settings of the batch connection: durability is not negotiable, plans are for a table of any size. The
-#: wait for a lock is cut into pieces: the commit of an application that discharges in SQL may take long, and batches
-#: without that transaction go on in between.
+#: Parts that may wait for an application's commit, which has discharged a checkable transaction in SQL and may take
+#: long. That wait is cut into pieces: batches without the transaction go on in between.
+_WAITS = frozenset({"declared", "enlisted", "orphaned", "overdue", "settled", "decided"})
+_IN_PIECES = "set_config('lock_timeout', '200ms', true) is null or "
+
+#: Session settings of the batch connection: durability is not negotiable, plans are for a table of any size.
 SETUP = (
-    "set synchronous_commit = on; set lock_timeout = '200ms'; set plan_cache_mode = force_generic_plan; "
+    "set synchronous_commit = on; set plan_cache_mode = force_generic_plan; "
     "set enable_seqscan = off; set enable_bitmapscan = off; set enable_hashjoin = off; set enable_mergejoin = off; "
     "set client_min_messages = warning; set idle_in_transaction_session_timeout = 0"
 )
@@ -295,7 +298,8 @@ SETUP = (
 def statement(parts: Sequence[str], instance_id: int) -> str:
     """The batch statement of these parts."""
     clauses = []
-    refusals = [(f"not exists ({_ALIVE.format(me=instance_id)})", *_GIVEN_UP)]
+    first = "" if _WAITS.isdisjoint(parts) else _IN_PIECES
+    refusals = [(f"{first}not exists ({_ALIVE.format(me=instance_id)})", *_GIVEN_UP)]
     number = 1
     for part in parts:
         sql, types = PARTS[part]

@@ -6,11 +6,13 @@ all or nothing of it.
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import structlog
 
 from coordinator.codec.encoding import encode_map, encode_string, encode_symbol, encode_uint, encode_uuid
+from store.commit.terms import BEFORE
 from store.errors import StoreError
 from store.questions import checks as questions
 
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     from coordinator.address.nodes import Address
     from coordinator.errors import Refusal
     from coordinator.instance import Instance
-    from store.questions.checks import Exhausted
+    from store.questions.checks import Exhausted, Late
 
 log = structlog.get_logger(__name__)
 
@@ -27,6 +29,8 @@ log = structlog.get_logger(__name__)
 ADDRESS = "TRANS_CHECK_MAX_TIME_TOPIC"
 _LOOK_SECONDS = 1.0
 _AT_ONCE = 20
+#: between looks at all of the past, for what was written more than a minute late
+_WHOLE_SECONDS = 600.0
 
 
 class Exhaustion:
@@ -37,20 +41,28 @@ class Exhaustion:
         self._found: list[Exhausted] = []
         #: how long to wait after the last of them
         self._wait = _LOOK_SECONDS
+        #: where to look: rows of those decided before stay there while a snapshot is held (H12)
+        self._low = BEFORE
+        self._whole_at = time.monotonic() + _WHOLE_SECONDS
 
     def look(self) -> None:
         instance = self._instance
         if instance.disk_low:  # copies take room
             instance.loop.call_later(_LOOK_SECONDS, self.look)
         else:
-            questions.find_exhausted(instance.queries, _AT_ONCE, self._looked)
+            now = time.monotonic()
+            if now >= self._whole_at:
+                self._low, self._whole_at = BEFORE, now + _WHOLE_SECONDS
+            questions.find_exhausted(instance.queries, _AT_ONCE, self._low, self._looked)
 
-    def _looked(self, answer: list[Exhausted] | StoreError) -> None:
-        if isinstance(answer, StoreError) or not answer:
+    def _looked(self, answer: Late | StoreError) -> None:
+        if not isinstance(answer, StoreError):
+            self._low = answer.low
+        if isinstance(answer, StoreError) or not answer.found:
             self._instance.loop.call_later(_LOOK_SECONDS, self.look)
             return
-        self._found = answer
-        self._wait = 0.0 if len(answer) == _AT_ONCE else _LOOK_SECONDS
+        self._found = answer.found
+        self._wait = 0.0 if len(answer.found) == _AT_ONCE else _LOOK_SECONDS
         self._directory.resolve(ADDRESS, self._resolved, origin="dead-letter")
 
     def _resolved(self, address: Address | Refusal) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from store import arrays
 from store.asking import Query, nothing
 from store.questions.columns import MESSAGES
-from store.questions.values import int2, int4
+from store.questions.values import int2, int4, int8
 from store.tables import SCHEMA
 
 if TYPE_CHECKING:
@@ -72,6 +72,13 @@ class Exhausted(NamedTuple):
     halves: dict[int, int]
     #: of these addresses
     names: dict[int, str]
+
+
+class Late(NamedTuple):
+    """``low``: the time before which none is left, in microseconds since 2000."""
+
+    found: list[Exhausted]
+    low: int
 
 
 class Taken(NamedTuple):
@@ -200,28 +207,41 @@ COUNT = Query(
 )
 
 
-def _exhausted(rows: list[Row]) -> list[Exhausted]:
+def _exhausted(rows: list[Row]) -> Late:
     found: dict[bytes, Exhausted] = {}
-    for txn_id, group, checks, address_id, name, halves in rows:
+    low = 0
+    for txn_id, group, checks, address_id, name, number in rows:
+        if txn_id is None:
+            low = number
+            continue
         each = found.setdefault(txn_id, Exhausted(txn_id, group, checks, {}, {}))
-        if halves:
-            each.halves[address_id] = halves
+        if number:
+            each.halves[address_id] = number
             each.names[address_id] = name
-    return list(found.values())
+    return Late(list(found.values()), low)
 
 
-#: how many at most: transactions whose last check has had no answer for an interval, without those being decided
+_LAST = "t.checks >= t.most_checks and t.next_check_at >= $2::timestamptz and t.next_check_at <= now()"
+
+#: how many at most, time from which to look: transactions whose last check has had no answer for an interval, without
+#: those being decided. Rows: of each its halves by address, or one without any; and one that says from which time on to
+#: look then. As in TAKE, rows of decided ones stay in the index while a snapshot is held.
 FIND_EXHAUSTED = Query(
     b"find_exhausted",
     f"""with late as materialized (
-          select id, producer_group, checks from {SCHEMA}.txn
-           where next_check_at <= now() and checks >= most_checks order by next_check_at limit $1::int4
-             for no key update skip locked)
+          select t.id, t.producer_group, t.checks from {SCHEMA}.txn t
+           where {_LAST} order by t.next_check_at limit $1::int4 for no key update skip locked)
         select uuid_send(l.id), l.producer_group, l.checks::int4, coalesce(f.address_id, 0), {_NAME},
                coalesce(f.halves, 0)
           from late l left join lateral (
             select p.address_id, count(*) as halves from {SCHEMA}.pending p where p.txn_id = l.id
-             group by p.address_id) f on true""",
+             group by p.address_id) f on true
+        union all
+        select null, null, null, null, null,
+               (extract(epoch from least(
+                 now() - interval '{LATE_SECONDS} s',
+                 (select t.next_check_at from {SCHEMA}.txn t where {_LAST} order by t.next_check_at limit 1))
+                 - timestamptz '2000-01-01 00:00Z') * 1000000)::int8""",
     _exhausted,
 )
 
@@ -284,9 +304,11 @@ def count(asked: Queries, sent: Sequence[Sent], still: Callable[[list[Sent] | St
     asked.ask(COUNT, parameters, still)
 
 
-def find_exhausted(asked: Queries, most: int, found: Callable[[list[Exhausted] | StoreError], None]) -> None:
-    """Transactions whose last check has had no answer for an interval, at most so many, oldest first."""
-    asked.ask(FIND_EXHAUSTED, [int4(most)], found)
+def find_exhausted(asked: Queries, most: int, low: int, found: Callable[[Late | StoreError], None]) -> None:
+    """Transactions whose last check has had no answer for an interval, at most so many, oldest first; those that were
+    over at ``low`` or later, in microseconds since 2000.
+    """
+    asked.ask(FIND_EXHAUSTED, [int4(most), int8(low)], found)
 
 
 def exhaust(

@@ -126,9 +126,9 @@ def test_those_that_cannot_be_set_aside_stop_no_other(
 ) -> None:
     """More than are looked at in one go have lost their halves; one that is being decided waits."""
     with psycopg.connect(running_url(service.data_dir)) as other:
-        held = planted(address, address, data(b"held"), checks=15, due=-90)
+        held = planted(address, address, data(b"held"), checks=15, due=-30)
         other.execute("select from coordinator.txn where id = encode(%s, 'hex')::uuid for update", [held])
-        lost = [planted(address, address, checks=15, due=-80) for _ in range(25)]
+        lost = [planted(address, address, checks=15, due=-20) for _ in range(25)]
         sound = planted(address, address, data(b"1"), checks=15)
         assert decided(ask, sound) == EXHAUSTED
         assert [decided(ask, each) for each in lost] == [EXHAUSTED] * 25
@@ -148,7 +148,7 @@ def test_those_whose_copies_the_store_refuses_stop_no_other(
             "alter table coordinator.half add constraint no_poison "
             f"check (txn_id is not null or message <> '\\x{poison.hex()}') not valid".encode()
         )
-    refused = [planted(address, address, poison, checks=15, due=-80) for _ in range(25)]
+    refused = [planted(address, address, poison, checks=15, due=-20) for _ in range(25)]
     sound = planted(address, address, data(b"1"), checks=15)
     assert decided(ask, sound) == EXHAUSTED
     ((kept,),) = ask(

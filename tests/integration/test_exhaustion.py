@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 from uuid import UUID
 
 import psycopg
 import pytest
 
+from coordinator import exhaustion
+from store.asking import Queries
 from store.commit.terms import BEFORE, INFINITY
+from store.errors import StoreError
 from store.ids import HalfIds
 from store.questions import checks
-from store.questions.checks import Exhausted
+from store.questions.checks import LATE_SECONDS, Exhausted, Late
 from tests.fix_check_back import GROUP, QUEUE, counts, due, rows_of
 from tests.fix_store import Rows
 from tests.fix_store_driver import ME, Asking, Truth
@@ -34,6 +40,14 @@ def exhaust(asking: Asking, txn_id: UUID, count: int = 5, told: dict[int, bytes]
     return answer
 
 
+def found_from(asking: Asking, low: int) -> Late:
+    asking.ask(checks.find_exhausted, 5, low)
+    asking.loop.run_until(lambda: asking.answers)
+    answer = asking.answers.pop()
+    assert isinstance(answer, Late), answer
+    return answer
+
+
 @pytest.mark.rule("H10")
 @pytest.mark.parametrize("kind", ["normal", "fifo"])
 def test_what_was_checked_often_enough_is_set_aside_once(asking: Asking, truth: Truth, rows: Rows, kind: str) -> None:
@@ -41,9 +55,7 @@ def test_what_was_checked_often_enough_is_set_aside_once(asking: Asking, truth: 
     truth.run(ASIDE.format(kind))
     txn_id = due(rows, halves=3, checks=15)
     others = [due(rows, checks=14), due(rows, checks=15, seconds=60)]
-    asking.ask(checks.find_exhausted, 5)
-    asking.loop.run_until(lambda: asking.answers)
-    assert asking.answers.pop() == [Exhausted(txn_id.bytes, GROUP, 15, {QUEUE: 3}, {QUEUE: "queue"})]
+    assert found_from(asking, BEFORE).found == [Exhausted(txn_id.bytes, GROUP, 15, {QUEUE: 3}, {QUEUE: "queue"})]
     assert [exhaust(asking, each) for each in (txn_id, txn_id, *others)] == [True, False, False, False]
     found = truth.rows(
         "select group_id, id = half_id, annotations, lease, available_at <= now(), message_group is not null "
@@ -92,10 +104,50 @@ def test_what_was_decided_is_not_set_aside(asking: Asking, truth: Truth, rows: R
 def test_what_cannot_be_set_aside_lets_others_go_first(asking: Asking, truth: Truth, rows: Rows) -> None:
     first, second = due(rows, checks=15, seconds=-60), due(rows, checks=15, seconds=-50)
     checks.postpone(asking.queries, first.bytes)
-    asking.ask(checks.find_exhausted, 5)
-    asking.loop.run_until(lambda: asking.answers)
-    assert [UUID(bytes=each.txn_id) for each in asking.answers.pop()] == [second]
+    assert [UUID(bytes=each.txn_id) for each in found_from(asking, BEFORE).found] == [second]
     assert counts(rows.connection) == {first: 15, second: 15}
+
+
+@pytest.mark.rule("H10", "H12")
+def test_a_look_begins_where_the_last_has_left_none(
+    asking: Asking, truth: Truth, rows: Rows, database_url: str
+) -> None:
+    """What is being decided is left, and looked for again; what comes a little late is seen."""
+    txn_id = due(rows, checks=15, seconds=-7200)
+    with psycopg.connect(database_url) as deciding:
+        deciding.execute("select from coordinator.txn where id = %s for update", [txn_id])
+        answer = found_from(asking, BEFORE)
+        assert answer.found == []
+    answer = found_from(asking, answer.low)
+    assert [UUID(bytes=each.txn_id) for each in answer.found] == [txn_id]
+    truth.run("delete from coordinator.txn")
+    answer = found_from(asking, answer.low)
+    late, too_late = due(rows, checks=15, seconds=-LATE_SECONDS / 3), due(rows, checks=15, seconds=-3600)
+    assert [UUID(bytes=each.txn_id) for each in found_from(asking, answer.low).found] == [late]
+    assert [UUID(bytes=each.txn_id) for each in found_from(asking, BEFORE).found] == [too_late, late]
+
+
+@pytest.mark.rule("H10", "H12")
+@pytest.mark.parametrize(("whole_seconds", "wholes"), [(600.0, 1), (0.0, 3)], ids=["in time", "now and then all"])
+def test_an_instance_looks_at_all_of_the_past_at_first_and_seldom_again(
+    asking: Asking, truth: Truth, monkeypatch: pytest.MonkeyPatch, whole_seconds: float, wholes: int
+) -> None:
+    monkeypatch.setattr(exhaustion, "_LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(exhaustion, "_WHOLE_SECONDS", whole_seconds)
+    lows: list[int] = []
+    find = checks.find_exhausted
+
+    def noting(asked: Queries, most: int, low: int, found: Callable[[Late | StoreError], None]) -> None:
+        lows.append(low)
+        find(asked, most, low, found)
+
+    monkeypatch.setattr(checks, "find_exhausted", noting)
+    instance: Any = SimpleNamespace(loop=asking.loop, queries=asking.queries, disk_low=False)
+    directory: Any = None
+    exhaustion.Exhaustion(instance, directory).look()
+    asking.loop.run_until(lambda: len(lows) >= 3)
+    assert lows[:3].count(BEFORE) == wholes
+    assert lows[0] == BEFORE
 
 
 @pytest.mark.rule("H7", "H10")

@@ -13,7 +13,7 @@ import pytest
 from store import asking
 from store.asking import Query
 from store.priorities import STEPS, Rank
-from store.questions import entries, message_groups, schedule
+from store.questions import checks, entries, message_groups, schedule
 from store.tables import SCHEMA
 
 GROUP = 1
@@ -52,6 +52,12 @@ def held(database_url: str) -> Iterator[psycopg.Connection]:
                 f"from generate_series({first + 1}::int8, {first + DEAD}) n".encode()
             )
         connection.execute(f"delete from {SCHEMA}.entry".encode())
+        connection.execute(
+            f"insert into {SCHEMA}.txn (id, instance_id, owner, declared_at, timeout_at, posted, retired, checks, "
+            "next_check_at, most_checks, producer_group) select md5(n::text)::uuid, 1, '', now(), now(), 1, 0, 15, "
+            f"now() - interval '1 h' - n * interval '1 ms', 15, 'shop' from generate_series(1, {DEAD}) n".encode()
+        )
+        connection.execute(f"delete from {SCHEMA}.txn".encode())
         connection.execute(asking.SETUP.encode())
         yield connection
 
@@ -91,3 +97,11 @@ def test_the_schedule_looks_behind_what_it_has_promoted(held: psycopg.Connection
         return _pages(held, schedule.PROMOTE, f"array[1], false, {above}, null")  # type: ignore[arg-type]
 
     assert pages("now()") < FEW < pages("'-infinity'")
+
+
+@pytest.mark.rule("H12")
+def test_what_was_checked_often_enough_is_looked_for_from_the_mark_on(held: psycopg.Connection) -> None:
+    def pages(low: str) -> int:
+        return _pages(held, checks.FIND_EXHAUSTED, f"20, {low}")  # type: ignore[arg-type]
+
+    assert pages("now() - interval '1 minute'") < FEW < pages("'-infinity'")

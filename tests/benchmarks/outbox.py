@@ -2,7 +2,8 @@
 transaction arrives (rule X2).
 
 Each transaction of an application writes a row of its own and posts once. Latency is from the call of commit to the
-arrival at a waiting consumer; a post that is late for its time counts from when it was called.
+arrival at a waiting consumer, which is a process of its own; a post that is late for its time counts from when it was
+called.
 """
 
 from __future__ import annotations
@@ -11,11 +12,10 @@ import argparse
 import statistics
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-
-import psycopg
+from multiprocessing.connection import Connection
 
 from store.embedded.running import running_url
+from tests.benchmarks.applications import Load, Store, add_options, beside, load_of, run
 from tests.fix_service import Service, running_service
 from tests.wire.frames import Accepted
 from tests.wire.peer import Peer
@@ -26,57 +26,56 @@ _POST = b"select coordinator.post(%s, %s)"
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--rate", type=float, default=1000.0, help="posts a second, over all connections (1000)")
-    parser.add_argument("--connections", type=int, default=50, help="of applications (50)")
-    parser.add_argument("--seconds", type=float, default=10.0, help="measured (10)")
-    asked = parser.parse_args(arguments)
+    add_options(parser, 1000.0)
+    load = load_of(parser.parse_args(arguments))
     with running_service() as service:
         service.cli("address", "add", _ADDRESS)
-        late, seconds = _measure(service, asked.rate, asked.connections, asked.seconds)
-    part = statistics.quantiles(late, n=100)
+        late, answered, seconds = _measure(service, load)
+    part, commit = statistics.quantiles(late, n=100), statistics.quantiles(answered, n=100)
     print(
-        f"{len(late)} posts over {asked.connections} connections, {len(late) / seconds:,.0f}/s: delivered after "
-        f"p50 {part[49]:.1f} ms, p99 {part[98]:.1f} ms, at most {max(late):.1f} ms"
+        f"{len(late)} posts over {load.connections} connections, {len(late) / seconds:,.0f}/s: delivered after "
+        f"p50 {part[49]:.1f} ms, p99 {part[98]:.1f} ms, at most {max(late):.1f} ms; "
+        f"commit answered after p50 {commit[49]:.1f} ms, p99 {commit[98]:.1f} ms"
     )
     return 0
 
 
-def _measure(service: Service, rate: float, connections: int, seconds: float) -> tuple[list[float], float]:
-    """Milliseconds of each, and how long all took."""
-    each = max(1, int(rate * seconds / connections))
-    committed = [0.0] * (each * connections)
-    begin = time.time() + 1
+def _prepare(store: Store) -> None:
+    store.execute("create temporary table sale (id int)")
 
-    def apply(name: int) -> None:
-        with psycopg.connect(running_url(service.data_dir)) as store:
-            store.execute("create temporary table sale (id int)")
-            store.commit()
-            for count in range(each):
-                number = count * connections + name
-                time.sleep(max(0.0, begin + number / rate - time.time()))
-                store.execute("insert into sale values (%s)", [number])
-                store.execute(_POST, [_ADDRESS, str(number)])
-                committed[number] = time.time()
-                store.commit()
 
-    peer = Peer(service.port)
-    peer.open()
-    consumer = peer.begin().receiver(_ADDRESS, credit=1000)
-    arrived: dict[int, float] = {}
-    with ThreadPoolExecutor(connections) as pool:
-        work = [pool.submit(apply, name) for name in range(connections)]
-        while len(arrived) < len(committed):
+def _post(store: Store, number: int) -> None:
+    store.execute("insert into sale values (%s)", [number])
+    store.execute(_POST, [_ADDRESS, str(number)])
+
+
+def _measure(service: Service, load: Load) -> tuple[list[float], list[float], float]:
+    """Milliseconds from the call of each commit to the delivery, and to the answer; and how long all took."""
+
+    def consume(to_parent: Connection) -> None:
+        peer = Peer(service.port)
+        peer.open()
+        consumer = peer.begin().receiver(_ADDRESS, credit=1000)
+        to_parent.send(None)
+        arrived: dict[int, float] = {}
+        while len(arrived) < load.transactions:
             delivery = consumer.take()
             arrived[int(delivery.body)] = time.time()
             delivery.disposition(Accepted())
             peer.record.clear()
             if consumer.link_credit < 500:
                 consumer.credit(500)
-        for done in work:
-            done.result()
-    peer.close()
-    late = [1000 * (arrived[number] - at) for number, at in enumerate(committed)]
-    return late, max(arrived.values()) - begin
+        to_parent.send(arrived)
+        peer.close()
+
+    child, told = beside(consume)
+    told.recv()  # its link is there
+    committed = run(running_url(service.data_dir), load, _prepare, _post)
+    arrived: dict[int, float] = told.recv()
+    child.join()
+    late = [1000 * (arrived[each.number] - each.called) for each in committed]
+    answered = [1000 * (each.answered - each.called) for each in committed]
+    return late, answered, max(arrived.values()) - committed[0].due
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from coordinator.commands.seek import seek
 from coordinator.commands.serve import serve
 from coordinator.commands.statistics import groups, stats
 from coordinator.commands.transactions import outcome, resolve, resume, transactions
+from coordinator.commands.user import app as user
 
 app = typer.Typer(
     name="coordinator",
@@ -64,6 +65,7 @@ app.command()(resolve)
 app.command()(resume)
 app.command()(purge)
 app.command()(grant)
+app.add_typer(user, name="user")
 app.add_typer(dead_letters, name="dead-letters")
 app.command()(check)
 app.command()(reconcile)

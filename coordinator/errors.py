@@ -12,6 +12,7 @@ from enum import StrEnum
 class Condition(StrEnum):
     INTERNAL_ERROR = "amqp:internal-error"
     NOT_FOUND = "amqp:not-found"
+    UNAUTHORIZED_ACCESS = "amqp:unauthorized-access"
     DECODE_ERROR = "amqp:decode-error"
     RESOURCE_LIMIT_EXCEEDED = "amqp:resource-limit-exceeded"
     NOT_ALLOWED = "amqp:not-allowed"

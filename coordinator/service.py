@@ -14,6 +14,7 @@ from coordinator.group.expiry import StoredExpiry
 from coordinator.group.schedule import Schedule
 from coordinator.group.serving import Queues
 from coordinator.instance import Instance
+from coordinator.login.users import Users
 from coordinator.memory import GivingBack
 from coordinator.peers import Peers
 from coordinator.posts import Posts
@@ -86,6 +87,7 @@ class Service:
         self.posts = Posts(instance, self.directory, enqueue, self.registry)
         self.retirement = Retirement(self.registry, self.settlements)
         self.sole_connections = SoleConnections(instance)
+        self.users = Users(instance, registration.secret)
         self.stealing = Stealing(instance)
         self.checks = Checks(instance, self.decisions)
         watched = (instance.commit.connection, instance.queries.connection, self.decisions.connection)
@@ -106,6 +108,7 @@ class Service:
             channels.LINK: self.stealing.notified,
             channels.DUE: self._schedule.notified,
             channels.DECIDED: self._decided,
+            channels.USER: self.users.changed,
         }
 
     def _decided(self, payload: str) -> None:
@@ -117,6 +120,7 @@ class Service:
         """Notices may have been missed while the connection was down."""
         self._peers.connected()
         self.registry.look_at_held()
+        self.users.look()
         self._dead_letters.wake()
 
     def start(self) -> None:

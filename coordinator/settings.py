@@ -348,6 +348,25 @@ class RetentionSettings(_Section):
         return self
 
 
+class LoginSettings(_Section):
+    """Who may come in (S1)."""
+
+    anonymous: Annotated[
+        Literal["loopback", "always", "never"],
+        Field(
+            description="where clients may come in without a login: `loopback`: at addresses that only this machine "
+            "can connect to; `always`: everywhere; `never`"
+        ),
+    ] = "loopback"
+    plain: Annotated[
+        Literal["tls", "always"],
+        Field(
+            description="where clients may send their password itself (SASL `PLAIN`): `tls`: behind TLS; `always`: in "
+            "plain text, too"
+        ),
+    ] = "tls"
+
+
 class MetricsSettings(_Section):
     """Metrics for Prometheus, and whether the service is healthy and ready, by HTTP."""
 
@@ -392,6 +411,7 @@ class Settings(_Section):
     log: LogSettings = LogSettings()
     transaction: TransactionSettings = TransactionSettings()
     check: CheckSettings = CheckSettings()
+    login: LoginSettings = LoginSettings()
     limits: LimitSettings = LimitSettings()
     addresses: AddressSettings = AddressSettings()
     retention: RetentionSettings = RetentionSettings()

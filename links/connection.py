@@ -10,6 +10,7 @@ import structlog
 from proton import symbol
 
 from coordinator.errors import Condition, Refusal
+from coordinator.login import logins
 from links import container, endpoints, engine
 from links.dispositions import Dispositions
 from links.endpoints import LITTLE_ROOM, Endpoints
@@ -19,8 +20,9 @@ from links.parked import Parked
 from links.sole import Sole, policy
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
 
+    from coordinator.login.exchange import Exchange, Say
     from coordinator.service import Service
     from links.link import Sending
 
@@ -49,6 +51,8 @@ class Reactor(endpoints.Reactor, Protocol):
 
     def resume(self, connection: Connection) -> None: ...
 
+    def proceed(self, connection: Connection) -> None: ...
+
     def watch_socket(self, connection: Connection) -> None: ...
 
     def close(self, connection: Connection) -> None: ...
@@ -70,6 +74,7 @@ class Connection:
         "held_back",
         "idle_timeout_ms",
         "incomplete",
+        "login",
         "number",
         "open",
         "opened",
@@ -87,9 +92,11 @@ class Connection:
         "starved",
         "ticks",
         "transport",
+        "user",
     )
 
-    def __init__(self, reactor: Reactor, service: Service, sock: sockets.socket) -> None:
+    def __init__(self, reactor: Reactor, service: Service, sock: sockets.socket, mechanisms: Sequence[str]) -> None:
+        """``mechanisms``: of SASL, as they are offered where it comes in (:mod:`coordinator.login.offer`)."""
         sock.setblocking(False)
         if sock.family in (sockets.AF_INET, sockets.AF_INET6):
             sock.setsockopt(sockets.IPPROTO_TCP, sockets.TCP_NODELAY, 1)
@@ -114,7 +121,11 @@ class Connection:
         #: octets that the next turn reads at once
         self.read_room = LITTLE_ROOM
         #: None once the protocol headers, and SASL, are done
-        self.greeting: Greeting | None = Greeting()
+        self.greeting: Greeting | None = Greeting(mechanisms, self._log_in, lambda: reactor.proceed(self))
+        #: how the client logs in, or did
+        self.login: Exchange | None = None
+        #: as which it has logged in; None: as none
+        self.user: str | None = None
         self.dispositions = Dispositions()
         #: how many links the peer posts on
         self.posting = 0
@@ -195,6 +206,26 @@ class Connection:
         for link in starved:
             link.fed()
 
+    # -- its user
+
+    def _log_in(self, mechanism: str, say: Say) -> Exchange:
+        host = self.peer.rpartition(":")[0]
+        self.login = logins.begin(self.service.users, mechanism, host, say, self._locked_out)
+        return self.login
+
+    def greeted(self, user: str | None) -> None:
+        """The protocol headers, and SASL, are done."""
+        self.greeting = None
+        self.user = user
+
+    def _locked_out(self) -> None:
+        """Its user was disabled or removed."""
+        log.info("connection closed: its user may not log in any more", peer=self.peer, container=self.container)
+        if self.greeting is not None:
+            self.close()
+        elif not self.closing:
+            self.force_close(Condition.UNAUTHORIZED_ACCESS, "the user may not log in any more")
+
     # -- events
 
     def on_event(self, kind: int, event: engine.Pointer) -> None:
@@ -265,7 +296,7 @@ class Connection:
         self._describe()
         engine.connection_open(self.pointer)
         self.reactor.opened(self)
-        log.debug("connection opened", peer=self.peer, container=self.container)
+        log.debug("connection opened", peer=self.peer, container=self.container, user=self.user)
         early, self._early = self._early, None
         for kind, pointer in early or ():
             self._on_endpoint(kind, pointer)
@@ -279,6 +310,7 @@ class Connection:
             "connection refused",
             peer=self.peer,
             container=self.container,
+            user=self.user,
             condition=refusal.condition.value,
             description=refusal.description,
         )
@@ -302,6 +334,8 @@ class Connection:
 
     def lost(self) -> None:
         """Let go of everything that the connection holds."""
+        if self.login is not None:
+            self.login.end()
         self.endpoints.lost()
         self.starved.clear()
         self.held_back.clear()

@@ -1,5 +1,5 @@
-"""The first octets of a connection: protocol headers, and a SASL layer where the client wants one (rules P1, P14; part
-2, section 2.2; part 5, section 5.3).
+"""The first octets of a connection: protocol headers, and a SASL layer where the client wants one, or must have one
+(rules P1, P14, S1; part 2, section 2.2; part 5, section 5.3).
 
 The SASL layer is ours, not Proton's. Proton 0.40 accepts frames of both types at any time: a ``sasl-response`` before
 the exchange crashes the process in Cyrus, and an ``open`` is accepted before the client has authenticated. A transport
@@ -8,7 +8,12 @@ without Proton's SASL refuses every SASL frame.
 
 from __future__ import annotations
 
-from coordinator.codec.encoding import DecodeError, Described, Symbol, decode
+import struct
+from collections.abc import Callable, Sequence
+
+from coordinator.codec.encoding import DecodeError, Described, Symbol, decode, encode_binary, encode_list, encode_symbol
+from coordinator.login.exchange import REFUSED, Challenge, Exchange, Outcome, Say
+from coordinator.login.offer import ANONYMOUS
 
 HEADER = b"AMQP\x00\x01\x00\x00"
 SASL_HEADER = b"AMQP\x03\x01\x00\x00"
@@ -18,93 +23,172 @@ _TLS = (b"\x16\x03", b"AMQP\x02")
 #: the largest SASL frame (part 5, section 5.3.1)
 _LARGEST_FRAME = 512
 _SASL = 1
+_MECHANISMS, _CHALLENGE, _OUTCOME = 0x40, 0x42, 0x44
 _INIT = (0x41, "amqp:sasl-init:list")
-#: ``sasl-mechanisms`` with ANONYMOUS alone, and ``sasl-outcome`` ok and auth, as frames
-_MECHANISMS = b"\x00\x00\x00\x1c\x02\x01\x00\x00\x00\x53\x40\xc0\x0f\x01\xe0\x0c\x01\xa3\x09ANONYMOUS"
-_OK, _AUTH = (b"\x00\x00\x00\x10\x02\x01\x00\x00\x00\x53\x44\xc0\x03\x01\x50" + code for code in (b"\x00", b"\x01"))
+_RESPONSE = (0x43, "amqp:sasl-response:list")
 
 
 class Greeting:
-    """``done``: all further octets are for the engine. ``failed``: the connection is to be closed."""
+    """``done``: all further octets are for the engine. ``failed``: the connection is to be closed. ``waiting``: an
+    answer is on its way, and until then no octets are taken.
+    """
 
-    __slots__ = ("_expects", "_octets", "done", "failed")
+    __slots__ = (
+        "_answer", "_begin", "_exchange", "_expects", "_mechanisms", "_octets", "_proceed", "_taking", "done", "failed",
+        "user", "waiting",
+    )  # fmt: skip
 
-    def __init__(self) -> None:
+    def __init__(
+        self, mechanisms: Sequence[str], begin: Callable[[str, Say], Exchange], proceed: Callable[[], None]
+    ) -> None:
+        """``mechanisms``: what is offered, the best first. ``begin`` makes the exchange of one of them. ``proceed`` is
+        called when an answer has come that :meth:`take` had to wait for: take no octets then, to have it.
+        """
+        self._mechanisms = mechanisms
+        self._begin = begin
+        self._proceed = proceed
         self._octets = b""
+        self._answer = b""
         self._expects = self._first_header
+        self._taking = False
+        self._exchange: Exchange | None = None
         self.done = False
         self.failed = False
+        self.waiting = False
+        #: as which the client has logged in; None: as none
+        self.user: str | None = None
 
     def take(self, octets: bytes) -> bytes:
         """Take the next octets of the peer; return the answer. :attr:`rest` then has the octets for the engine."""
         self._octets += octets
-        answer = b""
-        while not self.done and not self.failed:
-            said = self._expects()
-            if said is None:
-                break  # incomplete
-            answer += said
+        self._taking = True
+        while not self.done and not self.failed and not self.waiting and self._expects():
+            pass
+        self._taking = False
+        answer, self._answer = self._answer, b""
         return answer
 
     @property
     def rest(self) -> bytes:
         return self._octets if self.done else b""
 
-    def _fail(self, answer: bytes) -> bytes:
+    def _fail(self, answer: bytes) -> bool:
+        self._answer += answer
         self.failed = True
-        return answer
+        return True
 
-    def _first_header(self) -> bytes | None:
+    # What is expected next: each takes its octets, and returns False while they are incomplete.
+
+    def _first_header(self) -> bool:
         octets = self._octets
         if octets.startswith(_TLS):  # Proton would give no answer
             return self._fail(HEADER)
         if octets.startswith(SASL_HEADER):
             self._octets = octets[8:]
             self._expects = self._init
-            return SASL_HEADER + _MECHANISMS
+            names = b"".join(encode_symbol(each)[1:] for each in self._mechanisms)
+            count = len(self._mechanisms)
+            array = struct.pack(">BBBB", 0xE0, len(names) + 2, count, 0xA3) + names
+            self._answer += SASL_HEADER + _frame(_MECHANISMS, array)
+            return True
         if any(header.startswith(octets) for header in (SASL_HEADER, *_TLS)):
-            return None
+            return False
         if octets.startswith(SASL_HEADER[:5]):  # another version
             return self._fail(SASL_HEADER)
+        if ANONYMOUS not in self._mechanisms:  # part 5, section 5.3.2: the client must authenticate
+            return False if HEADER.startswith(octets) and octets != HEADER else self._fail(SASL_HEADER)
         self.done = True  # AMQP's header; Proton answers any other with its own
-        return b""
+        return True
 
-    def _init(self) -> bytes | None:
+    def _init(self) -> bool:
+        fields = self._fields(_INIT)
+        if fields is None:
+            return False
+        mechanism, response = fields[0], fields[1] if len(fields) > 1 else None
+        if not isinstance(mechanism, Symbol) or not isinstance(response, bytes | None):
+            return self._fail(b"")
+        if mechanism not in self._mechanisms:
+            return self._fail(_outcome(REFUSED))
+        self._exchange = self._begin(mechanism, self._say)
+        return self._ask(self._exchange, response)
+
+    def _response(self) -> bool:
+        fields = self._fields(_RESPONSE)
+        if fields is None:
+            return False
+        response = fields[0]
+        if not isinstance(response, bytes):
+            return self._fail(b"")
+        assert self._exchange is not None
+        return self._ask(self._exchange, response)
+
+    def _ask(self, exchange: Exchange, response: bytes | None) -> bool:
+        self.waiting = True
+        exchange.take(response)
+        return True
+
+    def _say(self, said: Challenge | Outcome) -> None:
+        """The exchange answers, at once or later."""
+        self.waiting = False
+        if isinstance(said, Challenge):
+            self._answer += _frame(_CHALLENGE, encode_binary(said.octets))
+            self._expects = self._response
+        else:
+            self._answer += _outcome(said)
+            self._expects = self._second_header
+            self.failed = bool(said.code)
+            self.user = said.user
+        if not self._taking:
+            self._proceed()
+
+    def _second_header(self) -> bool:
+        octets = self._octets
+        if octets.startswith(HEADER):
+            self.done = True
+            return True
+        return False if HEADER.startswith(octets) else self._fail(HEADER)
+
+    def _fields(self, wanted: tuple[int, str]) -> list[object] | None:
+        """The fields of the next frame, which is a ``wanted`` one; None: it is incomplete, or it has failed."""
         octets = self._octets
         if len(octets) < 8:
             return None
         size = int.from_bytes(octets[:4], "big")
         start = 4 * octets[4]
-        if not 8 <= start <= size <= _LARGEST_FRAME or octets[5] != _SASL:
-            return self._fail(b"")
+        if not 8 <= start <= size or octets[5] != _SASL:
+            self._fail(b"")
+            return None
+        if size > _LARGEST_FRAME:  # a name or password that no user has: answered before it is read
+            self._fail(_outcome(REFUSED))
+            return None
         if len(octets) < size:
             return None
-        mechanism = _mechanism(octets[start:size])
-        if mechanism is None:
-            return self._fail(b"")
-        if mechanism != "ANONYMOUS":
-            return self._fail(_AUTH)
         self._octets = octets[size:]
-        self._expects = self._second_header
-        return _OK
-
-    def _second_header(self) -> bytes | None:
-        octets = self._octets
-        if octets.startswith(HEADER):
-            self.done = True
-            return b""
-        return None if HEADER.startswith(octets) else self._fail(HEADER)
+        fields = _read(octets[start:size], wanted)
+        if fields is None:
+            self._fail(b"")
+        return fields
 
 
-def _mechanism(body: bytes) -> str | None:
-    """The mechanism that a ``sasl-init`` asks for; None if the octets are something else."""
+def _read(body: bytes, wanted: tuple[int, str]) -> list[object] | None:
+    """The fields of a performative; None if the octets are something else."""
     try:
         found, end = decode(body)
     except DecodeError:
         return None
-    if end != len(body) or not isinstance(found, Described) or found.descriptor not in _INIT:
+    if end != len(body) or not isinstance(found, Described) or found.descriptor not in wanted:
         return None
     fields = found.value
-    if type(fields) is not list or not fields or not isinstance(fields[0], Symbol):
-        return None
-    return fields[0]
+    return fields if type(fields) is list and fields else None
+
+
+def _frame(performative: int, *fields: bytes) -> bytes:
+    body = struct.pack(">BBB", 0x00, 0x53, performative) + encode_list(list(fields))
+    return struct.pack(">IBBH", 8 + len(body), 2, _SASL, 0) + body
+
+
+def _outcome(said: Outcome) -> bytes:
+    fields = [struct.pack(">BB", 0x50, said.code)]
+    if said.data is not None:
+        fields.append(encode_binary(said.data))
+    return _frame(_OUTCOME, *fields)

@@ -256,13 +256,17 @@ class Reactor(Loop):
         if size == 0:
             self.close(connection)
             return
-        transport = connection.transport
-        push = engine.transport_push
         if greeting is not None:
             size = self._greet(connection, greeting, size)
             if size == 0:
                 return
         connection.read_room = engine.READ_ROOM
+        self._push(connection, size)
+
+    def _push(self, connection: Connection, size: int) -> None:
+        """Octets from the beginning of the buffer."""
+        transport = connection.transport
+        push = engine.transport_push
         if not self._take(connection, size):
             return
         at = 0
@@ -305,12 +309,26 @@ class Reactor(Loop):
         if greeting.failed:
             self.close(connection)
             return 0
+        if greeting.waiting:  # what the peer sends meanwhile stays in its socket
+            self._pause(connection)
+            return 0
         if not greeting.done:
             return 0
-        connection.greeting = None
+        connection.greeted(greeting.user)
         rest = greeting.rest
         engine.read_view[: len(rest)] = rest
         return len(rest)
+
+    def proceed(self, connection: Connection) -> None:
+        """The answer has come that the peer's login waited for."""
+        greeting = connection.greeting
+        if not connection.open or greeting is None:
+            return
+        size = self._greet(connection, greeting, 0)
+        if size:
+            self._push(connection, size)
+        if not greeting.waiting:
+            self.resume(connection)
 
     def _refuse_input(self, connection: Connection) -> None:
         """The engine takes no more input. Unless it closes by itself, tell the peer why (P14; part 2, section 2.8.15).

@@ -7,12 +7,17 @@ import os
 import resource
 import select
 import signal
+import socket
 import time
+from collections.abc import Sequence
+from functools import partial
 
 import structlog
 
 from coordinator.address.addresses import AddressPolicy
 from coordinator.errors import Condition
+from coordinator.login.offer import offered
+from coordinator.process.listeners import loopback
 from coordinator.process.supervising import Handed, Supervising
 from coordinator.process.telling import Telling
 from coordinator.service import Service
@@ -55,7 +60,8 @@ def main(handed: Handed) -> int:
     reactor.end_turn = service.end_turn
     service.start()
     for listener in handed.listeners:
-        reactor.listen(listener, lambda sock: Connection(reactor, service, sock))
+        mechanisms = offered(settings.login, loopback(listener.getsockname()[0]))
+        reactor.listen(listener, partial(_accepted, reactor, service, mechanisms))
     wake_up, wake = os.pipe()
     os.set_blocking(wake, False)
     os.set_blocking(wake_up, False)
@@ -89,6 +95,10 @@ def main(handed: Handed) -> int:
     if status != STATUS_FENCED:
         _end(database_url, registration.instance_id)
     return status
+
+
+def _accepted(reactor: Reactor, service: Service, mechanisms: Sequence[str], sock: socket.socket) -> Connection:
+    return Connection(reactor, service, sock, mechanisms)
 
 
 def _say_ready(reactor: Reactor, service: Service, supervising: Supervising) -> None:

@@ -15,3 +15,5 @@ DUE = "coordinator_due"
 #: Another process than its instance has decided a transaction with deliveries that the instance holds in memory: the
 #: payload is its id, in hexadecimal. An empty one: there may be messages on their way to the dead letters.
 DECIDED = "coordinator_decided"
+#: A user was disabled or removed; the payload is the name.
+USER = "coordinator_user"

@@ -14,6 +14,7 @@
     ├── GroupsChanged      a queue has groups beside the default one, of which the writer did not know
     ├── AppendOnly         an attempt to change a half or an op
     ├── AddressExists      an address of that name is there
+    ├── UserExists         a user of that name is there
     ├── Contended          a deadlock or a serialization failure: the same again may succeed
     │   └── Locked         another held a lock for longer than a statement waits
     ├── Elsewhere          a statement that names its days met a half of another
@@ -89,6 +90,10 @@ class AddressExists(StoreError):
     """An address of that name is there already."""
 
 
+class UserExists(StoreError):
+    """A user of that name is there already."""
+
+
 class Contended(StoreError):
     """PostgreSQL has undone it because of concurrent work; a repetition may succeed."""
 
@@ -124,6 +129,7 @@ class StoreFault(StoreError):
 #: ``op_pkey``, and the name of the same key in a partition: ``op_20260131_pkey``.
 _OP_KEY = re.compile(r"op_(?:\w+_)?pkey")
 _ADDRESS_NAME_KEY = "address_name_key"
+_USER_KEY = "user_account_pkey"
 
 #: The server, its database or the role may have no more connections.
 NONE_LEFT = "53300"
@@ -174,6 +180,8 @@ def from_sqlstate(sqlstate: str | None, constraint: str | None = None) -> StoreE
             return AlreadyDecided("the transaction is decided already", sqlstate=sqlstate)
         if constraint == _ADDRESS_NAME_KEY:
             return AddressExists("an address of that name is there already", sqlstate=sqlstate)
+        if constraint == _USER_KEY:
+            return UserExists("a user of that name is there already", sqlstate=sqlstate)
     if sqlstate == "23514" and constraint is None:  # a check of ours, not one of a column type
         return NoPartition(f"the store has no partition for the day of a row (SQLSTATE {sqlstate})", sqlstate=sqlstate)
     if sqlstate == "CO003" and constraint is not None:

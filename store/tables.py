@@ -531,6 +531,30 @@ sole_connection = Table(
     Column("seen_at", DateTime(timezone=True)),
 )
 
+user_account = Table(
+    "user_account",
+    metadata,
+    # A user that clients log in as (S1), prepared with SASLprep.
+    Column("name", Text, primary_key=True),
+    # Since when it may not log in; null: it may.
+    Column("disabled_at", DateTime(timezone=True)),
+    Column("created_at", DateTime(timezone=True), nullable=False, server_default=_now),
+)
+
+user_verifier = Table(
+    "user_verifier",
+    metadata,
+    # What is kept in place of a password, by SASL mechanism (RFC 5802, section 3). A user may have none.
+    Column("user_name", Text, ForeignKey(user_account.c.name, ondelete="CASCADE"), primary_key=True),
+    Column("mechanism", Text, primary_key=True),
+    Column("salt", LargeBinary, nullable=False),
+    Column("iterations", Integer, nullable=False),
+    Column("stored_key", LargeBinary, nullable=False),
+    Column("server_key", LargeBinary, nullable=False),
+    Column("changed_at", DateTime(timezone=True), nullable=False, server_default=_now),
+    CheckConstraint("mechanism in ('SCRAM-SHA-256', 'SCRAM-SHA-512')", name="mechanism"),
+)
+
 #: So long after its declare the op of a commit covers the deliveries that it has accepted.
 COVERED_BY_COMMIT = "interval '1 day'"
 

@@ -42,9 +42,9 @@ def listen(urls: Sequence[str], workers: int, scheme: str = "amqp") -> tuple[lis
     return sockets, places
 
 
-def loopback(place: Endpoint) -> bool:
-    """Whether only this machine can connect there."""
-    return ipaddress.ip_address(place.host).is_loopback
+def loopback(host: str) -> bool:
+    """Whether only this machine can connect to the address."""
+    return ipaddress.ip_address(host).is_loopback
 
 
 def _bindable(url: str, scheme: str) -> list[tuple[socket.AddressFamily, str, int]]:

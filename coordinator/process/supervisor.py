@@ -18,13 +18,14 @@ from typing import Any
 
 import structlog
 
+from coordinator.login.offer import ANONYMOUS, offered
 from coordinator.process.children import MOST_FAILED_STARTS, Child, Kept, Pause
 from coordinator.process.days import make_days
 from coordinator.process.listeners import CannotListen, listen, loopback
 from coordinator.process.own_database import OwnDatabase
 from coordinator.process.supervising import Handed, Program, Programs, Supervising
 from coordinator.settings import Endpoint, Settings
-from store import migrations
+from store import migrations, users
 from store.database import Patience, check_url, connected, place
 from store.embedded.errors import EmbeddedError, StartCancelled
 from store.embedded.folder import default_data_dir
@@ -127,6 +128,17 @@ class Supervisor:
             _log.info("database found", place=place(self._database_url))
         with self._interruptible():
             self._make_partitions()
+            self._look_for_users()
+
+    def _look_for_users(self) -> None:
+        """Where clients must log in and none can, say so."""
+        login = self._settings.login
+        closed = [str(place) for place in self._places if ANONYMOUS not in offered(login, loopback(place.host))]
+        if not closed:
+            return
+        with connected(self._database_url, patience=_START_PATIENCE) as connection:
+            if not users.any_enabled(connection):
+                _log.warning("no client can log in, as there is no user: coordinator user add", listen=closed)
 
     @property
     def _database_runs(self) -> bool:
@@ -176,7 +188,7 @@ class Supervisor:
         if serving and not self._announced:
             self._announced = True
             _log.info("listening", listen=places, workers=len(self._workers), pid=os.getpid())
-            if not all(loopback(place) for place in self._places):
+            if self._settings.login.anonymous == "always" and not all(loopback(place.host) for place in self._places):
                 _log.warning(
                     "clients are not authenticated: every client that can connect may do everything", listen=places
                 )
@@ -293,7 +305,7 @@ class Supervisor:
         self._measuring = Kept("metrics", lambda: self._spawn("coord-metrics", self._programs.metrics, self._metrics))
         self._kept.append(self._measuring)
         _log.info("metrics", listen=[str(each) for each in places])
-        if not all(loopback(place) for place in places):
+        if not all(loopback(place.host) for place in places):
             _log.warning("those who ask for metrics are not authenticated: every client may read them")
 
     def _maintain(self, now: float) -> None:

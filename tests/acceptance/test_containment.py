@@ -51,7 +51,7 @@ def service_and_port(
     reactor.end_turn = service.end_turn
     service.start()
     listener = socket.create_server(("127.0.0.1", 0))
-    reactor.listen(listener, lambda sock: Connection(reactor, service, sock))
+    reactor.listen(listener, lambda sock: Connection(reactor, service, sock, ["ANONYMOUS"]))
     thread = threading.Thread(target=reactor.run)
     thread.start()
     try:

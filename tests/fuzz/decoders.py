@@ -16,6 +16,7 @@ from coordinator.address.letters import letter
 from coordinator.codec import encoding, message, selectors
 from coordinator.codec.encoding import DecodeError
 from coordinator.errors import Refusal
+from coordinator.login.exchange import Anonymous
 from links import filters, states
 from links.greeting import SASL_HEADER, Greeting
 from tests.fuzz.grammar import SELECTORS, Grammar
@@ -173,7 +174,7 @@ class Decoders:
             assert chosen.matches(self._grammar.message(), 1) in (True, False)
 
     def _greet(self, octets: bytes) -> None:
-        greeting = Greeting()
+        greeting = Greeting(["ANONYMOUS"], lambda _, say: Anonymous(say), lambda: None)
         at = 0
         while at < len(octets) and not greeting.done and not greeting.failed:
             size = self._random.choice((1, 3, len(octets)))

@@ -357,12 +357,6 @@ def test_too_few_connections_are_said_at_the_start(serve: Serve, own_server: tup
     assert re.match(r"66 workers need 268 connections to the database and 19\d are left: .*max_connections", reason)
 
 
-def test_an_address_that_others_can_reach_is_warned_of(serve: Serve, database_url: str) -> None:
-    service = serve("--database-url", database_url, "--listen", "amqp://0.0.0.0:0")
-    warning = service.until("clients are not authenticated: every client that can connect may do everything")
-    assert warning["level"] == "warning"
-
-
 def test_a_data_folder_beside_a_database_is_refused(command: Command, database_url: str) -> None:
     done = command("serve", "--database-url", database_url, "--data-dir", "/tmp/x")
     assert (done.returncode, "--data-dir: a database URL is given too" in done.stderr) == (2, True)

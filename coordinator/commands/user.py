@@ -1,0 +1,170 @@
+"""``coordinator user add | list | password | disable | enable | remove``."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from coordinator.commands.administration import (
+    Config,
+    DatabaseUrl,
+    DataDir,
+    Json,
+    fail,
+    print_json,
+    print_table,
+    store,
+)
+
+app = typer.Typer(help="Users that clients log in as.", no_args_is_help=True)
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="1 to 128 octets of printable text; case counts.")]
+PasswordFile = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Take the password from the first line of this file, - for the standard input. Default: it is asked for.",
+    ),
+]
+
+#: octets of a password's line that are read
+_LONGEST_LINE = 4096
+
+
+@app.command()
+def add(
+    name: Name,
+    password_file: PasswordFile = None,
+    database_url: DatabaseUrl = None,
+    data_dir: DataDir = None,
+    config: Config = None,
+) -> None:
+    """Make a user, while the service runs. Its password is not stored, but what it is compared by."""
+    from coordinator.login import verifiers
+    from store import users
+    from store.errors import UserExists
+
+    name = _name(name)
+    made = verifiers.new(_password(password_file))
+    with store(config, database_url, data_dir) as connection:
+        try:
+            users.add(connection, name, made)
+        except UserExists:
+            fail(f"there is a user {name} already")
+    typer.echo(f"made the user {name}")
+
+
+@app.command("list")
+def list_(
+    as_json: Json = False, database_url: DatabaseUrl = None, data_dir: DataDir = None, config: Config = None
+) -> None:
+    """List all users, and since when each is disabled."""
+    from store import users
+
+    with store(config, database_url, data_dir) as connection:
+        rows = [asdict(each) for each in users.list_all(connection)]
+    if as_json:
+        print_json(rows)
+    else:
+        print_table(rows, ("name", "disabled_at", "password_set_at", "created_at"))
+
+
+@app.command()
+def password(
+    name: Name,
+    password_file: PasswordFile = None,
+    database_url: DatabaseUrl = None,
+    data_dir: DataDir = None,
+    config: Config = None,
+) -> None:
+    """Give a user another password. Connections that it has stay; new ones need the new password at once."""
+    from coordinator.login import verifiers
+    from store import users
+
+    name = _name(name)
+    made = verifiers.new(_password(password_file))
+    with store(config, database_url, data_dir) as connection:
+        if not users.set_verifiers(connection, name, made):
+            fail(f"there is no user {name}")
+    typer.echo(f"{name}: has a new password")
+
+
+@app.command()
+def disable(name: Name, database_url: DatabaseUrl = None, data_dir: DataDir = None, config: Config = None) -> None:
+    """A user may not log in any more, and its connections are closed."""
+    from store import users
+
+    name = _name(name)
+    with store(config, database_url, data_dir) as connection:
+        if not users.disable(connection, name):
+            fail(f"there is no user {name}")
+    typer.echo(f"{name}: disabled")
+
+
+@app.command()
+def enable(name: Name, database_url: DatabaseUrl = None, data_dir: DataDir = None, config: Config = None) -> None:
+    """A user may log in again, with the password that it had."""
+    from store import users
+
+    name = _name(name)
+    with store(config, database_url, data_dir) as connection:
+        if not users.enable(connection, name):
+            fail(f"there is no user {name}")
+    typer.echo(f"{name}: enabled")
+
+
+@app.command()
+def remove(name: Name, database_url: DatabaseUrl = None, data_dir: DataDir = None, config: Config = None) -> None:
+    """Remove a user with its password, and close its connections."""
+    from store import users
+
+    name = _name(name)
+    with store(config, database_url, data_dir) as connection:
+        if not users.remove(connection, name):
+            fail(f"there is no user {name}")
+    typer.echo(f"removed the user {name}")
+
+
+def _name(text: str) -> str:
+    """As it is stored; ends the command if it can be none."""
+    from coordinator.login import prepared
+
+    try:
+        return prepared.name(text)
+    except prepared.NotPrepared as error:
+        fail(f"this can be no name of a user: {error}", 2)
+
+
+def _password(file: Path | None) -> str:
+    """The password of the file, or of the terminal, twice; ends the command if it can be none."""
+    from coordinator.login import prepared
+
+    text = _asked() if file is None else _read(file)
+    try:
+        return prepared.password(text)
+    except prepared.NotPrepared as error:
+        fail(f"this can be no password: {error}", 2)
+
+
+def _asked() -> str:
+    if not sys.stdin.isatty():
+        fail("there is no terminal to ask for the password; give --password-file", 2)
+    return str(typer.prompt("Password", hide_input=True, confirmation_prompt="Once more"))
+
+
+def _read(file: Path) -> str:
+    try:
+        if str(file) == "-":
+            octets = sys.stdin.buffer.readline(_LONGEST_LINE)
+        else:
+            with file.open("rb") as stream:
+                octets = stream.readline(_LONGEST_LINE)
+        return octets.decode().rstrip("\r\n")
+    except OSError as error:
+        fail(f"--password-file: {file}: {error.strerror}", 2)
+    except UnicodeDecodeError:
+        fail(f"--password-file: {file}: the first line is not UTF-8", 2)

@@ -1,0 +1,106 @@
+"""Users as one instance knows them: what passwords are compared with, and the connections of each (rule S1)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import structlog
+
+from coordinator.login import verifiers
+from coordinator.login.exchange import Code, Outcome, Say
+from coordinator.login.penalties import Penalties
+from store.errors import StoreError
+from store.questions import users as questions
+
+if TYPE_CHECKING:
+    from coordinator.instance import Instance
+    from store.users import Verifier
+
+log = structlog.get_logger(__name__)
+
+#: How long a client that logs in waits for the store.
+STORE_SECONDS = 5.0
+#: Questions about users that wait for the store; further clients are told at once to come again.
+MOST_ASKED = 1000
+
+
+class Users:
+    """``secret``: the store's, from which the verifiers are made of users that are not there."""
+
+    def __init__(self, instance: Instance, secret: bytes) -> None:
+        self._instance = instance
+        self._secret = secret
+        self._asked = 0
+        #: by user: what ends its connections
+        self._connected: dict[str, set[Callable[[], None]]] = {}
+        self.penalties = Penalties()
+
+    # -- for the exchanges
+
+    def call_later(self, seconds: float, callback: Callable[[], None]) -> None:
+        self._instance.loop.call_later(seconds, callback)
+
+    def decoy(self, mechanism: str, name: str) -> Verifier:
+        return verifiers.decoy(mechanism, name, self._secret)
+
+    def look_up(self, name: str, mechanism: str, found: Callable[[Verifier | None], None], say: Say) -> None:
+        """``found`` gets the verifier, or None; ``say`` the outcome where the store does not answer in time."""
+        if self._asked >= MOST_ASKED:
+            say(Outcome(Code.SYS_TEMP))
+            return
+        self._asked += 1
+        waiting = True
+
+        def answered(answer: Verifier | StoreError | None) -> None:
+            nonlocal waiting
+            self._asked -= 1
+            if waiting:
+                waiting = False
+                if isinstance(answer, StoreError):
+                    say(Outcome(Code.SYS_TEMP))
+                else:
+                    found(answer)
+
+        def too_late() -> None:
+            nonlocal waiting
+            if waiting:
+                waiting = False
+                log.warning("a client cannot log in: the store does not answer", seconds=STORE_SECONDS)
+                say(Outcome(Code.SYS_TEMP))
+
+        questions.verifier(self._instance.queries, name, mechanism, answered)
+        self.call_later(STORE_SECONDS, too_late)
+
+    # -- users that are disabled while they are in
+
+    def enter(self, user: str, disabled: Callable[[], None]) -> None:
+        self._connected.setdefault(user, set()).add(disabled)
+
+    def leave(self, user: str, disabled: Callable[[], None]) -> None:
+        connections = self._connected.get(user)
+        if connections is not None:
+            connections.discard(disabled)
+            if not connections:
+                del self._connected[user]
+
+    def changed(self, user: str) -> None:
+        """The user was disabled or removed, perhaps to be there again by now."""
+        if user in self._connected:
+            self._look([user])
+
+    def look(self) -> None:
+        """Notices may have been missed."""
+        if self._connected:
+            self._look(list(self._connected))
+
+    def _look(self, users: list[str]) -> None:
+        def answered(enabled: frozenset[str] | StoreError) -> None:
+            if isinstance(enabled, StoreError):
+                log.warning("it is not known which users may stay", reason=str(enabled))
+                return
+            for user in set(users) - enabled:
+                for disabled in list(self._connected.get(user, ())):
+                    disabled()
+
+        questions.enabled(self._instance.queries, users, answered)

@@ -1,0 +1,52 @@
+"""Questions about users: what a password is compared with, and which of those connected may stay (S1)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from store import arrays
+from store.asking import Query
+from store.tables import SCHEMA
+from store.users import Verifier
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from store.asking import Queries, Row
+    from store.errors import StoreError
+
+
+def _verifier(rows: list[Row]) -> Verifier | None:
+    if not rows:
+        return None
+    salt, iterations, stored_key, server_key = rows[0]
+    return Verifier(salt=salt, iterations=iterations, stored_key=stored_key, server_key=server_key)
+
+
+#: name, mechanism: the verifier of a user that may log in
+VERIFIER = Query(
+    b"verifier",
+    f"""select v.salt, v.iterations, v.stored_key, v.server_key
+          from {SCHEMA}.user_account u join {SCHEMA}.user_verifier v on v.user_name = u.name
+         where u.name = $1::text and v.mechanism = $2::text and u.disabled_at is null""",
+    _verifier,
+)
+
+#: names: those that may log in
+ENABLED = Query(
+    b"enabled",
+    f"select name from {SCHEMA}.user_account where name = any($1::text[]) and disabled_at is null",
+    lambda rows: frozenset(name for (name,) in rows),
+)
+
+
+def verifier(
+    asked: Queries, name: str, mechanism: str, answered: Callable[[Verifier | StoreError | None], None]
+) -> None:
+    """None: there is no such user, it is disabled, or it has no password."""
+    asked.ask(VERIFIER, [arrays.octets_of(name), mechanism.encode()], answered)
+
+
+def enabled(asked: Queries, names: Collection[str], answered: Callable[[frozenset[str] | StoreError], None]) -> None:
+    """Which of the users ``names`` may log in."""
+    asked.ask(ENABLED, [arrays.text([name.encode() for name in names])], answered)

@@ -1,0 +1,126 @@
+"""Users for administration: add one, list all, change or remove one. No password comes here: see :class:`Verifier`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import Connection, delete, func, insert, select, update
+
+from store import channels
+from store.errors import boundary
+from store.tables import user_account, user_verifier
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verifier:
+    """By it a password is compared, without being known (RFC 5802, section 3). ``salt``: 16 octets; the keys have the
+    length of the mechanism's hash.
+    """
+
+    salt: bytes
+    iterations: int
+    stored_key: bytes
+    server_key: bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class UserLine:
+    """A user in a list."""
+
+    name: str
+    #: None: it may log in
+    disabled_at: datetime | None
+    created_at: datetime
+    #: None: it has no password
+    password_set_at: datetime | None
+
+
+def add(connection: Connection, name: str, verifiers: Mapping[str, Verifier]) -> None:
+    """``verifiers``: by mechanism. Commits.
+
+    :raises UserExists: there is one of that name.
+    """
+    with boundary():
+        connection.execute(insert(user_account).values(name=name))
+        _put(connection, name, verifiers)
+        connection.commit()
+
+
+def set_verifiers(connection: Connection, name: str, verifiers: Mapping[str, Verifier]) -> bool:
+    """A new password: all earlier verifiers go. Commits. False: there is no such user."""
+    with boundary():
+        there = select(user_account.c.name).where(user_account.c.name == name).with_for_update()
+        if connection.scalar(there) is None:
+            return False
+        connection.execute(delete(user_verifier).where(user_verifier.c.user_name == name))
+        _put(connection, name, verifiers)
+        connection.commit()
+    return True
+
+
+def _put(connection: Connection, name: str, verifiers: Mapping[str, Verifier]) -> None:
+    for mechanism, each in verifiers.items():
+        connection.execute(
+            insert(user_verifier).values(
+                user_name=name,
+                mechanism=mechanism,
+                salt=each.salt,
+                iterations=each.iterations,
+                stored_key=each.stored_key,
+                server_key=each.server_key,
+            )
+        )
+
+
+def disable(connection: Connection, name: str) -> bool:
+    """It may not log in any more, and all instances end its connections. Commits. False: there is no such user."""
+    with boundary():
+        found = connection.execute(
+            update(user_account)
+            .where(user_account.c.name == name)
+            .values(disabled_at=func.coalesce(user_account.c.disabled_at, func.now()))
+        )
+        _tell(connection, name)
+    return found.rowcount == 1
+
+
+def enable(connection: Connection, name: str) -> bool:
+    """Commits. False: there is no such user."""
+    with boundary():
+        found = connection.execute(update(user_account).where(user_account.c.name == name).values(disabled_at=None))
+        connection.commit()
+    return found.rowcount == 1
+
+
+def remove(connection: Connection, name: str) -> bool:
+    """It is gone with its password, and all instances end its connections. Commits. False: there is no such user."""
+    with boundary():
+        found = connection.execute(delete(user_account).where(user_account.c.name == name))
+        _tell(connection, name)
+    return found.rowcount == 1
+
+
+def _tell(connection: Connection, name: str) -> None:
+    connection.execute(select(func.pg_notify(channels.USER, name)))
+    connection.commit()
+
+
+def list_all(connection: Connection) -> list[UserLine]:
+    """By name."""
+    with boundary():
+        rows = connection.execute(
+            select(user_account, func.max(user_verifier.c.changed_at).label("password_set_at"))
+            .outerjoin(user_verifier, user_verifier.c.user_name == user_account.c.name)
+            .group_by(user_account.c.name)
+            .order_by(user_account.c.name)
+        ).all()
+    return [UserLine(**row._mapping) for row in rows]
+
+
+def any_enabled(connection: Connection) -> bool:
+    """Whether there is a user that may log in."""
+    with boundary():
+        there = select(user_account.c.name).where(user_account.c.disabled_at.is_(None)).limit(1)
+        return connection.scalar(there) is not None

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ Seen = dict[str, Any]
 class Driver:
     """One run of the Java program."""
 
-    def __init__(self, classpath: str, case: str, url: str) -> None:
+    def __init__(self, classpath: str, case: str, url: str, environment: Mapping[str, str] | None = None) -> None:
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 (it lives as long as the process)
         self._process = subprocess.Popen(
             [
@@ -26,6 +27,7 @@ class Driver:
                 "-Dorg.slf4j.simpleLogger.defaultLogLevel=error",
                 *("-cp", classpath, "acceptance.Driver", case, url),
             ],
+            env={**os.environ, **(environment or {})},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
@@ -58,15 +60,15 @@ class Driver:
 
 
 #: Starts a case; it is gone when the test ends, however that is.
-Jms = Callable[[str, Service], Driver]
+Jms = Callable[..., Driver]
 
 
 @pytest.fixture
 def jms(jms_classpath: str) -> Iterator[Jms]:
     drivers: list[Driver] = []
 
-    def start(case: str, service: Service) -> Driver:
-        driver = Driver(jms_classpath, case, service.url)
+    def start(case: str, service: Service, **environment: str) -> Driver:
+        driver = Driver(jms_classpath, case, service.url, environment)
         drivers.append(driver)
         return driver
 

@@ -10,6 +10,7 @@
 #include <proton/symbol.hpp>
 
 #include <algorithm>
+#include <cstdlib>
 #include <iostream>
 
 namespace {
@@ -308,6 +309,19 @@ void expiration(const Service& service, Seen& seen) {
     seen.put("left", service.take_all("q"));
 }
 
+/// Logs in as the environment says, with the one mechanism that it allows.
+void login(const Service& service, Seen& seen) {
+    proton::connection_options options;
+    options.user(std::getenv("LOGIN_USER")).password(std::getenv("LOGIN_PASSWORD"));
+    options.sasl_enabled(true).sasl_allow_insecure_mechs(true).sasl_allowed_mechs(std::getenv("LOGIN_MECHANISM"));
+    try {
+        Client(service.url, "cpp-login", options).close();
+        seen.put("in", true);
+    } catch (const std::runtime_error& error) {
+        seen.put("refused", std::string(error.what()));
+    }
+}
+
 const std::map<std::string, void (*)(const Service&, Seen&)> CASES{
     {"send-and-receive", send_and_receive},
     {"large", large},
@@ -323,6 +337,7 @@ const std::map<std::string, void (*)(const Service&, Seen&)> CASES{
     {"shared", shared},
     {"groups", groups},
     {"expiration", expiration},
+    {"login", login},
 };
 
 }  // namespace

@@ -78,7 +78,12 @@ class Connection : public proton::messaging_handler {
                 state_.fail(error.what());
             }
         });
-        state_.wait("the open", [this] { return open_; });
+        try {
+            state_.wait("the open", [this] { return open_; });
+        } catch (...) {  // it was refused: Proton's thread ends by itself
+            thread_.join();
+            throw;
+        }
     }
 
     /// Closes without detaching a link, and waits for the end.

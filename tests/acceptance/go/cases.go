@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"sort"
 	"time"
 
@@ -27,6 +28,7 @@ var cases = map[string]func(context.Context, *client) (seen, error){
 	"relay":            relay,
 	"expiration":       expiration,
 	"dead-letters":     deadLetters,
+	"login":            nil,
 }
 
 // client has a connection with one session, and the addresses of one case.
@@ -38,6 +40,9 @@ type client struct {
 }
 
 func run(ctx context.Context, name, url string) (seen, error) {
+	if name == "login" {
+		return login(ctx, url)
+	}
 	conn, err := amqp.Dial(ctx, url, &amqp.ConnOptions{ContainerID: "go-amqp-" + name})
 	if err != nil {
 		return nil, err
@@ -51,6 +56,19 @@ func run(ctx context.Context, name, url string) (seen, error) {
 		return nil, err
 	}
 	return result, conn.Close()
+}
+
+// login as the environment says; the library has PLAIN, and no SCRAM.
+func login(ctx context.Context, url string) (seen, error) {
+	if os.Getenv("LOGIN_MECHANISM") != "PLAIN" {
+		return nil, errors.New("no such mechanism")
+	}
+	sasl := amqp.SASLTypePlain(os.Getenv("LOGIN_USER"), os.Getenv("LOGIN_PASSWORD"))
+	conn, err := amqp.Dial(ctx, url, &amqp.ConnOptions{SASLType: sasl})
+	if err != nil {
+		return seen{"refused": err.Error()}, nil
+	}
+	return seen{"in": true}, conn.Close()
 }
 
 func (c *client) address(name string) string { return "go." + c.name + "." + name }

@@ -126,4 +126,21 @@ async function sole(client) {
     return { offered, refused, closed: await end };
 }
 
-module.exports = { topics, lasting, broadcast, groups, expiration, sole };
+// S1: as the environment says.
+async function login(client) {
+    const { LOGIN_USER, LOGIN_PASSWORD, LOGIN_MECHANISM } = process.env;
+    const container = rhea.create_container();
+    if (LOGIN_MECHANISM !== 'PLAIN') throw Error('rhea has PLAIN alone');
+    const options = { host: '127.0.0.1', port: client.port, reconnect: false, username: LOGIN_USER, password: LOGIN_PASSWORD };
+    return new Promise((resolve) => {
+        container.on('connection_error', (context) => resolve({ refused: String(context.error) }));
+        container.on('disconnected', () => resolve({ refused: 'disconnected' }));
+        const connection = container.connect(options);
+        connection.on('connection_open', () => {
+            connection.on('connection_close', () => resolve({ in: true }));
+            connection.close();
+        });
+    });
+}
+
+module.exports = { topics, lasting, broadcast, groups, expiration, sole, login };

@@ -3,6 +3,7 @@
 use std::error::Error;
 
 use fe2o3_amqp::connection::ConnectionHandle;
+use fe2o3_amqp::sasl_profile::{scram::{SaslScramSha256, SaslScramSha512}, SaslProfile};
 use fe2o3_amqp::session::SessionHandle;
 use fe2o3_amqp::transaction::{
     Controller, OwnedTransaction, Transaction, TransactionDischarge, TransactionPosting, TransactionRetirement,
@@ -19,6 +20,9 @@ type Failure = Box<dyn Error + Send + Sync>;
 
 /// What `case` saw; none where there is no such case.
 pub async fn run(case: &str, url: &str) -> Result<Option<Value>, Failure> {
+    if case == "login" {
+        return Ok(Some(login(url).await?));
+    }
     let mut client = Client::open(case, url).await?;
     let seen = match case {
         "send-and-receive" => send_and_receive(&mut client).await?,
@@ -40,6 +44,25 @@ pub async fn run(case: &str, url: &str) -> Result<Option<Value>, Failure> {
     };
     client.close().await?;
     Ok(Some(seen))
+}
+
+/// Logs in as the environment says.
+async fn login(url: &str) -> Result<Value, Failure> {
+    let (user, password) = (std::env::var("LOGIN_USER")?, std::env::var("LOGIN_PASSWORD")?);
+    let profile = match std::env::var("LOGIN_MECHANISM")?.as_str() {
+        "PLAIN" => SaslProfile::Plain { username: user, password },
+        "SCRAM-SHA-256" => SaslScramSha256::new(user, password).into(),
+        "SCRAM-SHA-512" => SaslScramSha512::new(user, password).into(),
+        "ANONYMOUS" => SaslProfile::Anonymous,
+        other => return Err(format!("no such mechanism: {other}").into()),
+    };
+    match Connection::builder().container_id("fe2o3-login").sasl_profile(profile).open(url).await {
+        Ok(mut connection) => {
+            connection.close().await?;
+            Ok(json!({"in": true}))
+        }
+        Err(refused) => Ok(json!({"refused": format!("{refused:?}")})),
+    }
 }
 
 /// A connection with one session, and the addresses of one case.

@@ -76,7 +76,12 @@ class Inbox:
 class Client:
     """A connection with one session; :class:`Lost` where it cannot be made."""
 
-    def __init__(self, port: int, container: str, *, idle_timeout_seconds: float = 0) -> None:
+    def __init__(
+        self, port: int, container: str, *, idle_timeout_seconds: float = 0, producer_group: str | None = None
+    ) -> None:
+        """``producer_group``: the connection says it, and its transactions are checkable. (Proton sends no properties
+        of a control link.)
+        """
         try:
             self.socket = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE)
         except OSError as error:
@@ -89,6 +94,8 @@ class Client:
         self._collector = Collector()
         self._connection = Connection()
         self._connection.container = container
+        if producer_group is not None:
+            self._connection.properties = {symbol("coordinator:producer-group"): producer_group}
         self._connection.collect(self._collector)
         self._transport.bind(self._connection)
         self._connection.open()

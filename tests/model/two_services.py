@@ -1,8 +1,7 @@
 """Random histories over two services on one store, with faults: no answer may contradict an earlier or a later one.
 
 What is checked needs no model of what happens when: each transaction has one outcome, at any instance and any time,
-and the store holds all of its messages or none. Faults are kill -9 of a worker and of a service, SIGSTOP, and database
-connections that are cut on both sides, cut on one, or held up.
+and the store holds all of its messages or none.
 
 ``python -m tests.model.two_services --histories 300 --seed 1``: a long run.
 """
@@ -11,32 +10,26 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import os
 import random
-import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import psycopg
-from proton import Sender
 
 from store import migrations
 from store.embedded.server import EmbeddedServer
 from tests.acceptance.engine_client import Answer, Client, Detached, Lost
-from tests.fix_proxy import Proxy
-from tests.fix_service import PATIENCE, Service
-from tests.workers import pids_of_workers
+from tests.fix_service import PATIENCE
+from tests.model.services import End, two_services
 
 STEPS = 40
 CLIENTS = 2
-#: A worker that stands still for so long is given up; now and then one does.
-LONG_STOP_SECONDS = 12.0
 
 COMMITTED, ROLLED_BACK = "commit", "rollback"
 #: of a transaction of this store, whose discharge asked for a commit, and for a rollback
@@ -80,51 +73,27 @@ class Txn:
 
 
 @dataclass
-class End:
-    """One service: its process, its way to the database, and the clients that work at it."""
-
-    name: str
-    service: Service
-    proxy: Proxy
-    clients: list[tuple[Client, Sender]] = field(default_factory=list)
-    #: a worker that was stopped, and when it goes on
-    stopped: tuple[int, float] | None = None
-    #: wires that are held, and until when
-    held: tuple[contextlib.ExitStack, float] | None = None
-
-    @property
-    def well(self) -> bool:
-        return self.stopped is None and self.held is None
-
-    def mend(self, *, at_once: bool = False) -> None:
-        now = time.monotonic()
-        if self.stopped is not None and (at_once or now >= self.stopped[1]):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.stopped[0], signal.SIGCONT)
-            self.stopped = None
-        if self.held is not None and (at_once or now >= self.held[1]):
-            self.held[0].close()
-            self.held = None
-
-
-@dataclass
 class Asked:
     txn: Txn
     fail: bool
     client: Client
     delivery: Any
     who: str
+    #: of the transaction, when it was asked
+    heard_before: int
 
 
 class History:
     """One history; :attr:`wrong` is what must not be."""
 
-    def __init__(self, ends: list[End], url: str, seed: int, faults: Counter[str]) -> None:
+    def __init__(self, ends: list[End], url: str, seed: int, counts: Counter[str]) -> None:
         self._ends = ends
         self._url = url
         self._dice = random.Random(seed)
         self._name = f"history-{seed}-{time.monotonic_ns()}"
-        self._faults = faults
+        self._counts = counts
+        #: the producer group of its clients' transactions, which are checkable then
+        self.group: str | None = None
         self.txns: list[Txn] = []
         self._asked: list[Asked] = []
         self._askers: list[Client] = []
@@ -133,13 +102,7 @@ class History:
     def run(self) -> list[str]:
         for end in self._ends:
             self._connect(end)
-        weighted: dict[Callable[[], None], int] = {
-            self._work: 30,
-            self._discharge: 30,
-            self._ask: 20,
-            self._fault: 12,
-            self._cut_client: 5,
-        }
+        weighted = self._weighted()
         actions, weights = list(weighted), list(weighted.values())
         for _ in range(STEPS):
             for end in self._ends:
@@ -163,14 +126,25 @@ class History:
             end.proxy.give_up_orphans()
         return self.wrong
 
+    def _weighted(self) -> dict[Callable[[], None], int]:
+        """Steps, and how often each comes."""
+        return {
+            self._work: 30,
+            self._discharge: 30,
+            self._ask: 20,
+            self._fault: 12,
+            self._cut_client: 5,
+        }
+
     # -- clients
 
-    def _patiently(self, end: End) -> Client:
-        """A connection, once the service is there again."""
+    def _patiently(self, end: End, group: str | None) -> Client:
+        """A connection, once the service is there again. ``group``: the producer group that it names."""
         deadline = time.monotonic() + PATIENCE
         while True:
             try:
-                client = Client(end.service.port, f"{self._name}-{len(self._askers)}-{time.monotonic_ns()}")
+                name = f"{self._name}-{len(self._askers)}-{time.monotonic_ns()}"
+                client = Client(end.service.port, name, producer_group=group)
                 client.control  # noqa: B018 - it is served when this is answered
             except (Lost, Detached):
                 assert time.monotonic() < deadline, f"{end.name} does not come back"
@@ -180,7 +154,7 @@ class History:
 
     def _connect(self, end: End) -> None:
         while len(end.clients) < CLIENTS:
-            client = self._patiently(end)
+            client = self._patiently(end, self.group)
             try:
                 end.clients.append((client, client.sender(self._name)))
             except (Lost, Detached):
@@ -196,13 +170,16 @@ class History:
             rest = []
             for asked in self._asked:
                 if asked.delivery.remote_state:
-                    self._hear(asked.txn, asked.client.answer_of(asked.delivery), asked.fail, asked.who)
+                    self._answered(asked, asked.client.answer_of(asked.delivery))
                 elif not asked.client.lost:
                     rest.append(asked)
             self._asked = rest
             if time.monotonic() >= until:
                 return
             time.sleep(0.001)
+
+    def _answered(self, asked: Asked, answer: Answer) -> None:
+        self._hear(asked.txn, answer, asked.fail, asked.who)
 
     def _hear(self, txn: Txn, answer: Answer, fail: bool, who: str) -> None:
         if wrong := txn.hear(answer, fail, who):
@@ -244,14 +221,15 @@ class History:
         if not there or not self.txns:
             return
         end = self._dice.choice(there)
-        client = self._patiently(end)
+        client = self._patiently(end, self.group)
         self._askers.append(client)
         for txn in self._dice.sample(self.txns[-4:], min(2, len(self.txns[-4:]))):
             self._ask_at(txn, client, fail=self._dice.random() < 0.3, who=f"{end.name} (asked)")
 
     def _ask_at(self, txn: Txn, client: Client, *, fail: bool, who: str) -> None:
         try:
-            self._asked.append(Asked(txn, fail, client, client.ask_discharge(txn.id, fail=fail), who))
+            delivery = client.ask_discharge(txn.id, fail=fail)
+            self._asked.append(Asked(txn, fail, client, delivery, who, len(txn.heard)))
             client.turn(0)
         except (Lost, Detached):
             pass
@@ -263,38 +241,8 @@ class History:
 
     def _fault(self) -> None:
         end = self._dice.choice(self._ends)
-        if not end.well:
-            return
-        kind = self._dice.choice(("worker", "worker", "service", "stop", "stop", "cut", "one side", "hold", "hold"))
-        if kind == "stop" and self._dice.random() < 0.05:
-            kind = "long stop"
-        self._faults[kind] += 1
-        until = time.monotonic() + self._dice.uniform(0.01, 0.5)
-        if kind == "worker":
-            os.kill(pids_of_workers(end.service, count=1)[0], signal.SIGKILL)
-        elif kind == "service":
-            end.service.kill()
-            end.service.restart()
-        elif kind == "stop":
-            self._stop(end, until)
-        elif kind == "long stop":
-            self._stop(end, time.monotonic() + LONG_STOP_SECONDS)
-        elif kind == "cut":
-            end.proxy.cut()
-        elif kind == "one side":
-            end.proxy.cut_client_side()
-        else:
-            stack = contextlib.ExitStack()
-            stack.enter_context(end.proxy.held(self._dice.choice(("requests", "replies", "connections"))))
-            end.held = (stack, until)
-            if self._dice.random() < 0.5:
-                end.proxy.cut_client_side()
-
-    @staticmethod
-    def _stop(end: End, until: float) -> None:
-        pid = pids_of_workers(end.service, count=1)[0]
-        os.kill(pid, signal.SIGSTOP)
-        end.stopped = (pid, until)
+        if end.well:
+            end.suffer(self._dice, self._counts)
 
     # -- what must be so
 
@@ -303,7 +251,7 @@ class History:
         for end in (*self._ends, *reversed(self._ends)):
             left = list(self.txns)
             while left:
-                client = self._patiently(end)
+                client = self._patiently(end, self.group)
                 try:
                     while left:
                         fail = self._dice.random() < 0.5
@@ -341,29 +289,17 @@ def _turned(client: Client) -> bool:
     return not client.lost
 
 
-@contextlib.contextmanager
-def two_services(url: str, folder: Path) -> Iterator[list[End]]:
-    """On the store of ``url``, each with a way of its own to it."""
-    ends: list[End] = []
-    try:
-        for number in range(2):
-            proxy = Proxy(url)
-            service = Service(folder / f"service-{number}", {"database_url": proxy.url})
-            ends.append(End(f"service {number}", service, proxy))
-            service.start()
-        yield ends
-    finally:
-        for end in ends:
-            end.mend(at_once=True)
-            end.service.discard()
-            end.proxy.close()
-
-
-def run(ends: list[End], url: str, seeds: range, told: Callable[[str], object] = print) -> Counter[str]:
+def run(
+    ends: list[End],
+    url: str,
+    seeds: range,
+    told: Callable[[str], object] = print,
+    kind: type[History] = History,
+) -> Counter[str]:
     """One history for each seed; AssertionError at the first that goes wrong. What was done, counted."""
     counts: Counter[str] = Counter()
     for seed in seeds:
-        history = History(ends, url, seed, counts)
+        history = kind(ends, url, seed, counts)
         wrong = history.run()
         assert not wrong, f"seed {seed}:\n" + "\n".join(wrong)
         counts["histories"] += 1
@@ -374,8 +310,8 @@ def run(ends: list[End], url: str, seeds: range, told: Callable[[str], object] =
     return counts
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.model.two_services", description=__doc__)
+def main(kind: type[History] = History, settings: Mapping[str, str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=sys.modules[kind.__module__].__doc__)
     parser.add_argument("--histories", type=int, default=300)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--folder", type=Path, required=True, help="a short path that every user may pass through")
@@ -384,8 +320,8 @@ def main() -> int:
     url = server.start()
     try:
         migrations.upgrade(url)
-        with two_services(url, chosen.folder) as ends:
-            run(ends, url, range(chosen.seed, chosen.seed + chosen.histories))
+        with two_services(url, chosen.folder, settings) as ends:
+            run(ends, url, range(chosen.seed, chosen.seed + chosen.histories), kind=kind)
     finally:
         server.stop()
     return 0

@@ -76,6 +76,29 @@ def test_a_book_in_a_csv_file(spark: SparkSession, database_url: str, tmp_path: 
         assert [(book.name, book.rows) for book in result.books] == [("till", 5)]
 
 
+@pytest.mark.rule("R24")
+def test_a_book_in_a_database(spark: SparkSession, database_url: str, tmp_path: Path) -> None:
+    """Derby, whose driver Spark has with it."""
+    rows = StoreRows(seed=26)
+    orders = rows.address("orders")
+    half = posted(rows, orders, "lost")
+    for each in (half, posted(rows, orders, "same")):
+        rows.op("accept", AT, covers=[(each, orders)])
+    rows.write(database_url)
+    assert spark._jvm is not None
+    spark._jvm.java.lang.System.setProperty("derby.stream.error.file", str(tmp_path / "derby.log"))
+    url = f"jdbc:derby:{tmp_path}/till"
+    made = spark.createDataFrame([("same", AT)], "order_id string, processed_at timestamp")
+    made.write.format("jdbc").options(url=f"{url};create=true", dbtable="inbox").save()
+    options = f'options = {{ url = "{url}", dbtable = "inbox" }}'
+    book = tmp_path / "book.toml"
+    text = BOOK.replace('"csv"', '"jdbc"').replace('options.path = "till.csv"', options)
+    book.write_text("".join(line for line in text.splitlines(keepends=True) if not line.startswith("columns")), "utf-8")
+    found = run(spark, database_url, tmp_path / "out", books=[describe(book)]).findings
+    assert dict(found.by_kind) == {"consumed-not-processed": 1}
+    assert found.shown["consumed-not-processed"][0].half_id == half
+
+
 @pytest.mark.rule("R24", "R25")
 def test_a_group_that_was_never_there_is_said(spark: SparkSession, database_url: str, tmp_path: Path) -> None:
     StoreRows().write(database_url)

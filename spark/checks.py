@@ -48,14 +48,14 @@ class Look:
     seen_at: datetime
     directory: Directory
 
-    def _name(self, address_id: int | None) -> str | None:
+    def name(self, address_id: int | None) -> str | None:
         return None if address_id is None else self.directory.addresses.get(address_id)
 
     def at_address(self, address_id: int | None, kind: str, detail: str, repair: str) -> Finding:
         return Finding(
             kind=kind,
             severity="error",
-            address=self._name(address_id),
+            address=self.name(address_id),
             seen_at=self.seen_at,
             detail=detail,
             suggested_repair=repair,
@@ -68,7 +68,7 @@ class Look:
             kind=kind,
             severity=severity,
             txn_id=found.txn_id,
-            address=self._name(found.address_id),
+            address=self.name(found.address_id),
             seen_at=self.seen_at,
             detail=detail,
             suggested_repair=repair,
@@ -80,7 +80,7 @@ class Look:
             severity=severity,
             txn_id=pair.txn_id,
             half_id=pair.half_id,
-            address=self._name(pair.address_id),
+            address=self.name(pair.address_id),
             consumer_group=self.directory.groups.get(pair.group_id),
             seen_at=self.seen_at,
             detail=detail,
@@ -227,6 +227,33 @@ def stuck_delivery(pair: Pair, look: Look) -> Finding | None:
         return None
     detail = f"leased by instance {pair.left}, which has ended or was never there: no other instance delivers it"
     return look.at_pair(pair, "stuck-delivery", detail, "restart the service: it gives back what dead instances held")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Waiting:
+    """A delivery that is available and passed over (:mod:`spark.waiting`), ``since`` in microseconds since 1970."""
+
+    half_id: int
+    group_id: int
+    txn_id: str | None
+    address_id: int | None
+    since: int
+
+
+def passed_over(found: Waiting, look: Look) -> Finding:
+    """R16: available for long, while its group's consumers take what was posted later."""
+    waits = age(moment_of_micros(found.since), look.seen_at)
+    return Finding(
+        kind="stuck-delivery",
+        severity="warning",
+        txn_id=found.txn_id,
+        half_id=found.half_id,
+        address=look.name(found.address_id),
+        consumer_group=look.directory.groups.get(found.group_id),
+        seen_at=look.seen_at,
+        detail=f"available for {waits}; its group had messages that were posted later",
+        suggested_repair="see whether a selector of its consumers leaves it out, or more urgent ones come without end",
+    )
 
 
 def order(pair: Pair, look: Look) -> Finding | None:

@@ -27,7 +27,8 @@ DEAD_LETTERS: Final = "%DLQ%"
 #: The tables, and what is read of each.
 COLUMNS: Final = {
     "address": "id, name, created_at",
-    "consumer_group": "id, address_id, name, created_at",
+    "consumer_group": "id, address_id, name, created_at, holder",
+    "group_read": "group_id, instance_id, read_through",
     "removed_address": "id, name",
     "removed_group": "id, address_id, name, removed_at",
     "instance": "id, ended_at",
@@ -83,6 +84,8 @@ class Directory:
     instances: frozenset[int] = frozenset()
     #: addresses of dead letters
     letters: frozenset[int] = frozenset()
+    #: of a group that one live instance holds: up to which entry it has read, and so has them all
+    held: dict[int, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, rows: Mapping[str, Iterable[Mapping[str, Any]]], seen_at: datetime) -> Directory:
@@ -94,15 +97,22 @@ class Directory:
         made = {row["id"]: row["created_at"] for row in rows["address"]}
         groups = list(rows["consumer_group"])
         removed = list(rows["removed_group"])
+        holders = {row["id"]: row["holder"] for row in groups}
+        instances = frozenset(
+            row["id"]
+            for row in rows["instance"]
+            if row["ended_at"] is None or row["ended_at"] > seen_at - GIVEN_UP_AFTER
+        )
+        held: dict[int, int] = {}
+        for row in rows["group_read"]:
+            if row["instance_id"] in instances and holders.get(row["group_id"]) == row["instance_id"]:
+                held[row["group_id"]] = max(row["read_through"], held.get(row["group_id"], 0))
         addresses = {row["id"]: row["name"] for table in ("removed_address", "address") for row in rows[table]}
         return cls(
             addresses=addresses,
             letters=frozenset(number for number, name in addresses.items() if name.startswith(DEAD_LETTERS)),
-            instances=frozenset(
-                row["id"]
-                for row in rows["instance"]
-                if row["ended_at"] is None or row["ended_at"] > seen_at - GIVEN_UP_AFTER
-            ),
+            instances=instances,
+            held=held,
             groups={row["id"]: row["name"] for row in (*removed, *groups)},
             named_groups=tuple(
                 NamedGroup(

@@ -41,7 +41,7 @@ from store.ids import id_at
 #: What is read of each large table; messages are read for the books alone.
 _COLUMNS: Final = {
     "op": "id,decision,reason,posted,half_ids,group_ids,decided_at",
-    "entry": "group_id,half_id,lease,attempts,available_at,failed",
+    "entry": "group_id,id,half_id,lease,attempts,priority,acquired,message_group,available_at,failed",
     "half": "id,txn_id,address_id,posted_at",
 }
 #: Of the store's large tables as PostgreSQL has them; a task aggregates and joins so much in some hundred megabytes.

@@ -57,8 +57,8 @@ KINDS: Final = {
         title="A decision without its message", meaning="An op names a message that the store does not have."
     ),
     "stuck-delivery": KindText(
-        title="Held by an instance that is gone",
-        meaning="A message that no consumer gets, as an instance that has ended still has it.",
+        title="Waits, and no consumer gets it",
+        meaning="An instance that has ended still has a message, or consumers take later ones and pass it over.",
     ),
     "dead-letter-mismatch": KindText(
         title="Dead letters and their ops differ",

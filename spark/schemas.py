@@ -92,6 +92,7 @@ TABLES: Final = MappingProxyType(
         for table in (
             tables.address,
             tables.consumer_group,
+            tables.group_read,
             tables.removed_address,
             tables.removed_group,
             tables.half,

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as f
 from pyspark.storagelevel import StorageLevel
 
-from spark import checks, collapse, ledger, letters
+from spark import checks, collapse, ledger, letters, waiting
 from spark.directory import Directory
 from spark.finding import Finding
 from spark.metrics import Decisions, Metrics, measure
@@ -166,6 +166,15 @@ class Survey:
         if any(counts[1] for counts in self._sums.attempts.values()):
             self._dead_letters = self._count_dead_letters(deliveries)
         yield from self._letters()
+        yield from self._passed_over()
+
+    def _passed_over(self) -> Iterator[Finding]:
+        """R16, of what waits."""
+        tables, deliveries = self._tables, ledger.delivery_ops(self._tables.op)
+        held = waiting.held(self._spark, tables.directory)
+        found = waiting.passed_over(tables.entry, deliveries, tables.stated, held, self._seen_at)
+        for row in found.toLocalIterator():
+            yield checks.passed_over(checks.Waiting(**row.asDict()), self._look)
 
     def _letters(self) -> Iterator[Finding]:
         """R17, where there is anything of the kind."""

@@ -68,7 +68,7 @@ class StoreRows:
         self.rows: dict[str, list[Row]] = {
             name: []
             for name in (
-                *("instance", "address", "consumer_group", "removed_address", "removed_group"),
+                *("instance", "address", "consumer_group", "group_read", "removed_address", "removed_group"),
                 *("half", "op", "entry", "txn"),
             )
         }
@@ -265,7 +265,8 @@ class StoreRows:
         elif chance < 0.83:
             self.op("purge", at + timedelta(seconds=5), covers=covers)
         elif chance < 0.92:
-            self.entry(group, half)
+            # a group that has had later ones has had it, too
+            self.entry(group, half, acquired=at < NOW - timedelta(minutes=50))
         elif chance < 0.96:
             self.entry(group, half, lease=1, attempts=self.random.choice((0, 0, 1, 3)))
         elif chance < 0.98:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pytest
 
 from spark.period import Period
+from store.ids import id_at
 from tests.fix_findings import ALL, AT, all_findings, own_queue
 from tests.fix_store_rows import NOW, StoreRows
 
@@ -26,6 +27,73 @@ def test_an_instance_that_has_just_ended_may_hold_entries(spark: SparkSession) -
     (found,) = all_findings(rows, spark)
     assert (found.kind, found.half_id) == ("stuck-delivery", halves[1])
     assert "instance 3" in found.detail
+
+
+@pytest.mark.rule("R16")
+def test_what_consumers_pass_over_is_stuck(spark: SparkSession) -> None:
+    """Available for over an hour, and of what came later some was taken in the last hour."""
+    rows = StoreRows()
+    address, group = own_queue(rows, "orders")
+    rows.rows["group_read"].append({"group_id": group, "instance_id": 1, "read_through": id_at(AT)})
+    stuck = [rows.half(address, AT + timedelta(minutes=minute)) for minute in range(3)]
+    for half in stuck[:2]:
+        rows.entry(group, half)
+    # it came, and was due later
+    rows.entry(group, stuck[2], available_at=AT + timedelta(hours=1))
+    later = rows.half(address, AT + timedelta(hours=1))
+    rows.op("accept", NOW - timedelta(minutes=50), covers=[(later, group)])
+    found = all_findings(rows, spark)
+    assert [(each.kind, each.half_id, each.severity) for each in found] == [
+        ("stuck-delivery", half, "warning") for half in stuck
+    ]
+    assert {each.consumer_group for each in found} == {""}
+    assert "available for 3.0 h" in found[0].detail
+
+
+@pytest.mark.rule("R16")
+def test_what_is_not_available_or_not_passed_over_is_not_stuck(spark: SparkSession) -> None:
+    rows = StoreRows()
+    lately, young = NOW - timedelta(minutes=50), NOW - timedelta(minutes=55)
+
+    def queue(name: str, *, taken: datetime = lately, by: str = "accept", reason: str | None = None) -> int:
+        """A queue that has had a message, posted at that moment."""
+        address, group = own_queue(rows, name)
+        if by == "commit":
+            rows.decide(rows.uuid_v7(taken), by, taken, 0, [(rows.half(address, taken), group)])
+        else:
+            rows.op(by, taken, covers=[(rows.half(address, taken), group)], reason=reason)
+        return address
+
+    def waits(address: int, at: datetime = AT, **values: object) -> None:
+        rows.entry(rows.groups_of(address, NOW)[0], rows.half(address, at), **values)
+
+    # those that nothing was taken from, or nothing later, or nothing lately
+    waits(own_queue(rows, "no-consumers")[0])
+    waits(queue("a backlog", taken=AT - timedelta(hours=1)))
+    waits(queue("not lately", taken=NOW - timedelta(minutes=70)), NOW - timedelta(minutes=80))
+    waits(queue("expires", by="expire"))
+    waits(queue("no-local", reason="no-local"))
+    # young ones, by when they were posted, committed or due
+    waits(queue("young", by="commit"), young)
+    address = queue("committed lately")
+    half = rows.half(address, AT)
+    rows.entry(rows.groups_of(address, NOW)[0], half, id=id_at(young))
+    waits(queue("due lately"), available_at=young)
+    # in hand, behind its message group, failed, given back, delayed
+    waits(queue("leased"), lease=1)
+    waits(queue("fifo"), message_group=7)
+    waits(queue("given back"), acquired=True)
+    waits(queue("delayed"), available_at=NOW + timedelta(hours=1))
+    waits(queue("failed"), failed="app:bad-order", attempts=1)
+    # held by the only instance, which has read the group up to there
+    held = queue("held")
+    (group,) = rows.groups_of(held, NOW)
+    next(row for row in rows.rows["consumer_group"] if row["id"] == group)["holder"] = 1
+    rows.rows["group_read"] += [
+        {"group_id": group, "instance_id": 1, "read_through": id_at(AT + timedelta(seconds=step))} for step in (5, 1)
+    ]
+    waits(held, AT + timedelta(seconds=3))
+    assert [each for each in all_findings(rows, spark) if each.kind == "stuck-delivery"] == []
 
 
 @pytest.mark.rule("R18")

@@ -27,18 +27,18 @@ _AT_ONCE = 100
 
 
 class Surplus:
-    """Of one queue; true while the store has some that were offered, and this instance has not looked for again."""
+    """Of one queue; true while some were offered that this instance has not looked for again."""
 
     __slots__ = ("_away", "_due", "_halves", "_keys", "_pause", "_queue", "_through", "_timed")
 
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
-        #: of what was offered last: halves, the order of the last of them, and the consumers that have refused it
+        #: of what was offered last: halves, and the order of the last of them
         self._halves: list[int] = []
         self._through: tuple[int, int] | None = None
-        self._keys: set[int] = set()
-        #: the lowest id of it, once the store has it
+        #: of what was offered since this instance looked: the lowest id, and the consumers that have refused all of it
         self._away = 0
+        self._keys: set[int] = set()
         self._pause = _FIRST_SECONDS
         self._due = self._timed = False
 
@@ -75,8 +75,9 @@ class Surplus:
         entries = nsmallest(_AT_ONCE, beyond or refused)
         self._halves = [entry.half_id for entry in entries]
         self._through = entries[-1].order
-        self._keys = keys
         ids = {entry.id for entry in entries}
+        self._keys = self._keys & keys if self._away else keys
+        self._away = min(min(ids), self._away or min(ids))
         for window in queue.windows:
             window.take_out(ids)
         for entry in entries:
@@ -84,16 +85,13 @@ class Surplus:
         queue.instance.commit.add(Offer(self, queue, list(ids), acquired=True))
 
     def taken_back(self) -> None:
-        """Look for them now where a consumer that has room may take some (D5, and the answer to its drain)."""
+        """Look for them now where a consumer that has room may take some (D5, and the answer to its drain): what is on
+        its way to the store is waited for.
+        """
         if any(consumer.key not in self._keys for consumer in self._queue.takers):
-            self._look_for_them()
+            self.look_for_them()
 
-    def away(self, lowest: int) -> None:
-        """The store has them."""
-        self._away = lowest
-        self._queue.instance.loop.call_later(_FIRST_SECONDS, self._look_for_them)
-
-    def _look_for_them(self) -> None:
+    def look_for_them(self) -> None:
         if self._away:
             lowest, self._away = self._away, 0
             self._queue.in_store(lowest)
@@ -111,4 +109,4 @@ class Offer(Yield):
     def durable(self) -> None:
         self._queue.returning -= 1
         self._queue.touch()
-        self._surplus.away(min(self._ids))
+        self._queue.instance.loop.call_later(_FIRST_SECONDS, self._surplus.look_for_them)

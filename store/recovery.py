@@ -223,18 +223,20 @@ def _clear(connection: Connection, dead: tuple[int, ...], *, freed: bool = False
     SQL transactions of their own.
     """
     live = select(instance.c.id).where(instance.c.ended_at.is_(None))
+    # Rows first, then ops, as a question takes its locks (T11).
+    plain = (
+        delete(txn)
+        .where(txn.c.instance_id.not_in(live), txn.c.producer_group.is_(None))
+        .returning(txn.c.id, txn.c.posted)
+        .cte("plain")
+    )
+    rolled_back = select(plain.c.id, literal("rollback"), plain.c.id, literal(INSTANCE_LOST), plain.c.posted)
     transactions = connection.execute(
         postgresql.insert(op)
-        .from_select(
-            ["id", "decision", "txn_id", "reason", "posted"],
-            select(txn.c.id, literal("rollback"), txn.c.id, literal(INSTANCE_LOST), txn.c.posted).where(
-                txn.c.instance_id.not_in(live), txn.c.producer_group.is_(None)
-            ),
-        )
+        .from_select(["id", "decision", "txn_id", "reason", "posted"], rolled_back)
         .on_conflict_do_nothing()
         .returning(op.c.id)
     ).all()
-    connection.execute(delete(txn).where(txn.c.instance_id.not_in(live), txn.c.producer_group.is_(None)))
     # Checkable ones stay; from now on, once they are immune no longer, their producer group is asked (H7, H13).
     immune_until = txn.c.declared_at + txn.c.check_immunity_ms * text("interval '1 ms'")
     connection.execute(

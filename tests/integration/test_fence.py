@@ -6,14 +6,16 @@ import threading
 
 import psycopg
 import pytest
+from sqlalchemy import Connection, select
 
 from store import recovery
 from store.commit.batch import Batch
 from store.database import connected
 from store.embedded.server import EmbeddedServer
 from store.errors import AlreadyDecided
-from store.tables import SCHEMA
+from store.tables import SCHEMA, heartbeat
 from tests.fix_proxy import Proxy
+from tests.fix_store import Rows
 from tests.fix_store_driver import (
     ME,
     WAIT_FOR_STANDBY,
@@ -193,3 +195,33 @@ def test_a_commit_that_waits_for_its_standby_is_not_answered_because_it_is_seen(
         store.settle()
         assert unit.heard == [None]
         assert unit.written == 1
+
+
+@pytest.mark.rule("H5", "T11")
+def test_a_question_about_one_of_them_waits_for_nothing_of_the_others(
+    database: Connection, database_url: str, rows: Rows
+) -> None:
+    """It locks the row of the transaction, and then writes the op, as its function does: the same order."""
+    dead = rows.instance()
+    asked, _ = (rows.txn(dead) for _ in range(2))
+    waits = "select 1 from pg_stat_activity where application_name = 'giving up' and wait_event_type = 'Lock'"
+    beaten = database.scalar(select(heartbeat.c.beaten_at).where(heartbeat.c.instance_id == dead))
+    database.rollback()
+    found: list[recovery.GivenUp] = []
+
+    def give_up() -> None:
+        with connected(database_url, application_name="giving up") as connection:
+            found.append(recovery.give_up_dead(connection, {dead: beaten}))
+
+    thread = threading.Thread(target=give_up)
+    with psycopg.connect(database_url) as asking, psycopg.connect(database_url) as look:
+        asking.execute("select from coordinator.txn where id = %s for no key update", (asked,))
+        thread.start()
+        while not look.execute(waits).fetchone():
+            assert thread.is_alive()
+            look.rollback()
+        asking.execute("set lock_timeout = '1ms'")
+        asking.execute("select coordinator.ask(%s, 9)", (asked,))
+    thread.join()
+    assert found == [recovery.GivenUp(instances=(dead,), transactions=1)]
+    assert sorted(op.reason for op in rows.ops()) == ["asked", "instance-lost"]

@@ -29,6 +29,8 @@ from spark.reading import local
 
 #: A row and a message belong together by these; ``consumer`` is the name of a group, as a client gives it.
 _KEY: Final = ["consumer", "key"]
+#: SQL: whether the book has to have a row of the message.
+_EXPECTED: Final = "consumed and judged and state = 'committed' and (begins is null or posted_at >= begins)"
 _GROUPS: Final = {
     **{"group_id": pa.int32(), "address_id": pa.int32(), "consumer": pa.string(), "gone": pa.bool_()},
     **{"address": pa.string(), "consumer_group": pa.string(), "begins": pa.timestamp("us", "UTC")},
@@ -116,7 +118,7 @@ def consumer_findings(
     # an accept may be that much older than its row; accepts that are older than what was read explain no row
     counts = f.col("at") >= f.lit(period.read_from + book.description.grace)
     rows = book.rows.withColumns({"judged_row": _of(period), "counts": counts})
-    used = messages.where("consumed and judged and state = 'committed'")
+    used = messages.where(_EXPECTED)
     comparison = _Comparison(
         book=book,
         settled=f.lit(seen_at - book.description.grace),
@@ -208,8 +210,7 @@ class _Comparison:
 
     def judged_messages(self) -> DataFrame:
         """The consumed messages, each with the book's rows of its key."""
-        expected = "consumed and judged and state = 'committed' and (begins is null or posted_at >= begins)"
-        return self.messages.where(expected).where(f.col("accepted_at") <= self.settled).join(self.rows, _KEY, "left")
+        return self.messages.where(_EXPECTED).where(f.col("accepted_at") <= self.settled).join(self.rows, _KEY, "left")
 
     def judged_keys(self) -> DataFrame:
         """The keys of consumed messages, each with the book's rows."""

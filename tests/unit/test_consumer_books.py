@@ -289,6 +289,16 @@ def test_a_message_before_the_book_begins_has_no_row(spark: SparkSession, tmp_pa
     assert kinds(found) == Counter({("consumed-not-processed", "error", halves[1]): 1})
 
 
+@pytest.mark.rule("R24", "R25")
+def test_a_message_before_the_book_begins_needs_no_key(spark: SparkSession, tmp_path: Path) -> None:
+    billing = Billing()
+    halves = [billing.posted(None, AT + timedelta(minutes=minutes)) for minutes in (-1, 1)]
+    for half in halves:
+        billing.accepted(half, AT + timedelta(minutes=2))
+    found = compare(spark, billing, tmp_path, Period(), begins=AT)
+    assert kinds(found) == Counter({("null-key", "warning", halves[1]): 1})
+
+
 @pytest.mark.rule("R24")
 def test_a_row_whose_message_may_be_dropped_is_a_note(spark: SparkSession, tmp_path: Path) -> None:
     billing = Billing()

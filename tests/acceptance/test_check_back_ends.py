@@ -7,16 +7,21 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
 
 import psycopg
 import pytest
 
 from store.embedded.running import running_url
+from tests.fix_check_back import plant
+from tests.fix_proxy import Proxy
 from tests.fix_service import PATIENCE, Service, running_service
 from tests.fix_wire import Ask, Begin, BeginAt, DialTo, decided
 from tests.wire.checkable import accept, in_group, left
 from tests.wire.frames import Accepted, Detach, Open, Rejected
 from tests.wire.links import Delivery
+from tests.wire.messages import data
 from tests.wire.peer import Session
 from tests.wire.queues import condition
 from tests.wire.types import UInt
@@ -153,6 +158,49 @@ def check_id(check: Delivery) -> bytes:
     found = told_by(check)["x-opt-txn-id"]
     assert isinstance(found, bytes)
     return found
+
+
+@pytest.mark.rule("H9")
+def test_a_kill_after_a_check_is_taken_and_before_it_is_sent_costs_none(
+    begin_at: BeginAt, database_url: str, proxy: Proxy, tmp_path: Path
+) -> None:
+    """The store's reply to the look does not come: what it took is sent an interval later, and is the first."""
+    service = Service(
+        tmp_path, {**SETTINGS, "check.interval_seconds": "3600", "workers": "1", "database_url": proxy.url}
+    )
+    service.start()
+    try:
+        checker = begin_at(service).receiver("$check/shop")
+        assert checker.drain() == []
+        checker.credit(1)  # the service looks now and then from here on
+        with psycopg.connect(database_url) as planting, ExitStack() as reply:
+            txn = plant(planting, "shop", "orders", [data(b"1")])
+
+            def look(octets: bytes) -> None:
+                if b"take_checks" in octets:
+                    proxy.on_request = lambda _: None
+                    planting.commit()
+                    reply.enter_context(proxy.held("replies"))
+
+            proxy.on_request = look
+            with psycopg.connect(database_url, autocommit=True) as store:
+                taken = b"select checks from coordinator.txn where next_check_at > now()"
+                deadline = time.monotonic() + PATIENCE
+                while not (found := store.execute(taken).fetchall()):
+                    assert time.monotonic() < deadline, "it was not taken"
+                service.kill()
+                assert found == store.execute(taken).fetchall() == [(0,)]
+        service.restart()
+        checker = begin_at(service).receiver("$check/shop")
+        assert checker.drain() == []
+        with psycopg.connect(database_url) as store:
+            assert store.execute(b"select checks from coordinator.txn").fetchall() == [(0,)]
+            store.execute(b"update coordinator.txn set next_check_at = now()")
+        checker.credit(1)
+        told = told_by(checker.take())
+        assert (told["x-opt-txn-id"], told["x-opt-check-count"]) == (txn, 1)
+    finally:
+        service.discard()
 
 
 @pytest.mark.rule("H5", "H8", "H13")

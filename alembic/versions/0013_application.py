@@ -552,8 +552,9 @@ set standard_conforming_strings = on set enable_seqscan = off as $$
 declare
   posted record;
   half_id int8 := 0;
-  due timestamptz := clock_timestamp();
-  first_due constant timestamptz := due;
+  due timestamptz;
+  first_due constant timestamptz := clock_timestamp();
+  turn boolean;
   calls text;
 begin
   get diagnostics calls = pg_context;
@@ -564,6 +565,9 @@ begin
     update coordinator.outbox o set put_off = o.put_off + 1 where o.xid = new.xid and o.number = new.number;
     return null;
   end if;
+  turn := pg_try_advisory_xact_lock(7165068069439501417)
+    or case when octet_length(current_query()) < 10000 then current_query() ~* '\mprepare\M' else true end;
+  due := clock_timestamp();
   if exists (
     select from (select distinct o.address_id from coordinator.outbox o where o.xid = new.xid order by 1) used
       left join lateral (
@@ -594,7 +598,9 @@ begin
      where o.xid = new.xid and o.number = posted.number for key share of g;
   end loop;
   delete from coordinator.outbox o where o.xid = new.xid;
-  perform pg_notify('coordinator_due', ((extract(epoch from first_due) - 946684800) * 1000000)::int8::text);
+  if turn then
+    perform pg_notify('coordinator_due', ((extract(epoch from first_due) - 946684800) * 1000000)::int8::text);
+  end if;
   return null;
 end $$""",
     r"""

@@ -12,6 +12,7 @@ another instance posted late is found by that instance, or by a look at all.
 from __future__ import annotations
 
 import time
+from collections import deque
 from typing import TYPE_CHECKING
 
 from coordinator.group.entries import now_micros
@@ -28,6 +29,10 @@ if TYPE_CHECKING:
 _LOOK_SECONDS = 0.5
 _SHORTEST_SECONDS = 0.02
 _AT_ONCE = 200
+#: For so long after a notice of an application it is looked again, at intervals that double from the first one: others
+#: whose commits were under way with it give none (store/application/outbox.py).
+_AFTER_NOTICE_SECONDS = 0.5
+_FIRST_INTERVAL_SECONDS = 0.01
 #: For so long another instance may have the turn without giving a place: it may be stopped, and any role can hold the
 #: lock of the turn. Then order is less than that nothing comes at all.
 _PATIENCE_MS = 2000
@@ -45,6 +50,9 @@ class Schedule:
         self._asking = False
         #: entries were made that the question under way may not see
         self._missed = False
+        #: notices of applications: until when more may come with each, by the monotonic clock, and from when on due
+        self._told: deque[tuple[float, int]] = deque()
+        self._interval = _FIRST_INTERVAL_SECONDS
         #: when to look next, by the monotonic clock
         self._next = 0.0
         #: no message is due up to this time, in microseconds since 2000, but those posted here since then: the first
@@ -72,6 +80,8 @@ class Schedule:
         self._missed = self._asking
         try:
             lowest = int(payload) - 1
+            self._told.append((time.monotonic() + _AFTER_NOTICE_SECONDS, lowest))
+            self._interval = _FIRST_INTERVAL_SECONDS
         except ValueError:
             lowest = self._low - _LATE_MICROS
         self._lowered = min(self._lowered, max(_BEFORE_ALL, lowest))
@@ -95,7 +105,9 @@ class Schedule:
         ids = [instance.ids.next() for _ in range(_AT_ONCE)]
         now = time.monotonic()
         whole = now >= self._whole_at
-        self._low = _BEFORE_ALL if whole else min(self._low, self._lowered)
+        while self._told and self._told[0][0] < now:
+            self._told.popleft()
+        self._low = _BEFORE_ALL if whole else min(self._low, self._lowered, *(lowest for _, lowest in self._told))
         self._lowered = _AFTER_ALL
 
         def promoted(answer: questions.Promoted | StoreError) -> None:
@@ -133,6 +145,9 @@ class Schedule:
             wait = 0
         elif answer.next_ms is not None:
             wait = min(wait, max(answer.next_ms / 1000, _SHORTEST_SECONDS))
+        if self._told:
+            wait = min(wait, self._interval)
+            self._interval *= 2
         # Before the queues are told: an exception in one of them must not end the schedule.
         self._look_in(wait)
         for each in answer.due:

@@ -8,6 +8,10 @@ entries have ids and times of the commit, so that none comes late to what servic
 
 An entry becomes due at once, and the schedule (D7) gives it its place, as it does for entries that a process without an
 instance makes by a decision. The notice tells from when on there is something due: a commit may take long, too.
+
+PostgreSQL commits one transaction with a notice at a time, so that each would have a flush of the disk to itself. One
+of those that are about to commit has the turn, and gives the notice; the others are found by the looks after it. What
+may be a ``prepare transaction`` gives one in any case: that is what PostgreSQL refuses it for.
 """
 
 from __future__ import annotations
@@ -19,6 +23,9 @@ MOST_OCTETS = 100 << 20
 
 #: In seconds since 1970: PostgreSQL has no later times than this, clients have.
 _LATEST = 9_000_000_000_000
+
+#: An advisory lock: the transaction that has it gives the notice.
+TURN_LOCK = 0x636F6F72_6E6F7469  # "coornoti"
 
 #: No address of that name.
 NO_ADDRESS = "CO006"
@@ -230,11 +237,15 @@ language plpgsql {DEFINER} set enable_seqscan = off as $$
 declare
   posted record;
   half_id int8 := 0;
-  due timestamptz := clock_timestamp();
-  first_due constant timestamptz := due;
+  due timestamptz;
+  first_due constant timestamptz := clock_timestamp();
+  turn boolean;
   calls text;
 begin
 {put_off(f"{schema}.outbox o", f"{schema}.outbox_sent", "o.number = new.number")}
+  turn := pg_try_advisory_xact_lock({TURN_LOCK})
+    or case when octet_length(current_query()) < 10000 then current_query() ~* '\\mprepare\\M' else true end;
+  due := clock_timestamp();
   if exists (
     select from (select distinct o.address_id from {schema}.outbox o where o.xid = new.xid order by 1) used
       left join lateral (
@@ -265,6 +276,8 @@ begin
      where o.xid = new.xid and o.number = posted.number for key share of g;
   end loop;
   delete from {schema}.outbox o where o.xid = new.xid;
-  perform pg_notify('{DUE}', ((extract(epoch from first_due) - 946684800) * 1000000)::int8::text);
+  if turn then
+    perform pg_notify('{DUE}', ((extract(epoch from first_due) - 946684800) * 1000000)::int8::text);
+  end if;
   return null;
 end $$"""

@@ -178,3 +178,23 @@ def test_a_notice_that_says_since_when_is_looked_for_from_then_on() -> None:
     instance.schedule.notified(str(THROUGH - 600_000_000))
     instance.look_again()
     assert instance.asked_above[-1] == THROUGH - 600_000_001
+
+
+@pytest.mark.rule("X2")
+def test_after_a_notice_of_an_application_others_without_one_are_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Soon, then more and more rarely, and each time from when on the notice says."""
+    instance = Instance()
+    instance.answered(nothing_due(None))
+    instance.schedule.notified(str(THROUGH - 5000))
+    instance.look_again()
+    for _ in range(6):
+        instance.answered(nothing_due(None))
+        instance.look_again()
+    assert instance.looks[-6:] == [pytest.approx(0.01 * 2**each) for each in range(6)]
+    assert instance.asked_above[-6:] == [THROUGH - 5001] * 6
+    monkeypatch.setattr(schedule, "time", SimpleNamespace(monotonic=lambda: 1e9))
+    instance.schedule._whole_at = 2e9
+    instance.answered(nothing_due(None))
+    instance.look_again()
+    instance.answered(nothing_due(None))
+    assert (instance.asked_above[-1], instance.looks[-1]) == (THROUGH, 0.5)

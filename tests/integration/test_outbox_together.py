@@ -1,0 +1,69 @@
+"""Commits of many applications that post at once (X2)."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import psycopg
+import pytest
+
+from store import partitions
+from store.application.outbox import TURN_LOCK
+from store.database import connected
+from store.embedded.server import EmbeddedServer
+from store.ids import HalfIds, UuidV7
+from tests.fix_application import post
+from tests.fix_service import PATIENCE
+from tests.fix_store import Rows
+from tests.fix_store_driver import WAIT_FOR_STANDBY, Truth, let_commits_wait
+
+pytestmark = pytest.mark.rule("X2")
+
+
+def make_queue(url: str) -> None:
+    with connected(url) as connection:
+        partitions.make_ahead(connection)
+        Rows(connection, HalfIds(0), UuidV7()).queue("orders")
+
+
+def test_commits_share_a_flush_of_the_disk(own_server: tuple[EmbeddedServer, str]) -> None:
+    """While the commit of one waits, for a standby, those of others do not wait for it: they wait beside it."""
+    _, url = own_server
+    make_queue(url)
+    truth = Truth(url)
+    let_commits_wait(truth, url)
+
+    def commit() -> None:
+        with psycopg.connect(url) as own:
+            post(own, "orders", "tea")
+
+    applications = [threading.Thread(target=commit) for _ in range(3)]
+    for each in applications:
+        each.start()
+    deadline = time.monotonic() + PATIENCE
+    while len(truth.rows(WAIT_FOR_STANDBY)) < 3:
+        assert time.monotonic() < deadline, truth.rows("select wait_event_type, wait_event from pg_stat_activity")
+        time.sleep(0.01)
+    truth.run("alter system reset synchronous_standby_names")
+    truth.run("select pg_reload_conf()")
+    for each in applications:
+        each.join()
+    truth.close()
+
+
+def test_none_can_be_prepared_with_or_without_the_turn(own_server: tuple[EmbeddedServer, str]) -> None:
+    """A prepared transaction would hold addresses and groups for as long as it is forgotten."""
+    server, url = own_server
+    make_queue(url)
+    with psycopg.connect(url, autocommit=True) as store:
+        store.execute("alter system set max_prepared_transactions = 5")
+    server.stop()
+    server.start()
+    with psycopg.connect(url) as own, psycopg.connect(url, autocommit=True) as other:
+        for _ in range(2):
+            post(own, "orders", "tea")
+            with pytest.raises(psycopg.Error, match=r"cannot PREPARE a transaction that has executed .*NOTIFY"):
+                own.execute("prepare transaction 'one'")
+            own.rollback()
+            other.execute("select pg_advisory_lock(%s)", [TURN_LOCK])

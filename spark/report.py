@@ -27,10 +27,11 @@ from spark.snapshot import StoreName
 
 @dataclass(frozen=True, kw_only=True)
 class KindText:
-    """What a kind of finding means, in a sentence."""
+    """What a kind of finding means, in a sentence; ``repaired``: by ``coordinator repair``, where it can (R34)."""
 
     title: str
     meaning: str
+    repaired: bool = False
 
 
 #: In the order of the report; R numbers are in docs/explanation/reconciliation.md.
@@ -45,6 +46,7 @@ KINDS: Final = {
     "lost-delivery": KindText(
         title="Committed, never delivered",
         meaning="A committed message that one of its consumer groups will never get.",
+        repaired=True,
     ),
     "orphan-entry": KindText(
         title="Kept for a group that is gone",
@@ -73,7 +75,9 @@ KINDS: Final = {
         meaning="Posted and decided, or committed and delivered, do not add up for an address and hour.",
     ),
     "overdue": KindText(
-        title="Undecided past its time", meaning="A transaction that should have been checked or decided by now."
+        title="Undecided past its time",
+        meaning="A transaction that should have been checked or decided by now.",
+        repaired=True,
     ),
     "lost-message": KindText(
         title="In the book, not sent",
@@ -86,6 +90,7 @@ KINDS: Final = {
     "undecided-but-known": KindText(
         title="Undecided here, decided in the book",
         meaning="The application knows the outcome; the coordinator still waits for it.",
+        repaired=True,
     ),
     "different-content": KindText(
         title="Book and message differ", meaning="Both are committed, but a value that must be equal is not."

@@ -255,6 +255,15 @@ def test_an_ordinary_rollback_is_not_red_and_a_dead_letter_is() -> None:
     assert FAILED in dead_letters(one).svg
 
 
+@pytest.mark.rule("R34")
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [("lost-delivery", 1), ("overdue", 1), ("undecided-but-known", 1), ("double-delivery", 0), ("stuck-delivery", 0)],
+)
+def test_the_report_says_what_can_be_repaired(kind: str, said: int) -> None:
+    assert render(run(findings(1, kind), metrics())).count("<code>coordinator repair</code>") == said
+
+
 @pytest.mark.rule("R30")
 @pytest.mark.parametrize("count", [1, 100_000])
 def test_the_report_is_readable_at_any_number_of_findings(count: int) -> None:

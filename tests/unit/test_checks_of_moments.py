@@ -55,13 +55,21 @@ def test_what_is_not_available_or_not_passed_over_is_not_stuck(spark: SparkSessi
     rows = StoreRows()
     lately, young = NOW - timedelta(minutes=50), NOW - timedelta(minutes=55)
 
-    def queue(name: str, *, taken: datetime = lately, by: str = "accept", reason: str | None = None) -> int:
-        """A queue that has had a message, posted at that moment."""
+    def queue(
+        name: str,
+        *,
+        posted: datetime = lately,
+        taken: datetime = lately,
+        by: str = "accept",
+        reason: str | None = None,
+    ) -> int:
+        """A queue that has had a message."""
         address, group = own_queue(rows, name)
+        covers = [(rows.half(address, posted), group)]
         if by == "commit":
-            rows.decide(rows.uuid_v7(taken), by, taken, 0, [(rows.half(address, taken), group)])
+            rows.decide(rows.uuid_v7(taken), by, taken, 0, covers)
         else:
-            rows.op(by, taken, covers=[(rows.half(address, taken), group)], reason=reason)
+            rows.op(by, taken, covers=covers, reason=reason)
         return address
 
     def waits(address: int, at: datetime = AT, **values: object) -> None:
@@ -69,8 +77,9 @@ def test_what_is_not_available_or_not_passed_over_is_not_stuck(spark: SparkSessi
 
     # those that nothing was taken from, or nothing later, or nothing lately
     waits(own_queue(rows, "no-consumers")[0])
-    waits(queue("a backlog", taken=AT - timedelta(hours=1)))
-    waits(queue("not lately", taken=NOW - timedelta(minutes=70)), NOW - timedelta(minutes=80))
+    waits(queue("a backlog", posted=AT - timedelta(hours=1)))
+    before = NOW - timedelta(minutes=70)
+    waits(queue("not lately", posted=before, taken=before), NOW - timedelta(minutes=80))
     waits(queue("expires", by="expire"))
     waits(queue("no-local", reason="no-local"))
     # young ones, by when they were posted, committed or due

@@ -82,21 +82,20 @@ class Endpoint(_Section):
 
 
 #: The port where none is given, by scheme.
-_PORTS = {"amqp": 5672, "http": 9672}
+_PORTS = {"amqp": 5672, "amqps": 5671, "http": 9672}
+AMQP = ("amqp", "amqps")
 
 
-def endpoint(url: str, scheme: str = "amqp") -> Endpoint:
-    """Parse ``amqp://host:port``, or the same of another scheme. The default port is 5672; 0 means any free port.
+def endpoint(url: str, schemes: tuple[str, ...] = AMQP) -> Endpoint:
+    """Parse ``amqp://host:port``, or the same of other schemes. The default port is the scheme's; 0: any free port.
 
     :raises ValueError: saying what is wrong.
     """
-    expected = f"expected {scheme}://host:port"
+    expected = "expected " + " or ".join(f"{scheme}://host:port" for scheme in schemes)
     if any(not character.isprintable() or character.isspace() for character in url):
         raise ValueError(f"spaces or control characters in it; {expected}")
     parts = urlsplit(url if "://" in url else f"//{url}")
-    if parts.scheme == f"{scheme}s":
-        raise ValueError(f"{scheme}s (TLS) is not supported by this version; {expected}")
-    if parts.scheme != scheme:
+    if parts.scheme not in schemes:
         raise ValueError(expected)
     try:
         port = parts.port
@@ -104,7 +103,7 @@ def endpoint(url: str, scheme: str = "amqp") -> Endpoint:
         raise ValueError(f"the port is not a number of 0 to 65535; {expected}") from None
     if not parts.hostname or parts.path not in ("", "/") or parts.query or parts.fragment or "@" in parts.netloc:
         raise ValueError(expected)
-    return Endpoint(host=parts.hostname, port=_PORTS[scheme] if port is None else port, scheme=scheme)
+    return Endpoint(host=parts.hostname, port=_PORTS[parts.scheme] if port is None else port, scheme=parts.scheme)
 
 
 def _commas(value: object) -> object:
@@ -367,6 +366,27 @@ class LoginSettings(_Section):
     ] = "tls"
 
 
+class TlsSettings(_Section):
+    """TLS of `amqps://` (S2); SIGHUP has the files read again, for connections from then on."""
+
+    certificate: Annotated[
+        Path | None,
+        Field(description="file with the service's certificate, and those up to its authority, PEM"),
+    ] = None
+    key: Annotated[Path | None, Field(description="file with its key, PEM, which not all users may read")] = None
+    client_ca: Annotated[
+        Path | None,
+        Field(
+            description="file with the authorities whose clients may log in by certificate (SASL `EXTERNAL`), PEM; "
+            "none: no client is asked for one"
+        ),
+    ] = None
+    client_certificates: Annotated[
+        Literal["asked", "required"],
+        Field(description="with `tls.client_ca`, whether TLS ends where a client shows no certificate"),
+    ] = "asked"
+
+
 class MetricsSettings(_Section):
     """Metrics for Prometheus, and whether the service is healthy and ready, by HTTP."""
 
@@ -382,7 +402,7 @@ class MetricsSettings(_Section):
     @classmethod
     def _endpoint(cls, value: str | None) -> str | None:
         if value is not None:
-            endpoint(value, "http")
+            endpoint(value, ("http",))
         return value
 
 
@@ -412,6 +432,7 @@ class Settings(_Section):
     transaction: TransactionSettings = TransactionSettings()
     check: CheckSettings = CheckSettings()
     login: LoginSettings = LoginSettings()
+    tls: TlsSettings = TlsSettings()
     limits: LimitSettings = LimitSettings()
     addresses: AddressSettings = AddressSettings()
     retention: RetentionSettings = RetentionSettings()
@@ -426,6 +447,10 @@ class Settings(_Section):
             except ValueError as error:
                 raise ValueError(f"{printable(url, 80)}: {error}") from None
         return value
+
+    @property
+    def has_tls(self) -> bool:
+        return any(endpoint(url).scheme == "amqps" for url in self.listen)
 
     @field_validator("database_url")
     @classmethod

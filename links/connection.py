@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import socket as sockets
 from itertools import count
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import structlog
 from proton import symbol
 
 from coordinator.errors import Condition, Refusal
 from coordinator.login import logins
+from coordinator.login.offer import EXTERNAL
 from links import container, endpoints, engine
 from links.dispositions import Dispositions
 from links.endpoints import LITTLE_ROOM, Endpoints
@@ -18,9 +19,10 @@ from links.greeting import Greeting
 from links.output import Output
 from links.parked import Parked
 from links.sole import Sole, policy
+from links.tls import TlsOutput, TlsSocket
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from coordinator.login.exchange import Exchange, Say
     from coordinator.service import Service
@@ -53,6 +55,8 @@ class Reactor(endpoints.Reactor, Protocol):
 
     def proceed(self, connection: Connection) -> None: ...
 
+    def read_again(self, connection: Connection) -> None: ...
+
     def watch_socket(self, connection: Connection) -> None: ...
 
     def close(self, connection: Connection) -> None: ...
@@ -61,6 +65,7 @@ class Reactor(endpoints.Reactor, Protocol):
 class Connection:
     __slots__ = (
         "_early",
+        "_mechanisms",
         "_sole",
         "addresses_made",
         "asking",
@@ -107,6 +112,7 @@ class Connection:
         self.fd = sock.fileno()
         self.peer = _peer(sock)
         self.container = ""
+        self._mechanisms = mechanisms
         limits = service.limits
         self.idle_timeout_ms = int(limits.idle_timeout_seconds * 1000)
         self.transport, self.pointer = engine.new_connection(
@@ -121,7 +127,7 @@ class Connection:
         #: octets that the next turn reads at once
         self.read_room = LITTLE_ROOM
         #: None once the protocol headers, and SASL, are done
-        self.greeting: Greeting | None = Greeting(mechanisms, self._log_in, lambda: reactor.proceed(self))
+        self.greeting: Greeting | None = Greeting(self._offered, self._log_in, lambda: reactor.proceed(self))
         #: how the client logs in, or did
         self.login: Exchange | None = None
         #: as which it has logged in; None: as none
@@ -142,7 +148,7 @@ class Connection:
         #: while the open is not answered: the events of sessions and links, by kind and pointer
         self._early: list[tuple[int, engine.Pointer]] | None = None
         self.dirty = False
-        self.output = Output(self)
+        self.output = self._output_of(sock)
         #: it is not read until there is room again
         self.paused = False
         self.endpoints = Endpoints(self)
@@ -153,6 +159,13 @@ class Connection:
         self.held_back: dict[Sending, None] = {}
         #: a piece of a large message is being read for it
         self.asking = False
+
+    def _output_of(self, sock: sockets.socket) -> Output:
+        if not isinstance(sock, TlsSocket):
+            return Output(self)
+        sock.must_write = self.mark
+        sock.must_read = lambda: self.service.loop.call_later(0, lambda: self.reactor.read_again(self))
+        return TlsOutput(self)
 
     def __str__(self) -> str:
         """As an operator knows it: container and network address."""
@@ -208,9 +221,17 @@ class Connection:
 
     # -- its user
 
+    @property
+    def _certificate(self) -> Mapping[str, Any]:
+        """The client's, verified; empty: it has shown none."""
+        return self.socket.certificate() if isinstance(self.socket, TlsSocket) else {}
+
+    def _offered(self) -> Sequence[str]:
+        return (EXTERNAL, *self._mechanisms) if self._certificate else self._mechanisms
+
     def _log_in(self, mechanism: str, say: Say) -> Exchange:
         host = self.peer.rpartition(":")[0]
-        self.login = logins.begin(self.service.users, mechanism, host, say, self._locked_out)
+        self.login = logins.begin(self.service.users, mechanism, host, self._certificate, say, self._locked_out)
         return self.login
 
     def greeted(self, user: str | None) -> None:

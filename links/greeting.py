@@ -34,17 +34,18 @@ class Greeting:
     """
 
     __slots__ = (
-        "_answer", "_begin", "_exchange", "_expects", "_mechanisms", "_octets", "_proceed", "_taking", "done", "failed",
-        "user", "waiting",
+        "_answer", "_begin", "_exchange", "_expects", "_mechanisms", "_octets", "_offered", "_proceed", "_taking",
+        "done", "failed", "user", "waiting",
     )  # fmt: skip
 
     def __init__(
-        self, mechanisms: Sequence[str], begin: Callable[[str, Say], Exchange], proceed: Callable[[], None]
+        self, offered: Callable[[], Sequence[str]], begin: Callable[[str, Say], Exchange], proceed: Callable[[], None]
     ) -> None:
-        """``mechanisms``: what is offered, the best first. ``begin`` makes the exchange of one of them. ``proceed`` is
+        """``offered``: the mechanisms, the best first. ``begin`` makes the exchange of one of them. ``proceed`` is
         called when an answer has come that :meth:`take` had to wait for: take no octets then, to have it.
         """
-        self._mechanisms = mechanisms
+        self._offered = offered
+        self._mechanisms: Sequence[str] = ()
         self._begin = begin
         self._proceed = proceed
         self._octets = b""
@@ -81,6 +82,7 @@ class Greeting:
 
     def _first_header(self) -> bool:
         octets = self._octets
+        self._mechanisms = self._offered()
         if octets.startswith(_TLS):  # Proton would give no answer
             return self._fail(HEADER)
         if octets.startswith(SASL_HEADER):

@@ -263,6 +263,11 @@ class Reactor(Loop):
         connection.read_room = engine.READ_ROOM
         self._push(connection, size)
 
+    def read_again(self, connection: Connection) -> None:
+        """It may have octets that its socket no longer shows."""
+        if connection.open and not connection.paused:
+            self.read(connection)
+
     def _push(self, connection: Connection, size: int) -> None:
         """Octets from the beginning of the buffer."""
         transport = connection.transport

@@ -8,8 +8,8 @@ import resource
 import select
 import signal
 import socket
+import ssl
 import time
-from collections.abc import Sequence
 from functools import partial
 
 import structlog
@@ -17,14 +17,17 @@ import structlog
 from coordinator.address.addresses import AddressPolicy
 from coordinator.errors import Condition
 from coordinator.login.offer import offered
+from coordinator.process import certificates
 from coordinator.process.listeners import loopback
 from coordinator.process.supervising import Handed, Supervising
 from coordinator.process.telling import Telling
 from coordinator.service import Service
+from coordinator.settings import Endpoint, Settings
 from coordinator.version import VERSION
 from links.connection import Connection
 from links.reactor import Reactor
 from links.starving import Starving
+from links.tls import TlsSocket
 from store import migrations, recovery
 from store.database import Patience, connected
 from store.errors import Contended, StoreError, StoreUnavailable
@@ -59,9 +62,9 @@ def main(handed: Handed) -> int:
     service = Service(reactor, settings, AddressPolicy(settings.addresses), database_url, registration, fenced=fenced)
     reactor.end_turn = service.end_turn
     service.start()
-    for listener in handed.listeners:
-        mechanisms = offered(settings.login, loopback(listener.getsockname()[0]))
-        reactor.listen(listener, partial(_accepted, reactor, service, mechanisms))
+    doors = _Doors(reactor, service, settings, handed.tls)
+    for listener, place in zip(handed.listeners, handed.places, strict=True):
+        reactor.listen(listener, partial(doors.enter, place))
     wake_up, wake = os.pipe()
     os.set_blocking(wake, False)
     os.set_blocking(wake_up, False)
@@ -79,7 +82,10 @@ def main(handed: Handed) -> int:
         if not words:  # the supervisor has ended, and the kernel ends this process
             reactor.forget(supervising.fileno())
         for each in words:
-            service.instance.disk_low = bool(each["disk_low"])
+            if "certificates" in each:
+                doors.read_certificates()
+            else:
+                service.instance.disk_low = bool(each["disk_low"])
 
     reactor.watch(supervising.fileno(), select.EPOLLIN, told)
     Starving(reactor, service)
@@ -97,8 +103,29 @@ def main(handed: Handed) -> int:
     return status
 
 
-def _accepted(reactor: Reactor, service: Service, mechanisms: Sequence[str], sock: socket.socket) -> Connection:
-    return Connection(reactor, service, sock, mechanisms)
+class _Doors:
+    """Where clients come in, with TLS or without."""
+
+    def __init__(self, reactor: Reactor, service: Service, settings: Settings, tls: ssl.SSLContext | None) -> None:
+        self._reactor = reactor
+        self._service = service
+        self._settings = settings
+        self._tls = tls
+
+    def read_certificates(self) -> None:
+        """For connections from now on. The supervisor has read them; what has become wrong since changes nothing."""
+        try:
+            self._tls = certificates.load(self._settings.tls)
+        except certificates.CertificatesInvalid as error:
+            log.error("certificates not read again", reason=str(error))
+
+    def enter(self, place: Endpoint, sock: socket.socket) -> Connection:
+        tls = place.scheme == "amqps"
+        if tls:
+            assert self._tls is not None
+            sock = TlsSocket(sock, self._tls)
+        mechanisms = offered(self._settings.login, loopback=loopback(place.host), tls=tls)
+        return Connection(self._reactor, self._service, sock, mechanisms)
 
 
 def _say_ready(reactor: Reactor, service: Service, supervising: Supervising) -> None:

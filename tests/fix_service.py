@@ -59,8 +59,9 @@ class Service:
 
     @property
     def url(self) -> str:
-        """Where clients connect, without a user: ``amqp://127.0.0.1:PORT``."""
-        return f"amqp://127.0.0.1:{self.port}"
+        """Where clients connect, without a user: ``amqp://127.0.0.1:PORT``, or ``amqps`` where it has a certificate."""
+        scheme = "amqps" if "COORDINATOR_TLS__CERTIFICATE" in self._settings else "amqp"
+        return f"{scheme}://127.0.0.1:{self.port}"
 
     @property
     def pid(self) -> int:

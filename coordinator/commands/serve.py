@@ -18,7 +18,7 @@ def serve(
         list[str] | None,
         typer.Option(
             metavar="URL",
-            help="Where clients connect, amqp://host:port; may be repeated. Port 0: a free one. "
+            help="Where clients connect, amqp://host:port, or amqps:// with TLS; may be repeated. Port 0: a free one. "
             "Default: amqp://127.0.0.1:5672.",
         ),
     ] = None,

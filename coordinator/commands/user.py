@@ -39,6 +39,9 @@ _LONGEST_LINE = 4096
 def add(
     name: Name,
     password_file: PasswordFile = None,
+    without_password: Annotated[
+        bool, typer.Option("--without-password", help="It logs in by its certificate alone (SASL EXTERNAL).")
+    ] = False,
     database_url: DatabaseUrl = None,
     data_dir: DataDir = None,
     config: Config = None,
@@ -49,7 +52,9 @@ def add(
     from store.errors import UserExists
 
     name = _name(name)
-    made = verifiers.new(_password(password_file))
+    if without_password and password_file is not None:
+        fail("--without-password: a password is given too; leave one out", 2)
+    made = {} if without_password else verifiers.new(_password(password_file))
     with store(config, database_url, data_dir) as connection:
         try:
             users.add(connection, name, made)

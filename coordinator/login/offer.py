@@ -12,12 +12,16 @@ if TYPE_CHECKING:
 #: Without a login; where it is offered, a client may leave the SASL layer out, too.
 ANONYMOUS = "ANONYMOUS"
 PLAIN = "PLAIN"
+#: By the certificate that the client has shown.
+EXTERNAL = "EXTERNAL"
 
 
-def offered(login: LoginSettings, loopback: bool) -> tuple[str, ...]:
-    """The best first. ``loopback``: only this machine can connect."""
+def offered(login: LoginSettings, *, loopback: bool, tls: bool) -> tuple[str, ...]:
+    """The best first, without ``EXTERNAL``, which is for clients that have shown a certificate. ``loopback``: only this
+    machine can connect.
+    """
     found = [*verifiers.HASHES]
-    if login.plain == "always":
+    if tls or login.plain == "always":
         found.append(PLAIN)
     if login.anonymous == "always" or (login.anonymous == "loopback" and loopback):
         found.append(ANONYMOUS)

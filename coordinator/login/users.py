@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import structlog
 
 from coordinator.login import verifiers
-from coordinator.login.exchange import Code, Outcome, Say
+from coordinator.login.exchange import Code, Outcome
 from coordinator.login.penalties import Penalties
 from store.errors import StoreError
 from store.questions import users as questions
@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from store.users import Verifier
 
 log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+#: Takes the outcome of a login that fails.
+Fail = Callable[[Outcome], None]
 
 #: How long a client that logs in waits for the store.
 STORE_SECONDS = 5.0
@@ -44,15 +48,28 @@ class Users:
     def decoy(self, mechanism: str, name: str) -> Verifier:
         return verifiers.decoy(mechanism, name, self._secret)
 
-    def look_up(self, name: str, mechanism: str, found: Callable[[Verifier | None], None], say: Say) -> None:
+    def look_up(self, name: str, mechanism: str, found: Callable[[Verifier | None], None], say: Fail) -> None:
         """``found`` gets the verifier, or None; ``say`` the outcome where the store does not answer in time."""
+        self._ask(lambda answered: questions.verifier(self._instance.queries, name, mechanism, answered), found, say)
+
+    def ask_enabled(self, name: str, found: Callable[[bool], None], say: Fail) -> None:
+        """As :meth:`look_up`: whether the user may log in."""
+
+        def ask(answered: Callable[[frozenset[str] | StoreError], None]) -> None:
+            questions.enabled(self._instance.queries, [name], answered)
+
+        self._ask(ask, lambda names: found(name in names), say)
+
+    def _ask(
+        self, ask: Callable[[Callable[[T | StoreError], None]], None], found: Callable[[T], None], say: Fail
+    ) -> None:
         if self._asked >= MOST_ASKED:
             say(Outcome(Code.SYS_TEMP))
             return
         self._asked += 1
         waiting = True
 
-        def answered(answer: Verifier | StoreError | None) -> None:
+        def answered(answer: T | StoreError) -> None:
             nonlocal waiting
             self._asked -= 1
             if waiting:
@@ -69,7 +86,7 @@ class Users:
                 log.warning("a client cannot log in: the store does not answer", seconds=STORE_SECONDS)
                 say(Outcome(Code.SYS_TEMP))
 
-        questions.verifier(self._instance.queries, name, mechanism, answered)
+        ask(answered)
         self.call_later(STORE_SECONDS, too_late)
 
     # -- users that are disabled while they are in

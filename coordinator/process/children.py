@@ -34,7 +34,7 @@ _LOOK_SECONDS = 0.005
 # No process has more: see fs.nr_open.
 _MOST_DESCRIPTORS = 1 << 20
 # The signals for which the supervisor has handlers.
-_HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
+_HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGHUP)
 
 
 class Pause:

@@ -7,7 +7,7 @@ import ipaddress
 import socket
 from collections.abc import Sequence
 
-from coordinator.settings import Endpoint, endpoint
+from coordinator.settings import AMQP, Endpoint, endpoint
 
 #: Many clients that connect at once wait in the kernel instead of being refused.
 BACKLOG = 4096
@@ -19,7 +19,9 @@ class CannotListen(Exception):
     """An address cannot be listened on; the message names it and says why."""
 
 
-def listen(urls: Sequence[str], workers: int, scheme: str = "amqp") -> tuple[list[list[socket.socket]], list[Endpoint]]:
+def listen(
+    urls: Sequence[str], workers: int, schemes: tuple[str, ...] = AMQP
+) -> tuple[list[list[socket.socket]], list[Endpoint]]:
     """Return the sockets of each worker, and where they listen (with the number that port 0 became).
 
     A host with several addresses (``localhost``) is bound on all of them that this machine has.
@@ -30,7 +32,9 @@ def listen(urls: Sequence[str], workers: int, scheme: str = "amqp") -> tuple[lis
     places: list[Endpoint] = []
     try:
         for url in urls:
-            for family, host, port in _bindable(url, scheme):
+            wanted = endpoint(url, schemes)
+            scheme = wanted.scheme
+            for family, host, port in _bindable(url, wanted):
                 for own in sockets:
                     own.append(_listening(family, Endpoint(host=host, port=port, scheme=scheme)))
                 places.append(Endpoint(host=host, port=port, scheme=scheme))
@@ -47,9 +51,8 @@ def loopback(host: str) -> bool:
     return ipaddress.ip_address(host).is_loopback
 
 
-def _bindable(url: str, scheme: str) -> list[tuple[socket.AddressFamily, str, int]]:
+def _bindable(url: str, wanted: Endpoint) -> list[tuple[socket.AddressFamily, str, int]]:
     """Where ``url`` can be bound. Tried without ``SO_REUSEPORT``, which would share another service's port."""
-    wanted = endpoint(url, scheme)
     try:
         found = socket.getaddrinfo(wanted.host, wanted.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError as error:

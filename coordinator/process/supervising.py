@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
+import ssl
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from coordinator.settings import Settings
+from coordinator.settings import Endpoint, Settings
 
 
 class Offered:
@@ -69,6 +70,10 @@ class Handed:
     supervising: Supervising
     #: sockets that listen: those of one worker, or of the metrics
     listeners: Sequence[socket.socket] = ()
+    #: where each of them listens
+    places: Sequence[Endpoint] = ()
+    #: for those that are `amqps`
+    tls: ssl.SSLContext | None = None
     #: the worker's, from 0
     number: int = 0
     #: when the child started; a worker is told of changes

@@ -11,21 +11,23 @@ import os
 import selectors
 import signal
 import socket
+import ssl
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import structlog
 
-from coordinator.login.offer import ANONYMOUS, offered
+from coordinator.process import certificates, doors
+from coordinator.process.certificates import CertificatesInvalid
 from coordinator.process.children import MOST_FAILED_STARTS, Child, Kept, Pause
 from coordinator.process.days import make_days
 from coordinator.process.listeners import CannotListen, listen, loopback
 from coordinator.process.own_database import OwnDatabase
 from coordinator.process.supervising import Handed, Program, Programs, Supervising
 from coordinator.settings import Endpoint, Settings
-from store import migrations, users
+from store import migrations
 from store.database import Patience, check_url, connected, place
 from store.embedded.errors import EmbeddedError, StartCancelled
 from store.embedded.folder import default_data_dir
@@ -69,6 +71,9 @@ class Supervisor:
         self._programs = programs
         self._stopping = False
         self._preparing = False
+        self._tls: ssl.SSLContext | None = None
+        #: told to read the certificates again
+        self._reload = False
         self._status = 0
         self._selector = selectors.DefaultSelector()
         self._sockets: list[list[socket.socket]] = []
@@ -91,6 +96,8 @@ class Supervisor:
         with self._signals():
             try:
                 self._sockets, self._places = listen(self._settings.listen, self._settings.workers)
+                if self._settings.has_tls:
+                    self._tls = certificates.load(self._settings.tls)
                 self._listen_for_metrics()
                 self._workers = [_Worker(number=number) for number in range(self._settings.workers)]
                 self._prepare_store()
@@ -98,7 +105,7 @@ class Supervisor:
                     self._turn([str(each) for each in self._places])
             except StartCancelled:
                 pass
-            except (Unfit, CannotListen, EmbeddedError, StoreError) as error:
+            except (Unfit, CannotListen, CertificatesInvalid, EmbeddedError, StoreError) as error:
                 _log.error("cannot start", reason=str(error))
                 self._status = STATUS_UNFIT
             finally:
@@ -128,17 +135,7 @@ class Supervisor:
             _log.info("database found", place=place(self._database_url))
         with self._interruptible():
             self._make_partitions()
-            self._look_for_users()
-
-    def _look_for_users(self) -> None:
-        """Where clients must log in and none can, say so."""
-        login = self._settings.login
-        closed = [str(place) for place in self._places if ANONYMOUS not in offered(login, loopback(place.host))]
-        if not closed:
-            return
-        with connected(self._database_url, patience=_START_PATIENCE) as connection:
-            if not users.any_enabled(connection):
-                _log.warning("no client can log in, as there is no user: coordinator user add", listen=closed)
+            doors.look_for_users(self._settings, self._places, self._database_url, _START_PATIENCE)
 
     @property
     def _database_runs(self) -> bool:
@@ -184,14 +181,14 @@ class Supervisor:
             self._tend_worker(worker, now)
         if self._stopping:
             return
+        if self._reload:
+            self._reload = False
+            self._reload_certificates()
         serving = all(worker.ready for worker in self._workers)
         if serving and not self._announced:
             self._announced = True
             _log.info("listening", listen=places, workers=len(self._workers), pid=os.getpid())
-            if self._settings.login.anonymous == "always" and not all(loopback(place.host) for place in self._places):
-                _log.warning(
-                    "clients are not authenticated: every client that can connect may do everything", listen=places
-                )
+            doors.warn_of_open_ones(self._settings, self._places)
         for kept in self._kept:
             kept.tend(now)
         self._maintain(now)
@@ -207,6 +204,18 @@ class Supervisor:
             else:
                 with contextlib.suppress(BlockingIOError):
                     os.read(key.fd, 4096)
+
+    def _reload_certificates(self) -> None:
+        """For new connections; those that are there stay. Where the files cannot be used, the old ones stay, too."""
+        try:
+            self._tls = certificates.load(self._settings.tls)
+        except CertificatesInvalid as error:
+            _log.error("certificates not read again", reason=str(error))
+            return
+        for worker in self._workers:
+            if worker.child is not None:
+                worker.child.tell(certificates=True)
+        _log.info("certificates read again")
 
     def _tend_worker(self, worker: _Worker, now: float) -> None:
         if worker.child is None:
@@ -278,6 +287,8 @@ class Supervisor:
                     database_url=self._database_url,
                     supervising=supervising,
                     listeners=listeners,
+                    places=self._places,
+                    tls=self._tls,
                     number=number,
                     disk_low=disk_low,
                 )
@@ -301,7 +312,7 @@ class Supervisor:
         url = self._settings.metrics.listen
         if url is None:
             return
-        (self._metrics,), places = listen([url], 1, "http")
+        (self._metrics,), places = listen([url], 1, ("http",))
         self._measuring = Kept("metrics", lambda: self._spawn("coord-metrics", self._programs.metrics, self._metrics))
         self._kept.append(self._measuring)
         _log.info("metrics", listen=[str(each) for each in places])
@@ -349,7 +360,9 @@ class Supervisor:
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
-        """SIGTERM and SIGINT stop the service, once; SIGCHLD only wakes it."""
+        """SIGTERM and SIGINT stop the service, once; SIGCHLD only wakes it. SIGHUP, where there is TLS, has the
+        certificates read again.
+        """
         read_end, write_end = os.pipe()
         os.set_blocking(read_end, False)
         os.set_blocking(write_end, False)
@@ -360,7 +373,16 @@ class Supervisor:
             if self._preparing:
                 raise StartCancelled("told to stop")
 
-        handlers = {signal.SIGTERM: stop, signal.SIGINT: stop, signal.SIGCHLD: lambda _number, _frame: None}
+        def reload(_number: int, _frame: object) -> None:
+            self._reload = True
+
+        handlers: dict[signal.Signals, Callable[[int, object], None]] = {
+            signal.SIGTERM: stop,
+            signal.SIGINT: stop,
+            signal.SIGCHLD: lambda _number, _frame: None,
+        }
+        if self._settings.has_tls:
+            handlers[signal.SIGHUP] = reload
         before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
         wakeup_before = signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
         try:

@@ -174,7 +174,7 @@ class Decoders:
             assert chosen.matches(self._grammar.message(), 1) in (True, False)
 
     def _greet(self, octets: bytes) -> None:
-        greeting = Greeting(["ANONYMOUS"], lambda _, say: Anonymous(say), lambda: None)
+        greeting = Greeting(lambda: ["ANONYMOUS"], lambda _, say: Anonymous(say), lambda: None)
         at = 0
         while at < len(octets) and not greeting.done and not greeting.failed:
             size = self._random.choice((1, 3, len(octets)))

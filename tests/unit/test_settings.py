@@ -78,7 +78,7 @@ def test_lists_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
             "1",
             "environment variable COORDINATOR_TRANSACTION__TIMEOUT: transaction.timeout: there is no such setting",
         ),
-        ("COORDINATOR_LISTEN", "amqps://a:1", "COORDINATOR_LISTEN: listen: amqps://a:1: amqps .* not supported"),
+        ("COORDINATOR_LISTEN", "https://a:1", "https://a:1: expected amqp://host:port or amqps://host:port"),
         ("COORDINATOR_LISTEN", "amqp://a:b", "COORDINATOR_LISTEN: listen: amqp://a:b: the port is not a number"),
         ("COORDINATOR_LISTEN", "", "COORDINATOR_LISTEN: listen: .*at least 1 item"),
         ("COORDINATOR_ADDRESSES__PATTERNS", "[", "COORDINATOR_ADDRESSES .*expected JSON"),
@@ -168,6 +168,7 @@ def test_settings_survive_the_way_to_a_worker(monkeypatch: pytest.MonkeyPatch) -
         ("amqp://127.0.0.1:5672", "127.0.0.1", 5672),
         ("amqp://localhost", "localhost", 5672),
         ("amqp://[::1]:0/", "::1", 0),
+        ("amqps://localhost", "localhost", 5671),
     ],
 )
 def test_endpoints(url: str, host: str, port: int) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import socket
+import ssl
 import time
 import weakref
 from collections import defaultdict, deque
@@ -85,6 +86,15 @@ class Peer:
         self._octets = b""
         self._channels = 0
         self._together: list[bytes] | None = None
+
+    def behind_tls(self, context: ssl.SSLContext) -> dict[str, Any]:
+        """Begin TLS; the service's certificate."""
+        behind = context.wrap_socket(self.socket, server_hostname="127.0.0.1")
+        weakref.finalize(self, behind.close)
+        self.socket = behind
+        shown = behind.getpeercert()
+        assert shown is not None
+        return shown
 
     # -- octets
 

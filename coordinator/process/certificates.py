@@ -1,0 +1,90 @@
+"""The service's certificate, its key, and the authorities whose clients it trusts (rule S2), read from their files."""
+
+from __future__ import annotations
+
+import contextlib
+import ssl
+import stat
+from pathlib import Path
+
+from coordinator.settings import TlsSettings
+
+_EXPIRED, _NOT_YET = 10, 9
+#: A certificate is trusted by itself, whatever authority has signed it (OpenSSL's X509_V_FLAG_PARTIAL_CHAIN).
+_PARTIAL_CHAIN = 0x80000
+_OTHERS = stat.S_IROTH | stat.S_IWOTH
+
+
+class CertificatesInvalid(Exception):
+    """A file cannot be used; the message names the setting and the file, and says why."""
+
+
+def load(settings: TlsSettings) -> ssl.SSLContext:
+    """For the server's side of new connections.
+
+    :raises CertificatesInvalid: also where the certificate has expired, or other users may read the key.
+    """
+    if settings.certificate is None or settings.key is None:
+        raise CertificatesInvalid("amqps needs tls.certificate and tls.key")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_RENEGOTIATION
+    _readable("tls.certificate", settings.certificate)
+    key = _readable("tls.key", settings.key)
+    if settings.key.stat().st_mode & _OTHERS:
+        mode = stat.S_IMODE(settings.key.stat().st_mode)
+        raise CertificatesInvalid(f"tls.key: {settings.key}: all users may read it (mode {mode:o}); expected 600")
+    if b"ENCRYPTED" in key:
+        raise CertificatesInvalid(f"tls.key: {settings.key}: it has a passphrase; expected a key without one")
+    try:
+        context.load_cert_chain(settings.certificate, settings.key, password=lambda: "")
+    except ssl.SSLError as error:
+        if "MISMATCH" in (error.reason or ""):
+            raise CertificatesInvalid(
+                f"tls.key: {settings.key}: it is not the key of the certificate {settings.certificate}"
+            ) from None
+        raise CertificatesInvalid(
+            f"tls.certificate: {settings.certificate}, tls.key: {settings.key}: expected PEM, a certificate and its "
+            "key of a kind that OpenSSL takes"
+        ) from None
+    _check_time(context, settings.certificate)
+    if settings.client_ca is not None:
+        _readable("tls.client_ca", settings.client_ca)
+        try:
+            context.load_verify_locations(settings.client_ca)
+        except ssl.SSLError:
+            raise CertificatesInvalid(
+                f"tls.client_ca: {settings.client_ca}: expected certificates of authorities in PEM"
+            ) from None
+        context.verify_mode = ssl.CERT_OPTIONAL if settings.client_certificates == "asked" else ssl.CERT_REQUIRED
+    return context
+
+
+def _readable(setting: str, path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise CertificatesInvalid(f"{setting}: {path}: {error.strerror}") from None
+
+
+def _check_time(context: ssl.SSLContext, certificate: Path) -> None:
+    """A handshake with a client that trusts this certificate, and looks at its times."""
+    trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    trusting.check_hostname = False
+    trusting.load_verify_locations(certificate)
+    trusting.verify_flags |= _PARTIAL_CHAIN
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    server = context.wrap_bio(to_server, to_client, server_side=True)
+    client = trusting.wrap_bio(to_client, to_server)
+    try:
+        for _ in range(2):
+            for side in (client, server):
+                with contextlib.suppress(ssl.SSLWantReadError):
+                    side.do_handshake()
+    except ssl.SSLCertVerificationError as error:
+        if error.verify_code in (_EXPIRED, _NOT_YET):
+            why = "it has expired" if error.verify_code == _EXPIRED else "it is not valid yet"
+            raise CertificatesInvalid(f"tls.certificate: {certificate}: {why}") from None
+        raise CertificatesInvalid(f"tls.certificate: {certificate}: {error.verify_message}") from None
+    except ssl.SSLError as error:
+        raise CertificatesInvalid(f"tls.certificate: {certificate}: no client could use it: {error.reason}") from None

@@ -1,0 +1,181 @@
+"""TLS on a connection's socket (rule S2), which reads and writes as a plain one does.
+
+Python's ``ssl`` works on two buffers in memory (BIOs), and the socket stays ours. One system call reads what many
+records hold, and a record that the socket does not take is kept here, one at most; with an ``SSLSocket`` each record is
+a call of its own, and one that is half written has to be offered again octet for octet.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+
+from links.output import Output
+
+log = structlog.get_logger(__name__)
+
+#: octets read from the socket at once, and those of one record
+_READ_OCTETS = 1 << 16
+_RECORD_OCTETS = 1 << 14
+
+
+class TlsSocket(socket.socket):
+    """``must_read`` and ``must_write`` are called when it is to be read once more, or written, though the socket itself
+    may say nothing.
+    """
+
+    def __init__(self, sock: socket.socket, context: ssl.SSLContext) -> None:
+        super().__init__(sock.family, sock.type, sock.proto, fileno=sock.detach())
+        self._coming, self._going = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = context.wrap_bio(self._coming, self._going, server_side=True)
+        #: octets that the socket has not taken
+        self._unsent = b""
+        self._greeted = False
+        self._over = False
+        self.must_read: Callable[[], None] = _nothing
+        self.must_write: Callable[[], None] = _nothing
+
+    def certificate(self) -> dict[str, Any]:
+        """Of the client, verified; empty: it has shown none."""
+        return self._tls.getpeercert() or {} if self._greeted else {}
+
+    @property
+    def unsent(self) -> bool:
+        return bool(self._unsent)
+
+    def recv_into(self, buffer: Any, nbytes: int = 0, flags: int = 0) -> int:
+        """:raises BlockingIOError: no whole record is there; 0: the end, also where the peer breaks the protocol."""
+        if self._over:  # its last words are said, and what comes is thrown away
+            return super().recv_into(buffer, nbytes)
+        view = memoryview(buffer)
+        room = nbytes or len(view)
+        taken, ended = self._decrypt(view, room)
+        if taken < room and not ended:
+            try:
+                octets = super().recv(_READ_OCTETS)
+            except (BlockingIOError, InterruptedError):
+                octets = None
+            if octets:
+                self._coming.write(octets)
+            elif octets is not None:
+                self._coming.write_eof()
+            if octets is not None:
+                more, ended = self._decrypt(view[taken:], room - taken)
+                taken += more
+        if taken == room or (taken and ended):  # there may be more, of which the socket does not know
+            self.must_read()
+        self._flush()
+        if not taken and not ended:
+            raise BlockingIOError
+        return taken
+
+    def _decrypt(self, view: memoryview, room: int) -> tuple[int, bool]:
+        """How many octets were put into ``view``; and whether the peer says no more."""
+        taken = 0
+        try:
+            if not self._greeted:
+                self._tls.do_handshake()
+                self._greeted = True
+            while taken < room:
+                size = int(self._tls.read(room - taken, view[taken:room]))
+                if not size:
+                    return taken, True
+                taken += size
+        except ssl.SSLWantReadError:
+            return taken, False
+        except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
+            return taken, True
+        except ssl.SSLError as error:
+            log.info("connection failed", peer=_host(self), why=f"TLS: {_reason(error)}")
+            return taken, True
+        return taken, False
+
+    def send(self, data: Any, flags: int = 0) -> int:
+        """How much was taken: encrypted at least."""
+        if self._over or not self._greeted:
+            raise OSError
+        if self._unsent and not self._flush():
+            raise BlockingIOError
+        sent = 0
+        with memoryview(data) as view:
+            while sent < len(view) and not self._unsent:
+                try:
+                    sent += self._tls.write(view[sent : sent + _RECORD_OCTETS])
+                except ssl.SSLError as error:
+                    raise OSError(_reason(error)) from None
+                self._flush()
+        return sent
+
+    def flush(self) -> bool:
+        """Write what was left. Whether the socket has taken all; an error is seen by the next read."""
+        return self._flush()
+
+    def _flush(self) -> bool:
+        if self._going.pending:
+            self._unsent += self._going.read()
+        if not self._unsent:
+            return True
+        try:
+            sent = super().send(self._unsent)
+        except (BlockingIOError, InterruptedError):
+            sent = 0
+        except OSError:  # the peer is gone
+            sent = len(self._unsent)
+        self._unsent = self._unsent[sent:]
+        if self._unsent:
+            self.must_write()
+        return not self._unsent
+
+    def shutdown(self, how: int) -> None:
+        """Say the end as TLS does, too."""
+        if self._greeted:
+            with contextlib.suppress(ssl.SSLError):  # it wants the peer's end, which is not waited for
+                self._tls.unwrap()
+        self._flush()
+        self._over = True
+        self.must_write = self.must_read = _nothing
+        super().shutdown(how)
+
+
+class TlsOutput(Output):
+    """The last of what was encrypted may still have to be written."""
+
+    __slots__ = ()
+
+    def write(self) -> None:
+        connection = self._connection
+        sock = connection.socket
+        assert isinstance(sock, TlsSocket)
+        if not sock.unsent or sock.flush():
+            super().write()
+        else:
+            self._set_aside()
+        if connection.open and sock.unsent and not self.writing:
+            self.writing = True
+            connection.watch_socket()
+
+    @property
+    def has_any(self) -> bool:
+        sock = self._connection.socket
+        return (isinstance(sock, TlsSocket) and sock.unsent) or super().has_any
+
+
+def _nothing() -> None:
+    pass
+
+
+def _host(sock: socket.socket) -> str:
+    try:
+        return str(sock.getpeername()[0])
+    except OSError:
+        return "gone"
+
+
+def _reason(error: ssl.SSLError) -> str:
+    """Without names of OpenSSL's source files."""
+    return (error.reason or type(error).__name__).lower().replace("_", " ")

@@ -20,6 +20,7 @@ _WHOLE = {
     "pkg-config": "",
     "javac": "echo javac 17.0.1",
     "mvn": "",
+    "openssl": "",
     "node": "",
     "npm": "",
 }

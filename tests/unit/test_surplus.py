@@ -94,8 +94,8 @@ def test_one_that_may_take_some_of_an_earlier_offer_has_all_looked_for(offering:
     offering.offers(1)
     offering.queue.pump()
     second.has = 5
+    offering.queue.changed(second)
     offering.run_timers()
     assert len(offering.units) == 2
-    offering.queue.changed(second)
     offering.queue.pump()
     assert offering.queue.normal.bound == (-4, 0)

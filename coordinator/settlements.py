@@ -8,6 +8,7 @@ from coordinator.group import deliveries
 from coordinator.outcomes import ACCEPTED, RELEASED
 from coordinator.transitions import DECIDED, DELIVERY, OUTCOME
 from store.errors import NotLeased
+from store.tables import PASSED_OVER
 
 if TYPE_CHECKING:
     from coordinator.group.entries import Entry
@@ -22,20 +23,21 @@ MOST_OF_A_UNIT = 500
 
 
 class Settlement:
-    """Unit: outcomes of one turn, of one connection or several; the accepted ones share one op."""
+    """Unit: outcomes of one turn, of one connection or several; the accepted ones share one op, with ``reason``."""
 
-    __slots__ = ("_entries", "_instance", "owner")
+    __slots__ = ("_entries", "_instance", "_reason", "owner")
 
-    def __init__(self, instance: Instance, entries: list[Entry], owner: object = None) -> None:
+    def __init__(self, instance: Instance, entries: list[Entry], owner: object = None, reason: str = "") -> None:
         self.owner = owner
         self._instance = instance
         self._entries = entries
+        self._reason = reason
 
     def write(self, batch: Batch) -> None:
         uuids = self._instance.uuids
         accepted = deliveries.write(batch, self._entries, uuids, bytes(16))
         if accepted:
-            batch.op(uuids.next(), b"accept", covers=accepted)
+            batch.op(uuids.next(), b"accept", reason=self._reason, covers=accepted)
 
     def durable(self) -> None:
         for entry in self._entries:
@@ -52,7 +54,7 @@ class Settlement:
     def refused(self, error: StoreError) -> None:
         if len(self._entries) > 1:  # one of them is refused: try each by itself
             for each in self._entries:
-                self._instance.commit.add(Settlement(self._instance, [each], self.owner))
+                self._instance.commit.add(Settlement(self._instance, [each], self.owner, self._reason))
             return
         entry = self._entries[0]
         if entry.outcome is not ACCEPTED:
@@ -73,6 +75,13 @@ class Settlements:
     def __init__(self, instance: Instance) -> None:
         self._instance = instance
         self._gathered: list[Entry] = []
+        self._passed_over: list[Entry] = []
+
+    def pass_over(self, entry: Entry) -> None:
+        """It is done with, and no consumer has had it: the selector of its subscription does not want it."""
+        entry.state = DELIVERY[entry.state, OUTCOME]
+        entry.outcome = ACCEPTED
+        self._passed_over.append(entry)
 
     def add(self, entry: Entry, outcome: Outcome, event: DeliveryEvent = OUTCOME) -> None:
         """An outcome outside transactions, applied with the others of this turn. It comes too late if another one is on
@@ -93,11 +102,18 @@ class Settlements:
 
     def hand_over(self) -> bool:
         """Hand the outcomes to the group commit: few as one unit, many by connection. False: there were none."""
-        gathered = self._gathered
-        if not gathered:
+        gathered, passed_over = self._gathered, self._passed_over
+        if not gathered and not passed_over:
             return False
-        self._gathered = []
         commit = self._instance.commit
+        if passed_over:
+            self._passed_over = []
+            for start in range(0, len(passed_over), MOST_OF_A_UNIT):
+                some = passed_over[start : start + MOST_OF_A_UNIT]
+                commit.add(Settlement(self._instance, some, reason=PASSED_OVER))
+        if not gathered:
+            return True
+        self._gathered = []
         if len(gathered) <= MOST_OF_A_UNIT and not commit.crowded:
             commit.add(Settlement(self._instance, gathered))
             return True

@@ -308,7 +308,7 @@ class Subscribing(Consuming):
         if entry.whole and not shows_properties(entry.message):  # whether it matches cannot be known from its head
             return super().send(entry)
         service = self.connection.service
-        service.settlements.add(entry, ACCEPTED)
+        service.settlements.pass_over(entry)
         return not service.instance.selecting.used_up
 
     def lost(self) -> None:

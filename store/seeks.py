@@ -32,7 +32,7 @@ from store.partitions import op_id_at
 from store.places import Group
 from store.presence import Presence, present
 from store.purge import throw_away
-from store.tables import PARTITIONS_LOCK, SCHEMA, consumer_group, entry, op, seek
+from store.tables import PARTITIONS_LOCK, PASSED_OVER, SCHEMA, consumer_group, entry, op, seek
 
 #: The reason of the op ``purge`` for what a seek forth skips.
 SKIPPED = "skipped"
@@ -232,7 +232,8 @@ _READ = f"""with piece as materialized (
     noted as (
       insert into pg_temp.ended (half_id, decided_at, again)
       select u.half_id, p.decided_at,
-             case when p.decision = 'commit' or p.decision = 'accept' and p.reason is null then '{ACCEPTED}'
+             case when p.decision = 'commit' then '{ACCEPTED}'
+                  when p.decision = 'accept' and coalesce(p.reason, '{PASSED_OVER}') = '{PASSED_OVER}' then '{ACCEPTED}'
                   when p.decision = 'purge' then '{PURGED}' end
         from piece p cross join lateral unnest(p.half_ids, p.group_ids) u(half_id, group_id)
        where u.group_id = :group and u.half_id > :position and p.decided_at <= :started

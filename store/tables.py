@@ -562,6 +562,8 @@ COVERED_BY_COMMIT = "interval '1 day'"
 EXHAUSTED = "check-exhausted"
 #: ... that a question has decided (T11).
 ASKED = "asked"
+#: ... of the op for what the selector of a subscription has passed over (P16).
+PASSED_OVER = "selector"
 
 #: A UUIDv7 without a counter, as the ids of ops are: its time names its partition.
 NEW_OP_ID = """encode(set_byte(overlay(uuid_send(gen_random_uuid()) placing
@@ -868,8 +870,8 @@ language sql set enable_seqscan = off as $$
                                         null)
 $$""",
     # Rolls back a transaction that is not checkable, unless it is decided (T11): a question does. Its row in txn is
-    # locked, or made for that long, and a batch that makes it checkable writes the same row: one waits for the other,
-    # and sees what it has done.
+    # locked, or made and deleted again, and a batch that makes it checkable writes the same row: one waits for the
+    # other, and sees what it has done.
     f"""
 create function {SCHEMA}.ask(txn uuid, instance int4) returns void language plpgsql as $$
 declare

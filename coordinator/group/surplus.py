@@ -22,19 +22,23 @@ if TYPE_CHECKING:
 SURPLUS_SECONDS = 0.1
 #: how long others have to take what is offered; and what lies between the first offers
 _FIRST_SECONDS = 0.1
-_LONGEST_SECONDS = 2.0
+_LONGEST_SECONDS = 10.0
 _AT_ONCE = 100
+#: halves of which it is remembered that they were offered
+_MOST_OFFERED = 10_000
 
 
 class Surplus:
     """Of one queue; true while some were offered that this instance has not looked for again."""
 
-    __slots__ = ("_away", "_due", "_halves", "_keys", "_pause", "_queue", "_through", "_timed")
+    __slots__ = ("_away", "_due", "_keys", "_lot", "_offered", "_pause", "_queue", "_through", "_timed")
 
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
-        #: of what was offered last: halves, and the order of the last of them
-        self._halves: list[int] = []
+        #: halves that were offered, and have not come back since
+        self._offered: dict[int, None] = {}
+        #: of what was offered last: how many, and the order of the last of them
+        self._lot = 0
         self._through: tuple[int, int] | None = None
         #: of what was offered since this instance looked: the lowest id, and the consumers that have refused all of it
         self._away = 0
@@ -66,15 +70,22 @@ class Surplus:
         refused = [entry for window in queue.windows for entry in window.refused_by(keys)] if keys else []
         if not refused or not queue.instance.peers:
             self._pause = _FIRST_SECONDS
+            self._offered.clear()
             return
-        # of what came back, its entry alone knows that it was refused
-        all_came_back = self._halves and not any(half_id in queue.refused for half_id in self._halves)
-        self._pause = min(2 * self._pause, _LONGEST_SECONDS) if all_came_back else _FIRST_SECONDS
+        back = [entry.half_id for entry in refused if entry.half_id in self._offered]
+        for half_id in back:
+            del self._offered[half_id]
+        # others may have them for a while only, as all consumers there have refused them, too
+        come_back = 2 * len(back) >= self._lot > 0
+        self._pause = min(2 * self._pause, _LONGEST_SECONDS) if come_back else _FIRST_SECONDS
         through = self._through
         beyond = [entry for entry in refused if through is None or entry.order > through]
         entries = nsmallest(_AT_ONCE, beyond or refused)
-        self._halves = [entry.half_id for entry in entries]
+        self._lot = len(entries)
         self._through = entries[-1].order
+        self._offered.update((entry.half_id, None) for entry in entries)
+        while len(self._offered) > _MOST_OFFERED:
+            del self._offered[next(iter(self._offered))]
         ids = {entry.id for entry in entries}
         self._keys = self._keys & keys if self._away else keys
         self._away = min(min(ids), self._away or min(ids))

@@ -86,7 +86,7 @@ def taken(picked: DataFrame, groups: DataFrame, *, stated: DataFrame, op: DataFr
 def _ends(deliveries: DataFrame) -> DataFrame:
     """``half_id, group_id, accepts, consumed, accepted_at, ended``."""
     decision, at = f.col("decision"), f.col("decided_at")
-    # with a reason, it says only that the group does not get the message (no-local)
+    # with a reason, it says only that the group does not get the message (no-local, a selector)
     accepted = (decision == "commit") | ((decision == "accept") & f.col("reason").isNull())
     back = (decision == marks.TAKEN_BACK) & (f.col("reason") == "accepted")
     other = decision.isin(*marks.ends_as("dead_lettered"), *marks.ends_as("expired"), *marks.ends_as("purged"))

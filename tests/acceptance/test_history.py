@@ -165,8 +165,7 @@ def test_a_checkable_one_that_its_checker_decides(
     assert f"producer group {address}: 0 of 15 checks sent; the next waits since " in found["events"][-1]["detail"]
     checker = session.receiver(f"$check/{address}", credit=1)
     check = checker.take()
-    found = _history(service, txn)
-    assert ("checked", None) in _told(found)
+    found = _soon(service, txn, lambda told: ("checked", None) in told)
     assert "1 of 15 checks sent; the next at " in found["events"][-1]["detail"]
     check.disposition(Accepted())
     assert decided(ask, txn) == ("commit", "checked")

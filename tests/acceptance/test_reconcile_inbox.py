@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 
 import psycopg
@@ -14,8 +15,10 @@ from tests.fix_service import Service
 from tests.fix_wire import Begin
 from tests.wire.frames import Accepted, Rejected
 from tests.wire.links import Delivery
-from tests.wire.messages import Header, Properties, data
+from tests.wire.messages import APPLICATION_PROPERTIES, Header, Properties, data, section
 from tests.wire.peer import Session
+from tests.wire.queues import SELECTOR, filtered
+from tests.wire.types import Described, Symbol
 
 pytestmark = pytest.mark.rule("R24", "X4")
 
@@ -55,8 +58,8 @@ def _work(session: Session, address: str, count: int, application: Application) 
     taken[0].receiver.detach()
 
 
-def _found(service: Service, out: Path, status: int) -> dict[str, int]:
-    service.cli("reconcile", "--book", "inbox", "--out", str(out), status=status)
+def _found(service: Service, out: Path, status: int, *period: str) -> dict[str, int]:
+    service.cli("reconcile", "--book", "inbox", "--out", str(out), *period, status=status)
     found: dict[str, int] = json.loads((out / "summary.json").read_text())["findings"]["by_kind"]
     return found
 
@@ -94,6 +97,33 @@ def test_over_seeks_and_ends_of_all_kinds(
         "processed-not-consumed": 1,
         "unknown-consumer": 1,
     }
+
+
+def test_what_the_selector_of_a_subscription_passes_over(
+    begin: Begin, service: Service, address: str, beside: Application, tmp_path: Path
+) -> None:
+    """No consumer has had it."""
+    begun = datetime.now(UTC)
+    service.cli("address", "add", address, "--topic")
+    session = begin(container_id="shop")
+    source = filtered(
+        address,
+        {"jms-selector": Described(SELECTOR, "color = 'red'")},
+        durable=2,
+        expiry_policy=Symbol("never"),
+    )
+    receiver = session.receiver(source, name="red", credit=5)
+    sender = session.sender(address)
+    for number, color in enumerate(("red", "blue", "red")):
+        properties = Properties(message_id=f"k-{number}").encoded() + section(APPLICATION_PROPERTIES, {"color": color})
+        assert sender.outcome(properties + data(b"k-%d" % number)) == Accepted()
+    for delivery in receiver.take_many(2):
+        _note(beside, f"{address}::red@shop", delivery)
+        delivery.disposition(Accepted(), settled=False)
+        delivery.settlement()
+    with psycopg.connect(running_url(service.data_dir)) as store:
+        store.execute(SHIFT)
+    assert _found(service, tmp_path, 0, "--since", begun.isoformat()) == {}
 
 
 def _crash(begin: Begin, address: str, application: Application) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -30,10 +30,20 @@ class Offering:
         self.queue = queue_of(self.consumers, peers=1)
         instance: Any = self.queue.instance
         self.timers: list[Callable[[], None]] = []
+        self.pauses: list[float] = []
         self.units: list[Offer] = []
-        instance.loop.call_later = lambda seconds, callback: self.timers.append(callback)
+        instance.loop.call_later = self._call_later
         instance.commit = SimpleNamespace(add=self.units.append)
-        for number in range(1, 5):
+        self.come(*range(1, 5))
+
+    def _call_later(self, seconds: float, callback: Callable[[], None]) -> None:
+        if callback == self.queue.surplus._offer:
+            self.pauses.append(seconds)
+        self.timers.append(callback)
+
+    def come(self, *numbers: int) -> None:
+        """From the store; both have refused them."""
+        for number in numbers:
             entry = Entry(self.queue, number, number, b"x", 0, 0, b"")
             entry.refused_by = KEYS
             self.queue.held[number] = entry
@@ -99,3 +109,21 @@ def test_one_that_may_take_some_of_an_earlier_offer_has_all_looked_for(offering:
     assert len(offering.units) == 2
     offering.queue.pump()
     assert offering.queue.normal.bound == (-4, 0)
+
+
+def test_what_comes_back_again_and_again_is_offered_more_and_more_rarely(offering: Offering) -> None:
+    """At once or later: consumers of other instances may have refused it, too."""
+    away: Sequence[int] = ()
+    for count in range(1, 10):
+        offer = offering.offers(count)[-1]
+        offer.durable()
+        offering.come(*away)
+        away = offer._ids
+    assert offering.pauses[:9] == [0.1, 0.1, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4]
+
+
+def test_where_others_take_them_more_are_offered_soon(offering: Offering) -> None:
+    for count in range(1, 10):
+        offering.offers(count)[-1].durable()
+        offering.come(2 * count + 3, 2 * count + 4)
+    assert set(offering.pauses) == {0.1}

@@ -1,6 +1,6 @@
 """The client that python-qpid-proton ships logs in, as the environment says, with the one mechanism that it allows.
 
-``python -m tests.acceptance.proton_login PORT`` prints one line of JSON with what the client saw.
+``python -m tests.acceptance.proton_login URL`` prints one line of JSON with what the client saw.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import json
 import os
 import sys
 
-from proton import ConnectionException
+from proton import ConnectionException, SSLDomain
 from proton.utils import BlockingConnection
 
 #: Seconds for what must arrive.
@@ -17,10 +17,18 @@ PATIENCE = 60.0
 
 
 def login(url: str) -> dict[str, object]:
+    domain = None
+    if url.startswith("amqps:"):
+        domain = SSLDomain(SSLDomain.MODE_CLIENT)
+        domain.set_trusted_ca_db(os.environ["LOGIN_CA"])
+        domain.set_peer_authentication(SSLDomain.VERIFY_PEER_NAME)
+        if "LOGIN_CERTIFICATE" in os.environ:
+            domain.set_credentials(os.environ["LOGIN_CERTIFICATE"], os.environ["LOGIN_KEY"], None)
     try:
         connection = BlockingConnection(
             url,
             timeout=PATIENCE,
+            ssl_domain=domain,
             user=os.environ["LOGIN_USER"],
             password=os.environ["LOGIN_PASSWORD"],
             allowed_mechs=os.environ["LOGIN_MECHANISM"],
@@ -34,8 +42,8 @@ def login(url: str) -> dict[str, object]:
 
 
 def main() -> None:
-    (port,) = sys.argv[1:]
-    sys.stdout.write(json.dumps(login(f"amqp://127.0.0.1:{port}")) + "\n")
+    (url,) = sys.argv[1:]
+    sys.stdout.write(json.dumps(login(url)) + "\n")
 
 
 if __name__ == "__main__":

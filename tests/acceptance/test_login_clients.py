@@ -56,7 +56,7 @@ def test_qpid_jms_logs_in(service: Service, jms: Jms, mechanism: str) -> None:
 @pytest.mark.parametrize("mechanism", [*SCRAM, "PLAIN"])
 def test_proton_python_logs_in(service: Service, mechanism: str) -> None:
     def log_in(mechanism: str, password: str) -> dict[str, Any]:
-        command = (sys.executable, "-m", "tests.acceptance.proton_login", str(service.port))
+        command = (sys.executable, "-m", "tests.acceptance.proton_login", service.url)
         return run_case(*command, more=_environment(mechanism, password))
 
     _only_right_passwords(service, log_in, mechanism, "amqp:unauthorized-access")

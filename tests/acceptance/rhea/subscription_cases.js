@@ -1,6 +1,8 @@
 // Topics with their subscriptions, consumer groups, what expires, and one connection alone for a container.
 'use strict';
 
+const fs = require('fs');
+
 const rhea = require('rhea');
 
 const { next } = require('./client.js');
@@ -130,8 +132,13 @@ async function sole(client) {
 async function login(client) {
     const { LOGIN_USER, LOGIN_PASSWORD, LOGIN_MECHANISM } = process.env;
     const container = rhea.create_container();
-    if (LOGIN_MECHANISM !== 'PLAIN') throw Error('rhea has PLAIN alone');
-    const options = { host: '127.0.0.1', port: client.port, reconnect: false, username: LOGIN_USER, password: LOGIN_PASSWORD };
+    const options = { host: '127.0.0.1', port: client.port, reconnect: false };
+    if (LOGIN_MECHANISM === 'PLAIN') Object.assign(options, { username: LOGIN_USER, password: LOGIN_PASSWORD });
+    if (process.env.LOGIN_CA) Object.assign(options, { transport: 'tls', ca: fs.readFileSync(process.env.LOGIN_CA) });
+    if (LOGIN_MECHANISM === 'EXTERNAL') {
+        const [cert, key] = [process.env.LOGIN_CERTIFICATE, process.env.LOGIN_KEY].map((file) => fs.readFileSync(file));
+        Object.assign(options, { cert, key, enable_sasl_external: true });
+    }
     return new Promise((resolve) => {
         container.on('connection_error', (context) => resolve({ refused: String(context.error) }));
         container.on('disconnected', () => resolve({ refused: 'disconnected' }));

@@ -181,8 +181,10 @@ def test_a_user_that_is_disabled(users: Users) -> None:
     inside = Attempt(users, "alice", right=True)
     users.entered["alice"]()
     assert inside.out
-    under_way = Attempt(users, "alice", right=False)
+    Attempt(users, "alice", right=False)
+    under_way = Attempt(users, "alice", right=True)  # waits for the wrong one
     users.entered["alice"]()
+    users.run(FIRST_SECONDS)
     users.run(LONGEST_SECONDS)
     assert under_way.said == [REFUSED]
     assert not under_way.out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
@@ -25,8 +26,9 @@ Fail = Callable[[Outcome], None]
 
 #: How long a client that logs in waits for the store.
 STORE_SECONDS = 5.0
-#: Questions about users that wait for the store; further clients are told at once to come again.
-MOST_ASKED = 1000
+#: Questions about users that the store has at once. The others stand in line here, so that the questions of clients
+#: that are in do not wait behind all who log in.
+MOST_ASKED = 4
 
 
 class Users:
@@ -36,6 +38,8 @@ class Users:
         self._instance = instance
         self._secret = secret
         self._asked = 0
+        #: what asks the questions in line, the first to come first
+        self._line: OrderedDict[Callable[[], None], None] = OrderedDict()
         #: by user: what ends its connections
         self._connected: dict[str, set[Callable[[], None]]] = {}
         self.penalties = Penalties()
@@ -63,15 +67,16 @@ class Users:
     def _ask(
         self, ask: Callable[[Callable[[T | StoreError], None]], None], found: Callable[[T], None], say: Fail
     ) -> None:
-        if self._asked >= MOST_ASKED:
-            say(Outcome(Code.SYS_TEMP))
-            return
-        self._asked += 1
         waiting = True
+
+        def begin() -> None:
+            self._asked += 1
+            ask(answered)
 
         def answered(answer: T | StoreError) -> None:
             nonlocal waiting
             self._asked -= 1
+            self._ask_next()
             if waiting:
                 waiting = False
                 if isinstance(answer, StoreError):
@@ -81,13 +86,20 @@ class Users:
 
         def too_late() -> None:
             nonlocal waiting
+            self._line.pop(begin, None)
             if waiting:
                 waiting = False
                 log.warning("a client cannot log in: the store does not answer", seconds=STORE_SECONDS)
                 say(Outcome(Code.SYS_TEMP))
 
-        ask(answered)
+        self._line[begin] = None
+        self._ask_next()
         self.call_later(STORE_SECONDS, too_late)
+
+    def _ask_next(self) -> None:
+        while self._line and self._asked < MOST_ASKED:
+            begin, _ = self._line.popitem(last=False)
+            begin()
 
     # -- users that are disabled while they are in
 

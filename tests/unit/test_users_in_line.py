@@ -1,0 +1,76 @@
+"""Clients that log in stand in line for the store, so that others' questions do not wait behind all of them (S5)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from coordinator.login.exchange import Code, Outcome
+from coordinator.login.users import MOST_ASKED, Users
+from store.users import Verifier
+
+CLIENTS = 10 * MOST_ASKED
+
+
+class Store:
+    """In place of an instance's connection to it, and of its loop."""
+
+    def __init__(self) -> None:
+        self.names: list[bytes] = []
+        self.answers: list[Callable[[object], None]] = []
+        self.timers: list[Callable[[], None]] = []
+
+    def ask(self, query: object, parameters: Sequence[bytes], answered: Callable[[object], None]) -> None:
+        self.names.append(parameters[0])
+        self.answers.append(answered)
+
+    def call_later(self, seconds: float, callback: Callable[[], None]) -> None:
+        self.timers.append(callback)
+
+
+@pytest.fixture
+def store() -> Store:
+    return Store()
+
+
+@pytest.fixture
+def said(store: Store) -> list[tuple[int, Verifier | Outcome | None]]:
+    """What each of the clients is told, by its number; all log in at once."""
+    instance: Any = SimpleNamespace(queries=store, loop=store)
+    users = Users(instance, b"secret")
+    said: list[tuple[int, Verifier | Outcome | None]] = []
+
+    def look_up(number: int) -> None:
+        def say(answer: Verifier | Outcome | None) -> None:
+            said.append((number, answer))
+
+        users.look_up(f"user {number}", "SCRAM-SHA-256", say, say)
+
+    for number in range(CLIENTS):
+        look_up(number)
+    return said
+
+
+@pytest.mark.rule("S1", "S5")
+def test_all_are_asked_about_a_few_at_a_time(store: Store, said: list[tuple[int, object]]) -> None:
+    while store.answers:
+        assert len(store.answers) <= MOST_ASKED
+        store.answers.pop(0)(None)
+    assert said == [(number, None) for number in range(CLIENTS)]
+    assert store.names == [f"user {number}".encode() for number in range(CLIENTS)]
+
+
+@pytest.mark.rule("S1", "S5")
+def test_a_store_that_does_not_answer_is_asked_no_more_for_those_that_were_sent_away(
+    store: Store, said: list[tuple[int, object]]
+) -> None:
+    for timer in store.timers:
+        timer()
+    assert said == [(number, Outcome(Code.SYS_TEMP)) for number in range(CLIENTS)]
+    for answer in list(store.answers):
+        answer(None)
+    assert len(said) == CLIENTS
+    assert len(store.names) == MOST_ASKED

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from store.users import Verifier
 
 _NONCE_OCTETS = 18
+#: of a client's nonce: with it, the challenge is a SASL frame of 512 octets at most (part 5, section 5.3.1)
+_LONGEST_NONCE = 256
 #: gs2-header, authzid, name, nonce; the client may support channel binding (y), but not use it (p=), and what comes
 #: before the name (m=) must not be ignored
 _FIRST = re.compile(r"([ny],(?:a=([^,]*))?,)(n=([^,]*),r=([\x21-\x2b\x2d-\x7e]+)(?:,.*)?)", re.DOTALL)
@@ -107,7 +109,7 @@ def _read_first(response: bytes) -> _First | None:
         return None
     gs2_header, authzid, bare, escaped, nonce = found.groups()
     name, as_whom = _unescaped(escaped), _unescaped(authzid or escaped)
-    if name is None or as_whom != name:  # to act as another is not possible
+    if name is None or as_whom != name or len(nonce) > _LONGEST_NONCE:  # to act as another is not possible
         return None
     return _First(gs2_header, bare, name, nonce)
 

@@ -199,6 +199,7 @@ _CHALLENGE = f"r={_CLIENT.nonce}x,s=QUJD,i=4096".encode()
         pytest.param(_init("SCRAM-SHA-256", b"n,,m=x,n=u,r=abc"), id="an extension that must be known"),
         pytest.param(_init("SCRAM-SHA-256", b"n,,n=u,r="), id="no nonce"),
         pytest.param(_init("SCRAM-SHA-256", b"n,,n=a=b,r=abc"), id="an escape that there is not"),
+        pytest.param(_init("SCRAM-SHA-256", b"n,,n=u,r=" + b"n" * 440), id="a nonce whose challenge takes over 512"),
         pytest.param(_init("SCRAM-SHA-256", b"n,a=root,n=u,r=abc"), id="to act as another"),
         pytest.param(_init("SCRAM-SHA-256", b"p=tls-unique,,n=u,r=abc"), id="bound to a channel"),
         pytest.param(_init("PLAIN", b"u\0p"), id="PLAIN of two parts"),

@@ -9,8 +9,8 @@ from types import FunctionType, MethodType
 from links.connection import Connection
 from links.link import Link
 
-#: attributes by which units and entries refer to what they belong to
-_OWNERS = ("link", "_link", "connection", "owner", "_entry")
+#: attributes by which units, entries and logins refer to what they belong to
+_OWNERS = ("link", "_link", "connection", "owner", "_entry", "_disabled")
 _DEEPEST = 5
 
 

@@ -192,7 +192,7 @@ class Reactor(Loop):
         """Close the connection with an error; where even that fails, without a close frame."""
         if not connection.open:  # its part of the engine is freed already
             return
-        if connection.closing:
+        if connection.closing or connection.greeting is not None:  # before AMQP's header no close frame can be sent
             self._abandon(connection)
             return
         try:

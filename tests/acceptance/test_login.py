@@ -256,6 +256,23 @@ def test_another_frame_in_place_of_a_response(dial: Dial, user: str, kind: SaslI
     assert login.peer.rest() == []
 
 
+@pytest.mark.rule("S1", "P14")
+def test_a_defect_in_a_login_costs_its_connection_alone(service: Service, user: str) -> None:
+    """At once, and not when the time to open is up: a verifier that no password can be compared with."""
+    with connected(running_url(service.data_dir)) as store:
+        store.exec_driver_sql("update coordinator.user_verifier set iterations = 0 where user_name = %s", (user,))
+        store.commit()
+    neighbour, login = Peer(service.port), Login(Peer(service.port))
+    neighbour.open()
+    port = login.peer.socket.getsockname()[1]
+    login.init("PLAIN", plain(user, PASSWORD))
+    assert login.peer.rest() == []
+    line = service.wait_for(lambda line: line.get("peer") == f"127.0.0.1:{port}")
+    assert (line["event"], line["what"]) == ("internal error", "Users._ask.<locals>.answered")
+    assert PASSWORD not in str(service.log_lines())
+    neighbour.begin()
+
+
 # -- where a login is needed
 
 

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
+#: How long a password stands behind wrong ones of the same address for the same user; then its client is told to come
+#: again. Guesses in any number would otherwise hold it, and themselves, until the time to open is up.
+LONGEST_WAIT_SECONDS = 10.0
+
 #: What a verifier says of a password: the outcome if it fits, else None.
 Fits = Callable[["Verifier"], Outcome | None]
 
@@ -38,6 +42,8 @@ class Comparison:
         #: as which the client wants to come in; '': there cannot be such a user
         self.user = ""
         self._there = False
+        #: behind wrong passwords
+        self._waited = 0.0
 
     def end(self) -> None:
         self._ended = True
@@ -75,6 +81,10 @@ class Comparison:
         penalties = self._users.penalties
         wait = penalties.wait(self._address, self.user)
         if wait > 0:
+            self._waited += wait
+            if self._waited > LONGEST_WAIT_SECONDS:
+                say(Outcome(Code.SYS_TEMP))
+                return
             self._users.call_later(wait, lambda: self.compare(fits, say))
             return
         assert self._verifier is not None

@@ -1,7 +1,7 @@
 """How long a wrong password waits for its answer: longer with each by the same address, or for the same user.
 
 A right one waits only where the same address has just been wrong about the same user, so that guesses at once gain
-nothing; no other client waits. Each worker counts for itself, in bounded memory.
+nothing; no client at another address waits. Each worker counts for itself, in bounded memory.
 """
 
 from __future__ import annotations

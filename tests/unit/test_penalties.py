@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from coordinator.login.exchange import REFUSED, Challenge, Code, Outcome, Say
-from coordinator.login.password import Comparison
+from coordinator.login.password import LONGEST_WAIT_SECONDS, Comparison
 from coordinator.login.penalties import (
     FIRST_SECONDS,
     FORGOTTEN_SECONDS,
@@ -162,6 +162,19 @@ def test_guesses_at_once_are_looked_at_one_after_the_other(users: Users) -> None
         assert [len(each.said) for each in guesses] == [1] * number + [0] * (3 - number)
     users.run(LONGEST_SECONDS)
     assert last.said == [_IN]
+
+
+@pytest.mark.rule("S1", "S5")
+def test_guesses_without_end_hold_neither_themselves_nor_the_right_password_for_long(users: Users) -> None:
+    """Each is answered within a time of its own; what was not looked at may come again."""
+    guesses = [Attempt(users, "alice", right=False) for _ in range(100)]
+    last = Attempt(users, "alice", right=True)
+    for _ in range(int((LONGEST_WAIT_SECONDS + LONGEST_SECONDS) / FIRST_SECONDS) + 1):
+        users.run(FIRST_SECONDS)
+    assert {len(each.said) for each in guesses} == {1}
+    assert guesses[0].said == [REFUSED]
+    assert last.said == [Outcome(Code.SYS_TEMP)]
+    assert users.timers == []
 
 
 @pytest.mark.rule("S1")

@@ -30,7 +30,7 @@ from store.commit.batch import Batch
 from store.commit.large import Step
 from store.commit.parameters import parts_of
 from store.commit.parts import SETUP
-from store.commit.salvage import MOST_ATTEMPTS, Salvage, most_attempts, pause_seconds
+from store.commit.salvage import MOST_ATTEMPTS, Salvage, pause_seconds
 from store.commit.statements import Statements
 from store.commit.turns import Turns
 from store.commit.unit import Unit
@@ -269,10 +269,10 @@ class GroupCommit:
             self.kick()
             return
         batch.attempts += 1
-        if batch.attempts >= most_attempts(error):
+        pause = pause_seconds(batch.attempts, error, self._pausing + 1)
+        if pause is None:
             self._refused(batch, error)
             return
-        pause = pause_seconds(batch.attempts)
         log.warning("batch is sent again", error=str(error), attempts=batch.attempts, seconds=pause)
         self._hold(owners[0])
         self._pausing += 1

@@ -1,4 +1,4 @@
-"""How long a batch that the server could not take waits, and when it is not sent again (``store/commit/salvage.py``)."""
+"""How long a batch that the server could not take waits, and when it is not sent again (store/commit/salvage.py)."""
 
 from __future__ import annotations
 

@@ -186,6 +186,12 @@ def _messages_by_key(messages: DataFrame) -> DataFrame:
     )
 
 
+def in_shell(name: Column) -> Column:
+    """A name that a client has chosen, as one word of a command that a person may copy (S7)."""
+    plain = name.rlike(r"^[A-Za-z0-9_.:@%/-]+$")
+    return f.when(plain, name).otherwise(f.concat(f.lit("'"), f.replace(name, f.lit("'"), f.lit("'\\''")), f.lit("'")))
+
+
 def _named(keys: DataFrame) -> DataFrame:
     """With ``address`` and ``consumer_group``."""
     address = f.substring_index("consumer", GROUP_SEPARATOR, 1)
@@ -222,7 +228,7 @@ class _Comparison:
 
     def not_processed(self) -> Case:
         """R24, of a message: accepted, and no row says that it was processed."""
-        to = f.format_string("%s --back-to %d", "consumer", "half_id")
+        to = f.format_string("--back-to %d -- %s", "half_id", in_shell(f.col("consumer")))
         return Case(
             kind="consumed-not-processed",
             severity="error",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections import Counter
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -10,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from spark import ledger
-from spark.books.consumption import consumer_findings, groups_named, taken
+from spark.books.consumption import consumer_findings, groups_named, in_shell, taken
 from spark.books.description import BookError, ConsumerBookDescription, describe
 from spark.books.messages import pick, picked_columns
 from spark.books.rows import open_book
@@ -253,8 +255,22 @@ def test_a_consumers_book_finds_what_differs_and_nothing_else(spark: SparkSessio
     assert kinds(found) - billing.expected == Counter(), "invented"
     named = [row for row in found if row["kind"] in {"processed-twice", "processed-not-consumed"}]
     assert {(row["address"], row["consumer_group"]) for row in named} == {("prices", "billing")}
-    (repair,) = {row["suggested_repair"].rpartition(" ")[0] for row in found if row["kind"] == "consumed-not-processed"}
-    assert repair.endswith("coordinator group seek prices::billing --back-to")
+    repairs = [row["suggested_repair"] for row in found if row["kind"] == "consumed-not-processed"]
+    assert repairs
+    assert all(re.search(r"coordinator group seek --back-to \d+ -- prices::billing$", each) for each in repairs)
+
+
+@pytest.mark.rule("R24", "S7")
+def test_a_name_in_a_command_is_one_word(spark: SparkSession) -> None:
+    """Clients choose the names of subscriptions."""
+    from pyspark.sql import functions as f
+
+    names = ["prices::billing@shop", "a b", "a'b", "; rm -rf /", "$(date)", "`date`", "-x", "a\nb"]
+    rows = (
+        spark.createDataFrame([(each,) for each in names], ["name"]).select("name", in_shell(f.col("name"))).collect()
+    )
+    assert [shlex.split(row[1]) for row in rows] == [[row["name"]] for row in rows]
+    assert rows[0][1] == names[0]
 
 
 @pytest.mark.rule("R24")

@@ -3,6 +3,7 @@ retirement where chance seldom comes. Both levels replay them."""
 
 from __future__ import annotations
 
+from tests.model.state import GROUPS, QUEUE_KINDS
 from tests.model.steps import (
     NEVER_DECLARED,
     AttachControl,
@@ -25,6 +26,15 @@ from tests.model.steps import (
 )
 
 _LINKS: list[Step] = [Open(0), AttachControl(0, 0), AttachSender(1, 0, 0), AttachReceiver(2, 0, 0, session=1)]
+_DELAY, _TRANSACTION = QUEUE_KINDS.index("delay"), QUEUE_KINDS.index("transaction")
+_TO_KINDS: list[Step] = [
+    Open(0),
+    AttachControl(0, 0),
+    AttachSender(1, 0, 0),
+    AttachSender(2, 0, _DELAY),
+    AttachSender(3, 0, _TRANSACTION),
+    AttachSender(4, 0, None),
+]
 _LINKS_AGAIN: list[Step] = [Open(0), AttachSender(4, 0, 0), AttachReceiver(5, 0, 0, session=1)]
 _ONE_TAKEN: list[Step] = [*_LINKS, Post(1, 1), Take(2, 1), Declare(0, 0)]
 _ONE_HELD: list[Step] = [
@@ -263,6 +273,57 @@ HISTORIES: dict[str, list[Step]] = {
         ComeDue(),
         Post(4, 4),
         Take(5, 4),
+    ],
+    # H1
+    "posts of the wrong kind": [
+        *_TO_KINDS,
+        Post(2, 1),
+        Post(2, 2, later=True),
+        Post(3, 3),
+        Post(4, 4, queue=_TRANSACTION),
+        Post(4, 5, queue=_DELAY),
+        Declare(0, 0),
+        Post(3, 6, txn=0),
+        Post(2, 7, txn=0, later=True),
+        Discharge(0, 0),
+        Declare(0, 1),
+        Post(2, 8, txn=1),
+        Discharge(0, 1),
+        Settle(),
+        Post(2, 9, settled=True),
+        Post(3, 10, settled=True),
+        Settle(),
+    ],
+    # H1, H2: its group is the address, but where it has one
+    "a message to an address of kind transaction makes its transaction checkable": [
+        *_TO_KINDS,
+        Declare(0, 0),
+        Post(3, 1, txn=0, group=0),
+        Post(3, 2, txn=0),
+        Discharge(0, 0),
+        Declare(0, 1),
+        Post(3, 3, txn=1),
+        Post(3, 4, txn=1, group=0),
+        Discharge(0, 1),
+        Declare(0, 2),
+        Post(1, 5, txn=2),
+        Post(3, 6, txn=2),
+        Settle(),
+        Detach(0),
+        Check(GROUPS + _TRANSACTION, commit=True),
+    ],
+    # H14
+    "messages that are to come later from an address of kind transaction": [
+        *_TO_KINDS,
+        Post(3, 1, later=True),
+        Declare(0, 0),
+        Post(3, 2, txn=0),
+        Post(3, 3, txn=0, later=True),
+        Discharge(0, 0),
+        Declare(0, 1),
+        Post(3, 4, txn=1, settled=True, later=True),
+        Discharge(0, 1),
+        Settle(),
     ],
     # D9
     "a settled post outside transactions that is refused ends its link": [

@@ -57,7 +57,13 @@ SETTINGS = Settings(
     check=CheckSettings(immunity_seconds=0, interval_seconds=86400, most=1000),
     # small, so that messages go to the store and come back
     limits=LimitSettings(window_messages=WINDOW),
-    addresses=AddressSettings(patterns=(AddressPattern(match="*", max_attempts=MAX_ATTEMPTS),)),
+    addresses=AddressSettings(
+        patterns=(
+            AddressPattern(match="delay-*", kind="delay", max_attempts=MAX_ATTEMPTS),
+            AddressPattern(match="transaction-*", kind="transaction", max_attempts=MAX_ATTEMPTS),
+            AddressPattern(match="*", max_attempts=MAX_ATTEMPTS),
+        )
+    ),
 )
 
 L = TypeVar("L", bound=LinkEnd)

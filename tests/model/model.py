@@ -20,11 +20,13 @@ from dataclasses import replace
 from tests.model.state import (
     ACCEPTED,
     DECODE_ERROR,
+    GROUPS,
     ILLEGAL_STATE,
     KIND,
     MAX_ATTEMPTS,
     MOST_POSTS,
     PRECONDITION_FAILED,
+    QUEUE_KINDS,
     QUEUES,
     RELEASED,
     RESOURCE_LIMIT_EXCEEDED,
@@ -408,11 +410,9 @@ class Model:
             return
         if step.later:
             self.later.add(step.message)
-        refused = DECODE_ERROR if step.malformed else None
-        if refused is None and txn is not None and step.group is not None and txn.state == "active":  # H2
-            txn.group = step.group if txn.group is None else txn.group
-            txn.entered = not txn.empty
-            refused = PRECONDITION_FAILED if step.group != txn.group else None
+        refused = self._unfit(step, queue, txn)
+        if refused is None and txn is not None and txn.state == "active":
+            refused = self._take_group(txn, queue, step.group)
         if refused is None and txn is not None and txn.rows == MOST_POSTS:
             refused = RESOURCE_LIMIT_EXCEEDED
         if refused is None and txn is not None and txn.entered and txn.op is not None and txn.state == "active":  # H5
@@ -446,6 +446,27 @@ class Model:
             self._answer(sender.number, in_txn(ACCEPTED if refused is None else rejected(refused)))
             if sender.second and refused is None:
                 txn.unsettled.append((sender, self.step))
+
+    @staticmethod
+    def _unfit(step: Post, queue: int, txn: Txn | None) -> str | None:
+        """Why its address does not take it, whatever its transaction has done."""
+        if step.malformed:
+            return DECODE_ERROR
+        kind = QUEUE_KINDS[queue]
+        wrong = kind == "delay" and not step.later  # H1
+        wrong = wrong or (kind == "transaction" and (txn is None or step.later))  # H1, H14
+        return PRECONDITION_FAILED if wrong else None
+
+    @staticmethod
+    def _take_group(txn: Txn, queue: int, group: int | None) -> str | None:
+        """``group``: the one that the message names; else an address of kind transaction is it, where there is none."""
+        if group is None and QUEUE_KINDS[queue] == "transaction" and txn.group is None:  # H1
+            group = GROUPS + queue
+        if group is None:
+            return None
+        txn.group = group if txn.group is None else txn.group  # H2
+        txn.entered = not txn.empty
+        return None if group == txn.group else PRECONDITION_FAILED
 
     def _take(self, step: Take) -> None:
         receiver = self.links[step.receiver]

@@ -62,7 +62,10 @@ SETTINGS = {
     "check.interval_seconds": "86400",
     "check.most": "1000",
     "limits.window_messages": str(WINDOW),
-    "addresses.patterns": f'[{{"match": "*", "max_attempts": {MAX_ATTEMPTS}}}]',
+    "addresses.patterns": f"""[
+        {{"match": "delay-*", "kind": "delay", "max_attempts": {MAX_ATTEMPTS}}},
+        {{"match": "transaction-*", "kind": "transaction", "max_attempts": {MAX_ATTEMPTS}}},
+        {{"match": "*", "max_attempts": {MAX_ATTEMPTS}}}]""",
 }
 
 _CHECKED: dict[bool | None, State] = {True: Accepted(), False: Rejected(), None: Released()}

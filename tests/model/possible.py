@@ -5,11 +5,11 @@ from __future__ import annotations
 from tests.model.model import Model
 from tests.model.state import (
     MOST_REFUSED,
+    QUEUE_KINDS,
     Control,
     Link,
     Receiver,
     Sender,
-    Txn,
 )
 from tests.model.steps import (
     NEVER_DECLARED,
@@ -58,7 +58,7 @@ def allows(model: Model, step: Step) -> bool:
                 and step.message not in model.messages
                 and _knows(model, step.txn)
                 and not any(step.message == number for txn in model.txns.values() for _, number in txn.posts)
-                and (step.group is None or step.txn not in model.txns or _may_name_group(model.txns[step.txn]))
+                and (step.txn not in model.txns or not _names_group(model, step) or not model.txns[step.txn].decided)
             )
         case Take():
             return model.is_open(step.receiver, Receiver)
@@ -82,8 +82,12 @@ def allows(model: Model, step: Step) -> bool:
             return True
 
 
-def _may_name_group(txn: Txn) -> bool:
-    return not txn.decided
+def _names_group(model: Model, step: Post) -> bool:
+    """Or goes to an address of kind transaction, whose name is the group (H1)."""
+    sender = model.links[step.sender]
+    assert isinstance(sender, Sender)
+    queue = step.queue if sender.queue is None else sender.queue
+    return step.group is not None or (queue is not None and QUEUE_KINDS[queue] == "transaction")
 
 
 def _may_retire(model: Model, step: Retire) -> bool:

@@ -8,8 +8,9 @@ from tests.model.steps import (
     Outcome,
 )
 
-#: What the drivers set up the service with.
-QUEUES = 2
+#: What the drivers set up the service with: of each queue, the kind of its address (H1).
+QUEUE_KINDS = ("normal", "normal", "delay", "transaction")
+QUEUES = len(QUEUE_KINDS)
 GROUPS = 2
 MAX_ATTEMPTS = 3
 MOST_POSTS = 3

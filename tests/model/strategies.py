@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.model.model import Model
 from tests.model.possible import allows, waits
-from tests.model.state import GROUPS, QUEUES, Control, Receiver, Sender
+from tests.model.state import GROUPS, QUEUE_KINDS, QUEUES, Control, Receiver, Sender
 from tests.model.steps import (
     NEVER_DECLARED,
     AttachControl,
@@ -50,6 +50,10 @@ _at_times = st.sampled_from((False, False, False, True))
 _often = st.sampled_from((True, True, False))
 _group = st.integers(0, GROUPS - 1)
 maybe_a_group = st.one_of(st.none(), _group)
+#: mostly of kind normal
+_queue = st.sampled_from((0, 0, 1, *range(QUEUES)))
+#: those of other kinds
+maybe_a_kind = st.sampled_from([None, *(each for each in range(QUEUES) if QUEUE_KINDS[each] != "normal")])
 _seldom_a_group = st.sampled_from((None,) * 9 + tuple(range(GROUPS)))
 
 
@@ -73,12 +77,11 @@ def attaching(model: Model) -> Steps:
     if not there or sum(link.open for link in model.links.values()) >= _MOST_LINKS:
         return None
     link, connection, session = len(model.links), st.sampled_from(there), st.sampled_from(SESSIONS)
-    queue = st.integers(0, QUEUES - 1)
     return st.one_of(
         st.builds(AttachControl, st.just(link), connection, session, _rarely),
         st.builds(AttachControl, st.just(link), connection, session, st.just(False), _group),
-        st.builds(AttachSender, st.just(link), connection, st.one_of(st.none(), queue), session, st.booleans()),
-        st.builds(AttachReceiver, st.just(link), connection, queue, session),
+        st.builds(AttachSender, st.just(link), connection, st.one_of(st.none(), _queue), session, st.booleans()),
+        st.builds(AttachReceiver, st.just(link), connection, _queue, session),
     )
 
 
@@ -113,9 +116,9 @@ def posting(model: Model) -> Steps:
                 st.one_of(st.none(), _txns(model, each.connection), _txns(model, each.connection)),
                 st.booleans(),
                 _rarely,
-                st.integers(0, QUEUES - 1) if isinstance(each, Sender) and each.queue is None else st.none(),
+                _queue if isinstance(each, Sender) and each.queue is None else st.none(),
                 _seldom_a_group,
-                _at_times,
+                _often if isinstance(each, Sender) and each.queue == QUEUE_KINDS.index("delay") else _at_times,
             )
             for each in senders
         ]
@@ -239,13 +242,15 @@ KINDS: dict[Callable[[Model], Steps], int] = {
 ALL_KINDS: dict[Callable[[Model], Steps], int] = {**KINDS, crashing: 1, overdue: 1, restarting: 1}
 
 
-def beginning(second: bool, group: int | None, later: bool) -> list[Step]:
+def beginning(second: bool, group: int | None, later: bool, kind: int | None) -> list[Step]:
     """Without these most histories would do nothing. ``group``: the first transaction is checkable, with a message.
-    ``later``: a message waits for its time.
+    ``later``: a message waits for its time. ``kind``: there is a sender to this queue, too.
     """
-    first = [] if group is None else [Post(1, 3, 0)]
+    first: list[Step] = [] if group is None else [Post(1, 3, 0)]
     if later:
         first.append(Post(1, 4, later=True))
+    if kind is not None:
+        first.append(AttachSender(3, 0, kind))
     return [
         Open(0),
         AttachControl(0, 0, group=group),
@@ -266,7 +271,7 @@ def histories(
     """``most``: steps; ``crash``: one comes somewhere among them."""
     model = Model()
     steps: list[Step] = []
-    for step in beginning(draw(st.booleans()), draw(maybe_a_group), draw(st.booleans())):
+    for step in beginning(draw(st.booleans()), draw(maybe_a_group), draw(st.booleans()), draw(maybe_a_kind)):
         steps.append(step)
         imagine(model, step)
     bag = [kind for kind, weight in kinds.items() for _ in range(weight)]

@@ -46,9 +46,11 @@ def machine(driver: InProcess) -> type[RuleBasedStateMachine]:
                 self.there[kind] = kind(self.model)
             return self.there[kind]
 
-        @initialize(second=st.booleans(), group=strategies.maybe_a_group, later=st.booleans())
-        def beginning(self, second: bool, group: int | None, later: bool) -> None:
-            for step in strategies.beginning(second, group, later):
+        @initialize(
+            second=st.booleans(), group=strategies.maybe_a_group, later=st.booleans(), kind=strategies.maybe_a_kind
+        )
+        def beginning(self, second: bool, group: int | None, later: bool, kind: int | None) -> None:
+            for step in strategies.beginning(second, group, later, kind):
                 self.do(step)
 
         def teardown(self) -> None:
@@ -73,12 +75,12 @@ def machine(driver: InProcess) -> type[RuleBasedStateMachine]:
 
 @pytest.mark.rule("T8", "T9", "T10", "T11", "T12", "T13", "T14", "T20", "T21", "T22", "T23", "T24", "T25", "T26", "T27")
 @pytest.mark.rule("T28", "T29", "T30", "T31", "T32", "T34", "T35", "P11", "D4", "D5", "D6", "H4", "H5", "H6", "H13")
-@pytest.mark.rule("H2", "H3", "H7", "H8", "H9", "H20", "D7")
+@pytest.mark.rule("H1", "H2", "H3", "H7", "H8", "H9", "H14", "H20", "D7")
 def test_any_history_goes_as_the_model_says(driver: InProcess) -> None:
     run_state_machine_as_test(machine(driver), settings=profiles.of(30, stateful_step_count=30))
 
 
-@pytest.mark.rule("T22", "T23", "T24", "T25", "T27", "T28", "T29", "T30", "T34", "P11", "D7", "D9", "H13")
+@pytest.mark.rule("T22", "T23", "T24", "T25", "T27", "T28", "T29", "T30", "T34", "P11", "D7", "D9", "H1", "H13", "H14")
 @pytest.mark.parametrize("name", HISTORIES)
 def test_what_went_wrong_once(driver: InProcess, name: str) -> None:
     driver.run(HISTORIES[name])

@@ -35,12 +35,14 @@ _MORE_RULES = (
     "D5",
     "D6",
     "D7",
+    "H1",
     "H2",
     "H3",
     "H5",
     "H7",
     "H8",
     "H9",
+    "H14",
     "H20",
 )
 
@@ -59,7 +61,7 @@ def test_a_history_with_a_crash_goes_on(driver: OverTheWire, history: list[Step]
     driver.run(history)
 
 
-@pytest.mark.rule("T27", "T28", "T29", "T30", "T34", "P11", "D7", "H13")
+@pytest.mark.rule("T27", "T28", "T29", "T30", "T34", "P11", "D7", "H1", "H13", "H14")
 @pytest.mark.parametrize("name", HISTORIES)
 def test_what_went_wrong_once(driver: OverTheWire, name: str) -> None:
     driver.run(HISTORIES[name])

@@ -10,7 +10,7 @@ import psycopg
 
 from store import channels
 from store.tables import SCHEMA
-from tests.model.state import QUEUES
+from tests.model.state import GROUPS, QUEUE_KINDS, QUEUES
 from tests.wire.messages import APPLICATION_PROPERTIES, MESSAGE_ANNOTATIONS, Message, Properties, data, section
 from tests.wire.types import Long, Symbol
 
@@ -37,10 +37,14 @@ def number_of(message: bytes) -> int:
 
 
 def address(history: str, queue: int) -> str:
-    return f"{history}-{queue}"
+    """Its name begins with its kind, if that is not ``normal``: the patterns of the drivers go by it."""
+    return f"{history}-{queue}" if QUEUE_KINDS[queue] == "normal" else f"{QUEUE_KINDS[queue]}-{history}-{queue}"
 
 
 def producer_group(history: str, group: int) -> str:
+    """From ``GROUPS`` on: of the transactions that an address of kind transaction makes checkable (H1)."""
+    if group >= GROUPS:
+        return address(history, group - GROUPS)
     return f"{history}-producers-{group}"
 
 

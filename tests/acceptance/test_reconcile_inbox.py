@@ -104,6 +104,8 @@ def test_what_the_selector_of_a_subscription_passes_over(
 ) -> None:
     """No consumer has had it."""
     begun = datetime.now(UTC)
+    with psycopg.connect(running_url(service.data_dir)) as store:
+        store.execute("delete from coordinator.inbox")
     service.cli("address", "add", address, "--topic")
     session = begin(container_id="shop")
     source = filtered(

@@ -68,7 +68,7 @@ class Shipping(MessagingHandler):
             self.reject(event.delivery)  # not an order: it goes to the dead letters
             return
         with self._database.begin():
-            if sql.first_time(self._database, "shipping", str(message.id)):
+            if sql.first_time(self._database, self._address, str(message.id)):
                 self._database.execute(shipments.insert().values(order_id=number))
             else:
                 print(f"again {number}", flush=True)

@@ -117,8 +117,8 @@ PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
         "on conflict (id) do nothing",
         ("uuid[]", "text[]", "timestamptz[]", "timestamptz[]", "int4[]", "int4[]"),
     ),
-    # Their rows are locked before ops are written, as questions do (T11): PostgreSQL runs clauses that are not read from
-    # the last to the first.
+    # Their rows are locked before ops are written, as questions do (T11): PostgreSQL runs clauses that are not read
+    # from the last to the first.
     "forgotten": (f"delete from {SCHEMA}.txn e using unnest({{0}}) u(i) where e.id = u.i", ("uuid[]",)),
     # Of checkable transactions: halves that wait for the decision; left_out: groups that do not get them.
     "pending": (

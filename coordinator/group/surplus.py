@@ -93,7 +93,7 @@ class Surplus:
             window.take_out(ids)
         for entry in entries:
             queue.forget(entry)
-        queue.instance.commit.add(Offer(self, queue, list(ids), acquired=True))
+        queue.instance.commit.add(Offer(self, queue, list(ids)))
 
     def taken_back(self) -> None:
         """Look for them now where a consumer that has room may take some (D5, and the answer to its drain): what is on
@@ -113,8 +113,8 @@ class Offer(Yield):
 
     __slots__ = ("_surplus",)
 
-    def __init__(self, surplus: Surplus, queue: Queue, ids: Sequence[int], acquired: bool) -> None:
-        super().__init__(queue, ids, acquired)
+    def __init__(self, surplus: Surplus, queue: Queue, ids: Sequence[int]) -> None:
+        super().__init__(queue, ids, acquired=True)
         self._surplus = surplus
 
     def durable(self) -> None:

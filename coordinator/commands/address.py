@@ -15,6 +15,7 @@ from coordinator.commands.administration import (
     fail,
     print_json,
     print_pairs,
+    print_rows,
     print_table,
     store,
 )
@@ -243,10 +244,7 @@ def list_(
         lines = [asdict(line) for line in addresses.all_addresses(connection)]
     for line in lines:
         line.update(line.pop("counts"))
-    if as_json:
-        print_json(lines)
-    else:
-        print_table(lines, ("name", "routing", "kind", "origin", "groups", "pending", *_COUNTS))
+    print_rows(lines, ("name", "routing", "kind", "origin", "groups", "pending", *_COUNTS), as_json=as_json)
 
 
 @app.command()

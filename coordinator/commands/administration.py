@@ -107,6 +107,14 @@ def print_table(rows: Sequence[Mapping[str, object]], columns: Sequence[str]) ->
         typer.echo("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
 
 
+def print_rows(rows: Sequence[Mapping[str, object]], columns: Sequence[str], *, as_json: bool) -> None:
+    """All that the rows have as JSON, or ``columns`` of them as a table."""
+    if as_json:
+        print_json(rows)
+    else:
+        print_table(rows, columns)
+
+
 def print_pairs(values: Mapping[str, object]) -> None:
     """One ``name: value`` a line."""
     width = max(len(name) for name in values) + 1

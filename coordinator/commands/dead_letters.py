@@ -18,7 +18,7 @@ from coordinator.commands.administration import (
     Json,
     fail,
     print_json,
-    print_table,
+    print_rows,
     store,
 )
 
@@ -46,10 +46,7 @@ def list_(
 
     with store(config, database_url, data_dir) as connection:
         lines = [asdict(box) for box in dead_letters.boxes(connection)]
-    if as_json:
-        print_json(lines)
-    else:
-        print_table(lines, ("name", "letters", "oldest"))
+    print_rows(lines, ("name", "letters", "oldest"), as_json=as_json)
 
 
 @app.command()
@@ -64,10 +61,7 @@ def show(
     """Show dead letters, the oldest first: where each came from, and why it is one."""
     with store(config, database_url, data_dir) as connection:
         lines = [_line(connection, stored) for stored in islice(_all(connection, name), limit)]
-    if as_json:
-        print_json(lines)
-    else:
-        print_table(lines, _COLUMNS)
+    print_rows(lines, _COLUMNS, as_json=as_json)
 
 
 @app.command()

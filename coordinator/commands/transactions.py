@@ -16,7 +16,7 @@ from coordinator.commands.administration import (
     fail,
     print_json,
     print_pairs,
-    print_table,
+    print_rows,
     store,
 )
 
@@ -52,10 +52,7 @@ def transactions(
 
     with store(config, database_url, data_dir) as connection:
         lines = [asdict(line) for line in undecided.all_undecided(connection)]
-    if as_json:
-        print_json(lines)
-    else:
-        print_table(lines, _COLUMNS)
+    print_rows(lines, _COLUMNS, as_json=as_json)
 
 
 def outcome(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,10 +15,14 @@ from coordinator.commands.administration import (
     DataDir,
     Json,
     fail,
-    print_json,
-    print_table,
+    print_rows,
     store,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sqlalchemy import Connection
 
 app = typer.Typer(help="Users that clients log in as.", no_args_is_help=True)
 
@@ -72,10 +76,7 @@ def list_(
 
     with store(config, database_url, data_dir) as connection:
         rows = [asdict(each) for each in users.list_all(connection)]
-    if as_json:
-        print_json(rows)
-    else:
-        print_table(rows, ("name", "disabled_at", "password_set_at", "created_at"))
+    print_rows(rows, ("name", "disabled_at", "password_set_at", "created_at"), as_json=as_json)
 
 
 @app.command()
@@ -92,9 +93,7 @@ def password(
 
     name = _name(name)
     made = verifiers.new(_password(password_file))
-    with store(config, database_url, data_dir) as connection:
-        if not users.set_verifiers(connection, name, made):
-            fail(f"there is no user {name}")
+    _change(name, lambda connection, name: users.set_verifiers(connection, name, made), config, database_url, data_dir)
     typer.echo(f"{name}: has a new password")
 
 
@@ -104,9 +103,7 @@ def disable(name: Name, database_url: DatabaseUrl = None, data_dir: DataDir = No
     from store import users
 
     name = _name(name)
-    with store(config, database_url, data_dir) as connection:
-        if not users.disable(connection, name):
-            fail(f"there is no user {name}")
+    _change(name, users.disable, config, database_url, data_dir)
     typer.echo(f"{name}: disabled")
 
 
@@ -116,9 +113,7 @@ def enable(name: Name, database_url: DatabaseUrl = None, data_dir: DataDir = Non
     from store import users
 
     name = _name(name)
-    with store(config, database_url, data_dir) as connection:
-        if not users.enable(connection, name):
-            fail(f"there is no user {name}")
+    _change(name, users.enable, config, database_url, data_dir)
     typer.echo(f"{name}: enabled")
 
 
@@ -128,10 +123,17 @@ def remove(name: Name, database_url: DatabaseUrl = None, data_dir: DataDir = Non
     from store import users
 
     name = _name(name)
-    with store(config, database_url, data_dir) as connection:
-        if not users.remove(connection, name):
-            fail(f"there is no user {name}")
+    _change(name, users.remove, config, database_url, data_dir)
     typer.echo(f"removed the user {name}")
+
+
+def _change(
+    name: str, change: Callable[[Connection, str], bool], config: Config, database_url: DatabaseUrl, data_dir: DataDir
+) -> None:
+    """Make the change to the user; ends the command if there is none."""
+    with store(config, database_url, data_dir) as connection:
+        if not change(connection, name):
+            fail(f"there is no user {name}")
 
 
 def _name(text: str) -> str:

@@ -4,7 +4,7 @@
 BIN := .venv/bin
 ARGS ?=
 
-.PHONY: help serve test test-quick check format lock rules bench bench-spark fuzz demo clean
+.PHONY: help serve test test-quick check format lock sbom rules bench bench-spark fuzz demo clean
 
 help:
 	@sed -n 's/^#: \{0,1\}//p' Makefile
@@ -80,6 +80,14 @@ lock:
 	$(LOCK) requirements/proton.in --constraints requirements/serve.txt --output-file requirements/proton.txt
 	$(LOCK) setup.cfg --extra test --constraints requirements/build.txt --constraints requirements/serve.txt \
 		--output-file requirements/test.txt
+	$(LOCK) requirements/sbom.in --output-file requirements/sbom.txt
+
+#: make sbom        the bill of materials of what serves: build/sbom.json, CycloneDX
+sbom:
+	@.ci/bootstrap check
+	@mkdir -p build
+	$(BIN)/uv run --quiet --no-project --no-config --python $(BIN)/python --with-requirements requirements/sbom.txt \
+		cyclonedx-py requirements requirements/serve.txt --output-reproducible --output-file build/sbom.json
 
 #: make clean       remove .venv and everything built
 clean:

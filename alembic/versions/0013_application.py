@@ -552,9 +552,8 @@ set standard_conforming_strings = on set enable_seqscan = off as $$
 declare
   posted record;
   half_id int8 := 0;
-  due timestamptz;
-  first_due constant timestamptz := clock_timestamp();
-  turn boolean;
+  due timestamptz := clock_timestamp();
+  first_due constant timestamptz := due;
   calls text;
 begin
   get diagnostics calls = pg_context;
@@ -565,9 +564,6 @@ begin
     update coordinator.outbox o set put_off = o.put_off + 1 where o.xid = new.xid and o.number = new.number;
     return null;
   end if;
-  turn := pg_try_advisory_xact_lock(7165068069439501417)
-    or case when octet_length(current_query()) < 10000 then current_query() ~* '\mprepare\M' else true end;
-  due := clock_timestamp();
   if exists (
     select from (select distinct o.address_id from coordinator.outbox o where o.xid = new.xid order by 1) used
       left join lateral (
@@ -598,9 +594,7 @@ begin
      where o.xid = new.xid and o.number = posted.number for key share of g;
   end loop;
   delete from coordinator.outbox o where o.xid = new.xid;
-  if turn then
-    perform pg_notify('coordinator_due', ((extract(epoch from first_due) - 946684800) * 1000000)::int8::text);
-  end if;
+  perform pg_notify('coordinator_due', ((extract(epoch from first_due) - 946684800) * 1000000)::int8::text);
   return null;
 end $$""",
     r"""

@@ -37,7 +37,6 @@ def upgrade() -> None:
         sa.Column("server_key", sa.LargeBinary, nullable=False),
         sa.Column("changed_at", sa.DateTime(timezone=True), nullable=False, server_default=sa.text("now()")),
         sa.CheckConstraint("mechanism in ('SCRAM-SHA-256', 'SCRAM-SHA-512')", name="user_verifier_mechanism_check"),
-        sa.CheckConstraint("iterations between 4096 and 65536", name="user_verifier_iterations_check"),
         schema=SCHEMA,
     )
 

@@ -190,6 +190,35 @@ def test_each_revision_can_be_undone_and_done_again(
         assert connection.scalar(text("select posted from coordinator.txn")) == 1
 
 
+#: Functions as an earlier 0013 has made them, in short: one of them with another parameter, one that there was not yet.
+_EARLIER = """
+drop function coordinator.may_promote(int8, int8);
+create function coordinator.may_promote(lowest int8) returns boolean language sql as 'select true';
+drop function coordinator.not_a_message_at(bytea);
+create or replace function coordinator.send_outbox() returns trigger language plpgsql
+as 'begin return null; end';
+create or replace function coordinator.decide_enlisted() returns trigger language plpgsql
+as 'begin return null; end';
+grant execute on function coordinator.send_outbox(), coordinator.decide_enlisted() to public;
+alter table coordinator.outbox enable trigger outbox_sent;
+alter table coordinator.enlistment enable trigger enlistment_decided;
+"""
+
+
+@pytest.mark.parametrize("earlier", ["", _EARLIER], ids=["as-0013-is", "earlier"])
+def test_functions_of_applications_that_were_changed_after_0013_are_made_again(
+    declared: list[str], migrated: str, earlier: str
+) -> None:
+    migrations.downgrade(migrated, "0015")
+    with connected(migrated) as connection:
+        sends = text("select prosrc from pg_proc where proname = 'send_outbox'")
+        assert "pg_try_advisory_xact_lock" not in str(connection.scalar(sends)), "each of them gave a notice then"
+        connection.exec_driver_sql(earlier or "select")
+        connection.commit()
+    migrations.upgrade(migrated)
+    _same(declared, _catalog(migrated))
+
+
 def test_migrations_are_quiet(empty_database_url: str, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         migrations.upgrade(empty_database_url)

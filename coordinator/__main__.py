@@ -9,6 +9,7 @@ import typer
 from coordinator.commands.address import app as address
 from coordinator.commands.check import check
 from coordinator.commands.dead_letters import app as dead_letters
+from coordinator.commands.findings import app as findings
 from coordinator.commands.grant import grant
 from coordinator.commands.group import app as group
 from coordinator.commands.history import history
@@ -69,6 +70,7 @@ app.add_typer(user, name="user")
 app.add_typer(dead_letters, name="dead-letters")
 app.command()(check)
 app.command()(reconcile)
+app.add_typer(findings, name="findings")
 app.command()(repair)
 
 

@@ -14,7 +14,10 @@ import pyarrow.parquet as pq
 
 #: The format of ``summary.json`` that this reads (:func:`spark.report.summary`).
 FORMAT: Final = 1
-_COLUMNS: Final = ("kind", "txn_id", "half_id", "address", "consumer_group", "detail", "suggested_repair")
+_COLUMNS: Final = (
+    *("kind", "severity", "txn_id", "half_id", "address", "consumer_group"),
+    *("detail", "suggested_repair"),
+)
 
 
 class ReportUnusable(Exception):

@@ -10,10 +10,11 @@ from typing import TypeVar
 
 from sqlalchemy import Connection
 
-from store import figures
+from store import figures, runs
 from store.database import Patience, connected
 from store.errors import StoreError
 from store.figures import AddressFigures, Decided, GroupFigures, State, Undecided
+from store.runs import Stored
 
 Found = TypeVar("Found")
 
@@ -28,6 +29,8 @@ class Seen:
     entries: tuple[GroupFigures, ...] | None = None
     dead_letters: tuple[AddressFigures, ...] | None = None
     undecided: Undecided | None = None
+    #: the last run of a reconciliation that is stored; None also: there is none
+    last_run: Stored | None = None
     #: since the first look
     decided: Decided
     #: parts that could not be read although the store answered
@@ -61,6 +64,7 @@ class Looks:
             entries=found.entries,
             dead_letters=found.dead_letters,
             undecided=found.undecided,
+            last_run=found.last_run,
             decided=copy.deepcopy(self._decided),
             failed=tuple(self._failed),
             seconds=time.monotonic() - begun,
@@ -76,6 +80,7 @@ class Looks:
             entries=self._part("entries", connection, figures.entries),
             dead_letters=self._part("dead-letters", connection, figures.dead_letters),
             undecided=self._part("undecided", connection, figures.undecided),
+            last_run=self._part("last-run", connection, runs.last),
             decided=self._decided,
         )
 

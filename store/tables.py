@@ -31,7 +31,7 @@ from sqlalchemy import (
     event,
     text,
 )
-from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from sqlalchemy.types import UserDefinedType
 
 from store import priorities
@@ -557,6 +557,42 @@ user_verifier = Table(
     CheckConstraint("iterations between 4096 and 65536", name="iterations"),
 )
 
+run = Table(
+    "run",
+    metadata,
+    # A run of coordinator reconcile whose findings were stored (R32). One over the same period with the same books
+    # takes its place.
+    Column("id", Integer, Identity(always=True), primary_key=True),
+    # The period that was asked for; null: without a bound.
+    Column("since", DateTime(timezone=True)),
+    Column("until", DateTime(timezone=True)),
+    Column("books", ARRAY(Text), nullable=False),
+    # As of when it read the store.
+    Column("seen_at", DateTime(timezone=True), nullable=False),
+    Column("stored_at", DateTime(timezone=True), nullable=False, server_default=_now),
+    Column("version", Text, nullable=False),
+    # [{"kind": ..., "severity": ..., "findings": ...}]: what the metrics show of it.
+    Column("counts", JSONB, nullable=False),
+    UniqueConstraint("since", "until", "books", name="run_period_key", postgresql_nulls_not_distinct=True),
+)
+
+finding = Table(
+    "finding",
+    metadata,
+    Column("run_id", Integer, ForeignKey(run.c.id, ondelete="CASCADE"), primary_key=True),
+    # Its place in the report, from 1 on.
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("kind", Text, nullable=False),
+    Column("severity", Text, nullable=False),
+    Column("txn_id", Uuid),
+    Column("half_id", BigInteger),
+    Column("address", Text),
+    Column("consumer_group", Text),
+    Column("detail", Text, nullable=False),
+    Column("suggested_repair", Text, nullable=False),
+    CheckConstraint("severity in ('note', 'warning', 'error')", name="severity"),
+)
+
 #: So long after its declare the op of a commit covers the deliveries that it has accepted.
 COVERED_BY_COMMIT = "interval '1 day'"
 
@@ -1040,6 +1076,12 @@ create view {SCHEMA}.messages as
       on g.address_id = h.address_id and (h.txn_id is null or d.decision = 'commit')
     left join {SCHEMA}.entries e on e.group_id = g.id and e.half_id = h.id
     left join ended n on n.group_id = g.id and n.half_id = h.id""",
+    # R32: the findings of the runs that are stored.
+    f"""
+create view {SCHEMA}.findings as
+  select f.run_id as run, r.seen_at, f.kind, f.severity, f.txn_id, f.half_id, f.address, f.consumer_group, f.detail,
+         f.suggested_repair, f.number
+    from {SCHEMA}.finding f join {SCHEMA}.run r on r.id = f.run_id""",
     *_message.objects(SCHEMA),
     *_outbox.objects(SCHEMA),
     *_enlistment.objects(SCHEMA),

@@ -65,6 +65,13 @@ def reconcile(
     fail_on: Annotated[
         Literal["note", "warning", "error"], typer.Option(help="Exit with 1 on findings of this severity or worse.")
     ] = "warning",
+    store: Annotated[
+        bool,
+        typer.Option(
+            "--store",
+            help="Store the findings, too, for coordinator findings and coordinator repair --run: all else only reads.",
+        ),
+    ] = False,
     master: Annotated[str, typer.Option(metavar="URL", help="Spark's master.")] = "local[*]",
     memory: Annotated[str, typer.Option(metavar="SIZE", help="Spark's memory here, such as 2g.")] = "2g",
     database_url: DatabaseUrl = None,
@@ -82,13 +89,15 @@ def reconcile(
         period = _period(since, until)
         files = book or []
         own = _INBOX in files
-        books = _prepared([Path(file) for file in files if file != _INBOX], out, url, inbox=own)
+        books = _prepared([Path(file) for file in files if file != _INBOX], out, url, inbox=own, store=store)
         run = _compared(master, memory, url, period, books, out, fail_on, inbox=own)
         found = run.findings
         if run.shortened:
             typer.echo(run.shortened)
         counts = ", ".join(f"{count:,} {kind}" for kind, count in sorted(found.by_kind.items()))
         typer.echo(f"{found.total:,} findings{': ' if counts else ''}{counts}; report: {out / 'report.html'}")
+        if store:
+            typer.echo(_stored(url, run, period, out))
         if found.at_or_above(fail_on):
             raise typer.Exit(1)
 
@@ -149,7 +158,7 @@ def _period(since: str | None, until: str | None) -> Period:
         fail(f"--since, --until: {error}", 2)
 
 
-def _prepared(files: list[Path], out: Path, url: str, *, inbox: bool) -> Sequence[Description]:
+def _prepared(files: list[Path], out: Path, url: str, *, inbox: bool, store: bool) -> Sequence[Description]:
     """The books; ends the command if one of them, the output folder or the store cannot be used."""
     # Spark takes seconds to import: refusals that need none of it come first.
     from spark.books.description import BookError, describe
@@ -161,7 +170,7 @@ def _prepared(files: list[Path], out: Path, url: str, *, inbox: bool) -> Sequenc
         if len(set(names)) < len(names):
             fail("--book: two books have the same name", 2)
         prepare_output(out)
-        _check_store(url)
+        _check_store(url, store=store)
     except (BookError, OutputUnusable) as error:
         fail(str(error), 2)
     return books
@@ -214,14 +223,43 @@ def _compared(
         fail(f"Spark: {str(error).strip()[:2000]}", 2)
 
 
-def _check_store(url: str) -> None:
-    """End the command if the store is away, or of another schema."""
-    from store import migrations
+def _check_store(url: str, *, store: bool) -> None:
+    """End the command if the store is away, or of another schema; or if findings cannot be stored and are to be."""
+    from store import migrations, runs
     from store.database import connected
     from store.errors import StoreError
 
     try:
         with connected(url, application_name="coordinator reconcile") as connection:
             migrations.check(connection)
+            if store:
+                runs.check_rights(connection)
+    except runs.CannotStore as error:
+        fail(f"--store: {error}", 2)
     except StoreError as error:
         fail(str(error), 2)
+
+
+def _stored(url: str, run: Run, period: Period, out: Path) -> str:
+    """Store what the report in ``out`` has; a line that says so. Ends the command if that cannot be done."""
+    from spark.period import BEGINNING, END
+    from spark.read_back import ReportUnusable, read_report
+    from store import runs
+    from store.database import connected
+    from store.errors import StoreError
+
+    of = runs.Run(
+        since=None if period.since <= BEGINNING else period.since,
+        until=None if period.until >= END else period.until,
+        books=tuple(book.name for book in run.books),
+        seen_at=run.seen_at,
+        version=run.version,
+    )
+    try:
+        with connected(url, application_name="coordinator reconcile") as connection:
+            number = runs.store(connection, of, read_report(out).findings())
+    except runs.Superseded as error:
+        return f"not stored: {error}"
+    except (StoreError, ReportUnusable) as error:
+        fail(f"--store: the report is whole, and its findings are not stored: {error}", 2)
+    return f"stored as run {number}: coordinator findings show {number}"

@@ -15,10 +15,13 @@ from coordinator.version import VERSION
 from store.figures import BUCKETS, AddressFigures, Decided, GroupFigures, Undecided
 from store.histogram import BATCH_ROWS, COMMIT_SECONDS
 from store.looking import Seen
+from store.runs import Stored
 
 #: The label of all that are not among the largest. An address of this name is counted there, too.
 REST = "(other)"
 _LONGEST_LABEL = 128
+#: Kinds of findings that are told apart: all that there are, unless a hand wrote others.
+_MOST_KINDS = 50
 
 
 def registry(seen: Seen, workers: Workers) -> CollectorRegistry:
@@ -57,6 +60,8 @@ class _Told:
             yield _by_address("dead_letters", help_text, [(each, each.count) for each in seen.dead_letters])
         if seen.undecided is not None:
             yield from _undecided(seen.undecided)
+        if seen.last_run is not None:
+            yield from _last_run(seen.last_run)
         yield from _decided(seen.decided)
         yield from _of_workers(self._workers)
 
@@ -118,6 +123,16 @@ def _undecided(found: Undecided) -> Iterator[Metric]:
         ages[own] = max(ages.get(own, 0.0), each.oldest_seconds)
     text = "The age of the oldest of these messages."
     yield _gauge("undecided_halves_oldest_seconds", text, list(ages.items()), "address")
+
+
+def _last_run(run: Stored) -> Iterator[Metric]:
+    most = sorted(run.counts.items(), key=lambda each: (-each[1], each[0]))
+    named = [((label(kind), severity), float(count)) for (kind, severity), count in most[:_MOST_KINDS]]
+    rest = [((REST, severity), float(count)) for (_, severity), count in most[_MOST_KINDS:]]
+    help_text = "Findings of the last run of coordinator reconcile --store, by kind and severity."
+    yield _gauge("findings", help_text, _summed(named + rest), "kind", "severity")
+    at = [((), run.seen_at.timestamp())]
+    yield _gauge("reconciled_timestamp_seconds", "When that run read the store, in seconds since 1970.", at)
 
 
 def _decided(decided: Decided) -> Iterator[Metric]:

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -22,6 +23,8 @@ from store import figures, recovery
 from store.figures import BUCKETS, BY_HAND, DISCHARGED, MOST_REASONS, OTHER, Decided, GroupFigures
 from store.looking import Looks, Seen
 from store.tables import op
+from tests.fix_reports import SEEN_AT, finding, lost
+from tests.fix_runs import a_run, store_run
 from tests.fix_store import Rows
 
 pytestmark = pytest.mark.rule("H19")
@@ -342,3 +345,27 @@ def test_the_dashboard_asks_for_what_there_is(database: Connection, rows: Rows, 
 
 def _names(told: str) -> set[str]:
     return set(re.findall(r"\bcoordinator_\w+", told))
+
+
+@pytest.mark.rule("R32")
+def test_the_findings_of_the_last_run(database: Connection, database_url: str) -> None:
+    """By kind and severity; kinds of another's making are bounded."""
+
+    def told() -> tuple[dict[tuple[str, ...], float], list[float]]:
+        found = {family.name: family.samples for family in _families(Looks(database_url).look())}
+        counts = found.get("coordinator_findings", [])
+        return (
+            {(sample.labels["kind"], sample.labels["severity"]): sample.value for sample in counts},
+            [sample.value for sample in found.get("coordinator_reconciled_timestamp_seconds", [])],
+        )
+
+    assert told() == ({}, [])
+    store_run(database, [finding("overdue"), finding("overdue"), lost(1)])
+    assert told() == ({("overdue", "error"): 2, ("lost-delivery", "error"): 1}, [SEEN_AT.timestamp()])
+    odd = [finding(f"kind-{number}") for number in range(60) for _ in range(1 + (number < 50))]
+    later = SEEN_AT + timedelta(hours=1)
+    store_run(database, odd, a_run(later))
+    counts, at = told()
+    assert (len(counts), counts[REST, "error"], at) == (51, 10, [later.timestamp()])
+    store_run(database, [], a_run(later + timedelta(hours=1)))
+    assert told() == ({}, [(later + timedelta(hours=1)).timestamp()])

@@ -226,7 +226,8 @@ def stuck_delivery(pair: Pair, look: Look) -> Finding | None:
     if not pair.left:
         return None
     detail = f"leased by instance {pair.left}, which has ended or was never there: no other instance delivers it"
-    return look.at_pair(pair, "stuck-delivery", detail, "restart the service: it gives back what dead instances held")
+    repair = "coordinator repair releases it, as a restart of the service does"
+    return look.at_pair(pair, "stuck-delivery", detail, repair)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -299,7 +300,7 @@ def dead_letter_mismatch(found: Burials, look: Look) -> Finding:
         consumer_group=None if found.group_id is None else look.directory.groups.get(found.group_id),
         seen_at=look.seen_at,
         detail=f"{counted}; one {'op is of' if lost else 'letter is'} half {half_id}",
-        suggested_repair="the message itself is still the half that the op names: post it again"
+        suggested_repair="coordinator repair replays it to its group: the message itself is the half that the op names"
         if lost
         else "find out what posted it to the dead letters; a client may",
     )

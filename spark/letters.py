@@ -2,7 +2,7 @@
 
 An op ``dead-letter`` and the letter that it tells of are written in one transaction of the database, and both have its
 moment: what was written in one moment must be as many ops as letters. So neither has to name the other, and names of
-groups that were changed or removed meanwhile do not matter.
+groups that were changed or removed meanwhile do not matter. What a repair has replayed needs no letter any more.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from spark.period import BEGINNING, END, Period
 #: Moments of the database are held against periods by ids, which are of the clocks of instances: so long around an
 #: edge a letter may have been read without its op, or the reverse.
 EDGE: Final = timedelta(hours=1)
+#: How the reason of a repair's op begins (``store/repairs.py``).
+_REPAIRED: Final = "reconciliation"
 
 
 def unmatched(deliveries: DataFrame, stated: DataFrame, letters: Collection[int], period: Period) -> DataFrame:
@@ -29,7 +31,7 @@ def unmatched(deliveries: DataFrame, stated: DataFrame, letters: Collection[int]
     the addresses of dead letters.
     """
     none = f.lit(None)
-    buried = deliveries.where(f.col("decision") == "dead-letter").select(
+    buried = _not_replayed(deliveries).select(
         f.unix_micros("decided_at").alias("at"), "half_id", "group_id", none.cast("long").alias("letter_id")
     )
     posted = stated.where(
@@ -54,6 +56,15 @@ def unmatched(deliveries: DataFrame, stated: DataFrame, letters: Collection[int]
         )
         .where(f.col("ops") != f.col("letters"))
     )
+
+
+def _not_replayed(deliveries: DataFrame) -> DataFrame:
+    """The ops ``dead-letter``, without those whose message a repair has replayed since (:mod:`store.lost_letters`)."""
+    repaired = (f.col("decision") == "release") & f.startswith("reason", f.lit(_REPAIRED))
+    since = deliveries.where(repaired).groupBy("half_id", "group_id").agg(f.max("decided_at").alias("repaired_at"))
+    buried = deliveries.where(f.col("decision") == "dead-letter")
+    beside = buried.join(f.broadcast(since), ["half_id", "group_id"], "left")
+    return beside.where(f.col("repaired_at").isNull() | (f.col("repaired_at") <= f.col("decided_at")))
 
 
 def judged(period: Period) -> tuple[datetime, datetime]:

@@ -61,10 +61,12 @@ KINDS: Final = {
     "stuck-delivery": KindText(
         title="Waits, and no consumer gets it",
         meaning="An instance that has ended still has a message, or consumers take later ones and pass it over.",
+        repaired=True,
     ),
     "dead-letter-mismatch": KindText(
         title="Dead letters and their ops differ",
         meaning="A delivery was given up and its dead letter is not there, or a dead letter is there without that.",
+        repaired=True,
     ),
     "order": KindText(
         title="Delivered before it was committed",

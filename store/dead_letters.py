@@ -177,7 +177,7 @@ def group_names(connection: Connection, name: str) -> list[str]:
 
 
 @contextmanager
-def _alone(connection: Connection) -> Iterator[HalfIds]:
+def alone(connection: Connection) -> Iterator[HalfIds]:
     """The ids of new halves: one process at a time has the slot of administration."""
     connection.execute(select(func.pg_advisory_lock(_LOCK)))
     try:
@@ -199,7 +199,7 @@ def replay(connection: Connection, group: int, ids: Sequence[int] | None, decide
     done: list[int] = []
     left: list[tuple[int, str]] = []
     partitions.make_ahead(connection)  # the service, which makes them, may have been stopped for weeks
-    with boundary(), _alone(connection) as half_ids:
+    with boundary(), alone(connection) as half_ids:
         uuids = UuidV7()
         last = connection.scalar(select(func.max(entry.c.id)).where(entry.c.group_id == group)) or 0
         wanted = _letters(group).where(entry.c.id <= last).limit(CHUNK)
@@ -247,27 +247,38 @@ def _move(connection: Connection, group: int, moved: Sequence[_Moved], half_ids:
     """
     if not moved:
         return
-    _lock(connection, {to.address_id for _, to, _ in moved})
-    made = [(half_ids.next(), stored, to, terms) for stored, to, terms in moved]
-    connection.execute(
-        text(
-            f"insert into {SCHEMA}.half (id, address_id, message) select u.i, u.a, h.message "
-            f"from unnest(cast(:ids as int8[]), cast(:addresses as int4[]), cast(:letters as int8[])) u(i, a, l) "
-            f"join {SCHEMA}.half h on h.id = u.l"
-        ),
-        {
-            "ids": [new for new, _, _, _ in made],
-            "addresses": [to.address_id for _, _, to, _ in made],
-            "letters": [stored.half_id for _, stored, _, _ in made],
-        },
-    )
-    for new, _, to, terms in made:
-        _enter(connection, new, to, terms, uuids)
-    gone = [stored for _, stored, _, _ in made]
+    post_anew(connection, [(stored.half_id, to, terms) for stored, to, terms in moved], half_ids, uuids)
+    gone = [stored for stored, _, _ in moved]
     connection.execute(
         delete(entry).where(tuple_(entry.c.group_id, entry.c.id).in_([(group, stored.id) for stored in gone]))
     )
     _accept(connection, [(stored.half_id, group) for stored in gone], uuids)
+
+
+def post_anew(
+    connection: Connection, messages: Sequence[tuple[int, Goal, Terms]], half_ids: HalfIds, uuids: UuidV7
+) -> None:
+    """Post what these halves are, each where its goal says, as new halves with ids of :func:`alone`. The transaction is
+    the caller's.
+
+    :raises AddressGone: an address or a group that one of them goes to is removed.
+    """
+    _lock(connection, {to.address_id for _, to, _ in messages})
+    made = [(half_ids.next(), *each) for each in messages]
+    connection.execute(
+        text(
+            f"insert into {SCHEMA}.half (id, address_id, message) select u.i, u.a, h.message "
+            f"from unnest(cast(:ids as int8[]), cast(:addresses as int4[]), cast(:of as int8[])) u(i, a, o) "
+            f"join {SCHEMA}.half h on h.id = u.o"
+        ),
+        {
+            "ids": [new for new, _, _, _ in made],
+            "addresses": [to.address_id for _, _, to, _ in made],
+            "of": [half_id for _, half_id, _, _ in made],
+        },
+    )
+    for new, _, to, terms in made:
+        _enter(connection, new, to, terms, uuids)
     connection.execute(select(func.pg_notify(channels.DUE, "")))
 
 

@@ -263,9 +263,18 @@ def _clear(connection: Connection, dead: tuple[int, ...], *, freed: bool = False
     return GivenUp(instances=dead, leases=leases, transactions=len(transactions), addresses=addresses, groups=groups)
 
 
-def _return_entries(connection: Connection, live: Select[tuple[int]]) -> int:
-    """Free the entries that dead instances held for their consumers, not those that transactions hold. Returns how
-    many.
+def give_back(connection: Connection, group_id: int, entry_id: int) -> bool:
+    """Free one entry, if an instance that has ended, or was never there, leases it. The transaction is the caller's."""
+    live = select(instance.c.id).where(instance.c.ended_at.is_(None))
+    freed = _return_entries(connection, live, entry.c.group_id == group_id, entry.c.id == entry_id, entry.c.lease > 0)
+    if freed:
+        connection.execute(select(func.pg_notify(channels.READY, "")))
+    return bool(freed)
+
+
+def _return_entries(connection: Connection, live: Select[tuple[int]], *only: ColumnElement[bool]) -> int:
+    """Free the entries that dead instances held for their consumers, not those that transactions hold; of these
+    ``only`` such. Returns how many.
     """
     held_whole = consumer_group.c.holder.not_in(live) & (consumer_group.c.holder != 0)
     read = (
@@ -304,7 +313,7 @@ def _return_entries(connection: Connection, live: Select[tuple[int]]) -> int:
     # Entries whose group is gone have no max_attempts, and stay as they are.
     returned = connection.execute(
         update(entry)
-        .where(lost, entry.c.group_id == limits.c.id)
+        .where(lost, entry.c.group_id == limits.c.id, *only)
         .values(lease=0, attempts=cast(attempts, SmallInteger), acquired=entry.c.acquired | entry.c.failed.is_(None))
         .returning(entry.c.group_id)
     )

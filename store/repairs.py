@@ -7,7 +7,7 @@ earlier run or by another way, is found done; one that came too late is told, no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -15,14 +15,14 @@ from enum import StrEnum
 from typing import Final, NamedTuple, Protocol
 from uuid import UUID
 
-from sqlalchemy import Connection, func, insert, select, text, update
+from sqlalchemy import Connection, exists, func, insert, select, text, update
 
-from store import channels, history, outcomes, partitions, traces, undecided
+from store import channels, history, outcomes, partitions, recovery, traces, undecided
 from store.commit.terms import Terms, key_of
 from store.errors import AlreadyDecided, CannotCommit, NotUndecided, boundary
 from store.ids import UuidV7
 from store.seeks import time_of
-from store.tables import address, consumer_group, entry, op, store_identity, txn
+from store.tables import address, consumer_group, entry, instance, op, store_identity, txn
 
 #: How the reason of a repair's op begins; the run follows.
 REASON: Final = "reconciliation"
@@ -157,6 +157,76 @@ def _one_by_one(connection: Connection) -> Iterator[None]:
         connection.commit()
 
 
+def named(half_id: int, address: str, group: str) -> str:
+    """A delivery, as it is said."""
+    return f"message {half_id} to {address}{f'::{group}' if group else ''}"
+
+
+def tell(connection: Connection, decision: str, reason: str, covers: Sequence[tuple[int, int]]) -> None:
+    """Add the op of a repair that decides no transaction; ``covers``: halves and groups. The SQL transaction is the
+    caller's."""
+    half_ids, group_ids = map(list, zip(*covers, strict=True))
+    row = {"id": UUID(bytes=UuidV7().next()), "decision": decision, "reason": reason}
+    connection.execute(insert(op).values(**row, half_ids=half_ids, group_ids=group_ids))
+
+
+@dataclass(frozen=True)
+class Release:
+    """Give back a delivery that is leased by an instance which is gone (R16): as the service does at its start."""
+
+    half_id: int
+    address: str
+    group: str
+
+    @property
+    def _named(self) -> str:
+        return named(self.half_id, self.address, self.group)
+
+    def look(self, connection: Connection) -> Verdict:
+        verdict, _ = self._look(connection)
+        connection.rollback()
+        return verdict
+
+    def _look(self, connection: Connection) -> tuple[Verdict, tuple[int, int] | None]:
+        """Also the group, and the entry. The SQL transaction is the caller's."""
+        of_group = (
+            select(consumer_group.c.id)
+            .join(address, address.c.id == consumer_group.c.address_id)
+            .where(address.c.name == self.address, consumer_group.c.name == self.group)
+        )
+        alive = exists().where(instance.c.id == entry.c.lease, instance.c.ended_at.is_(None))
+        with boundary():
+            group = connection.scalar(of_group)
+            # an entry has the id of its half, or got a later one
+            waits = select(entry.c.id, entry.c.lease, alive.label("alive")).where(
+                entry.c.group_id == group, entry.c.id >= self.half_id, entry.c.half_id == self.half_id
+            )
+            found = connection.execute(waits.order_by(entry.c.id).limit(1)).one_or_none()
+        if group is None or found is None:
+            gone = "the group is" if group is None else "its entry is"
+            return Verdict(State.DONE, f"{gone} not there any more: {self._named}"), None
+        if found.lease <= 0:
+            return Verdict(State.DONE, f"no instance has it: {self._named}"), None
+        if found.alive:
+            return Verdict(State.DONE, f"instance {found.lease}, which runs, has it: {self._named}"), None
+        return Verdict(State.CAN, f"release from instance {found.lease}: {self._named}"), (group, found.id)
+
+    def apply(self, connection: Connection, reason: str) -> Verdict:
+        partitions.make_ahead(connection)
+        with boundary():
+            verdict, to = self._look(connection)
+            if to is None:
+                connection.rollback()
+                return verdict
+            group, entry_id = to
+            if not recovery.give_back(connection, group, entry_id):
+                connection.rollback()
+                return self.look(connection)  # another has done it since
+            tell(connection, "release", reason, [(self.half_id, group)])
+            connection.commit()
+        return Verdict(State.DONE, f"released: {self._named}")
+
+
 #: On which terms a message is delivered again, and whether its address is of kind ``fifo``.
 TermsOf = Callable[[Connection, history.Message, bool], Terms]
 
@@ -172,7 +242,7 @@ class Requeue:
 
     @property
     def _named(self) -> str:
-        return f"message {self.half_id} to {self.address}{f'::{self.group}' if self.group else ''}"
+        return named(self.half_id, self.address, self.group)
 
     def look(self, connection: Connection) -> Verdict:
         verdict, _ = self._look(connection)
@@ -242,10 +312,7 @@ class Requeue:
                     acquired=True,
                 )
             )
-            covers = {"half_ids": [self.half_id], "group_ids": [group]}
-            connection.execute(
-                insert(op).values(id=UUID(bytes=UuidV7().next()), decision="release", reason=reason, **covers)
-            )
+            tell(connection, "release", reason, [(self.half_id, group)])
             connection.execute(select(func.pg_notify(channels.DUE, "")))
             connection.commit()
         return Verdict(State.DONE, f"delivered again: {self._named}")

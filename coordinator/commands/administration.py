@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import date, datetime
@@ -85,6 +86,18 @@ def store(config: Path | None, database_url: str | None, data_dir: Path | None) 
             yield connection
     except StoreError as error:
         fail(str(error))
+
+
+@contextmanager
+def defects_by_name() -> Iterator[None]:
+    """An error that no one has foreseen ends the command with 2, for those whose 1 means that something was found."""
+    try:
+        yield
+    except typer.Exit:
+        raise
+    except Exception as error:  # noqa: BLE001 - it is told whole
+        traceback.print_exception(error)
+        fail("that is a defect of coordinator, and nothing that was found", 2)
 
 
 def print_json(value: object) -> None:

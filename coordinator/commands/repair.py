@@ -4,16 +4,27 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from datetime import UTC
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 from uuid import UUID
 
 import typer
 
-from coordinator.commands.administration import Config, DatabaseUrl, DataDir, Json, database, fail, print_json
+from coordinator.commands.administration import (
+    Config,
+    DatabaseUrl,
+    DataDir,
+    Json,
+    database,
+    defects_by_name,
+    fail,
+    print_json,
+)
+from coordinator.commands.findings import the_run
 from coordinator.printable import printable
 
 if TYPE_CHECKING:
@@ -30,8 +41,12 @@ _RESOLVE = re.compile(r"coordinator resolve ([0-9a-f-]{36}) --(commit|rollback) 
 
 def repair(
     folder: Annotated[
-        Path, typer.Argument(metavar="FOLDER", help="The report: what coordinator reconcile was given as --out.")
-    ],
+        Path | None, typer.Argument(metavar="[FOLDER]", help="A report: what coordinator reconcile was given as --out.")
+    ] = None,
+    run: Annotated[
+        int | None,
+        typer.Option(metavar="RUN", help="In place of a report: a run in the store, as coordinator findings list has."),
+    ] = None,
     apply: Annotated[
         bool, typer.Option("--apply", help="Do it. Without it, it is only said what would be done.")
     ] = False,
@@ -41,39 +56,76 @@ def repair(
     config: Config = None,
 ) -> None:
     """Repair what a reconciliation has found, as far as the store can: decide undecided transactions as the book says,
-    check overdue ones again, and deliver what a consumer group has lost. The first decision wins; nothing is forced.
+    check overdue ones again, deliver what a consumer group has lost, release what an instance that is gone still has,
+    and replay a message whose dead letter is lost. The first decision wins; nothing is forced.
 
     Each repair is a transaction of its own: interrupted, it goes on when it is run again, and does nothing twice.
 
     Exit status: 0 nothing is left to do, 1 some findings are left (the lines say why), 2 it could not run.
     """
+    with defects_by_name():
+        if _work(folder, run, apply=apply, as_json=as_json, url=lambda: database(config, database_url, data_dir)):
+            raise typer.Exit(1)
+
+
+def _work(folder: Path | None, run: int | None, *, apply: bool, as_json: bool, url: Callable[[], str]) -> bool:
+    """Whether something is left to do; ends the command with 2 if it cannot run."""
     from spark.read_back import ReportUnusable, read_report
     from store import migrations
     from store.database import connected
     from store.errors import StoreError
 
     try:
-        report = read_report(folder)
-        url = database(config, database_url, data_dir)
-        with connected(url, application_name="coordinator repair") as connection:
+        if (folder is None) == (run is None):
+            fail("give the FOLDER of a report, or --run RUN")
+        report = None if folder is None else read_report(folder)
+        with connected(url(), application_name="coordinator repair") as connection:
             migrations.check(connection)
-            left = _Run(connection, report, apply=apply, as_json=as_json).work()
+            found = _of_run(connection, run) if report is None else _of_report(connection, report)
+            return _Run(connection, found, apply=apply, as_json=as_json).work()
     except (ReportUnusable, StoreError) as error:
         fail(str(error), 2)
     except typer.Exit:
         raise typer.Exit(2) from None
     except KeyboardInterrupt:
         fail("interrupted; run it again for the others", 130)
-    if left:
-        raise typer.Exit(1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Found:
+    """What a run has found, as mappings. ``seen_at``: as of when; ``reason``: of the ops of its repairs."""
+
+    seen_at: datetime
+    reason: str
+    findings: Iterable[dict[str, Any]]
+
+
+def _of_report(connection: Connection, report: Report) -> _Found:
+    from store import repairs
+
+    if (mine := repairs.store_id(connection)) != report.store_id:
+        fail(f"the report in {report.folder} is of the store {report.store_id}, and this is {mine}")
+    reason = f"{repairs.REASON} {report.seen_at.astimezone(UTC).isoformat()}"
+    return _Found(seen_at=report.seen_at, reason=reason, findings=report.findings())
+
+
+def _of_run(connection: Connection, number: int | None) -> _Found:
+    from store import repairs, runs
+
+    stored = the_run(connection, number or 0)
+    findings = (
+        {**asdict(each), "txn_id": each.txn_id and str(each.txn_id)} for each in runs.findings(connection, stored)
+    )
+    reason = f"{repairs.REASON} run {stored.id}, {stored.seen_at.astimezone(UTC).isoformat()}"
+    return _Found(seen_at=stored.seen_at, reason=reason, findings=findings)
 
 
 class _Run:
-    """The findings of one report, one by one."""
+    """The findings of one run, one by one."""
 
-    def __init__(self, connection: Connection, report: Report, *, apply: bool, as_json: bool) -> None:
+    def __init__(self, connection: Connection, found: _Found, *, apply: bool, as_json: bool) -> None:
         self._connection = connection
-        self._report = report
+        self._found = found
         self._apply = apply
         self._as_json = as_json
         self._lines: list[dict[str, Any]] = []
@@ -83,20 +135,16 @@ class _Run:
         """Whether something is left to do."""
         from store import repairs
 
-        if (mine := repairs.store_id(self._connection)) != self._report.store_id:
-            fail(f"the report in {self._report.folder} is of the store {self._report.store_id}, and this is {mine}", 2)
-        # its op says which run has found it
-        reason = f"{repairs.REASON} {self._report.seen_at.astimezone(UTC).isoformat()}"
         left = False
-        for finding in self._report.findings():
-            proposal = _proposal(finding, self._report)
+        for finding in self._found.findings:
+            proposal = _proposal(finding, self._found.seen_at)
             if proposal is None:
                 self._by_hand[finding["kind"], finding["suggested_repair"]] += 1
                 continue
             verdict = proposal.look(self._connection)
             changes = verdict.state is repairs.State.CAN
             if changes and self._apply:
-                verdict = proposal.apply(self._connection, reason)
+                verdict = proposal.apply(self._connection, self._found.reason)
             self._tell(finding, verdict)
             left = left or verdict.state is not repairs.State.DONE
         self._end()
@@ -131,14 +179,16 @@ def _most(counted: Counter[tuple[str, str]]) -> list[tuple[tuple[str, str], int]
     return sorted(counted.items(), key=lambda item: (-item[1], item[0]))
 
 
-def _proposal(finding: dict[str, Any], report: Report) -> Repair | None:
+def _proposal(finding: dict[str, Any], seen_at: datetime) -> Repair | None:
     """The repair of a finding; None: there is none that the store can do."""
     from store.repairs import Resume
 
     makes: dict[str, Callable[[], Repair | None]] = {
         "undecided-but-known": lambda: _decision(finding),
-        "overdue": lambda: Resume(UUID(finding["txn_id"]), report.seen_at),
+        "overdue": lambda: Resume(UUID(finding["txn_id"]), seen_at),
         "lost-delivery": lambda: _delivery(finding),
+        "stuck-delivery": lambda: _release(finding),
+        "dead-letter-mismatch": lambda: _replay(finding),
     }
     make = makes.get(finding["kind"])
     with suppress(ValueError, TypeError, AttributeError):  # it is not what the report writes: for a person
@@ -153,11 +203,48 @@ def _decision(finding: dict[str, Any]) -> Repair | None:
     return None if found is None or found[1] != finding["txn_id"] else Decide(UUID(found[1]), found[2])
 
 
+def _place(finding: dict[str, Any]) -> tuple[int, str, str] | None:
+    """Which delivery it is about."""
+    half_id, address, group = finding["half_id"], finding["address"], finding["consumer_group"]
+    return None if half_id is None or address is None or group is None else (half_id, address, group)
+
+
 def _delivery(finding: dict[str, Any]) -> Repair | None:
     from store.repairs import Requeue
 
-    half_id, address, group = finding["half_id"], finding["address"], finding["consumer_group"]
-    return None if half_id is None or address is None or group is None else Requeue(half_id, address, group, _terms)
+    place = _place(finding)
+    return None if place is None else Requeue(*place, _terms)
+
+
+def _release(finding: dict[str, Any]) -> Repair | None:
+    """What consumers pass over, a warning, is not leased: a person sees why."""
+    from store.repairs import Release
+
+    place = _place(finding)
+    return None if place is None or finding["severity"] != "error" else Release(*place)
+
+
+def _replay(finding: dict[str, Any]) -> Repair | None:
+    """A letter without its op, a note, may be of a client."""
+    from store.lost_letters import Replay
+
+    half_id, group = finding["half_id"], finding["consumer_group"]
+    if half_id is None or group is None or finding["severity"] != "error":
+        return None
+    return Replay(half_id, group, _box, _mark, _terms)
+
+
+def _box(address: str, group: str) -> str:
+    from coordinator.address.addresses import DEAD_LETTER_PREFIX, dead_letter_name
+
+    return address if address.startswith(DEAD_LETTER_PREFIX) else dead_letter_name(group or address)
+
+
+def _mark(half_id: int) -> bytes:
+    from coordinator.address.letters import ORIGINAL_ID
+    from coordinator.codec.encoding import encode_long, encode_symbol
+
+    return encode_symbol(ORIGINAL_ID) + encode_long(half_id)
 
 
 def _terms(connection: Connection, message: Message, fifo: bool) -> Terms:

@@ -19,7 +19,6 @@ from sqlalchemy import Connection, delete, func, insert, select, update
 
 from coordinator.commands.repair import _proposal
 from spark.finding import Finding
-from spark.read_back import Report
 from store import traces, undecided
 from store.database import connected
 from store.ids import UuidV7
@@ -297,8 +296,7 @@ def test_one_that_ends_while_it_is_looked_for_does_not_come_again(
 
 
 def _repair(finding: Finding) -> Repair:
-    report = Report(folder=Path(), store_id="", seen_at=SEEN_AT, total=1)
-    found = _proposal(vars(finding), report)
+    found = _proposal(vars(finding), SEEN_AT)
     assert found is not None
     return found
 
@@ -343,4 +341,4 @@ def test_it_comes_on_the_terms_that_it_was_posted_on(rows: Rows) -> None:
     ids=["no txn-id", "of another", "overdue of none", "overdue", "of no address", "of no group", "two decisions"],
 )
 def test_what_the_store_cannot_do_is_left_to_a_person(finding: Finding) -> None:
-    assert _proposal(vars(finding), Report(folder=Path(), store_id="", seen_at=SEEN_AT, total=1)) is None
+    assert _proposal(vars(finding), SEEN_AT) is None

@@ -6,15 +6,16 @@ import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import pytest
-from sqlalchemy import Connection, delete, func, text, update
+from sqlalchemy import Connection, delete, func, insert, text, update
 
 from spark.books.description import describe
 from spark.period import Period
 from spark.reconcile import prepare_output, reconcile
 from store import repairs
-from store.tables import consumer_group, entry
+from store.tables import consumer_group, entry, op
 from tests.fix_command import Command
 from tests.fix_reports import lost, write_report
 from tests.fix_store import Rows
@@ -112,6 +113,11 @@ def test_after_it_the_store_and_the_book_agree(
     known = [rows.checkable(rows.instance(), rows.address_of(orders)) for _ in range(2)]
     rows.entry(lines)
     rows.connection.execute(delete(entry))
+    rows.entry(lines, lease=rows.instance(ended_at=func.now() - timedelta(minutes=10)))
+    given_up = rows.entry(lines)
+    rows.connection.execute(delete(entry).where(entry.c.half_id == given_up))
+    ended = {"id": UUID(bytes=rows.txn_ids.next()), "decision": "dead-letter", "reason": "app:bad"}
+    rows.connection.execute(insert(op).values(**ended, half_ids=[given_up], group_ids=[lines]))
     rows.connection.commit()
     book = tmp_path / "book.toml"
     book.write_text(
@@ -138,7 +144,8 @@ def test_after_it_the_store_and_the_book_agree(
         )
         return dict(done.findings.by_kind)
 
-    assert found() == {"lost-delivery": 1, "unbalanced": 1, "undecided-but-known": 2}
+    deliveries = {"dead-letter-mismatch": 1, "lost-delivery": 1, "stuck-delivery": 1, "unbalanced": 1}
+    assert found() == {**deliveries, "undecided-but-known": 2}
     repaired = command("repair", str(tmp_path / "out"), "--apply", "--database-url", database_url)
-    assert repaired.stdout.count("done: ") == 3, repaired.stdout + repaired.stderr
+    assert repaired.stdout.count("done: ") == 5, repaired.stdout + repaired.stderr
     assert found() == {}

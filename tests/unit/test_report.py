@@ -258,7 +258,7 @@ def test_an_ordinary_rollback_is_not_red_and_a_dead_letter_is() -> None:
 @pytest.mark.rule("R34")
 @pytest.mark.parametrize(
     ("kind", "said"),
-    [("lost-delivery", 1), ("overdue", 1), ("undecided-but-known", 1), ("double-delivery", 0), ("stuck-delivery", 0)],
+    [("lost-delivery", 1), ("overdue", 1), ("undecided-but-known", 1), ("double-delivery", 0), ("stuck-delivery", 1)],
 )
 def test_the_report_says_what_can_be_repaired(kind: str, said: int) -> None:
     assert render(run(findings(1, kind), metrics())).count("<code>coordinator repair</code>") == said

@@ -232,28 +232,33 @@ def stuck_delivery(pair: Pair, look: Look) -> Finding | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Waiting:
-    """A delivery that is available and passed over (:mod:`spark.waiting`), ``since`` in microseconds since 1970."""
+    """A delivery that is available and passed over (:mod:`spark.waiting`), ``since`` in microseconds since 1970.
+    ``yields``: its priority is below the default."""
 
     half_id: int
     group_id: int
     txn_id: str | None
     address_id: int | None
     since: int
+    yields: bool
 
 
 def passed_over(found: Waiting, look: Look) -> Finding:
-    """R16: available for long, while its group's consumers take what was posted later."""
+    """R16: available for long, while its group's consumers take what was posted later. A note, where none of them can
+    have picked it."""
     waits = age(moment_of_micros(found.since), look.seen_at)
+    urgent = "see whether more urgent messages come without end: its priority is low"
+    left_out = "see whether a selector of its consumers is to leave it out: as none of them takes it, one does"
     return Finding(
         kind="stuck-delivery",
-        severity="warning",
+        severity="warning" if found.yields else "note",
         txn_id=found.txn_id,
         half_id=found.half_id,
         address=look.name(found.address_id),
         consumer_group=look.directory.groups.get(found.group_id),
         seen_at=look.seen_at,
         detail=f"available for {waits}; its group had messages that were posted later",
-        suggested_repair="see whether a selector of its consumers leaves it out, or more urgent ones come without end",
+        suggested_repair=urgent if found.yields else left_out,
     )
 
 

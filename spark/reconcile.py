@@ -96,7 +96,7 @@ def reconcile(
     period = replace(period, reach=max(graces, default=timedelta(0)))
     with keeping() as keep, ThreadPoolExecutor(1) as drawing:
         opened = [_keep_book(book, keep, steps) for book in opened]
-        read = _read(spark, url, period, opened, keep, steps, inbox=inbox)
+        read = _read(spark, url, period, opened, keep, steps, inbox=inbox, began=began)
         comparison = _Comparison(spark, read, keep, steps, drawing)
         findings = write_findings(comparison.findings(), out, lambda count: steps.rows(read.total + count))
         steps.stage("writing the report")
@@ -190,7 +190,8 @@ class _Comparison:
         assert each.groups is not None
         messages = self._keep(taken(each.picked, each.groups, stated=tables.stated, op=tables.op, entry=tables.entry))
         complete = read.snapshot.kept_since is None
-        found = consumer_findings(each.book, messages, read.period, read.snapshot.taken_at, complete=complete)
+        taken_at, groups = read.snapshot.taken_at, each.groups
+        found = consumer_findings(each.book, messages, read.period, taken_at, groups=groups, complete=complete)
         return messages.where("consumed and judged").count(), found
 
     def _posted(self, each: _Messages) -> tuple[int, DataFrame]:
@@ -248,7 +249,9 @@ def _read(
     *,
     inbox: bool,
 ) -> _Read:
-    """All tables, and of each book what its messages say; read and kept, and the snapshot given back."""
+    """All tables, and of each book what its messages say; read and kept, and the snapshot given back. ``began``: when
+    the first book was opened, by the monotonic clock.
+    """
     with ExitStack() as stack:
         local_tasks = str(spark.sparkContext.master).startswith("local")
         # tasks on other machines cannot see a file of ours; they have the URL in their environment
@@ -262,6 +265,7 @@ def _read(
             size = store_bytes(snapshot.connection)
         store = Store(spark=spark, snapshot=snapshot, period=period, credentials=credentials, bytes=size)
         extent = store.extent()
+    began: float,
         _fit(spark, store)
         frames: dict[str, DataFrame] = {}
         for name, columns in _COLUMNS.items():
@@ -270,6 +274,8 @@ def _read(
             if name == "half":
                 # kept with what became of it, and with the decisions that left no half
                 frames[name] = keep(ledger.states(frames[name], ledger.decisions(frames["op"]), period))
+        behind = timedelta(seconds=time.monotonic() - began)
+        books = [replace(book, behind=behind) for book in books]
             elif not store.small:
                 frames[name] = keep(frames[name])
             rows[name] = _count(frames[name], name) if known is None else known

@@ -43,7 +43,7 @@ def book_findings(book: Book, marks: DataFrame, period: Period, seen_at: datetim
     keyed_marks = marks.where(f.col("problem").isNull() & f.col("key").isNotNull())
     comparison = _Comparison(
         description=book.description,
-        settled=f.lit(seen_at - book.description.grace),
+        settled=f.lit(book.settled(seen_at)),
         rows=keyed_rows,
         marks=keyed_marks,
     )

@@ -22,7 +22,7 @@ from spark import ledger, marks
 from spark.books.comparison import different, said
 from spark.books.rows import Book
 from spark.books.unusable import unusable_messages, unusable_rows
-from spark.directory import GROUP_SEPARATOR, Directory
+from spark.directory import Directory
 from spark.finding import DELIVERY, Case, findings
 from spark.period import Period
 from spark.reading import local
@@ -108,9 +108,10 @@ def consumer_findings(
     period: Period,
     seen_at: datetime,
     *,
+    groups: DataFrame,
     complete: bool,
 ) -> DataFrame:
-    """Everything in which the book and its groups differ.
+    """Everything in which the book and its ``groups`` (:func:`groups_named`) differ.
 
     ``messages`` is of :func:`taken`, and the book's rows have a column ``consumer``. ``complete``: no message was ever
     dropped.
@@ -121,9 +122,10 @@ def consumer_findings(
     used = messages.where(_EXPECTED)
     comparison = _Comparison(
         book=book,
-        settled=f.lit(seen_at - book.description.grace),
+        settled=f.lit(book.settled(seen_at)),
         rows=_rows_by_key(rows, len(book.description.equal)),
         messages=messages.where("problem is null and key is not null"),
+        names=f.broadcast(groups.select("consumer", "address", "consumer_group").dropDuplicates(["consumer"])),
         complete=complete,
     )
     found = [
@@ -192,27 +194,22 @@ def in_shell(name: Column) -> Column:
     return f.when(plain, name).otherwise(f.concat(f.lit("'"), f.replace(name, f.lit("'"), f.lit("'\\''")), f.lit("'")))
 
 
-def _named(keys: DataFrame) -> DataFrame:
-    """With ``address`` and ``consumer_group``."""
-    address = f.substring_index("consumer", GROUP_SEPARATOR, 1)
-    group = f.substring("consumer", f.length(address) + len(GROUP_SEPARATOR) + 1, f.length("consumer"))
-    return keys.withColumns({"address": address, "consumer_group": group})
-
-
 @dataclass(frozen=True, kw_only=True)
 class _Comparison:
-    """``rows``: of :func:`_rows_by_key`. ``messages``: those with a key. Nothing younger than ``settled`` is judged."""
+    """``rows``: of :func:`_rows_by_key`. ``messages``: those with a key. ``names``: of each consumer its ``address``
+    and ``consumer_group``, as the store has them. Nothing younger than ``settled`` is judged."""
 
     book: Book
     settled: Column
     rows: DataFrame
     messages: DataFrame
+    names: DataFrame
     complete: bool
 
     def judged_rows(self) -> DataFrame:
         """The keys of the book's rows, each with what the store knows of it."""
         beside = self.rows.join(_messages_by_key(self.messages), _KEY, "left")
-        return _named(beside.where("judged_row"))
+        return beside.where("judged_row").join(self.names, "consumer", "left")
 
     def judged_messages(self) -> DataFrame:
         """The consumed messages, each with the book's rows of its key."""
@@ -221,7 +218,8 @@ class _Comparison:
     def judged_keys(self) -> DataFrame:
         """The keys of consumed messages, each with the book's rows."""
         keys = _messages_by_key(self.messages).where("judged and messages > 0")
-        return _named(keys.where(f.col("settled_at") <= self.settled).join(self.rows, _KEY, "left"))
+        settled = keys.where(f.col("settled_at") <= self.settled)
+        return settled.join(self.rows, _KEY, "left").join(self.names, "consumer", "left")
 
     def _said(self, text: str, *columns: Column) -> Column:
         return said(self.book.name, text, *columns)

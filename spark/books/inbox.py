@@ -19,26 +19,40 @@ from store.tables import SCHEMA
 
 #: What ``--book`` is given for it.
 NAME: Final = "inbox"
+#: Consumers that are no group, and listed one by one.
+MOST: Final = 100
+
+_BEGINS: Final = f"select consumer, min(taken_at) from {SCHEMA}.inbox where consumer = any(%s) group by consumer"
+_OTHERS: Final = (
+    "select consumer, rows, count(*) over (), (sum(rows) over ())::int8 from (select consumer, count(*) as rows"
+    f" from {SCHEMA}.inbox where consumer <> all(%s) group by consumer) told order by rows desc, consumer limit %s"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Inbox:
     """``begins``: of each consumer that has the name of a group, when its oldest row was written; what was posted
-    before may have none, or one that is forgotten. ``others``: how many rows each of the other consumers has.
+    before may have none, or one that is forgotten. ``others``: how many rows each of the other consumers has, those
+    with the most; ``more``: how many consumers, and rows, these are not.
     """
 
     book: Book
     begins: dict[str, datetime | None]
     others: dict[str, int]
+    more: tuple[int, int]
 
     def unknown_consumers(self, seen_at: datetime) -> Iterator[Finding]:
-        """A finding for each consumer that is compared with nothing (R25)."""
-        for consumer, rows in self.others.items():
+        """A finding for each consumer that is compared with nothing (R25), and one for all beyond :data:`MOST`."""
+        said = [f"{rows} rows of consumer {name}, which is the name of no group" for name, rows in self.others.items()]
+        consumers, rows = self.more
+        if consumers:
+            said.append(f"{rows} rows of {consumers} other consumers, whose names are of no group either")
+        for each in said:
             yield Finding(
                 kind="unknown-consumer",
                 severity="note",
                 seen_at=seen_at,
-                detail=f"book {NAME}: {rows} rows of consumer {consumer}, which is the name of no consumer group",
+                detail=f"book {NAME}: {each}",
                 suggested_repair="name the consumer as its group (coordinator groups): orders, prices::billing",
             )
 
@@ -48,12 +62,13 @@ def open_inbox(store: Store, directory: Directory) -> Inbox:
 
     :raises spark.snapshot.StoreUnreadable: the database does not answer.
     """
+    names = sorted({group.name for group in directory.named_groups})
+    connection = store.snapshot.connection
     with read_error():
-        found = store.snapshot.connection.execute(
-            f"select consumer, count(*), min(taken_at) from {SCHEMA}.inbox group by consumer order by consumer".encode()
-        ).fetchall()
-    names = {group.name for group in directory.named_groups}
-    begins = {consumer: oldest for consumer, _, oldest in found if consumer in names}
+        begins: dict[str, datetime | None] = dict(connection.execute(_BEGINS.encode(), [names]).fetchall())
+        others = connection.execute(_OTHERS.encode(), [names, MOST]).fetchall()
+    # of all, with each
+    consumers, all_rows = others[0][2:] if others else (0, 0)
     rows, _ = store.table("inbox", "consumer,message_id,taken_at")
     description = ConsumerBookDescription(
         name=NAME, format=NAME, key="message_id", message_key="message-id", time="taken_at", group=NAME
@@ -69,5 +84,6 @@ def open_inbox(store: Store, directory: Directory) -> Inbox:
         ),
         types=(),
     )
-    others = {consumer: rows for consumer, rows, _ in found if consumer not in names}
-    return Inbox(book=book, begins=begins, others=others)
+    told = {consumer: rows for consumer, rows, _, _ in others}
+    more = (consumers - len(told), all_rows - sum(told.values()))
+    return Inbox(book=book, begins=begins, others=told, more=more)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Final
 
 from py4j.protocol import Py4JJavaError
@@ -32,11 +33,17 @@ class Book:
 
     ``rows``: ``key`` (text), ``problem`` (``kind:detail`` of a finding, or null), ``at``, ``state`` (one of the
     description's, or ``open``), and for each compared pair ``compared_<n>``, of the Spark type ``types[n]``.
+    ``behind``: how long before the store they began to be read. What happened since may have no row yet.
     """
 
     description: Description
     rows: DataFrame
     types: tuple[DataType, ...]
+    behind: timedelta = timedelta(0)
+
+    def settled(self, seen_at: datetime) -> datetime:
+        """Nothing younger is judged, of a run that read the store at ``seen_at`` (R25)."""
+        return seen_at - self.behind - self.description.grace
 
     @property
     def name(self) -> str:

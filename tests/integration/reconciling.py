@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+import uuid
 from typing import TYPE_CHECKING
+
+import psycopg
 
 from spark.period import Period
 from spark.reconcile import prepare_output, reconcile
+from store.ids import HalfIds, UuidV7
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -57,3 +62,53 @@ def run(
         steps=told or Told(),
         version="1.2.3",
     )
+
+
+class Writer:
+    """Executes ``statement`` in an SQL transaction each, as fast as it can, in a thread of its own: it posts three
+    messages, with the ids after ``half``, in the transaction ``txn``, and retires ``take`` others.
+    """
+
+    def __init__(self, url: str, slot: int, statement: str) -> None:
+        self._url = url
+        self._slot = slot
+        self._statement = statement
+        self._stop = threading.Event()
+        self.written = 0
+        self.error: Exception | None = None
+        self._thread = threading.Thread(target=self._work)
+
+    def __enter__(self) -> Writer:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        if self.error is not None:
+            raise self.error
+
+    def _work(self) -> None:
+        ids, uuids = HalfIds(self._slot), UuidV7()
+        try:
+            with psycopg.connect(self._url, autocommit=True) as connection:
+                while not self._stop.is_set():
+                    ids.advance()
+                    first = ids.next()
+                    for _ in range(8):
+                        ids.next()
+                    connection.execute(
+                        self._statement.encode(),
+                        {"half": first, "txn": uuid.UUID(bytes=uuids.next()), "take": self.written % 5 + 1},
+                    )
+                    self.written += 1
+        except Exception as error:  # noqa: BLE001 - raised again where the writer is left
+            self.error = error
+
+
+def wait_for(count: int, *writers: Writer) -> int:
+    """Wait until each has written so often; how often all have."""
+    while min(each.written for each in writers) < count:
+        threading.Event().wait(0.05)
+        assert [each.error for each in writers] == [None] * len(writers)
+    return sum(each.written for each in writers)

@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -16,7 +15,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import psycopg
 import pyarrow.parquet as pq
 import pytest
 
@@ -28,7 +26,7 @@ from store.ids import moment_of
 from store.migrations import HEAD
 from store.tables import SCHEMA
 from tests.fix_store_rows import NOW, StoreRows, encode_message
-from tests.integration.reconciling import Told, run
+from tests.integration.reconciling import Told, Writer, run, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -89,60 +87,13 @@ insert into {SCHEMA}.entry (group_id, id, half_id, lease)
 """
 
 
-class Writer:
-    """Posts three messages and retires as many in each SQL transaction, as fast as it can, in a thread of its own."""
-
-    def __init__(self, url: str, slot: int) -> None:
-        self._url = url
-        self._slot = slot
-        self._stop = threading.Event()
-        self.written = 0
-        self.error: Exception | None = None
-        self._thread = threading.Thread(target=self._work)
-
-    def __enter__(self) -> Writer:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-        if self.error is not None:
-            raise self.error
-
-    def _work(self) -> None:
-        from store.ids import HalfIds, UuidV7
-
-        ids, uuids = HalfIds(self._slot), UuidV7()
-        try:
-            with psycopg.connect(self._url, autocommit=True) as connection:
-                while not self._stop.is_set():
-                    import uuid
-
-                    ids.advance()
-                    first = ids.next()
-                    for _ in range(8):
-                        ids.next()
-                    connection.execute(
-                        _WRITE.encode(),
-                        {"half": first, "txn": uuid.UUID(bytes=uuids.next()), "take": self.written % 5 + 1},
-                    )
-                    self.written += 1
-        except Exception as error:  # noqa: BLE001 - raised again where the writer is left
-            self.error = error
-
-
 @pytest.mark.rule("R1", "R17", "R18")
 def test_a_store_under_load_is_read_as_of_one_moment(spark: SparkSession, database_url: str, tmp_path: Path) -> None:
     rows = StoreRows()
     rows.address("orders")
     rows.write(database_url)
-    with Writer(database_url, 2) as one, Writer(database_url, 3) as two:
-        while min(one.written, two.written) < 300:
-            threading.Event().wait(0.05)
-            assert one.error is None
-            assert two.error is None
-        started = one.written + two.written
+    with Writer(database_url, 2, _WRITE) as one, Writer(database_url, 3, _WRITE) as two:
+        started = wait_for(300, one, two)
         result = run(spark, database_url, tmp_path / "out")
         ended = one.written + two.written
     assert ended > started, "nothing was written meanwhile: the test shows nothing"

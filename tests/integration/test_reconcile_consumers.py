@@ -9,10 +9,11 @@ import psycopg
 import pytest
 
 from spark.books.description import describe
+from spark.books.inbox import MOST
 from spark.period import Period
 from store.tables import SCHEMA
 from tests.fix_store_rows import NOW, StoreRows, encode_message
-from tests.integration.reconciling import Told, run
+from tests.integration.reconciling import Told, Writer, run, wait_for
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -150,8 +151,63 @@ def test_the_inbox_of_the_store_needs_no_file(spark: SparkSession, database_url:
     }
     assert {each.half_id for each in found.shown["consumed-not-processed"]} == set(lost)
     assert [each.half_id for each in found.shown["processed-not-consumed"]] == [half]
-    assert details(found, "unknown-consumer") == [
-        "book inbox: 2 rows of consumer till, which is the name of no consumer group"
-    ]
+    assert details(found, "unknown-consumer") == ["book inbox: 2 rows of consumer till, which is the name of no group"]
     assert found.severities["unknown-consumer"] == "note"
     assert [(book.name, book.rows, book.messages) for book in result.books] == [("inbox", 3, 5)]
+
+
+@pytest.mark.rule("R25", "X4")
+def test_consumers_that_are_no_group_are_bounded(spark: SparkSession, database_url: str, tmp_path: Path) -> None:
+    """An application may give any name, such as one for each message."""
+    StoreRows().write(database_url)
+    with psycopg.connect(database_url) as connection:
+        connection.execute(
+            f"insert into {SCHEMA}.inbox (consumer, message_id) select 'c-' || i, j::text"
+            " from generate_series(1, 3000) i, generate_series(1, 1 + (i = 7)::int) j".encode()
+        )
+    found = run(spark, database_url, tmp_path / "out", inbox=True).findings
+    assert dict(found.by_kind) == {"unknown-consumer": MOST + 1}
+    told = details(found, "unknown-consumer")
+    assert "book inbox: 2 rows of consumer c-7, which is the name of no group" in told
+    others = 3000 - MOST
+    assert f"book inbox: {others} rows of {others} other consumers, whose names are of no group either" in told
+
+
+_CONSUME = f"""
+with posted as (
+  insert into {SCHEMA}.half (id, txn_id, address_id, posted_at, message)
+  select h.id, %(txn)s, 1, now() - interval '10 minutes',
+         -- its properties: the message-id, 20 digits
+         '\\x005373c01701a114'::bytea || convert_to(lpad(h.id::text, 20, '0'), 'utf8') || '\\x005375a0027b7d'::bytea
+    from (select %(half)s + i as id from generate_series(1, 3) i) h),
+ decided as (
+  insert into {SCHEMA}.op (id, decision, txn_id, posted, decided_at, half_ids, group_ids, instance_id)
+  select %(txn)s, 'commit', %(txn)s, 3, now() - interval '10 minutes', array_agg(taken.half_id), array_agg(1), 1 from (
+    select half_id from {SCHEMA}.entry where group_id = 1 order by id limit %(take)s for update skip locked) taken
+  returning half_ids),
+ done as (
+  insert into {SCHEMA}.inbox (consumer, message_id, taken_at)
+  select 'orders', lpad(half_id::text, 20, '0'), now() - interval '10 minutes'
+    from decided d, unnest(d.half_ids) half_id),
+ gone as (
+  delete from {SCHEMA}.entry e using decided d where e.group_id = 1 and e.id = any(d.half_ids))
+insert into {SCHEMA}.entry (group_id, id, half_id, lease)
+  select 1, %(half)s + i, %(half)s + i, 1 from generate_series(1, 3) i
+"""
+
+
+@pytest.mark.rule("R24", "R1")
+def test_consumers_under_load_are_in_order(spark: SparkSession, database_url: str, tmp_path: Path) -> None:
+    """Each accept and its row in the inbox are one SQL transaction; many are under way while it is read. All say that
+    they are older than the grace of the book, within which nothing is judged."""
+    rows = StoreRows()
+    rows.address("orders")
+    rows.write(database_url)
+    with Writer(database_url, 2, _CONSUME) as one, Writer(database_url, 3, _CONSUME) as two:
+        started = wait_for(300, one, two)
+        result = run(spark, database_url, tmp_path / "out", inbox=True)
+        ended = one.written + two.written
+    assert ended > started, "nothing was written meanwhile: the test shows nothing"
+    assert result.findings.by_kind == {}
+    (book,) = result.books
+    assert book.messages == book.rows == result.metrics.totals["accepted"] > 0

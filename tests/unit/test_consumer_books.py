@@ -224,6 +224,7 @@ def compare(
     text: str = BOOK,
     *,
     begins: datetime | None = None,
+    behind: timedelta = timedelta(0),
     complete: bool = True,
 ) -> list[Row]:
     from pyspark.sql import functions as f
@@ -232,7 +233,10 @@ def compare(
     about = description(folder, text)
     opened = open_book(spark, about)
     book = type(opened)(
-        description=about, rows=opened.rows.withColumn("consumer", f.lit(about.group)), types=opened.types
+        description=about,
+        rows=opened.rows.withColumn("consumer", f.lit(about.group)),
+        types=opened.types,
+        behind=behind,
     )
     tables = billing.store.frames(spark)
     groups = groups_named(spark, Directory.of(billing.store.rows, NOW), {about.group: begins})
@@ -240,7 +244,7 @@ def compare(
     read = tables["half"].where(period.read("half"))
     stated = ledger.states(read, ledger.decisions(tables["op"]), period)
     messages = taken(picked, groups, stated=stated, op=tables["op"], entry=tables["entry"]).cache()
-    return consumer_findings(book, messages, period, NOW, complete=complete).collect()
+    return consumer_findings(book, messages, period, NOW, groups=groups, complete=complete).collect()
 
 
 def kinds(found: list[Row]) -> Counter[tuple[str, str, int | None]]:
@@ -313,6 +317,33 @@ def test_a_message_before_the_book_begins_needs_no_key(spark: SparkSession, tmp_
         billing.accepted(half, AT + timedelta(minutes=2))
     found = compare(spark, billing, tmp_path, Period(), begins=AT)
     assert kinds(found) == Counter({("null-key", "warning", halves[1]): 1})
+
+
+@pytest.mark.rule("R24", "R25")
+@pytest.mark.parametrize(("behind", "found"), [(timedelta(0), 2), (timedelta(minutes=20), 0)], ids=["now", "before"])
+def test_what_happened_after_the_book_was_read_is_not_judged(
+    spark: SparkSession, tmp_path: Path, behind: timedelta, found: int
+) -> None:
+    """A book that takes longer to read than its grace has no rows of what was accepted since."""
+    billing = Billing()
+    billing.accepted(billing.posted(billing.key()), NOW - timedelta(minutes=10))
+    billing.row(billing.key(), NOW - timedelta(minutes=10))
+    assert len(compare(spark, billing, tmp_path, Period(), behind=behind)) == found
+
+
+@pytest.mark.rule("R24")
+def test_a_group_is_named_as_the_store_has_it(spark: SparkSession, tmp_path: Path) -> None:
+    """Its address ends with a colon."""
+    billing = Billing()
+    billing.topic = billing.store.address("prices:", routing="topic")
+    billing.group = billing.store.group(billing.topic, "billing")
+    billing.posted(key := billing.key())
+    billing.row(key)
+    billing.row(billing.key())
+    found = compare(spark, billing, tmp_path, Period(), BOOK.replace("prices::", "prices:::"))
+    assert [(row["kind"], row["address"], row["consumer_group"]) for row in found] == [
+        ("processed-not-consumed", "prices:", "billing")
+    ] * 2
 
 
 @pytest.mark.rule("R24")

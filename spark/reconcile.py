@@ -6,7 +6,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -71,6 +71,18 @@ def prepare_output(out: Path) -> None:
         raise OutputUnusable(f"output folder {out}: {error.strerror}") from None
 
 
+@contextmanager
+def _writing(out: Path) -> Iterator[None]:
+    """The errors of files in the block as :class:`OutputUnusable`; those of connections, to Java, stay."""
+    try:
+        yield
+    except ConnectionError:
+        raise
+    except OSError as error:
+        reason = error.strerror or next(iter(str(error).splitlines()), "it cannot be written")
+        raise OutputUnusable(f"output folder {out}: {reason}") from None
+
+
 def reconcile(
     spark: SparkSession,
     *,
@@ -88,6 +100,7 @@ def reconcile(
 
     :raises spark.books.description.BookError: a book that cannot be used, before any other work.
     :raises spark.snapshot.StoreUnreadable: the store cannot be read.
+    :raises OutputUnusable: the output folder cannot be written any more; no ``summary.json`` is in it then.
     """
     began = time.monotonic()
     opened = [open_book(spark, description) for description in books]
@@ -98,7 +111,8 @@ def reconcile(
         opened = [_keep_book(book, keep, steps) for book in opened]
         read = _read(spark, url, period, opened, keep, steps, inbox=inbox, began=began)
         comparison = _Comparison(spark, read, keep, steps, drawing)
-        findings = write_findings(comparison.findings(), out, lambda count: steps.rows(read.total + count))
+        with _writing(out):
+            findings = write_findings(comparison.findings(), out, lambda count: steps.rows(read.total + count))
         steps.stage("writing the report")
         run = Run(
             store=read.snapshot.store,
@@ -113,7 +127,8 @@ def reconcile(
             findings=findings,
             books=comparison.totals,
         )
-        write_report(run, out, fail_on)
+        with _writing(out):
+            write_report(run, out, fail_on)
         return run
 
 
@@ -248,6 +263,7 @@ def _read(
     steps: Steps,
     *,
     inbox: bool,
+    began: float,
 ) -> _Read:
     """All tables, and of each book what its messages say; read and kept, and the snapshot given back. ``began``: when
     the first book was opened, by the monotonic clock.
@@ -258,6 +274,8 @@ def _read(
         credentials = stack.enter_context(credentials_file(url)) if local_tasks else None
         steps.stage("reading addresses")
         snapshot = stack.enter_context(exported_snapshot(url))
+        behind = timedelta(seconds=time.monotonic() - began)
+        books = [replace(book, behind=behind) for book in books]
         directory, rows = read_directory(snapshot.connection, snapshot.taken_at)
         steps.rows(sum(rows.values()))
         period = snapshot.kept(period)
@@ -265,7 +283,6 @@ def _read(
             size = store_bytes(snapshot.connection)
         store = Store(spark=spark, snapshot=snapshot, period=period, credentials=credentials, bytes=size)
         extent = store.extent()
-    began: float,
         _fit(spark, store)
         frames: dict[str, DataFrame] = {}
         for name, columns in _COLUMNS.items():
@@ -274,8 +291,6 @@ def _read(
             if name == "half":
                 # kept with what became of it, and with the decisions that left no half
                 frames[name] = keep(ledger.states(frames[name], ledger.decisions(frames["op"]), period))
-        behind = timedelta(seconds=time.monotonic() - began)
-        books = [replace(book, behind=behind) for book in books]
             elif not store.small:
                 frames[name] = keep(frames[name])
             rows[name] = _count(frames[name], name) if known is None else known

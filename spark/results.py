@@ -89,6 +89,8 @@ def write_findings(found: Iterable[Finding], out: Path, on_rows: Callable[[int],
                 parquet_writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=_SCHEMA))
                 csv_writer.writerows([_cell(getattr(item, name)) for name in names] for item in chunk)
                 on_rows(result.total)
+        # of an earlier run into the same folder: it says that what is there is whole
+        (out / "summary.json").unlink(missing_ok=True)
         for path, written in partial.items():
             written.replace(path)
     finally:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from coordinator.commands.administration import Config, DatabaseUrl, DataDir, database, fail
+from coordinator.commands.administration import Config, DatabaseUrl, DataDir, database, defects_by_name, fail
 
 if TYPE_CHECKING:
     from spark.books.description import Description
@@ -82,7 +82,7 @@ def reconcile(
 
     Exit status: 0 clean, 1 findings at or above --fail-on, 2 it could not run, 130 interrupted (Ctrl-C).
     """
-    with _interrupted_by_name():
+    with defects_by_name(), _interrupted_by_name():
         url = _url(config, database_url, data_dir)
         if not re.fullmatch(r"[1-9]\d*[mg]", memory):
             fail(f"--memory: {memory!r}; expected a number and m or g, such as 2g", 2)
@@ -194,7 +194,7 @@ def _compared(
     from coordinator.version import VERSION
     from spark.books.description import BookError
     from spark.progress import ProgressBar
-    from spark.reconcile import STAGES
+    from spark.reconcile import STAGES, OutputUnusable
     from spark.reconcile import reconcile as run_reconciliation
     from spark.session import JavaMissing, MasterUnusable, check_master, running_session
     from spark.snapshot import StoreUnreadable, is_small
@@ -217,7 +217,7 @@ def _compared(
                 steps=bar,
                 version=VERSION,
             )
-    except (BookError, StoreUnreadable, JavaMissing, MasterUnusable) as error:
+    except (BookError, StoreUnreadable, JavaMissing, MasterUnusable, OutputUnusable) as error:
         fail(str(error), 2)
     except (PySparkException, Py4JError, OSError) as error:
         fail(f"Spark: {str(error).strip()[:2000]}", 2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -79,7 +80,8 @@ def _writing(out: Path) -> Iterator[None]:
     except ConnectionError:
         raise
     except OSError as error:
-        reason = error.strerror or next(iter(str(error).splitlines()), "it cannot be written")
+        # Arrow's errors have a text of their own
+        reason = str(error) if error.errno is None else os.strerror(error.errno)
         raise OutputUnusable(f"output folder {out}: {reason}") from None
 
 

@@ -43,7 +43,8 @@ def book_findings(book: Book, marks: DataFrame, period: Period, seen_at: datetim
     keyed_marks = marks.where(f.col("problem").isNull() & f.col("key").isNotNull())
     comparison = _Comparison(
         description=book.description,
-        settled=f.lit(book.settled(seen_at)),
+        settled=f.lit(seen_at - book.description.grace),
+        settled_here=f.lit(book.settled(seen_at)),
         rows=keyed_rows,
         marks=keyed_marks,
     )
@@ -97,10 +98,12 @@ def _marks_by_key(marks: DataFrame) -> DataFrame:
 
 @dataclass(frozen=True, kw_only=True)
 class _Comparison:
-    """``rows``: of :func:`_rows_by_key`. ``marks``: those with a key. Nothing younger than ``settled`` is judged."""
+    """``rows``: of :func:`_rows_by_key`. ``marks``: those with a key. No row is judged
+    that is younger than ``settled``, and no message that is younger than ``settled_here``."""
 
     description: BookDescription
     settled: Column
+    settled_here: Column
     rows: DataFrame
     marks: DataFrame
 
@@ -112,7 +115,7 @@ class _Comparison:
     def judged_messages(self) -> DataFrame:
         """The committed messages, each with what the book says under its key."""
         committed = (f.col("state") == "committed") & f.col("half_id").isNotNull()
-        judged = self.marks.where(committed & f.col("judged") & (f.col("decided_at") <= self.settled))
+        judged = self.marks.where(committed & f.col("judged") & (f.col("decided_at") <= self.settled_here))
         return judged.join(self.rows.drop("judged_row"), "key", "left")
 
     def _said(self, text: str, *columns: Column) -> Column:

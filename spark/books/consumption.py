@@ -122,7 +122,8 @@ def consumer_findings(
     used = messages.where(_EXPECTED)
     comparison = _Comparison(
         book=book,
-        settled=f.lit(book.settled(seen_at)),
+        settled=f.lit(seen_at - book.description.grace),
+        settled_here=f.lit(book.settled(seen_at)),
         rows=_rows_by_key(rows, len(book.description.equal)),
         messages=messages.where("problem is null and key is not null"),
         names=f.broadcast(groups.select("consumer", "address", "consumer_group").dropDuplicates(["consumer"])),
@@ -197,10 +198,12 @@ def in_shell(name: Column) -> Column:
 @dataclass(frozen=True, kw_only=True)
 class _Comparison:
     """``rows``: of :func:`_rows_by_key`. ``messages``: those with a key. ``names``: of each consumer its ``address``
-    and ``consumer_group``, as the store has them. Nothing younger than ``settled`` is judged."""
+    and ``consumer_group``, as the store has them. No row is judged
+    that is younger than ``settled``, and no message that is younger than ``settled_here``."""
 
     book: Book
     settled: Column
+    settled_here: Column
     rows: DataFrame
     messages: DataFrame
     names: DataFrame
@@ -213,12 +216,16 @@ class _Comparison:
 
     def judged_messages(self) -> DataFrame:
         """The consumed messages, each with the book's rows of its key."""
-        return self.messages.where(_EXPECTED).where(f.col("accepted_at") <= self.settled).join(self.rows, _KEY, "left")
+        return (
+            self.messages.where(_EXPECTED)
+            .where(f.col("accepted_at") <= self.settled_here)
+            .join(self.rows, _KEY, "left")
+        )
 
     def judged_keys(self) -> DataFrame:
         """The keys of consumed messages, each with the book's rows."""
         keys = _messages_by_key(self.messages).where("judged and messages > 0")
-        settled = keys.where(f.col("settled_at") <= self.settled)
+        settled = keys.where(f.col("settled_at") <= self.settled_here)
         return settled.join(self.rows, _KEY, "left").join(self.names, "consumer", "left")
 
     def _said(self, text: str, *columns: Column) -> Column:

@@ -42,7 +42,7 @@ class Book:
     behind: timedelta = timedelta(0)
 
     def settled(self, seen_at: datetime) -> datetime:
-        """Nothing younger is judged, of a run that read the store at ``seen_at`` (R25)."""
+        """Nothing younger in the store is judged, of a run that read it at ``seen_at`` (R25)."""
         return seen_at - self.behind - self.description.grace
 
     @property

@@ -329,6 +329,7 @@ def test_the_dashboard_asks_for_what_there_is(database: Connection, rows: Rows, 
     rows.entry(letters)
     rows.checkable(1, rows.address_of(letters))
     _op(rows, "commit")
+    store_run(database, [lost(1)])
     there = set()
     for metric in _families(looks.look()):
         there |= {sample.name for sample in metric.samples} or {metric.name}

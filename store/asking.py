@@ -19,7 +19,7 @@ from psycopg import pq
 from psycopg.adapt import Transformer
 
 from store import leaves
-from store.channels import ADDRESS, DECIDED, DUE, LINK, READY, SOLE, USER
+from store.channels import ADDRESS, DECIDED, DUE, LINK, PERMISSION, READY, SOLE, USER
 from store.errors import Elsewhere, StoreError, StoreUnavailable
 from store.ids import moment_of
 from store.libpq import Connection
@@ -68,7 +68,7 @@ SETUP = (
     "set plan_cache_mode = force_generic_plan; set enable_seqscan = off; set enable_bitmapscan = off; "
     "set enable_hashjoin = off; set enable_mergejoin = off; set work_mem = '32MB'; "
     f"listen {READY}; listen {ADDRESS}; listen {SOLE}; listen {LINK}; listen {DUE}; "
-    f"listen {DECIDED}; listen {USER}"
+    f"listen {DECIDED}; listen {USER}; listen {PERMISSION}"
 )
 
 

@@ -17,3 +17,5 @@ DUE = "coordinator_due"
 DECIDED = "coordinator_decided"
 #: A user was disabled or removed; the payload is the name.
 USER = "coordinator_user"
+#: Users, roles or permissions were changed; the payload is empty.
+PERMISSION = "coordinator_permission"

@@ -48,6 +48,9 @@ PARTITIONS_LOCK = 0x636F6F72_70617274  # "coorpart"
 #: One instance at a time gives entries that are due their places.
 PROMOTION_LOCK = 0x636F6F72_70726F6D  # "coorprom"
 
+#: The role of clients without a login, which no user has (S3).
+ANONYMOUS = "anonymous"
+
 metadata = MetaData(
     schema=SCHEMA,
     naming_convention={
@@ -98,6 +101,8 @@ store_identity = Table(
         server_default=text("decode(replace(gen_random_uuid()::text || gen_random_uuid()::text, '-', ''), 'hex')"),
     ),
     Column("created_at", DateTime(timezone=True), nullable=False, server_default=_now),
+    # Counts the changes of users, roles and permissions: instances compare it (S3).
+    Column("permission_changes", BigInteger, nullable=False, server_default="0"),
     CheckConstraint("singleton", name="one_row"),
 )
 
@@ -592,6 +597,34 @@ finding = Table(
     Column("suggested_repair", Text, nullable=False),
     CheckConstraint("severity in ('note', 'warning', 'error')", name="severity"),
 )
+
+
+user_role = Table(
+    "user_role",
+    metadata,
+    # A name that users have, for the permissions that they have together (S3).
+    Column("user_name", Text, ForeignKey(user_account.c.name, ondelete="CASCADE"), primary_key=True),
+    Column("role", Text, primary_key=True),
+    CheckConstraint(f"role <> '{ANONYMOUS}'", name="role"),
+)
+
+permission = Table(
+    "permission",
+    metadata,
+    # What a user may do, or all with a role (S3). No index says that each is there once: a pattern may be too long.
+    Column("user_name", Text, ForeignKey(user_account.c.name, ondelete="CASCADE")),
+    Column("role", Text),
+    Column("verb", Text, nullable=False),
+    # A name, or its beginning and a *.
+    Column("pattern", Text, nullable=False),
+    Column("granted_at", DateTime(timezone=True), nullable=False, server_default=_now),
+    CheckConstraint("num_nonnulls(user_name, role) = 1", name="grantee"),
+    CheckConstraint("verb in ('send', 'receive', 'browse', 'create', 'check', 'manage')", name="verb"),
+    # an address, :: and a group
+    CheckConstraint("length(pattern) between 1 and 2050", name="pattern"),
+)
+Index("permission_user_name_idx", permission.c.user_name)
+Index("permission_role_idx", permission.c.role)
 
 #: So long after its declare the op of a commit covers the deliveries that it has accepted.
 COVERED_BY_COMMIT = "interval '1 day'"

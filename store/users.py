@@ -8,9 +8,9 @@ from datetime import datetime
 
 from sqlalchemy import Connection, delete, func, insert, select, update
 
-from store import channels
+from store import channels, permissions
 from store.errors import boundary
-from store.tables import user_account, user_verifier
+from store.tables import user_account, user_role, user_verifier
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +35,7 @@ class UserLine:
     created_at: datetime
     #: None: it has no password
     password_set_at: datetime | None
+    roles: list[str]
 
 
 def add(connection: Connection, name: str, verifiers: Mapping[str, Verifier]) -> None:
@@ -43,6 +44,7 @@ def add(connection: Connection, name: str, verifiers: Mapping[str, Verifier]) ->
     :raises UserExists: there is one of that name.
     """
     with boundary():
+        permissions.counted(connection)
         connection.execute(insert(user_account).values(name=name))
         _put(connection, name, verifiers)
         connection.commit()
@@ -95,8 +97,11 @@ def enable(connection: Connection, name: str) -> bool:
 
 
 def remove(connection: Connection, name: str) -> bool:
-    """It is gone with its password, and all instances end its connections. Commits. False: there is no such user."""
+    """It is gone with its password, roles and permissions, and all instances end its connections. Commits. False: there
+    is no such user.
+    """
     with boundary():
+        permissions.counted(connection)
         found = connection.execute(delete(user_account).where(user_account.c.name == name))
         _tell(connection, name)
     return found.rowcount == 1
@@ -109,9 +114,15 @@ def _tell(connection: Connection, name: str) -> None:
 
 def list_all(connection: Connection) -> list[UserLine]:
     """By name."""
+    of_user = user_role.c.user_name == user_account.c.name
+    roles = func.array(select(user_role.c.role).where(of_user).order_by(user_role.c.role).scalar_subquery())
     with boundary():
         rows = connection.execute(
-            select(user_account, func.max(user_verifier.c.changed_at).label("password_set_at"))
+            select(
+                user_account,
+                func.max(user_verifier.c.changed_at).label("password_set_at"),
+                roles.label("roles"),
+            )
             .outerjoin(user_verifier, user_verifier.c.user_name == user_account.c.name)
             .group_by(user_account.c.name)
             .order_by(user_account.c.name)

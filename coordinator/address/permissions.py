@@ -1,0 +1,159 @@
+"""What the users of an instance's connections may do (rule S3), and how a change of it reaches them.
+
+A user's permissions are asked for when its first connection opens, and kept while it has one. They are asked for anew
+when something has changed: a notice says so, and a look each second, as notices may be missed.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING, Protocol
+
+from coordinator.address.addresses import GROUP_SEPARATOR, shown
+from coordinator.errors import Condition, Refusal
+from store.errors import StoreError
+from store.permissions import Verb
+from store.questions import permissions as questions
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from coordinator.instance import Instance
+    from store.questions.permissions import Granted
+
+#: At the end of a pattern: whatever comes after. There alone: a name can have all other characters.
+ANYTHING = "*"
+#: In place of an address, for asking what became of others' transactions.
+TRANSACTIONS = "$transactions"
+
+_EVERYTHING = frozenset((verb.value, ANYTHING) for verb in Verb)
+_LOOK_SECONDS = 1.0
+#: users that are asked about at once
+_ASKED_AT_ONCE = 500
+
+
+class Rights:
+    """What one user may do. ``granted``: verbs, each with a pattern."""
+
+    __slots__ = ("_names", "_prefixes", "granted")
+
+    def __init__(self, granted: Granted) -> None:
+        self.granted = granted
+        names: dict[str, set[str]] = {verb: set() for verb in Verb}
+        prefixes: dict[str, set[str]] = {verb: set() for verb in Verb}
+        for verb, pattern in granted:
+            if pattern.endswith(ANYTHING):
+                prefixes[verb].add(pattern.removesuffix(ANYTHING))
+            else:
+                names[verb].add(pattern)
+        self._names = names
+        self._prefixes = {verb: tuple(each) for verb, each in prefixes.items()}
+
+    def may(self, verb: Verb, name: str) -> bool:
+        """``name``: of an address, for ``check`` of a producer group. To receive and to browse, it may be a consumer
+        group's, as a source has it (``orders::billing``): who may receive from the address may from each group of it.
+        """
+        names = self._names[verb]
+        if name in names or name.startswith(self._prefixes[verb]):
+            return True
+        return verb in _OF_GROUPS and GROUP_SEPARATOR in name and name.partition(GROUP_SEPARATOR)[0] in names
+
+    def ever(self, verb: Verb) -> bool:
+        """Whether it has the verb for any name."""
+        return bool(self._names[verb] or self._prefixes[verb])
+
+
+_OF_GROUPS = (Verb.RECEIVE, Verb.BROWSE)
+
+
+def unauthorized(verb: Verb, name: str) -> Refusal:
+    """The same whether there is an address of that name or not."""
+    return Refusal(Condition.UNAUTHORIZED_ACCESS, f"no permission to {verb}: {shown(name)}")
+
+
+class Holder(Protocol):
+    """A connection."""
+
+    @property
+    def user(self) -> str | None:
+        """None: it is without a login."""
+
+    def granted(self, rights: Rights) -> None:
+        """What it may do: first to open, then after each change."""
+
+
+class Permissions:
+    def __init__(self, instance: Instance) -> None:
+        self._instance = instance
+        self._holders: dict[str | None, dict[Holder, None]] = {}
+        #: of users with connections, once they are known; and of clients without a login
+        self._rights: dict[str | None, Rights] = {}
+        #: users to ask about
+        self._wanted: dict[str, None] = {}
+        #: how many changes there had been when those that are known were asked for
+        self._changes = -1
+        self._asking = False
+        self._again = False
+
+    def start(self) -> None:
+        self._instance.loop.call_later(_LOOK_SECONDS, self.start)
+        self.look()
+
+    def enter(self, holder: Holder) -> None:
+        """It gets its rights at once, or when the store has answered."""
+        self._holders.setdefault(holder.user, {})[holder] = None
+        rights = self._rights.get(holder.user)
+        if rights is not None:
+            holder.granted(rights)
+        elif holder.user is not None:
+            self._wanted[holder.user] = None
+            self.look()
+
+    def leave(self, holder: Holder) -> None:
+        holders = self._holders.get(holder.user, {})
+        holders.pop(holder, None)
+        if not holders:
+            self._holders.pop(holder.user, None)
+            if holder.user is not None:
+                self._rights.pop(holder.user, None)
+                self._wanted.pop(holder.user, None)
+
+    def look(self) -> None:
+        """Whether something has changed."""
+        if self._asking:
+            self._again = True
+            return
+        self._asking, self._again = True, False
+        names = list(islice(self._wanted, _ASKED_AT_ONCE))
+        for name in names:
+            del self._wanted[name]
+        questions.find(self._instance.queries, names, lambda found: self._found(names, found))
+
+    def _found(self, names: Sequence[str], found: questions.Found | StoreError) -> None:
+        self._asking = False
+        if isinstance(found, StoreError):  # the next look asks again
+            self._want(names)
+            return
+        if found.changes != self._changes:
+            self._changes = found.changes
+            self._want([user for user in self._holders if user is not None and user not in names])
+        self._learn(None, _EVERYTHING if found.none_counts else found.anonymous)
+        for name in names:
+            self._learn(name, found.users.get(name, frozenset()))
+        if self._wanted or self._again:
+            self.look()
+
+    def _want(self, names: Sequence[str]) -> None:
+        self._wanted.update(dict.fromkeys(name for name in names if name in self._holders))
+
+    def _learn(self, user: str | None, granted: Granted) -> None:
+        known = self._rights.get(user)
+        if (known is not None and known.granted == granted) or (user is not None and user not in self._holders):
+            return
+        rights = self._rights[user] = Rights(granted)
+        for holder in list(self._holders.get(user, ())):
+            try:
+                if holder in self._holders.get(user, ()):  # else an earlier one has ended it
+                    holder.granted(rights)
+            except Exception:  # noqa: BLE001 - a defect costs its connection only
+                self._instance.loop.contain(holder)

@@ -1,0 +1,136 @@
+"""Permissions and roles for administration: grant, revoke, list (S3). Each change takes its turn, and is counted."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from sqlalchemy import ColumnElement, Connection, delete, exists, func, insert, select, update
+
+from store import channels
+from store.errors import boundary
+from store.tables import permission, store_identity, user_account, user_role
+
+
+class Verb(StrEnum):
+    """What a permission allows."""
+
+    SEND = "send"
+    RECEIVE = "receive"
+    BROWSE = "browse"
+    #: by naming an address that is not there, or asking for a dynamic one
+    CREATE = "create"
+    #: be a checker: its pattern is of names of producer groups
+    CHECK = "check"
+    MANAGE = "manage"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grantee:
+    """A user, or all that have a role: one of the two is None. Clients without a login have the role
+    :data:`store.tables.ANONYMOUS`.
+    """
+
+    user: str | None = None
+    role: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PermissionLine:
+    """A permission in a list."""
+
+    user: str | None
+    role: str | None
+    verb: str
+    pattern: str
+    granted_at: datetime
+
+
+def counted(connection: Connection) -> None:
+    """A change of users or permissions begins: others wait until it is committed, and then all instances ask anew."""
+    connection.execute(update(store_identity).values(permission_changes=store_identity.c.permission_changes + 1))
+    connection.execute(select(func.pg_notify(channels.PERMISSION, "")))
+
+
+def _is_user(connection: Connection, name: str) -> bool:
+    return connection.scalar(select(user_account.c.name).where(user_account.c.name == name)) is not None
+
+
+def _of(grantee: Grantee) -> ColumnElement[bool]:
+    return permission.c.role == grantee.role if grantee.user is None else permission.c.user_name == grantee.user
+
+
+def grant(connection: Connection, grantee: Grantee, verbs: Collection[Verb], pattern: str) -> bool:
+    """One that is there already stays. Commits. False: there is no such user."""
+    with boundary():
+        counted(connection)
+        if grantee.user is not None and not _is_user(connection, grantee.user):
+            return False
+        for verb in verbs:
+            same = _of(grantee), permission.c.verb == verb, permission.c.pattern == pattern
+            if not connection.scalar(select(exists().where(*same))):
+                row = {"user_name": grantee.user, "role": grantee.role, "verb": verb, "pattern": pattern}
+                connection.execute(insert(permission).values(row))
+        connection.commit()
+    return True
+
+
+def revoke(connection: Connection, grantee: Grantee, verbs: Collection[Verb], pattern: str) -> int:
+    """Take back permissions with just this pattern. Commits. Returns how many there were."""
+    with boundary():
+        counted(connection)
+        found = connection.execute(
+            delete(permission).where(_of(grantee), permission.c.verb.in_(verbs), permission.c.pattern == pattern)
+        )
+        connection.commit()
+    return found.rowcount
+
+
+def give_role(connection: Connection, user: str, role: str) -> bool:
+    """Commits. False: there is no such user."""
+    with boundary():
+        counted(connection)
+        if not _is_user(connection, user):
+            return False
+        same = user_role.c.user_name == user, user_role.c.role == role
+        if not connection.scalar(select(exists().where(*same))):
+            connection.execute(insert(user_role).values(user_name=user, role=role))
+        connection.commit()
+    return True
+
+
+def take_role(connection: Connection, user: str, role: str) -> bool:
+    """Commits. False: the user does not have it."""
+    with boundary():
+        counted(connection)
+        found = connection.execute(delete(user_role).where(user_role.c.user_name == user, user_role.c.role == role))
+        connection.commit()
+    return found.rowcount == 1
+
+
+def list_all(connection: Connection) -> list[PermissionLine]:
+    """Users first, each in the order of names."""
+    with boundary():
+        rows = connection.execute(
+            select(
+                permission.c.user_name.label("user"), *permission.c["role", "verb", "pattern", "granted_at"]
+            ).order_by(permission.c.user_name, permission.c.role, permission.c.pattern, permission.c.verb)
+        ).all()
+    return [PermissionLine(**row._mapping) for row in rows]
+
+
+def users_of(connection: Connection, role: str) -> list[str]:
+    """The users that have the role, by name."""
+    with boundary():
+        found = select(user_role.c.user_name).where(user_role.c.role == role).order_by(user_role.c.user_name)
+        return list(connection.scalars(found))
+
+
+def none_counts(connection: Connection) -> bool:
+    """Whether clients without a login may do everything: there are no users, and no permissions."""
+    with boundary():
+        return not connection.scalar(select(exists(select(user_account)))) and not connection.scalar(
+            select(exists(select(permission)))
+        )

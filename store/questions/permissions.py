@@ -1,0 +1,66 @@
+"""What users may do, as instances ask for it (S3)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+from store import arrays
+from store.asking import Query
+from store.tables import ANONYMOUS, SCHEMA
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from store.asking import Queries, Row
+    from store.errors import StoreError
+
+#: Verbs, each with a pattern.
+Granted = frozenset[tuple[str, str]]
+
+
+class Found(NamedTuple):
+    """``changes``: how many there were so far. ``none_counts``: there are no users and no permissions. ``anonymous``:
+    of clients without a login. ``users``: of those asked for, where they have some.
+    """
+
+    changes: int
+    none_counts: bool
+    anonymous: Granted
+    users: Mapping[str, Granted]
+
+
+def _found(rows: list[Row]) -> Found:
+    changes, none_counts = 0, False
+    granted: dict[str | None, set[tuple[str, str]]] = {}
+    for number, nothing, user, verb, pattern in rows:
+        if number is not None:
+            changes, none_counts = number, nothing
+        else:
+            granted.setdefault(user, set()).add((verb, pattern))
+    anonymous = frozenset(granted.pop(None, ()))
+    return Found(changes, none_counts, anonymous, {str(user): frozenset(each) for user, each in granted.items()})
+
+
+#: names of users: all at one moment
+_PERMISSIONS = Query(
+    b"permissions",
+    f"""select i.permission_changes, not exists (select from {SCHEMA}.user_account)
+               and not exists (select from {SCHEMA}.permission), null::text, null::text, null::text
+          from {SCHEMA}.store_identity i
+        union all
+        select null, null, null, p.verb, p.pattern from {SCHEMA}.permission p where p.role = '{ANONYMOUS}'
+        union all
+        select null, null, u.name, p.verb, p.pattern
+          from unnest($1::text[]) u(name) join {SCHEMA}.permission p on p.user_name = u.name
+        union all
+        select null, null, u.name, p.verb, p.pattern
+          from unnest($1::text[]) u(name) join {SCHEMA}.user_role r on r.user_name = u.name
+          join {SCHEMA}.permission p on p.role = r.role""",
+    _found,
+)
+
+
+def find(asked: Queries, names: Collection[str], answered: Callable[[Found | StoreError], None]) -> None:
+    """What the users ``names`` may do, and clients without a login."""
+    asked.ask(_PERMISSIONS, [arrays.text([name.encode() for name in names])], answered)

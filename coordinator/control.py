@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from coordinator.transactions import Transaction
     from store.decisions import Decision, Decisions
 
+_TXN_ID_OCTETS = 16
 #: the reason of a rollback by a discharge
 DISCHARGED = "discharged"
 
@@ -43,8 +44,22 @@ class Answers(Protocol):
     def number(self) -> int:
         """Of its connection, at this instance."""
 
-    def may_decide(self, group: str) -> bool:
-        """Whether its connection is of the producer group: it says so, or has a checker (H20)."""
+    @property
+    def user(self) -> str | None:
+        """As which its client has logged in; None: as none."""
+
+    def may_decide(self, group: str, *, own: bool) -> bool:
+        """Whether its connection is of the producer group: it says so, or has a checker (H20). ``own``: the transaction
+        is of its user; of another's, it needs the permission to check the group (S3).
+        """
+
+    @property
+    def may_look(self) -> bool:
+        """Whether it may ask for others' transactions, or discharge those of some producer group (S3)."""
+
+    @property
+    def may_manage(self) -> bool:
+        """Whether it may ask what became of others' transactions (S3)."""
 
 
 class Control:
@@ -76,7 +91,7 @@ class Control:
 
     def declare(self) -> Transaction:
         """Refusal if the connection has too many undecided transactions."""
-        txn = self._registry.declare(self._owner, self, self._timeout, self._halves())
+        txn = self._registry.declare(self._owner, self, self._timeout, self._halves(), self._answers.user)
         self._txns[txn.id] = txn
         return txn
 
@@ -117,12 +132,12 @@ class Control:
         if not self._answers.open:
             return
         registry = self._registry
+        if not registry.genuine(txn_id, self._answers.user):
+            self._look(txn_id, fail, answer)
+            return
         refusal = registry.unknown(txn_id)
         if refusal.condition is Condition.TXN_TIMEOUT and not fail:
             self._answers.reject(answer, refusal)
-            return
-        if not registry.genuine(txn_id):
-            self._answers.reject(answer, Refusal(Condition.TXN_UNKNOWN_ID, "this store never gave out such a txn-id"))
             return
         txn = registry.txns.get(txn_id)
         if txn is not None:
@@ -134,14 +149,40 @@ class Control:
             return
         self._decisions.ask(txn_id, lambda found: self._found(found, txn_id, fail, answer))
 
+    def _look(self, txn_id: bytes, fail: bool, answer: object) -> None:
+        """S3: it is another user's transaction, or none. The question decides nothing."""
+        answers = self._answers
+        if len(txn_id) != _TXN_ID_OCTETS or not answers.may_look:
+            answers.reject(answer, _never_given_out())
+            return
+
+        def looked(found: Decision | Undecided | StoreError | None) -> None:
+            if isinstance(found, Undecided):
+                shown = answers.may_manage or answers.may_decide(found.group, own=False)
+            else:
+                shown = isinstance(found, StoreError) or (found is not None and answers.may_manage)
+            if shown:
+                self._found(found, txn_id, fail, answer, own=False)
+            elif answers.open:
+                answers.reject(answer, _never_given_out())
+
+        self._decisions.look(txn_id, looked)
+
     def _found(
-        self, found: Decision | Undecided | StoreError | None, txn_id: bytes, fail: bool, answer: object
+        self,
+        found: Decision | Undecided | StoreError | None,
+        txn_id: bytes,
+        fail: bool,
+        answer: object,
+        *,
+        own: bool = True,
     ) -> None:
+        """``own``: the transaction is of its user."""
         answers = self._answers
         if not answers.open:
             return
         if isinstance(found, Undecided):
-            self._decide(found.group, txn_id, fail, answer)
+            self._decide(found.group, txn_id, fail, answer, own=own)
         elif isinstance(found, AddressGone):
             text = "an address that the transaction posted to was removed: it can only be rolled back"
             answers.reject(answer, Refusal(Condition.RESOURCE_DELETED, text))
@@ -159,9 +200,9 @@ class Control:
         else:
             answers.reject(answer, rolled_back(found.reason, found.by))
 
-    def _decide(self, group: str, txn_id: bytes, fail: bool, answer: object) -> None:
+    def _decide(self, group: str, txn_id: bytes, fail: bool, answer: object, *, own: bool) -> None:
         """H20: discharge a checkable transaction that another connection has left, or has open still."""
-        if not self._answers.may_decide(group):
+        if not self._answers.may_decide(group, own=own):
             text = (
                 f"the transaction is undecided, and not this connection's: one of the producer group {shown(group)} "
                 "discharges it, or a checker"
@@ -196,6 +237,11 @@ class Control:
         for txn in list(self._txns.values()):
             txn.abandon(TxnEvent.CONTROL_LOST, "link-lost")
         self._txns.clear()
+
+
+def _never_given_out() -> Refusal:
+    """The same for the txn-id of another user's transaction."""
+    return Refusal(Condition.TXN_UNKNOWN_ID, "this store never gave out such a txn-id")
 
 
 def rolled_back(reason: str, by: str) -> Refusal:

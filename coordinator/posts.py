@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 import structlog
 
 from coordinator.address.nodes import Address, resource_deleted
+from coordinator.address.permissions import unauthorized
 from coordinator.becoming_checkable import look_at_group
 from coordinator.codec.encoding import DecodeError
 from coordinator.codec.message import NO_FACTS, examine, to_of
@@ -19,6 +20,7 @@ from coordinator.errors import Condition, Refusal
 from coordinator.memory import POST_OCTETS
 from store.commit.terms import PLAIN
 from store.errors import AddressGone, GroupsChanged, StoreError
+from store.permissions import Verb
 
 if TYPE_CHECKING:
     from coordinator.address.directory import Directory, Maker
@@ -337,6 +339,8 @@ class Relay:
         if found is None:
             try:
                 name = _to(post.message)
+                if not self._link.connection.may(Verb.SEND, name):
+                    raise unauthorized(Verb.SEND, name)
             except DecodeError as error:
                 found = Refusal(Condition.DECODE_ERROR, f"malformed message: {error}")
             except Refusal as refusal:

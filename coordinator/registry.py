@@ -76,8 +76,12 @@ class Registry:
         #: room for the files of large messages
         self.spool_room = Room(settings.limits.spool_bytes, self._make_spool_room)
 
-    def declare(self, owner: object, control: Discharging, timeout: float, halves: Halves | None = None) -> Transaction:
-        """Refusal if the connection has too many undecided transactions already (S4). ``halves``: it is checkable."""
+    def declare(
+        self, owner: object, control: Discharging, timeout: float, halves: Halves | None = None, user: str | None = None
+    ) -> Transaction:
+        """Refusal if the connection has too many undecided transactions already (S4). ``halves``: it is checkable.
+        ``user``: whose it is; None: of a client without a login.
+        """
         undecided = self._undecided.get(owner, 0)
         most = self.instance.limits.transactions_per_connection
         if undecided >= most:
@@ -87,7 +91,7 @@ class Registry:
                 "discharge some first",
             )
         self._undecided[owner] = undecided + 1
-        txn = Transaction(self, self._ids.next(), owner, control, timeout)
+        txn = Transaction(self, self._ids.next(user), owner, control, timeout)
         self.txns[txn.id] = txn
         if halves is not None:
             declared_checkable(txn, halves)
@@ -134,9 +138,9 @@ class Registry:
         """The transaction has its first work."""
         self.working[txn.id] = txn
 
-    def genuine(self, txn_id: bytes) -> bool:
-        """Whether an instance of this store made the txn-id (T10)."""
-        return self._ids.genuine(txn_id)
+    def genuine(self, txn_id: bytes, user: str | None) -> bool:
+        """Whether an instance of this store made the txn-id (T10), for this user (S3)."""
+        return self._ids.genuine(txn_id, user)
 
     def find(self, txn_id: bytes, owner: object) -> Transaction | None:
         """The undecided transaction; None if this connection did not declare it (T12)."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from coordinator.address.dead_letters import DeadLetters
 from coordinator.address.directory import Directory
 from coordinator.address.enqueue import Enqueue
+from coordinator.address.permissions import Permissions
 from coordinator.address.subscriptions import Subscriptions
 from coordinator.checks import Checks
 from coordinator.exhaustion import Exhaustion
@@ -88,6 +89,7 @@ class Service:
         self.retirement = Retirement(self.registry, self.settlements)
         self.sole_connections = SoleConnections(instance)
         self.users = Users(instance, registration.secret)
+        self.permissions = Permissions(instance)
         self.stealing = Stealing(instance)
         self.checks = Checks(instance, self.decisions)
         watched = (instance.commit.connection, instance.queries.connection, self.decisions.connection)
@@ -109,6 +111,7 @@ class Service:
             channels.DUE: self._schedule.notified,
             channels.DECIDED: self._decided,
             channels.USER: self.users.changed,
+            channels.PERMISSION: lambda _: self.permissions.look(),
         }
 
     def _decided(self, payload: str) -> None:
@@ -121,6 +124,7 @@ class Service:
         self._peers.connected()
         self.registry.look_at_held()
         self.users.look()
+        self.permissions.look()
         self._dead_letters.wake()
 
     def start(self) -> None:
@@ -130,6 +134,7 @@ class Service:
         self.instance.queries.start()
         self.decisions.start()
         self._heartbeat.start()
+        self.permissions.start()
         self._peers.arrive()
         self.registry.sweep()
         self._expiry.look()

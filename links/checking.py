@@ -10,6 +10,7 @@ from coordinator.checkable import producer_group
 from coordinator.errors import Condition, Refusal
 from links import engine
 from links.delivering import Delivering
+from store.permissions import Verb
 
 if TYPE_CHECKING:
     from coordinator.checks import Due
@@ -33,6 +34,7 @@ def attach_checker(connection: Carrier, pointer: engine.Pointer, name: str, aske
     :raises Refusal: it asks for what no checker can have.
     """
     group = producer_group(name.removeprefix(PREFIX), f"the producer group after {PREFIX}")
+    connection.need(Verb.CHECK, group)
     source = engine.link_remote_source(pointer)
     if engine.terminus_distribution_mode(source) == engine.DIST_MODE_COPY:
         raise Refusal(Condition.NOT_IMPLEMENTED, "checks cannot be browsed: each goes to one checker, which answers it")
@@ -60,6 +62,7 @@ class Checking(Delivering):
         self._starved = False
         self._checks = connection.service.checks
         super().__init__(connection, pointer, name, b"")
+        self.right = Verb.CHECK, group
         self._checks.attached(self)
         self._checks.ready()
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import socket as sockets
 from itertools import count
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import structlog
 from proton import symbol
 
 from coordinator.errors import Condition, Refusal
-from coordinator.login import logins
-from coordinator.login.offer import EXTERNAL
 from links import container, endpoints, engine
+from links.client import Client
 from links.dispositions import Dispositions
 from links.endpoints import LITTLE_ROOM, Endpoints
 from links.greeting import Greeting
@@ -22,11 +21,12 @@ from links.sole import Sole, policy
 from links.tls import TlsOutput, TlsSocket
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Sequence
 
-    from coordinator.login.exchange import Exchange, Say
+    from coordinator.address.permissions import Rights
     from coordinator.service import Service
     from links.link import Sending
+    from store.permissions import Verb
 
 log = structlog.get_logger(__name__)
 
@@ -62,10 +62,9 @@ class Reactor(endpoints.Reactor, Protocol):
     def close(self, connection: Connection) -> None: ...
 
 
-class Connection:
+class Connection(Client):
     __slots__ = (
         "_early",
-        "_mechanisms",
         "_sole",
         "addresses_made",
         "asking",
@@ -79,25 +78,20 @@ class Connection:
         "held_back",
         "idle_timeout_ms",
         "incomplete",
-        "login",
         "number",
         "open",
         "opened",
         "output",
         "parked",
         "paused",
-        "peer",
         "pointer",
         "posting",
         "reactor",
         "read_room",
-        "service",
         "sessions",
-        "socket",
         "starved",
         "ticks",
         "transport",
-        "user",
     )
 
     def __init__(self, reactor: Reactor, service: Service, sock: sockets.socket, mechanisms: Sequence[str]) -> None:
@@ -105,14 +99,11 @@ class Connection:
         sock.setblocking(False)
         if sock.family in (sockets.AF_INET, sockets.AF_INET6):
             sock.setsockopt(sockets.IPPROTO_TCP, sockets.TCP_NODELAY, 1)
+        super().__init__(service, sock, mechanisms)
         self.number = next(_numbers)
         self.reactor = reactor
-        self.service = service
-        self.socket = sock
         self.fd = sock.fileno()
-        self.peer = _peer(sock)
         self.container = ""
-        self._mechanisms = mechanisms
         limits = service.limits
         self.idle_timeout_ms = int(limits.idle_timeout_seconds * 1000)
         self.transport, self.pointer = engine.new_connection(
@@ -128,10 +119,6 @@ class Connection:
         self.read_room = LITTLE_ROOM
         #: None once the protocol headers, and SASL, are done
         self.greeting: Greeting | None = Greeting(self._offered, self._log_in, lambda: reactor.proceed(self))
-        #: how the client logs in, or did
-        self.login: Exchange | None = None
-        #: as which it has logged in; None: as none
-        self.user: str | None = None
         self.dispositions = Dispositions()
         #: how many links the peer posts on
         self.posting = 0
@@ -221,23 +208,23 @@ class Connection:
 
     # -- its user
 
-    @property
-    def _certificate(self) -> Mapping[str, Any]:
-        """The client's, verified; empty: it has shown none."""
-        return self.socket.certificate() if isinstance(self.socket, TlsSocket) else {}
-
-    def _offered(self) -> Sequence[str]:
-        return (EXTERNAL, *self._mechanisms) if self._certificate else self._mechanisms
-
-    def _log_in(self, mechanism: str, say: Say) -> Exchange:
-        host = self.peer.rpartition(":")[0]
-        self.login = logins.begin(self.service.users, mechanism, host, self._certificate, say, self._locked_out)
-        return self.login
-
     def greeted(self, user: str | None) -> None:
         """The protocol headers, and SASL, are done."""
         self.greeting = None
         self.user = user
+        if self.rights is None:
+            self.service.permissions.enter(self)
+
+    def granted(self, rights: Rights) -> None:
+        first = self.rights is None
+        super().granted(rights)
+        if not first:
+            self.endpoints.look_at_rights()
+        elif self.opened:
+            self._go_on_opening()
+
+    def may(self, verb: Verb, name: str) -> bool:
+        return super().may(verb, name) or self.endpoints.made(name)  # its own dynamic addresses need no permission
 
     def _locked_out(self) -> None:
         """Its user was disabled or removed."""
@@ -294,6 +281,12 @@ class Connection:
         if no_room is not None:
             self.refuse_open(no_room, field="")
             return
+        self._early = []
+        if self.rights is not None:
+            self._go_on_opening()
+
+    def _go_on_opening(self) -> None:
+        """Its rights are known."""
         try:
             asked = policy(self.pointer)
         except Refusal as refusal:
@@ -302,7 +295,6 @@ class Connection:
         if asked is None:
             self.admit()
         else:
-            self._early = []
             self._sole = Sole(self, asked)
 
     def _one_too_many(self) -> Refusal | None:
@@ -357,13 +349,15 @@ class Connection:
         """Let go of everything that the connection holds."""
         if self.login is not None:
             self.login.end()
+        self.service.permissions.leave(self)
         self.endpoints.lost()
         self.starved.clear()
         self.held_back.clear()
         self.service.hold_back_no_more(self.go_on_held_back)
         if self._sole is not None:
             self._sole.release()
-            self._sole = self._early = None
+            self._sole = None
+        self._early = None
 
     def force_close(self, condition: Condition, description: str, info: dict[object, object] | None = None) -> None:
         """Close from our side (rules F5, P14, P15)."""
@@ -374,11 +368,3 @@ class Connection:
             engine.set_condition_info(engine.connection_condition(self.pointer), info)
         engine.connection_close(self.pointer)
         self.mark()
-
-
-def _peer(sock: sockets.socket) -> str:
-    try:
-        name = sock.getpeername()
-    except OSError:
-        return "gone"
-    return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else str(name)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from coordinator.address.permissions import TRANSACTIONS
 from coordinator.checkable import CHECK_PROPERTIES, OwnCheckTerms, asked_terms, producer_group
 from coordinator.codec.encoding import DecodeError, Described, decode
 from coordinator.codec.message import VALUE, sections
@@ -15,6 +16,7 @@ from coordinator.control import Control
 from coordinator.errors import Condition, Refusal
 from links import container, engine, states, values
 from links.incoming import Incoming
+from store.permissions import Verb
 
 if TYPE_CHECKING:
     from links.link import Carrier
@@ -81,8 +83,23 @@ class ControlLink(Incoming):
     def number(self) -> int:
         return self.connection.number
 
-    def may_decide(self, group: str) -> bool:
-        return group == self._group or self.connection.service.checks.has(self.number, group)
+    @property
+    def user(self) -> str | None:
+        return self.connection.user
+
+    def may_decide(self, group: str, *, own: bool) -> bool:
+        if group != self._group and not self.connection.service.checks.has(self.number, group):
+            return False
+        return own or self.connection.may(Verb.CHECK, group)
+
+    @property
+    def may_look(self) -> bool:
+        # a client without a login asks for those of such clients alone
+        return self.user is not None and (self.may_manage or self.connection.may_ever(Verb.CHECK))
+
+    @property
+    def may_manage(self) -> bool:
+        return self.connection.may(Verb.MANAGE, TRANSACTIONS)
 
     def _timeout_seconds(self, properties: dict[str, object]) -> float:
         """T14: the link property, else the setting."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
+from coordinator.address.permissions import unauthorized
 from coordinator.errors import Condition, Refusal
 from links import engine, filters
 from links.consuming import Consuming
@@ -144,6 +145,9 @@ class Endpoints:
     def attached(self, link: Link) -> None:
         if self.connection.container:
             self._steal(link)
+        before = self.links.get(link.pointer)
+        if before is not None:
+            link.right = before.right
         self.links[link.pointer] = link
         self.sessions[link.session][link.pointer] = link
         self.connection.reactor.links[link.pointer] = link
@@ -192,6 +196,16 @@ class Endpoints:
         if self.connection.incomplete > MOST_INCOMPLETE and not self.connection.closing:
             text = f"more than {MOST_INCOMPLETE} refused links have deliveries that are not complete"
             self.connection.force_close(Condition.RESOURCE_LIMIT_EXCEEDED, text)
+
+    def look_at_rights(self) -> None:
+        """S3: links end that need a right which the user has no more."""
+        for link in list(self.links.values()):
+            if link.open and link.right is not None and not self.connection.may(*link.right):
+                link.refuse(unauthorized(*link.right))
+
+    def made(self, name: str) -> bool:
+        """Whether it is the name of a dynamic address of this connection."""
+        return any(address.name == name for address in self.dynamic.values())
 
     def refuse_attach(self, attaching: Attaching, refusal: Refusal) -> None:
         self._drop(attaching.pointer)

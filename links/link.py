@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from links.dispositions import Dispositions
     from links.output import Output
     from links.parked import Parked
+    from store.permissions import Verb
 
 log = structlog.get_logger(__name__)
 
@@ -52,6 +53,16 @@ class Carrier(Protocol):
 
     @property
     def endpoints(self) -> Endpoints: ...
+
+    #: as which the client has logged in; None: as none
+    user: str | None
+
+    def may(self, verb: Verb, name: str) -> bool: ...
+
+    def may_ever(self, verb: Verb) -> bool: ...
+
+    def need(self, verb: Verb, name: str) -> None:
+        """:raises Refusal: its user may not."""
 
     def mark(self) -> None:
         """It may have something to write."""
@@ -100,7 +111,7 @@ class Sending(Protocol):
 class Link:
     """Code that waited for the store checks ``open`` before it uses ``pointer``."""
 
-    __slots__ = ("_looked", "connection", "identity", "name", "open", "pointer", "session")
+    __slots__ = ("_looked", "connection", "identity", "name", "open", "pointer", "right", "session")
 
     def __init__(self, connection: Carrier, pointer: engine.Pointer) -> None:
         self.connection = connection
@@ -111,6 +122,8 @@ class Link:
         #: identifies the same link on another connection (part 2, section 2.6.1)
         self.identity = (connection.container, bool(engine.link_is_receiver(pointer)), self.name)
         self.open = True
+        #: without it, the link ends (S3)
+        self.right: tuple[Verb, str] | None = None
 
     def on_delivery(self, delivery: engine.Pointer) -> None:
         raise NotImplementedError
@@ -130,6 +143,7 @@ class Link:
             "link refused",
             link=self.name,
             peer=self.connection.peer,
+            user=self.connection.user,
             condition=refusal.condition.value,
             description=refusal.description,
         )
@@ -152,10 +166,11 @@ class Attaching(Link):
 
     __slots__ = ()
 
+    def refuse(self, refusal: Refusal) -> None:
+        self.connection.endpoints.refuse_attach(self, refusal)
+
     def on_delivery(self, delivery: engine.Pointer) -> None:
-        self.connection.endpoints.refuse_attach(
-            self, Refusal(Condition.TRANSFER_LIMIT_EXCEEDED, "a transfer before there was credit")
-        )
+        self.refuse(Refusal(Condition.TRANSFER_LIMIT_EXCEEDED, "a transfer before there was credit"))
 
     def on_flow(self) -> None:
         pass  # its credit is read from the engine once it is attached
@@ -225,6 +240,7 @@ def refuse_attach(connection: Carrier, pointer: engine.Pointer, refusal: Refusal
         "attach refused",
         link=engine.link_name(pointer),
         peer=connection.peer,
+        user=connection.user,
         condition=refusal.condition.value,
         description=refusal.description,
     )

@@ -16,6 +16,7 @@ from coordinator.transactions import Transaction
 from links import container, engine, states, values
 from links.incoming import Incoming
 from links.link import Attaching, answer_terminus
+from store.permissions import Verb
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,6 +45,9 @@ def attach_target(connection: Carrier, pointer: engine.Pointer) -> None:
 
     dynamic = bool(engine.terminus_is_dynamic(target))
     attaching = Attaching(connection, pointer)
+    if name is not None and not dynamic:
+        connection.need(Verb.SEND, name)
+        attaching.right = Verb.SEND, name
     connection.endpoints.attached(attaching)
 
     def found(address: Address | Refusal) -> None:

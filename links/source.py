@@ -15,6 +15,7 @@ from links.broadcasting import Broadcasting
 from links.browsing import Browsing
 from links.consuming import Choosing, Consuming, Subscribing
 from links.link import Attaching
+from store.permissions import Verb
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,6 +67,9 @@ class _Wanted:
         self._dynamic = bool(engine.terminus_is_dynamic(source))
         self._name, self._group_name = _parted(engine.address_of(source))
         self._broadcast = self._group_name == groups.EVERYTHING
+        self._attaching = Attaching(connection, pointer)
+        if self._name is not None and not self._dynamic:
+            self._need(Verb.BROWSE if self._browse and not self._broadcast else Verb.RECEIVE)
         if self._broadcast:
             self._group_name = None
         self._filters = filters.asked(source, self._service.instance.selectors.of)
@@ -76,7 +80,12 @@ class _Wanted:
         )
         if self._broadcast and self._shared:
             raise Refusal(Condition.INVALID_FIELD, "a broadcast is for one link: expected no capability 'shared'")
-        self._attaching = Attaching(connection, pointer)
+
+    def _need(self, verb: Verb) -> None:
+        """:raises Refusal: the client may not."""
+        right = verb, engine.address_of(engine.link_remote_source(self._pointer)) or ""
+        self.connection.need(*right)
+        self._attaching.right = right
 
     @property
     def is_shared_by_instances(self) -> bool:
@@ -109,9 +118,10 @@ class _Wanted:
         def looked_up(topic_name: str | StoreError | None) -> None:
             if not self._attaching.open:
                 return
-            if isinstance(topic_name, str):
+            if isinstance(topic_name, str) and self.connection.may(Verb.RECEIVE, topic_name):
+                self._attaching.right = Verb.RECEIVE, topic_name
                 self._subscription = name
-                self._ask(partial(self._service.directory.resolve, topic_name), self._found)
+                self._ask(partial(self._service.directory.resolve, topic_name, maker=self.connection), self._found)
             elif others:
                 self._find_subscription(others)
             else:
@@ -128,6 +138,12 @@ class _Wanted:
         else:
             if self._dynamic:
                 self.connection.endpoints.dynamic[self._pointer] = address
+            elif self._browse and address.topic and not self._broadcast:
+                try:  # a subscription takes what it is sent
+                    self._need(Verb.RECEIVE)
+                except Refusal as refusal:
+                    self._refuse(refusal)
+                    return
             if self._group_name is None and address.queue is not None and not self._broadcast:
                 self._attach(address, address.queue, None)
             else:

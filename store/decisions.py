@@ -104,14 +104,15 @@ Asked = Callable[[Decision | Undecided | StoreError | None], None]
 
 
 class _Question:
-    """``wanted``: the decision, unless there is one; None: it is asked for."""
+    """``wanted``: the decision, unless there is one; None: it is asked for. ``looks``: the question decides nothing."""
 
-    __slots__ = ("alone", "found", "since", "txn_id", "wanted")
+    __slots__ = ("alone", "found", "looks", "since", "txn_id", "wanted")
 
-    def __init__(self, txn_id: bytes, found: Asked, wanted: Decision | None) -> None:
+    def __init__(self, txn_id: bytes, found: Asked, wanted: Decision | None = None, *, looks: bool = False) -> None:
         self.txn_id = txn_id
         self.found = found
         self.wanted = wanted
+        self.looks = looks
         self.since = time.monotonic()
         #: it was not decided together with others
         self.alone = False
@@ -140,7 +141,13 @@ class Decisions:
 
     def ask(self, txn_id: bytes, found: Asked) -> None:
         """``txn_id``: one that this store has made. A plain transaction without a decision is rolled back."""
-        self._take(_Question(txn_id, found, None))
+        self._take(_Question(txn_id, found))
+
+    def look(self, txn_id: bytes, found: Asked) -> None:
+        """What became of a transaction, without a decision. ``txn_id``: any 16 octets. None: there is no decision, and
+        it is no checkable one.
+        """
+        self._take(_Question(txn_id, found, looks=True))
 
     def decide(self, txn_id: bytes, decision: str, reason: str, found: Found) -> None:
         """Decide a checkable transaction: ``commit`` or ``rollback``. ``found`` gets the decision that stands, this one
@@ -180,6 +187,9 @@ class Decisions:
         if not self._waiting or not self.connection.idle:
             return
         together = self._together()
+        if together[0].looks:
+            self.connection.execute(b"read", _READ, [arrays.uuid([together[0].txn_id])], partial(self._read, together))
+            return
         decided = partial(self._decided, together)
         wanted = [question.wanted for question in together if question.wanted is not None]
         if not wanted:

@@ -4,7 +4,8 @@
   One instance's ids only grow; ranges of ids are ranges of time, so partitions by id are partitions by day.
 * Transactions and ops: a UUIDv7 (RFC 9562, section 5.7): 48 bits of Unix milliseconds, a counter, and random bits.
   In a txn-id the random bits are its instance and a check with the store's secret: a client can neither guess one
-  (which would let it ask for the outcome) nor invent one for the store to decide about.
+  (which would let it ask for the outcome) nor invent one for the store to decide about. The check is of its user, too:
+  the txn-id alone proves whose transaction it is (S3), whatever the store has of it.
 """
 
 from __future__ import annotations
@@ -118,20 +119,22 @@ class TxnIds:
         self._instance = 0x7 << 76 | 0x2 << 62 | (instance_id & 0x3FFFFF) << 40
         self._keyed = blake2b(key=secret, digest_size=_CHECK_OCTETS)
 
-    def next(self) -> bytes:
+    def next(self, user: str | None = None) -> bytes:
+        """``user``: whose transaction it is; None: of a client without a login."""
         high = int(time.time() * 1000) << 12
         if high <= self._high:
             high = self._high + 1
         self._high = high
         plain = ((high >> 12) << 80 | (high & 0xFFF) << 64 | self._instance).to_bytes(16, "big")[:-_CHECK_OCTETS]
         check = self._keyed.copy()
-        check.update(plain)
+        check.update(plain if user is None else plain + user.encode())
         return plain + check.digest()
 
-    def genuine(self, txn_id: bytes) -> bool:
-        """Whether this store has made it."""
+    def genuine(self, txn_id: bytes, user: str | None = None) -> bool:
+        """Whether this store has made it for this user."""
+        plain = txn_id[:-_CHECK_OCTETS]
         check = self._keyed.copy()
-        check.update(txn_id[:-_CHECK_OCTETS])
+        check.update(plain if user is None else plain + user.encode())
         return len(txn_id) == 16 and compare_digest(check.digest(), txn_id[-_CHECK_OCTETS:])
 
 

@@ -18,12 +18,14 @@ from coordinator.address import addresses
 from coordinator.address.addresses import DEAD_LETTER_PREFIX as DEAD_LETTERS
 from coordinator.address.addresses import AddressInvalid, AddressPolicy, shown
 from coordinator.address.nodes import Address, resource_deleted
+from coordinator.address.permissions import unauthorized
 from coordinator.address.removal import drop_entries
 from coordinator.checkable import OwnCheckTerms
 from coordinator.errors import Condition, Refusal
 from coordinator.group.policies import OwnPolicies, Policies
 from coordinator.retries import Retry, RetryInvalid
 from store.errors import StoreError
+from store.permissions import Verb
 from store.questions import addresses as questions
 
 if TYPE_CHECKING:
@@ -45,6 +47,9 @@ class Maker(Protocol):
 
     #: how many they have made; of dynamic ones those that are there
     addresses_made: int
+
+    def may(self, verb: Verb, name: str) -> bool:
+        """Whether it has the permission (S3)."""
 
 
 class Directory:
@@ -175,7 +180,7 @@ class Directory:
     def _go_on(self, name: str, origin: str, topic: bool, stored: _Answer, *, made: bool) -> None:
         if isinstance(stored, StoreError):
             if made and origin == "dynamic":  # no other knows of it
-                self._drop_dynamic(name, self._named_by(name, origin))
+                self._drop_dynamic(name, self._waiting[name, origin][0][1])
             refusal = Refusal(Condition.INTERNAL_ERROR, "the store cannot say whether the address exists")
             self._tell(name, origin, refusal)
         elif stored is not None:
@@ -193,7 +198,11 @@ class Directory:
 
         def answered(there: bool | StoreError) -> None:
             if there is True:
-                maker = self._named_by(name, "use")
+                try:
+                    maker = self._named_by(name, "use")
+                except Refusal as refusal:
+                    self._tell(name, "use", refusal)
+                    return
                 self.resolve(name, lambda found: self._tell(name, "use", found), maker=maker, origin="dead-letter")
             else:
                 self._make(name, "use", topic=False)
@@ -207,7 +216,11 @@ class Directory:
             self._tell(name, origin, Refusal(condition, new.message))
             return
         most = self._instance.limits.addresses_per_connection
-        maker = self._named_by(name, origin)
+        try:
+            maker = self._named_by(name, origin)
+        except Refusal as refusal:
+            self._tell(name, origin, refusal)
+            return
         if maker is not None and maker.addresses_made >= most:
             self._tell(name, origin, _too_many(most))
             return
@@ -239,9 +252,16 @@ class Directory:
         )
 
     def _named_by(self, name: str, origin: str) -> Maker | None:
-        """Of those who wait for it the one who has made the fewest, None: the service. The others find it there."""
+        """Of those who wait for it, and may make it, the one who has made the fewest, None: the service. Others find it
+        there.
+
+        :raises Refusal: none of them may.
+        """
         makers = [maker for _, maker in self._waiting[name, origin]]
-        return min(makers, key=lambda maker: -1 if maker is None else maker.addresses_made)
+        able = [maker for maker in makers if maker is None or maker.may(Verb.CREATE, name)]
+        if not able:
+            raise unauthorized(Verb.CREATE, name)
+        return min(able, key=lambda maker: -1 if maker is None else maker.addresses_made)
 
     def _remember(self, name: str, stored: questions.Stored) -> Address:
         policies, own = _policies(name, stored)

@@ -127,7 +127,7 @@ def _why_unknown(connection: Connection, txn_id: UUID) -> str:
     from store.ids import declared_at
 
     if not known.genuine(connection, txn_id):
-        return "is not known: its id was not made by this store"
+        return "is not known: its id was not made by this store, or for a user that was removed"
     declared, kept_since = said(declared_at(txn_id.bytes)), retention.decisions_kept_since(connection)
     if kept_since is not None and declared < said(kept_since):
         return f"is not known any more: it was declared at {declared}, and decisions are kept since {said(kept_since)}"

@@ -1,4 +1,5 @@
-"""The client that python-qpid-proton ships logs in, as the environment says, with the one mechanism that it allows.
+"""The client that python-qpid-proton ships logs in, as the environment says, with the one mechanism that it allows; and
+attaches links to an address, where that names one.
 
 ``python -m tests.acceptance.proton_login URL`` prints one line of JSON with what the client saw.
 """
@@ -8,9 +9,10 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Callable
 
 from proton import ConnectionException, SSLDomain
-from proton.utils import BlockingConnection
+from proton.utils import BlockingConnection, LinkDetached
 
 #: Seconds for what must arrive.
 PATIENCE = 60.0
@@ -37,8 +39,22 @@ def login(url: str) -> dict[str, object]:
         )
     except ConnectionException as error:
         return {"refused": str(error)}
+    seen: dict[str, object] = {"in": True}
+    address = os.environ.get("LOGIN_ADDRESS")
+    if address is not None:
+        seen["send"] = _refusal(lambda: connection.create_sender(address))
+        seen["receive"] = _refusal(lambda: connection.create_receiver(address))
     connection.close()
-    return {"in": True}
+    return seen
+
+
+def _refusal(attach: Callable[[], object]) -> str | None:
+    """As the client shows it."""
+    try:
+        attach()
+    except LinkDetached as error:
+        return str(error)
+    return None
 
 
 def main() -> None:

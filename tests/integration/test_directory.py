@@ -19,6 +19,7 @@ from coordinator.service import Service
 from coordinator.settings import Settings
 from store import addresses, groups, recovery
 from store.database import connected
+from store.permissions import Verb
 from store.tables import SCHEMA
 from tests.fix_loop import EpollLoop
 from tests.fix_proxy import Proxy
@@ -121,6 +122,9 @@ def test_a_group_that_another_instance_makes_in_the_same_moment_is_joined(
 class Maker:
     def __init__(self, made: int) -> None:
         self.addresses_made = made
+
+    def may(self, verb: Verb, name: str) -> bool:
+        return True
 
 
 def _named_by(instance: Instance, name: str, *makers: Maker | None) -> list[Address | Refusal]:

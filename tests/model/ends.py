@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from coordinator.group.entries import Entry
     from coordinator.group.queues import Queue
     from coordinator.transactions import Transaction
+    from store.permissions import Verb
     from tests.model.in_process import InProcess
     from tests.model.state import Label
 
@@ -43,6 +44,9 @@ class Connection:
     """Implements :class:`coordinator.address.directory.Maker`."""
 
     addresses_made = 0
+
+    def may(self, verb: Verb, name: str) -> bool:
+        return True
 
 
 class LinkEnd:
@@ -93,7 +97,10 @@ class ControlEnd(LinkEnd):
 
     number = 0
 
-    def may_decide(self, group: str) -> bool:
+    user = None
+    may_look = may_manage = False
+
+    def may_decide(self, group: str, *, own: bool) -> bool:
         return group == self.group
 
     def lost(self) -> None:

@@ -143,9 +143,23 @@ async function login(client) {
         container.on('connection_error', (context) => resolve({ refused: String(context.error) }));
         container.on('disconnected', () => resolve({ refused: 'disconnected' }));
         const connection = container.connect(options);
+        const seen = { in: true };
+        connection.on('connection_close', () => resolve(seen));
         connection.on('connection_open', () => {
-            connection.on('connection_close', () => resolve({ in: true }));
-            connection.close();
+            if (!process.env.LOGIN_ADDRESS) {
+                connection.close();
+                return;
+            }
+            // what it sees at an address for which its user has no permission
+            connection.on('sender_error', ({ sender }) => {
+                seen.send = sender.error.condition;
+                connection.open_receiver(process.env.LOGIN_ADDRESS);
+            });
+            connection.on('receiver_error', ({ receiver }) => {
+                seen.receive = receiver.error.condition;
+                connection.close();
+            });
+            connection.open_sender(process.env.LOGIN_ADDRESS);
         });
     });
 }

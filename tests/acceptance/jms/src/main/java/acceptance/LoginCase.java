@@ -2,6 +2,9 @@ package acceptance;
 
 import jakarta.jms.Connection;
 import jakarta.jms.JMSException;
+import jakarta.jms.MessageProducer;
+import jakarta.jms.Queue;
+import jakarta.jms.Session;
 import java.util.Map;
 import org.apache.qpid.jms.JmsConnectionFactory;
 
@@ -9,11 +12,42 @@ import org.apache.qpid.jms.JmsConnectionFactory;
 final class LoginCase {
     private LoginCase() {}
 
-    static void run(Broker broker, Map<String, Object> seen) throws Exception {
+    private interface Attempt {
+        void run() throws Exception;
+    }
+
+    private static Connection connect(Broker broker) throws JMSException {
         String url = broker.url + "?amqp.saslMechanisms=" + System.getenv("LOGIN_MECHANISM");
-        JmsConnectionFactory factory = new JmsConnectionFactory(url);
-        try (Connection connection =
-                factory.createConnection(System.getenv("LOGIN_USER"), System.getenv("LOGIN_PASSWORD"))) {
+        return new JmsConnectionFactory(url)
+                .createConnection(System.getenv("LOGIN_USER"), System.getenv("LOGIN_PASSWORD"));
+    }
+
+    /** What it sees at an address for which its user has no permission. */
+    static void permissions(Broker broker, Map<String, Object> seen) throws Exception {
+        try (Connection connection = connect(broker)) {
+            connection.start();
+            Session session = connection.createSession();
+            Queue queue = session.createQueue(System.getenv("LOGIN_ADDRESS"));
+            seen.put("send", refusal(() -> session.createProducer(queue)));
+            seen.put("receive", refusal(() -> session.createConsumer(queue)));
+            seen.put("browse", refusal(() -> session.createBrowser(queue).getEnumeration().hasMoreElements()));
+            seen.put("create", refusal(session::createTemporaryQueue));
+            MessageProducer relay = session.createProducer(null);
+            seen.put("relay", refusal(() -> relay.send(queue, session.createTextMessage("x"))));
+        }
+    }
+
+    private static String refusal(Attempt attempt) throws Exception {
+        try {
+            attempt.run();
+            return "";
+        } catch (JMSException refused) {
+            return refused.getClass().getSimpleName() + ": " + refused.getMessage();
+        }
+    }
+
+    static void run(Broker broker, Map<String, Object> seen) throws Exception {
+        try (Connection connection = connect(broker)) {
             connection.start();
             seen.put("in", true);
         } catch (JMSException refused) {

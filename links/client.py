@@ -1,0 +1,95 @@
+"""Who the peer of a connection is: how it logs in, and what its user may do (rules S1, S3)."""
+
+from __future__ import annotations
+
+import socket as sockets
+from typing import TYPE_CHECKING, Any
+
+from coordinator.address.permissions import unauthorized
+from coordinator.login import logins
+from coordinator.login.exchange import Code, Outcome
+from coordinator.login.offer import EXTERNAL
+from links.tls import TlsSocket
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from coordinator.address.permissions import Rights
+    from coordinator.login.exchange import Challenge, Exchange, Say
+    from coordinator.service import Service
+    from store.permissions import Verb
+
+
+class Client:
+    """What a connection knows of it."""
+
+    __slots__ = ("_let_in", "_mechanisms", "login", "peer", "rights", "service", "socket", "user")
+
+    def __init__(self, service: Service, sock: sockets.socket, mechanisms: Sequence[str]) -> None:
+        """``mechanisms``: of SASL, as they are offered where it comes in (:mod:`coordinator.login.offer`)."""
+        self.service = service
+        self.socket = sock
+        self.peer = _peer(sock)
+        self._mechanisms = mechanisms
+        #: called when its rights are known, to end a login that has succeeded
+        self._let_in: Callable[[], None] | None = None
+        #: how the client logs in, or did
+        self.login: Exchange | None = None
+        #: as which it has logged in; None: as none
+        self.user: str | None = None
+        #: what its user may do; None: it is not known yet
+        self.rights: Rights | None = None
+
+    @property
+    def _certificate(self) -> Mapping[str, Any]:
+        """The client's, verified; empty: it has shown none."""
+        return self.socket.certificate() if isinstance(self.socket, TlsSocket) else {}
+
+    def _offered(self) -> Sequence[str]:
+        return (EXTERNAL, *self._mechanisms) if self._certificate else self._mechanisms
+
+    def _log_in(self, mechanism: str, say: Say) -> Exchange:
+        host = self.peer.rpartition(":")[0]
+
+        def answer(said: Challenge | Outcome) -> None:
+            if isinstance(said, Outcome) and said.code is Code.OK:
+                self.user = said.user
+                self._let_in = lambda: say(said)
+                self.service.permissions.enter(self)
+            else:
+                say(said)
+
+        self.login = logins.begin(self.service.users, mechanism, host, self._certificate, answer, self._locked_out)
+        return self.login
+
+    def granted(self, rights: Rights) -> None:
+        """S3: what its user may do: before its login ends, so that what it sends right after can be judged."""
+        self.rights = rights
+        let_in, self._let_in = self._let_in, None
+        if let_in is not None:
+            let_in()
+
+    def _locked_out(self) -> None:
+        """Its user was disabled or removed."""
+        raise NotImplementedError
+
+    def may(self, verb: Verb, name: str) -> bool:
+        """Whether it has the permission."""
+        return self.rights is not None and self.rights.may(verb, name)
+
+    def may_ever(self, verb: Verb) -> bool:
+        """For any name."""
+        return self.rights is not None and self.rights.ever(verb)
+
+    def need(self, verb: Verb, name: str) -> None:
+        """:raises Refusal: it may not."""
+        if not self.may(verb, name):
+            raise unauthorized(verb, name)
+
+
+def _peer(sock: sockets.socket) -> str:
+    try:
+        name = sock.getpeername()
+    except OSError:
+        return "gone"
+    return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else str(name)

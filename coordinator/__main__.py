@@ -10,10 +10,11 @@ from coordinator.commands.address import app as address
 from coordinator.commands.check import check
 from coordinator.commands.dead_letters import app as dead_letters
 from coordinator.commands.findings import app as findings
-from coordinator.commands.grant import grant
+from coordinator.commands.grant_sql import grant_sql
 from coordinator.commands.group import app as group
 from coordinator.commands.history import history
 from coordinator.commands.migrate import migrate
+from coordinator.commands.permissions import grant, list_, revoke, who_can
 from coordinator.commands.purge import purge
 from coordinator.commands.reconcile import reconcile
 from coordinator.commands.repair import repair
@@ -66,6 +67,10 @@ app.command()(resolve)
 app.command()(resume)
 app.command()(purge)
 app.command()(grant)
+app.command()(revoke)
+app.command()(who_can)
+app.command("permissions")(list_)
+app.command()(grant_sql)
 app.add_typer(user, name="user")
 app.add_typer(dead_letters, name="dead-letters")
 app.command()(check)

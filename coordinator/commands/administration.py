@@ -73,6 +73,16 @@ def database(config: Path | None, database_url: str | None, data_dir: Path | Non
         fail(str(error))
 
 
+def user_name(text: str, kind: str = "user") -> str:
+    """The name of a user, or of a role, as it is stored; ends the command if it can be none."""
+    from coordinator.login import prepared
+
+    try:
+        return prepared.name(text)
+    except prepared.NotPrepared as error:
+        fail(f"this can be no name of a {kind}: {error}", 2)
+
+
 @contextmanager
 def store(config: Path | None, database_url: str | None, data_dir: Path | None) -> Iterator[Connection]:
     """A connection to the store, its schema checked; an error in the block ends the command."""

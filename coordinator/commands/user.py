@@ -1,4 +1,4 @@
-"""``coordinator user add | list | password | disable | enable | remove``."""
+"""``coordinator user add | list | password | role | disable | enable | remove``."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from coordinator.commands.administration import (
     fail,
     print_rows,
     store,
+    user_name,
 )
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def add(
     from store import users
     from store.errors import UserExists
 
-    name = _name(name)
+    name = user_name(name)
     if without_password and password_file is not None:
         fail("--without-password: a password is given too; leave one out", 2)
     made = {} if without_password else verifiers.new(_password(password_file))
@@ -71,12 +72,12 @@ def add(
 def list_(
     as_json: Json = False, database_url: DatabaseUrl = None, data_dir: DataDir = None, config: Config = None
 ) -> None:
-    """List all users, and since when each is disabled."""
+    """List all users with their roles, and since when each is disabled."""
     from store import users
 
     with store(config, database_url, data_dir) as connection:
         rows = [asdict(each) for each in users.list_all(connection)]
-    print_rows(rows, ("name", "disabled_at", "password_set_at", "created_at"), as_json=as_json)
+    print_rows(rows, ("name", "disabled_at", "password_set_at", "created_at", "roles"), as_json=as_json)
 
 
 @app.command()
@@ -91,10 +92,34 @@ def password(
     from coordinator.login import verifiers
     from store import users
 
-    name = _name(name)
+    name = user_name(name)
     made = verifiers.new(_password(password_file))
     _change(name, lambda connection, name: users.set_verifiers(connection, name, made), config, database_url, data_dir)
     typer.echo(f"{name}: has a new password")
+
+
+@app.command()
+def role(
+    name: Name,
+    role: Annotated[str, typer.Argument(metavar="ROLE", help="A name for permissions that several users have.")],
+    remove: Annotated[bool, typer.Option("--remove", help="Take the role from the user.")] = False,
+    database_url: DatabaseUrl = None,
+    data_dir: DataDir = None,
+    config: Config = None,
+) -> None:
+    """Give a user a role, and with it what is granted to the role. It counts at once."""
+    from store import permissions
+    from store.tables import ANONYMOUS
+
+    name, role = user_name(name), user_name(role, "role")
+    if role == ANONYMOUS:
+        fail(f"the role {ANONYMOUS} is that of clients without a login; no user has it", 2)
+    with store(config, database_url, data_dir) as connection:
+        if remove and not permissions.take_role(connection, name, role):
+            fail(f"there is no user {name} with the role {role}")
+        if not remove and not permissions.give_role(connection, name, role):
+            fail(f"there is no user {name}")
+    typer.echo(f"{name}: {'without' if remove else 'has'} the role {role}")
 
 
 @app.command()
@@ -102,7 +127,7 @@ def disable(name: Name, database_url: DatabaseUrl = None, data_dir: DataDir = No
     """A user may not log in any more, and its connections are closed."""
     from store import users
 
-    name = _name(name)
+    name = user_name(name)
     _change(name, users.disable, config, database_url, data_dir)
     typer.echo(f"{name}: disabled")
 
@@ -112,17 +137,17 @@ def enable(name: Name, database_url: DatabaseUrl = None, data_dir: DataDir = Non
     """A user may log in again, with the password that it had."""
     from store import users
 
-    name = _name(name)
+    name = user_name(name)
     _change(name, users.enable, config, database_url, data_dir)
     typer.echo(f"{name}: enabled")
 
 
 @app.command()
 def remove(name: Name, database_url: DatabaseUrl = None, data_dir: DataDir = None, config: Config = None) -> None:
-    """Remove a user with its password, and close its connections."""
+    """Remove a user with its password, roles and permissions, and close its connections."""
     from store import users
 
-    name = _name(name)
+    name = user_name(name)
     _change(name, users.remove, config, database_url, data_dir)
     typer.echo(f"removed the user {name}")
 
@@ -134,16 +159,6 @@ def _change(
     with store(config, database_url, data_dir) as connection:
         if not change(connection, name):
             fail(f"there is no user {name}")
-
-
-def _name(text: str) -> str:
-    """As it is stored; ends the command if it can be none."""
-    from coordinator.login import prepared
-
-    try:
-        return prepared.name(text)
-    except prepared.NotPrepared as error:
-        fail(f"this can be no name of a user: {error}", 2)
 
 
 def _password(file: Path | None) -> str:

@@ -70,7 +70,7 @@ def test_a_user_is_made_changed_and_removed(run: Command, database: Connection, 
     assert again["disabled_at"] == line["disabled_at"]
     assert run("enable", "alice").stdout == "alice: enabled\n"
     shown = run("list").stdout.splitlines()
-    assert shown[0].split() == ["name", "disabled-at", "password-set-at", "created-at"]
+    assert shown[0].split() == ["name", "disabled-at", "password-set-at", "created-at", "roles"]
     assert shown[1].split()[:2] == ["alice", "-"]
 
     assert run("remove", "alice").stdout == "removed the user alice\n"

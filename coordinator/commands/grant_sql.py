@@ -1,4 +1,4 @@
-"""``coordinator grant``."""
+"""``coordinator grant-sql``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from coordinator.commands.administration import Config, DatabaseUrl, DataDir, fa
 _LONGEST_NAME = 63
 
 
-def grant(
+def grant_sql(
     role: Annotated[str, typer.Argument(metavar="ROLE", help="A role of the database, that of an application.")],
     database_url: DatabaseUrl = None,
     data_dir: DataDir = None,

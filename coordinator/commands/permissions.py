@@ -1,0 +1,178 @@
+"""``coordinator grant``, ``revoke``, ``who-can`` and ``permissions``."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from coordinator.commands.administration import (
+    Config,
+    DatabaseUrl,
+    DataDir,
+    Json,
+    fail,
+    print_rows,
+    store,
+    user_name,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sqlalchemy import Connection
+
+    from store.permissions import Grantee, PermissionLine, Verb
+
+#: characters of an address, the separator, and a group
+_LONGEST_PATTERN = 2050
+
+Verbs = Annotated[
+    str,
+    typer.Argument(
+        metavar="VERBS",
+        help="Of send, receive, browse, create, check, manage: one, or some with commas between; or all.",
+    ),
+]
+Pattern = Annotated[
+    str,
+    typer.Argument(
+        metavar="PATTERN",
+        help="A name of an address, or its beginning and a * (orders.*). To receive and browse also ADDRESS::GROUP; to "
+        "check the producer group.",
+    ),
+]
+OfUser = Annotated[str | None, typer.Option("--user", metavar="NAME", help="A user.")]
+OfRole = Annotated[
+    str | None,
+    typer.Option("--role", metavar="ROLE", help="All users with the role; anonymous: clients without a login."),
+]
+
+
+def grant(
+    verbs: Verbs,
+    pattern: Pattern,
+    user: OfUser = None,
+    role: OfRole = None,
+    database_url: DatabaseUrl = None,
+    data_dir: DataDir = None,
+    config: Config = None,
+) -> None:
+    """Let a user, or all users with a role, send to addresses, receive from them, and so on. It counts at once."""
+    from store import permissions
+
+    grantee, wanted, pattern = _grantee(user, role), _verbs(verbs), _pattern(pattern)
+    with store(config, database_url, data_dir) as connection:
+        if not permissions.grant(connection, grantee, wanted, pattern):
+            fail(f"there is no user {grantee.user}")
+    typer.echo(f"{_name(grantee)} may {', '.join(wanted)}: {pattern}")
+
+
+def revoke(
+    verbs: Verbs,
+    pattern: Pattern,
+    user: OfUser = None,
+    role: OfRole = None,
+    database_url: DatabaseUrl = None,
+    data_dir: DataDir = None,
+    config: Config = None,
+) -> None:
+    """Take back what was granted with just this PATTERN. Links that need it are detached at once."""
+    from store import permissions
+
+    grantee, wanted, pattern = _grantee(user, role), _verbs(verbs), _pattern(pattern)
+    with store(config, database_url, data_dir) as connection:
+        found = permissions.revoke(connection, grantee, wanted, pattern)
+        if not found:
+            fail(f"{_name(grantee)} has no such permission with the pattern {pattern}")
+    typer.echo(f"revoked {found}")
+
+
+def who_can(
+    verb: Annotated[str, typer.Argument(metavar="VERB", help="send, receive, browse, create, check or manage.")],
+    address: Annotated[
+        str, typer.Argument(metavar="ADDRESS", help="Of an address, ADDRESS::GROUP, or to check a producer group.")
+    ],
+    as_json: Json = False,
+    database_url: DatabaseUrl = None,
+    data_dir: DataDir = None,
+    config: Config = None,
+) -> None:
+    """List who may do this, each with the permission that says so."""
+    from store import permissions
+
+    wanted = _verbs(verb)
+    if len(wanted) != 1:
+        fail("VERB: expected one of " + ", ".join(permissions.Verb), 2)
+    with store(config, database_url, data_dir) as connection:
+        rows = list(_who(connection, wanted[0], address))
+    print_rows(rows, ("user", "role", "pattern"), as_json=as_json)
+
+
+def list_(
+    as_json: Json = False, database_url: DatabaseUrl = None, data_dir: DataDir = None, config: Config = None
+) -> None:
+    """List all permissions."""
+    from store import permissions
+
+    with store(config, database_url, data_dir) as connection:
+        rows = [asdict(each) for each in permissions.list_all(connection)]
+    print_rows(rows, ("user", "role", "verb", "pattern", "granted_at"), as_json=as_json)
+
+
+def _who(connection: Connection, verb: Verb, name: str) -> Iterator[dict[str, str | None]]:
+    """A line for each user and permission. A role that no user has, such as anonymous, has a line of its own."""
+    from coordinator.address.permissions import ANYTHING, Rights
+    from store import permissions
+    from store.tables import ANONYMOUS
+
+    if permissions.none_counts(connection):
+        yield {"user": None, "role": ANONYMOUS, "pattern": ANYTHING}
+    for each in permissions.list_all(connection):
+        if each.verb == verb and Rights(frozenset({(each.verb, each.pattern)})).may(verb, name):
+            for user in _users(connection, each):
+                yield {"user": user, "role": each.role, "pattern": each.pattern}
+
+
+def _users(connection: Connection, line: PermissionLine) -> list[str] | list[None]:
+    from store import permissions
+
+    if line.user is not None:
+        return [line.user]
+    return permissions.users_of(connection, line.role or "") or [None]
+
+
+def _name(grantee: Grantee) -> str:
+    return f"the role {grantee.role}" if grantee.user is None else grantee.user
+
+
+def _grantee(user: str | None, role: str | None) -> Grantee:
+    from store.permissions import Grantee
+
+    if (user is None) == (role is None):
+        fail("give --user or --role", 2)
+    return Grantee(
+        user=None if user is None else user_name(user), role=None if role is None else user_name(role, "role")
+    )
+
+
+def _verbs(text: str) -> list[Verb]:
+    from store.permissions import Verb
+
+    if text == "all":
+        return list(Verb)
+    try:
+        return [Verb(each) for each in dict.fromkeys(text.split(","))]
+    except ValueError:
+        fail(f"VERBS: expected some of {', '.join(Verb)} with commas between, or all", 2)
+
+
+def _pattern(text: str) -> str:
+    from coordinator.address.permissions import ANYTHING
+
+    if not 0 < len(text) <= _LONGEST_PATTERN or not text.isprintable():
+        fail(f"PATTERN: expected 1 to {_LONGEST_PATTERN} printable characters", 2)
+    if ANYTHING in text[:-1]:
+        fail("PATTERN: a * can only be its last character", 2)
+    return text

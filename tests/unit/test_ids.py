@@ -93,3 +93,13 @@ def test_a_store_knows_its_own_txn_ids(monkeypatch: pytest.MonkeyPatch) -> None:
     for bit in range(128):
         assert not ids.genuine((int.from_bytes(txn_id, "big") ^ 1 << bit).to_bytes(16, "big")), bit
     assert not any(map(ids.genuine, (b"", b"x", txn_id[:-1], txn_id + b"x", bytes(16), UuidV7().next())))
+
+
+@pytest.mark.rule("S3")
+def test_a_txn_id_is_genuine_for_its_user_alone() -> None:
+    ids = TxnIds(1, b"secret")
+    users = (None, "alice", "alic", "alice ", "bob", "\U0001f600")
+    for user in users:
+        txn_id = ids.next(user)
+        assert [each for each in users if ids.genuine(txn_id, each)] == [user]
+        assert not TxnIds(1, b"another").genuine(txn_id, user)

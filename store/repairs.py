@@ -19,7 +19,7 @@ from sqlalchemy import Connection, exists, func, insert, select, text, update
 
 from store import channels, history, outcomes, partitions, recovery, traces, undecided
 from store.commit.terms import Terms, key_of
-from store.errors import AlreadyDecided, CannotCommit, NotUndecided, boundary
+from store.errors import AlreadyDecided, CannotCommit, Locked, NotUndecided, boundary
 from store.ids import UuidV7
 from store.seeks import time_of
 from store.tables import address, consumer_group, entry, instance, op, store_identity, txn
@@ -96,7 +96,7 @@ class Decide:
             stands = self.look(connection)
             lost = f"lost the race: {stands.said}"
             return stands if stands.state is State.DONE else Verdict(State.CANNOT, lost)
-        except (CannotCommit, NotUndecided) as error:
+        except (CannotCommit, NotUndecided, Locked) as error:
             connection.rollback()
             return Verdict(State.CANNOT, str(error))
         return Verdict(State.DONE, f"transaction {self.txn_id} is decided now: {self.decision}")

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
-from sqlalchemy import Connection, case, delete, exists, func, insert, select, update
+from sqlalchemy import Connection, case, delete, exists, func, insert, select, text, update
 
-from store.errors import AddressGone, AlreadyDecided, CannotCheck, CannotCommit, NotUndecided, boundary
+from store.errors import AddressGone, AlreadyDecided, CannotCheck, CannotCommit, Locked, NotUndecided, boundary
 from store.outcomes import POSTED, RETIRED, Outcome, outcome_of
 from store.tables import op, txn
+
+#: For another that decides it now: its commit may wait for a standby, or for what an application still does in it (X3).
+_LONGEST_WAIT = text("set local lock_timeout = '10s'")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,11 +83,12 @@ def roll_back(connection: Connection, txn_id: UUID, reason: str) -> Outcome:
 
     :raises AlreadyDecided: saying how, when another decision was first; it stands.
     :raises NotUndecided: when no such transaction is known.
+    :raises Locked: when another decides it now, and takes long.
     """
     if _checkable(connection, txn_id):
         return _decide(connection, txn_id, "rollback", reason)
     try:
-        with boundary():
+        with _waiting(connection, txn_id):
             listed = select(txn.c.posted, txn.c.producer_group).where(txn.c.id == txn_id)
             found = connection.execute(listed.with_for_update()).one_or_none()
             if found is None:
@@ -107,6 +113,7 @@ def commit(connection: Connection, txn_id: UUID, reason: str) -> Outcome:
     :raises CannotCommit: when it is a plain transaction, or an address that it posted to is gone.
     :raises AlreadyDecided: saying how, when another decision was first; it stands.
     :raises NotUndecided: when no such transaction is known.
+    :raises Locked: when another decides it now, and takes long.
     """
     if _checkable(connection, txn_id):
         return _decide(connection, txn_id, "commit", reason)
@@ -125,6 +132,7 @@ def resume(connection: Connection, txn_id: UUID) -> None:
     :raises CannotCheck: when it is a plain transaction.
     :raises AlreadyDecided: saying how.
     :raises NotUndecided: when no such transaction is known.
+    :raises Locked: when another decides it now, and takes long.
     """
     if not _checkable(connection, txn_id):
         outcome = outcome_of(connection, txn_id)
@@ -132,7 +140,7 @@ def resume(connection: Connection, txn_id: UUID) -> None:
             raise _not_undecided(connection, txn_id)
         raise CannotCheck(f"transaction {txn_id} is a plain one: it has no producer group that could be asked")
     due = case((txn.c.next_check_at.is_not(None), func.now()))
-    with boundary():
+    with _waiting(connection, txn_id):
         found = connection.execute(update(txn).where(txn.c.id == txn_id).values(checks=0, next_check_at=due))
         connection.commit()
     if not found.rowcount:
@@ -146,9 +154,22 @@ def _checkable(connection: Connection, txn_id: UUID) -> bool:
     return group is not None
 
 
-def _decide(connection: Connection, txn_id: UUID, decision: str, reason: str) -> Outcome:
+@contextmanager
+def _waiting(connection: Connection, txn_id: UUID) -> Iterator[None]:
+    """A block whose statements wait for those who decide the transaction now, but not for ever."""
     try:
         with boundary():
+            connection.execute(_LONGEST_WAIT)
+            yield
+    except Locked as error:
+        connection.rollback()
+        said = f"transaction {txn_id} is being decided by another, whose commit takes long: ask for its outcome later"
+        raise Locked(said, sqlstate=error.sqlstate) from None
+
+
+def _decide(connection: Connection, txn_id: UUID, decision: str, reason: str) -> Outcome:
+    try:
+        with _waiting(connection, txn_id):
             won = connection.scalar(select(func.coordinator.decide(txn_id, decision, reason)))
             connection.commit()
     except AddressGone:

@@ -9,6 +9,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import psycopg
@@ -19,15 +20,18 @@ from tests.fix_application import Application
 from tests.fix_service import PATIENCE, Service
 from tests.fix_wire import Ask, Begin, decided
 from tests.wire.checkable import accept, in_group
-from tests.wire.frames import Accepted, Discharge
+from tests.wire.frames import Accepted, Discharge, Released
 from tests.wire.links import Control
 from tests.wire.peer import Session
 from tests.wire.queues import post
+from tests.wire.types import Symbol, UInt
 
 pytestmark = pytest.mark.rule("X3")
 
 #: An advisory lock: the commit of an application waits for it.
 TURN = 4711
+
+TXN_ID = Symbol("x-opt-txn-id")
 
 #: At the commit each of the tables sets off the next, and the third waits: by then the transaction is decided.
 CHAIN = f"""
@@ -93,11 +97,16 @@ def committing(service: Service, beside: Application, txn: bytes) -> Iterator[li
 
 
 @pytest.fixture
-def undecided(begin: Begin, address: str, beside: Application) -> tuple[Control, bytes]:
-    """Of a client; and the tables of the application."""
+def chain(beside: Application) -> None:
+    """The tables of the application."""
     beside.execute("drop table if exists first, second, third")
     beside.execute(CHAIN.encode())
     beside.commit()
+
+
+@pytest.fixture
+def undecided(begin: Begin, address: str, chain: None) -> tuple[Control, bytes]:
+    """Of a client."""
     session = begin()
     control = in_group(session)
     txn = control.declare()
@@ -142,3 +151,37 @@ def test_a_rival_of_one_that_takes_too_long_is_told_to_ask_again(
     assert decided(ask, txn) == ("commit", "application")
     assert control.discharge(txn) == Accepted()
     assert begin().receiver(address).bodies() == [b"1"]
+
+
+def test_checkers_operators_and_askers_are_told_that_it_takes_too_long(
+    service: Service, begin: Begin, address: str, ask: Ask, beside: Application, chain: None
+) -> None:
+    """All at once, and beside others that are checked and asked for. The commit decides."""
+    session, neighbour, stranger = begin(), begin(), begin()
+    owner = in_group(session, address, check_immunity_ms=UInt(0))
+    txn, other = owner.declare(), owner.declare()
+    for each in (txn, other):
+        accept(session.sender(address), b"1", each)
+    checker = neighbour.receiver(f"$check/{address}", credit=2)
+    session.peer.close_socket()
+    checks = {check.message.delivery_annotations[TXN_ID]: check for check in checker.take_many(2)}
+    with committing(service, beside, txn) as ended, ThreadPoolExecutor() as pool:
+        arguments = (str(uuid.UUID(bytes=txn)), "--commit", "--reason", "x")
+        resolved = pool.submit(service.command, "resolve", *arguments)
+        asking = stranger.control()
+        asked = asking.request(Discharge(txn_id=txn, fail=True))
+        checks[txn].disposition(Accepted(), settled=False)
+        checks[other].disposition(Accepted(), settled=False)
+        assert checks[other].settlement().state == Accepted()
+        neighbour_goes_on(neighbour, address)
+        assert checks[txn].settlement().state == Released()
+        assert "the store cannot say now what became of it: ask again" in str(asking.answer_to(asked).state)
+        command = resolved.result()
+        assert (command.returncode, command.stderr) == (
+            1,
+            f"error: transaction {arguments[0]} is being decided by another, whose commit takes long: "
+            "ask for its outcome later\n",
+        )
+        assert ended == []
+    assert ended == [None]
+    assert decided(ask, txn) == ("commit", "application")

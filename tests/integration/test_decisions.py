@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from functools import partial
+from unittest.mock import Mock
 from uuid import UUID
 
 import psycopg
@@ -337,6 +338,29 @@ def test_one_that_is_locked_or_cannot_be_committed_stops_no_decision_that_waits_
     assert heard == dict.fromkeys(txns, Decision("commit", "checked"))
 
 
+@pytest.mark.rule("T11", "H11", "X3")
+def test_one_that_comes_after_many_that_are_locked_waits_for_one_of_them(
+    asker: Asker, truth: Truth, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As commits of applications hold them that take long. They have their turns between others."""
+    locked = [_checkable(truth) for _ in range(5)]
+    sent = Mock(wraps=asker.decisions.connection.execute)
+    monkeypatch.setattr(asker.decisions.connection, "execute", sent)
+    with psycopg.connect(database_url) as other:
+        other.execute(f"select from {SCHEMA}.txn for update".encode())
+        for txn_id in locked:
+            asker.decisions.decide(txn_id, "commit", "checked", partial(_hear, asker, txn_id))
+        asker.loop.run_until(lambda: sent.call_count > 2 * len(locked) and _waits(truth))
+        for _ in range(3):
+            before = sent.call_count
+            assert asker.answer(UuidV7().next()) == ROLLED_BACK
+            names = [call.args[0] for call in sent.call_args_list[before:]]
+            assert names.count(b"decide_as") <= 1, "one more of them at most, while the answer is read"
+            asker.loop.run_until(lambda: _waits(truth))
+        assert set(dict(asker.heard)).isdisjoint(locked)
+    asker.loop.run_until(lambda: len(asker.heard) == 3 + len(locked))
+
+
 @pytest.mark.rule("H8", "H11")
 def test_of_those_decided_together_the_one_that_cannot_be_committed_alone_is_told_so(
     asker: Asker, truth: Truth
@@ -352,12 +376,8 @@ def test_of_those_decided_together_the_one_that_cannot_be_committed_alone_is_tol
 def test_two_decisions_of_one_transaction_that_wait_together(asker: Asker, truth: Truth, checkable: bytes) -> None:
     others = [_checkable(truth) for _ in range(2)]
     asker.loop.run_until(lambda: asker.decisions.connection.idle)
-    for txn_id, decision in [
-        (others[0], "commit"),
-        (checkable, "rollback"),
-        (others[1], "commit"),
-        (checkable, "commit"),
-    ]:
+    rivals = ((others[0], "commit"), (checkable, "rollback"), (others[1], "commit"), (checkable, "commit"))
+    for txn_id, decision in rivals:
         asker.decisions.decide(txn_id, decision, "checked", partial(_hear, asker, txn_id))
     asker.loop.run_until(lambda: len(asker.heard) == 4)
     assert [found for txn_id, found in asker.heard if txn_id == checkable] == [Decision("rollback", "checked")] * 2

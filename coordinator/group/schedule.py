@@ -155,4 +155,4 @@ class Schedule:
             if isinstance(queue, FifoQueue) and each.key is not None:
                 queue.came(each.key, each.lowest)
             elif queue is not None:
-                queue.in_store(each.lowest)
+                queue.in_store(each.lowest, each.priority)

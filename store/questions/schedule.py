@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from store import arrays
 from store.asking import Query
 from store.channels import READY
+from store.priorities import DEFAULT
 from store.questions.columns import FAILED_AND_WAITS
 from store.questions.values import boolean, int8
 from store.tables import SCHEMA
@@ -19,13 +20,14 @@ if TYPE_CHECKING:
 
 
 class Due(NamedTuple):
-    """Entries of a consumer group that were due: the lowest of their ids now, and how many. ``key``: of their message
-    group, in which they have kept their places; None: they have new ids.
+    """Entries of a consumer group, of one priority, that were due: the lowest of their ids now, and how many. ``key``:
+    of their message group, in which they have kept their places; None: they have new ids.
     """
 
     group: int
     lowest: int
     entries: int
+    priority: int = DEFAULT
     key: int | None = None
 
 
@@ -50,16 +52,16 @@ class Promoted(NamedTuple):
 
 
 def _promoted(rows: list[Row]) -> Promoted:
-    *groups, (_, _, _, next_ms, through, turn) = rows
-    return Promoted([Due._make((*row[:3], row[5])) for row in groups], next_ms, through, turn)
+    *groups, (_, _, _, _, turn, next_ms, through) = rows
+    return Promoted([Due._make(row[:5]) for row in groups], next_ms, through, turn)
 
 
 #: new ids, whether other instances live and get a notice, the time above which to look, for how long another that has
 #: the turn may have given none (in ids, null for ever): gives entries that are due new ids, above all others; failed
 #: deliveries of a message group keep theirs. One instance at a time does so, and not with ids that were made before
 #: those that another has given just now: what is due in order stays in order. Rows: the groups concerned, each with its
-#: lowest new id and how many (and the key of a message group); and one with group 0: in how many milliseconds the next
-#: is due, null for never, and the time through which none is left.
+#: lowest new id and how many, by priority (and the key of a message group); and one with group 0: whether it was this
+#: one's turn, in how many milliseconds the next is due, null for never, and the time through which none is left.
 PROMOTE = Query(
     b"promote",
     f"""with turn as materialized (
@@ -77,23 +79,23 @@ PROMOTE = Query(
         promoted as (
           update {SCHEMA}.entry e set id = p.new_id, available_at = null from placed p
            where e.group_id = p.group_id and e.id = p.id
-          returning e.group_id, e.id, case when p.stays then e.message_group end as key),
+          returning e.group_id, e.id, e.priority, case when p.stays then e.message_group end as key),
         noted as (
           select setval('{SCHEMA}.promoted', max(new_id)) from placed where not stays having count(*) > 0),
         told as (
           select pg_notify('{READY}', group_id || coalesce('/' || to_hex(key), ''))
             from promoted where $2::bool group by group_id, key)
-        select group_id, min(id), count(*), null::int8, null::int8, key from promoted group by group_id, key
+        select group_id, min(id), count(*), priority, key, null::int8, null::int8
+          from promoted group by group_id, priority, key
         union all
-        select 0, 0, (select count(*) from told) + (select count(*) from noted),
+        select 0, 0, (select count(*) from told) + (select count(*) from noted), 0, (select mine from turn),
                (select (extract(epoch from min(available_at) - now()) * 1000)::int8
                   from {SCHEMA}.entry where available_at > now() and lease = 0 and failed is null),
                (select (extract(epoch from case when (select mine = 0 from turn)
                                                 then greatest($3::timestamptz, timestamptz '2000-01-01 00:00Z')
                                                 when count(*) < cardinality($1::int8[]) then now()
                                                 else max(available_at) - interval '1 microsecond' end
-                                           - timestamptz '2000-01-01 00:00Z') * 1000000)::int8 from due),
-               (select mine from turn)""",
+                                           - timestamptz '2000-01-01 00:00Z') * 1000000)::int8 from due)""",
     _promoted,
     again=False,
 )

@@ -22,10 +22,10 @@ BEFORE_ALL = -(1 << 63)
 FIRST = 1000
 
 
-def _entry(truth: Truth, number: int, due: str, *, lease: int = 0) -> None:
+def _entry(truth: Truth, number: int, due: str, *, lease: int = 0, priority: int = 4) -> None:
     truth.run(
-        f"insert into {SCHEMA}.entry (group_id, id, half_id, available_at, lease) "
-        f"values ({GROUP}, {number}, {number}, {due}, {lease})"
+        f"insert into {SCHEMA}.entry (group_id, id, half_id, available_at, lease, priority) "
+        f"values ({GROUP}, {number}, {number}, {due}, {lease}, {priority})"
     )
 
 
@@ -113,3 +113,13 @@ def test_what_an_instance_has_is_not_given_again(asking: Asking, truth: Truth) -
     _entry(truth, 2, "now()")
     assert _promote(asking).due == [Due(GROUP, FIRST, 1)]
     assert list(_waiting(truth)) == [1]
+
+
+def test_what_is_due_is_told_by_its_priority(asking: Asking, truth: Truth) -> None:
+    for number, priority in enumerate((4, 9, 4, 0)):
+        _entry(truth, number + 1, f"now() - interval '1 minute' + {number} * interval '1 s'", priority=priority)
+    assert sorted(_promote(asking).due) == [
+        Due(GROUP, FIRST, 2, 4),
+        Due(GROUP, FIRST + 1, 1, 9),
+        Due(GROUP, FIRST + 3, 1, 0),
+    ]

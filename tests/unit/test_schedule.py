@@ -93,6 +93,16 @@ def test_more_than_one_look_brings_is_looked_for_at_once() -> None:
     assert instance.looks == [0]
 
 
+@pytest.mark.rule("X2", "P17")
+def test_what_is_due_is_read_in_the_rank_of_its_priority_alone() -> None:
+    """A look into the store for each of the others would wait for the disk once more."""
+    instance = Instance()
+    told: list[tuple[int | None, int | None]] = []
+    instance.by_group[7] = SimpleNamespace(in_store=lambda lowest, priority: told.append((lowest, priority)))
+    instance.answered(Promoted([Due(7, 1, 2), Due(7, 3, 1, 9)], None, THROUGH))
+    assert told == [(1, 4), (3, 9)]
+
+
 def test_what_another_process_made_due_is_looked_for_at_once() -> None:
     instance = Instance()
     instance.answered(nothing_due(None))

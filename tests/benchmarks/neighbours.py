@@ -1,8 +1,8 @@
 """How long a neighbour's commits take while another client does its worst: ``python -m tests.benchmarks.neighbours``.
 
 One service of one worker. The neighbour commits one transaction of one message after the other; the figures are of its
-commits during each attack, in milliseconds. ``done``: transactions declared, messages posted, or entries removed by the
-attack. ``given up`` must stay 0.
+commits during each attack, in milliseconds. ``done``: transactions declared, messages posted, entries removed, or
+discharges answered by the attack. ``given up`` must stay 0.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ import json
 import sys
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 
 import psycopg
@@ -23,6 +24,7 @@ from store.tables import SCHEMA
 from tests.acceptance.engine_client import Client
 from tests.fix_service import Service, running_service
 from tests.wire.frames import Declare, Declared, Target
+from tests.wire.links import Control
 from tests.wire.messages import data
 from tests.wire.peer import Peer, Session
 from tests.wire.types import Symbol
@@ -36,6 +38,22 @@ end $$;
 create trigger poison before insert on {SCHEMA}.half for each row execute function public.poison()
 """
 
+
+#: Commits of applications that have a row here wait for an advisory lock, after they have decided what they discharge.
+_TURN = 4711
+_HELD = f"""
+create table public.held (round int);
+create function public.hold() returns trigger language plpgsql as $$
+begin
+  if new.round < 3 then insert into public.held values (new.round + 1);
+  else perform pg_advisory_xact_lock_shared({_TURN});
+  end if;
+  return null;
+end $$;
+create constraint trigger hold after insert on public.held deferrable initially deferred
+  for each row execute function public.hold()
+"""
+_AT_WORK = b"select count(*) from pg_locks where locktype = 'advisory' and not granted"
 
 #: of one statement of the preparations
 _FILLED_AT_ONCE = 100_000
@@ -134,8 +152,59 @@ def removal(service: Service, seconds: float, begun: threading.Event, *, entries
     return entries
 
 
+def applications(service: Service, seconds: float, begun: threading.Event, *, commits: int = 20) -> int:
+    """Commits of applications that are long at work, each of a transaction that its client discharges meanwhile, again
+    and again. ``done``: discharges that were answered.
+    """
+    _run(service, _HELD)
+    url = running_url(service.data_dir)
+    answered: list[int] = []
+    at_work = threading.Barrier(commits + 1)
+
+    def commit(txn: bytes) -> None:
+        with psycopg.connect(url) as own:
+            own.execute("insert into public.held values (1)")
+            own.execute("select coordinator.discharge(%s)", [uuid.UUID(bytes=txn)])
+            at_work.wait()
+
+    def discharge(control: Control, txn: bytes) -> None:
+        number = 0
+        while time.monotonic() < until:
+            control.discharge(txn)
+            number += 1
+        answered.append(number)
+
+    with ExitStack() as stack, psycopg.connect(url, autocommit=True) as turn:
+        turn.execute("select pg_advisory_lock(%s)", [_TURN])
+        threads = []
+        for number in range(commits):
+            session = stack.enter_context(_session(service))
+            control = session.control(properties={Symbol("coordinator:producer-group"): "shop"})
+            txn = control.declare()
+            sender = session.sender(f"held-{number}")
+            sender.answer_to(sender.post(data(b"x"), txn=txn))
+            threads += [
+                threading.Thread(target=commit, args=[txn]),
+                threading.Thread(target=discharge, args=[control, txn]),
+            ]
+        for thread in threads[::2]:
+            thread.start()
+        at_work.wait()
+        while turn.execute(_AT_WORK).fetchone() != (commits,):
+            time.sleep(0.01)
+        until = time.monotonic() + seconds
+        begun.set()
+        for thread in threads[1::2]:
+            thread.start()
+        time.sleep(max(0.0, until - time.monotonic()))
+        turn.execute("select pg_advisory_unlock(%s)", [_TURN])
+        for thread in threads:
+            thread.join()
+    return sum(answered)
+
+
 Attack = Callable[[Service, float, threading.Event], int]
-ATTACKS: dict[str, Attack] = {each.__name__: each for each in (declares, fan_out, poison, removal)}
+ATTACKS: dict[str, Attack] = {each.__name__: each for each in (declares, fan_out, poison, removal, applications)}
 
 
 def measure(attack: Attack, seconds: float) -> dict[str, float]:

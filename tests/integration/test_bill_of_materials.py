@@ -23,7 +23,7 @@ def _normal(name: str) -> str:
 
 def _locked(name: str) -> dict[tuple[str, str], set[str]]:
     """By name and version: the hashes of one lock file."""
-    packages = defaultdict(set)
+    packages: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
     text = (ROOT / "requirements" / name).read_text().replace("\\\n", " ")
     for line in text.splitlines():
         pinned = re.match(r"([A-Za-z0-9_.-]+)(?:\[[^\]]*\])?==([^ ;]+)", line)
@@ -57,7 +57,7 @@ def test_the_bill_lists_what_serves_with_its_hashes() -> None:
     subprocess.run(["make", "sbom"], cwd=ROOT, check=True, capture_output=True, timeout=300)
     bill: dict[str, Any] = json.loads((ROOT / "build/sbom.json").read_text())
     assert bill["bomFormat"] == "CycloneDX"
-    listed = defaultdict(set)
+    listed: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
     for each in bill["components"]:
         found = [hash_ for reference in each["externalReferences"] for hash_ in reference.get("hashes", ())]
         listed[_normal(each["name"]), each["version"]].update(hash_["content"] for hash_ in found)

@@ -265,8 +265,8 @@ class StoreRows:
         elif chance < 0.83:
             self.op("purge", at + timedelta(seconds=5), covers=covers)
         elif chance < 0.92:
-            # a group that has had later ones has had it, too
-            self.entry(group, half, acquired=at < NOW - timedelta(minutes=50))
+            # a group that has had later ones has had it, too; after an hour it must have, and the run may end late
+            self.entry(group, half, acquired=at < NOW - timedelta(minutes=5))
         elif chance < 0.96:
             self.entry(group, half, lease=1, attempts=self.random.choice((0, 0, 1, 3)))
         elif chance < 0.98:

@@ -42,14 +42,14 @@ class Stealing:
         self._held: dict[str, _Held] = {}
         self._numbers = count(1)
 
-    def attached(self, container: str, name: str, link: Stealable) -> None:
+    def attached(self, user: str | None, container: str, name: str, link: Stealable) -> None:
         held = _Held(link, next(self._numbers))
-        digest = _digest(container, name)
+        digest = _digest(user, container, name)
         self._held[digest] = held
         notices.announce_link(self._instance.queries, f"{self._instance.instance_id} {held.number} {digest}")
 
-    def lost(self, container: str, name: str, link: Stealable) -> None:
-        digest = _digest(container, name)
+    def lost(self, user: str | None, container: str, name: str, link: Stealable) -> None:
+        digest = _digest(user, container, name)
         held = self._held.get(digest)
         if held is not None and held.link is link:
             del self._held[digest]
@@ -65,5 +65,6 @@ class Stealing:
             held.link.refuse(_STOLEN)
 
 
-def _digest(container: str, name: str) -> str:
-    return hashlib.sha256(f"{len(container)} {container} {name}".encode()).hexdigest()
+def _digest(user: str | None, container: str, name: str) -> str:
+    of_user = "" if user is None else f"{len(user)} {user} "
+    return hashlib.sha256(f"{of_user}{len(container)} {container} {name}".encode()).hexdigest()

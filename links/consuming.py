@@ -280,7 +280,7 @@ class Subscribing(Consuming):
         queue.not_from = connection if honoured.no_local else None
         super().__init__(connection, pointer, address, queue, group, honoured)
         if group.ends_with_close:
-            connection.service.stealing.attached(connection.container, self.name, self)
+            connection.service.stealing.attached(connection.user, connection.container, self.name, self)
 
     @property
     def room(self) -> int:
@@ -313,5 +313,6 @@ class Subscribing(Consuming):
 
     def lost(self) -> None:
         self._queue.not_from = None
-        self.connection.service.stealing.lost(self.connection.container, self.name, self)
+        connection = self.connection
+        connection.service.stealing.lost(connection.user, connection.container, self.name, self)
         super().lost()

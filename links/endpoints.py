@@ -38,9 +38,9 @@ class Reactor(Protocol):
     """What knows the links of all connections."""
 
     attaches: Attaches
-    #: every open link by its pointer in the engine, and by container, direction and name (P13)
+    #: every open link by its pointer in the engine, and by user, container, direction and name (P13, S3)
     links: dict[engine.Pointer, Link]
-    named: dict[tuple[str, bool, str], Link]
+    named: dict[tuple[str | None, str, bool, str], Link]
 
 
 class Owner(Carrier, Protocol):

@@ -119,8 +119,9 @@ class Link:
         self.pointer = pointer
         self.session = engine.link_session(pointer)
         self.name = engine.link_name(pointer)
-        #: identifies the same link on another connection (part 2, section 2.6.1)
-        self.identity = (connection.container, bool(engine.link_is_receiver(pointer)), self.name)
+        #: identifies the same link on another connection (part 2, section 2.6.1): of the same user, else any client
+        #: could end the links, and with a control link the transactions, of another (S3)
+        self.identity = (connection.user, connection.container, bool(engine.link_is_receiver(pointer)), self.name)
         self.open = True
         #: without it, the link ends (S3)
         self.right: tuple[Verb, str] | None = None

@@ -48,7 +48,7 @@ class Reactor(Loop):
         #: every open link by its pointer in the engine
         self.links: dict[engine.Pointer, Link] = {}
         #: and by container, direction and name, where the container has an id (P13)
-        self.named: dict[tuple[str, bool, str], Link] = {}
+        self.named: dict[tuple[str | None, str, bool, str], Link] = {}
         self.by_transport: dict[engine.Pointer, Connection] = {}
         #: attaches that have filters to be read
         self.attaches = Attaches(self)

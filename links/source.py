@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 from coordinator.address import groups
 from coordinator.address.groups import Group
 from coordinator.address.nodes import Address
+from coordinator.address.permissions import unauthorized
 from coordinator.errors import Condition, Refusal
 from coordinator.group.queues import Queue
 from links import checking, engine, filters, values
@@ -170,7 +171,11 @@ class _Wanted:
             elif not group.lasting:
                 subscriptions.remove(address, queue)
 
-        self._ask(partial(subscriptions.join, address, group), joined)
+        absent = None
+        if self._browse and not address.topic and not self._broadcast:  # browsing changes nothing
+            source = engine.address_of(engine.link_remote_source(self._pointer)) or ""
+            absent = None if self.connection.may(Verb.RECEIVE, source) else unauthorized(Verb.RECEIVE, source)
+        self._ask(partial(subscriptions.join, address, group, absent=absent), joined)
 
     def _attach(self, address: Address, queue: Queue, group: Group | None) -> None:
         connection, pointer, asked = self.connection, self._pointer, self._filters

@@ -46,8 +46,12 @@ class Subscriptions:
         #: groups (address, name) that links are about to join
         self._joining: Counter[tuple[int, str]] = Counter()
 
-    def join(self, address: Address, group: Group, joined: Callable[[Queue | Refusal], None]) -> None:
-        """Find or make a consumer group other than the default one."""
+    def join(
+        self, address: Address, group: Group, joined: Callable[[Queue | Refusal], None], absent: Refusal | None = None
+    ) -> None:
+        """Find or make a consumer group other than the default one. ``absent``: the answer where it is not there, and
+        is not to be made.
+        """
         key = (address.id, group.name)
         self._joining[key] += 1
         joining = Joining()
@@ -66,11 +70,11 @@ class Subscriptions:
             elif isinstance(group_id, StoreError):
                 joined(Refusal(Condition.INTERNAL_ERROR, "the store could not make the consumer group"))
             elif consumer_groups.is_full(group_id):
-                joined(_too_many(address, most))
+                joined(absent or _too_many(address, most))
             else:
                 joined(self._joined(address, group, group_id))
 
-        most = self._instance.limits.groups_per_address
+        most = self._instance.limits.groups_per_address if absent is None else 0
         owner = 0 if group.lasting else self._instance.instance_id
 
         def ask() -> None:

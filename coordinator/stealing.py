@@ -66,5 +66,5 @@ class Stealing:
 
 
 def _digest(user: str | None, container: str, name: str) -> str:
-    of_user = "" if user is None else f"{len(user)} {user} "
-    return hashlib.sha256(f"{of_user}{len(container)} {container} {name}".encode()).hexdigest()
+    user = user or ""
+    return hashlib.sha256(f"{len(user)} {user} {len(container)} {container} {name}".encode()).hexdigest()

@@ -47,7 +47,7 @@ class Reactor(Loop):
         self.events = engine.collector()
         #: every open link by its pointer in the engine
         self.links: dict[engine.Pointer, Link] = {}
-        #: and by container, direction and name, where the container has an id (P13)
+        #: and by user, container, direction and name, where the container has an id (P13)
         self.named: dict[tuple[str | None, str, bool, str], Link] = {}
         self.by_transport: dict[engine.Pointer, Connection] = {}
         #: attaches that have filters to be read

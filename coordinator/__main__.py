@@ -7,12 +7,16 @@ from typing import Annotated
 import typer
 
 from coordinator.commands.address import app as address
+from coordinator.commands.archive import app as archive
+from coordinator.commands.audit import audit
 from coordinator.commands.check import check
 from coordinator.commands.dead_letters import app as dead_letters
 from coordinator.commands.findings import app as findings
+from coordinator.commands.grant_roles import grant_roles
 from coordinator.commands.grant_sql import grant_sql
 from coordinator.commands.group import app as group
 from coordinator.commands.history import history
+from coordinator.commands.maintain import maintain
 from coordinator.commands.migrate import migrate
 from coordinator.commands.permissions import grant, list_, revoke, who_can
 from coordinator.commands.purge import purge
@@ -28,7 +32,6 @@ app = typer.Typer(
     name="coordinator",
     help="A transaction coordinator for AMQP 1.0 clients.",
     no_args_is_help=True,
-    add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     rich_markup_mode=None,
     # Its tracebacks show local variables, and those hold secrets.
@@ -71,12 +74,16 @@ app.command()(revoke)
 app.command()(who_can)
 app.command("permissions")(list_)
 app.command()(grant_sql)
+app.command()(grant_roles)
+app.command()(maintain)
+app.command()(audit)
 app.add_typer(user, name="user")
 app.add_typer(dead_letters, name="dead-letters")
 app.command()(check)
 app.command()(reconcile)
 app.add_typer(findings, name="findings")
 app.command()(repair)
+app.add_typer(archive, name="archive")
 
 
 def main() -> None:

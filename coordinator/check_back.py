@@ -191,7 +191,7 @@ class Checkable(Transaction):
         """Its time is over (T14): from now on its producer group is asked, and it may still be discharged."""
         if self.halves.entered and not self.halves.overdue:
             self.halves.overdue = True
-            self._instance.commit.add(Overdue(self.id))
+            self._instance.commit.add(Overdue(self.id, self.owner))
 
     def abandon(self, event: TxnEvent, reason: str, error: Refusal | None = None) -> None:
         if event is TxnEvent.ASKED and not self.halves.entered and not self.halves.on_way:
@@ -219,7 +219,7 @@ class Checkable(Transaction):
             return
         retired, self.retired = self.retired, []
         if halves.entered and not halves.decided:
-            self._instance.commit.add(Left(self.id, [entry for entry in retired if entry in halves.held]))
+            self._instance.commit.add(Left(self.id, [entry for entry in retired if entry in halves.held], self.owner))
         for entry in retired:
             if halves.decided or entry not in halves.held:
                 self._keep(entry)
@@ -353,7 +353,8 @@ class Checkable(Transaction):
         """
         self._host.forget(self)
         if committed is None:
-            self._instance.commit.add(Left(self.id, list(self.halves.held)))
+            # its own: what the connection goes on with does not wait with it
+            self._instance.commit.add(Left(self.id, list(self.halves.held), self))
             for entry in self.retired:
                 if entry not in self.halves.held:
                     self._keep(entry)

@@ -244,14 +244,15 @@ class Doom:
 
 
 class Overdue:
-    """Unit: the time of an undecided transaction is over (H7)."""
+    """Unit: the time of an undecided transaction is over (H7). ``owner``: what waits with it where others hold the
+    transaction: its connection.
+    """
 
-    __slots__ = ("_txn_id",)
+    __slots__ = ("_txn_id", "owner")
 
-    owner: object = None
-
-    def __init__(self, txn_id: bytes) -> None:
+    def __init__(self, txn_id: bytes, owner: object) -> None:
         self._txn_id = txn_id
+        self.owner = owner
 
     def write(self, batch: Batch) -> None:
         batch.check_back().overdue.append(self._txn_id)
@@ -265,16 +266,15 @@ class Overdue:
 
 class Left:
     """Unit: the control link of an undecided transaction is gone (H7), and what it has retired is the store's alone.
-    ``held``: what it holds there.
+    ``held``: what it holds there. ``owner``: as of :class:`Overdue`.
     """
 
-    __slots__ = ("_held", "_txn_id")
+    __slots__ = ("_held", "_txn_id", "owner")
 
-    owner: object = None
-
-    def __init__(self, txn_id: bytes, held: Sequence[Entry]) -> None:
+    def __init__(self, txn_id: bytes, held: Sequence[Entry], owner: object) -> None:
         self._txn_id = txn_id
         self._held = held
+        self.owner = owner
 
     def write(self, batch: Batch) -> None:
         rows = batch.check_back()

@@ -312,7 +312,7 @@ class AddressSettings(_Section):
 
 class RetentionSettings(_Section):
     """How long messages and decisions are kept; whole days (UTC) are dropped (H16). Undelivered messages stay. How long
-    the inbox of applications is.
+    the inbox of applications and the audit are.
     """
 
     hours: Annotated[
@@ -339,6 +339,10 @@ class RetentionSettings(_Section):
             "taken for a new one (X4)",
         ),
     ] = 720
+    audit_hours: Annotated[
+        float,
+        Field(ge=720, le=MOST_HOURS, description="rows of the audit, 30 days at least (S10); `coordinator audit`"),
+    ] = 8760
 
     @model_validator(mode="after")
     def _decisions_last(self) -> RetentionSettings:

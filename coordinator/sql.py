@@ -14,10 +14,15 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from uuid import UUID
 
 from coordinator.codec.message import examine
+from store.commit.terms import LATEST
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Mapping, Sequence
     from datetime import timedelta
+
+#: In milliseconds since 1970, a day after the latest time of a message: PostgreSQL has that, and clients send later
+#: ones.
+_LATEST_MS = LATEST // 1000 + 946_771_200_000
 
 
 class _Cursor(Protocol):
@@ -189,7 +194,8 @@ def _post_message(address: str, message: bytes) -> _Call:
     )
     times = (facts.delivery_time_ms, facts.delivery_delay_ms or None)
     ends = (facts.absolute_expiry_ms or None, facts.ttl_ms or None)
-    return sql, (address, message, *times, *ends, facts.priority, facts.group_id)
+    bounded = (None if each is None else min(each, _LATEST_MS) for each in (*times, *ends))
+    return sql, (address, message, *bounded, facts.priority, facts.group_id)
 
 
 def _discharge(txn_id: bytes | UUID, fail: bool) -> _Call:

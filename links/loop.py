@@ -69,9 +69,10 @@ class Loop:
         """Wait at most so many seconds for a descriptor; less, if a deadline is due before or something is dirty."""
         deadlines, callbacks = self._deadlines, self._callbacks
         now = time.monotonic()
+        wait = longest
         while deadlines and deadlines[0][0] <= now:
             self.call(heappop(deadlines)[2])
-        wait = longest
+            wait = 0.0  # what it leaves to the end of the turn, a commit or a delivery, waits for no descriptor
         if deadlines:
             wait = min(wait, max(0.0, deadlines[0][0] - now))
         if self.dirty:

@@ -1,22 +1,19 @@
-"""The report's plots, each as one SVG picture; by matplotlib, without a display and without its global state."""
+"""The report's plots, each as one figure of Plotly's (JSON): its library, in the report, draws them in the browser.
+
+A figure has moments as milliseconds since 1970 (UTC), and no colours but those of what is plotted: the report puts them
+into the reader's zone and onto its own ground. With each point over time ``customdata`` has the
+moment that it is of. A test holds each against Plotly's own description of figures.
+"""
 
 from __future__ import annotations
 
-import io
+import math
 import re
-import warnings
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
-
-import matplotlib as mpl
-from matplotlib.axes import Axes
-from matplotlib.collections import PolyCollection
-from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num
-from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
 from spark.metrics import Metrics, Outcomes
 
@@ -29,87 +26,70 @@ ROLLED_BACK: Final = "#8a97a3"
 FAILED: Final = "#c8553d"
 UNDECIDED: Final = "#e3b23c"
 NEUTRAL: Final = "#4a6fa5"
-INK: Final = "#22303c"
 
-_STYLE: Final[dict[str, Any]] = {
-    "text.parse_math": False,  # a $ in an address is a $
-    "svg.fonttype": "path",  # looks the same wherever it is opened
-    "font.family": "DejaVu Sans",
-    "font.size": 9,
-    "axes.edgecolor": "#b8c0c8",
-    "axes.labelcolor": INK,
-    "axes.titlecolor": INK,
-    "axes.titlesize": 10,
-    "axes.titlelocation": "left",
-    "axes.titleweight": "bold",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": "#e6e9ec",
-    "grid.linewidth": 0.8,
-    "xtick.color": "#55626e",
-    "ytick.color": "#55626e",
-    "legend.frameon": False,
-    "text.color": INK,
-}
-_WIDTH: Final = 10.0
+Figure = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Chart:
-    """One plot: ``svg`` is a whole document, or empty where there is nothing to draw; ``note`` says how to read it."""
+    """One plot: ``figure`` has ``data`` and ``layout``, or is None where there is nothing to draw; ``height`` is in
+    pixels; ``note`` says how to read it; ``over_time``: its axis is of moments."""
 
     title: str
     note: str
-    svg: str
-    alt: str
+    figure: Figure | None
+    height: int
+    over_time: bool = False
 
 
 def readable(name: str | None, missing: str, longest: int = 60) -> str:
-    """A name from the wire, fit for a picture: control characters shown as a box, and not longer than a line."""
+    """A name from the wire, fit for a page: control characters shown as a box, and not longer than a line."""
     if name is None:
         return missing
     if name == "":
         return "(default)"
-    clean = re.sub(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\ud800-\udfff]", "\ufffd", name)
+    clean = visible(name)
     return clean if len(clean) <= longest else f"{clean[: longest - 1]}…"
 
 
-def _svg(draw: Callable[[Figure], None], height: float, name: str) -> str:
-    style: Any = {**_STYLE, "svg.hashsalt": name}
-    with mpl.rc_context(style), warnings.catch_warnings():
-        # a character that the font lacks is drawn as a box; that is enough
-        warnings.simplefilter("ignore", category=UserWarning)
-        figure = Figure(figsize=(_WIDTH, height), layout="constrained")
-        draw(figure)
-        out = io.BytesIO()
-        figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
-    return out.getvalue().decode("utf-8")
+def visible(text: str) -> str:
+    """``text`` with a box for each control character, and for each that turns the direction of what follows."""
+    if text.isprintable():
+        return text
+    return re.sub(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]", "\ufffd", text)
+
+
+def _label(name: str) -> str:
+    """A name inside a plot, whose texts may have some HTML."""
+    return name.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def _millis(moment: datetime) -> int:
+    return round(moment.timestamp() * 1000)
 
 
 #: An axis of time has room for as many.
 _LEAST_POINTS: Final = 12
 
 
-def _counts(axes: Axes, axis: str = "y") -> None:
-    # up to a line, so that no bar is higher than the last one
-    lines = MaxNLocator(nbins=5, integer=True, min_n_ticks=1)
-    ticks = lines.tick_values(0, max(1, getattr(axes, f"get_{axis}lim")()[1]))
-    getattr(axes, f"set_{axis}lim")(0, ticks[-1])
-    getattr(axes, f"{axis}axis").set_major_locator(FixedLocator(ticks))
-    getattr(axes, f"{axis}axis").set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
-
-
-def _times(axes: Axes, moments: Sequence[datetime], width: timedelta) -> None:
-    """``moments`` are where points of ``width`` begin. Around a few points the axis has a margin of ours: its own would
-    be years around a single one."""
+def _times(moments: Sequence[datetime], width: timedelta) -> dict[str, Any]:
+    """An axis; ``moments`` are where points of ``width`` begin. Around a few points it has a margin of ours: Plotly's
+    own would be years around a single one."""
     first, last = min(moments), max(moments) + width
     margin = max(width * _LEAST_POINTS - (last - first), width) / 2
-    axes.set_xlim(first - margin, last + margin)  # type: ignore[arg-type]
-    locator = AutoDateLocator()  # type: ignore[no-untyped-call]
-    axes.xaxis.set_major_locator(locator)
-    axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))  # type: ignore[no-untyped-call]
+    # on a phone labels would be turned, and cut
+    edges = [_millis(first - margin), _millis(last + margin)]
+    return {"type": "date", "range": edges, "tickangle": 0, "nticks": 5}
+
+
+def _counts(highest: int) -> dict[str, Any]:
+    """An axis of whole numbers from 0 on, with a line at or above ``highest``."""
+    step = 1
+    while highest > 5 * step:
+        # 1, 2, 5, 10, 20, 50, ...
+        step = step * 5 // 2 if str(step).startswith("2") else step * 2
+    top = max(1, -(-highest // step)) * step
+    return {"range": [0, top * 1.02], "dtick": step, "tick0": 0, "tickformat": ",d"}
 
 
 def _span(width: timedelta) -> str:
@@ -121,84 +101,111 @@ def _span(width: timedelta) -> str:
     return f"{seconds} seconds"
 
 
-def _days(moments: Sequence[datetime]) -> list[float]:
-    """As matplotlib counts time."""
-    return [float(day) for day in date2num(moments)]  # type: ignore[no-untyped-call]
+@dataclass(frozen=True, kw_only=True)
+class _Panel:
+    """``bars``: of each outcome its height at each moment."""
+
+    title: str
+    moments: list[datetime]
+    bars: list[tuple[str, str, list[int]]]
+
+    @property
+    def highest(self) -> int:
+        return max(map(sum, zip(*(heights for _, _, heights in self.bars), strict=True)))
 
 
-def _bars_over_time(
-    axes: Axes,
-    moments: Sequence[datetime],
-    width: timedelta,
-    heights: Sequence[int],
-    floor: Sequence[int],
-    *,
-    colour: str,
-    label: str,
-) -> None:
-    """Bars from their moments on, each on its ``floor``, as one thing to draw: matplotlib's own are one each, and a
-    thousand of them take seconds."""
-    corners = [
-        [(begin, low), (begin, low + height), (end, low + height), (end, low)]
-        for begin, end, height, low in zip(
-            _days(moments), _days([moment + width for moment in moments]), heights, floor, strict=True
-        )
-    ]
-    axes.add_collection(PolyCollection(corners, facecolor=colour, linewidth=0, label=label))
-    axes.xaxis_date()
-    axes.set_ylim(0, max(axes.dataLim.y1, 1))
+def _panel(title: str, items: Sequence[Outcomes]) -> _Panel:
+    sums: dict[datetime, list[int]] = defaultdict(lambda: [0, 0, 0])
+    for item in items:
+        for place, value in enumerate((item.committed, item.rolled_back, item.undecided)):
+            sums[item.at][place] += value
+    moments = sorted(sums)
+    outcomes = (("committed", COMMITTED), ("rolled back", ROLLED_BACK), ("undecided", UNDECIDED))
+    bars = [(name, colour, [sums[at][place] for at in moments]) for place, (name, colour) in enumerate(outcomes)]
+    return _Panel(title=title, moments=moments, bars=bars)
 
 
-def outcomes_over_time(metrics: Metrics) -> Chart:
-    """What became of the halves posted, stacked, one panel an address."""
+def _panels(metrics: Metrics) -> list[_Panel]:
     by_address: dict[str | None, list[Outcomes]] = defaultdict(list)
     weight: Counter[str | None] = Counter()
     for item in metrics.outcomes:
         by_address[item.address].append(item)
         weight[item.address] += item.committed + item.rolled_back + item.undecided
     ranked = [address for address, _ in weight.most_common()]
-    panels: list[tuple[str, list[Outcomes]]] = [
-        (readable(address, "(addresses that are gone)", 90), by_address[address]) for address in ranked[:MOST_PANELS]
+    panels = [
+        _panel(readable(address, "(addresses that are gone)", 90), by_address[address])
+        for address in ranked[:MOST_PANELS]
     ]
     if len(ranked) > MOST_PANELS:
         rest = [item for address in ranked[MOST_PANELS:] for item in by_address[address]]
-        panels.append((f"{len(ranked) - MOST_PANELS:,} other addresses", rest))
-    count = len(panels) + bool(metrics.unstored)
+        panels.append(_panel(f"{len(ranked) - MOST_PANELS:,} other addresses", rest))
+    if metrics.unstored:
+        bars = [("rolled back", ROLLED_BACK, [count for _, count in metrics.unstored])]
+        title = "rolled back before they were stored"
+        panels.append(_Panel(title=title, moments=[at for at, _ in metrics.unstored], bars=bars))
+    return panels
 
-    def draw(figure: Figure) -> None:
-        every = figure.subplots(count, 1, sharex=True, squeeze=False)[:, 0]
-        width = metrics.bucket
-        for axes, (title, items) in zip(every, panels, strict=False):
-            sums: dict[datetime, list[int]] = defaultdict(lambda: [0, 0, 0])
-            for item in items:
-                for place, value in enumerate((item.committed, item.rolled_back, item.undecided)):
-                    sums[item.at][place] += value
-            moments = sorted(sums)
-            floor = [0] * len(moments)
-            for place, (label, colour) in enumerate(
-                (("committed", COMMITTED), ("rolled back", ROLLED_BACK), ("undecided", UNDECIDED))
-            ):
-                heights = [sums[moment][place] for moment in moments]
-                _bars_over_time(axes, moments, width, heights, floor, colour=colour, label=label)
-                floor = [below + height for below, height in zip(floor, heights, strict=True)]
-            axes.set_title(title)
-            _counts(axes)
-        if metrics.unstored:
-            axes = every[-1]
-            moments, heights = [at for at, _ in metrics.unstored], [value for _, value in metrics.unstored]
-            floor = [0] * len(moments)
-            _bars_over_time(axes, moments, width, heights, floor, colour=ROLLED_BACK, label="rolled back")
-            axes.set_title("rolled back before they were stored (address not known)")
-            _counts(axes)
-        at = [item.at for item in metrics.outcomes] + [moment for moment, _ in metrics.unstored]
-        _times(every[-1], at, metrics.bucket)
-        every[0].legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=3, borderaxespad=0.2)
 
+#: A legend.
+_ABOVE: Final = {"orientation": "h", "x": 0, "xanchor": "left", "y": 1, "yanchor": "bottom", "traceorder": "normal"}
+
+#: Of a plot of panels, in pixels: each with its title; what stands above and below them.
+_PANEL: Final = 130
+_TITLE: Final = 34
+_LEGEND: Final = 30
+_TICKS: Final = 40
+
+
+def _stacked(panels: Sequence[_Panel], width: timedelta) -> Figure:
+    """Panels above each other, with one axis of time."""
+    data: list[dict[str, Any]] = []
+    annotations: list[dict[str, Any]] = []
+    share = 1 / len(panels)
+    last = "y" if len(panels) == 1 else f"y{len(panels)}"
+    moments = [at for panel in panels for at in panel.moments]
+    layout: dict[str, Any] = {
+        "barmode": "stack",
+        "xaxis": {**_times(moments, width), "anchor": last, "domain": [0, 1]},
+        "annotations": annotations,
+        "legend": _ABOVE,
+        "margin": {"t": _LEGEND, "b": _TICKS, "l": 60, "r": 16},
+    }
+    named: set[str] = set()
+    for place, panel in enumerate(panels):
+        number = "" if not place else str(place + 1)
+        top = 1 - place * share
+        bottom, ceiling = top - share, top - share * _TITLE / _PANEL
+        layout[f"yaxis{number}"] = {**_counts(panel.highest), "domain": [max(bottom, 0), ceiling], "anchor": "x"}
+        annotations.append(
+            {
+                **{"text": f"<b>{_label(panel.title)}</b>", "showarrow": False, "xref": "paper", "yref": "paper"},
+                **{"x": 0, "xanchor": "left", "y": ceiling, "yanchor": "bottom"},
+            }
+        )
+        times = list(map(_millis, panel.moments))
+        for name, colour, heights in panel.bars:
+            data.append(
+                {
+                    **{"type": "bar", "name": name, "legendgroup": name, "showlegend": name not in named},
+                    **{"x": times, "customdata": times, "y": heights, "yaxis": f"y{number}"},
+                    **{"width": round(width.total_seconds() * 1000), "offset": 0, "marker": {"color": colour}},
+                    "hovertemplate": f"%{{y:,}} {name}<br>%{{customdata}}<extra></extra>",
+                }
+            )
+            named.add(name)
+    return {"data": data, "layout": layout}
+
+
+def outcomes_over_time(metrics: Metrics) -> Chart:
+    """What became of the halves posted, stacked, one panel an address."""
+    panels = _panels(metrics)
     return Chart(
         title="Outcomes over time, by address",
-        note=f"Messages posted in each {_span(metrics.bucket)}, by what became of their transaction. Times are UTC.",
-        svg=_svg(draw, 0.7 + 1.35 * count, "outcomes") if count else "",
-        alt="Stacked bars over time of messages committed, rolled back and undecided, one panel an address",
+        note=f"Messages posted in each {_span(metrics.bucket)}, by what became of their transaction. A rollback is an"
+        " ordinary outcome; of what was rolled back before it was stored the address is not known.",
+        figure=_stacked(panels, metrics.bucket) if panels else None,
+        height=_PANEL * len(panels) + _LEGEND + _TICKS,
+        over_time=True,
     )
 
 
@@ -218,101 +225,147 @@ _DURATIONS: Final = (
     (864_000.0, "10 days"),
     (8_640_000.0, "100 days"),
 )
+_SHORTEST: Final = _DURATIONS[0][0]
+
+
+def duration(seconds: float) -> str:
+    """Three digits, and the unit that leaves most of them before the point."""
+    for unit, name in ((86400.0, "days"), (3600.0, "h"), (60.0, "min"), (1.0, "s"), (0.001, "ms")):
+        if seconds >= unit:
+            return f"{seconds / unit:.3g} {name}"
+    return f"{seconds * 1000:.2g} ms"
+
+
+def _scale_of_durations(values: Sequence[float]) -> dict[str, Any]:
+    """A logarithmic axis, from the line below the shortest to the line above the longest, and at least two of them."""
+    lines = [line for line, _ in _DURATIONS]
+    below = max([place for place, line in enumerate(lines) if line < min(values)], default=0)
+    above = min([place for place, line in enumerate(lines) if line > max(values)], default=len(lines) - 1)
+    above = max(above, below + 1)
+    return {
+        "type": "log",
+        "tickvals": lines,
+        "ticktext": [name for _, name in _DURATIONS],
+        "range": [math.log10(lines[below]) - 0.05, math.log10(lines[above]) + 0.05],
+    }
 
 
 def decision_latency(metrics: Metrics) -> Chart:
-    """p50, p95 and p99 of the time from declare to decision."""
-
-    def draw(figure: Figure) -> None:
-        axes = figure.subplots()
-        names = dict(_DURATIONS)
-        moments: Any = [item.at + metrics.bucket / 2 for item in metrics.latencies]
-        for name, colour in (("p99", FAILED), ("p95", UNDECIDED), ("p50", NEUTRAL)):
-            values = [max(getattr(item, name), 0.0001) for item in metrics.latencies]
-            axes.plot(moments, values, color=colour, label=name, marker="o", markersize=3, linewidth=1.6)
-        axes.set_yscale("log")
-        lowest, highest = axes.get_ylim()
-        axes.set_ylim(
-            max((seconds for seconds in names if seconds <= lowest), default=lowest),
-            min((seconds for seconds in names if seconds >= highest), default=highest),
-        )
-        axes.yaxis.set_major_locator(FixedLocator([seconds for seconds, _ in _DURATIONS]))
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: names.get(value, "")))
-        axes.yaxis.set_minor_locator(NullLocator())
-        _times(axes, [item.at for item in metrics.latencies], metrics.bucket)
-        axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=3, borderaxespad=0.2)
-
+    """From declare to decision: p50, p95, p99."""
+    figure = None
+    if metrics.latencies:
+        data = []
+        moments = [item.at for item in metrics.latencies]
+        middles = [_millis(at + metrics.bucket / 2) for at in moments]
+        shares = (("p50", COMMITTED, "solid"), ("p95", NEUTRAL, "dash"), ("p99", UNDECIDED, "dot"))
+        for share, colour, dash in shares:
+            values = [max(getattr(item, share), _SHORTEST) for item in metrics.latencies]
+            data.append(
+                {
+                    **{"type": "scatter", "mode": "lines+markers", "name": share, "text": list(map(duration, values))},
+                    **{"x": middles, "customdata": list(map(_millis, moments)), "y": values},
+                    **{"line": {"color": colour, "dash": dash, "width": 2}, "marker": {"size": 5, "color": colour}},
+                    "hovertemplate": f"{share} %{{text}}<br>%{{customdata}}<extra></extra>",
+                }
+            )
+        every = [value for trace in data for value in trace["y"]]
+        layout = {
+            "xaxis": _times(moments, metrics.bucket),
+            "yaxis": _scale_of_durations(every),
+            "legend": _ABOVE,
+            "margin": {"t": _LEGEND, "b": _TICKS, "l": 60, "r": 16},
+        }
+        figure = {"data": data, "layout": layout}
     return Chart(
         title="From declare to decision",
         note=f"Of transactions decided in each {_span(metrics.bucket)}: half took less than p50, "
         "1 in 100 longer than p99. The scale is logarithmic.",
-        svg=_svg(draw, 2.9, "latency") if metrics.latencies else "",
-        alt="Lines over time of the median, 95th and 99th percentile of the time from declare to decision",
+        figure=figure,
+        height=260,
+        over_time=True,
     )
 
 
-def _bars(rows: list[tuple[str, int]], colour: str, name: str) -> str:
-    """Horizontal bars with their numbers, the first on top."""
+def _bars(rows: Sequence[tuple[str, int]], colour: str, unit: str) -> Figure:
+    """Horizontal bars, the first on top."""
+    names = [_label(name) for name, _ in rows]
+    data = {
+        **{"type": "bar", "orientation": "h", "y": names, "x": [value for _, value in rows]},
+        **{"marker": {"color": colour}, "text": [f"{value:,}" for _, value in rows], "textposition": "outside"},
+        **{"cliponaxis": False, "hovertemplate": f"%{{y}}<br>%{{x:,}} {unit}<extra></extra>"},
+    }
+    layout = {
+        "xaxis": _counts(max(value for _, value in rows)),
+        "yaxis": {"type": "category", "autorange": "reversed", "automargin": True, "showgrid": False},
+        "margin": {"t": 8, "b": 32, "l": 60, "r": 60},
+        "showlegend": False,
+    }
+    return {"data": [data], "layout": layout}
 
-    def draw(figure: Figure) -> None:
-        axes = figure.subplots()
-        drawn = axes.barh([label for label, _ in rows], [value for _, value in rows], color=colour, height=0.66)
-        axes.bar_label(drawn, labels=[f"{value:,}" for _, value in rows], padding=4, fontsize=8.5, color=INK)
-        axes.invert_yaxis()
-        axes.grid(visible=False, axis="y")
-        axes.margins(x=0.1)
-        _counts(axes, "x")
 
-    return _svg(draw, 0.6 + 0.3 * len(rows), name)
+def _height_of_bars(rows: int) -> int:
+    return 50 + 28 * rows
 
 
 def undecided_by_age(metrics: Metrics) -> Chart:
     """How old the undecided transactions are."""
-    total = sum(count for _, count in metrics.undecided_by_age)
+    rows = metrics.undecided_by_age
     return Chart(
         title="Undecided transactions, by age",
         note="At the moment of the snapshot. Plain transactions are listed once they are older than a second or so.",
-        svg=_bars(metrics.undecided_by_age, UNDECIDED, "undecided") if total else "",
-        alt="Bars of the number of undecided transactions by age",
+        figure=_bars(rows, UNDECIDED, "undecided") if any(count for _, count in rows) else None,
+        height=_height_of_bars(len(rows)),
     )
 
 
 def deliveries_by_attempt(metrics: Metrics) -> Chart:
     """At which attempt deliveries ended, or are waiting."""
-
-    def draw(figure: Figure) -> None:
-        axes = figure.subplots()
+    figure = None
+    if metrics.attempts:
         places = [row[0] for row in metrics.attempts]
-        # beside each other, not stacked: the scale is logarithmic
-        for column, (label, colour) in enumerate(
+        most = max(max(row[1:]) for row in metrics.attempts)
+        # beside each other, not stacked: the scale may be logarithmic
+        data = []
+        for column, (name, colour) in enumerate(
             (("accepted", COMMITTED), ("dead-lettered", FAILED), ("waiting", UNDECIDED)), start=1
         ):
             heights = [row[column] for row in metrics.attempts]
-            bars = axes.bar([place + 0.27 * (column - 2) for place in places], heights, 0.25, color=colour, label=label)
-            axes.bar_label(
-                bars, labels=[f"{height:,}" if height else "" for height in heights], padding=2, fontsize=7.5
+            data.append(
+                {
+                    **{"type": "bar", "name": name, "x": places, "y": heights, "marker": {"color": colour}},
+                    **{"text": [f"{height:,}" if height else "" for height in heights], "textposition": "outside"},
+                    **{"cliponaxis": False, "hovertemplate": f"%{{y:,}} {name} at attempt %{{x}}<extra></extra>"},
+                }
             )
-        axes.margins(y=0.15)
-        axes.set_xlim(0.4, max(places[-1], 5) + 0.6)
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.set_xlabel("attempt")
-        axes.grid(visible=False, axis="x")
-        axes.set_yscale("symlog", linthresh=10)
-        most = max(max(row[1:]) for row in metrics.attempts)
-        # whole numbers; the small ones stand too close below large ones
-        small = (0, 1, 2, 5) if most < 100 else (0,)
-        axes.yaxis.set_major_locator(FixedLocator([*small, *(10**power for power in range(1, 13))]))
-        axes.yaxis.set_minor_locator(NullLocator())
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
-        axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=3, borderaxespad=0.2)
-
+        powers = math.ceil(math.log10(max(most, 1))) + 1
+        logarithmic = {
+            "type": "log",
+            "range": [math.log10(0.5), math.log10(max(most, 1)) + 0.4],
+            "tickvals": [10**power for power in range(powers)],
+            "ticktext": [f"{10**power:,}" for power in range(powers)],
+        }
+        layout = {
+            "barmode": "group",
+            "xaxis": {
+                **{"title": {"text": "attempt"}, "range": [0.4, max(places[-1], 5) + 0.6]},
+                **{"tick0": 1, "dtick": -(-places[-1] // 10), "showgrid": False},
+            },
+            "yaxis": logarithmic if most >= _LOGARITHMIC else _counts(most + 1),
+            "legend": _ABOVE,
+            "margin": {"t": _LEGEND, "b": 48, "l": 60, "r": 16},
+        }
+        figure = {"data": data, "layout": layout}
     return Chart(
         title="Deliveries, by attempt",
-        note="Deliveries of the period's messages: at which attempt they were accepted or given up, "
-        "or which one they wait for. The scale is logarithmic above 10.",
-        svg=_svg(draw, 2.6, "attempts") if metrics.attempts else "",
-        alt="Bars of the number of deliveries accepted, dead-lettered and waiting, by attempt",
+        note="Deliveries of the period's messages: at which attempt they were accepted or given up, or which one they"
+        f" wait for. From {_LOGARITHMIC} on the scale is logarithmic.",
+        figure=figure,
+        height=260,
     )
+
+
+#: From so many on a scale of counts is logarithmic.
+_LOGARITHMIC: Final = 100
 
 
 def dead_letters(metrics: Metrics) -> Chart:
@@ -331,8 +384,8 @@ def dead_letters(metrics: Metrics) -> Chart:
     return Chart(
         title="Dead letters, by group and error",
         note="Deliveries given up, the most frequent first.",
-        svg=_bars(rows, FAILED, "dead") if rows else "",
-        alt="Bars of the number of dead letters by consumer group and error",
+        figure=_bars(rows, FAILED, "dead letters") if rows else None,
+        height=_height_of_bars(len(rows)),
     )
 
 

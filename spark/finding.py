@@ -27,6 +27,7 @@ class Finding:
     half_id: int | None = None
     address: str | None = None
     consumer_group: str | None = None
+    key: str | None = None
     seen_at: datetime
     detail: str
     suggested_repair: str
@@ -44,13 +45,14 @@ class Case:
     detail: Column
     suggested_repair: Column | str
 
-    def finding(self, seen_at: datetime) -> Column:
+    def finding(self, seen_at: datetime, key: Column) -> Column:
         """The finding (:data:`spark.schemas.FINDING`) of a row; null if it is none."""
         told = self.about if isinstance(self.about, Mapping) else {name: f.col(name) for name in self.about}
         columns = {
             "kind": self.kind,
             "severity": self.severity,
             **{name: told.get(name, f.lit(None)) for name in DELIVERY},
+            "key": key,
             "seen_at": f.lit(seen_at),
             "detail": self.detail,
             "suggested_repair": self.suggested_repair,
@@ -63,6 +65,8 @@ class Case:
 
 
 def findings(rows: DataFrame, seen_at: datetime, *cases: Case) -> DataFrame:
-    """What ``rows`` are by ``cases``, in one pass: a finding for each case that holds."""
-    found = f.array_compact(f.array(*(case.finding(seen_at) for case in cases)))
+    """What ``rows`` are by ``cases``, in one pass: a finding for each case that holds; with the ``key`` of its row,
+    where rows have one."""
+    key = f.col("key") if "key" in rows.columns else f.lit(None)
+    found = f.array_compact(f.array(*(case.finding(seen_at, key) for case in cases)))
     return rows.select(f.explode(found).alias("found")).select("found.*")

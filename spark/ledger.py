@@ -54,7 +54,8 @@ def declared_at(txn_id: str) -> datetime:
 def decisions(op: DataFrame) -> DataFrame:
     """``txn_id, commits, rollbacks, posted, decided_at``: what was decided of each transaction; two only if broken."""
     return (
-        op.where(f.col("decision").isin("commit", "rollback"))
+        # of the archive, what a commit covers comes as ops of their own (spark/archived.py)
+        op.where(f.col("decision").isin("commit", "rollback") & f.col("posted").isNotNull())
         .groupBy(f.col("id").alias("txn_id"))
         .agg(
             f.count_if(f.col("decision") == "commit").cast("int").alias("commits"),

@@ -88,8 +88,10 @@ class Period:
         """SQL: does the transaction whose id is in ``column`` belong to the period?"""
         return f"({column} >= '{uuid_at(self.since)}' and {column} < '{uuid_at(self.until)}')"
 
-    def read(self, table: str) -> str:
-        """PostgreSQL: the rows of ``table`` that a run over the period needs; ``true`` where it needs all."""
+    def read(self, table: str, *, moments: str = "timestamptz") -> str:
+        """SQL: the rows of ``table`` that a run over the period needs; ``true`` where it needs all. ``moments``: the
+        name of their type, PostgreSQL's or Spark's.
+        """
         lowest = id_at(self.read_from)
         if table == "half":
             # Ids of the period also serve to find ops whose half is nowhere, whatever transaction they were of. A
@@ -102,7 +104,7 @@ class Period:
         if table == "op":
             # The decisions of the period by key; those that retired deliveries by time, for a transaction may retire
             # what was posted after it was declared.
-            earliest = f"'{self.read_from.isoformat()}'::timestamptz"
+            earliest = f"'{self.read_from.isoformat()}'::{moments}"
             decisions = f"(id >= '{uuid_at(self.read_from)}'"
             if not self.reach:
                 decisions += f" and id < '{uuid_at(self.until)}'"

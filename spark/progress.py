@@ -1,8 +1,11 @@
-"""How far a run is: a bar with the stage, its tasks and the rows so far; nothing where there is no terminal (R31)."""
+"""How far a run is (R31): a bar with the stage, its tasks and the rows so far; a line for each stage where there is no
+terminal."""
 
 from __future__ import annotations
 
+import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
@@ -46,8 +49,12 @@ class ProgressBar(AbstractContextManager["ProgressBar"]):
         )
         self._bar = self._progress.add_task("starting Spark", total=stages + 1, rows=0, tasks="")
 
+        self._began = time.monotonic()
+        self._rows = 0
+
     def __enter__(self) -> ProgressBar:
         self._progress.start()
+        self._line("starting Spark")
         return self
 
     def __exit__(
@@ -87,8 +94,15 @@ class ProgressBar(AbstractContextManager["ProgressBar"]):
 
     def stage(self, name: str) -> None:
         self._progress.update(self._bar, description=name, advance=1, tasks="")
+        self._line(name)
+
+    def _line(self, stage: str) -> None:
+        if self._progress.disable:
+            sys.stderr.write(f"{time.monotonic() - self._began:.1f} s, {self._rows:,} rows: {stage}\n")
+            sys.stderr.flush()
 
     def rows(self, count: int) -> None:
+        self._rows = count
         self._progress.update(self._bar, rows=count)
 
     def warn(self, text: str) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -14,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from spark.archived import Archive
 from spark.directory import Directory
 from spark.ledger import declared_at
 from spark.period import Period
@@ -39,13 +42,14 @@ def credentials_file(url: str) -> Iterator[Path]:
 @dataclass(frozen=True, kw_only=True)
 class Store:
     """The store's tables as of one snapshot. ``credentials`` is the file with the URL for the tasks; none: they take it
-    from their environment. ``bytes``: of its large tables."""
+    from their environment. ``bytes``: of its large tables. ``archive``: of days that it has dropped."""
 
     spark: SparkSession
     snapshot: Snapshot
     period: Period
     credentials: Path | None
     bytes: int
+    archive: Archive | None = None
 
     @property
     def small(self) -> bool:
@@ -53,10 +57,21 @@ class Store:
         return self.bytes <= SMALL_BYTES
 
     def table(self, name: str, columns: str) -> tuple[DataFrame, int | None]:
-        """Columns of a table: what of it a run over the period needs; and, of a small store, how many rows they are."""
+        """Columns of a table: what of it a run over the period needs; and, of a small store, how many rows they are,
+        where they are all of it.
+
+        :raises store.archive.copies.ArchiveUnusable: the archive has lost something.
+        """
+        live, known = self._live(name, columns)
+        archived = None
+        if self.archive is not None and name in ("half", "op"):
+            archived = self.archive.table(self.spark, name, columns.split(","), self.period)
+        return (live, known) if archived is None else (live.unionByName(archived), None)
+
+    def _live(self, name: str, columns: str) -> tuple[DataFrame, int | None]:
         options = self._options(name, columns)
         if self.small:
-            rows = HalfOpReader(ReadOptions.parse(options)).whole()
+            rows = _apart(HalfOpReader(ReadOptions.parse(options)).whole)
             if not rows.num_rows:  # PySpark cannot take columns of times that have no chunk
                 rows = rows.schema.empty_table()
             return self.spark.createDataFrame(rows).coalesce(1), rows.num_rows
@@ -89,10 +104,26 @@ class Store:
                     ).fetchone()
                     if row is not None:
                         moments.append(moment(row[0]))
+                if self.archive is not None:
+                    moments += self.archive.moments(table)
         if not moments:
             return timedelta(0)
         first, last = max(min(moments), self.period.since), min(max(moments), self.period.until)
         return max(last - first, timedelta(0))
+
+
+def _apart(read: Callable[[], pa.Table]) -> pa.Table:
+    """What ``read`` gives, by a thread of its own: ADBC waits for the database without regard to signals."""
+    done: Future[pa.Table] = Future()
+
+    def work() -> None:
+        try:
+            done.set_result(read())
+        except BaseException as error:  # noqa: BLE001 - it is raised where it is waited for
+            done.set_exception(error)
+
+    threading.Thread(target=work, name="reading", daemon=True).start()
+    return done.result()
 
 
 def local(spark: SparkSession, columns: Mapping[str, pa.DataType], rows: Iterable[Mapping[str, Any]]) -> DataFrame:

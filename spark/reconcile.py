@@ -6,7 +6,6 @@ import os
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -20,13 +19,15 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from spark import ledger
+from spark.archived import open_archive, with_archive
 from spark.books.comparison import book_findings
 from spark.books.consumption import consumer_findings, groups_named, taken, unmatched
 from spark.books.description import BookDescription, ConsumerBookDescription, Description
 from spark.books.inbox import Inbox, open_inbox
+from spark.books.keys import keyed
 from spark.books.messages import pick, picked_columns, sent
 from spark.books.rows import Book, open_book, unreadable
-from spark.charts import Chart, charts
+from spark.charts import charts
 from spark.directory import Directory, read_directory
 from spark.finding import Finding
 from spark.metrics import Metrics, bucket_width
@@ -47,6 +48,9 @@ _COLUMNS: Final = {
 }
 #: Of the store's large tables as PostgreSQL has them; a task aggregates and joins so much in some hundred megabytes.
 _BYTES_PER_TASK: Final = 48 * 1024 * 1024
+
+#: A file of the archive takes so many times its size as a table.
+_UNPACKED: Final = 4
 
 #: How far around the period a book's messages are looked for, where its grace is shorter.
 _LEAST_REACH: Final = timedelta(hours=1)
@@ -92,16 +96,19 @@ def reconcile(
     period: Period,
     books: Sequence[Description],
     inbox: bool = False,
+    archive: Path | None = None,
     out: Path,
     fail_on: str,
     steps: Steps,
     version: str,
 ) -> Run:
     """Reconcile the store at ``url`` over ``period`` and write everything into ``out``, which is there and can be
-    written. ``inbox``: with the store's own inbox as a book besides.
+    written. ``inbox``: with the store's own inbox as a book besides. ``archive``: with the days that are dropped, from
+    this folder.
 
     :raises spark.books.description.BookError: a book that cannot be used, before any other work.
     :raises spark.snapshot.StoreUnreadable: the store cannot be read.
+    :raises store.archive.copies.ArchiveUnusable: the archive is not whole, or is another store's.
     :raises OutputUnusable: the output folder cannot be written any more; no ``summary.json`` is in it then.
     """
     began = time.monotonic()
@@ -109,10 +116,10 @@ def reconcile(
     # with books, messages are read beyond the period too: a row and its message are not of the same moment
     graces = [book.description.grace for book in opened] + [_LEAST_REACH] * (bool(opened) or inbox)
     period = replace(period, reach=max(graces, default=timedelta(0)))
-    with keeping() as keep, ThreadPoolExecutor(1) as drawing:
+    with keeping() as keep:
         opened = [_keep_book(book, keep, steps) for book in opened]
-        read = _read(spark, url, period, opened, keep, steps, inbox=inbox, began=began)
-        comparison = _Comparison(spark, read, keep, steps, drawing)
+        read = _read(spark, url, period, opened, keep, steps, inbox=inbox, root=archive, began=began)
+        comparison = _Comparison(spark, read, keep, steps)
         with _writing(out):
             findings = write_findings(comparison.findings(), out, lambda count: steps.rows(read.total + count))
         steps.stage("writing the report")
@@ -125,7 +132,7 @@ def reconcile(
             took=timedelta(seconds=time.monotonic() - began),
             rows_read=read.rows,
             metrics=comparison.metrics,
-            charts=comparison.charts.result(),
+            charts=charts(comparison.metrics),
             findings=findings,
             books=comparison.totals,
         )
@@ -162,17 +169,15 @@ class _Messages:
 
 
 class _Comparison:
-    """The survey of a store and its books. ``metrics``, ``charts`` and ``totals`` are there after the last finding."""
+    """The survey of a store and its books. ``metrics`` and ``totals`` are there after the last finding."""
 
     metrics: Metrics
-    charts: Future[list[Chart]]
 
-    def __init__(self, spark: SparkSession, read: _Read, keep: Keep, steps: Steps, drawing: Executor) -> None:
+    def __init__(self, spark: SparkSession, read: _Read, keep: Keep, steps: Steps) -> None:
         self._spark = spark
         self._read = read
         self._keep = keep
         self._steps = steps
-        self._drawing = drawing
         self.totals: list[BookTotals] = []
 
     def findings(self) -> Iterator[Finding]:
@@ -186,10 +191,9 @@ class _Comparison:
             keep=self._keep,
             steps=self._steps,
         )
-        yield from survey.findings()
+        with_keys = [each.picked for each in read.books if not each.book.description.by_txn_id]
+        yield from keyed(self._spark, survey.findings(), with_keys, read.tables.stated)
         self.metrics = survey.metrics()
-        # drawn while Spark works on the books
-        self.charts = self._drawing.submit(charts, self.metrics)
         for each in read.books:
             self._steps.stage(f"comparing book {each.book.name}")
             compared, differences = self._consumed(each) if each.groups is not None else self._posted(each)
@@ -265,10 +269,11 @@ def _read(
     steps: Steps,
     *,
     inbox: bool,
+    root: Path | None,
     began: float,
 ) -> _Read:
-    """All tables, and of each book what its messages say; read and kept, and the snapshot given back. ``began``: when
-    the first book was opened, by the monotonic clock.
+    """All tables, and of each book what its messages say; read and kept, and the snapshot given back. ``root``: of the
+    archive. ``began``: when the first book was opened, by the monotonic clock.
     """
     with ExitStack() as stack:
         local_tasks = str(spark.sparkContext.master).startswith("local")
@@ -280,10 +285,16 @@ def _read(
         books = [replace(book, behind=behind) for book in books]
         directory, rows = read_directory(snapshot.connection, snapshot.taken_at)
         steps.rows(sum(rows.values()))
+        archive = None if root is None else open_archive(root, snapshot)
+        snapshot = with_archive(snapshot, archive)
         period = snapshot.kept(period)
         with read_error():
             size = store_bytes(snapshot.connection)
-        store = Store(spark=spark, snapshot=snapshot, period=period, credentials=credentials, bytes=size)
+        if archive is not None:
+            size += _UNPACKED * archive.bytes
+        store = Store(
+            spark=spark, snapshot=snapshot, period=period, credentials=credentials, bytes=size, archive=archive
+        )
         extent = store.extent()
         _fit(spark, store)
         frames: dict[str, DataFrame] = {}
@@ -293,7 +304,7 @@ def _read(
             if name == "half":
                 # kept with what became of it, and with the decisions that left no half
                 frames[name] = keep(ledger.states(frames[name], ledger.decisions(frames["op"]), period))
-            elif not store.small:
+            elif known is None:
                 frames[name] = keep(frames[name])
             rows[name] = _count(frames[name], name) if known is None else known
             steps.rows(sum(rows.values()))

@@ -1,127 +1,33 @@
 """The report: one HTML file that needs nothing else, for a person; and ``summary.json``, for a program (R30).
 
-Everything that comes from the wire or a book is escaped; pictures are embedded as images, so nothing in them runs. At
-most :data:`spark.results.SHOWN` findings of a kind are listed, with the file that has the others: the page stays
-readable at 100,000.
+What is wrong stands in the page itself, in sentences. The findings (at most :data:`spark.results.SHOWN`, and of each
+kind some) and the library that draws the plots are in it compressed, 2 MB without any finding; the browser takes them
+apart. Text from the wire or a book is escaped here, and made into text, never into HTML, there; nothing is loaded from
+anywhere, and no script runs but those that are written here.
 """
 
 from __future__ import annotations
 
 import base64
+import gzip
 import json
+import secrets
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
 import jinja2
 
-from spark.charts import Chart, readable
+from spark.charts import Chart, readable, visible
 from spark.finding import Finding
+from spark.kinds import KINDS, KindText, place, text_of
 from spark.metrics import Metrics
 from spark.period import BEGINNING, END, Period
-from spark.results import Findings
+from spark.results import SHOWN, SHOWN_OF_A_KIND, Findings
 from spark.schemas import SEVERITIES
 from spark.snapshot import StoreName
-
-
-@dataclass(frozen=True, kw_only=True)
-class KindText:
-    """What a kind of finding means, in a sentence; ``repaired``: by ``coordinator repair``, where it can (R34)."""
-
-    title: str
-    meaning: str
-    repaired: bool = False
-
-
-#: In the order of the report; R numbers are in docs/explanation/reconciliation.md.
-KINDS: Final = {
-    "double-decision": KindText(
-        title="Decided twice", meaning="A transaction has two decisions; the first must be the only one."
-    ),
-    "phantom-delivery": KindText(
-        title="Delivered without a commit",
-        meaning="A consumer has, or will get, a message whose transaction is not committed.",
-    ),
-    "lost-delivery": KindText(
-        title="Committed, never delivered",
-        meaning="A committed message that one of its consumer groups will never get.",
-        repaired=True,
-    ),
-    "orphan-entry": KindText(
-        title="Kept for a group that is gone",
-        meaning="A message waits in a consumer group that was removed; no consumer can get it there.",
-    ),
-    "double-delivery": KindText(
-        title="Delivered twice", meaning="A message was finished with twice in one consumer group."
-    ),
-    "orphan-op": KindText(
-        title="A decision without its message", meaning="An op names a message that the store does not have."
-    ),
-    "stuck-delivery": KindText(
-        title="Waits, and no consumer gets it",
-        meaning="An instance that has ended still has a message, or consumers take later ones and pass it over.",
-        repaired=True,
-    ),
-    "dead-letter-mismatch": KindText(
-        title="Dead letters and their ops differ",
-        meaning="A delivery was given up and its dead letter is not there, or a dead letter is there without that.",
-        repaired=True,
-    ),
-    "order": KindText(
-        title="Delivered before it was committed",
-        meaning="A consumer's answer is older than the commit of the message: one of them, or a clock, is wrong.",
-    ),
-    "unbalanced": KindText(
-        title="The sums do not match",
-        meaning="Posted and decided, or committed and delivered, do not add up for an address and hour.",
-    ),
-    "overdue": KindText(
-        title="Undecided past its time",
-        meaning="A transaction that should have been checked or decided by now.",
-        repaired=True,
-    ),
-    "lost-message": KindText(
-        title="In the book, not sent",
-        meaning="The application committed its own record, but the message was rolled back or never came.",
-    ),
-    "phantom-message": KindText(
-        title="Sent, not in the book",
-        meaning="The message was committed, but the application's record is rolled back or not there.",
-    ),
-    "undecided-but-known": KindText(
-        title="Undecided here, decided in the book",
-        meaning="The application knows the outcome; the coordinator still waits for it.",
-        repaired=True,
-    ),
-    "different-content": KindText(
-        title="Book and message differ", meaning="Both are committed, but a value that must be equal is not."
-    ),
-    "consumed-not-processed": KindText(
-        title="Consumed, and not in the book",
-        meaning="A consumer group has accepted a message, and its book does not say that the work was done.",
-    ),
-    "processed-not-consumed": KindText(
-        title="In the book, and not consumed",
-        meaning="A consumer's book says that the work of a message was done; its group has not accepted it.",
-    ),
-    "processed-twice": KindText(
-        title="In the book too often",
-        meaning="A consumer's book has more rows of a message than times that its group has accepted it.",
-    ),
-    "repeated-key": KindText(
-        title="A key that occurs twice", meaning="Rows or messages that share a key and so cannot be told apart."
-    ),
-    "null-key": KindText(title="No key", meaning="Rows or messages without the key by which they are compared."),
-    "unparsable-key": KindText(title="A key that cannot be read", meaning="Rows or messages whose key does not parse."),
-    "unclear-row": KindText(
-        title="A row that says nothing clear", meaning="A row of a book without a time, or with two outcomes."
-    ),
-    "unknown-consumer": KindText(
-        title="A consumer that is no group",
-        meaning="The store's inbox has rows of a consumer that no group is named as; they are compared with nothing.",
-    ),
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,18 +66,97 @@ class Run:
         return f"What is kept begins at {_moment(self.kept_since)} UTC (retention): what came before was not judged."
 
 
+#: Findings of a kind that stand in the page itself, and keys.
+_EXAMPLES: Final = 3
+_KEYS: Final = 12
+_COLUMNS: Final = (
+    *("severity", "kind", "key", "address", "consumer_group", "detail", "suggested_repair", "txn_id", "half_id"),
+)
+
+
 def _moment(value: datetime) -> str:
     return value.strftime("%Y-%m-%d %H:%M:%S")
 
 
-def _period(period: Period) -> str:
-    since = "the beginning" if period.since <= BEGINNING else f"{_moment(period.since)}"
-    until = "now" if period.until >= END else f"{_moment(period.until)}"
-    return f"{since} to {until}"
+def _packed(text: str) -> str:
+    """For an element of the page."""
+    return base64.b64encode(gzip.compress(text.encode("utf-8"), 6, mtime=0)).decode("ascii")
 
 
-def _picture(svg: str) -> str:
-    return "data:image/svg+xml;base64," + base64.b64encode(svg.encode("utf-8")).decode("ascii")
+def _library() -> str:
+    """Plotly, as its Python package has it: the whole of it, 4.8 MB, and 2.0 MB in the page."""
+    package = find_spec("plotly")
+    assert package is not None
+    assert package.submodule_search_locations is not None
+    return Path(package.submodule_search_locations[0], "package_data", "plotly.min.js").read_text("utf-8")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Section:
+    """What the page says of a kind: ``examples`` are its first findings, ``keys`` what a book calls the first of them
+    by."""
+
+    kind: str
+    text: KindText
+    severity: str
+    count: int
+    examples: list[Finding]
+    keys: list[str]
+
+    @property
+    def sentence(self) -> str:
+        return self.text.sentence(self.count)
+
+
+def _sections(found: Findings) -> list[_Section]:
+    """The worst first, then in the order of :data:`spark.kinds.KINDS`."""
+    kinds = sorted(found.by_kind, key=lambda kind: (-SEVERITIES.index(found.severities[kind]), place(kind)))
+    return [
+        _Section(
+            kind=kind,
+            text=text_of(kind),
+            severity=found.severities[kind],
+            count=found.by_kind[kind],
+            examples=found.shown[kind][:_EXAMPLES],
+            keys=_first_keys(found.shown[kind]),
+        )
+        for kind in kinds
+    ]
+
+
+def _first_keys(shown: list[Finding]) -> list[str]:
+    keys: dict[str, None] = {}
+    for each in shown:
+        if each.key is not None:
+            keys[readable(each.key, "")] = None
+            if len(keys) == _KEYS:
+                break
+    return list(keys)
+
+
+def _data(run: Run) -> str:
+    """What the page's script takes: the plots, and the findings by columns."""
+    shown = [each for section in _sections(run.findings) for each in run.findings.shown[section.kind]]
+    columns = {name: [_text(getattr(each, name)) for each in shown] for name in _COLUMNS}
+    known = [*KINDS, *sorted(kind for kind in run.findings.by_kind if kind not in KINDS)]
+    return json.dumps(
+        {
+            "seenAt": round(run.seen_at.timestamp() * 1000),
+            "charts": [
+                {"figure": chart.figure, "height": chart.height, "overTime": chart.over_time} for chart in run.charts
+            ],
+            "columns": columns,
+            "order": {"severity": SEVERITIES[::-1], "kind": known},
+            "titles": {kind: text_of(kind).title for kind in run.findings.by_kind},
+        },
+        separators=(",", ":"),
+        ensure_ascii=False,
+    )
+
+
+def _text(value: object) -> str | None:
+    """Numbers, too: those of messages are larger than a script can count."""
+    return None if value is None else visible(str(value))
 
 
 def _environment() -> jinja2.Environment:
@@ -185,44 +170,35 @@ def _environment() -> jinja2.Environment:
     environment.filters["count"] = lambda value: f"{value:,}"
     environment.filters["moment"] = _moment
     environment.filters["name"] = lambda value: readable(value, "", 120)
-    environment.filters["picture"] = _picture
+    environment.filters["visible"] = visible
     return environment
-
-
-def _place(kind: str) -> int:
-    known = list(KINDS)
-    return known.index(kind) if kind in KINDS else len(known)
 
 
 def render(run: Run) -> str:
     """The report as HTML."""
     found = run.findings
-    # the worst first, then in the order of the table above
-    kinds = sorted(found.by_kind, key=lambda kind: (-SEVERITIES.index(found.severities[kind]), _place(kind)))
-    worst = next((name for name in reversed(SEVERITIES) if found.by_severity[name]), None)
+    folder = Path(__file__).parent
     return (
         _environment()
         .get_template("report.html.j2")
         .render(
             run=run,
-            period=_period(run.period),
+            since=None if run.period.since <= BEGINNING else run.period.since,
+            until=None if run.period.until >= END else run.period.until,
             totals=run.metrics.totals,
             charts=run.charts,
-            kinds=[
-                (kind, KINDS.get(kind, KindText(title=kind, meaning="")), _columns(found.shown[kind])) for kind in kinds
-            ],
+            sections=_sections(found),
             findings=found,
-            worst=worst,
+            listed=sum(map(len, found.shown.values())),
+            limits=(SHOWN, SHOWN_OF_A_KIND),
+            worst=next((name for name in reversed(SEVERITIES) if found.by_severity[name]), None),
+            # only a script that says it runs; what comes from the wire cannot know it
+            nonce=secrets.token_urlsafe(16),
+            data=_packed(_data(run)),
+            library=_packed(_library()),
+            style=(folder / "report.css").read_text("utf-8"),
+            script=(folder / "report.js").read_text("utf-8"),
         )
-    )
-
-
-def _columns(shown: list[Finding]) -> tuple[str, ...]:
-    """The columns that say what a finding is about, and of which one of these has a value."""
-    return tuple(
-        name
-        for name in ("address", "consumer_group", "txn_id", "half_id")
-        if any(getattr(item, name) is not None for item in shown)
     )
 
 

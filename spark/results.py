@@ -20,8 +20,9 @@ from spark.schemas import FINDING, SEVERITIES
 #: As many findings are sorted, in memory; beyond them as many at a time wait for a file.
 SORTED: Final = 100_000
 _CHUNK: Final = 10_000
-#: Rows of each kind that the report shows; the others are in the files.
-SHOWN: Final = 200
+#: Findings that the report shows, and of each kind at least; the others are in the files.
+SHOWN: Final = 100_000
+SHOWN_OF_A_KIND: Final = 1_000
 
 _SCHEMA: Final = pa.schema(
     [
@@ -31,6 +32,7 @@ _SCHEMA: Final = pa.schema(
         ("half_id", pa.int64()),
         ("address", pa.string()),
         ("consumer_group", pa.string()),
+        ("key", pa.string()),
         ("seen_at", pa.timestamp("us", tz="UTC")),
         ("detail", pa.string()),
         ("suggested_repair", pa.string()),
@@ -40,7 +42,8 @@ _SCHEMA: Final = pa.schema(
 
 @dataclass(kw_only=True)
 class Findings:
-    """How many there are, and the first ``SHOWN`` of each kind."""
+    """How many there are, and what the report shows of them: the first ``SHOWN``, and of a kind that has less of these
+    its first ``SHOWN_OF_A_KIND``."""
 
     by_kind: Counter[str] = field(default_factory=Counter)
     by_severity: Counter[str] = field(default_factory=Counter)
@@ -62,7 +65,7 @@ class Findings:
         if worst is None or SEVERITIES.index(finding.severity) > SEVERITIES.index(worst):
             self.severities[finding.kind] = finding.severity
         shown = self.shown.setdefault(finding.kind, [])
-        if len(shown) < SHOWN:
+        if self.total <= SHOWN or len(shown) < SHOWN_OF_A_KIND:
             shown.append(finding)
 
 

@@ -105,7 +105,8 @@ TABLES: Final = MappingProxyType(
     }
 )
 
-#: A finding (docs/explanation/reconciliation.md). ``seen_at`` is the moment of the snapshot.
+#: A finding (docs/explanation/reconciliation.md). ``seen_at`` is the moment of the snapshot; ``key``, of a book's row
+#: or message, is what the application itself calls it by.
 FINDING: Final = StructType(
     [
         StructField("kind", StringType(), False),
@@ -114,6 +115,7 @@ FINDING: Final = StructType(
         StructField("half_id", LongType(), True),
         StructField("address", StringType(), True),
         StructField("consumer_group", StringType(), True),
+        StructField("key", StringType(), True),
         StructField("seen_at", TimestampType(), False),
         StructField("detail", StringType(), False),
         StructField("suggested_repair", StringType(), False),

@@ -13,26 +13,28 @@ import os
 import re
 import shlex
 import shutil
-import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 from psycopg import conninfo
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from spark.archive import Archive, archive_of
+from spark.ending import Stopping, folders
 from spark.source import DATABASE_VARIABLE, HalfOpSource
 
 OLDEST_JAVA: Final = 17
@@ -40,12 +42,23 @@ _LOGGING: Final = Path(__file__).with_name("log4j2.properties")
 
 
 _MASTER_SECONDS: Final = 10.0
-#: How long Java may take to stop Spark and to remove its folders.
+#: How long Java may take to stop Spark.
 _JAVA_SECONDS: Final = 20.0
+_DYING_SECONDS: Final = 2.0
+#: Of what Java says of its end, and Spark of an error.
+_MOST_SAID: Final = 1_000
+#: A line of a stack, or one that announces it.
+_STACK: Final = re.compile(
+    r"\s+at |Driver stacktrace:|JVM stacktrace:|\s*\.\.\. \d+ more|An error occurred while calling "
+)
 
 
 class MasterUnusable(Exception):
     """Spark's master is not there, or not for this store; says why."""
+
+
+class SparkFailed(Exception):
+    """Spark, or its Java, cannot start or go on; says why in a line."""
 
 
 class JavaMissing(Exception):
@@ -99,6 +112,8 @@ def _version_text(binary: Path) -> str:
 
 #: Half of the processor time of a Java that lives for seconds.
 _BRIEF_JAVA: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+#: Java would keep them in a file at a place of its own, and leave that behind when it is killed.
+_NO_COUNTERS: Final = "-XX:-UsePerfData"
 _VECTOR_MODULE: Final = "--add-modules=jdk.incubator.vector"
 _GONE_PACKAGE: Final = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
 _WRAPPER: Final = """#!/bin/sh
@@ -128,7 +143,7 @@ def _environment(home: Path) -> Iterator[None]:
             "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),
             "PYSPARK_DRIVER_PYTHON": sys.executable,
             # of the Java that only puts the command line of the other together
-            "SPARK_LAUNCHER_OPTS": " ".join(_BRIEF_JAVA),
+            "SPARK_LAUNCHER_OPTS": " ".join((*_BRIEF_JAVA, _NO_COUNTERS)),
             # the tasks import this package, also when it runs from a checkout
             "PYTHONPATH": f"{root}{os.pathsep}{known}" if known else root,
         }
@@ -194,16 +209,20 @@ def open_session(
     brief: bool = False,
     settings: dict[str, str] | None = None,
     archive: Archive | None = None,
+    folder: Path | None = None,
+    told: IO[bytes] | None = None,
 ) -> SparkSession:
     """A session with the data source ``halfop`` registered; 3 to 5 s the first time.
 
     ``memory`` is the heap of the driver, which in local mode is all of Spark's; ``brief``: it will work for seconds,
     too short for Java's second compiler and parallel collector to earn their start; ``settings`` win over those
-    chosen here; ``archive`` is of the driver's Java alone: where none is given, one that is there is used.
+    chosen here; ``archive`` is of the driver's Java alone: where none is given, one that is there is used. ``folder``
+    is for Java's temporary files, and ``told`` takes what it says; by default they are the system's, and ours.
 
     :raises JavaMissing: see :func:`java_home`.
     """
-    chosen = {**_settings(master, memory, brief, archive or java_archive(note=False)), **(settings or {})}
+    archive = archive or java_archive(note=False)
+    chosen = {**_settings(master, memory, brief, archive, folder), **(settings or {})}
     home = java_home()
     _quiet()
     with _environment(home), warnings.catch_warnings():
@@ -217,8 +236,9 @@ def open_session(
             conf.set(name, value)
         if SparkContext._gateway is None:
             # Only this process takes a Ctrl-C: Java and its Python workers have a session of their own; we end them.
+            said = {} if told is None else {"stdout": told, "stderr": told}
             gateway = launch_gateway(  # type: ignore[no-untyped-call]
-                conf, popen_kwargs={"start_new_session": True}
+                conf, popen_kwargs={"start_new_session": True, **said}
             )
             SparkContext._ensure_initialized(gateway=gateway)
         session = builder.getOrCreate()
@@ -226,7 +246,7 @@ def open_session(
     return session
 
 
-def _settings(master: str, memory: str, brief: bool, archive: Archive) -> dict[str, str]:
+def _settings(master: str, memory: str, brief: bool, archive: Archive, folder: Path | None) -> dict[str, str]:
     """What :func:`open_session` sets."""
     return {
         "spark.master": master,
@@ -243,7 +263,9 @@ def _settings(master: str, memory: str, brief: bool, archive: Archive) -> dict[s
         "spark.driver.extraJavaOptions": " ".join(
             [
                 f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
+                _NO_COUNTERS,
                 *(_BRIEF_JAVA if brief else ()),
+                *((f"-Djava.io.tmpdir={folder}",) if folder is not None else ()),
                 *archive.options,
             ]
         ),
@@ -261,48 +283,64 @@ def _settings(master: str, memory: str, brief: bool, archive: Archive) -> dict[s
 @contextmanager
 def running_session(master: str, *, memory: str, brief: bool = False) -> Iterator[SparkSession]:
     """A session as :func:`open_session` gives it, for the main thread; after the block its Java has ended, whatever
-    happened in it. Where there is no archive of its classes, one is made once it went well."""
+    happened in it, and what Java has said was said to us alone. A signal that the caller handles
+    (:data:`spark.ending.SIGNALS`) ends Java first. Where there is no archive of its classes, one is made once it went
+    well.
+
+    :raises SparkFailed: Spark, or its Java, cannot start or go on.
+    """
     archive = java_archive(note=True)
-    try:
-        # PySpark must not be interrupted while it starts Java: it would leave the process and a folder behind
-        with _interrupted_later():
-            session = open_session(master, memory=memory, brief=brief, archive=archive)
-        yield session
-        class_path = session._jvm.System.getProperty("java.class.path")  # type: ignore[union-attr]
-        session.stop()
-    finally:
-        _end_java()
+    stopping = Stopping()
+    with folders() as folder, tempfile.TemporaryFile() as told:
+        try:
+            stopping.install()
+            session = open_session(master, memory=memory, brief=brief, archive=archive, folder=folder, told=told)
+            # PySpark has set a handler of its own
+            stopping.install()
+            yield session
+            class_path = session._jvm.System.getProperty("java.class.path")  # type: ignore[union-attr]
+            session.stop()
+            _java().terminate()
+            _java().wait(_JAVA_SECONDS)
+        except Exception as error:
+            if stopping.stopped:
+                # what waited for Java says that it is gone
+                raise KeyboardInterrupt from None
+            if isinstance(error, PySparkException | Py4JError | ConnectionError):
+                raise SparkFailed(_failure(error, told)) from None
+            if not isinstance(error, subprocess.TimeoutExpired):
+                raise
+        finally:
+            stopping.end_java()
+            stopping.remove()
     archive.make(java_home() / "bin" / "java", class_path)
 
 
-@contextmanager
-def _interrupted_later() -> Iterator[None]:
-    """A Ctrl-C during the block is raised after it."""
-    came: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, _: came.append(number))
-    try:
-        yield
-    finally:
-        # PySpark's own handler, which it has set meanwhile, would first ask Java to cancel its jobs
-        signal.signal(signal.SIGINT, before)
-    if came:
-        raise KeyboardInterrupt
-
-
-def _end_java() -> None:
-    """End the JVM as the system does at a shutdown, so that it stops Spark and removes its folders."""
+def _java() -> subprocess.Popen[bytes]:
     gateway = SparkContext._gateway
-    if gateway is None:
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    java = gateway.proc
-    java.terminate()
+    assert gateway is not None
+    java: subprocess.Popen[bytes] = gateway.proc
+    return java
+
+
+def _failure(error: Exception, told: IO[bytes]) -> str:
+    """What went wrong, without Java's stacks, while Java runs; or what it said at its end."""
+    gateway = SparkContext._gateway
+    if gateway is not None and not isinstance(error, PySparkException | Py4JJavaError):
+        # it has ended, or is about to
+        with suppress(subprocess.TimeoutExpired):
+            gateway.proc.wait(_DYING_SECONDS)
+    if gateway is None or gateway.proc.poll() is not None:
+        told.seek(0)
+        said = " ".join(told.read().decode("utf-8", "replace").split())
+        when = "while it started" if gateway is None else f"in the middle, with status {gateway.proc.returncode}"
+        return f"Java ended {when}: {said[:_MOST_SAID] or 'it said nothing'}"
     try:
-        java.wait(_JAVA_SECONDS)
-    except subprocess.TimeoutExpired:
-        java.kill()
-        java.wait()
-    signal.signal(signal.SIGINT, before)
+        lines = str(error).splitlines()
+    except Py4JError:
+        return "Java does not answer"
+    said = " ".join(line.removeprefix(": ").strip() for line in lines if not _STACK.match(line))
+    return said[:_MOST_SAID]
 
 
 def _quiet() -> None:

@@ -8,7 +8,8 @@ from datetime import datetime
 
 from sqlalchemy import ColumnElement, Connection, Row, case, func, insert, select, true, update
 
-from store import channels
+from store import audit, channels
+from store.audit import Action
 from store.errors import boundary
 from store.seeks import Seek, all_seeks
 from store.tables import address, consumer_group, pending
@@ -106,22 +107,19 @@ def add(
 
     :raises AddressExists: there is one of that name.
     """
+    terms = {
+        "routing": routing,
+        "kind": kind,
+        "on_expiry": on_expiry,
+        "max_attempts": max_attempts,
+        "retry": retry,
+        "retention_hours": retention_hours,
+    }
     with boundary():
-        address_id = connection.scalar(
-            insert(address)
-            .values(
-                name=name,
-                routing=routing,
-                kind=kind,
-                on_expiry=on_expiry,
-                max_attempts=max_attempts,
-                retry=retry,
-                retention_hours=retention_hours,
-            )
-            .returning(address.c.id)
-        )
+        address_id = connection.scalar(insert(address).values(name=name, **terms).returning(address.c.id))
         if routing == "queue":
             connection.execute(insert(consumer_group).values(address_id=address_id, name=""))
+        audit.note(connection, Action.ADDRESS_ADD, name, terms)
         connection.execute(select(func.pg_notify(channels.ADDRESS, name)))
         connection.commit()
 
@@ -142,6 +140,8 @@ def change(connection: Connection, name: str, changes: Mapping[str, object]) -> 
             .where(address.c.name == name)
             .values(**changes, origin=case((address.c.origin == "use", "administration"), else_=address.c.origin))
         )
+        if found.rowcount:
+            audit.note(connection, Action.ADDRESS_SET, name, changes)
         connection.execute(select(func.pg_notify(channels.ADDRESS, name)))
         connection.commit()
     return found.rowcount == 1

@@ -69,7 +69,13 @@ def engine(url: str, *, application_name: str = "coordinator", patience: Patienc
 
     def connect() -> psycopg.Connection[tuple[object, ...]]:
         seconds = patience.connect_seconds
-        given = make_conninfo(url, application_name=application_name, connect_timeout=seconds, **KEEPALIVE)
+        # whatever the database or the environment says: with SQL_ASCII the driver takes text for octets
+        ours: dict[str, str | int | None] = {
+            "client_encoding": "utf8",
+            "application_name": application_name,
+            "connect_timeout": seconds,
+        }
+        given = make_conninfo(url, **ours, **KEEPALIVE)
         connection = psycopg.connect(given)
         # Set also where there is no limit: a role or a database may have limits of its own.
         limits = {"statement": f"{patience.statement_seconds:g}s", "lock": f"{patience.lock_seconds:g}s"}

@@ -11,7 +11,8 @@ from uuid import UUID
 from sqlalchemy import BigInteger, Connection, Select, any_, cast, delete, func, insert, select, text, tuple_
 from sqlalchemy.dialects.postgresql import ARRAY
 
-from store import channels, partitions
+from store import audit, channels, partitions
+from store.audit import Action
 from store.commit.terms import Terms, key_of
 from store.errors import AddressGone, boundary
 from store.ids import ADMINISTRATION, HalfIds, UuidV7, moment_of
@@ -201,6 +202,7 @@ def replay(connection: Connection, group: int, ids: Sequence[int] | None, decide
     partitions.make_ahead(connection)  # the service, which makes them, may have been stopped for weeks
     with boundary(), alone(connection) as half_ids:
         uuids = UuidV7()
+        box_name = connection.scalar(select(address.c.name).join(consumer_group).where(consumer_group.c.id == group))
         last = connection.scalar(select(func.max(entry.c.id)).where(entry.c.group_id == group)) or 0
         wanted = _letters(group).where(entry.c.id <= last).limit(CHUNK)
         if ids is not None:
@@ -221,6 +223,8 @@ def replay(connection: Connection, group: int, ids: Sequence[int] | None, decide
             left += [(stored.id, "a consumer has it") for stored, _, _ in goals if stored.id not in free]
             try:
                 _move(connection, group, moved, half_ids, uuids)
+                if moved and not done:
+                    audit.note(connection, Action.REPLAY, box_name, {"ids": None if ids is None else list(ids)})
             except AddressGone as error:
                 connection.rollback()
                 left += [(stored.id, str(error)) for stored, _, _ in moved]

@@ -12,7 +12,7 @@
     ├── Fenced             other instances have given this one up; it writes nothing any more
     ├── AddressGone        an address that was posted to is removed
     ├── GroupsChanged      a queue has groups beside the default one, of which the writer did not know
-    ├── AppendOnly         an attempt to change a half or an op
+    ├── AppendOnly         an attempt to change a half, an op or a row of the audit
     ├── AddressExists      an address of that name is there
     ├── UserExists         a user of that name is there
     ├── Contended          a deadlock or a serialization failure: the same again may succeed
@@ -83,7 +83,7 @@ class GroupsChanged(StoreError):
 
 
 class AppendOnly(StoreError):
-    """Halves and ops are never updated or deleted."""
+    """Halves, ops and rows of the audit are never updated or deleted."""
 
 
 class AddressExists(StoreError):
@@ -140,7 +140,7 @@ _STATES: dict[str, tuple[type[StoreError], str]] = {
     "CO003": (AddressGone, "an address that was posted to is removed"),
     "CO004": (GroupsChanged, "a queue has groups that the writer did not know of"),
     "CO005": (AlreadyDecided, "the transaction is decided already"),
-    "23001": (AppendOnly, "halves and ops are append-only"),
+    "23001": (AppendOnly, "halves, ops and rows of the audit are append-only"),
     "3D000": (StoreUnavailable, "there is no database of that name"),
     "28P01": (StoreUnavailable, "the database refuses the password"),
     "28000": (StoreUnavailable, "the database refuses the log-in"),

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, func, select, update
 
-from store import channels
+from store import audit, channels
+from store.audit import Action
 from store.errors import boundary
 from store.tables import address, consumer_group
 
@@ -36,7 +37,10 @@ def change(connection: Connection, of: str, group: int, changes: Mapping[str, ob
     address has it. Commits, and notifies all instances. False: the group was removed meanwhile.
     """
     with boundary():
-        found = connection.execute(update(consumer_group).where(consumer_group.c.id == group).values(**changes))
+        changed = update(consumer_group).where(consumer_group.c.id == group).values(**changes)
+        name = connection.scalar(changed.returning(consumer_group.c.name))
+        if name is not None:
+            audit.note(connection, Action.GROUP_SET, of, {"group": name, **changes})
         connection.execute(select(func.pg_notify(channels.ADDRESS, of)))
         connection.commit()
-    return found.rowcount == 1
+    return name is not None

@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection, func, select
 
-from store import dead_letters, history, partitions, traces
+from store import dead_letters, history, traces
 from store.errors import AddressGone, boundary
 from store.ids import UuidV7
-from store.repairs import REASON, State, TermsOf, Verdict, named, tell
+from store.repairs import REASON, State, TermsOf, Verdict, named, note, tell
 from store.traces import SLACK, Step
 
 
@@ -99,7 +99,6 @@ class Replay:
         return lost
 
     def apply(self, connection: Connection, reason: str) -> Verdict:
-        partitions.make_ahead(connection)
         with boundary(), dead_letters.alone(connection) as half_ids:
             verdict, can = self._look(connection)
             if not can:
@@ -117,5 +116,7 @@ class Replay:
                 connection.rollback()
                 return Verdict(State.CANNOT, str(error))
             tell(connection, "release", reason, [(each.step.half_id, each.step.group_id) for each in can])
+            for each in can:
+                note(connection, each.name, "replay", reason)
             connection.commit()
         return Verdict(State.DONE, f"replayed: {', '.join(each.name for each in can)}")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from alembic.config import Config
 
 #: The revision that this version needs. Revisions are numbered: the greater is the newer.
-HEAD = "0018"
+HEAD = "0023"
 #: The oldest that there is.
 FIRST = "0001"
 
@@ -26,13 +26,21 @@ _LOCK = 0x636F6F72_6D696772  # "coormigr"
 def upgrade(url: str, revision: str = HEAD) -> None:
     """Bring the schema to ``revision``; nothing happens where it is there already.
 
-    :raises SchemaMismatch: when the database is newer than this version knows; nothing was changed.
+    :raises SchemaMismatch: when the database is newer than this version knows, or is to hold a new store, and not all
+        of Unicode; nothing was changed.
     """
     from alembic import command
 
     with connected(url, application_name="coordinator migrate") as connection:
         _lock(connection)
-        _refuse_newer(current(connection))
+        found = current(connection)
+        _refuse_newer(found)
+        encoding = connection.scalar(text("show server_encoding"))
+        if found is None and encoding != "UTF8":
+            raise SchemaMismatch(
+                f"the encoding of the database is {encoding}, expected UTF8: create database ... encoding 'UTF8'"
+                " template template0"
+            )
         connection.commit()
         command.upgrade(_config(connection), revision)
         connection.commit()

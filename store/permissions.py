@@ -9,7 +9,8 @@ from enum import StrEnum
 
 from sqlalchemy import ColumnElement, Connection, delete, exists, func, insert, select, update
 
-from store import channels
+from store import audit, channels
+from store.audit import Action
 from store.errors import boundary
 from store.tables import permission, store_identity, user_account, user_role
 
@@ -35,6 +36,9 @@ class Grantee:
 
     user: str | None = None
     role: str | None = None
+
+    def detail(self) -> dict[str, object]:
+        return {"role": self.role} if self.user is None else {"user": self.user}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +77,7 @@ def grant(connection: Connection, grantee: Grantee, verbs: Collection[Verb], pat
             if not connection.scalar(select(exists().where(*same))):
                 row = {"user_name": grantee.user, "role": grantee.role, "verb": verb, "pattern": pattern}
                 connection.execute(insert(permission).values(row))
+        audit.note(connection, Action.GRANT, pattern, {**grantee.detail(), "verbs": list(verbs)})
         connection.commit()
     return True
 
@@ -84,6 +89,8 @@ def revoke(connection: Connection, grantee: Grantee, verbs: Collection[Verb], pa
         found = connection.execute(
             delete(permission).where(_of(grantee), permission.c.verb.in_(verbs), permission.c.pattern == pattern)
         )
+        if found.rowcount:
+            audit.note(connection, Action.REVOKE, pattern, {**grantee.detail(), "verbs": list(verbs)})
         connection.commit()
     return found.rowcount
 
@@ -97,6 +104,7 @@ def give_role(connection: Connection, user: str, role: str) -> bool:
         same = user_role.c.user_name == user, user_role.c.role == role
         if not connection.scalar(select(exists().where(*same))):
             connection.execute(insert(user_role).values(user_name=user, role=role))
+            audit.note(connection, Action.ROLE_GIVE, user, {"role": role})
         connection.commit()
     return True
 
@@ -106,6 +114,8 @@ def take_role(connection: Connection, user: str, role: str) -> bool:
     with boundary():
         counted(connection)
         found = connection.execute(delete(user_role).where(user_role.c.user_name == user, user_role.c.role == role))
+        if found.rowcount:
+            audit.note(connection, Action.ROLE_TAKE, user, {"role": role})
         connection.commit()
     return found.rowcount == 1
 

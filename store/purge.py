@@ -8,7 +8,8 @@ from uuid import UUID
 
 from sqlalchemy import ColumnElement, Connection, delete, func, insert, select, tuple_
 
-from store import channels
+from store import audit, channels
+from store.audit import Action
 from store.errors import boundary
 from store.ids import UuidV7
 from store.leases import held
@@ -39,7 +40,15 @@ def purge(connection: Connection, name: str, *, chunk: int = CHUNK) -> Purged | 
             return None
         groups = list(connection.scalars(select(consumer_group.c.id).where(consumer_group.c.address_id == address_id)))
         ids = UuidV7()
-        purged = sum(throw_away(connection, group, ids, chunk) for group in groups)
+        noted = False
+
+        def note(_: int) -> None:
+            nonlocal noted
+            if not noted:
+                audit.note(connection, Action.PURGE, name)
+                noted = True
+
+        purged = sum(throw_away(connection, group, ids, chunk, after_each=note) for group in groups)
         held = connection.scalar(select(func.count()).select_from(entry).where(entry.c.group_id.in_(groups), ~_free))
         connection.rollback()
     return Purged(purged=purged, held=int(held or 0))

@@ -248,7 +248,7 @@ def _clear(connection: Connection, dead: tuple[int, ...], *, freed: bool = False
     lost = connection.scalars(gone).all()
     if lost:  # what their transactions have retired stays with these, and comes back where they are rolled back
         connection.execute(select(func.coordinator.let_go(cast(lost, postgresql.ARRAY(Integer)), null())))
-    leases = _return_entries(connection, live)
+    leases = len(_return_entries(connection, live))
     claimed = delete(message_group).where(message_group.c.instance_id.not_in(live))
     held_whole = consumer_group.c.holder.not_in(live) & (consumer_group.c.holder != 0)
     held = update(consumer_group).where(held_whole).values(holder=0)
@@ -263,18 +263,26 @@ def _clear(connection: Connection, dead: tuple[int, ...], *, freed: bool = False
     return GivenUp(instances=dead, leases=leases, transactions=len(transactions), addresses=addresses, groups=groups)
 
 
-def give_back(connection: Connection, group_id: int, entry_id: int) -> bool:
-    """Free one entry, if an instance that has ended, or was never there, leases it. The transaction is the caller's."""
+def give_back(connection: Connection, group_id: int, entry_id: int) -> list[int]:
+    """Free one entry, if an instance that has ended, or was never there, leases it; with it all that such instances
+    have of its message group, and their claim to this: what comes behind it must not come before it (P18). The halves
+    of all that is freed; the transaction is the caller's.
+    """
     live = select(instance.c.id).where(instance.c.ended_at.is_(None))
-    freed = _return_entries(connection, live, entry.c.group_id == group_id, entry.c.id == entry_id, entry.c.lease > 0)
+    its = (entry.c.group_id == group_id, entry.c.id == entry_id)
+    key = connection.scalar(select(entry.c.message_group).where(*its))
+    with_it = its if key is None else (entry.c.group_id == group_id, entry.c.message_group == key)
+    freed = _return_entries(connection, live, *with_it, entry.c.lease > 0)
     if freed:
+        claim = (message_group.c.group_id == group_id, message_group.c.key == key)
+        connection.execute(delete(message_group).where(*claim, message_group.c.instance_id.not_in(live)))
         connection.execute(select(func.pg_notify(channels.READY, "")))
-    return bool(freed)
+    return freed
 
 
-def _return_entries(connection: Connection, live: Select[tuple[int]], *only: ColumnElement[bool]) -> int:
+def _return_entries(connection: Connection, live: Select[tuple[int]], *only: ColumnElement[bool]) -> list[int]:
     """Free the entries that dead instances held for their consumers, not those that transactions hold; of these
-    ``only`` such. Returns how many.
+    ``only`` such. Returns their halves.
     """
     held_whole = consumer_group.c.holder.not_in(live) & (consumer_group.c.holder != 0)
     read = (
@@ -311,13 +319,13 @@ def _return_entries(connection: Connection, live: Select[tuple[int]], *only: Col
         else_=entry.c.attempts,
     )
     # Entries whose group is gone have no max_attempts, and stay as they are.
-    returned = connection.execute(
+    returned = connection.scalars(
         update(entry)
         .where(lost, entry.c.group_id == limits.c.id, *only)
         .values(lease=0, attempts=cast(attempts, SmallInteger), acquired=entry.c.acquired | entry.c.failed.is_(None))
-        .returning(entry.c.group_id)
+        .returning(entry.c.half_id)
     )
-    return len(returned.all())
+    return list(returned)
 
 
 def _of_the_dead(owner: ColumnElement[int | None], live: Select[tuple[int]]) -> ColumnElement[bool]:

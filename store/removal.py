@@ -13,7 +13,8 @@ from uuid import UUID
 
 from sqlalchemy import Connection, delete, exists, func, insert, select, text, tuple_
 
-from store import channels
+from store import audit, channels
+from store.audit import Action
 from store.errors import boundary
 from store.ids import UuidV7, moment_of
 from store.questions.consumer_groups import REMOVED
@@ -90,6 +91,8 @@ def remove(
             connection.rollback()
             return Removal(removed=False, waiting=waiting, undecided=undecided, groups=lasting)
         connection.execute(delete(address).where(address.c.id == address_id))
+        if unused is None:
+            audit.note(connection, Action.ADDRESS_REMOVE, name, {"force": force})
         connection.execute(select(func.pg_notify(channels.ADDRESS, name)))
         connection.commit()
         ids = UuidV7()

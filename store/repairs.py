@@ -17,9 +17,10 @@ from uuid import UUID
 
 from sqlalchemy import Connection, exists, func, insert, select, text, update
 
-from store import channels, history, outcomes, partitions, recovery, traces, undecided
+from store import audit, channels, history, outcomes, recovery, traces, undecided
+from store.audit import Action
 from store.commit.terms import Terms, key_of
-from store.errors import AlreadyDecided, CannotCommit, Locked, NotUndecided, boundary
+from store.errors import AlreadyDecided, CannotCommit, NotUndecided, boundary
 from store.ids import UuidV7
 from store.seeks import time_of
 from store.tables import address, consumer_group, entry, instance, op, store_identity, txn
@@ -45,7 +46,10 @@ class Verdict(NamedTuple):
 
 
 class Repair(Protocol):
-    """One repair. :meth:`look` changes nothing."""
+    """One repair. :meth:`look` changes nothing; :meth:`apply` needs partitions for today.
+
+    :raises Contended: others are in its way; it did nothing.
+    """
 
     def look(self, connection: Connection) -> Verdict: ...
 
@@ -90,13 +94,13 @@ class Decide:
     def apply(self, connection: Connection, reason: str) -> Verdict:
         decide = undecided.commit if self.decision == "commit" else undecided.roll_back
         try:
-            decide(connection, self.txn_id, reason)
+            decide(connection, self.txn_id, reason, Action.REPAIR)
         except AlreadyDecided:
             connection.rollback()
             stands = self.look(connection)
             lost = f"lost the race: {stands.said}"
             return stands if stands.state is State.DONE else Verdict(State.CANNOT, lost)
-        except (CannotCommit, NotUndecided, Locked) as error:
+        except (CannotCommit, NotUndecided) as error:
             connection.rollback()
             return Verdict(State.CANNOT, str(error))
         return Verdict(State.DONE, f"transaction {self.txn_id} is decided now: {self.decision}")
@@ -133,12 +137,14 @@ class Resume:
 
     def apply(self, connection: Connection, reason: str) -> Verdict:
         """``reason`` is kept with no op: it decides nothing."""
-        with boundary():
+        with undecided.waiting(connection, self.txn_id):
             found = connection.execute(
                 update(txn)
                 .where(txn.c.id == self.txn_id, txn.c.next_check_at <= self.seen_at, txn.c.checks >= txn.c.most_checks)
                 .values(checks=0, next_check_at=func.now())
             )
+            if found.rowcount:
+                note(connection, str(self.txn_id), "resume", reason)
             connection.commit()
         if found.rowcount:
             return Verdict(State.DONE, f"transaction {self.txn_id} is checked again, from the first check on")
@@ -157,6 +163,11 @@ def _one_by_one(connection: Connection) -> Iterator[None]:
         connection.commit()
 
 
+def note(connection: Connection, subject: str, how: str, reason: str) -> None:
+    """Tell the audit of a repair. The SQL transaction is the caller's."""
+    audit.note(connection, Action.REPAIR, subject, {"repair": how, "reason": reason})
+
+
 def named(half_id: int, address: str, group: str) -> str:
     """A delivery, as it is said."""
     return f"message {half_id} to {address}{f'::{group}' if group else ''}"
@@ -172,7 +183,9 @@ def tell(connection: Connection, decision: str, reason: str, covers: Sequence[tu
 
 @dataclass(frozen=True)
 class Release:
-    """Give back a delivery that is leased by an instance which is gone (R16): as the service does at its start."""
+    """Give back a delivery that is leased by an instance which is gone (R16), as the service does at its start; on an
+    address of kind fifo with what it has of the message group.
+    """
 
     half_id: int
     address: str
@@ -212,19 +225,21 @@ class Release:
         return Verdict(State.CAN, f"release from instance {found.lease}: {self._named}"), (group, found.id)
 
     def apply(self, connection: Connection, reason: str) -> Verdict:
-        partitions.make_ahead(connection)
         with boundary():
             verdict, to = self._look(connection)
             if to is None:
                 connection.rollback()
                 return verdict
             group, entry_id = to
-            if not recovery.give_back(connection, group, entry_id):
+            freed = recovery.give_back(connection, group, entry_id)
+            if not freed:
                 connection.rollback()
                 return self.look(connection)  # another has done it since
-            tell(connection, "release", reason, [(self.half_id, group)])
+            tell(connection, "release", reason, [(half_id, group) for half_id in sorted(freed)])
+            note(connection, self._named, "release", reason)
             connection.commit()
-        return Verdict(State.DONE, f"released: {self._named}")
+        others = f", with {len(freed) - 1} others of its message group" if len(freed) > 1 else ""
+        return Verdict(State.DONE, f"released: {self._named}{others}")
 
 
 #: On which terms a message is delivered again, and whether its address is of kind ``fifo``.
@@ -290,7 +305,6 @@ class Requeue:
         return Verdict(State.CAN, f"deliver {self._named}"), (place.id, terms, fifo)
 
     def apply(self, connection: Connection, reason: str) -> Verdict:
-        partitions.make_ahead(connection)  # the service, which makes them, may have been stopped for weeks
         with boundary(), _one_by_one(connection):
             # as of one moment: a delivery that ends while this looks has its entry still, or its op
             connection.execute(text("set transaction isolation level repeatable read"))
@@ -313,6 +327,7 @@ class Requeue:
                 )
             )
             tell(connection, "release", reason, [(self.half_id, group)])
+            note(connection, self._named, "deliver", reason)
             connection.execute(select(func.pg_notify(channels.DUE, "")))
             connection.commit()
         return Verdict(State.DONE, f"delivered again: {self._named}")

@@ -9,6 +9,9 @@ before the lock is taken, so the lock lasts for these few rows only; a day with 
 are few.
 
 A half never becomes undelivered again, and halves never change: what was found before the lock is still true under it.
+
+While the archive is on, a day is dropped only if all rows of its partition are in its copy (R35). That is held against
+the copy once more under a lock which lets no row come in between.
 """
 
 from __future__ import annotations
@@ -21,21 +24,13 @@ from datetime import UTC, date, datetime, timedelta
 from sqlalchemy import Connection, func, select, text
 from sqlalchemy.dialects import postgresql
 
+from store.archive import days as archive
 from store.errors import Contended, boundary
 from store.ids import begin_of, id_at
-from store.partitions import PARTITIONED, existing, op_id_at
+from store.partitions import existing, op_id_at
+from store.retention_leftovers import LOCK_TIMEOUT, forget_instances, forget_marks, remove_empty
 from store.retention_size import shortened
-from store.tables import (
-    PARTITIONS_LOCK,
-    SCHEMA,
-    address,
-    batch_mark,
-    consumer_group,
-    group_read,
-    instance,
-    retention,
-    txn,
-)
+from store.tables import PARTITIONS_LOCK, SCHEMA, address, retention, txn
 
 #: A day is kept whole if more rows than these must stay.
 MOST_CARRIED_ROWS = 10_000
@@ -48,7 +43,6 @@ AGAIN_BY_SIZE = timedelta(hours=1)
 
 #: from the declare of a transaction to its decision
 LONGEST_UNDECIDED = timedelta(days=3)
-_LOCK_TIMEOUT = "200ms"
 _NEVER = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -77,6 +71,8 @@ class Dropped:
     waiting: tuple[str, ...] = ()
     #: too many of their rows must stay
     whole: tuple[str, ...] = ()
+    #: they have rows that are not archived, and the archive is on
+    unarchived: tuple[str, ...] = ()
     #: rows of instances that ended long ago
     instances: int = 0
 
@@ -113,15 +109,16 @@ def drop_old(connection: Connection, policy: Policy) -> Dropped:
         done = _Work(connection, policy, now)
         done.halves()
         done.ops()
-        removed, waiting = _remove_empty(connection, now)
-        instances = _forget_instances(connection, policy)
-        _forget_marks(connection)
+        removed, waiting = remove_empty(connection)
+        instances = forget_instances(connection, policy.decisions)
+        forget_marks(connection)
     return Dropped(
         emptied=tuple(done.emptied),
         carried=done.carried,
         removed=tuple(removed),
         waiting=(*done.waiting, *waiting),
         whole=tuple(done.whole),
+        unarchived=tuple(done.unarchived),
         instances=instances,
     )
 
@@ -151,17 +148,33 @@ class _Work:
         self.carried = 0
         self.waiting: list[str] = []
         self.whole: list[str] = []
+        self.unarchived: list[str] = []
+        self._archiving = archive.folder(connection) is not None
+        self._copies = archive.copies(connection)
+        connection.rollback()
 
     # -- halves
+
+    def old_halves(self, kept: dict[int, timedelta]) -> list[date]:
+        """The days of which halves may go; ``kept``: of :meth:`address_hours`."""
+        end = self._day_before(min([self._policy.messages, *kept.values()]))
+        self._connection.rollback()
+        return self._there("half", end)
+
+    def _there(self, table: str, end: date) -> list[date]:
+        return sorted(day for day in existing(self._connection)[table] if day < end and not self._held(table, day))
+
+    def _held(self, table: str, day: date) -> bool:
+        copy = self._copies.get((table, day))
+        return copy is not None and copy.held(self._now)
 
     def halves(self) -> None:
         connection = self._connection
         row = connection.execute(select(retention).where(retention.c.table_name == "half")).one_or_none()
-        kept = self._address_hours()
+        kept = self.address_hours()
         shortest = min([self._policy.messages, *kept.values()])
         end = self._day_before(shortest)
-        connection.rollback()
-        days = sorted(day for day in existing(connection)["half"] if day < end)
+        days = self.old_halves(kept)
         if not days or (row is not None and self._looked(row.looked_at, shortest)):
             return
         self._find_kept(begin_of(end), kept)
@@ -184,7 +197,7 @@ class _Work:
         """The first day that is not old enough: it ended less than ``age`` ago."""
         return (self._now - age).astimezone(UTC).date()
 
-    def _address_hours(self) -> dict[int, timedelta]:
+    def address_hours(self) -> dict[int, timedelta]:
         rows = self._connection.execute(
             select(address.c.id, address.c.retention_hours).where(address.c.retention_hours.is_not(None))
         )
@@ -248,15 +261,29 @@ class _Work:
         if count > MOST_CARRIED_ROWS or (octets or 0) > MOST_CARRIED_BYTES:
             self.whole.append(name)
             return
-        self._mark("half", day)
+        safe = not total or self._is_copied("half", day)
+        if not safe and self._archiving:
+            self.unarchived.append(name)
+            return
+        self._mark("half", day, archived=safe)
         if not total:
             return
         carried = f"create temporary table carried on commit drop as select * from {SCHEMA}.{name} h where {stays}"
         again = f"insert into {SCHEMA}.{name} select * from pg_temp.carried"
-        if self._empty(name, before=carried, after=again, parameters=parameters):
+        if self._empty("half", day, copied=safe, before=carried, after=again, parameters=parameters):
             self.carried += count
 
     # -- ops
+
+    def old_ops(self) -> list[date]:
+        """The days of which ops may go."""
+        connection = self._connection
+        oldest = connection.scalar(select(func.min(txn.c.declared_at)))
+        connection.rollback()
+        end = self._day_before(self._policy.decisions)
+        if oldest is not None:
+            end = min(end, oldest.astimezone(UTC).date() - timedelta(days=1))
+        return self._there("op", end)
 
     def ops(self) -> None:
         """A decision is kept at least as long as the halves of its day, and as a transaction of the day is
@@ -264,48 +291,72 @@ class _Work:
         """
         connection = self._connection
         messages = connection.scalar(select(retention.c.kept_from).where(retention.c.table_name == "half"))
-        oldest = connection.scalar(select(func.min(txn.c.declared_at)))
         connection.rollback()
         there = existing(connection)
-        end = self._day_before(self._policy.decisions)
-        if oldest is not None:
-            end = min(end, oldest.astimezone(UTC).date() - timedelta(days=1))
-        for day in sorted(day for day in there["op"] if day < end):
+        for day in self.old_ops():
             if day in there["half"] and (messages is None or day >= messages):
                 break
-            self._mark("op", day)
-            name = f"op_{day:%Y%m%d}"
-            if connection.scalar(text(f"select exists (select from {SCHEMA}.{name})")):
-                connection.rollback()
-                self._empty(name)
+            name = archive.partition("op", day)
+            some = connection.scalar(text(f"select exists (select from {SCHEMA}.{name})"))
             connection.rollback()
+            safe = not some or self._is_copied("op", day)
+            if not safe and self._archiving:
+                self.unarchived.append(name)
+                break
+            self._mark("op", day, archived=safe)
+            if some:
+                self._empty("op", day, copied=safe)
 
     # -- both
 
-    def _mark(self, table: str, day: date) -> None:
+    def _is_copied(self, table: str, day: date) -> bool:
+        """Whether all rows of the day are archived."""
+        copy = self._copies.get((table, day))
+        same = copy is not None and archive.keys(self._connection, table, day) == copy.live
+        self._connection.rollback()
+        return same
+
+    def _mark(self, table: str, day: date, *, archived: bool) -> None:
         """Write the date before anything is dropped: readers then know why rows are missing."""
+        end = day + timedelta(days=1)
         statement = postgresql.insert(retention).values(
-            table_name=table, kept_from=day + timedelta(days=1), looked_at=_NEVER
+            table_name=table, kept_from=end, looked_at=_NEVER, archived_from=None if archived else end
         )
-        kept_from = func.greatest(retention.c.kept_from, statement.excluded.kept_from)
-        self._connection.execute(
-            statement.on_conflict_do_update(index_elements=["table_name"], set_={"kept_from": kept_from})
-        )
+        # none: PostgreSQL's greatest leaves it out
+        later = {
+            name: func.greatest(retention.c[name], statement.excluded[name]) for name in ("kept_from", "archived_from")
+        }
+        self._connection.execute(statement.on_conflict_do_update(index_elements=["table_name"], set_=later))
         self._connection.commit()
 
     def _empty(
-        self, name: str, *, before: str = "", after: str = "", parameters: dict[str, list[int]] | None = None
+        self,
+        table: str,
+        day: date,
+        *,
+        copied: bool,
+        before: str = "",
+        after: str = "",
+        parameters: dict[str, list[int]] | None = None,
     ) -> bool:
-        """Truncate the partition, in one SQL transaction with ``before``, which runs before the lock, and ``after``."""
-        connection = self._connection
+        """Truncate the partition, in one SQL transaction with ``before``, which runs before the lock, and ``after``.
+        ``copied``: if all of its rows are archived still.
+        """
+        connection, name = self._connection, archive.partition(table, day)
         try:
             with boundary():
                 if before:
                     connection.execute(text(before), parameters)
-                connection.execute(text(f"set local lock_timeout = '{_LOCK_TIMEOUT}'"))
+                connection.execute(text(f"set local lock_timeout = '{LOCK_TIMEOUT}'"))
+                if copied:
+                    connection.execute(text(f"lock table {SCHEMA}.{name} in share mode"))
+                    if archive.keys(connection, table, day) != self._copies[table, day].live:
+                        raise Contended("a row came while the day was dropped")
                 connection.execute(text(f"truncate {SCHEMA}.{name}"))
                 if after:
                     connection.execute(text(after))
+                if copied:
+                    archive.note_live(connection, table, day, archive.keys(connection, table, day), dropped=True)
                 connection.commit()
         except Contended:
             connection.rollback()
@@ -315,82 +366,11 @@ class _Work:
         return True
 
 
-def _remove_empty(connection: Connection, now: datetime) -> tuple[list[str], list[str]]:
-    """Drop the empty partitions of dropped days. Returns those dropped and those left for later."""
-    removed: list[str] = []
-    waiting: list[str] = []
-    for table in PARTITIONED:
-        kept_from = connection.scalar(select(retention.c.kept_from).where(retention.c.table_name == table))
-        names = connection.execute(
-            text(
-                "select c.relname, i.inhdetachpending from pg_class c left join pg_inherits i on i.inhrelid = c.oid "
-                r"where c.relnamespace = cast(:schema as regnamespace) and c.relname ~ :name and c.relkind = 'r' "
-                "order by i.inhdetachpending desc nulls last, c.relname"
-            ),
-            {"schema": SCHEMA, "name": rf"^{table}_\d{{8}}$"},
-        ).all()
+def old_enough(connection: Connection, policy: Policy) -> dict[str, list[date]]:
+    """The days, by table, of which :func:`drop_old` drops what may go."""
+    with boundary():
+        now = connection.scalar(select(func.now()))
+        assert now is not None
         connection.rollback()
-        if kept_from is None:
-            continue
-        for name, pending in names:
-            if date.fromisoformat(name.partition("_")[2]) >= kept_from:
-                continue
-            if connection.scalar(text(f"select exists (select from {SCHEMA}.{name})")):
-                connection.rollback()
-                continue
-            connection.rollback()
-            try:
-                with boundary():
-                    _remove(connection, table, name, pending)
-                removed.append(name)
-            except Contended:
-                waiting.append(name)
-                break  # PostgreSQL detaches one partition at a time
-    return removed, waiting
-
-
-def _remove(connection: Connection, table: str, name: str, pending: bool | None) -> None:
-    """``pending``: whether its detaching was interrupted; None: it is no partition any more."""
-    how = "" if pending is None else "finalize" if pending else "concurrently"
-    connection.execution_options(isolation_level="AUTOCOMMIT")
-    try:
-        connection.execute(text(f"set lock_timeout = '{_LOCK_TIMEOUT}'"))
-        if how:
-            connection.execute(text(f"alter table {SCHEMA}.{table} detach partition {SCHEMA}.{name} {how}"))
-        connection.execute(text(f"drop table {SCHEMA}.{name}"))
-    finally:
-        connection.execute(text("set lock_timeout = 0"))
-        connection.rollback()
-        connection.execution_options(isolation_level=connection.default_isolation_level)
-
-
-def _forget_marks(connection: Connection) -> None:
-    """Remove rows that do not count: how far groups were read, except the highest of the holder; and marks of batches,
-    except the last of each living instance.
-    """
-    connection.execute(
-        text(
-            f"""delete from {group_read.fullname} r
-                 where not exists (select from {consumer_group.fullname} g
-                                    where g.id = r.group_id and g.holder = r.instance_id)
-                    or exists (select from {group_read.fullname} n
-                                where n.group_id = r.group_id and n.instance_id = r.instance_id
-                                  and n.read_through > r.read_through)"""
-        )
-    )
-    connection.execute(
-        text(
-            f"""delete from {batch_mark.fullname} m
-                 where not exists (select from {instance.fullname} i where i.id = m.instance_id and i.ended_at is null)
-                    or exists (select from {batch_mark.fullname} n
-                                where n.instance_id = m.instance_id and n.number > m.number)"""
-        )
-    )
-    connection.commit()
-
-
-def _forget_instances(connection: Connection, policy: Policy) -> int:
-    """Remove rows of instances that ended before the oldest decision that is kept."""
-    gone = connection.execute(instance.delete().where(instance.c.ended_at < func.now() - policy.decisions))
-    connection.commit()
-    return int(gone.rowcount)
+        work = _Work(connection, policy, now)
+        return {"half": work.old_halves(work.address_hours()), "op": work.old_ops()}

@@ -24,7 +24,8 @@ from uuid import UUID
 from sqlalchemy import Connection, func, insert, select, text, update
 from sqlalchemy.dialects import postgresql
 
-from store import channels, partitions, retention
+from store import audit, channels, partitions, retention
+from store.audit import Action
 from store.commit.terms import BEFORE, INFINITY, Terms, key_of
 from store.errors import AddressGone, Contended, boundary
 from store.ids import UuidV7, moment_of
@@ -32,7 +33,7 @@ from store.partitions import op_id_at
 from store.places import Group
 from store.presence import Presence, present
 from store.purge import throw_away
-from store.tables import PARTITIONS_LOCK, PASSED_OVER, SCHEMA, consumer_group, entry, op, seek
+from store.tables import PARTITIONS_LOCK, PASSED_OVER, SCHEMA, address, consumer_group, entry, op, seek
 
 #: The reason of the op ``purge`` for what a seek forth skips.
 SKIPPED = "skipped"
@@ -193,9 +194,10 @@ def _begin(connection: Connection, group: Group, to_id: int, *, back: bool) -> S
     there = select(consumer_group.c.id).where(consumer_group.c.id == group.id)
     if connection.scalar(there.with_for_update(read=True, key_share=True)) is None:
         raise AddressGone(_GONE)
+    _note(connection, group, to_id, back=back)
     found = _last(connection, group)
     if found is not None and found.goes_on(to_id, back=back):
-        connection.rollback()
+        connection.commit()
         return found
     new = {"back": back, "to_id": to_id, "position": to_id - 1, "moved": 0, "expired": 0, "ended_at": None}
     statement = postgresql.insert(seek).values(group_id=group.id, **new)
@@ -206,6 +208,13 @@ def _begin(connection: Connection, group: Group, to_id: int, *, back: bool) -> S
     ).one()
     connection.commit()
     return Seek(**row._mapping)
+
+
+def _note(connection: Connection, group: Group, to_id: int, *, back: bool) -> None:
+    named = select(address.c.name.label("address"), consumer_group.c.name.label("group")).join(consumer_group)
+    found = connection.execute(named.where(consumer_group.c.id == group.id)).one()
+    detail = {"group": found.group, "direction": "back" if back else "forth", "to_id": to_id}
+    audit.note(connection, Action.SEEK, found.address, detail)
 
 
 def _last(connection: Connection, group: Group) -> Seek | None:

@@ -48,6 +48,9 @@ PARTITIONS_LOCK = 0x636F6F72_70617274  # "coorpart"
 #: One instance at a time gives entries that are due their places.
 PROMOTION_LOCK = 0x636F6F72_70726F6D  # "coorprom"
 
+#: For so long no row of the audit can be deleted (S10).
+AUDIT_DAYS = 30
+
 #: The role of clients without a login, which no user has (S3).
 ANONYMOUS = "anonymous"
 
@@ -515,6 +518,39 @@ retention = Table(
     Column("kept_from", Date, nullable=False),
     # When the days before were last checked for halves that may be dropped by now.
     Column("looked_at", DateTime(timezone=True), nullable=False, server_default=_now),
+    # Of the days that were dropped, the archive has all from then on; null: it has all that ever were.
+    Column("archived_from", Date),
+    CheckConstraint("table_name in ('half', 'op')", name="table_name"),
+)
+
+archive = Table(
+    "archive",
+    metadata,
+    # While there is a row, retention drops no day that is not archived.
+    Column("singleton", Boolean, primary_key=True, server_default=text("true")),
+    Column("folder", Text, nullable=False),
+    Column("since", DateTime(timezone=True), nullable=False, server_default=_now),
+    CheckConstraint("singleton", name="one_row"),
+)
+
+archived_day = Table(
+    "archived_day",
+    metadata,
+    # The archive has a copy of all rows of this day of half or op (R35).
+    Column("table_name", Text, primary_key=True),
+    Column("day", Date, primary_key=True),
+    Column("rows", BigInteger, nullable=False),
+    # SHA-256 of the manifest of the copy, hexadecimal; the manifest has those of its files.
+    Column("manifest", Text, nullable=False),
+    Column("archived_at", DateTime(timezone=True), nullable=False, server_default=_now),
+    # The rows of the partition that are in the copy: how many, and a sum of their keys (store/archive/days.py). Others
+    # came later, and retention does not drop a day that has any.
+    Column("live_rows", BigInteger, nullable=False),
+    Column("live_keys", BigInteger, nullable=False),
+    # Retention has dropped the rows that are not among these.
+    Column("dropped", Boolean, nullable=False, server_default=text("false")),
+    # It was restored: retention leaves it alone until then.
+    Column("held_until", DateTime(timezone=True)),
     CheckConstraint("table_name in ('half', 'op')", name="table_name"),
 )
 Index("instance_slot_idx", instance.c.slot, unique=True, postgresql_where=instance.c.ended_at.is_(None))
@@ -626,6 +662,32 @@ permission = Table(
 Index("permission_user_name_idx", permission.c.user_name)
 Index("permission_role_idx", permission.c.role)
 
+audit = Table(
+    "audit",
+    metadata,
+    # What a person has decided, and logins that failed (S10). Rows are only added: see the trigger.
+    Column("id", BigInteger, Identity(always=True), primary_key=True),
+    Column("at", DateTime(timezone=True), nullable=False, server_default=_now),
+    # store/audit.py has them all.
+    Column("action", Text, nullable=False),
+    # What it was done to: a txn-id, an address, a user.
+    Column("subject", Text),
+    Column("detail", JSONB, nullable=False, server_default=text("'{}'")),
+    Column("reason", Text),
+    # As the server knows the session; the others are as the program says.
+    Column("database_role", Text, nullable=False, server_default=text("session_user")),
+    # Of a command: who runs it.
+    Column("os_user", Text),
+    # Of a client: the user that it wanted to be, if there is one.
+    Column("client_user", Text),
+    # The host of the command, or the remote address of the client.
+    Column("place", Text),
+    # Logins that failed alike within a minute are one row.
+    Column("times", Integer, nullable=False, server_default="1"),
+    CheckConstraint("length(reason) <= 1000", name="reason"),
+)
+Index("audit_at_idx", audit.c.at)
+
 #: So long after its declare the op of a commit covers the deliveries that it has accepted.
 COVERED_BY_COMMIT = "interval '1 day'"
 
@@ -671,10 +733,29 @@ create trigger half_append_only before update or delete on {SCHEMA}.half
     f"""
 create trigger op_append_only before update or delete on {SCHEMA}.op
   for each row execute function {SCHEMA}.append_only()""",
-    # Makes the missing partitions of a day, unless retention has dropped it, and returns the names of the new ones.
-    # They are attached afterwards: "create table ... partition of" would lock out all writers of the parent.
+    # S10: a row that is old enough may be deleted, by retention.
     f"""
-create function {SCHEMA}.make_day(day date) returns text[] language plpgsql set lock_timeout = '2s' as $$
+create function {SCHEMA}.audit_append_only() returns trigger language plpgsql as $$
+begin
+  if tg_op = 'DELETE' then
+    if old.at < now() - interval '{AUDIT_DAYS} days' then
+      return old;
+    end if;
+  end if;
+  raise exception '% is append-only: % refused', tg_table_name, lower(tg_op) using errcode = 'restrict_violation';
+end $$""",
+    f"""
+create trigger audit_append_only before update or delete on {SCHEMA}.audit
+  for each row execute function {SCHEMA}.audit_append_only()""",
+    f"""
+create trigger audit_not_truncated before truncate on {SCHEMA}.audit
+  for each statement execute function {SCHEMA}.audit_append_only()""",
+    # Makes the missing partitions of a day, unless retention has dropped it, and returns the names of the new ones.
+    # They are attached afterwards: "create table ... partition of" would lock out all writers of the parent. As the
+    # owner of the store, for a service that owns nothing (S9); who may use the parent may use them.
+    f"""
+create function {SCHEMA}.make_day(day date) returns text[] language plpgsql
+security definer set lock_timeout = '2s' set search_path = pg_catalog, pg_temp as $$
 declare
   first bigint := extract(epoch from day::timestamp) * 1000;
   last bigint := extract(epoch from (day + 1)::timestamp) * 1000;
@@ -682,6 +763,8 @@ declare
   parent text;
   leaf text;
   made text[] := '{{}}';
+  privilege text;
+  role text;
 begin
   perform pg_advisory_xact_lock({PARTITIONS_LOCK});
   foreach parent in array array['half', 'op'] loop
@@ -694,10 +777,17 @@ begin
     execute format('create table {SCHEMA}.%I (like {SCHEMA}.%I including all)', leaf, parent);
     execute format('alter table {SCHEMA}.%I attach partition {SCHEMA}.%I for values from (%L) to (%L)',
                    parent, leaf, bounds[1], bounds[2]);
+    for privilege, role in
+      select a.privilege_type, case a.grantee when 0 then 'public' else quote_ident(pg_get_userbyid(a.grantee)) end
+        from pg_class c cross join aclexplode(c.relacl) a
+       where c.oid = to_regclass('{SCHEMA}.' || parent) and a.grantee <> c.relowner loop
+      execute format('grant %s on {SCHEMA}.%I to %s', privilege, leaf, role);
+    end loop;
     made := made || leaf;
   end loop;
   return made;
 end $$""",
+    f"revoke execute on function {SCHEMA}.make_day(date) from public",
     # A statement that looks in the partitions of some days met the half of another: it is sent again, with that day.
     f"""
 create function {SCHEMA}.elsewhere(half_id bigint) returns bytea language plpgsql as $$
@@ -768,17 +858,18 @@ begin
     update {SCHEMA}.entry e
        set lease = case when r.decision = 'release' then coalesce(keeper, 0) else 0 end, attempts = r.attempts,
            acquired = true, failed = r.failed, annotations = r.annotations,
-           available_at = case when r.wait_ms > 0 then now() + r.wait_ms * interval '1 ms' end
+           available_at = case when r.wait_ms > 0 then clock_timestamp() + r.wait_ms * interval '1 ms' end
       from gone r
      where r.decision <> 'accept' and e.group_id = r.group_id and e.id = r.entry_id and e.lease = {HELD}
     returning r.txn_id, r.decision, r.reason, r.half_id, r.group_id),
   told as (
-    insert into {SCHEMA}.op (id, decision, txn_id, reason, half_ids, group_ids, instance_id)
-    select {NEW_OP_ID}, b.decision, b.txn_id, b.reason, array[b.half_id], array[b.group_id], instance
+    insert into {SCHEMA}.op (id, decision, txn_id, reason, half_ids, group_ids, instance_id, decided_at)
+    select {NEW_OP_ID}, b.decision, b.txn_id, b.reason, array[b.half_id], array[b.group_id],
+           instance, clock_timestamp()
       from back b where b.decision <> 'release'
     union all
     select {NEW_OP_ID}, 'accept', a.txn_id, null, array_agg(a.half_id order by a.group_id, a.entry_id),
-           array_agg(a.group_id order by a.group_id, a.entry_id), instance
+           array_agg(a.group_id order by a.group_id, a.entry_id), instance, clock_timestamp()
       from accepted a join {SCHEMA}.txn t on t.id = a.txn_id
      where t.declared_at <= now() - {COVERED_BY_COMMIT} group by a.txn_id)
   select string_agg(f.group_id || '>' || to_hex(f.lowest), ',') into notice from (
@@ -849,11 +940,13 @@ end $$""",
     # address that is gone refuses the commit; the halves become entries of each group. Where an instance has not given
     # the ids, the ids of the halves stand for them, and the schedule gives new ones at once: an id below those that a
     # holder of the group has read would count as read by it. Then what was retired in them gets its outcome, or comes
-    # back (``keeper``: see retire).
+    # back (``keeper``: see retire). All times are those of the decision: an application's SQL transaction may have been
+    # open for hours. ``shared``: of those that commit at one time one gives the notice, and tells since when
+    # (store/application/outbox.py).
     f"""
 create function {SCHEMA}.decide_all(
   txns uuid[], decisions text[], reasons text[], instance int4, owners uuid[], halves int8[], entries int8[],
-  keeper int4)
+  keeper int4, shared boolean default false)
 returns table (txn_id uuid, won boolean) language plpgsql as $$
 #variable_conflict use_column
 declare
@@ -862,6 +955,9 @@ declare
   committed uuid[];
   others uuid[];
   retires boolean;
+  since timestamptz;
+  turn boolean;
+  due timestamptz;
 begin
   select coalesce(array_agg(found.id), '{{}}') into here from (
     select t.id from {SCHEMA}.txn t where t.id = any(txns) and t.producer_group is not null order by t.id for update
@@ -874,10 +970,13 @@ begin
       join {SCHEMA}.pending_retirement r on r.group_id = e.group_id and r.entry_id = e.id
       where r.txn_id = any(here) order by e.group_id, e.id for update of e;
   end if;
+  since := clock_timestamp();
+  turn := not shared or pg_try_advisory_xact_lock({_outbox.TURN_LOCK});
+  due := clock_timestamp();
   with added as (
-    insert into {SCHEMA}.op (id, decision, txn_id, reason, posted, half_ids, group_ids, instance_id)
+    insert into {SCHEMA}.op (id, decision, txn_id, reason, posted, half_ids, group_ids, instance_id, decided_at)
     select a.t, a.d, a.t, nullif(a.r, ''), (select count(*) from {SCHEMA}.pending p where p.txn_id = a.t),
-           c.half_ids, c.group_ids, instance
+           c.half_ids, c.group_ids, instance, due
       from unnest(txns, decisions, reasons) a(t, d, r)
       left join lateral (
         select array_agg(r.half_id order by r.group_id, r.entry_id) as half_ids,
@@ -909,19 +1008,20 @@ begin
     delivered as (
       insert into {SCHEMA}.entry (group_id, id, half_id, expires_at, available_at, priority, message_group)
       select g.id, coalesce(m.entry_id, m.half_id), m.half_id, m.expires_at,
-             case when m.entry_id is null then greatest(m.available_at, now()) else m.available_at end,
+             case when m.entry_id is null then greatest(m.available_at, due) else m.available_at end,
              m.priority, case m.message_group when 1 then coalesce(m.entry_id, m.half_id) else m.message_group end
         from gone m join {SCHEMA}.consumer_group g on g.address_id = m.address_id
        where g.id <> all(coalesce(m.left_out, '{{}}')) for key share of g)
-    insert into {SCHEMA}.op (id, decision, reason, half_ids, group_ids, instance_id)
+    insert into {SCHEMA}.op (id, decision, reason, half_ids, group_ids, instance_id, decided_at)
     select {NEW_OP_ID},
-           'accept', 'no-local', array_fill(m.half_id, array[cardinality(m.left_out)]), m.left_out, instance
+           'accept', 'no-local', array_fill(m.half_id, array[cardinality(m.left_out)]), m.left_out, instance, due
       from gone m where m.left_out is not null;
     if exists (select from {SCHEMA}.pending p where p.txn_id = any(committed)) then
       raise exception 'halves were left out of a commit' using errcode = 'data_exception';
     end if;
-    if others <> '{{}}' then
-      perform pg_notify('{DUE}', '');
+    if others <> '{{}}' and turn then
+      perform pg_notify('{DUE}', case when shared
+        then {_outbox.micros("since")} else '' end);
     end if;
   end if;
   if cardinality(here) > cardinality(committed) then

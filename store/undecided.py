@@ -10,6 +10,8 @@ from uuid import UUID
 
 from sqlalchemy import Connection, case, delete, exists, func, insert, select, text, update
 
+from store import audit
+from store.audit import Action
 from store.errors import AddressGone, AlreadyDecided, CannotCheck, CannotCommit, Locked, NotUndecided, boundary
 from store.outcomes import POSTED, RETIRED, Outcome, outcome_of
 from store.tables import op, txn
@@ -78,28 +80,30 @@ def all_undecided(connection: Connection) -> list[Undecided]:
     ]
 
 
-def roll_back(connection: Connection, txn_id: UUID, reason: str) -> Outcome:
+def roll_back(connection: Connection, txn_id: UUID, reason: str, action: Action = Action.RESOLVE) -> Outcome:
     """Decide ``txn_id``: rollback, for ``reason``; commits. A commit that its client asks for later comes too late.
+    ``action``: what the audit says.
 
     :raises AlreadyDecided: saying how, when another decision was first; it stands.
     :raises NotUndecided: when no such transaction is known.
     :raises Locked: when another decides it now, and takes long.
     """
     if _checkable(connection, txn_id):
-        return _decide(connection, txn_id, "rollback", reason)
+        return _decide(connection, txn_id, "rollback", reason, action)
     try:
-        with _waiting(connection, txn_id):
+        with waiting(connection, txn_id):
             listed = select(txn.c.posted, txn.c.producer_group).where(txn.c.id == txn_id)
             found = connection.execute(listed.with_for_update()).one_or_none()
             if found is None:
                 connection.rollback()
                 raise _not_undecided(connection, txn_id)
             if found.producer_group is not None:  # a post has made it checkable meanwhile, and has a half in the store
-                return _decide(connection, txn_id, "rollback", reason)
+                return _decide(connection, txn_id, "rollback", reason, action)
             connection.execute(
                 insert(op).values(id=txn_id, decision="rollback", txn_id=txn_id, reason=reason, posted=found.posted)
             )
             connection.execute(delete(txn).where(txn.c.id == txn_id))
+            audit.note(connection, action, str(txn_id), {"decision": "rollback", "reason": reason})
             connection.commit()
     except AlreadyDecided:
         connection.rollback()
@@ -107,8 +111,9 @@ def roll_back(connection: Connection, txn_id: UUID, reason: str) -> Outcome:
     return _decided(connection, txn_id)
 
 
-def commit(connection: Connection, txn_id: UUID, reason: str) -> Outcome:
-    """Decide ``txn_id``: commit, for ``reason``; commits. Its messages are delivered then.
+def commit(connection: Connection, txn_id: UUID, reason: str, action: Action = Action.RESOLVE) -> Outcome:
+    """Decide ``txn_id``: commit, for ``reason``; commits. Its messages are delivered then. ``action``: what the audit
+    says.
 
     :raises CannotCommit: when it is a plain transaction, or an address that it posted to is gone.
     :raises AlreadyDecided: saying how, when another decision was first; it stands.
@@ -116,7 +121,7 @@ def commit(connection: Connection, txn_id: UUID, reason: str) -> Outcome:
     :raises Locked: when another decides it now, and takes long.
     """
     if _checkable(connection, txn_id):
-        return _decide(connection, txn_id, "commit", reason)
+        return _decide(connection, txn_id, "commit", reason, action)
     outcome = outcome_of(connection, txn_id)
     if outcome is None or outcome.outcome != "undecided":
         raise _not_undecided(connection, txn_id)
@@ -140,8 +145,10 @@ def resume(connection: Connection, txn_id: UUID) -> None:
             raise _not_undecided(connection, txn_id)
         raise CannotCheck(f"transaction {txn_id} is a plain one: it has no producer group that could be asked")
     due = case((txn.c.next_check_at.is_not(None), func.now()))
-    with _waiting(connection, txn_id):
+    with waiting(connection, txn_id):
         found = connection.execute(update(txn).where(txn.c.id == txn_id).values(checks=0, next_check_at=due))
+        if found.rowcount:
+            audit.note(connection, Action.RESUME, str(txn_id))
         connection.commit()
     if not found.rowcount:
         raise _not_undecided(connection, txn_id)
@@ -155,7 +162,7 @@ def _checkable(connection: Connection, txn_id: UUID) -> bool:
 
 
 @contextmanager
-def _waiting(connection: Connection, txn_id: UUID) -> Iterator[None]:
+def waiting(connection: Connection, txn_id: UUID) -> Iterator[None]:
     """A block whose statements wait for those who decide the transaction now, but not for ever."""
     try:
         with boundary():
@@ -167,10 +174,12 @@ def _waiting(connection: Connection, txn_id: UUID) -> Iterator[None]:
         raise Locked(said, sqlstate=error.sqlstate) from None
 
 
-def _decide(connection: Connection, txn_id: UUID, decision: str, reason: str) -> Outcome:
+def _decide(connection: Connection, txn_id: UUID, decision: str, reason: str, action: Action) -> Outcome:
     try:
-        with _waiting(connection, txn_id):
+        with waiting(connection, txn_id):
             won = connection.scalar(select(func.coordinator.decide(txn_id, decision, reason)))
+            if won:
+                audit.note(connection, action, str(txn_id), {"decision": decision, "reason": reason})
             connection.commit()
     except AddressGone:
         connection.rollback()

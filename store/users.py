@@ -8,7 +8,8 @@ from datetime import datetime
 
 from sqlalchemy import Connection, delete, func, insert, select, update
 
-from store import channels, permissions
+from store import audit, channels, permissions
+from store.audit import Action
 from store.errors import boundary
 from store.tables import user_account, user_role, user_verifier
 
@@ -47,6 +48,7 @@ def add(connection: Connection, name: str, verifiers: Mapping[str, Verifier]) ->
         permissions.counted(connection)
         connection.execute(insert(user_account).values(name=name))
         _put(connection, name, verifiers)
+        audit.note(connection, Action.USER_ADD, name, {"mechanisms": sorted(verifiers)})
         connection.commit()
 
 
@@ -58,6 +60,7 @@ def set_verifiers(connection: Connection, name: str, verifiers: Mapping[str, Ver
             return False
         connection.execute(delete(user_verifier).where(user_verifier.c.user_name == name))
         _put(connection, name, verifiers)
+        audit.note(connection, Action.USER_PASSWORD, name)
         connection.commit()
     return True
 
@@ -84,7 +87,7 @@ def disable(connection: Connection, name: str) -> bool:
             .where(user_account.c.name == name)
             .values(disabled_at=func.coalesce(user_account.c.disabled_at, func.now()))
         )
-        _tell(connection, name)
+        _tell(connection, name, Action.USER_DISABLE, found.rowcount)
     return found.rowcount == 1
 
 
@@ -92,6 +95,8 @@ def enable(connection: Connection, name: str) -> bool:
     """Commits. False: there is no such user."""
     with boundary():
         found = connection.execute(update(user_account).where(user_account.c.name == name).values(disabled_at=None))
+        if found.rowcount:
+            audit.note(connection, Action.USER_ENABLE, name)
         connection.commit()
     return found.rowcount == 1
 
@@ -103,11 +108,13 @@ def remove(connection: Connection, name: str) -> bool:
     with boundary():
         permissions.counted(connection)
         found = connection.execute(delete(user_account).where(user_account.c.name == name))
-        _tell(connection, name)
+        _tell(connection, name, Action.USER_REMOVE, found.rowcount)
     return found.rowcount == 1
 
 
-def _tell(connection: Connection, name: str) -> None:
+def _tell(connection: Connection, name: str, action: Action, changed: int) -> None:
+    if changed:
+        audit.note(connection, action, name)
     connection.execute(select(func.pg_notify(channels.USER, name)))
     connection.commit()
 

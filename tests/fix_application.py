@@ -21,6 +21,13 @@ def post(application: Application, address: object, body: object, **terms: objec
     application.execute(f"select coordinator.post(%(at)s, %(body)s{named})", {"at": address, "body": body, **terms})
 
 
+def stored(application: Application) -> list[bytes]:
+    """The messages in the store, in order."""
+    rows = application.execute("select message from coordinator.half order by id").fetchall()
+    application.commit()
+    return [row[0] for row in rows]
+
+
 @pytest.fixture
 def application(database_url: str) -> Iterator[Application]:
     """On a store without a service."""

@@ -73,6 +73,18 @@ class Settle(Decide):
         batch.check_back().settle(self.txn_id, self.halves, self.entries, addresses)
 
 
+class Left(Post):
+    """Unit: the control link of the transaction is gone, or its time is over."""
+
+    def __init__(self, store: Store, txn_id: bytes, *, overdue: bool = False) -> None:
+        super().__init__(store, txn_id=txn_id)
+        self.overdue = overdue
+
+    def write(self, batch: Batch) -> None:
+        rows = batch.check_back()
+        (rows.overdue if self.overdue else rows.orphaned).append(self.txn_id)
+
+
 def post_halves(store: Store, count: int = 1) -> list[Half]:
     """A transaction with so many durable halves."""
     txn_id = store.uuids.next()

@@ -117,6 +117,11 @@ class Store:
         for unit in units:
             self.commit.add(unit)
 
+    @property
+    def pausing(self) -> int:
+        """Batches that wait for their next attempt."""
+        return self.commit._rescue.pausing
+
     def settle(self) -> None:
         """Until every unit has heard."""
         self.loop.run_until(lambda: self.commit.idle)

@@ -10,15 +10,13 @@ from coordinator.codec.message import examine_head
 from coordinator.group.entries import POSTGRES_EPOCH
 from coordinator.group.message_groups import message_group
 from store import priorities
-from store.commit.terms import ALONE, INFINITY, PLAIN, Terms
+from store.commit.terms import ALONE, INFINITY, LATEST, PLAIN, Terms
 
 if TYPE_CHECKING:
     from coordinator.codec.message import Facts
 
 _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 _MICRO = timedelta(microseconds=1)
-#: the latest time that a program can say
-_LATEST = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _MICRO
 
 
 def terms_again(head: bytes, *, fifo: bool, posted_at: datetime) -> Terms:
@@ -46,4 +44,4 @@ def _expires(facts: Facts, posted_at: datetime) -> int:
         ends = (posted_at - _EPOCH) // _MICRO + facts.ttl_ms * 1000
     if facts.absolute_expiry_ms:
         ends = min(ends, facts.absolute_expiry_ms * 1000 - POSTGRES_EPOCH * 1_000_000)
-    return INFINITY if ends > _LATEST else ends
+    return INFINITY if ends > LATEST else ends

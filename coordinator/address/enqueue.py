@@ -12,7 +12,7 @@ from coordinator.errors import Condition, Refusal
 from coordinator.group.entries import POSTGRES_EPOCH, Entry, now_micros
 from coordinator.group.message_groups import message_group
 from store import priorities
-from store.commit.terms import ALONE, BEFORE, INFINITY, PLAIN, Terms, key_of
+from store.commit.terms import ALONE, BEFORE, INFINITY, LATEST, PLAIN, Terms, key_of
 
 if TYPE_CHECKING:
     from coordinator.address.nodes import Address
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 #: the reason of the op for subscriptions with no-local of the connection that posted (P16)
 NO_LOCAL = "no-local"
-#: the latest time PostgreSQL has, some 290,000 years from now
-_LATEST = (1 << 63) - (1 << 56)
 
 
 class Enqueue:
@@ -63,7 +61,7 @@ class Enqueue:
             begins = BEFORE
         priority = priorities.DEFAULT if facts.priority is None or fifo else facts.priority
         group = 0 if not fifo else ALONE if facts.group_id is None else message_group(facts.group_id)
-        terms = Terms(INFINITY if ends > _LATEST else ends, min(begins, _LATEST), priority, group)
+        terms = Terms(INFINITY if ends > LATEST else ends, min(begins, LATEST), priority, group)
         return PLAIN if terms == PLAIN else terms
 
     def write_entry(

@@ -33,7 +33,9 @@ _ASKED_AT_ONCE = 500
 
 
 class Rights:
-    """What one user may do. ``granted``: verbs, each with a pattern."""
+    """What one user may do. ``granted``: verbs, each with a pattern; a later version's, which may run beside this one,
+    allow nothing here.
+    """
 
     __slots__ = ("_names", "_prefixes", "granted")
 
@@ -42,6 +44,8 @@ class Rights:
         names: dict[str, set[str]] = {verb: set() for verb in Verb}
         prefixes: dict[str, set[str]] = {verb: set() for verb in Verb}
         for verb, pattern in granted:
+            if verb not in names:
+                continue
             if pattern.endswith(ANYTHING):
                 prefixes[verb].add(pattern.removesuffix(ANYTHING))
             else:

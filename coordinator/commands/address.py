@@ -12,6 +12,7 @@ from coordinator.commands.administration import (
     DatabaseUrl,
     DataDir,
     Json,
+    Reason,
     fail,
     print_json,
     print_pairs,
@@ -106,6 +107,7 @@ def add(
     max_attempts: MaxAttempts = None,
     retry: RetryPolicy = None,
     retention_hours: RetentionHours = None,
+    reason: Reason = None,
     database_url: DatabaseUrl = None,
     data_dir: DataDir = None,
     config: Config = None,
@@ -122,7 +124,7 @@ def add(
     _check_kind(kind)
     on_expiry = expiry_policy(on_expiry or "drop")
     retry = retry_policy(retry or "immediate")
-    with store(config, database_url, data_dir) as connection:
+    with store(config, database_url, data_dir, reason) as connection:
         try:
             addresses.add(
                 connection,
@@ -163,6 +165,7 @@ def set_(
     check_immunity: CheckImmunity = None,
     check_interval: CheckInterval = None,
     check_most: CheckMost = None,
+    reason: Reason = None,
     database_url: DatabaseUrl = None,
     data_dir: DataDir = None,
     config: Config = None,
@@ -187,7 +190,7 @@ def set_(
         fail("give at least one of --kind, --on-expiry, --max-attempts, --retry, --retention-hours and --check-...", 2)
     if kind is not None:
         _check_kind(kind)
-    with store(config, database_url, data_dir) as connection:
+    with store(config, database_url, data_dir, reason) as connection:
         before = addresses.kind_of(connection, name)
         if before is not None and kind is not None and (before == "fifo") is not (kind == "fifo"):
             fail(f"--kind: {shown(name)} is of kind {before}; to or from fifo no address changes: make another one")
@@ -291,6 +294,7 @@ def remove(
             "posted to it are rolled back.",
         ),
     ] = False,
+    reason: Reason = None,
     database_url: DatabaseUrl = None,
     data_dir: DataDir = None,
     config: Config = None,
@@ -299,7 +303,7 @@ def remove(
     from coordinator.address.addresses import shown
     from store import removal
 
-    with store(config, database_url, data_dir) as connection:
+    with store(config, database_url, data_dir, reason) as connection:
         done = removal.remove(connection, name, force=force)
     if done is None:
         fail(f"there is no address {shown(name)}")

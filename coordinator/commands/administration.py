@@ -6,6 +6,9 @@ Exit status: 0 done, 1 it could not be done (not found, refused, the database is
 from __future__ import annotations
 
 import json
+import os
+import pwd
+import socket
 import sys
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from coordinator.settings import Settings
+    from store.audit import Actor
 
 DatabaseUrl = Annotated[
     str | None,
@@ -34,6 +38,9 @@ DatabaseUrl = Annotated[
 ]
 DataDir = Annotated[Path | None, typer.Option(metavar="FOLDER", help="The data folder of the embedded server.")]
 Config = Annotated[Path | None, typer.Option(metavar="FILE", help="The settings file (TOML).")]
+Reason = Annotated[
+    str | None, typer.Option(metavar="TEXT", help="Why; kept in the audit (coordinator audit shows it).")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 #: characters of a value in a table; `--json` has all
@@ -83,16 +90,36 @@ def user_name(text: str, kind: str = "user") -> str:
         fail(f"this can be no name of a {kind}: {error}", 2)
 
 
+def actor(reason: str | None) -> Actor:
+    """The person who runs this command, for the audit; ends the command if ``reason`` can be none."""
+    from store.audit import LONGEST_REASON, Actor
+
+    if reason is not None and not (0 < len(reason) <= LONGEST_REASON and reason.strip() and reason.isprintable()):
+        fail(f"--reason: expected 1 to {LONGEST_REASON} characters of printable text", 2)
+    number = os.getuid()
+    try:
+        name = pwd.getpwuid(number).pw_name
+    except KeyError:  # in a container
+        name = str(number)
+    return Actor(os_user=name, host=socket.gethostname(), reason=reason)
+
+
 @contextmanager
-def store(config: Path | None, database_url: str | None, data_dir: Path | None) -> Iterator[Connection]:
-    """A connection to the store, its schema checked; an error in the block ends the command."""
-    from store import migrations
+def store(
+    config: Path | None, database_url: str | None, data_dir: Path | None, reason: str | None = None
+) -> Iterator[Connection]:
+    """A connection to the store, its schema checked; an error in the block ends the command. ``reason``: of what is
+    decided, for the audit.
+    """
+    person = actor(reason)
+    from store import audit, migrations
     from store.database import connected
     from store.errors import StoreError
 
     try:
         with connected(database(config, database_url, data_dir), application_name="coordinator command") as connection:
             migrations.check(connection)
+            audit.act_as(connection, person)
             yield connection
     except StoreError as error:
         fail(str(error))

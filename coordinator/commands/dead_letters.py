@@ -16,6 +16,7 @@ from coordinator.commands.administration import (
     DatabaseUrl,
     DataDir,
     Json,
+    Reason,
     fail,
     print_json,
     print_rows,
@@ -88,6 +89,7 @@ def replay(
         ),
     ] = None,
     as_json: Json = False,
+    reason: Reason = None,
     database_url: DatabaseUrl = None,
     data_dir: DataDir = None,
     config: Config = None,
@@ -106,7 +108,7 @@ def replay(
             check_name(to)
     except AddressInvalid as error:
         fail(f"--to: {error}", 2)
-    with store(config, database_url, data_dir) as connection:
+    with store(config, database_url, data_dir, reason) as connection:
         group, box = _group(connection, name)
         goals = _Goals(connection, box, to)
         done = dead_letters.replay(connection, group, ids or None, goals.decide)

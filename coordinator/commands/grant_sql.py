@@ -6,14 +6,22 @@ from typing import Annotated
 
 import typer
 
-from coordinator.commands.administration import Config, DatabaseUrl, DataDir, fail, store
+from coordinator.commands.administration import Config, DatabaseUrl, DataDir, Reason, fail, store
 
 #: octets of a role's name
 _LONGEST_NAME = 63
 
 
+def role_name(option: str, text: str) -> str:
+    """The name of a role of the database; ends the command if it can be none."""
+    if not text.isprintable() or not 0 < len(text.encode()) <= _LONGEST_NAME:
+        fail(f"{option}: expected 1 to {_LONGEST_NAME} octets of printable text", 2)
+    return text
+
+
 def grant_sql(
     role: Annotated[str, typer.Argument(metavar="ROLE", help="A role of the database, that of an application.")],
+    reason: Reason = None,
     database_url: DatabaseUrl = None,
     data_dir: DataDir = None,
     config: Config = None,
@@ -21,10 +29,9 @@ def grant_sql(
     """Let a role of the database post, discharge and ask for first times in its own SQL transactions, and read the
     views. It touches no table. It becomes a member of the role coordinator_application, which is made if it is missing.
     """
-    if not role or len(role.encode()) > _LONGEST_NAME or not role.isprintable():
-        fail(f"ROLE: expected 1 to {_LONGEST_NAME} octets of printable text", 2)
+    role = role_name("ROLE", role)
     from store.application import rights
 
-    with store(config, database_url, data_dir) as connection:
+    with store(config, database_url, data_dir, reason) as connection:
         rights.grant(connection, role)
     typer.echo(f"role {role} may use the store as an application")

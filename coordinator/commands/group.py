@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coordinator.commands.administration import Config, DatabaseUrl, DataDir, fail, store
+from coordinator.commands.administration import Config, DatabaseUrl, DataDir, Reason, fail, store
 from coordinator.commands.policies import INHERIT, MOST_ATTEMPTS, expiry_policy, retry_policy, said
 
 if TYPE_CHECKING:
@@ -58,6 +58,7 @@ def set_(
             "'exponential 1s 2 10m', as for an address.",
         ),
     ] = None,
+    reason: Reason = None,
     database_url: DatabaseUrl = None,
     data_dir: DataDir = None,
     config: Config = None,
@@ -73,7 +74,7 @@ def set_(
             changes[column] = None if value == INHERIT else _checked(column, value)
     if not changes:
         fail("give at least one of --on-expiry, --max-attempts and --retry", 2)
-    with store(config, database_url, data_dir) as connection:
+    with store(config, database_url, data_dir, reason) as connection:
         address, group = find(connection, name)
         if not groups.change(connection, address, group, changes):
             fail(f"the group {shown(name)} was removed meanwhile")

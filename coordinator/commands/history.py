@@ -128,13 +128,23 @@ def _why_unknown(connection: Connection, txn_id: UUID) -> str:
 
     if not known.genuine(connection, txn_id):
         return "is not known: its id was not made by this store, or for a user that was removed"
-    declared, kept_since = said(declared_at(txn_id.bytes)), retention.decisions_kept_since(connection)
+    at, kept_since = declared_at(txn_id.bytes), retention.decisions_kept_since(connection)
+    declared = said(at)
     if kept_since is not None and declared < said(kept_since):
-        return f"is not known any more: it was declared at {declared}, and decisions are kept since {said(kept_since)}"
+        why = f"it was declared at {declared}, and decisions are kept since {said(kept_since)}"
+        return f"is not known any more: {why}{_archived(connection, 'op', at)}"
     return (
         f"was declared here at {declared}, and nothing else is known of it: it did no work, "
         "or is undecided and younger than a moment"
     )
+
+
+def _archived(connection: Connection, table: str, moment: datetime) -> str:
+    """Where the archive has the day of ``moment``: the command that brings it back."""
+    from store.archive import days
+
+    day = days.dropped(connection, table, moment)
+    return "" if day is None else f"; that day is archived: coordinator archive restore {day.isoformat()}"
 
 
 def _by_half_id(connection: Connection, half_id: int) -> Timeline:
@@ -145,8 +155,9 @@ def _by_half_id(connection: Connection, half_id: int) -> Timeline:
     found = of_message(connection, half_id)
     if found is None:
         kept_since = retention.messages_kept_since(connection)
-        if kept_since is not None and moment_of(half_id) < kept_since:
-            fail(f"message {half_id} is not known any more, if it ever was: messages are kept since {said(kept_since)}")
+        if kept_since is not None and (at := moment_of(half_id)) < kept_since:
+            why = f"messages are kept since {said(kept_since)}{_archived(connection, 'half', at)}"
+            fail(f"message {half_id} is not known any more, if it ever was: {why}")
         fail(f"the store has no message {half_id}")
     return found
 

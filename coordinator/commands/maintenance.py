@@ -13,7 +13,7 @@ from coordinator.process import logs
 from coordinator.process.days import make_days
 from coordinator.process.supervising import Handed
 from coordinator.settings import RetentionSettings, Settings
-from store import inbox, removal, retention
+from store import audit, inbox, removal, retention, roles
 from store.database import connected
 from store.errors import StoreError
 
@@ -29,21 +29,32 @@ def policy(settings: RetentionSettings) -> retention.Policy:
 
 
 def maintain(settings: Settings, database_url: str) -> int:
-    """One run. Returns the exit status: 0 done, 1 not done, or too few partitions ahead."""
+    """One run; what only the owner of the store can do is left to ``coordinator maintain`` where this role is another
+    (S9). Returns the exit status: 0 done, 1 not done, or too few partitions ahead.
+    """
     try:
         enough = make_days(database_url)
         with connected(database_url, application_name="coordinator maintenance") as connection:
-            done = retention.drop_old(connection, policy(settings.retention))
+            owner = roles.owns(connection)
+            connection.rollback()
+            done = retention.drop_old(connection, policy(settings.retention)) if owner else retention.Dropped()
+            told = audit.forget(connection, timedelta(hours=settings.retention.audit_hours)) if owner else 0
             swept = removal.sweep(connection)
             forgotten = inbox.forget(connection, timedelta(hours=settings.retention.inbox_hours))
             unused = removal.remove_unused(connection, timedelta(hours=settings.addresses.unused_hours))
     except StoreError as error:
         _log.warning("the store was not maintained", reason=str(error))
         return 1
+    if not owner:
+        _log.info("old days stay: the database's role does not own the store, and coordinator maintain drops them")
     if done != retention.Dropped():
         _log.info("old days dropped", **asdict(done))
+    if done.unarchived:
+        _log.warning("days wait for the archive", partitions=done.unarchived, run="coordinator archive write")
     if forgotten:
         _log.info("messages of the inbox forgotten", messages=forgotten)
+    if told:
+        _log.info("rows of the audit forgotten", rows=told)
     if unused:
         _log.info("unused addresses removed", addresses=unused)
     if swept:

@@ -12,6 +12,7 @@ from coordinator.commands.administration import (
     DatabaseUrl,
     DataDir,
     Json,
+    Reason,
     fail,
     print_rows,
     store,
@@ -55,6 +56,7 @@ def grant(
     pattern: Pattern,
     user: OfUser = None,
     role: OfRole = None,
+    reason: Reason = None,
     database_url: DatabaseUrl = None,
     data_dir: DataDir = None,
     config: Config = None,
@@ -63,7 +65,7 @@ def grant(
     from store import permissions
 
     grantee, wanted, pattern = _grantee(user, role), _verbs(verbs), _pattern(pattern)
-    with store(config, database_url, data_dir) as connection:
+    with store(config, database_url, data_dir, reason) as connection:
         if not permissions.grant(connection, grantee, wanted, pattern):
             fail(f"there is no user {grantee.user}")
     typer.echo(f"{_name(grantee)} may {', '.join(wanted)}: {pattern}")
@@ -74,6 +76,7 @@ def revoke(
     pattern: Pattern,
     user: OfUser = None,
     role: OfRole = None,
+    reason: Reason = None,
     database_url: DatabaseUrl = None,
     data_dir: DataDir = None,
     config: Config = None,
@@ -82,7 +85,7 @@ def revoke(
     from store import permissions
 
     grantee, wanted, pattern = _grantee(user, role), _verbs(verbs), _pattern(pattern)
-    with store(config, database_url, data_dir) as connection:
+    with store(config, database_url, data_dir, reason) as connection:
         found = permissions.revoke(connection, grantee, wanted, pattern)
         if not found:
             fail(f"{_name(grantee)} has no such permission with the pattern {pattern}")

@@ -6,11 +6,12 @@ from typing import Annotated
 
 import typer
 
-from coordinator.commands.administration import Config, DatabaseUrl, DataDir, fail, store
+from coordinator.commands.administration import Config, DatabaseUrl, DataDir, Reason, fail, store
 
 
 def purge(
     address: Annotated[str, typer.Argument(help="The address.")],
+    reason: Reason = None,
     database_url: DatabaseUrl = None,
     data_dir: DataDir = None,
     config: Config = None,
@@ -19,7 +20,7 @@ def purge(
     from coordinator.address.addresses import shown
     from store.purge import purge as purge_store
 
-    with store(config, database_url, data_dir) as connection:
+    with store(config, database_url, data_dir, reason) as connection:
         done = purge_store(connection, address)
     if done is None:
         fail(f"there is no address {shown(address)}")

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import re
-import signal
-import sys
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -15,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from coordinator.commands.administration import Config, DatabaseUrl, DataDir, database, defects_by_name, fail
+from coordinator.commands.stopping import stopped_by_name
 
 if TYPE_CHECKING:
     from spark.books.description import Description
@@ -23,9 +20,17 @@ if TYPE_CHECKING:
 
 _AGO = re.compile(r"(\d+)([smhd])")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
-_AGAIN_SECONDS = 0.01
 #: The book that needs no file; one of this name is ./inbox.
 _INBOX = "inbox"
+
+_Books = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="FILE",
+        help="A book of an application (TOML) to compare with; may be repeated. inbox: the store's own, of"
+        " coordinator.first_time.",
+    ),
+]
 
 
 def moment(text: str, now: datetime) -> datetime:
@@ -54,13 +59,10 @@ def reconcile(
     until: Annotated[
         str | None, typer.Option(metavar="TIME", help="Transactions declared before then. Default: all.")
     ] = None,
-    book: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="FILE",
-            help="A book of an application (TOML) to compare with; may be repeated. inbox: the store's own, of"
-            " coordinator.first_time.",
-        ),
+    book: _Books = None,
+    archive: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Read days that the store has dropped from its archive, in this folder."),
     ] = None,
     fail_on: Annotated[
         Literal["note", "warning", "error"], typer.Option(help="Exit with 1 on findings of this severity or worse.")
@@ -80,9 +82,10 @@ def reconcile(
 ) -> None:
     """Compare the coordinator's decisions with its deliveries and with the applications' own books, and report.
 
-    Exit status: 0 clean, 1 findings at or above --fail-on, 2 it could not run, 130 interrupted (Ctrl-C).
+    Exit status: 0 clean, 1 findings at or above --fail-on, 2 it could not run, 130 interrupted (Ctrl-C), 143 by
+    SIGTERM.
     """
-    with defects_by_name(), _interrupted_by_name():
+    with defects_by_name(), stopped_by_name():
         url = _url(config, database_url, data_dir)
         if not re.fullmatch(r"[1-9]\d*[mg]", memory):
             fail(f"--memory: {memory!r}; expected a number and m or g, such as 2g", 2)
@@ -90,7 +93,7 @@ def reconcile(
         files = book or []
         own = _INBOX in files
         books = _prepared([Path(file) for file in files if file != _INBOX], out, url, inbox=own, store=store)
-        run = _compared(master, memory, url, period, books, out, fail_on, inbox=own)
+        run = _compared(master, memory, url, period, books, out, fail_on, inbox=own, archive=archive)
         found = run.findings
         if run.shortened:
             typer.echo(run.shortened)
@@ -100,32 +103,6 @@ def reconcile(
             typer.echo(_stored(url, run, period, out))
         if found.at_or_above(fail_on):
             raise typer.Exit(1)
-
-
-@contextmanager
-def _interrupted_by_name() -> Iterator[None]:
-    """Ctrl-C ends the command with a status of its own: 1 would mean findings.
-
-    Python only tells, and then forgets, what is raised while it calls back for an object that is gone, as Py4J has it
-    do for each of Java's: a Ctrl-C that comes just then is raised again a moment later.
-    """
-    tell = sys.unraisablehook
-
-    def again(what: sys.UnraisableHookArgs) -> None:
-        if isinstance(what.exc_value, KeyboardInterrupt):
-            main = threading.main_thread().ident
-            assert main is not None
-            threading.Timer(_AGAIN_SECONDS, signal.pthread_kill, (main, signal.SIGINT)).start()
-        else:
-            tell(what)
-
-    sys.unraisablehook = again
-    try:
-        yield
-    except KeyboardInterrupt:
-        fail("interrupted", 130)
-    finally:
-        sys.unraisablehook = tell
 
 
 def _url(config: Path | None, database_url: str | None, data_dir: Path | None) -> str:
@@ -186,18 +163,17 @@ def _compared(
     fail_on: str,
     *,
     inbox: bool,
+    archive: Path | None,
 ) -> Run:
     """What Spark finds; ends the command if Spark cannot run."""
-    from py4j.protocol import Py4JError
-    from pyspark.errors import PySparkException
-
     from coordinator.version import VERSION
     from spark.books.description import BookError
     from spark.progress import ProgressBar
     from spark.reconcile import STAGES, OutputUnusable
     from spark.reconcile import reconcile as run_reconciliation
-    from spark.session import JavaMissing, MasterUnusable, check_master, running_session
+    from spark.session import JavaMissing, MasterUnusable, SparkFailed, check_master, running_session
     from spark.snapshot import StoreUnreadable, is_small
+    from store.archive.copies import ArchiveUnusable
 
     try:
         check_master(master, url)
@@ -212,15 +188,16 @@ def _compared(
                 period=period,
                 books=books,
                 inbox=inbox,
+                archive=None if archive is None else archive.absolute(),
                 out=out,
                 fail_on=fail_on,
                 steps=bar,
                 version=VERSION,
             )
-    except (BookError, StoreUnreadable, JavaMissing, MasterUnusable, OutputUnusable) as error:
+    except (BookError, StoreUnreadable, ArchiveUnusable, JavaMissing, MasterUnusable, OutputUnusable) as error:
         fail(str(error), 2)
-    except (PySparkException, Py4JError, OSError) as error:
-        fail(f"Spark: {str(error).strip()[:2000]}", 2)
+    except (SparkFailed, OSError) as error:
+        fail(f"Spark: {error}", 2)
 
 
 def _check_store(url: str, *, store: bool) -> None:

@@ -19,6 +19,8 @@ from coordinator.commands.administration import (
     DatabaseUrl,
     DataDir,
     Json,
+    Reason,
+    actor,
     database,
     defects_by_name,
     fail,
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from spark.read_back import Report
+    from store.audit import Actor
     from store.commit.terms import Terms
     from store.history import Message
     from store.repairs import Repair, Verdict
@@ -50,6 +53,7 @@ def repair(
     apply: Annotated[
         bool, typer.Option("--apply", help="Do it. Without it, it is only said what would be done.")
     ] = False,
+    reason: Reason = None,
     as_json: Json = False,
     database_url: DatabaseUrl = None,
     data_dir: DataDir = None,
@@ -64,14 +68,19 @@ def repair(
     Exit status: 0 nothing is left to do, 1 some findings are left (the lines say why), 2 it could not run.
     """
     with defects_by_name():
-        if _work(folder, run, apply=apply, as_json=as_json, url=lambda: database(config, database_url, data_dir)):
+        person = actor(reason)
+        if _work(
+            folder, run, person, apply=apply, as_json=as_json, url=lambda: database(config, database_url, data_dir)
+        ):
             raise typer.Exit(1)
 
 
-def _work(folder: Path | None, run: int | None, *, apply: bool, as_json: bool, url: Callable[[], str]) -> bool:
+def _work(
+    folder: Path | None, run: int | None, person: Actor, *, apply: bool, as_json: bool, url: Callable[[], str]
+) -> bool:
     """Whether something is left to do; ends the command with 2 if it cannot run."""
     from spark.read_back import ReportUnusable, read_report
-    from store import migrations
+    from store import audit, migrations
     from store.database import connected
     from store.errors import StoreError
 
@@ -81,6 +90,7 @@ def _work(folder: Path | None, run: int | None, *, apply: bool, as_json: bool, u
         report = None if folder is None else read_report(folder)
         with connected(url(), application_name="coordinator repair") as connection:
             migrations.check(connection)
+            audit.act_as(connection, person)
             found = _of_run(connection, run) if report is None else _of_report(connection, report)
             return _Run(connection, found, apply=apply, as_json=as_json).work()
     except (ReportUnusable, StoreError) as error:
@@ -133,9 +143,12 @@ class _Run:
 
     def work(self) -> bool:
         """Whether something is left to do."""
-        from store import repairs
+        from store import partitions, repairs
+        from store.errors import Contended
 
         left = False
+        if self._apply:  # the service, which makes them, may have been stopped for weeks
+            partitions.make_ahead(self._connection)
         for finding in self._found.findings:
             proposal = _proposal(finding, self._found.seen_at)
             if proposal is None:
@@ -144,7 +157,11 @@ class _Run:
             verdict = proposal.look(self._connection)
             changes = verdict.state is repairs.State.CAN
             if changes and self._apply:
-                verdict = proposal.apply(self._connection, self._found.reason)
+                try:
+                    verdict = proposal.apply(self._connection, self._found.reason)
+                except Contended as error:  # it holds up no other
+                    self._connection.rollback()
+                    verdict = repairs.Verdict(repairs.State.CANNOT, f"not {verdict.said}: {error}; run it again")
             self._tell(finding, verdict)
             left = left or verdict.state is not repairs.State.DONE
         self._end()

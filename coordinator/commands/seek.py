@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coordinator.commands.administration import Config, DatabaseUrl, DataDir, Json, fail, print_json, settings, store
+from coordinator.commands.administration import (
+    Config,
+    DatabaseUrl,
+    DataDir,
+    Json,
+    Reason,
+    fail,
+    print_json,
+    settings,
+    store,
+)
 from coordinator.commands.group import Name, find
 
 if TYPE_CHECKING:
@@ -40,6 +50,7 @@ def seek(
         typer.Option(metavar="PLACE", help="Skip what waits, of the messages posted before; they are thrown away."),
     ] = None,
     as_json: Json = False,
+    reason: Reason = None,
     database_url: DatabaseUrl = None,
     data_dir: DataDir = None,
     config: Config = None,
@@ -58,7 +69,7 @@ def seek(
         fail("give one of --to, --back-to and --forth-to", 2)
     ((option, place),) = given
     kept = timedelta(hours=settings(config).retention.hours)
-    with store(config, database_url, data_dir) as connection:
+    with store(config, database_url, data_dir, reason) as connection:
         moved = places.group(connection, find(connection, name)[1])
         to_id = _place(connection, moved, place, option=option)
         if option != "--forth-to":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -76,4 +77,6 @@ def _run(checked: Settings) -> int:
     from coordinator.process.supervisor import Supervisor
 
     logs.configure(checked.log)
+    # a dump of a process, or of its PostgreSQL, would have messages and passwords in it (S8)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     return Supervisor(checked, Programs(worker=work, watch=watch, maintenance=maintenance, metrics=measure)).run()

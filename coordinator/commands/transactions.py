@@ -13,6 +13,7 @@ from coordinator.commands.administration import (
     DatabaseUrl,
     DataDir,
     Json,
+    Reason,
     fail,
     print_json,
     print_pairs,
@@ -100,11 +101,9 @@ def resolve(
     wanted = read_txn_id(txn_id)
     if commit == rollback:
         fail("give one of --commit and --rollback", 2)
-    if not reason.strip() or not reason.isprintable() or len(reason) > 1000:
-        fail("--reason: expected 1 to 1000 characters of printable text", 2)
     from store import undecided
 
-    with store(config, database_url, data_dir) as connection:
+    with store(config, database_url, data_dir, reason) as connection:
         decided = (undecided.commit if commit else undecided.roll_back)(connection, wanted, reason)
     if as_json:
         print_json(asdict(decided))
@@ -112,11 +111,17 @@ def resolve(
         typer.echo(f"transaction {wanted} is {'committed' if commit else 'rolled back'}")
 
 
-def resume(txn_id: TxnId, database_url: DatabaseUrl = None, data_dir: DataDir = None, config: Config = None) -> None:
+def resume(
+    txn_id: TxnId,
+    reason: Reason = None,
+    database_url: DatabaseUrl = None,
+    data_dir: DataDir = None,
+    config: Config = None,
+) -> None:
     """Ask checkers about an undecided transaction again, from the first check on."""
     wanted = read_txn_id(txn_id)
     from store import undecided
 
-    with store(config, database_url, data_dir) as connection:
+    with store(config, database_url, data_dir, reason) as connection:
         undecided.resume(connection, wanted)
     typer.echo(f"transaction {wanted} is checked again from the first check on")

@@ -14,6 +14,7 @@ from coordinator.commands.administration import (
     DatabaseUrl,
     DataDir,
     Json,
+    Reason,
     fail,
     print_rows,
     store,
@@ -47,6 +48,7 @@ def add(
     without_password: Annotated[
         bool, typer.Option("--without-password", help="It logs in by its certificate alone (SASL EXTERNAL).")
     ] = False,
+    reason: Reason = None,
     database_url: DatabaseUrl = None,
     data_dir: DataDir = None,
     config: Config = None,
@@ -60,7 +62,7 @@ def add(
     if without_password and password_file is not None:
         fail("--without-password: a password is given too; leave one out", 2)
     made = {} if without_password else verifiers.new(_password(password_file))
-    with store(config, database_url, data_dir) as connection:
+    with store(config, database_url, data_dir, reason) as connection:
         try:
             users.add(connection, name, made)
         except UserExists:
@@ -84,6 +86,7 @@ def list_(
 def password(
     name: Name,
     password_file: PasswordFile = None,
+    reason: Reason = None,
     database_url: DatabaseUrl = None,
     data_dir: DataDir = None,
     config: Config = None,
@@ -94,7 +97,14 @@ def password(
 
     name = user_name(name)
     made = verifiers.new(_password(password_file))
-    _change(name, lambda connection, name: users.set_verifiers(connection, name, made), config, database_url, data_dir)
+    _change(
+        name,
+        lambda connection, name: users.set_verifiers(connection, name, made),
+        config,
+        database_url,
+        data_dir,
+        reason,
+    )
     typer.echo(f"{name}: has a new password")
 
 
@@ -103,6 +113,7 @@ def role(
     name: Name,
     role: Annotated[str, typer.Argument(metavar="ROLE", help="A name for permissions that several users have.")],
     remove: Annotated[bool, typer.Option("--remove", help="Take the role from the user.")] = False,
+    reason: Reason = None,
     database_url: DatabaseUrl = None,
     data_dir: DataDir = None,
     config: Config = None,
@@ -114,7 +125,7 @@ def role(
     name, role = user_name(name), user_name(role, "role")
     if role == ANONYMOUS:
         fail(f"the role {ANONYMOUS} is that of clients without a login; no user has it", 2)
-    with store(config, database_url, data_dir) as connection:
+    with store(config, database_url, data_dir, reason) as connection:
         if remove and not permissions.take_role(connection, name, role):
             fail(f"there is no user {name} with the role {role}")
         if not remove and not permissions.give_role(connection, name, role):
@@ -123,40 +134,51 @@ def role(
 
 
 @app.command()
-def disable(name: Name, database_url: DatabaseUrl = None, data_dir: DataDir = None, config: Config = None) -> None:
+def disable(
+    name: Name, reason: Reason = None, database_url: DatabaseUrl = None, data_dir: DataDir = None, config: Config = None
+) -> None:
     """A user may not log in any more, and its connections are closed."""
     from store import users
 
     name = user_name(name)
-    _change(name, users.disable, config, database_url, data_dir)
+    _change(name, users.disable, config, database_url, data_dir, reason)
     typer.echo(f"{name}: disabled")
 
 
 @app.command()
-def enable(name: Name, database_url: DatabaseUrl = None, data_dir: DataDir = None, config: Config = None) -> None:
+def enable(
+    name: Name, reason: Reason = None, database_url: DatabaseUrl = None, data_dir: DataDir = None, config: Config = None
+) -> None:
     """A user may log in again, with the password that it had."""
     from store import users
 
     name = user_name(name)
-    _change(name, users.enable, config, database_url, data_dir)
+    _change(name, users.enable, config, database_url, data_dir, reason)
     typer.echo(f"{name}: enabled")
 
 
 @app.command()
-def remove(name: Name, database_url: DatabaseUrl = None, data_dir: DataDir = None, config: Config = None) -> None:
+def remove(
+    name: Name, reason: Reason = None, database_url: DatabaseUrl = None, data_dir: DataDir = None, config: Config = None
+) -> None:
     """Remove a user with its password, roles and permissions, and close its connections."""
     from store import users
 
     name = user_name(name)
-    _change(name, users.remove, config, database_url, data_dir)
+    _change(name, users.remove, config, database_url, data_dir, reason)
     typer.echo(f"removed the user {name}")
 
 
 def _change(
-    name: str, change: Callable[[Connection, str], bool], config: Config, database_url: DatabaseUrl, data_dir: DataDir
+    name: str,
+    change: Callable[[Connection, str], bool],
+    config: Config,
+    database_url: DatabaseUrl,
+    data_dir: DataDir,
+    reason: Reason,
 ) -> None:
     """Make the change to the user; ends the command if there is none."""
-    with store(config, database_url, data_dir) as connection:
+    with store(config, database_url, data_dir, reason) as connection:
         if not change(connection, name):
             fail(f"there is no user {name}")
 

@@ -29,10 +29,18 @@ def user_of(certificate: Mapping[str, Any]) -> str | None:
 
 
 class External:
-    """``disabled``: called when the user may not be in any more."""
+    """``address``: of its host. ``disabled``: called when the user may not be in any more."""
 
-    def __init__(self, users: Users, certificate: Mapping[str, Any], say: Say, disabled: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        users: Users,
+        address: str,
+        certificate: Mapping[str, Any],
+        say: Say,
+        disabled: Callable[[], None],
+    ) -> None:
         self._users = users
+        self._address = address
         self._user = user_of(certificate)
         self._say = say
         self._disabled = disabled
@@ -52,7 +60,7 @@ class External:
 
     def take(self, response: bytes | None) -> None:
         if self._user is None or (response or b"") not in (b"", self._user.encode()):
-            self._say(REFUSED)
+            self._refuse()
             return
         self._users.enter(self._user, self._lock_out)
         self._users.ask_enabled(self._user, self._found, self._found_none)
@@ -61,7 +69,15 @@ class External:
         if self._ended:
             return
         self._in = enabled and self._may
-        self._say(Outcome(Code.OK, user=self._user) if self._in else REFUSED)
+        if self._in:
+            self._say(Outcome(Code.OK, user=self._user))
+        else:
+            self._refuse()
+
+    def _refuse(self) -> None:
+        """Its certificate is genuine: the name in it can be told."""
+        self._users.failures.count(self._address, self._user)
+        self._say(REFUSED)
 
     def _found_none(self, outcome: Outcome) -> None:
         if not self._ended:

@@ -27,7 +27,7 @@ def begin(
     verified, or empty. ``disabled``: called when its user may not be in any more.
     """
     if mechanism == EXTERNAL:
-        return External(users, certificate, say, disabled)
+        return External(users, address, certificate, say, disabled)
     if mechanism == ANONYMOUS:
         return Anonymous(say)
     comparison = Comparison(users, address, disabled)

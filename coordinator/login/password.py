@@ -94,7 +94,9 @@ class Comparison:
             say(outcome)
             return
         # another name is not logged: it may be a password
-        log.info("login refused", address=self._address, user=self.user if self._there else None)
+        known = self.user if self._there else None
+        log.info("login refused", address=self._address, user=known)
+        self._users.failures.count(self._address, known)
         refuse = self._unless_ended(say)
         self._users.call_later(penalties.failed(self._address, self.user), lambda: refuse(REFUSED))
 

@@ -10,6 +10,7 @@ import structlog
 
 from coordinator.login import verifiers
 from coordinator.login.exchange import Code, Outcome
+from coordinator.login.failures import Failures
 from coordinator.login.penalties import Penalties
 from store.errors import StoreError
 from store.questions import users as questions
@@ -43,6 +44,7 @@ class Users:
         #: by user: what ends its connections
         self._connected: dict[str, set[Callable[[], None]]] = {}
         self.penalties = Penalties()
+        self.failures = Failures(instance)
 
     # -- for the exchanges
 

@@ -34,6 +34,13 @@ _FRESH_SECONDS = 30.0
 #: With fewer days after today, the service could soon take no post.
 _FEWEST_DAYS = 1
 _MOST_REQUESTS = 8
+#: A browser runs, embeds and keeps nothing of an answer (S11).
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+}
 _LONGEST_REQUEST_SECONDS = 10.0
 
 
@@ -159,10 +166,17 @@ class _Request(BaseHTTPRequestHandler):
 
     do_HEAD = do_GET
 
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """What is none of HTTP, or another method: without what was sent, and no HTML."""
+        self.close_connection = True
+        self._answer(HTTPStatus(code), b"expected GET or HEAD\n")
+
     def _answer(self, status: HTTPStatus, body: bytes, kind: str = "text/plain; charset=utf-8") -> None:
         self.send_response(status)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
+        for name, value in _HEADERS.items():
+            self.send_header(name, value)
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(body)

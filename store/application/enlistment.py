@@ -9,7 +9,8 @@ application fails, and with it its rows are rolled back: both sides agree.
 
 from __future__ import annotations
 
-from store.application.outbox import DEFINER, put_off
+from store.application.outbox import DEFINER, MAY_PREPARE, put_off
+from store.channels import DUE
 
 #: The reason of the op.
 REASON = "application"
@@ -85,7 +86,9 @@ end $$"""
 
 
 def _decide(schema: str) -> str:
-    # All of this SQL transaction together: locks are taken in the order of their ids, as by any other decision.
+    # All of this SQL transaction together: locks are taken in the order of their ids, as by any other decision. Others
+    # are told a decision when it can be seen: it is durable by then, whatever the application asks for its commits.
+    # After a notice PostgreSQL refuses to prepare the transaction.
     return f"""
 create function {schema}.decide_enlisted() returns trigger
 language plpgsql {DEFINER} set enable_seqscan = off as $$
@@ -104,7 +107,7 @@ begin
     from {schema}.enlistment e where e.xid = new.xid;
   select d.txn_id, u.decision as wanted into lost
     from {schema}.decide_all(txns, decisions, array_fill('{REASON}'::text, array[cardinality(txns)]), null,
-                             '{{}}', '{{}}', '{{}}', null) d
+                             '{{}}', '{{}}', '{{}}', null, shared => true) d
     join unnest(txns, decisions) u(txn_id, decision) on u.txn_id = d.txn_id
    where not d.won and not exists (select from {schema}.op o where o.id = d.txn_id and o.decision = u.decision);
   if found then
@@ -112,5 +115,9 @@ begin
       lost.wanted using errcode = '{DECIDED_OTHERWISE}';
   end if;
   delete from {schema}.enlistment e where e.xid = new.xid;
+  perform set_config('synchronous_commit', 'on', true) where current_setting('synchronous_commit') in ('off', 'local');
+  if ({MAY_PREPARE}) then
+    perform pg_notify('{DUE}', '');
+  end if;
   return null;
 end $$"""

@@ -17,15 +17,23 @@ may be a ``prepare transaction`` gives one in any case: that is what PostgreSQL 
 from __future__ import annotations
 
 from store.channels import DUE
+from store.commit.terms import LATEST
 
 #: The largest message: what a service takes unless its settings say otherwise (``limits.max_message_size_bytes``).
 MOST_OCTETS = 100 << 20
 
-#: In seconds since 1970: PostgreSQL has no later times than this, clients have.
-_LATEST = 9_000_000_000_000
+#: :data:`store.commit.terms.LATEST` as PostgreSQL reads it. (What is to expire before 2000 does so in 2000: programs
+#: have no times before year 1.)
+_LATEST = "9999-12-30 00:00Z"
+#: since 1970
+_LATEST_MS = LATEST // 1000 + 946_684_800_000
 
 #: An advisory lock: the transaction that has it gives the notice.
 TURN_LOCK = 0x636F6F72_6E6F7469  # "coornoti"
+
+#: Whether the SQL transaction may be one that is to be prepared.
+MAY_PREPARE = r"""case when octet_length(current_query()) < 10000
+      then current_query() ~* '\mprepare\M' else true end"""
 
 #: No address of that name.
 NO_ADDRESS = "CO006"
@@ -86,6 +94,11 @@ def put_off(table: str, trigger: str, row: str) -> str:
   end if;"""
 
 
+def micros(moment: str) -> str:
+    """A time as a notice has it, in microseconds since 2000: SQL."""
+    return f"((extract(epoch from {moment}) - 946684800) * 1000000)::int8::text"
+
+
 def signatures(schema: str) -> tuple[str, ...]:
     """What an application may call."""
     terms = "jsonb, jsonb, text, interval, timestamptz, interval, int4"
@@ -104,6 +117,7 @@ returns void language plpgsql set enable_seqscan = off as $$
 declare
   posted_to record;
   first constant boolean := not exists (select from {schema}.outbox o where o.xid = pg_current_xact_id());
+  latest constant timestamptz := '{_LATEST}';
 begin
   if octet_length(message) > {MOST_OCTETS} then
     raise exception 'coordinator.post: the message has % octets, at most {MOST_OCTETS} were expected',
@@ -126,7 +140,9 @@ begin
     set constraints {schema}.outbox_sent deferred;
   end if;
   insert into {schema}.outbox (put_off, address_id, message, available_at, expires_at, priority, message_group)
-  values (case when first then 0 end, posted_to.id, message, available, expires,
+  values (case when first then 0 end, posted_to.id, message,
+          case when available > latest then latest else available end,
+          case when expires < latest then greatest(expires, '2000-01-01 00:00Z') end,
           case when posted_to.kind = 'fifo' then 4 else least(coalesce(priority, 4), 255) end,
           case when posted_to.kind <> 'fifo' then null
                when group_id is null then 1 else {schema}.group_key(group_id) end);
@@ -169,7 +185,8 @@ begin
     || {schema}.amqp_properties(given) || {schema}.amqp_headers(headers) || body,
     greatest(deliver_at, clock_timestamp() + nullif(delay, interval '0')),
     least(clock_timestamp() + ttl,
-          to_timestamp(least((given ->> 'absolute-expiry-time')::float8 / 1000, {_LATEST}))), priority,
+          case when (given ->> 'absolute-expiry-time')::float8 between 1 and {_LATEST_MS}
+               then to_timestamp((given ->> 'absolute-expiry-time')::float8 / 1000) end), priority,
     given ->> 'group-id');
 end $$"""
 
@@ -243,8 +260,7 @@ declare
   calls text;
 begin
 {put_off(f"{schema}.outbox o", f"{schema}.outbox_sent", "o.number = new.number")}
-  turn := pg_try_advisory_xact_lock({TURN_LOCK})
-    or case when octet_length(current_query()) < 10000 then current_query() ~* '\\mprepare\\M' else true end;
+  turn := pg_try_advisory_xact_lock({TURN_LOCK}) or {MAY_PREPARE};
   due := clock_timestamp();
   if exists (
     select from (select distinct o.address_id from {schema}.outbox o where o.xid = new.xid order by 1) used
@@ -262,8 +278,8 @@ begin
     due := greatest(clock_timestamp(), due + interval '1 microsecond');
     half_id := {schema}.outbox_id(posted.number, half_id);
     loop
-      insert into {schema}.half (id, address_id, message)
-      select half_id, o.address_id, o.message
+      insert into {schema}.half (id, address_id, message, posted_at)
+      select half_id, o.address_id, o.message, due
         from {schema}.outbox o where o.xid = new.xid and o.number = posted.number
       on conflict do nothing;
       exit when found;
@@ -277,7 +293,7 @@ begin
   end loop;
   delete from {schema}.outbox o where o.xid = new.xid;
   if turn then
-    perform pg_notify('{DUE}', ((extract(epoch from first_due) - 946684800) * 1000000)::int8::text);
+    perform pg_notify('{DUE}', {micros("first_due")});
   end if;
   return null;
 end $$"""

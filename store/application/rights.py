@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from sqlalchemy import Connection, text
-from sqlalchemy.exc import DBAPIError
 
+from store import audit, roles
 from store.application import enlistment, outbox
-from store.errors import Conflict, StoreUnavailable, boundary
+from store.errors import boundary
 from store.tables import SCHEMA
 
 ROLE = "coordinator_application"
@@ -14,11 +14,6 @@ ROLE = "coordinator_application"
 VIEWS = ("addresses", "entries", "groups", "messages", "outcome", "undecided")
 
 _FUNCTIONS = (*outbox.signatures(SCHEMA), *enlistment.signatures(SCHEMA), f"{SCHEMA}.first_time(text, text)")
-_DUPLICATE = "42710"
-
-
-class NoSuchRole(Conflict):
-    """The database has no role of that name."""
 
 
 def grant(connection: Connection, role: str) -> None:
@@ -28,37 +23,11 @@ def grant(connection: Connection, role: str) -> None:
     :raises NoSuchRole: the server has no such role.
     :raises StoreUnavailable: the role of this connection may make no roles, or give none.
     """
-    quoted = connection.dialect.identifier_preparer.quote_identifier(role)
-    exists = text("select exists (select from pg_roles where rolname = :name)")
     with boundary():
-        if not connection.scalar(exists, {"name": role}):
-            connection.rollback()
-            raise NoSuchRole(f"there is no role {role}")
-        if not connection.scalar(exists, {"name": ROLE}):
-            _make(connection)
+        roles.make(connection, ROLE, for_=role)
         connection.execute(text(f"grant usage on schema {SCHEMA} to {ROLE}"))
         connection.execute(text(f"grant execute on function {', '.join(_FUNCTIONS)} to {ROLE}"))
         connection.execute(text(f"grant select on {', '.join(f'{SCHEMA}.{view}' for view in VIEWS)} to {ROLE}"))
-        member = text("select pg_has_role(:name, :role, 'member')")
-        if not connection.scalar(member, {"name": role, "role": ROLE}):
-            try:
-                connection.exec_driver_sql(f"grant {ROLE} to {quoted}")
-            except DBAPIError as error:
-                _refuse(error, f"grant {ROLE} to {role}")
+        roles.join(connection, ROLE, role)
+        audit.note(connection, audit.Action.GRANT_SQL, role)
         connection.commit()
-
-
-def _make(connection: Connection) -> None:
-    try:
-        with connection.begin_nested():
-            connection.execute(text(f"create role {ROLE} nologin"))
-    except DBAPIError as error:
-        if getattr(error.orig, "sqlstate", None) != _DUPLICATE:  # else another has just made it
-            _refuse(error, f"create role {ROLE} nologin")
-
-
-def _refuse(error: DBAPIError, statement: str) -> None:
-    if getattr(error.orig, "sqlstate", None) != "42501":
-        raise error
-    text = f"the database's role lacks a permission; have an administrator run: {statement}"
-    raise StoreUnavailable(text, sqlstate="42501") from None

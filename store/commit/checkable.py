@@ -166,6 +166,16 @@ class CheckableRows:
         self.settled_entries += entries
         self.settled_addresses.update(addresses)
 
+    @property
+    def changed(self) -> set[bytes]:
+        """Transactions whose rows change."""
+        return {*self.declared, *self.orphaned, *self.overdue, *self.decided_ids, *self.settled}
+
+    @property
+    def named(self) -> set[bytes]:
+        """Transactions whose rows are locked."""
+        return self.changed.union(self.enlisted)
+
     def wanted(self) -> tuple[bytes, bytes, bytes]:
         """Transactions, decisions and reasons of the ops that this batch writes."""
         settled = len(self.settled)
@@ -178,6 +188,9 @@ class CheckableRows:
 
 def add_parts(rows: CheckableRows, names: list[str], parameters: list[bytes]) -> None:
     """The parts for which there are rows, and their parameters."""
+    if changed := rows.changed:
+        names.append("free")
+        parameters.append(arrays.uuid(sorted(changed)))
     _add_posted(rows, names, parameters)
     for name, ids in (
         ("enlisted", list(rows.enlisted)),

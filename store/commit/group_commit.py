@@ -26,15 +26,26 @@ from dataclasses import dataclass
 import structlog
 from psycopg import pq
 
+from store import arrays
 from store.commit.batch import Batch
 from store.commit.large import Step
 from store.commit.parameters import parts_of
-from store.commit.parts import SETUP
-from store.commit.salvage import MOST_ATTEMPTS, Salvage, pause_seconds
+from store.commit.parts import LOCKED, SETUP
+from store.commit.rescue import Rescue, owners_of
+from store.commit.salvage import MOST_ATTEMPTS
 from store.commit.statements import Statements
 from store.commit.turns import Turns
 from store.commit.unit import Unit
-from store.errors import Contended, Fenced, NoPartition, StoreError, StoreFault, StoreInTrouble, StoreUnavailable
+from store.errors import (
+    Contended,
+    Fenced,
+    Locked,
+    NoPartition,
+    StoreError,
+    StoreFault,
+    StoreInTrouble,
+    StoreUnavailable,
+)
 from store.histogram import BATCH_ROWS, COMMIT_SECONDS, Histogram
 from store.libpq import Connection
 from store.loop import Loop
@@ -78,12 +89,10 @@ class GroupCommit:
         self._answers: deque[tuple[list[Unit], StoreError | None]] = deque()
         self._answering = False
         self._sending = False
-        self._salvage = Salvage()
+        self._rescue = Rescue(loop, self)
         #: the last batch was one of connections without a part in what is sent again
         self._aside = False
         self._waiting = Turns()
-        #: batches of one connection each, which wait for their next attempt
-        self._pausing = 0
         self._next = Batch()
         self._ended_by_server = False
         self._sent = 0
@@ -105,7 +114,7 @@ class GroupCommit:
     @property
     def idle(self) -> bool:
         """Whether no unit waits and no batch is under way."""
-        waits = self._next.units or self._waiting.count or self._salvage or self._answers or self._pausing
+        waits = self._next.units or self._waiting.count or self._rescue.busy or self._answers
         return self._under_way is None and not waits
 
     @property
@@ -180,14 +189,14 @@ class GroupCommit:
 
     @property
     def _any_to_send(self) -> bool:
-        return bool(self._next.units or self._salvage or self._waiting.ready)
+        return bool(self._next.units or self._rescue.salvage or self._waiting.ready)
 
     def _send_next(self) -> None:
         beside = self._beside()
         if beside is not None:
             batch = beside
-        elif self._salvage:
-            units, attempts = self._salvage.take()
+        elif self._rescue.salvage:
+            units, attempts = self._rescue.salvage.take()
             batch = self._written(units)
             batch.attempts = attempts
         else:
@@ -200,11 +209,11 @@ class GroupCommit:
         """While there are parts to be sent again, every other batch is one of connections that have none of them: to
         find a unit that cannot be taken may need two statements for each unit of its batch.
         """
-        self._aside = bool(self._salvage) and not self._aside
+        self._aside = bool(self._rescue.salvage) and not self._aside
         if not self._aside:
             return None
         self._fill()
-        tried, others = self._salvage.apart(self._next.units)
+        tried, others = self._rescue.salvage.apart(self._next.units)
         if not others:
             return None
         self._next = self._written(tried)
@@ -231,11 +240,11 @@ class GroupCommit:
         except Exception:
             log.exception("a batch cannot be encoded", units=len(batch.units))
             self._under_way = None
-            self._refused(batch, StoreFault("an internal error kept it from being written"))
+            self._rescue.refused(batch, StoreFault("an internal error kept it from being written"))
             return
         if not parts:  # its units wrote nothing
             self._under_way = None
-            self._answer(batch.units, None)
+            self.answer(batch.units, None)
             return
         batch.begun = batch.begun or time.monotonic()
         self._statements.execute(batch, parts, parameters, self._answered)
@@ -247,52 +256,43 @@ class GroupCommit:
         if isinstance(answer, Fenced):
             self.close()
             self._fenced()
+        elif isinstance(answer, Locked) and batch.checkable is not None and len(owners_of(batch)) > 1:
+            self._look_for_locks(batch, answer)
         elif isinstance(answer, Contended | StoreInTrouble):
-            self._try_again(batch, answer)
+            self._rescue.try_again(batch, answer)
         elif isinstance(answer, NoPartition) and not batch.days_made:
             self._make_days(batch)
         elif isinstance(answer, StoreError):
-            self._refused(batch, answer)
+            self._rescue.refused(batch, answer)
         else:
             self._finish(batch)
 
-    def _try_again(self, batch: Batch, error: StoreError) -> None:
-        """The server could not take the batch now, and perhaps never can. This must not keep other connections from
-        being committed: a batch of several is divided, and that of one is sent again after pauses, in which the others
-        go on, but not for ever.
-        """
-        owners = list(dict.fromkeys(unit.owner for unit in batch.units))
-        if len(owners) > 1:
-            some = set(owners[: len(owners) // 2])
-            first = [unit for unit in batch.units if unit.owner in some]
-            self._salvage.put(batch.attempts, first, [unit for unit in batch.units if unit.owner not in some])
-            self.kick()
-            return
-        batch.attempts += 1
-        pause = pause_seconds(batch.attempts, error, self._pausing + 1)
-        if pause is None:
-            self._refused(batch, error)
-            return
-        log.warning("batch is sent again", error=str(error), attempts=batch.attempts, seconds=pause)
-        self._hold(owners[0])
-        self._pausing += 1
-        self._loop.call_later(pause, lambda: self._pause_over(batch, owners[0]))
-        self.kick()
+    def _look_for_locks(self, batch: Batch, error: Locked) -> None:
+        """Which of its transactions others have locked: for these alone some of its units wait."""
+        assert batch.checkable is not None
+        self._under_way = batch  # where the connection is lost, it is sent again
 
-    def _hold(self, owner: object) -> None:
+        def looked(answer: list[pq.abc.PGresult] | StoreError) -> None:
+            self._under_way = None
+            locked: set[bytes] = set()
+            if not isinstance(answer, StoreError):
+                locked = {answer[-1].get_value(row, 0) or b"" for row in range(answer[-1].ntuples)}
+            self._rescue.set_aside(batch, locked, error)
+
+        self._connection.execute(b"locked", LOCKED, [arrays.uuid(sorted(batch.checkable.named))], looked)
+
+    def hold(self, owner: object) -> None:
         """Other units of the connection wait until its part is sent again."""
-        later = self._salvage.remove(owner)
+        later = self._rescue.salvage.remove(owner)
         units = self._next.units
         if any(unit.owner is owner for unit in units):
             later += [unit for unit in units if unit.owner is owner]
             self._next = self._written(unit for unit in units if unit.owner is not owner)
         self._waiting.hold(owner, later)
 
-    def _pause_over(self, batch: Batch, owner: object) -> None:
-        self._pausing -= 1
+    def release(self, owner: object) -> None:
+        """They wait no longer."""
         self._waiting.release(owner)
-        self._salvage.put(batch.attempts, batch.units)
-        self.kick()
 
     def _make_days(self, batch: Batch) -> None:
         """Make the missing partitions, and send the batch once more; if they are still missing, it is refused."""
@@ -306,9 +306,9 @@ class GroupCommit:
         self.rows += batch.rows
         self.sizes.add(batch.rows)
         self.times.add(time.monotonic() - batch.begun)
-        self._answer(batch.units, None)
+        self.answer(batch.units, None)
 
-    def _answer(self, units: list[Unit], error: StoreError | None) -> None:
+    def answer(self, units: list[Unit], error: StoreError | None) -> None:
         """Answer the units, batch after batch in the order of the commits."""
         self._answers.append((units, error))
         self.kick()  # the next batch is sent before the answers; one without rows comes back here at once
@@ -329,17 +329,6 @@ class GroupCommit:
                 except Exception:  # noqa: BLE001 - whatever it is, it is the unit's
                     self._loop.contain(unit)
         self._answering = False
-
-    def _refused(self, batch: Batch, error: StoreError) -> None:
-        units = batch.units
-        if len(units) == 1:
-            log.warning("unit refused by the store", unit=type(units[0]).__name__, error=str(error))
-            self._answer(units, error)
-            return
-        middle = len(units) // 2
-        attempts = max(0, batch.attempts - 1)  # sent as often as this one: once more is enough
-        self._salvage.put(attempts, units[:middle], units[middle:])
-        self.kick()
 
     # -- the connection's owner
 
@@ -393,7 +382,9 @@ class GroupCommit:
             self._send(batch)
             return
         self._under_way = None
-        self._refused(batch, StoreUnavailable("the connection to the database was lost with it, again and again"))
+        self._rescue.refused(
+            batch, StoreUnavailable("the connection to the database was lost with it, again and again")
+        )
 
     def _look_again(self, error: StoreError) -> None:
         log.error("cannot look up the batch in doubt", error=str(error))

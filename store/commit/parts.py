@@ -152,10 +152,13 @@ PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
         f"where {SCHEMA}.txn.producer_group is null returning 1",
         ("uuid[]", "text[]", "timestamptz[]", "timestamptz[]", "text[]", "int4[]", "int4[]", "int2[]", "int8[]"),
     ),
+    # The rows of checkable transactions that the batch changes. It waits for none: an application's commit, which has
+    # discharged one in SQL, may hold its row for long.
+    "free": (f"select from {SCHEMA}.txn t where t.id = any({{0}}) order by t.id for update nowait", ("uuid[]",)),
     # They have further halves or retirements: a decision waits for this batch, or is seen.
     "enlisted": (
         f"select from {SCHEMA}.txn t where t.id = any({{0}}) and t.producer_group is not null "
-        "order by t.id for key share",
+        "order by t.id for key share nowait",
         ("uuid[]",),
     ),
     # Their control link is gone, or their time is over: from now on they are checked, once they are immune no longer.
@@ -266,6 +269,8 @@ _ADDRESS_GONE = ("CO003", "an address that is posted to is gone")
 REFUSED: dict[str, tuple[str, str, str]] = {
     "gone": ("(select count(*) from gone) <> cardinality({1})", *_NOT_HELD),
     "back": ("(select count(*) from back) <> cardinality({1})", *_NOT_HELD),
+    # Never so: it is only that rows are locked here, before the other parts are looked at.
+    "free": ("(select count(*) from free) < 0", "55P03", "a checkable transaction is locked"),
     # The function looks when the rows are there: a decision that ran beside the insertion is seen.
     "declared": (f"{SCHEMA}.any_decided({{0}}, (select count(*) from declared))", *_DECIDED),
     "enlisted": ("(select count(*) from enlisted) <> cardinality({0})", *_DECIDED),
@@ -284,10 +289,11 @@ REFUSED: dict[str, tuple[str, str, str]] = {
     "split": ("exists (select from split)", "CO004", "a queue has groups beside the default one"),
 }
 
-#: Parts that may wait for an application's commit, which has discharged a checkable transaction in SQL and may take
-#: long. That wait is cut into pieces: batches without the transaction go on in between.
+#: Parts of checkable transactions. They wait for no row of these; where they wait for another lock, the wait is cut
+#: into pieces: batches of other connections go on in between.
 _WAITS = frozenset({"declared", "enlisted", "orphaned", "overdue", "settled", "decided"})
-_IN_PIECES = "set_config('lock_timeout', '200ms', true) is null or "
+LOCK_WAIT_SECONDS = 0.2
+_IN_PIECES = f"set_config('lock_timeout', '{LOCK_WAIT_SECONDS:g}s', true) is null or "
 
 #: Session settings of the batch connection: durability is not negotiable, plans are for a table of any size.
 SETUP = (
@@ -295,6 +301,12 @@ SETUP = (
     "set enable_seqscan = off; set enable_bitmapscan = off; set enable_hashjoin = off; set enable_mergejoin = off; "
     "set client_min_messages = warning; set idle_in_transaction_session_timeout = 0"
 )
+
+
+#: Of these checkable transactions, those whose rows others have locked. No row is waited for.
+LOCKED = f"""with free as (
+    select t.id from {SCHEMA}.txn t where t.id = any($1::uuid[]) order by t.id for update skip locked)
+  select t.id from {SCHEMA}.txn t where t.id = any($1::uuid[]) and t.id not in (select f.id from free f)"""
 
 
 def statement(parts: Sequence[str], instance_id: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
+from store.commit.parts import LOCK_WAIT_SECONDS
 from store.errors import Locked
 
 if TYPE_CHECKING:
@@ -16,23 +17,26 @@ if TYPE_CHECKING:
 #: how often a batch of one connection is sent that the server cannot take, or any batch with which the connection to
 #: the server is lost. Then its halves are sent once each, and their halves, down to the single unit, which is refused
 MOST_ATTEMPTS = 5
-#: one that finds a row locked is not sent again after so long: another instance's commit may wait for a slow disk
-LONGEST_LOCKED_SECONDS = 15.0
+#: one that finds a row locked is not sent again after some two thirds of this: another instance's commit may wait for a
+#: slow disk
+LONGEST_LOCKED_SECONDS = 18.0
 #: pause between attempts; it doubles with each
 FIRST_PAUSE_SECONDS = 0.02
 LONGEST_PAUSE_SECONDS = 1.0
-#: of one that found a row locked, for each batch that pauses: each waits 0.2 s for its lock, and all together may take
+#: of one that has waited for a lock, for each batch that pauses: no other was sent meanwhile, and all together may take
 #: a fifth of the time of the others
-LOCKED_PAUSE_SECONDS = 0.8
+WAITED_PAUSE_SECONDS = 4 * LOCK_WAIT_SECONDS
 
 
-def pause_seconds(attempts: int, error: StoreError, pausing: int) -> float | None:
-    """Before it is sent once more, after so many attempts; None: not again. ``pausing``: batches that do, with it."""
+def pause_seconds(attempts: int, error: StoreError, pausing: int, took: float) -> float | None:
+    """Before it is sent once more, after so many attempts; None: not again. ``pausing``: batches that do, with it.
+    ``took``: seconds of the last attempt.
+    """
     pause = float(min(FIRST_PAUSE_SECONDS * 2 ** (attempts - 1), LONGEST_PAUSE_SECONDS))
     if not isinstance(error, Locked):
         return None if attempts >= MOST_ATTEMPTS else pause
-    if pausing > 1:
-        pause = max(pause, LOCKED_PAUSE_SECONDS * pausing)
+    if took >= LOCK_WAIT_SECONDS:
+        pause = max(pause, WAITED_PAUSE_SECONDS * pausing)
     return None if attempts * pause >= LONGEST_LOCKED_SECONDS else pause
 
 

@@ -10,6 +10,9 @@ from store import priorities
 INFINITY = (1 << 63) - 1
 #: and as '-infinity'
 BEFORE = -(1 << 63)
+#: 9999-12-30: what is to expire later never does, and nothing is delivered later. PostgreSQL has later times, and
+#: clients send them; programs that read them do not, in no time zone.
+LATEST = 252_455_443_200_000_000
 
 
 class Terms(NamedTuple):

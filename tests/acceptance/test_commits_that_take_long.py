@@ -56,10 +56,10 @@ create constraint trigger chain after insert on third deferrable initially defer
 """
 
 
-def _wait_until(beside: Application, lock: str) -> None:
-    """Some session waits for such a lock."""
+def _wait_until_it_waits(beside: Application) -> None:
+    """The commit of the application."""
     deadline = time.monotonic() + PATIENCE
-    while not beside.execute(f"select 1 from pg_locks where not granted and {lock}".encode()).fetchone():
+    while not beside.execute(b"select 1 from pg_locks where not granted and locktype = 'advisory'").fetchone():
         beside.rollback()
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -88,7 +88,7 @@ def committing(service: Service, beside: Application, txn: bytes) -> Iterator[li
     thread = threading.Thread(target=work)
     thread.start()
     try:
-        _wait_until(beside, "locktype = 'advisory'")
+        _wait_until_it_waits(beside)
         yield ended
     finally:
         beside.execute("select pg_advisory_unlock(%s)", [TURN])
@@ -126,8 +126,9 @@ def test_a_rival_waits_for_it_and_is_told_what_stands(
     control, txn = undecided
     neighbour = begin()
     with committing(service, beside, txn) as ended:
+        since = len(service.log_lines())
         asked = control.request(Discharge(txn_id=txn, fail=fail))
-        _wait_until(beside, "locktype in ('transactionid', 'tuple')")
+        service.wait_for(lambda line: line.get("event") == "batch is sent again", since=since)
         neighbour_goes_on(neighbour, address)
     assert ended == [None]
     told = str(control.answer_to(asked).state)

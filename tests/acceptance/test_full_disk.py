@@ -10,8 +10,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
 
+from store.embedded.running import running_url
 from tests.acceptance.engine_client import Client
 from tests.fix_service import PATIENCE, Service
 
@@ -86,10 +88,26 @@ def test_a_disk_that_fills_up_refuses_posts_and_nothing_else(small_disk: Path) -
         service.discard()
 
 
+def _fill_the_log(url: str) -> None:
+    """To the end of a file of the write-ahead log: the next start of the server needs another."""
+    size = 16 * MIB
+    with psycopg.connect(url, autocommit=True) as connection:
+
+        def left() -> int:
+            at = connection.execute("select pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::int8").fetchone()
+            assert at is not None
+            return size - int(at[0]) % size
+
+        while (room := left()) > 1000:
+            octets = max(1, int(room * 0.99) - 900)  # pages have headers
+            connection.execute("select pg_logical_emit_message(false, 'filling', repeat('x', %s))", [octets])
+
+
 def test_the_command_line_says_what_ails_a_service_without_its_database(small_disk: Path) -> None:
     service = Service(small_disk, {})
     try:
         service.start()
+        _fill_the_log(running_url(service.data_dir))
         room = os.statvfs(small_disk)
         with (small_disk / "ballast").open("wb") as ballast:
             os.posix_fallocate(ballast.fileno(), 0, (room.f_bavail - 256) * room.f_frsize)

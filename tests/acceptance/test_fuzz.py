@@ -259,7 +259,7 @@ def test_a_large_body_on_the_control_link_is_refused_unread(begin: Begin) -> Non
 
 
 @pytest.mark.rule("S6", "P8", "P17")
-def test_a_browser_that_hears_of_news_while_it_asks(begin: Begin, address: str) -> None:
+def test_a_browser_that_is_told_news_while_it_asks(begin: Begin, address: str) -> None:
     """A browser of messages of high priority must begin anew: behind the last that it has seen there are none."""
     session = begin()
     sender = session.sender(address)

@@ -27,7 +27,7 @@ from tests.wire.messages import Header, Properties, data, section
 from tests.wire.peer import Session
 from tests.wire.queues import dead_letters, post
 from tests.wire.retirements import retire
-from tests.wire.types import Symbol, ULong
+from tests.wire.types import Symbol, Timestamp, ULong
 
 pytestmark = pytest.mark.rule("H15")
 
@@ -332,6 +332,21 @@ def test_the_message_id_of_its_client(
         assert sender.outcome(properties.encoded() + data(b"order-7 77 01fe")) == Accepted()
     found = json.loads(service.cli("history", written, "--since", since, "--json"))
     assert [line["events"][0]["message"] for line in found] == _halves(ask, address)[:1]
+
+
+@pytest.mark.rule("P12", "D7")
+def test_what_is_to_expire_or_to_be_delivered_later_than_any_program_can_say(
+    begin: Begin, service: Service, ask: Ask, address: str
+) -> None:
+    """The service has the years up to 9999; the first of the clients' times is of the year 20000."""
+    sender = begin().sender(address)
+    later = Timestamp(568_971_820_800_000)
+    message = section(0x72, {Symbol("x-opt-delivery-time"): later}) + Properties(absolute_expiry_time=later).encoded()
+    assert sender.outcome(message + data(b"1")) == Accepted()
+    (half_id,) = _halves(ask, address)
+    told = service.cli("history", str(half_id))
+    assert "due at 9999-12-30" in told, told
+    assert "expires" not in told
 
 
 def test_two_with_one_message_id(begin: Begin, service: Service, ask: Ask, address: str) -> None:

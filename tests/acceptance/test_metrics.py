@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from coordinator.settings import Settings
 from store.migrations import HEAD
 from tests.fix_command import alive
 from tests.fix_postgres import signal_server
@@ -228,3 +229,49 @@ def test_without_the_setting_there_is_no_process_and_no_port() -> None:
     with running_service() as service:
         assert [line for line in service.log_lines() if line.get("event") == "metrics"] == []
         assert _processes(service, "coord-metrics") == []
+
+
+@pytest.mark.rule("S11")
+def test_nothing_listens_for_http_unless_told() -> None:
+    assert Settings().metrics.listen is None
+    with running_service() as service:
+        listening = {line["event"]: line["listen"] for line in service.log_lines() if "listen" in line}
+        assert list(listening) == ["listening"]
+        assert all(place.startswith("amqp://127.0.0.1:") for place in listening["listening"])
+
+
+@pytest.mark.rule("S11", "S7")
+@pytest.mark.parametrize(
+    ("request_line", "code"),
+    [
+        ("GET /metrics HTTP/1.1", "200"),
+        ("HEAD /metrics HTTP/1.1", "200"),
+        ("GET /healthz?<script>alert(1)</script> HTTP/1.1", "200"),
+        ("GET /readyz HTTP/1.0", "200"),
+        ("GET / HTTP/1.1", "404"),
+        ("GET /<script>alert(1)</script> HTTP/1.1", "404"),
+        ("GET /../../etc/passwd HTTP/1.1", "404"),
+        ("GET http://metadata/ HTTP/1.1", "404"),
+        ("POST /metrics HTTP/1.1", "501"),
+        ("DELETE /<script>alert(1)</script> HTTP/1.1", "501"),
+        ("<script>alert(1)</script> /metrics HTTP/1.1", "501"),
+        ("CONNECT other:80 HTTP/1.1", "501"),
+    ],
+)
+def test_what_a_browser_could_be_told_is_inert(service: Service, request_line: str, code: str) -> None:
+    """Beyond health and metrics there is nothing, so nothing needs a login; no answer repeats what was asked."""
+    _until(lambda: _ready(service) == 200)
+    place = urlsplit(_place(service))
+    with socket.create_connection((str(place.hostname), place.port or 0), timeout=PATIENCE) as connection:
+        connection.sendall(f"{request_line}\r\nHost: evil.example\r\nConnection: close\r\n\r\n".encode())
+        connection.shutdown(socket.SHUT_WR)
+        head, _, body = b"".join(iter(lambda: connection.recv(65536), b"")).partition(b"\r\n\r\n")
+    status, *lines = head.decode().split("\r\n")
+    told = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
+    assert status.split()[1] == code
+    assert told["content-type"].startswith(("text/plain", "application/openmetrics-text"))
+    assert told["content-security-policy"] == "default-src 'none'; frame-ancestors 'none'"
+    assert (told["x-content-type-options"], told["cache-control"]) == ("nosniff", "no-store")
+    assert not {"set-cookie", "access-control-allow-origin", "location"} & set(told)
+    for hostile in (b"<script", b"passwd", b"evil.example"):
+        assert hostile not in head + body

@@ -107,7 +107,7 @@ def test_what_comes_back_takes_its_place(begin: Begin, address: str) -> None:
     ]
 
 
-def test_an_urgent_one_that_is_refused_holds_up_nobody(begin: Begin, address: str) -> None:
+def test_an_urgent_one_that_is_refused_holds_up_no_other(begin: Begin, address: str) -> None:
     session = begin()
     post(session.sender(address), 9, 4)
     consumer, other = session.receiver(address, credit=1), session.receiver(address)

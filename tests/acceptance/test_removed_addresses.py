@@ -138,7 +138,7 @@ def test_the_relay_goes_on_when_an_address_is_removed(begin: Begin, service: Ser
 
 @pytest.mark.rule("D1")
 @pytest.mark.parametrize("in_transaction", [False, True])
-def test_a_group_that_the_instance_has_not_heard_of_gets_its_messages(
+def test_a_group_that_the_instance_does_not_know_yet_gets_its_messages(
     begin: Begin, service: Service, address: str, ask: Ask, in_transaction: bool
 ) -> None:
     """The first group of a queue beside the default one, made at another instance whose notice is late."""

@@ -155,7 +155,7 @@ def test_over_a_kill(own: Service, begin_at: BeginAt) -> None:
     assert now() >= at
 
 
-def test_whoever_posted_it(begin_at: BeginAt) -> None:
+def test_whichever_instance_has_it(begin_at: BeginAt) -> None:
     """Either of two workers enters it, and consumers of both are told."""
     with running_service({"workers": "2"}) as service:
         sessions = [begin_at(service) for _ in range(6)]

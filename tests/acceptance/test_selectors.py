@@ -270,7 +270,7 @@ def test_no_local_leaves_out_what_its_own_connection_posts(begin: Begin, address
 
 
 @pytest.mark.rule("P14")
-def test_a_selector_that_costs_much_holds_up_nobody(begin: Begin, address: str) -> None:
+def test_a_selector_that_costs_much_holds_up_no_other_client(begin: Begin, address: str) -> None:
     """A long pattern over long properties, and what is behind them; another client is served meanwhile."""
     session, neighbour = begin(), begin()
     sender = session.sender(address)

@@ -49,6 +49,7 @@ def run(
     told: Told | None = None,
     *,
     inbox: bool = False,
+    archive: Path | None = None,
 ) -> Run:
     prepare_output(out)
     return reconcile(
@@ -57,6 +58,7 @@ def run(
         period=period or Period(),
         books=books,
         inbox=inbox,
+        archive=archive,
         out=out,
         fail_on="warning",
         steps=told or Told(),

@@ -129,6 +129,20 @@ def test_a_message_that_is_encoded_already_says_itself_when_it_is_delivered(data
     assert [tuple(row) for row in found] == [(message, 9, 1, True), (data(b"tea"), 4, None, False)]
 
 
+@pytest.mark.rule("X5", "P12", "D7")
+def test_times_that_the_database_does_not_have_are_the_latest(database_url: str, rows: Rows) -> None:
+    rows.queue("orders")
+    for due in (0, (1 << 64) - 1):
+        annotations = section(MESSAGE_ANNOTATIONS, {Symbol("x-opt-delivery-time"): ULong(due)})
+        never = Properties(absolute_expiry_time=Timestamp((1 << 63) - 1)).encoded()
+        with psycopg.connect(database_url) as own:
+            sql.post_message(own, "orders", annotations + never + data(b"tea"))
+    kept = text("select expires_at, available_at > '9999-01-01Z' from coordinator.entry order by id")
+    found = rows.connection.execute(kept).all()
+    rows.connection.rollback()
+    assert [tuple(row) for row in found] == [(None, False), (None, True)]
+
+
 @asynccontextmanager
 async def async_psycopg(url: str) -> AsyncIterator[Any]:
     async with await psycopg.AsyncConnection.connect(url) as connection:

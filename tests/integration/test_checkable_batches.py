@@ -20,9 +20,9 @@ from store.ids import id_at
 from store.partitions import op_id_at
 from store.spool import LARGE
 from store.tables import SCHEMA
-from tests.fix_halves import Decide, Half, Settle, decisions_of, pending_of, post_halves, txns_of
+from tests.fix_halves import Decide, Half, Left, Settle, decisions_of, pending_of, post_halves, txns_of
 from tests.fix_proxy import Proxy
-from tests.fix_store_driver import GROUP, ME, Nothing, Post, Store, Truth
+from tests.fix_store_driver import GROUP, ME, Nothing, Store, Truth
 
 #: Of a store and the halves of a transaction, the unit that commits it.
 Commit = Callable[[Store, Sequence[Half]], Decide]
@@ -33,16 +33,6 @@ def commit(request: pytest.FixtureRequest) -> Commit:
     """A unit that commits the transaction of these halves, by either way."""
     made: type[Decide] = request.param
     return lambda store, halves: made(store, halves[0].txn_id, b"commit", halves)
-
-
-class Left(Post):
-    def __init__(self, store: Store, txn_id: bytes, *, overdue: bool = False) -> None:
-        super().__init__(store, txn_id=txn_id)
-        self.overdue = overdue
-
-    def write(self, batch: Batch) -> None:
-        rows = batch.check_back()
-        (rows.overdue if self.overdue else rows.orphaned).append(self.txn_id)
 
 
 class Listed(Nothing):
@@ -112,7 +102,7 @@ def test_a_decision_under_way_is_waited_for(store: Store, truth: Truth, database
     with psycopg.connect(database_url) as rival:
         rival.execute(f"select {SCHEMA}.decide(%s, 'commit', 'rival')".encode(), [UUID(bytes=txn_id)])
         store.add(late)
-        store.loop.run_until(lambda: truth.waiting_backends() == 1)
+        store.loop.run_until(lambda: store.pausing == 1)
         assert not late.heard
     store.settle()
     assert isinstance(late.heard[0], AlreadyDecided)
@@ -149,7 +139,7 @@ def test_a_question_under_way_is_waited_for(store: Store, truth: Truth, database
         asking.execute(f"prepare question (uuid, int4) as {DECIDE}".encode())
         asking.execute(f"execute question ('{UUID(bytes=txn_id)}', {ME})".encode())
         store.add(half)
-        store.loop.run_until(lambda: truth.waiting_backends() == 1 or half.heard)
+        store.loop.run_until(lambda: truth.waiting_backends() == 1 or store.pausing == 1 or half.heard)
         assert not half.heard
     store.settle()
     assert isinstance(half.heard[0], AlreadyDecided)

@@ -182,3 +182,9 @@ except SystemExit:
     arguments = [sys.executable, "-c", code, str(tmp_path)]
     done = subprocess.run(arguments, capture_output=True, text=True, env=environment(), check=True)
     assert done.stdout == "[]\n"
+
+
+def test_a_shell_completes_commands(command: Command) -> None:
+    typed = {"COMP_WORDS": "coordinator dead-letters re", "COMP_CWORD": "2", "_COORDINATOR_COMPLETE": "complete_bash"}
+    done = command(**typed)
+    assert (done.returncode, done.stdout) == (0, "replay\n")

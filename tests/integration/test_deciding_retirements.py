@@ -267,7 +267,7 @@ def test_a_decision_under_way_is_waited_for_and_refuses_it(
     with psycopg.connect(database_url) as rival:
         rival.execute(f"select {SCHEMA}.decide(%s, 'rollback', 'rival')".encode(), [UUID(bytes=before.txn_id)])
         store.add(late)
-        store.loop.run_until(lambda: truth.waiting_backends() == 1)
+        store.loop.run_until(lambda: store.pausing == 1)
     store.settle()
     assert isinstance(late.heard[0], AlreadyDecided)
     # this instance has the first in memory: it is owed to it
@@ -348,7 +348,7 @@ def test_leaving_waits_for_a_decision_under_way_and_holds_nothing_that_it_needs(
     with psycopg.connect(database_url) as rival:
         rival.execute(f"select from {SCHEMA}.txn where id = %s for update".encode(), txn_id)
         store.add(leave)
-        store.loop.run_until(lambda: truth.waiting_backends() == 1)
+        store.loop.run_until(lambda: store.pausing == 1)
         rival.execute(f"select from {SCHEMA}.pending_retirement where txn_id = %s for update nowait".encode(), txn_id)
         rival.execute(f"select {SCHEMA}.decide(%s, 'rollback', 'rival')".encode(), txn_id)
     store.settle()

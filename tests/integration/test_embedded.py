@@ -279,7 +279,7 @@ def test_a_full_disk_at_the_start_names_the_folder(make: Make, folder: Path, mon
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_a_folder_of_somebody_else(make: Make, folder: Path) -> None:
+def test_a_folder_of_another_user(make: Make, folder: Path) -> None:
     folder.mkdir(mode=0o500)
     with pytest.raises(DataFolderUnusable, match="Permission denied"):
         make(folder / "data").start()

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import threading
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
 import psycopg
 import pytest
 from psycopg import errors
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, insert, select, text
 
+from store.application.outbox import TURN_LOCK
+from store.channels import DUE
+from store.tables import HELD, entry, op, pending_retirement
 from tests.fix_application import Application
+from tests.fix_loop import PATIENCE
 from tests.fix_store import Rows
 from tests.fix_store_driver import ME
 
 pytestmark = pytest.mark.rule("X3")
+
+#: Times of notices are counted from here.
+EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 
 
 def discharge(application: Application, txn_id: UUID | None, *fail: bool | None) -> bool:
@@ -73,6 +81,30 @@ def test_the_commit_decides(application: Application, rows: Rows, orders: int, t
     assert not discharge(application, txn_id, fail), "it is decided so already"
     assert refused(application, txn_id, not fail)[0] == "CO009"
     assert application.execute("select count(*) from coordinator.enlistment").fetchone() == (0,)
+
+
+@pytest.mark.rule("T8")
+@pytest.mark.parametrize(("asked", "got"), [("off", "on"), ("local", "on"), ("remote_apply", "remote_apply")])
+def test_its_commit_is_durable_before_it_is_seen(application: Application, txn_id: UUID, asked: str, got: str) -> None:
+    """Else a client would be told a decision that a crash of the database takes back. A trigger that has set off itself
+    some times in the commit, and so comes after the decision, says how the commit is to be.
+    """
+    application.execute("create temporary table work (n int); create temporary table seen (how text)")
+    application.execute(
+        "create function pg_temp.look() returns trigger language plpgsql as "
+        "$$begin if new.n < 5 then insert into work values (new.n + 1); "
+        "else insert into seen select current_setting('synchronous_commit'); end if; return null; end$$"
+    )
+    application.execute(
+        "create constraint trigger look after insert on work deferrable initially deferred for each row "
+        "execute function pg_temp.look()"
+    )
+    application.execute(f"set synchronous_commit = {asked}")
+    discharge(application, txn_id)
+    application.execute("insert into work values (1)")
+    application.commit()
+    assert application.execute("select how from seen").fetchone() == (got,)
+    assert application.execute("show synchronous_commit").fetchone() == (asked,)
 
 
 def test_a_rollback_leaves_it_as_it_was(application: Application, rows: Rows, txn_id: UUID) -> None:
@@ -217,3 +249,51 @@ def test_an_address_that_is_gone_fails_the_commit(application: Application, rows
     rows.connection.commit()
     assert commit_fails(application) == "CO003"
     assert (rows.ops(), len(rows.pending(txn_id))) == ([], 1)
+
+
+def test_all_its_times_are_those_of_the_commit(
+    application: Application, rows: Rows, orders: int, database_url: str
+) -> None:
+    """However long the SQL transaction was open: services look for what is due from the commit on."""
+    txn_id = rows.checkable(ME, rows.address_of(orders))
+    retried = rows.entry(orders, lease=HELD)
+    held = {"txn_id": txn_id, "group_id": orders, "entry_id": retried, "half_id": retried, "decision": "modify"}
+    rows.connection.execute(insert(pending_retirement).values(**held, attempts=1, wait_ms=60_000))
+    rows.connection.commit()
+    with psycopg.connect(database_url, autocommit=True) as service:
+        service.execute(f"listen {DUE}".encode())
+        application.execute("select now()")
+        discharge(application, txn_id)
+        before = rows.connection.scalar(text("select clock_timestamp()"))
+        application.commit()
+        (notice,) = service.notifies(timeout=PATIENCE, stop_after=1)
+    found = rows.connection.execute(select(entry.c.id, entry.c.available_at).where(entry.c.group_id == orders)).all()
+    due = {row.id: row.available_at for row in found}
+    retry = due.pop(retried)
+    assert retry > before + timedelta(minutes=1)
+    (available,) = due.values()
+    assert before < EPOCH + timedelta(microseconds=int(notice.payload)) <= available
+    decided = rows.connection.scalars(select(op.c.decided_at)).all()
+    assert len(decided) == 2
+    assert min(decided) > before
+
+
+def test_of_several_that_commit_at_once_one_gives_the_notice(
+    application: Application, rows: Rows, txn_id: UUID, database_url: str
+) -> None:
+    """PostgreSQL commits one transaction with a notice at a time."""
+    with psycopg.connect(database_url, autocommit=True) as service:
+        service.execute(f"listen {DUE}".encode())
+        service.execute("select pg_advisory_lock(%s)", [TURN_LOCK])
+        discharge(application, txn_id)
+        application.commit()
+        application.execute(f"notify {DUE}, 'the last'".encode())
+        application.commit()
+        assert [each.payload for each in service.notifies(timeout=PATIENCE, stop_after=1)] == ["the last"]
+    assert [each.decision for each in rows.ops()] == ["commit"]
+
+
+def test_outside_a_transaction_block_it_decides_at_once(application: Application, rows: Rows, txn_id: UUID) -> None:
+    application.autocommit = True
+    assert discharge(application, txn_id)
+    assert [each.decision for each in rows.ops()] == ["commit"]

@@ -17,7 +17,7 @@ from coordinator.codec.message import VALUE, examine
 from coordinator.group.message_groups import message_group
 from store import removal
 from store.application.outbox import MOST_OCTETS
-from tests.fix_application import Application, post
+from tests.fix_application import Application, post, stored
 from tests.fix_store import Rows
 from tests.wire.messages import Header, Properties, data, section
 from tests.wire.types import ULong
@@ -25,13 +25,6 @@ from tests.wire.types import ULong
 pytestmark = pytest.mark.rule("X2")
 
 DURABLE = section(Header.CODE, Header(durable=True).described().value)
-
-
-def stored(application: Application) -> list[bytes]:
-    """The messages in the store, in order."""
-    rows = application.execute("select message from coordinator.half order by id").fetchall()
-    application.commit()
-    return [row[0] for row in rows]
 
 
 @pytest.mark.parametrize(
@@ -165,21 +158,6 @@ def test_octets_of_a_client_go_through_as_they_are(application: Application, row
             with pytest.raises(errors.InvalidParameterValue, match="a time is infinite"):
                 application.execute(f"select coordinator.post_octets('orders', %s, {term} => %s)", [message, value])
             application.rollback()
-
-
-@pytest.mark.parametrize("last", [2**63 - 1, 4102444800000])
-def test_a_message_may_expire_later_than_any_time_of_the_database(
-    application: Application, rows: Rows, last: int
-) -> None:
-    """Clients say so with the greatest number."""
-    group = rows.queue("orders")
-    post(application, "orders", "tea", properties=Jsonb({"absolute-expiry-time": last}))
-    application.commit()
-    assert examine(stored(application)[0]).absolute_expiry_ms == last
-    found = application.execute(
-        "select expires_at >= '2100-01-01Z' from coordinator.entry where group_id = %s", [group]
-    )
-    assert found.fetchone() == (True,)
 
 
 def test_in_the_order_of_the_posts_and_once(application: Application, rows: Rows, database: Connection) -> None:
@@ -362,3 +340,10 @@ def test_a_transaction_that_is_to_be_prepared_is_refused(application: Applicatio
         application.execute("prepare transaction 'one'")
     application.rollback()
     assert stored(application) == []
+
+
+def test_outside_a_transaction_block_it_is_a_transaction_of_its_own(application: Application, rows: Rows) -> None:
+    rows.queue("orders")
+    application.autocommit = True
+    post(application, "orders", "tea")
+    assert stored(application) == [DURABLE + section(VALUE, "tea")]

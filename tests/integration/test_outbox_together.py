@@ -1,9 +1,10 @@
-"""Commits of many applications that post at once (X2)."""
+"""Commits of many applications that post, or discharge, at once (X2, X3)."""
 
 from __future__ import annotations
 
 import threading
 import time
+from uuid import UUID
 
 import psycopg
 import pytest
@@ -16,33 +17,40 @@ from store.ids import HalfIds, UuidV7
 from tests.fix_application import post
 from tests.fix_service import PATIENCE
 from tests.fix_store import Rows
-from tests.fix_store_driver import WAIT_FOR_STANDBY, Truth, let_commits_wait
+from tests.fix_store_driver import ME, WAIT_FOR_STANDBY, Truth, let_commits_wait
 
 pytestmark = pytest.mark.rule("X2")
 
 
-def make_queue(url: str) -> None:
+def make_queue(url: str, transactions: int = 0) -> list[UUID]:
+    """A queue, and checkable transactions that have posted to it."""
     with connected(url) as connection:
         partitions.make_ahead(connection)
-        Rows(connection, HalfIds(0), UuidV7()).queue("orders")
+        rows = Rows(connection, HalfIds(0), UuidV7())
+        address = rows.address_of(rows.queue("orders"))
+        return [rows.checkable(ME, address) for _ in range(transactions)]
 
 
+@pytest.mark.rule("X3")
 def test_commits_share_a_flush_of_the_disk(own_server: tuple[EmbeddedServer, str]) -> None:
     """While the commit of one waits, for a standby, those of others do not wait for it: they wait beside it."""
     _, url = own_server
-    make_queue(url)
+    transactions = make_queue(url, 3)
     truth = Truth(url)
     let_commits_wait(truth, url)
 
-    def commit() -> None:
+    def commit(txn_id: UUID | None) -> None:
         with psycopg.connect(url) as own:
-            post(own, "orders", "tea")
+            if txn_id is None:
+                post(own, "orders", "tea")
+            else:
+                own.execute("select coordinator.discharge(%s)", [txn_id])
 
-    applications = [threading.Thread(target=commit) for _ in range(3)]
+    applications = [threading.Thread(target=commit, args=[each]) for each in (*transactions, None, None, None)]
     for each in applications:
         each.start()
     deadline = time.monotonic() + PATIENCE
-    while len(truth.rows(WAIT_FOR_STANDBY)) < 3:
+    while len(truth.rows(WAIT_FOR_STANDBY)) < len(applications):
         assert time.monotonic() < deadline, truth.rows("select wait_event_type, wait_event from pg_stat_activity")
         time.sleep(0.01)
     truth.run("alter system reset synchronous_standby_names")
@@ -52,18 +60,24 @@ def test_commits_share_a_flush_of_the_disk(own_server: tuple[EmbeddedServer, str
     truth.close()
 
 
+@pytest.mark.rule("X3")
 def test_none_can_be_prepared_with_or_without_the_turn(own_server: tuple[EmbeddedServer, str]) -> None:
-    """A prepared transaction would hold addresses and groups for as long as it is forgotten."""
+    """A prepared transaction would hold addresses and groups, or what it decides, for as long as it is forgotten."""
     server, url = own_server
-    make_queue(url)
+    (txn_id,) = make_queue(url, 1)
     with psycopg.connect(url, autocommit=True) as store:
         store.execute("alter system set max_prepared_transactions = 5")
     server.stop()
     server.start()
     with psycopg.connect(url) as own, psycopg.connect(url, autocommit=True) as other:
         for _ in range(2):
-            post(own, "orders", "tea")
-            with pytest.raises(psycopg.Error, match=r"cannot PREPARE a transaction that has executed .*NOTIFY"):
-                own.execute("prepare transaction 'one'")
-            own.rollback()
+            for call, given in (
+                ("post(%s, 'tea')", "orders"),
+                ("discharge(%s)", txn_id),
+                ("discharge(%s, fail => true)", txn_id),
+            ):
+                own.execute(f"select coordinator.{call}".encode(), [given])
+                with pytest.raises(psycopg.Error, match=r"cannot PREPARE a transaction that has executed .*NOTIFY"):
+                    own.execute("prepare transaction 'one'")
+                own.rollback()
             other.execute("select pg_advisory_lock(%s)", [TURN_LOCK])

@@ -97,7 +97,7 @@ def _names(database: Connection) -> set[str]:
     return names
 
 
-def test_addresses_made_on_use_go_when_nobody_has_used_them_for_long(database: Connection, rows: Rows) -> None:
+def test_addresses_made_on_use_go_when_they_are_unused_for_long(database: Connection, rows: Rows) -> None:
     for name in ("empty", "used"):
         rows.queue(name, origin="use")
     rows.queue("full", origin="use")

@@ -196,6 +196,30 @@ def test_checks_begin_anew_once(rows: Rows, run: Run) -> None:
     assert rows.connection.scalar(select(txn.c.checks).where(txn.c.id == over)) == 15
 
 
+def test_one_that_another_is_long_at_work_on_holds_up_no_other(rows: Rows, run: Run, database_url: str) -> None:
+    """An application's commit (X3), or one that waits for its standby, holds the transaction."""
+    orders = rows.address_of(rows.queue("orders"))
+    held, free = (rows.checkable(1, orders) for _ in range(2))
+    due = func.now() - timedelta(hours=1)
+    rows.connection.execute(update(txn).values(checks=15, next_check_at=due))
+    rows.connection.commit()
+    with psycopg.connect(database_url) as application:
+        application.execute("select from coordinator.txn where id = %s for update", [held])
+        done = run([finding("overdue", txn_id=str(each)) for each in (held, free)], "--apply")
+    first, second = done.stdout.splitlines()
+    assert (done.returncode, second) == (
+        1,
+        f"done: transaction {free} is checked again, from the first check on (overdue)",
+    )
+    assert first.startswith(f"left: not check transaction {held} again, from the first check on: transaction {held} is")
+    assert first.endswith(
+        " is being decided by another, whose commit takes long: ask for its outcome later; run it again (overdue)"
+    )
+    checks = {row.id: row.checks for row in rows.connection.execute(select(txn))}
+    assert checks == {held: 15, free: 0}
+    rows.connection.rollback()
+
+
 def _half(rows: Rows, group: int, **values: Any) -> int:
     """A committed message without an entry in any group."""
     half_id = rows.entry(group, **values)

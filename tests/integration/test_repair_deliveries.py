@@ -19,7 +19,7 @@ from store import runs
 from store.database import connected
 from store.ids import UuidV7
 from store.repairs import Repair, State
-from store.tables import HELD, consumer_group, entry, half, op
+from store.tables import HELD, consumer_group, entry, half, message_group, op
 from tests.fix_reports import SEEN_AT, finding
 from tests.fix_runs import a_run
 from tests.fix_store import Rows
@@ -98,6 +98,49 @@ def test_a_stuck_delivery_is_released_once(rows: Rows, command: Command, databas
     again = command("repair", "--run", str(number), "--apply", "--database-url", database_url)
     assert again.stdout.count("done: no instance has it") == 5
     assert _told(rows) == told
+
+
+@pytest.mark.rule("P18")
+def test_what_an_instance_has_of_a_message_group_is_released_at_once(rows: Rows) -> None:
+    """With its claim, without which no instance takes what was released; and none takes what is behind it first."""
+    orders, gone, alive = rows.queue("orders", kind="fifo"), _gone(rows), rows.instance()
+    other = rows.queue("others", kind="fifo")
+    mine = [rows.entry(orders, lease=gone, message_group=-5) for _ in range(3)]
+    behind = rows.entry(orders, message_group=-5)
+    rows.entry(orders, lease=gone, message_group=-6)
+    rows.entry(other, lease=gone, message_group=-5)
+    claims = [(orders, -5, gone), (orders, -6, gone), (orders, -7, alive), (other, -5, gone)]
+    for place, key, owner in claims:
+        values = {"group_id": place, "key": key, "instance_id": owner}
+        rows.connection.execute(insert(message_group).values(**values))
+    rows.connection.commit()
+    verdict = _repair(_stuck(mine[1])).apply(rows.connection, REASON)
+    assert verdict == (State.DONE, f"released: message {mine[1]} to orders, with 2 others of its message group")
+    assert rows.entries(orders) == [(0, 1, None)] * 3 + [(0, 0, None), (gone, 0, None)]
+    assert rows.entries(other) == [(gone, 0, None)]
+    left = rows.connection.execute(select(message_group).order_by(message_group.c.group_id, message_group.c.key.desc()))
+    assert [tuple(row) for row in left] == claims[1:]
+    rows.connection.rollback()
+    assert _told(rows) == [("release", REASON, mine, [orders] * 3)]
+    for each in (*mine, behind):
+        assert _repair(_stuck(each)).look(rows.connection).state is State.DONE
+
+
+@pytest.mark.rule("P18")
+def test_a_claim_of_an_instance_that_lives_stays(rows: Rows) -> None:
+    """It reads its group anew, from what is released on."""
+    orders, alive = rows.queue("orders", kind="fifo"), rows.instance()
+    stuck = rows.entry(orders, lease=4_711, message_group=-5)
+    taken = rows.entry(orders, lease=alive, message_group=-5)
+    claim = {"group_id": orders, "key": -5, "instance_id": alive}
+    rows.connection.execute(insert(message_group).values(**claim))
+    rows.connection.commit()
+    assert _repair(_stuck(stuck)).apply(rows.connection, REASON).state is State.DONE
+    assert rows.entries(orders) == [(0, 1, None), (alive, 0, None)]
+    assert rows.connection.execute(select(message_group)).one()._asdict() == claim
+    rows.connection.rollback()
+    assert _told(rows) == [("release", REASON, [stuck], [orders])]
+    assert taken > stuck
 
 
 @pytest.mark.parametrize("kind", ["stuck", "letter"])

@@ -131,7 +131,7 @@ def test_all_of_a_batch_are_locked_in_the_order_of_ids(
             assert thread.is_alive()
         # the second comes first: the order of the units does not count
         store.add(made(store, second[0].txn_id, b"commit", second), Decide(store, first[0].txn_id, b"rollback"))
-        store.loop.run_until(lambda: truth.waiting_backends() == 1)
+        store.loop.run_until(lambda: store.pausing == 1)
         holder.rollback()
         store.settle()
         thread.join()

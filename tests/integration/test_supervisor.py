@@ -246,6 +246,9 @@ def test_children_inherit_nothing_but_what_they_need(serve: Serve, folder: Path)
     while len(children := _children(supervisor)) < 5:
         time.sleep(0.01)
     (database,) = service.values("database started", "pid")
+    # a core file would have messages and passwords in it
+    limits = [Path(f"/proc/{pid}/limits").read_text("utf-8") for pid in {supervisor, *children}]
+    assert [re.findall(r"Max core file size +(\w+) +(\w+)", each) for each in limits] == [[("0", "0")]] * len(limits)
     owners: dict[str, set[str]] = {}
     for pid in {supervisor, *children} - {database}:
         name = Path(f"/proc/{pid}/comm").read_text().strip()
@@ -355,6 +358,20 @@ def test_too_few_connections_are_said_at_the_start(serve: Serve, own_server: tup
     _, url = own_server
     reason = _refused(serve("--database-url", url, "--workers", "66"))
     assert re.match(r"66 workers need 268 connections to the database and 19\d are left: .*max_connections", reason)
+
+
+def test_a_server_that_is_too_old_is_said_at_the_start(serve: Serve, database_url: str, database: Connection) -> None:
+    """A function of the same name stands in for the older server: it is found before PostgreSQL's own."""
+    name = database.execute(text("select current_database()")).scalar_one()
+    for statement in (
+        "create schema older",
+        "create function older.current_setting(name text) returns text language sql as "
+        "$$ select case name when 'server_version_num' then '140023' else pg_catalog.current_setting(name) end $$",
+        f"alter database {name} set search_path = older, pg_catalog, public",
+    ):
+        database.execute(text(statement))
+    database.commit()
+    assert _refused(serve("--database-url", database_url)) == "the server is PostgreSQL 14; 15 or newer is needed"
 
 
 def test_a_data_folder_beside_a_database_is_refused(command: Command, database_url: str) -> None:

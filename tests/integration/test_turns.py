@@ -122,7 +122,7 @@ def test_what_waits_for_its_next_attempt_comes_before_what_its_connection_adds(
     )
     units = [Post(store, size=666, owner="unlucky"), *(Post(store, size=size, owner="unlucky") for _ in range(20))]
     store.add(units[0])
-    store.loop.run_until(lambda: bool(store.commit._pausing))
+    store.loop.run_until(lambda: bool(store.pausing))
     for unit in units[1:]:
         store.add(unit)
         store.loop.turn(0.005)

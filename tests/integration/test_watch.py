@@ -63,7 +63,7 @@ def test_the_age_of_a_heartbeat_says_nothing(database: Connection, database_url:
 
 
 @pytest.mark.rule("F2")
-def test_an_outage_of_the_database_makes_nobody_dead(database: Connection, database_url: str, rows: Rows) -> None:
+def test_an_outage_of_the_database_makes_no_instance_dead(database: Connection, database_url: str, rows: Rows) -> None:
     clock = _Clock()
     proxy = Proxy(database_url)
     watch = Watch(proxy.url, clock=clock)

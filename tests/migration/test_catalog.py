@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import difflib
 import logging
+from urllib.parse import urlsplit, urlunsplit
 
+import psycopg
 import pytest
 from alembic.script import ScriptDirectory
 from sqlalchemy import text
@@ -130,6 +132,29 @@ def test_no_store_says_what_to_run(empty_database_url: str) -> None:
 def test_a_migrated_store_passes_the_check(database_url: str) -> None:
     with connected(database_url) as connection:
         migrations.check(connection)
+
+
+@pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1"])
+def test_a_database_that_holds_not_all_of_unicode_is_refused(server_url: str, encoding: str) -> None:
+    """Names of addresses are Unicode; and what applications post in SQL would not be sent in UTF-8."""
+    name = f"coordinator_{encoding.lower()}"
+    with psycopg.connect(server_url, autocommit=True) as server:
+        server.execute(f"create database {name} encoding '{encoding}' locale 'C' template template0".encode())
+        try:
+            url = urlunsplit(urlsplit(server_url)._replace(path=f"/{name}"))
+            with pytest.raises(SchemaMismatch, match=f"the encoding of the database is {encoding}, expected UTF8"):
+                migrations.upgrade(url)
+            with connected(url) as connection:
+                assert migrations.current(connection) is None
+        finally:
+            server.execute(f"drop database {name} with (force)".encode())
+
+
+def test_text_is_unicode_whatever_the_environment_says(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PGCLIENTENCODING", "SQL_ASCII")
+    with connected(database_url) as connection:
+        migrations.check(connection)
+        assert connection.scalar(text("select chr(8364)")) == "€"
 
 
 @pytest.mark.rule("F6")

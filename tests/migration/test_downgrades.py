@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+import psycopg
 import pytest
 from sqlalchemy import Connection, insert, text, update
 
@@ -78,3 +79,35 @@ def test_what_applications_have_posted_stays(database: Connection, database_url:
         connection.execute(post)
         connection.commit()
         assert connection.scalar(due) == 2
+
+
+@pytest.mark.rule("X2")
+def test_an_application_is_told_that_an_earlier_schema_has_no_such_function(
+    database: Connection, database_url: str
+) -> None:
+    database.close()
+    migrations.downgrade(database_url, "0012")
+    call = b"select coordinator.post('orders', 'tea')"
+    with psycopg.connect(database_url) as application:
+        with pytest.raises(psycopg.errors.UndefinedFunction, match=r"coordinator\.post"):
+            application.execute(call)
+        application.rollback()
+        migrations.upgrade(database_url)
+        with pytest.raises(psycopg.Error, match="there is no address") as refused:
+            application.execute(call)
+    assert refused.value.sqlstate == "CO006"
+
+
+@pytest.mark.rule("F6", "R35")
+def test_what_an_earlier_version_has_dropped_is_archived_nowhere(database: Connection, database_url: str) -> None:
+    database.close()
+    migrations.downgrade(database_url, "0018")
+    with connected(database_url) as connection:
+        connection.execute(
+            text("insert into coordinator.retention values ('half', '2026-01-05', now()), ('op', '2026-01-02', now())")
+        )
+        connection.commit()
+    migrations.upgrade(database_url)
+    from_ = text("select archived_from::text from coordinator.retention order by table_name")
+    with connected(database_url) as connection:
+        assert list(connection.scalars(from_)) == ["2026-01-05", "2026-01-02"]

@@ -5,34 +5,59 @@ from __future__ import annotations
 import itertools
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
+from uuid import UUID
 
 import psycopg
 
+from coordinator.commands.dead_letters import replay
+from coordinator.commands.seek import seek
+from store.database import engine
+from store.outcomes import outcome_of
 from tests.fix_service import PATIENCE
 from tests.model import truth
 from tests.model.model import Model
 from tests.model.possible import allows, waits
-from tests.model.state import QUEUES, Label, Receiver, in_txn
-from tests.model.steps import AttachReceiver, Close, ComeDue, Decide, Detach, Open, Post, Retire, Step, Take
+from tests.model.state import FIFO, QUEUES, Label, Receiver, Stored, in_txn
+from tests.model.steps import (
+    AttachControl,
+    AttachReceiver,
+    Close,
+    ComeDue,
+    Decide,
+    Detach,
+    Discharge,
+    Exhaust,
+    Open,
+    Post,
+    Replay,
+    Retire,
+    Seek,
+    Step,
+    Take,
+)
 from tests.model.verdicts import crashed, differences
 
 _histories = itertools.count(1)
 _EVERYTHING = 1000
+_ASKING = 999
 
 
 class Driver(ABC):
     """One history after the other on one store; what does not hold is an AssertionError at once."""
 
     def __init__(self, url: str) -> None:
+        self.url = url
         self.truth: psycopg.Connection[Any] = psycopg.connect(url, autocommit=True)
+        self._engine = engine(url, application_name="test")
         self.histories = self.steps = 0
         self._failed = False
         self._forget()
 
     def close(self) -> None:
         self.truth.close()
+        self._engine.dispose()
 
     def _forget(self) -> None:
         self.history = f"history-{next(_histories)}"
@@ -59,6 +84,7 @@ class Driver(ABC):
             self.mend()
         self._failed = False
         self._forget()
+        truth.make_groups(self.truth, self.history)
         self.histories += 1
 
     def do(self, step: Step) -> None:
@@ -76,6 +102,7 @@ class Driver(ABC):
         self._guarded(None)
         self.do(ComeDue())
         self.do(Open(0))
+        self._ask_about_all()
         for queue in range(QUEUES):
             link = _EVERYTHING + queue
             self.do(AttachReceiver(link, 0, queue))
@@ -84,6 +111,14 @@ class Driver(ABC):
             self.do(Detach(link))
         self.do(Close(0))
         self._guarded(None)
+
+    def _ask_about_all(self) -> None:
+        """The client asks what became of each transaction, either way (H15)."""
+        self.do(AttachControl(_ASKING, 0))
+        for number, txn in list(self.model.txns.items()):
+            if txn.op is not None:
+                self.do(Discharge(_ASKING, number))
+                self.do(Discharge(_ASKING, number, fail=True))
 
     def _guarded(self, step: Step | None) -> None:
         try:
@@ -99,12 +134,22 @@ class Driver(ABC):
         if waits(self.model, step):
             self.settle()
         places = self._places(step)
-        due = [[each.number for each in self.model.waiting(queue)] for queue in range(QUEUES)]
+        due = [{each.number: each.stored.wait for each in self.model.waiting(queue)} for queue in range(QUEUES)]
+        exhausted = [self.txn_ids[txn.number] for txn in self.model.txns.values() if txn.exhausted]
+        if isinstance(step, Replay | Seek):
+            self._before(step)
         label = ("answer", self.model.apply(step))
         if isinstance(step, Post):
             self.posts[label] = step.message
         if isinstance(step, ComeDue):
             self.come_due(due)
+        elif isinstance(step, Exhaust):
+            truth.exhaust(self.truth, self.history, exhausted)
+            self.until(lambda: not truth.undecided(self.truth, exhausted), "what no checker has answered")
+        elif isinstance(step, Replay):
+            self._replay(step)
+        elif isinstance(step, Seek):
+            self._seek(step)
         else:
             self.perform(step, label, places)
         if self.model.decided_elsewhere:
@@ -151,17 +196,61 @@ class Driver(ABC):
         entered = self.model.txns[step.txn].entered
         truth.decide(self.truth, self.txn_ids[step.txn], commit=step.commit, checkable=entered)
 
-    def come_due(self, due: list[list[int]]) -> None:
-        """The time of these messages comes, by queue; until they have their places."""
+    def come_due(self, due: list[dict[int, int]]) -> None:
+        """The time of these messages comes, by queue, with the hours that each waits; until they have their places."""
         if not any(due):
             return
-        for queue, numbers in enumerate(due):
-            truth.come_due(self.truth, self.history, queue, numbers)
-        deadline = time.monotonic() + PATIENCE
-        while truth.on_their_way(self.truth, self.history):
-            assert time.monotonic() < deadline, f"{due} do not come"
-            self.pause()
+        for queue, each in enumerate(due):
+            truth.come_due(self.truth, self.history, queue, each)
+        self._promoted()
+
+    def _promoted(self) -> None:
+        self.until(lambda: not truth.on_their_way(self.truth, self.history), "what is due")
         self.hear_promoted()
+
+    def until(self, done: Callable[[], object], what: str) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while not done():
+            assert time.monotonic() < deadline, f"{what} waits for ever"
+            self.pause()
+
+    # -- what an operator does
+
+    @abstractmethod
+    def operate(self, command: Callable[[], None]) -> None:
+        """Run it, beside the service."""
+
+    def _before(self, step: Replay | Seek) -> None:
+        """Its letters are written; the places of its messages are known."""
+        self.until(lambda: not self._stored().failed, "a dead letter")
+        found = truth.halves_of(self.truth, self.history, step.queue)
+        queue = self.model.queues[step.queue]
+        self.model.places = {each.number: found[each.number][each.replays] for each in queue}
+
+    def _replay(self, step: Replay) -> None:
+        box = truth.box(self.history, step.queue)
+        if [each for each in self.model.queues[step.queue] if each.letter is not None]:
+            self.operate(lambda: replay(box, every=True, database_url=self.url))
+            self._promoted()
+        self._take_places(step.queue)
+
+    def _seek(self, step: Seek) -> None:
+        name, place = truth.source(self.history, step.queue), str(self.model.places[step.message])
+        back, forth = (place, None) if step.back else (None, place)
+        self.operate(lambda: seek(name, back_to=back, forth_to=forth, database_url=self.url))
+        self._promoted()
+        self._take_places(step.queue)
+
+    def _take_places(self, queue: int) -> None:
+        """In which order messages came again is what the store says: what was posted earlier goes first."""
+        order = [number for number, _ in self._stored().queues[queue]]
+        messages = self.model.queues[queue]
+        here = {each.number: each for each in messages if each.stored.place == "queue"}
+        assert sorted(order) == sorted(here), f"queue {queue}: {order}, not {sorted(here)}"
+        self.model.queues[queue] = [each for each in messages if each.number not in here] + [here[n] for n in order]
+
+    def _stored(self) -> truth.Stored:
+        return truth.stored(self.truth, self.history, self.txn_ids)
 
     @abstractmethod
     def hear_promoted(self) -> None:
@@ -193,19 +282,23 @@ class Driver(ABC):
         assert not wrong, wrong
         self.model.settled()
 
-    def came(self, found: list[tuple[int, int, bool]]) -> None:
-        """Of a Take: message, delivery-count, and whether it was marked."""
+    def came(self, number: int, found: list[tuple[int, int, bool]]) -> None:
+        """Of a Take at this receiver: message, delivery-count, and whether it was marked."""
+        receiver = self.model.links[number]
+        assert isinstance(receiver, Receiver)
+        if receiver.queue == FIFO:
+            self.model.chosen(receiver, [each for each, _, _ in found])
         taken = self.model.taken
         if self.model.any_order:
             order = {number: place for place, (number, _, _) in enumerate(found)}
             taken.sort(key=lambda each: order.get(each.message.number, -1))
-            for receiver in {each.receiver for each in taken}:
+            if taken:
                 receiver.deliveries[-len(taken) :] = taken
         wanted = [(each.message.number, each.message.stored) for each in taken]
         assert [number for number, _, _ in found] == [number for number, _ in wanted], f"came {found}, not {wanted}"
         for delivery, (number, count, marked) in zip(taken, found, strict=True):
             stored = delivery.message.stored
-            assert stored.holds("queue", count, marked), f"message {number} came as {(count, marked)}, not {stored}"
+            assert stored.holds(Stored("queue", count, count, marked)), f"{number}: {count, marked}, not {stored}"
             self.model.seen(delivery, count)
 
     def checks_came(self, found: list[tuple[bytes, int, int, int, int]]) -> None:
@@ -222,16 +315,22 @@ class Driver(ABC):
 
     def _check(self) -> None:
         self.settle()
-        stored = truth.stored(self.truth, self.history, self.txn_ids)
-        deadline = time.monotonic() + PATIENCE
-        while stored.failed:  # their letters are on their way
-            assert time.monotonic() < deadline, f"no letter for {stored.failed}"
-            self.pause()
-            stored = truth.stored(self.truth, self.history, self.txn_ids)
-        wrong = differences(
-            self.model, stored.ops, stored.queues, stored.dead, stored.halves, stored.held, stored.later
-        )
+        self.until(lambda: not self._stored().failed, "a dead letter")
+        stored = self._stored()
+        wrong = differences(self.model, stored)
         assert not wrong, wrong
+        self._compare_outcomes({self.txn_ids[number]: op for number, op in stored.ops.items()})
+
+    def _compare_outcomes(self, ops: dict[bytes, str]) -> None:
+        """The view and the command line say of all transactions what the store holds (H15)."""
+        undecided = truth.undecided(self.truth, list(self.txn_ids.values()))
+        wanted = {**dict.fromkeys(undecided, "undecided"), **ops}
+        told = truth.outcomes(self.truth, list(self.txn_ids.values()))
+        assert told == wanted, f"the view says {told}, not {wanted}"
+        with self._engine.connect() as connection:
+            outcomes = {each: outcome_of(connection, UUID(bytes=each)) for each in self.txn_ids.values()}
+        said = {txn_id: found.outcome for txn_id, found in outcomes.items() if found is not None}
+        assert said == wanted, f"the command line says {said}, not {wanted}"
 
     def pause(self) -> None:
         """A moment for the service."""
@@ -239,7 +338,7 @@ class Driver(ABC):
 
     def survey(self) -> None:
         """After a crash: the store is as it may be."""
-        stored = truth.stored(self.truth, self.history, self.txn_ids)
+        stored = self._stored()
         accepted = {label for label, answer in self.heard.items() if answer == in_txn("accepted")}
         heard = {self.posts[label] for label in accepted & self.posts.keys()}
         wrong = crashed(self.model, stored.ops, stored.found, stored.halves, stored.held, heard)

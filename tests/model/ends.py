@@ -11,7 +11,7 @@ from coordinator.control import Control
 from coordinator.outcomes import Kind
 from coordinator.posts import Relay
 from tests.model import truth
-from tests.model.state import in_txn, rejected
+from tests.model.state import WHY_REJECTED, in_txn, rejected
 from tests.model.steps import AttachControl, AttachReceiver, AttachSender, Outcome, Post, Retire
 
 if TYPE_CHECKING:
@@ -25,16 +25,21 @@ if TYPE_CHECKING:
     from tests.model.in_process import InProcess
     from tests.model.state import Label
 
-MARK = encode_map([encode_symbol("x-opt-mark") + encode_long(1)])
+MARK = encode_map([encode_symbol(truth.MARK) + encode_long(1)])
+HIGHEST = encode_map([encode_symbol("x-opt-delay-level") + encode_long(18)])
+GIVE_UP = encode_map([encode_symbol("x-opt-delay-level") + encode_long(-1)])
 
 OUTCOMES: dict[Outcome, outcomes.Outcome] = {
     Outcome.ACCEPTED: outcomes.ACCEPTED,
-    Outcome.REJECTED: outcomes.Outcome(Kind.REJECTED, error="by the consumer"),
+    Outcome.REJECTED: outcomes.Outcome(Kind.REJECTED, error=WHY_REJECTED),
     Outcome.RELEASED: outcomes.RELEASED,
     Outcome.MARKED: outcomes.Outcome(Kind.MODIFIED, annotations=MARK),
     Outcome.FAILED: outcomes.FAILED,
     Outcome.ELSEWHERE: outcomes.Outcome(Kind.MODIFIED, undeliverable_here=True),
     Outcome.FAILED_ELSEWHERE: outcomes.Outcome(Kind.MODIFIED, delivery_failed=True, undeliverable_here=True),
+    Outcome.LATER: outcomes.Outcome(Kind.MODIFIED, annotations=HIGHEST),
+    Outcome.FAILED_LATER: outcomes.Outcome(Kind.MODIFIED, delivery_failed=True, annotations=HIGHEST),
+    Outcome.GIVEN_UP: outcomes.Outcome(Kind.MODIFIED, annotations=GIVE_UP),
 }
 
 _keys = itertools.count(1_000_000)
@@ -122,9 +127,7 @@ class SenderEnd(LinkEnd):
 
     def post(self, step: Post, label: Label) -> None:
         txn_id = None if step.txn is None else self.driver.txn_id(step.txn)
-        to = None if step.queue is None else truth.address(self.driver.history, step.queue)
-        group = None if step.group is None else truth.producer_group(self.driver.history, step.group)
-        message = truth.octets(step.message, malformed=step.malformed, to=to, producer_group=group, later=step.later)
+        message = truth.octets(self.driver.history, step)
         self.driver.service.posts.take(self, label, message, step.settled, txn_id)
 
     def waits(self, delivery: Label, octets: int) -> None:
@@ -198,7 +201,8 @@ class ReceiverEnd(LinkEnd):
     def send(self, entry: Entry) -> bool:
         assert entry.message is not None
         place = len(self.came)
-        self.came.append((truth.number_of(entry.message), entry.attempts, bool(entry.annotations)))
+        marked = truth.marked(entry.message, entry.annotations)
+        self.came.append((truth.number_of(entry.message), entry.attempts, marked))
         entry.link = self
         entry.delivery = place
         self.unsettled[place] = entry

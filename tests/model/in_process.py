@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from heapq import heapify, heappop
 from typing import TypeVar
 
+import pytest
+
+from coordinator import check_marks
 from coordinator.address.addresses import AddressPolicy
+from coordinator.address.groups import Group
 from coordinator.address.nodes import Address
 from coordinator.errors import Refusal
+from coordinator.exhaustion import Exhaustion
+from coordinator.group.entries import now_micros
+from coordinator.group.queues import Queue
 from coordinator.service import Service
 from coordinator.settings import (
     AddressPattern,
@@ -26,7 +34,7 @@ from tests.fix_loop import EpollLoop
 from tests.model import truth
 from tests.model.driver import Driver
 from tests.model.ends import CheckerEnd, Connection, ControlEnd, LinkEnd, ReceiverEnd, SenderEnd
-from tests.model.state import MAX_ATTEMPTS, MOST_POSTS, QUEUES, WINDOW, Label
+from tests.model.state import ADDRESSES, MOST_CHECKS, MOST_POSTS, POLICIES, WINDOW, Label
 from tests.model.steps import (
     NEVER_DECLARED,
     AttachControl,
@@ -54,16 +62,10 @@ SETTINGS = Settings(
     # a transaction is in the store's list of undecided ones by chance, else
     transaction=TransactionSettings(max_messages=MOST_POSTS, register_after_seconds=3600),
     # checks are due at once, and again when the driver says so
-    check=CheckSettings(immunity_seconds=0, interval_seconds=86400, most=1000),
+    check=CheckSettings(immunity_seconds=0, interval_seconds=86400, most=MOST_CHECKS),
     # small, so that messages go to the store and come back
     limits=LimitSettings(window_messages=WINDOW),
-    addresses=AddressSettings(
-        patterns=(
-            AddressPattern(match="delay-*", kind="delay", max_attempts=MAX_ATTEMPTS),
-            AddressPattern(match="transaction-*", kind="transaction", max_attempts=MAX_ATTEMPTS),
-            AddressPattern(match="*", max_attempts=MAX_ATTEMPTS),
-        )
-    ),
+    addresses=AddressSettings(patterns=tuple(map(AddressPattern.model_validate, truth.patterns()))),
 )
 
 L = TypeVar("L", bound=LinkEnd)
@@ -78,6 +80,12 @@ class Loop(EpollLoop):
         self._deadlines = [(0.0 if each == call else due, number, each) for due, number, each in self._deadlines]
         heapify(self._deadlines)
 
+    def hurry_all_of(self, kind: type) -> None:
+        """Its methods are called in the next turn."""
+        for _, _, call in list(self._deadlines):
+            if isinstance(getattr(call, "__self__", None), kind):
+                self.hurry(call)
+
     def stop(self) -> None:
         """What has died does nothing more."""
         while self._deadlines:
@@ -89,7 +97,6 @@ class InProcess(Driver):
 
     def __init__(self, url: str, *, company: bool) -> None:
         super().__init__(url)
-        self.url = url
         if company:
             self.truth.execute(
                 b"insert into coordinator.instance (slot, host, pid, process_start, version) "
@@ -193,12 +200,10 @@ class InProcess(Driver):
             case AttachControl():
                 self.links[step.link] = ControlEnd(self, step, SETTINGS.transaction.timeout_seconds)
             case AttachSender():
-                known = [self._address(each) for each in range(QUEUES)]  # the relay has none to look up
+                known = [self._address(each) for each in range(ADDRESSES)]  # the relay has none to look up
                 self.links[step.link] = SenderEnd(self, step, None if step.queue is None else known[step.queue])
             case AttachReceiver():
-                queue = self._address(step.queue).queue
-                assert queue is not None
-                self.links[step.link] = ReceiverEnd(self, step, queue)
+                self.links[step.link] = ReceiverEnd(self, step, self._queue(step.queue))
             case Detach():
                 self._lose([self.links[step.link]])
             case Declare():
@@ -242,11 +247,24 @@ class InProcess(Driver):
         for link in sorted(links, key=lambda link: not isinstance(link, ReceiverEnd)):
             link.lost()
 
-    def _address(self, queue: int) -> Address:
+    def _address(self, number: int) -> Address:
         found: list[Address | Refusal] = []
-        self.service.directory.resolve(truth.address(self.history, queue), found.append)
+        self.service.directory.resolve(truth.address(self.history, number), found.append)
         self.loop.run_until(lambda: found)
         assert isinstance(found[0], Address), found
+        return found[0]
+
+    def _queue(self, number: int) -> Queue:
+        address = self._address(POLICIES[number].address)
+        if not POLICIES[number].own:
+            assert address.queue is not None
+            return address.queue
+        found: list[Queue | Refusal] = []
+        self.service.subscriptions.join(
+            address, Group(name=truth.group(self.history, number), lasting=True), found.append
+        )
+        self.loop.run_until(lambda: found)
+        assert isinstance(found[0], Queue), found
         return found[0]
 
     def _declare(self, step: Declare, label: Label) -> None:
@@ -281,6 +299,9 @@ class InProcess(Driver):
             self.loop.run_until(lambda: len(answers) == len(checker.came))
             assert all(answers)
         checks.lost(checker)
+        # it looks each second: what has had its last check just now is not over yet (H10)
+        self.loop.hurry_all_of(Exhaustion)
+        self.wait()
 
     def _listen(self) -> None:
         """Note what notices come: the driver waits for its own, which is the last."""
@@ -300,6 +321,14 @@ class InProcess(Driver):
         self.loop.run_until(lambda: mine in self._notices)
         self.wait()
 
+    def operate(self, command: Callable[[], None]) -> None:
+        """In a thread: what a worker has read ahead it gives back meanwhile."""
+        with ThreadPoolExecutor(1) as pool:
+            done = pool.submit(command)
+            self.loop.run_until(done.done)
+            done.result()
+        self.hear_notices()
+
     def hear_promoted(self) -> None:
         self.wait()
 
@@ -309,13 +338,16 @@ class InProcess(Driver):
         receiver.take(max(step.most, len(self.model.taken)))
         self.loop.run_until(lambda: not receiver.room)
         receiver.drained()
-        self.came(receiver.came[before:])
+        self.came(step.receiver, receiver.came[before:])
 
 
 @contextmanager
 def in_process(url: str, *, company: bool) -> Iterator[InProcess]:
-    driver = InProcess(url, company=company)
-    try:
-        yield driver
-    finally:
-        driver.close()
+    with pytest.MonkeyPatch.context() as patch:
+        # a group that was never looked for is looked for back to here, piece by piece: no history is older
+        patch.setattr(check_marks, "_BEGINNING", now_micros() - 120_000_000)
+        driver = InProcess(url, company=company)
+        try:
+            yield driver
+        finally:
+            driver.close()

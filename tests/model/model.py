@@ -3,10 +3,12 @@
 It is written from the rules (docs/reference/rules.md) and imports nothing of the service. Both drivers ask it what each
 step is to be answered with, what a consumer is to get, and what the store is to hold afterwards.
 
-What it leaves out: topics and groups beside the default one, selectors, priorities, expiry, browsers, look-ups of the
-anonymous relay (its addresses are known), deliveries in several frames, consumers that get settled deliveries, credit
-that stays (a consumer takes when it says so), more than one live instance with consumers, and limits of memory. A
-client does not speak of a delivery while a decision on it is under way, except to name the same transaction again
+What it leaves out: topics, broadcasts (a link of one has no place in the store) and groups that come and go, selectors,
+priorities, expiry, browsers, look-ups of the anonymous relay (its addresses are known), deliveries in several frames,
+consumers that get settled deliveries, credit that stays (a consumer takes when it says so), more than one live instance
+with consumers, and limits of memory. Retention (H16) drops whole days, of which a history is a moment:
+tests/integration/test_retention.py makes days of its own. In which order message groups of a fifo address come is open.
+A client does not speak of a delivery while a decision on it is under way, except to name the same transaction again
 (T34): the standard gives no order for it. Nor does it settle without a state what it has given one before. It does not
 leave, or say more of a checkable transaction, while its discharge is under way.
 
@@ -20,23 +22,29 @@ from dataclasses import replace
 from tests.model.state import (
     ACCEPTED,
     DECODE_ERROR,
+    FAILURES,
+    FIFO,
     GROUPS,
     ILLEGAL_STATE,
     KIND,
-    MAX_ATTEMPTS,
+    LATER_HOURS,
     MOST_POSTS,
+    POLICIES,
     PRECONDITION_FAILED,
     QUEUE_KINDS,
     QUEUES,
+    REFUSALS,
     RELEASED,
     RESOURCE_LIMIT_EXCEEDED,
     ROLLBACK,
     TIMEOUT,
     UNKNOWN_ID,
+    WHY_REJECTED,
     Control,
     Delivery,
     Due,
     Label,
+    Letter,
     Link,
     Message,
     Receiver,
@@ -59,12 +67,15 @@ from tests.model.steps import (
     Detach,
     Discharge,
     End,
+    Exhaust,
     Open,
     Outcome,
     Overdue,
     Post,
+    Replay,
     Restart,
     Retire,
+    Seek,
     Settle,
     Step,
     Take,
@@ -79,9 +90,10 @@ class Model:
         self.txns: dict[int, Txn] = {}
         #: in order of commit, all that were ever committed
         self.queues: list[list[Message]] = [[] for _ in range(QUEUES)]
-        self.messages: dict[int, Message] = {}
-        #: messages that were posted to be delivered later
-        self.later: set[int] = set()
+        #: by queue and number
+        self.messages: dict[tuple[int, int], Message] = {}
+        #: posts of messages, by number
+        self.posts: dict[int, Post] = {}
         self.due: dict[Label, Due] = {}
         #: posts whose senders the service keeps waiting no more, and has nothing to tell
         self.let_go: dict[int, Sender] = {}
@@ -89,11 +101,17 @@ class Model:
         self.taken: list[Delivery] = []
         #: in any order
         self.any_order = False
+        #: all that it could give, were there room
+        self.there: list[Message] = []
         #: queues to which messages came back through the store: what is in memory may come before them
         self.came_back: set[int] = set()
         #: what the last Check must give: of each transaction its number, the message shown, and how many there are that
         #: it has posted, and retired
         self.checked: list[tuple[int, int, int, int, int]] = []
+        #: copies of what no checker has answered (H10), by transaction: its group, checks, address and number of each
+        self.parked: dict[int, tuple[int, int, list[tuple[int, int]]]] = {}
+        #: of the queue that a Seek moves, the order of its messages in the store; empty: as they were posted
+        self.places: dict[int, int] = {}
         #: the client waits for what comes of the last step: the store refuses work of a transaction that another has
         #: decided; or a later outcome takes the place of one that the store has
         self.in_doubt = False
@@ -133,7 +151,7 @@ class Model:
     def apply(self, step: Step) -> int:
         """The number of the step, by which its answer is known."""
         self.step += 1
-        self.decided_elsewhere = isinstance(step, Check | Decide)
+        self.decided_elsewhere = isinstance(step, Check | Decide | Exhaust)
         self.age = 0 if isinstance(step, Crash | Restart) else self.age + 1
         match step:
             case Open():
@@ -171,6 +189,12 @@ class Model:
                 self.txns[step.txn].others = True
             case Check():
                 self._check(step)
+            case Exhaust():
+                self._exhaust()
+            case Replay():
+                self._replay(step.queue)
+            case Seek():
+                self._seek(step)
             case Restart():
                 self.end_all()
             case Settle() | Crash():
@@ -207,7 +231,7 @@ class Model:
             if isinstance(link, Receiver):  # D5
                 for each in link.deliveries:
                     if not each.done and each.txn is None:
-                        self._apply(each, Outcome.FAILED)
+                        self._apply(each, Outcome.LOST)
         for link in links:
             if isinstance(link, Control):  # T13
                 for txn in self.txns.values():
@@ -270,6 +294,14 @@ class Model:
             for txn in due:
                 self._decide(txn, commit=step.commit)
                 txn.others = True
+
+    def _exhaust(self) -> None:
+        """H10."""
+        for txn in [txn for txn in self.txns.values() if txn.exhausted]:
+            assert txn.group is not None
+            self.parked[txn.number] = (txn.group, txn.checks, sorted(txn.posts))
+            self._decide(txn, commit=False)
+            txn.others = True
 
     def end_all(self) -> None:
         """The instance ends, and with it every connection."""
@@ -358,7 +390,9 @@ class Model:
     def _give_back(self, txn: Txn) -> None:
         for each in txn.retired:
             each.txn, each.last_txn = None, txn
-            if each.settled or each.done or not each.receiver.open:  # T28, D5
+            if each.done or not each.receiver.open:  # D5
+                self._apply(each, Outcome.LOST, txn)
+            elif each.settled:  # T28
                 self._apply(each, Outcome.FAILED, txn)
         txn.giving_back, txn.retired = txn.retired, []
 
@@ -371,24 +405,55 @@ class Model:
 
     # -- messages
 
-    def _store(self, number: int, queue: int, txn: Txn | None) -> None:
-        message = Message(number, queue, Stored("nowhere"))
-        self._changing(message, txn)
-        message.stored = Stored("later" if number in self.later else "queue")
-        self.messages[number] = message
-        self.queues[queue].append(message)
+    def _store(self, number: int, address: int, txn: Txn | None) -> None:
+        """Each group gets it (D1)."""
+        post = self.posts[number]
+        stored = Stored("later", wait=LATER_HOURS) if post.later else Stored("queue")
+        for queue, policy in enumerate(POLICIES):
+            if policy.address == address:
+                message = Message(number, queue, Stored("nowhere"), key=post.key)
+                message.txn = None if txn is None else txn.number
+                self._changing(message, txn)
+                message.stored = stored
+                self.messages[queue, number] = message
+                self.queues[queue].append(message)
 
     def waiting(self, queue: int) -> list[Message]:
-        """For their time (D7)."""
+        """For their time (D2, D7)."""
         return [message for message in self.queues[queue] if message.stored.place == "later"]
 
     def _come_due(self) -> None:
-        """Each comes behind all others."""
+        """Each comes behind all others; but where its message group has waited with it (D3)."""
         for number, queue in enumerate(self.queues):
             due = self.waiting(number)
+            last = [message for message in due if not (number == FIFO and message.retried)]
             for message in due:
-                message.stored = Stored("queue")
-            self.queues[number] = [message for message in queue if message not in due] + due
+                message.stored = replace(message.stored, place="queue", wait=0)
+            self.queues[number] = [message for message in queue if message not in last] + last
+
+    def _replay(self, queue: int) -> None:
+        """D4: behind all others, with no failed attempts."""
+        again = [message for message in self.queues[queue] if message.stored.place == "dead"]
+        for message in again:
+            message.replays += 1
+            message.replay_marked = message.letter_marked
+            message.refused_by.clear()
+            message.stored = Stored("queue", marked=message.replay_marked)
+        self.queues[queue] = [message for message in self.queues[queue] if message not in again] + again
+
+    def _seek(self, step: Seek) -> None:
+        """H17. Back: what the group had and was done with comes again; forth: what waits is skipped, but for what was
+        posted to come later.
+        """
+        place = self.places.get(step.message, step.message)
+        for message in self.queues[step.queue]:
+            stored, behind = message.stored, self.places.get(message.number, message.number) >= place
+            if step.back and behind and stored.place == "nowhere":
+                message.stored = Stored("queue", marked=message.replay_marked)
+            waits = stored.place == "queue" or (stored.place == "later" and stored.least > 0)
+            if not step.back and not behind and waits and message.delivery is None:
+                message.stored = Stored("nowhere")
+        self.came_back.add(step.queue)
 
     def _changing(self, message: Message, txn: Txn | None) -> None:
         if message.before is None:
@@ -408,16 +473,16 @@ class Model:
             else:
                 self._answer(sender.number, rejected(self._unknown(step.txn)))
             return
-        if step.later:
-            self.later.add(step.message)
+        self.posts[step.message] = step
         refused = self._unfit(step, queue, txn)
         if refused is None and txn is not None and txn.state == "active":
             refused = self._take_group(txn, queue, step.group)
-        if refused is None and txn is not None and txn.rows == MOST_POSTS:
+        rows = sum(policy.address == queue for policy in POLICIES)
+        if refused is None and txn is not None and txn.rows and txn.rows + rows > MOST_POSTS:
             refused = RESOURCE_LIMIT_EXCEEDED
         if refused is None and txn is not None and txn.entered and txn.op is not None and txn.state == "active":  # H5
             refused = ROLLBACK
-            txn.rows += 1
+            txn.rows += rows
             self.in_doubt = True
         if txn is None:
             if refused is None:
@@ -431,7 +496,7 @@ class Model:
             return
         if refused is None:
             txn.posts.append((queue, step.message))
-            txn.rows += 1
+            txn.rows += rows
             if txn.group is None:
                 txn.plain.add(step.message)
             refused = txn.refused
@@ -471,17 +536,50 @@ class Model:
     def _take(self, step: Take) -> None:
         receiver = self.links[step.receiver]
         assert isinstance(receiver, Receiver)
-        self.taken = []
-        self.any_order = receiver.queue in self.came_back
+        self.any_order = receiver.queue in self.came_back and receiver.queue != FIFO
         self.came_back.discard(receiver.queue)
-        for message in self.queues[receiver.queue]:
+        self.there = self._there_for(receiver)
+        self._deliver(receiver, self.there if self.any_order else self.there[: step.most])
+
+    def _there_for(self, receiver: Receiver) -> list[Message]:
+        queue = self.queues[receiver.queue]
+        found = []
+        kept: set[int | None] = set()
+        if receiver.queue == FIFO:  # a message group is in the hands of one (P18), or of a transaction (H20)
+            held = [each.delivery for each in queue if each.key is not None and each.delivery is not None]
+            kept = {each.message.key for each in held if each.done or each.receiver is not receiver}
+        for message in queue:
+            if message.key in kept:
+                continue
+            refused = receiver.number in message.refused_by
             free = message.stored.place == "queue" and message.delivery is None
-            more = len(self.taken) < step.most or self.any_order
-            if free and receiver.number not in message.refused_by and more:
-                self.deliveries += 1
-                message.delivery = Delivery(self.deliveries, receiver, message)
-                self.taken.append(message.delivery)
+            if free and not refused:
+                found.append(message)
+            elif receiver.queue == FIFO and message.key is not None and (message.retried or (free and refused)):
+                kept.add(message.key)  # what comes behind waits, too (D3)
+        return found
+
+    def _deliver(self, receiver: Receiver, messages: list[Message]) -> None:
+        self.taken = []
+        for message in messages:
+            self.deliveries += 1
+            message.delivery = Delivery(self.deliveries, receiver, message)
+            self.taken.append(message.delivery)
         receiver.deliveries += self.taken
+
+    def chosen(self, receiver: Receiver, numbers: list[int]) -> None:
+        """Of the message groups that could come to it the last Take took these, each from its first message on."""
+        for each in self.taken:
+            each.message.delivery = None
+        del receiver.deliveries[len(receiver.deliveries) - len(self.taken) :]
+        assert len(numbers) == len(self.taken), f"came {numbers}, of {self.there}"
+        left = list(self.there)
+        for number in numbers:
+            (message,) = [each for each in left if each.number == number]
+            assert message.key is None or message.key not in [each.key for each in left[: left.index(message)]]
+            left.remove(message)
+        by_number = {each.number: each for each in self.there}
+        self._deliver(receiver, [by_number[number] for number in numbers])
 
     def _retire(self, step: Retire) -> None:
         for each in self.named(step):
@@ -535,8 +633,8 @@ class Model:
         each.outcome = Outcome.FAILED if step.outcome is Outcome.NONE else step.outcome
 
     def _apply(self, each: Delivery, outcome: Outcome, txn: Txn | None = None) -> None:
-        """P11."""
-        message = each.message
+        """P11, D2, D4."""
+        message, policy = each.message, POLICIES[each.message.queue]
         self._changing(message, txn)
         left, each.done = each.done, True
         message.delivery = None
@@ -545,18 +643,35 @@ class Model:
         if outcome is Outcome.ACCEPTED:
             message.stored = Stored("nowhere")
         elif outcome is Outcome.REJECTED:
-            message.stored = Stored("dead")
-        elif outcome in (Outcome.FAILED, Outcome.FAILED_ELSEWHERE):
+            self._die(message, WHY_REJECTED)
+        elif outcome is not Outcome.RELEASED:
             # exact by now: a delivery has shown it
-            failures = message.stored.most + 1
-            survives = failures < MAX_ATTEMPTS
-            message.stored = replace(message.stored, least=failures, most=failures) if survives else Stored("dead")
-        elif outcome is Outcome.MARKED:
-            message.stored = replace(message.stored, marked=True)
+            failures = message.stored.most + (outcome in FAILURES)
+            marked = message.stored.marked or outcome is Outcome.MARKED
+            message.stored = Stored("queue", failures, failures, marked)
+            wait = 0
+            if outcome in (Outcome.LATER, Outcome.FAILED_LATER):
+                wait = policy.asked
+            elif outcome is Outcome.FAILED and policy.waits:
+                wait = policy.waits[min(failures, len(policy.waits)) - 1]
+            if failures >= policy.most_attempts:
+                self._die(message, f"attempts used up: {failures} of {policy.most_attempts}")
+            elif outcome is Outcome.GIVEN_UP:
+                self._die(message, "its consumer asked for the dead letters (x-opt-delay-level -1)")
+            elif wait:
+                message.stored = replace(message.stored, place="later", wait=wait)
         if left:
             self.came_back.add(message.queue)
-        if outcome in (Outcome.ELSEWHERE, Outcome.FAILED_ELSEWHERE) and not left:
+        if outcome in REFUSALS and not left:
             message.refused_by.add(each.receiver.number)
+
+    @staticmethod
+    def _die(message: Message, why: str) -> None:
+        """At once, whatever the policy (D4)."""
+        policy = POLICIES[message.queue]
+        message.letter = Letter(policy.address, message.stored.most, why, message.txn)
+        message.letter_marked = message.stored.marked
+        message.stored = Stored("dead")
 
     # -- what is known of the store
 
@@ -576,4 +691,4 @@ class Model:
             txn.giving_back = []
             if txn.entered:
                 txn.stored = {number for _, number in txn.posts}
-                txn.held = {each.message.number for each in txn.retired}
+                txn.held = {each.message.name for each in txn.retired}

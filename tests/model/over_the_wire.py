@@ -5,16 +5,18 @@ One file because it is one end of the wire: how the answer to a step is heard is
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
+from collections.abc import Callable
 from typing import Any
 
 from store.embedded.running import running_url
 from tests.fix_service import Service
 from tests.model import truth
 from tests.model.driver import Driver
-from tests.model.state import MAX_ATTEMPTS, MOST_POSTS, QUEUES, TIMEOUT, WINDOW, Label, in_txn, rejected
+from tests.model.state import ADDRESSES, MOST_CHECKS, MOST_POSTS, TIMEOUT, WINDOW, Label, in_txn, rejected
 from tests.model.steps import (
     NEVER_DECLARED,
     AttachControl,
@@ -52,7 +54,7 @@ from tests.wire.frames import (
 )
 from tests.wire.messages import data
 from tests.wire.peer import Peer, Session
-from tests.wire.types import Symbol, UInt
+from tests.wire.types import Int, Symbol, UInt
 
 #: As in :data:`tests.model.in_process.SETTINGS`, by their names.
 SETTINGS = {
@@ -60,12 +62,9 @@ SETTINGS = {
     "transaction.register_after_seconds": "3600",
     "check.immunity_seconds": "0",
     "check.interval_seconds": "86400",
-    "check.most": "1000",
+    "check.most": str(MOST_CHECKS),
     "limits.window_messages": str(WINDOW),
-    "addresses.patterns": f"""[
-        {{"match": "delay-*", "kind": "delay", "max_attempts": {MAX_ATTEMPTS}}},
-        {{"match": "transaction-*", "kind": "transaction", "max_attempts": {MAX_ATTEMPTS}}},
-        {{"match": "*", "max_attempts": {MAX_ATTEMPTS}}}]""",
+    "addresses.patterns": json.dumps(truth.patterns()),
 }
 
 _CHECKED: dict[bool | None, State] = {True: Accepted(), False: Rejected(), None: Released()}
@@ -75,10 +74,13 @@ OUTCOMES: dict[Outcome, State | None] = {
     Outcome.ACCEPTED: Accepted(),
     Outcome.REJECTED: Rejected(error=Error(condition="amqp:internal-error", description="by the consumer")),
     Outcome.RELEASED: Released(),
-    Outcome.MARKED: Modified(message_annotations={"x-opt-mark": UInt(1)}),
+    Outcome.MARKED: Modified(message_annotations={truth.MARK: UInt(1)}),
     Outcome.FAILED: Modified(delivery_failed=True),
     Outcome.ELSEWHERE: Modified(undeliverable_here=True),
     Outcome.FAILED_ELSEWHERE: Modified(delivery_failed=True, undeliverable_here=True),
+    Outcome.LATER: Modified(message_annotations={"x-opt-delay-level": Int(18)}),
+    Outcome.FAILED_LATER: Modified(delivery_failed=True, message_annotations={"x-opt-delay-level": Int(18)}),
+    Outcome.GIVEN_UP: Modified(message_annotations={"x-opt-delay-level": Int(-1)}),
 }
 
 _HASTE: dict[Symbol, object] = {Symbol("coordinator:timeout-ms"): UInt(1)}
@@ -196,7 +198,7 @@ class OverTheWire(Driver):
             case AttachSender():
                 self.links[step.link] = self._sender(step)
             case AttachReceiver():
-                self.links[step.link] = self._session(step).receiver(truth.address(self.history, step.queue))
+                self.links[step.link] = self._session(step).receiver(truth.source(self.history, step.queue))
                 self.deliveries[step.link] = []
             case Detach():
                 self.links[step.link].detach()
@@ -271,7 +273,7 @@ class OverTheWire(Driver):
 
     def _sender(self, step: AttachSender) -> links.Sender:
         session = self._session(step)
-        names = [truth.address(self.history, each) for each in range(QUEUES)]
+        names = [truth.address(self.history, each) for each in range(ADDRESSES)]
         if step.queue is not None:
             return session.sender(names[step.queue], rcv_settle_mode=int(step.second))
         for name in names:  # the relay has none to look up
@@ -295,13 +297,7 @@ class OverTheWire(Driver):
         sender = self.links[step.sender]
         assert isinstance(sender, links.Sender)
         number = sender.post(
-            truth.octets(
-                step.message,
-                malformed=step.malformed,
-                to=None if step.queue is None else truth.address(self.history, step.queue),
-                producer_group=None if step.group is None else truth.producer_group(self.history, step.group),
-                later=step.later,
-            ),
+            truth.octets(self.history, step),
             txn=None if step.txn is None else self.txn_id(step.txn),
             settled=step.settled,
         )
@@ -343,6 +339,10 @@ class OverTheWire(Driver):
         fences.detach()
         control.detach()
 
+    def operate(self, command: Callable[[], None]) -> None:
+        command()
+        self.hear_notices()
+
     def hear_promoted(self) -> None:
         """A question on the connection of the schedule is answered after those before it."""
         self._looked += 1
@@ -353,7 +353,9 @@ class OverTheWire(Driver):
         assert isinstance(receiver, links.Receiver)
         came = receiver.drain(max(step.most, len(self.model.taken)))
         self.deliveries[step.receiver] += came
-        self.came([(int(each.body), each.count, "x-opt-mark" in each.message.annotations) for each in came])
+        self.came(
+            step.receiver, [(int(each.body), each.count, truth.MARK in each.message.annotations) for each in came]
+        )
 
     def _retire(self, step: Retire, places: list[int]) -> None:
         """As few dispositions as name these deliveries and no others."""

@@ -6,6 +6,7 @@ from tests.model.model import Model
 from tests.model.state import (
     MOST_REFUSED,
     QUEUE_KINDS,
+    REFUSALS,
     Control,
     Link,
     Receiver,
@@ -25,12 +26,14 @@ from tests.model.steps import (
     Detach,
     Discharge,
     End,
+    Exhaust,
     Open,
-    Outcome,
     Overdue,
     Post,
+    Replay,
     Restart,
     Retire,
+    Seek,
     Settle,
     Step,
     Take,
@@ -55,9 +58,8 @@ def allows(model: Model, step: Step) -> bool:
         case Post():
             return (
                 model.is_open(step.sender, Sender)
-                and step.message not in model.messages
+                and step.message not in model.posts
                 and _knows(model, step.txn)
-                and not any(step.message == number for txn in model.txns.values() for _, number in txn.posts)
                 and (step.txn not in model.txns or not _names_group(model, step) or not model.txns[step.txn].decided)
             )
         case Take():
@@ -76,8 +78,10 @@ def allows(model: Model, step: Step) -> bool:
             if txn.entered:
                 return txn.open or txn.state == "left"
             return txn.open and not txn.empty and not txn.decided and not step.commit
-        case Check() | ComeDue():
+        case Check() | ComeDue() | Exhaust() | Replay():
             return True
+        case Seek():
+            return (step.queue, step.message) in model.messages
         case Settle() | Crash() | Restart():
             return True
 
@@ -92,7 +96,7 @@ def _names_group(model: Model, step: Post) -> bool:
 
 def _may_retire(model: Model, step: Retire) -> bool:
     named = model.named(step)
-    if step.outcome in (Outcome.ELSEWHERE, Outcome.FAILED_ELSEWHERE):
+    if step.outcome in REFUSALS:
         receiver = model.links[step.receiver]
         assert isinstance(receiver, Receiver)
         refused = [message for message in model.queues[receiver.queue] if message.refused_by]
@@ -121,4 +125,4 @@ def waits(model: Model, step: Step) -> bool:
         # a discharge that waits for halves goes with its control link: then a checker decides; what is committed
         # meanwhile comes before it
         return any(txn.entered and txn.pending for txn in model.txns.values())
-    return isinstance(step, Take | ComeDue | Decide | Check | Overdue | Settle | Restart)
+    return isinstance(step, Take | ComeDue | Decide | Check | Exhaust | Replay | Seek | Overdue | Settle | Restart)

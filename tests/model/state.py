@@ -8,12 +8,42 @@ from tests.model.steps import (
     Outcome,
 )
 
-#: What the drivers set up the service with: of each queue, the kind of its address (H1).
-QUEUE_KINDS = ("normal", "normal", "delay", "transaction")
-QUEUES = len(QUEUE_KINDS)
+
+@dataclass(frozen=True)
+class Policy:
+    """Of a consumer group. ``waits``: in hours, after the first failed delivery, the second one, and all others; empty:
+    none (D2). ``asked``: where a consumer asks for the highest level. ``retry``: as it is written.
+    """
+
+    address: int
+    waits: tuple[int, ...]
+    asked: int
+    retry: str
+    most_attempts: int = 3
+    #: a name of its own (D1), and policies that are not those of its address
+    own: bool = False
+
+
+#: What the drivers set up the service with: of each address, its kind (H1).
+QUEUE_KINDS = ("normal", "normal", "delay", "transaction", "fifo")
+ADDRESSES = len(QUEUE_KINDS)
+#: The default group of each address, in their order, and another of one (D1).
+POLICIES = (
+    Policy(0, (), 2, "immediate"),
+    Policy(1, (48, 96), 96, "ladder 48h 96h"),
+    Policy(2, (72, 144, 200), 200, "exponential 72h 2 200h"),
+    Policy(3, (), 2, "immediate"),
+    Policy(4, (48, 96), 96, "ladder 2d 4d"),
+    Policy(1, (30,), 80, "exponential 30h 3 80h", most_attempts=2, own=True),
+)
+QUEUES = len(POLICIES)
+FIFO = QUEUE_KINDS.index("fifo")
+#: hours until what is posted to come later comes
+LATER_HOURS = 24
 GROUPS = 2
-MAX_ATTEMPTS = 3
-MOST_POSTS = 3
+MOST_CHECKS = 2
+#: In a transaction; one to several consumer groups counts once for each.
+MOST_POSTS = 4
 #: Messages that a consumer has refused, in memory where it could take others; fewer than a window holds.
 MOST_REFUSED = 3
 WINDOW = 4
@@ -28,7 +58,15 @@ KIND = {
     Outcome.FAILED: "modified",
     Outcome.ELSEWHERE: "modified",
     Outcome.FAILED_ELSEWHERE: "modified",
+    Outcome.LATER: "modified",
+    Outcome.FAILED_LATER: "modified",
+    Outcome.GIVEN_UP: "modified",
+    Outcome.LOST: "modified",
 }
+FAILURES = (Outcome.FAILED, Outcome.FAILED_ELSEWHERE, Outcome.FAILED_LATER, Outcome.LOST)
+REFUSALS = (Outcome.ELSEWHERE, Outcome.FAILED_ELSEWHERE)
+#: what a consumer says with ``rejected``, as a dead letter tells it
+WHY_REJECTED = "amqp:internal-error: by the consumer"
 ILLEGAL_STATE = "amqp:illegal-state"
 DECODE_ERROR = "amqp:decode-error"
 RESOURCE_LIMIT_EXCEEDED = "amqp:resource-limit-exceeded"
@@ -84,25 +122,41 @@ class Stored:
     """``place``: "queue", "later" (its time has not come), "dead" (its letter is written or will be), or "nowhere".
     ``least``, ``most``: attempts.
 
-    ``marked``: a consumer's annotation is on it.
+    ``marked``: a consumer's annotation is on it. ``wait``: hours until its time comes, when this was said.
     """
 
     place: str
     least: int = 0
     most: int = 0
     marked: bool = False
+    wait: int = 0
 
-    def holds(self, place: str, attempts: int, marked: bool) -> bool:
-        if place != "queue":
-            return self.place == place
-        return self.place == place and self.least <= attempts <= self.most and self.marked is marked
+    def holds(self, found: Stored) -> bool:
+        """Whether ``found``, in the store or delivered, is this."""
+        if self.place != found.place or self.wait != found.wait:
+            return False
+        if self.place not in ("queue", "later"):
+            return True
+        return self.least <= found.least <= self.most and self.marked is found.marked
 
-    def survived(self, *, sent: bool) -> Stored:
+    def survived(self, most_attempts: int, *, sent: bool) -> Stored:
         """After a crash, which alone uses up no attempts; an entry that was not sent may count as sent (D5)."""
         if self.place != "queue":
             return self
-        least = max(self.least, min(self.least + 1, MAX_ATTEMPTS - 1)) if sent else self.least
-        return replace(self, least=least, most=max(self.most, min(self.most + 1, MAX_ATTEMPTS - 1)))
+        least = max(self.least, min(self.least + 1, most_attempts - 1)) if sent else self.least
+        return replace(self, least=least, most=max(self.most, min(self.most + 1, most_attempts - 1)))
+
+
+@dataclass(frozen=True)
+class Letter:
+    """What a dead letter tells (D4): the address it came from, failed deliveries, why, and the transaction that posted
+    it.
+    """
+
+    address: int
+    count: int
+    why: str
+    txn: int | None
 
 
 @dataclass(eq=False)
@@ -117,6 +171,25 @@ class Message:
     #: before what is not known to be durable yet, and whether a consumer had it then; the transaction that changed it
     before: tuple[Stored, bool] | None = None
     changed_by: Txn | None = None
+    #: message group (P18)
+    key: int | None = None
+    #: the transaction that posted it
+    txn: int | None = None
+    #: of a dead one; and whether a consumer's annotation is on that
+    letter: Letter | None = None
+    letter_marked: bool = False
+    #: letters of it that were replayed: each is a message of its own in the store. Whether the last one is marked
+    replays: int = 0
+    replay_marked: bool = False
+
+    @property
+    def name(self) -> tuple[int, int]:
+        return self.queue, self.number
+
+    @property
+    def retried(self) -> bool:
+        """It waits, after a delivery (D2)."""
+        return self.stored.place == "later" and self.stored.wait != LATER_HOURS
 
 
 @dataclass(eq=False)
@@ -147,11 +220,11 @@ class Txn:
     state: str = "active"
     #: queue and number
     posts: list[tuple[int, int]] = field(default_factory=list)
-    #: posts that count towards its limit: also those that came too late
+    #: what its posts count towards its limit: also those that came too late
     rows: int = 0
     #: of its messages, those that are in the store for sure, whatever happens; and those retired that it holds there
     stored: set[int] = field(default_factory=set)
-    held: set[int] = field(default_factory=set)
+    held: set[tuple[int, int]] = field(default_factory=set)
     #: of the posts, those that were accepted before it was checkable: they are in the store when a later one is
     plain: set[int] = field(default_factory=set)
     #: the producer group, of a checkable transaction
@@ -187,9 +260,19 @@ class Txn:
         return not self.posts and not self.retired
 
     @property
-    def due(self) -> bool:
-        """For a check (H7)."""
+    def asked(self) -> bool:
+        """Checkers are asked for it, until they were asked often enough (H7)."""
         return self.entered and self.op is None and (self.state == "left" or (self.open and self.overdue))
+
+    @property
+    def due(self) -> bool:
+        """For a check."""
+        return self.asked and self.checks < MOST_CHECKS
+
+    @property
+    def exhausted(self) -> bool:
+        """No checker has answered (H10)."""
+        return self.asked and self.checks == MOST_CHECKS
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,13 @@ class Outcome(Enum):
     ELSEWHERE = "elsewhere"
     #: modified(delivery-failed, undeliverable-here)
     FAILED_ELSEWHERE = "failed-elsewhere"
+    #: modified, asking for the highest delay level (D2); and that with delivery-failed
+    LATER = "later"
+    FAILED_LATER = "failed-later"
+    #: modified, asking for a delay level below 0: the dead letters
+    GIVEN_UP = "given-up"
+    #: nothing: its consumer vanishes
+    LOST = "lost"
 
     def __repr__(self) -> str:
         return str(self)
@@ -69,8 +76,8 @@ class AttachControl:
 
 @dataclass(frozen=True)
 class AttachSender:
-    """``queue``: None for the anonymous relay. ``second``: receiver settle mode second, which keeps unsettled posts
-    open up to the decision (T25).
+    """``queue``: the number of an address; None for the anonymous relay. ``second``: receiver settle mode second, which
+    keeps unsettled posts open up to the decision (T25).
     """
 
     link: int
@@ -102,7 +109,8 @@ class Declare:
 @dataclass(frozen=True)
 class Post:
     """``queue``: to which a message on the anonymous relay is addressed. ``malformed``: octets that are no message.
-    ``group``: the producer group that it names (H2). ``later``: its time comes with :class:`ComeDue` (D7).
+    ``group``: the producer group that it names (H2). ``later``: its time comes with :class:`ComeDue` (D7). ``key``: its
+    message group (P18).
     """
 
     sender: int
@@ -113,11 +121,12 @@ class Post:
     queue: int | None = None
     group: int | None = None
     later: bool = False
+    key: int | None = None
 
 
 @dataclass(frozen=True)
 class ComeDue:
-    """The time has come of all messages that are to be delivered later, as far as they are committed (D7)."""
+    """The time has come of all messages that wait for it, as far as they are committed (D2, D7)."""
 
 
 @dataclass(frozen=True)
@@ -176,6 +185,27 @@ class Check:
 
 
 @dataclass(frozen=True)
+class Exhaust:
+    """An interval passes after the last check of every transaction that had as many as there are (H10)."""
+
+
+@dataclass(frozen=True)
+class Replay:
+    """An operator replays all dead letters of a queue to it (D4)."""
+
+    queue: int
+
+
+@dataclass(frozen=True)
+class Seek:
+    """An operator moves the group of a queue back to a message, or forth (H17)."""
+
+    queue: int
+    message: int
+    back: bool
+
+
+@dataclass(frozen=True)
 class Settle:
     """The clients wait for every answer."""
 
@@ -207,6 +237,9 @@ Step = (
     | Overdue
     | Decide
     | Check
+    | Exhaust
+    | Replay
+    | Seek
     | Settle
     | Crash
     | Restart

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from hypothesis import strategies as st
 
 from tests.model.model import Model
 from tests.model.possible import allows, waits
-from tests.model.state import GROUPS, QUEUE_KINDS, QUEUES, Control, Receiver, Sender
+from tests.model.state import ADDRESSES, GROUPS, POLICIES, QUEUE_KINDS, QUEUES, Control, Receiver, Sender
 from tests.model.steps import (
     NEVER_DECLARED,
     AttachControl,
@@ -23,12 +24,15 @@ from tests.model.steps import (
     Detach,
     Discharge,
     End,
+    Exhaust,
     Open,
     Outcome,
     Overdue,
     Post,
+    Replay,
     Restart,
     Retire,
+    Seek,
     Settle,
     Step,
     Take,
@@ -51,9 +55,11 @@ _often = st.sampled_from((True, True, False))
 _group = st.integers(0, GROUPS - 1)
 maybe_a_group = st.one_of(st.none(), _group)
 #: mostly of kind normal
+_address = st.sampled_from((0, 0, 1, *range(ADDRESSES)))
 _queue = st.sampled_from((0, 0, 1, *range(QUEUES)))
-#: those of other kinds
-maybe_a_kind = st.sampled_from([None, *(each for each in range(QUEUES) if QUEUE_KINDS[each] != "normal")])
+_key = st.sampled_from((0, 0, 1, None))
+#: beside the first
+maybe_another = st.one_of(st.none(), st.sampled_from(range(1, QUEUES)))
 _seldom_a_group = st.sampled_from((None,) * 9 + tuple(range(GROUPS)))
 
 
@@ -80,7 +86,7 @@ def attaching(model: Model) -> Steps:
     return st.one_of(
         st.builds(AttachControl, st.just(link), connection, session, _rarely),
         st.builds(AttachControl, st.just(link), connection, session, st.just(False), _group),
-        st.builds(AttachSender, st.just(link), connection, st.one_of(st.none(), _queue), session, st.booleans()),
+        st.builds(AttachSender, st.just(link), connection, st.one_of(st.none(), _address), session, st.booleans()),
         st.builds(AttachReceiver, st.just(link), connection, _queue, session),
     )
 
@@ -116,9 +122,10 @@ def posting(model: Model) -> Steps:
                 st.one_of(st.none(), _txns(model, each.connection), _txns(model, each.connection)),
                 st.booleans(),
                 _rarely,
-                _queue if isinstance(each, Sender) and each.queue is None else st.none(),
+                _address if isinstance(each, Sender) and each.queue is None else st.none(),
                 _seldom_a_group,
                 _often if isinstance(each, Sender) and each.queue == QUEUE_KINDS.index("delay") else _at_times,
+                _key,
             )
             for each in senders
         ]
@@ -141,7 +148,8 @@ def retiring(model: Model) -> Steps:
         places = [place for place, delivery in enumerate(each.deliveries) if not delivery.closed and not delivery.done]
         late = [place for place, delivery in enumerate(each.deliveries) if delivery.done and not delivery.closed]
         txns = st.one_of(st.none(), _txns(model, each.connection), _txns(model, each.connection))
-        outcomes = st.sampled_from((Outcome.ACCEPTED, Outcome.ACCEPTED, Outcome.ACCEPTED, *Outcome))
+        said = [each for each in Outcome if each is not Outcome.LOST]
+        outcomes = st.sampled_from((Outcome.ACCEPTED, Outcome.ACCEPTED, Outcome.ACCEPTED, Outcome.FAILED, *said))
         if places:
             ranges = st.tuples(st.sampled_from(places), st.integers(0, 2))
             found.append(
@@ -206,6 +214,22 @@ def checking(model: Model) -> Steps:
     return st.builds(Check, st.sampled_from(groups), st.sampled_from((True, True, False, None))) if groups else None
 
 
+def exhausting(model: Model) -> Steps:
+    return st.just(Exhaust()) if any(txn.exhausted for txn in model.txns.values()) else None
+
+
+def replaying(model: Model) -> Steps:
+    there = sorted({queue for (queue, _), each in model.messages.items() if each.stored.place == "dead"})
+    return st.builds(Replay, st.sampled_from(there)) if there else None
+
+
+def seeking(model: Model) -> Steps:
+    """Mostly back to where something comes again from."""
+    gone = sorted(name for name, each in model.messages.items() if each.stored.place == "nowhere")
+    there = gone or sorted(model.messages)
+    return st.builds(lambda name, back: Seek(name[0], name[1], back), st.sampled_from(there), _often) if there else None
+
+
 def settling(model: Model) -> Steps:
     return st.just(Settle()) if model.due else None
 
@@ -234,23 +258,38 @@ KINDS: dict[Callable[[Model], Steps], int] = {
     deciding: 1,
     leaving: 4,
     checking: 4,
+    replaying: 2,
     settling: 2,
 }
 
 
-#: In one process an instance is gone in no time, and the clock can be moved.
-ALL_KINDS: dict[Callable[[Model], Steps], int] = {**KINDS, crashing: 1, overdue: 1, restarting: 1}
+#: In one process an instance is gone in no time, and the clock can be moved. (Through the wire, what no checker answers
+#: is in the histories of two services.)
+ALL_KINDS: dict[Callable[[Model], Steps], int] = {
+    **KINDS,
+    exhausting: 3,
+    seeking: 2,
+    crashing: 1,
+    overdue: 1,
+    restarting: 1,
+}
 
 
-def beginning(second: bool, group: int | None, later: bool, kind: int | None) -> list[Step]:
+def beginning(second: bool, group: int | None, later: bool, another: int | None) -> list[Step]:
     """Without these most histories would do nothing. ``group``: the first transaction is checkable, with a message.
-    ``later``: a message waits for its time. ``kind``: there is a sender to this queue, too.
+    ``later``: a message waits for its time. ``another``: this queue has a sender, a receiver and messages, too.
     """
     first: list[Step] = [] if group is None else [Post(1, 3, 0)]
     if later:
         first.append(Post(1, 4, later=True))
-    if kind is not None:
-        first.append(AttachSender(3, 0, kind))
+    if another is not None:
+        address = POLICIES[another].address
+        delay = QUEUE_KINDS[address] == "delay"
+        first += [AttachSender(3, 0, address), AttachReceiver(4, 0, another, session=1)]
+        if QUEUE_KINDS[address] != "transaction":
+            first += [Post(3, number, later=delay, key=0) for number in (5, 6)]
+            first += [ComeDue()] * delay
+        first.append(Take(4, 1))
     return [
         Open(0),
         AttachControl(0, 0, group=group),
@@ -271,7 +310,7 @@ def histories(
     """``most``: steps; ``crash``: one comes somewhere among them."""
     model = Model()
     steps: list[Step] = []
-    for step in beginning(draw(st.booleans()), draw(maybe_a_group), draw(st.booleans()), draw(maybe_a_kind)):
+    for step in beginning(draw(st.booleans()), draw(maybe_a_group), draw(st.booleans()), draw(maybe_another)):
         steps.append(step)
         imagine(model, step)
     bag = [kind for kind, weight in kinds.items() for _ in range(weight)]
@@ -300,13 +339,10 @@ def imagine(model: Model, step: Step) -> None:
     elif isinstance(step, Crash):
         ops = {txn.number: txn.op for txn in model.txns.values() if txn.op is not None}
         found = {
-            each.number: (
-                each.stored.place,
-                each.stored.survived(sent=each.delivery is not None).least,
-                each.stored.marked,
-            )
-            for each in model.messages.values()
+            name: each.stored.survived(POLICIES[each.queue].most_attempts, sent=each.delivery is not None)
+            for name, each in model.messages.items()
         }
+        found = {name: replace(each, most=each.least) for name, each in found.items()}
         halves = {
             txn.number: {number for _, number in txn.posts}
             for txn in model.txns.values()
@@ -314,7 +350,7 @@ def imagine(model: Model, step: Step) -> None:
         }
         decided = {txn.number: "rollback" for txn in model.txns.values() if txn.decided}
         held = {
-            txn.number: {each.message.number for each in txn.retired}
+            txn.number: {each.message.name for each in txn.retired}
             for txn in model.txns.values()
             if txn.entered and txn.op is None
         }

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
 from tests.model import profiles, strategies
+from tests.model.consumption import CONSUMPTION
 from tests.model.histories import HISTORIES
 from tests.model.in_process import InProcess, in_process
 from tests.model.model import Model
@@ -47,10 +48,13 @@ def machine(driver: InProcess) -> type[RuleBasedStateMachine]:
             return self.there[kind]
 
         @initialize(
-            second=st.booleans(), group=strategies.maybe_a_group, later=st.booleans(), kind=strategies.maybe_a_kind
+            second=st.booleans(),
+            group=strategies.maybe_a_group,
+            later=st.booleans(),
+            another=strategies.maybe_another,
         )
-        def beginning(self, second: bool, group: int | None, later: bool, kind: int | None) -> None:
-            for step in strategies.beginning(second, group, later, kind):
+        def beginning(self, second: bool, group: int | None, later: bool, another: int | None) -> None:
+            for step in strategies.beginning(second, group, later, another):
                 self.do(step)
 
         def teardown(self) -> None:
@@ -75,7 +79,7 @@ def machine(driver: InProcess) -> type[RuleBasedStateMachine]:
 
 @pytest.mark.rule("T8", "T9", "T10", "T11", "T12", "T13", "T14", "T20", "T21", "T22", "T23", "T24", "T25", "T26", "T27")
 @pytest.mark.rule("T28", "T29", "T30", "T31", "T32", "T34", "T35", "P11", "D4", "D5", "D6", "H4", "H5", "H6", "H13")
-@pytest.mark.rule("H1", "H2", "H3", "H7", "H8", "H9", "H14", "H20", "D7")
+@pytest.mark.rule("H1", "H2", "H3", "H7", "H8", "H9", "H10", "H14", "H15", "H17", "H20", "D1", "D2", "D3", "D7", "P18")
 def test_any_history_goes_as_the_model_says(driver: InProcess) -> None:
     run_state_machine_as_test(machine(driver), settings=profiles.of(30, stateful_step_count=30))
 
@@ -84,3 +88,9 @@ def test_any_history_goes_as_the_model_says(driver: InProcess) -> None:
 @pytest.mark.parametrize("name", HISTORIES)
 def test_what_went_wrong_once(driver: InProcess, name: str) -> None:
     driver.run(HISTORIES[name])
+
+
+@pytest.mark.rule("D1", "D2", "D3", "D4", "D5", "D6", "H10", "H13", "H15", "H17", "H20", "P11", "P18")
+@pytest.mark.parametrize("name", CONSUMPTION)
+def test_consumption(driver: InProcess, name: str) -> None:
+    driver.run(CONSUMPTION[name])

@@ -9,6 +9,7 @@ from hypothesis import given
 
 from tests.fix_service import running_service
 from tests.model import profiles
+from tests.model.consumption import CONSUMPTION
 from tests.model.histories import HISTORIES
 from tests.model.over_the_wire import SETTINGS, OverTheWire
 from tests.model.steps import Step
@@ -31,6 +32,10 @@ _MORE_RULES = (
     "T32",
     "T34",
     "P11",
+    "P18",
+    "D1",
+    "D2",
+    "D3",
     "D4",
     "D5",
     "D6",
@@ -43,6 +48,7 @@ _MORE_RULES = (
     "H8",
     "H9",
     "H14",
+    "H15",
     "H20",
 )
 
@@ -65,3 +71,9 @@ def test_a_history_with_a_crash_goes_on(driver: OverTheWire, history: list[Step]
 @pytest.mark.parametrize("name", HISTORIES)
 def test_what_went_wrong_once(driver: OverTheWire, name: str) -> None:
     driver.run(HISTORIES[name])
+
+
+@pytest.mark.rule("D1", "D2", "D3", "D4", "D5", "D6", "H10", "H13", "H15", "H17", "H20", "P11", "P18")
+@pytest.mark.parametrize("name", CONSUMPTION)
+def test_consumption(driver: OverTheWire, name: str) -> None:
+    driver.run(CONSUMPTION[name])

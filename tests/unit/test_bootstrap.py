@@ -111,7 +111,7 @@ def test_root_gets_optional_packages_when_nothing_else_is_missing(system: System
 
 
 @pytest.mark.parametrize(("user", "wanted"), [("0", "serve"), ("0", "check"), ("1000", "test")])
-def test_nobody_else_is_asked_for_them(system: System, user: str, wanted: str) -> None:
+def test_no_other_user_is_asked_for_them(system: System, user: str, wanted: str) -> None:
     system.has(id=f"echo {user}", **_whole(**{"apt-get": "", "apt-cache": ""}))
     assert system.bootstrap(wanted).returncode == 7
     assert system.called("apt-get") == []

@@ -16,6 +16,10 @@ _PACKAGES = ("coordinator", "links", "store", "spark")
 _SPARK = "A reconciliation is built up: periods and columns, the source, frames, checks and books, the run"
 _ROOMS = "Inside coordinator the service is put together from rules that do not know it"
 _CODEC = "Values, messages and selectors know no queue and no transaction"
+_ADDRESS = "Addresses: dead letters and subscriptions, entries of a message, the directory"
+_ACYCLIC = "No two modules of coordinator, or of links, need each other"
+_WIRE = "The reactor drives connections, a connection has links, and no link knows the connection it is on"
+_VERBS = "The rules ask the store by its verbs: no question of their own, no octets, no columns"
 _COMMIT = "The group commit is built up: terms and parts, large messages, the batch, the driver"
 
 
@@ -63,13 +67,20 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("coordinator/planted.py", "import coordinator.commands", "The rules do not know the command line"),
         ("coordinator/planted.py", "import spark", "Only commands import spark"),
         ("links/planted.py", "import spark", "Only commands import spark"),
-        ("spark/planted.py", "import coordinator", "Of ours spark knows the tables and ids alone"),
-        ("spark/planted.py", "import store", "Of ours spark knows the tables and ids alone"),
+        ("spark/planted.py", "import coordinator", "Of ours spark knows the tables, ids and the archive's files alone"),
+        ("spark/planted.py", "import store", "Of ours spark knows the tables, ids and the archive's files alone"),
         ("spark/ledger.py", "import spark.checks", _SPARK),
         ("spark/books/description.py", "import spark.books.rows", "A book is described, then opened, then compared"),
         ("coordinator/group/queues.py", "import coordinator.service", _ROOMS),
         ("coordinator/codec/encoding.py", "import coordinator.codec.message", _CODEC),
         ("store/commit/parts.py", "import store.commit.batch", _COMMIT),
+        ("coordinator/address/directory.py", "import coordinator.address.letters", _ADDRESS),
+        ("coordinator/errors.py", "import coordinator.posts", _ACYCLIC),
+        ("links/filters.py", "import links.checking", _ACYCLIC),
+        ("links/link.py", "import links.connection", _WIRE),
+        ("links/planted.py", "import store.questions", "Links ask the store nothing past the rules"),
+        ("coordinator/planted.py", "from store.questions import columns", _VERBS),
+        ("coordinator/planted.py", "import store.arrays", _VERBS),
     ],
 )
 def test_a_planted_import_is_refused(copy: Path, module: str, line: str, contract: str) -> None:

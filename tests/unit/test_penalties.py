@@ -87,6 +87,12 @@ class Users:
         self.penalties = Penalties(clock)
         self.timers: list[tuple[float, Callable[[], None]]] = []
         self.entered: dict[str, Callable[[], None]] = {}
+        #: what the audit is told: hosts and users
+        self.failed: list[tuple[str, str | None]] = []
+        self.failures = self
+
+    def count(self, host: str, user: str | None) -> None:
+        self.failed.append((host, user))
 
     def decoy(self, mechanism: str, name: str) -> Verifier:
         return _VERIFIER
@@ -140,6 +146,15 @@ def test_a_wrong_password_is_answered_after_its_time(users: Users, name: str) ->
     assert attempt.said == []
     users.run(FIRST_SECONDS * 0.2)
     assert attempt.said == [REFUSED]
+
+
+@pytest.mark.rule("S10", "S8")
+def test_wrong_passwords_are_told_to_the_audit_without_names_that_may_be_passwords(users: Users) -> None:
+    """Also where the client has gone before its answer."""
+    for name, right in (("alice", False), ("not there", False), ("alice", True)):
+        Attempt(users, name, right=right).comparison.end()
+    users.run(LONGEST_SECONDS)
+    assert users.failed == [("10.0.0.1", "alice"), ("10.0.0.1", None)]
 
 
 @pytest.mark.rule("S1")

@@ -78,6 +78,13 @@ def test_groups_of_an_address() -> None:
     assert not _may(Verb.SEND, "a", "a::b")
 
 
+@pytest.mark.rule("S3", "F6")
+def test_a_verb_of_a_later_version_takes_none_of_the_others_away() -> None:
+    rights = Rights(frozenset({("replay", "*"), ("replay", "orders"), ("send", "orders")}))
+    assert rights.may(Verb.SEND, "orders")
+    assert not any(rights.ever(verb) for verb in Verb if verb is not Verb.SEND)
+
+
 @pytest.mark.rule("S3", "S7")
 def test_a_refusal_shows_a_hostile_name_escaped_and_cut() -> None:
     said = unauthorized(Verb.SEND, "\x1b[2J\n" + "x" * 5000).description

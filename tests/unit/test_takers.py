@@ -61,7 +61,7 @@ def test_one_without_room_comes_again_when_it_says_so() -> None:
     assert full.got == [1, 3]
 
 
-def test_among_instances_nothing_is_kept_that_nobody_here_has_room_for() -> None:
+def test_among_instances_nothing_is_kept_that_has_no_room_here() -> None:
     consumers = [Consumer(1, 1), Consumer(2, 0)]
     queue = queue_of(consumers, peers=1)
     assert post(queue, 1)

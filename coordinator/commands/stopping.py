@@ -1,0 +1,66 @@
+"""A command that is stopped by a signal says so once, in a word, and ends with a status of its own."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from coordinator.commands.administration import fail
+
+_AGAIN_SECONDS = 0.01
+
+
+@contextmanager
+def stopped_by_name() -> Iterator[None]:
+    """The first of :data:`spark.ending.SIGNALS` ends the command with 128 and its number, as 1 would mean findings;
+    what comes after it, while things are put away, is ignored. What was ignored before stays so (``nohup``).
+    """
+    from spark.ending import SIGNALS
+
+    stop = _Stop()
+    tell = sys.unraisablehook
+    sys.unraisablehook = stop.unraised
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    taken = {number: handler for number, handler in before.items() if handler is not signal.SIG_IGN}
+    for number in taken:
+        signal.signal(number, stop)
+    try:
+        yield
+    except KeyboardInterrupt:
+        # up to the end of the process
+        for number in taken:
+            signal.signal(number, signal.SIG_IGN)
+        came = signal.Signals(stop.number or signal.SIGINT)
+        fail("interrupted" if came == signal.SIGINT else f"interrupted by {came.name}", 128 + came)
+    else:
+        for number, handler in taken.items():
+            signal.signal(number, handler)
+    finally:
+        sys.unraisablehook = tell
+
+
+class _Stop:
+    """A handler of signals; ``number`` is of the one that stopped the command."""
+
+    def __init__(self) -> None:
+        self.number: int | None = None
+
+    def __call__(self, number: int, _: FrameType | None) -> None:
+        if self.number is None:
+            self.number = number
+            raise KeyboardInterrupt
+
+    def unraised(self, what: sys.UnraisableHookArgs) -> None:
+        """Python only tells, and then forgets, what is raised while it calls back for an object that is gone, as Py4J
+        has it do for each of Java's: a signal that comes just then comes again a moment later."""
+        if not isinstance(what.exc_value, KeyboardInterrupt):
+            sys.__unraisablehook__(what)
+            return
+        number, self.number = self.number or signal.SIGINT, None
+        main = threading.main_thread().ident
+        assert main is not None
+        threading.Timer(_AGAIN_SECONDS, signal.pthread_kill, (main, number)).start()

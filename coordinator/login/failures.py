@@ -1,0 +1,60 @@
+"""Logins that failed go to the audit (S10): once a minute, folded by user and host, in bounded memory. A flood of them
+adds :data:`MOST_REMEMBERED` rows and one more each minute to the store, at each worker.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import structlog
+
+from store.questions import audit as questions
+
+if TYPE_CHECKING:
+    from coordinator.instance import Instance
+    from store.errors import StoreError
+
+log = structlog.get_logger(__name__)
+
+#: From the first one in a quiet time until it is written, and between two writes.
+FIRST_SECONDS = 1.0
+BETWEEN_SECONDS = 60.0
+#: Pairs of user and host that are told apart. What else fails is one row without either.
+MOST_REMEMBERED = 20
+
+_OTHERS = ("", "")
+_MOST_TIMES = (1 << 31) - 1
+
+
+class Failures:
+    def __init__(
+        self, instance: Instance, *, first_seconds: float = FIRST_SECONDS, between_seconds: float = BETWEEN_SECONDS
+    ) -> None:
+        self._instance = instance
+        self._first_seconds = first_seconds
+        self._between_seconds = between_seconds
+        self._counts: dict[tuple[str, str], int] = {}
+        #: a write is due, or the time after one is not over
+        self._busy = False
+
+    def count(self, host: str, user: str | None) -> None:
+        """``user``: None, if there is none of that name: it may be a password."""
+        key = (user or "", host)
+        if key not in self._counts and len(self._counts) >= MOST_REMEMBERED:
+            key = _OTHERS
+        self._counts[key] = min(self._counts.get(key, 0) + 1, _MOST_TIMES)
+        if not self._busy:
+            self._busy = True
+            self._instance.loop.call_later(self._first_seconds, self._write)
+
+    def _write(self) -> None:
+        self._busy = bool(self._counts)
+        if self._busy:
+            counts, self._counts = self._counts, {}
+            rows = [(user, host, times) for (user, host), times in counts.items()]
+            questions.failed_logins(self._instance.queries, rows, self._written)
+
+    def _written(self, error: StoreError | None) -> None:
+        if error is not None:
+            log.warning("logins that failed are not in the audit", reason=str(error))
+        self._instance.loop.call_later(self._between_seconds, self._write)

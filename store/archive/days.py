@@ -1,0 +1,177 @@
+"""What the store knows of its archive: whether one is on, which days have a copy, and what was copied of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+from sqlalchemy import Connection, delete, func, select, text
+from sqlalchemy.dialects.postgresql import insert
+
+from store.archive.copies import Sum, check_root, make_root, read_manifest
+from store.errors import boundary
+from store.tables import SCHEMA, archive, archived_day, retention, store_identity
+
+#: The hash of a key, as PostgreSQL has it in all versions and on all machines.
+_KEY_HASH: Final = {"half": "hashint8extended(id, 0)", "op": "uuid_hash_extended(id::uuid, 0)"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Keys:
+    """Which rows a partition has: how many, and the sum of the hashes of their keys. They never change, so rows with
+    the same keys are the same."""
+
+    rows: int
+    sum: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Copy:
+    """A day that is archived. ``live``: the rows of its partition that the copy has; ``dropped``: retention has dropped
+    the others; ``held_until``: retention leaves it alone before."""
+
+    table: str
+    day: date
+    rows: int
+    manifest: str
+    live: Keys
+    dropped: bool
+    held_until: datetime | None
+
+    def held(self, now: datetime) -> bool:
+        return self.held_until is not None and now < self.held_until
+
+
+def partition(table: str, day: date) -> str:
+    """The name of the partition of a day."""
+    return f"{table}_{day:%Y%m%d}"
+
+
+def store_id(connection: Connection) -> str:
+    found = connection.scalar(select(store_identity.c.id))
+    assert found is not None
+    return str(found)
+
+
+def folder(connection: Connection) -> Path | None:
+    """Where days are archived before they are dropped; None: the archive is off."""
+    found = connection.scalar(select(archive.c.folder))
+    return None if found is None else Path(found)
+
+
+def copies(connection: Connection) -> dict[tuple[str, date], Copy]:
+    """All days that are archived."""
+    return {(row.table_name, row.day): _copy(row) for row in connection.execute(select(archived_day))}
+
+
+def dropped(connection: Connection, table: str, moment: datetime) -> date | None:
+    """The day of ``moment`` (aware), if what the store had of it is in the archive alone."""
+    day = moment.astimezone(UTC).date()
+    where = (archived_day.c.table_name == table, archived_day.c.day == day, archived_day.c.dropped)
+    with boundary():
+        return connection.scalar(select(archived_day.c.day).where(*where))
+
+
+def _copy(row: Any) -> Copy:
+    return Copy(
+        table=row.table_name,
+        day=row.day,
+        rows=row.rows,
+        manifest=row.manifest,
+        live=Keys(rows=row.live_rows, sum=row.live_keys),
+        dropped=row.dropped,
+        held_until=row.held_until,
+    )
+
+
+def keys(connection: Connection, table: str, day: date, relation: str | None = None) -> Keys:
+    """Which rows the partition of a day has, or another ``relation`` with its ids."""
+    of = relation or f"{SCHEMA}.{partition(table, day)}"
+    row = connection.execute(text(f"select count(*), coalesce(bit_xor({_KEY_HASH[table]}), 0) from {of}")).one()
+    return Keys(rows=row[0], sum=row[1])
+
+
+def row_sum(columns: Mapping[str, str]) -> str:
+    """SQL: the sum of rows with these columns, as :func:`store.archive.copies.summed` has it of a file."""
+    octets = {
+        "int8": "int8send({0})",
+        "int4": "int4send({0})",
+        "text": "convert_to({0}, 'UTF8')",
+        "bytea": "{0}",
+        "timestamptz": "int8send((extract(epoch from {0}) * 1000000)::int8)",
+    }
+    parts = []
+    for name, kind in columns.items():
+        value = octets[kind].format(name)
+        known = rf"'\x01'::bytea || int4send(octet_length({value})) || {value}"
+        parts.append(rf"case when {name} is null then '\x00'::bytea else {known} end")
+    hashed = f"encode(substr(sha256({' || '.join(parts)}), 1, 8), 'hex')"
+    return f"coalesce(bit_xor(('x' || {hashed})::bit(64)::int8), 0)"
+
+
+def note(connection: Connection, table: str, day: date, *, manifest: str, copied: Sum, live: Keys) -> None:
+    """Note that a day is archived, and let retention look at once. The caller commits."""
+    values = {
+        "rows": copied.rows,
+        "manifest": manifest,
+        "archived_at": func.now(),
+        "live_rows": live.rows,
+        "live_keys": live.sum,
+    }
+    statement = insert(archived_day).values(table_name=table, day=day, **values)
+    connection.execute(statement.on_conflict_do_update(index_elements=["table_name", "day"], set_=values))
+    look_at_once(connection)
+
+
+def note_live(
+    connection: Connection, table: str, day: date, live: Keys, *, dropped: bool, held_until: datetime | None = None
+) -> None:
+    """Note what the partition of an archived day has now of its copy. The caller commits."""
+    connection.execute(
+        archived_day.update()
+        .where(archived_day.c.table_name == table, archived_day.c.day == day)
+        .values(live_rows=live.rows, live_keys=live.sum, dropped=dropped, held_until=held_until)
+    )
+
+
+def look_at_once(connection: Connection) -> None:
+    """Have retention look for days that may be dropped the next time it runs. The caller commits."""
+    long_ago = datetime.now(UTC) - timedelta(days=365)
+    connection.execute(retention.update().where(retention.c.table_name == "half").values(looked_at=long_ago))
+
+
+def turn_on(connection: Connection, root: Path) -> None:
+    """From now on days are archived in the folder ``root``, which is made, before they are dropped; commits.
+
+    :raises ArchiveUnusable: the folder cannot be used, or lacks a day of which nothing else has the rows.
+    """
+    with boundary():
+        for copy in copies(connection).values():
+            if copy.dropped:
+                read_manifest(root, copy.table, copy.day, copy.manifest)
+        make_root(root, store_id(connection))
+        values = {"folder": str(root), "since": func.now()}
+        statement = insert(archive).values(values)
+        connection.execute(statement.on_conflict_do_update(index_elements=["singleton"], set_=values))
+        connection.commit()
+
+
+def turn_off(connection: Connection) -> bool:
+    """From now on days are dropped without a copy; commits. Whether it was on."""
+    with boundary():
+        done = connection.execute(delete(archive))
+        look_at_once(connection)
+        connection.commit()
+    return bool(done.rowcount)
+
+
+def checked_root(connection: Connection, root: Path) -> Path:
+    """``root``, which is the archive of this store.
+
+    :raises ArchiveUnusable: it is not.
+    """
+    check_root(root, store_id(connection))
+    return root

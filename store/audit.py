@@ -1,0 +1,139 @@
+"""Who has decided what, when, from where and why (S10): a row in the SQL transaction of the change that it tells of.
+
+A command of many SQL transactions, such as a purge, has its row in the first. No row can be changed, and none be
+deleted for :data:`store.tables.AUDIT_DAYS` days: a trigger refuses it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any, Final
+
+from sqlalchemy import Connection, delete, func, insert, or_, select
+
+from store.errors import boundary
+from store.tables import AUDIT_DAYS, audit
+
+#: Characters of a reason.
+LONGEST_REASON = 1000
+#: Rows are kept for so long at least.
+SHORTEST_KEPT = timedelta(days=AUDIT_DAYS)
+#: Rows deleted in one SQL transaction.
+CHUNK = 10_000
+
+_ACTOR: Final = "actor"
+
+
+class Action(StrEnum):
+    """What was done."""
+
+    LOGIN_FAILED = "login-failed"
+    RESOLVE = "resolve"
+    RESUME = "resume"
+    #: of dead letters
+    REPLAY = "replay"
+    #: of what a reconciliation has found
+    REPAIR = "repair"
+    SEEK = "seek"
+    PURGE = "purge"
+    ADDRESS_ADD = "address-add"
+    ADDRESS_SET = "address-set"
+    ADDRESS_REMOVE = "address-remove"
+    GROUP_SET = "group-set"
+    USER_ADD = "user-add"
+    USER_PASSWORD = "user-password"  # noqa: S105 - a name
+    USER_DISABLE = "user-disable"
+    USER_ENABLE = "user-enable"
+    USER_REMOVE = "user-remove"
+    ROLE_GIVE = "role-give"
+    ROLE_TAKE = "role-take"
+    GRANT = "grant"
+    REVOKE = "revoke"
+    GRANT_SQL = "grant-sql"
+    GRANT_ROLES = "grant-roles"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Actor:
+    """The person behind a connection: their user of the operating system, the host, and why they do it."""
+
+    os_user: str
+    host: str
+    reason: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """A row. ``os_user`` and ``client_user``: one of them, or None, where a program did it."""
+
+    at: datetime
+    action: str
+    subject: str | None
+    detail: dict[str, Any]
+    reason: str | None
+    database_role: str
+    os_user: str | None
+    client_user: str | None
+    place: str | None
+    times: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """Which rows; None: all. ``who``: a user of any of the three kinds."""
+
+    since: datetime | None = None
+    until: datetime | None = None
+    who: str | None = None
+    action: Action | None = None
+
+
+def act_as(connection: Connection, actor: Actor) -> None:
+    """What is noted on this connection from now on was done by ``actor``."""
+    connection.info[_ACTOR] = actor
+
+
+def note(
+    connection: Connection, action: Action, subject: str | None, detail: Mapping[str, object] | None = None
+) -> None:
+    """Add a row to the SQL transaction under way, which is the caller's. ``detail``: values of JSON."""
+    actor: Actor | None = connection.info.get(_ACTOR)
+    row: dict[str, object] = {"action": action, "subject": subject, "detail": dict(detail or {})}
+    if actor is not None:
+        row |= {"os_user": actor.os_user, "place": actor.host, "reason": actor.reason}
+    connection.execute(insert(audit).values(row))
+
+
+def read(connection: Connection, wanted: Wanted, most: int) -> list[Line]:
+    """The last ``most`` of the rows, the oldest first."""
+    query = select(*(column for column in audit.c if column is not audit.c.id))
+    if wanted.since is not None:
+        query = query.where(audit.c.at >= wanted.since)
+    if wanted.until is not None:
+        query = query.where(audit.c.at < wanted.until)
+    if wanted.who is not None:
+        users = audit.c.os_user, audit.c.client_user, audit.c.database_role
+        query = query.where(or_(*(column == wanted.who for column in users)))
+    if wanted.action is not None:
+        query = query.where(audit.c.action == wanted.action)
+    with boundary():
+        rows = connection.execute(query.order_by(audit.c.at.desc(), audit.c.id.desc()).limit(most)).all()
+        connection.rollback()
+    return [Line(**row._mapping) for row in reversed(rows)]
+
+
+def forget(connection: Connection, kept: timedelta, *, chunk: int = CHUNK) -> int:
+    """Delete rows that are older than ``kept``, which is no less than :data:`SHORTEST_KEPT`; commits piece by piece.
+    Returns how many.
+    """
+    old = select(audit.c.id).where(audit.c.at < func.now() - kept).order_by(audit.c.at).limit(chunk)
+    forgotten = 0
+    with boundary():
+        while gone := connection.execute(delete(audit).where(audit.c.id.in_(old))).rowcount:
+            connection.commit()
+            forgotten += gone
+        connection.rollback()
+    return forgotten

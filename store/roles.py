@@ -1,0 +1,164 @@
+"""Roles of the database for a service that owns nothing, and for one that only reads, such as Spark (S9).
+
+The service's can add halves, ops and rows of the audit, and neither change nor delete one; it can alter, drop and
+truncate nothing. Retention, which empties and drops days, is the owner's: ``coordinator maintain``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from psycopg import sql
+from sqlalchemy import Connection, text
+from sqlalchemy.exc import DBAPIError
+
+from store import audit
+from store.errors import Conflict, StoreUnavailable, boundary
+from store.tables import SCHEMA, metadata
+
+#: Roles that cannot log in: what their members may do is granted to them.
+SERVICE = "coordinator_service"
+READER = "coordinator_reader"
+
+#: Rows are only added.
+_APPENDED = ("half", "op")
+#: Written by migrations, retention and the archive, which are the owner's.
+_READ = ("alembic_version", "retention", "archive", "archived_day")
+#: What the service writes of a row of the audit: who it is and when it was, the server says.
+_TOLD = ("action", "subject", "detail", "reason", "os_user", "client_user", "place", "times")
+#: What a reader does not see: what passwords are compared with, the store's secret, who has done what.
+_SECRET = ("user_verifier", "store_identity", "audit")
+_IDENTITY = ("singleton", "id", "created_at", "permission_changes")
+
+_DUPLICATE = "42710"
+
+
+class NoSuchRole(Conflict):
+    """The database has no role of that name."""
+
+
+class NotApart(Conflict):
+    """The role owns the store, or is a superuser: no grant takes anything from it."""
+
+
+def _qualified(names: tuple[str, ...] | list[str]) -> str:
+    return ", ".join(f"{SCHEMA}.{name}" for name in names)
+
+
+def _each_day(what: str, role: str) -> str:
+    """For the days that there are; a new one has the rights of its table."""
+    return f"""do $$
+declare
+  day regclass;
+begin
+  for day in select inhrelid::regclass from pg_inherits
+              where inhparent in ('{SCHEMA}.half'::regclass, '{SCHEMA}.op'::regclass) loop
+    execute 'grant {what} on ' || day || ' to {role}';
+  end loop;
+end $$"""
+
+
+def statements(role: str) -> list[str]:
+    """What :data:`SERVICE` or :data:`READER` is granted, for the owner of the store to run; the first takes back what
+    an earlier version has granted.
+    """
+    begin = [
+        f"revoke all on all tables in schema {SCHEMA} from {role}",
+        f"grant usage on schema {SCHEMA} to {role}",
+        f"grant select on all tables in schema {SCHEMA} to {role}",
+    ]
+    if role == READER:
+        return [
+            *begin,
+            f"revoke select on {_qualified(list(_SECRET))} from {role}",
+            f"grant select ({', '.join(_IDENTITY)}) on {SCHEMA}.store_identity to {role}",
+        ]
+    changed = sorted({table.name for table in metadata.sorted_tables} - {*_APPENDED, *_READ, "audit"})
+    return [
+        *begin,
+        f"grant insert on {_qualified(_APPENDED)} to {role}",
+        _each_day("insert", role),
+        f"grant insert ({', '.join(_TOLD)}) on {SCHEMA}.audit to {role}",
+        f"grant insert, update, delete on {_qualified(changed)} to {role}",
+        f"grant usage, select, update on all sequences in schema {SCHEMA} to {role}",
+        f"grant execute on all functions in schema {SCHEMA} to {role}",
+    ]
+
+
+def script(given: Iterable[tuple[str, str]]) -> str:
+    """What :func:`grant` does with each of these groups and roles, for an administrator to look at and run."""
+    lines: list[str] = []
+    for group, role in given:
+        lines += [f"create role {group} nologin", *statements(group), f"grant {group} to {_quoted(role)}"]
+    return "".join(f"{line};\n" for line in lines)
+
+
+def _quoted(role: str) -> str:
+    return sql.Identifier(role).as_string(None)
+
+
+def grant(connection: Connection, group: str, role: str) -> None:
+    """Make ``role`` a member of ``group``, :data:`SERVICE` or :data:`READER`, which is made where it is missing, with
+    rights to what there is now; commits. Roles are those of the whole server: two stores in one server share both.
+
+    :raises NoSuchRole: the server has no such role.
+    :raises NotApart: the role can do everything anyway.
+    :raises StoreUnavailable: the role of this connection may not do this.
+    """
+    with boundary():
+        make(connection, group, for_=role)
+        if owns(connection, role):
+            connection.rollback()
+            raise NotApart(f"the role {role} owns the store, or is a superuser: make another one for this")
+        for statement in statements(group):
+            connection.exec_driver_sql(statement)
+        join(connection, group, role)
+        audit.note(connection, audit.Action.GRANT_ROLES, role, {"group": group})
+        connection.commit()
+
+
+def owns(connection: Connection, role: str | None = None) -> bool:
+    """Whether ``role``, or that of this connection, may do what the owner of the store may."""
+    found = text(
+        "select pg_has_role(coalesce(:role, current_user), relowner, 'usage') from pg_class "
+        f"where oid = '{SCHEMA}.half'::regclass"
+    )
+    return bool(connection.scalar(found, {"role": role}))
+
+
+def make(connection: Connection, group: str, *, for_: str) -> None:
+    """Make the role ``group`` where it is missing. The SQL transaction is the caller's.
+
+    :raises NoSuchRole: there is no role ``for_``, that is to be its member.
+    """
+    exists = text("select exists (select from pg_roles where rolname = :name)")
+    if not connection.scalar(exists, {"name": for_}):
+        connection.rollback()
+        raise NoSuchRole(f"there is no role {for_}")
+    if connection.scalar(exists, {"name": group}):
+        return
+    try:
+        with connection.begin_nested():
+            connection.execute(text(f"create role {group} nologin"))
+    except DBAPIError as error:
+        if getattr(error.orig, "sqlstate", None) != _DUPLICATE:  # else another has just made it
+            _refuse(error, f"create role {group} nologin")
+
+
+def join(connection: Connection, group: str, role: str) -> None:
+    """Make ``role`` a member of ``group``. The SQL transaction is the caller's."""
+    member = text("select pg_has_role(:name, :role, 'member')")
+    if not connection.scalar(member, {"name": role, "role": group}):
+        try:
+            # the driver takes what comes after a % for a parameter
+            quoted = connection.dialect.identifier_preparer.quote_identifier(role)
+            connection.exec_driver_sql(f"grant {group} to {quoted}")
+        except DBAPIError as error:
+            _refuse(error, f"grant {group} to {role}")
+
+
+def _refuse(error: DBAPIError, statement: str) -> None:
+    if getattr(error.orig, "sqlstate", None) != "42501":
+        raise error
+    text = f"the database's role lacks a permission; have an administrator run: {statement}"
+    raise StoreUnavailable(text, sqlstate="42501") from None

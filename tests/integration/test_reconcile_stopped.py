@@ -1,0 +1,233 @@
+"""``coordinator reconcile`` stopped at each of its stages, by Ctrl-C and by others (R31)."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from spark import reading
+from spark.source import DATABASE_VARIABLE, HalfOpReader, ReadOptions
+from tests.fix_command import PATIENCE_SECONDS, ROOT, environment
+from tests.fix_store_rows import NOW, StoreRows
+
+pytestmark = pytest.mark.rule("R31")
+
+_PROGRESS = re.compile(r"\d+\.\d s, [\d,]+ rows: [a-z S]+")
+
+
+@pytest.fixture
+def lossy_store(database_url: str) -> str:
+    rows = StoreRows(seed=23).healthy(30)
+    rows.committed([rows.address("shop")], NOW - timedelta(hours=1))
+    rows.write(database_url)
+    return database_url
+
+
+class Running:
+    """A run whose files are all below ``folder``, by which its processes are known; it cannot write its report."""
+
+    def __init__(self, url: str, folder: Path, *arguments: str) -> None:
+        self._folder = folder
+        self.temporary = folder / "tmp"
+        self.temporary.mkdir()
+        self.out = folder / "out"
+        self.out.mkdir()
+        self._lines: list[str] = []
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "coordinator", "reconcile", "--out", str(self.out), *arguments],
+            env=environment(
+                COORDINATOR_DATABASE_URL=url, TMPDIR=str(self.temporary), SPARK_LOCAL_DIRS=str(self.temporary)
+            ),
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self._lines.append(line.rstrip("\n"))
+
+    def others(self) -> list[int]:
+        """Its processes beside itself."""
+        found = []
+        for each in Path("/proc").iterdir():
+            if each.name.isdecimal() and int(each.name) != self.process.pid:
+                with suppress(OSError):
+                    if os.fsencode(self.temporary) in (each / "environ").read_bytes():
+                        found.append(int(each.name))
+        return found
+
+    def told(self, text: str) -> bool:
+        return any(text in line for line in self._lines)
+
+    def wait_for(self, there: Callable[[], object]) -> None:
+        limit = time.monotonic() + 5 * PATIENCE_SECONDS
+        while not there():
+            assert self.process.poll() is None, self._lines
+            assert time.monotonic() < limit, self._lines
+            time.sleep(0.01)
+
+    def end(self) -> tuple[int, str, list[str]]:
+        """Its status, what it said, and on standard error."""
+        assert self.process.stdout is not None
+        assert self.process.stderr is not None
+        said = self.process.stdout.read()
+        status = self.process.wait(5 * PATIENCE_SECONDS)
+        self._reader.join()
+        self.process.stdout.close()
+        self.process.stderr.close()
+        return status, said, self._lines
+
+    def __enter__(self) -> Running:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.end()
+
+
+@contextmanager
+def _locked(url: str, table: str) -> Iterator[Callable[[], object]]:
+    """No other session reads the table meanwhile; yields whether one waits for it."""
+    with psycopg.connect(url) as connection, psycopg.connect(url, autocommit=True) as asking:
+        connection.execute(f"lock table coordinator.{table} in access exclusive mode".encode())
+        waiting = "select from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()"
+        yield lambda: asking.execute(waiting).fetchone() is not None
+
+
+def _assert_stopped(running: Running, number: signal.Signals, word: str) -> None:
+    status, said, lines = running.end()
+    assert (status, said, lines[-1]) == (128 + number, "", f"error: {word}")
+    assert [line for line in lines[:-1] if not _PROGRESS.fullmatch(line)] == []
+    assert running.others() == []
+    assert list(running.temporary.iterdir()) == []
+    assert not (running.out / "summary.json").exists()
+
+
+def _stop(running: Running, numbers: Sequence[signal.Signals]) -> None:
+    """Of the whole group, as a terminal does."""
+    for number in numbers:
+        with suppress(ProcessLookupError):
+            os.killpg(running.process.pid, number)
+
+
+@pytest.mark.parametrize(
+    ("stage", "numbers", "word"),
+    [
+        ("starting Spark", [signal.SIGINT], "interrupted"),
+        ("adding up messages", [signal.SIGINT, signal.SIGINT], "interrupted"),
+        ("writing the report", [signal.SIGTERM], "interrupted by SIGTERM"),
+    ],
+)
+def test_what_is_stopped_leaves_nothing_behind(
+    lossy_store: str, tmp_path: Path, stage: str, numbers: list[signal.Signals], word: str
+) -> None:
+    """One word, and no process and no file of Java, of Spark or with the URL is left; whatever Java does."""
+    with Running(lossy_store, tmp_path) as running:
+        # it cannot end by itself: the report waits for a reader
+        os.mkfifo(running.out / ".report.html.partial")
+        running.wait_for(lambda: running.told(stage) and running.others())
+        if stage == "writing the report":
+            for pid in running.others():
+                os.kill(pid, signal.SIGSTOP)
+        _stop(running, numbers)
+        _assert_stopped(running, numbers[0], word)
+
+
+def test_a_run_that_waits_for_the_database_is_stopped(lossy_store: str, tmp_path: Path) -> None:
+    with Running(lossy_store, tmp_path) as running, _locked(lossy_store, "address") as waited_for:
+        running.wait_for(lambda: waited_for() and running.told("reading addresses"))
+        _stop(running, [signal.SIGHUP])
+        _assert_stopped(running, signal.SIGHUP, "interrupted by SIGHUP")
+
+
+def test_a_table_that_the_driver_waits_for_holds_no_signal_up(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ADBC itself looks at none before the database has answered."""
+    monkeypatch.setenv(DATABASE_VARIABLE, database_url)
+    read = HalfOpReader(ReadOptions.parse({"table": "address", "columns": "id,name"})).whole
+    interrupted, late = threading.Event(), threading.Event()
+
+    def interrupt() -> None:
+        while not waited_for():
+            time.sleep(0.01)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        if not interrupted.wait(PATIENCE_SECONDS):
+            late.set()
+            with psycopg.connect(database_url) as connection:
+                connection.execute("select pg_cancel_backend(pid) from pg_stat_activity where wait_event_type = 'Lock'")
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    with _locked(database_url, "address") as waited_for:
+        thread = threading.Thread(target=interrupt)
+        thread.start()
+        with pytest.raises(KeyboardInterrupt):
+            reading._apart(read)
+        interrupted.set()
+        thread.join()
+    signal.signal(signal.SIGINT, before)
+    assert not late.is_set()
+
+
+def test_a_run_that_stores_its_findings_is_stopped(lossy_store: str, tmp_path: Path) -> None:
+    """The report is whole then, and the store as it was."""
+    with Running(lossy_store, tmp_path, "--store") as running, _locked(lossy_store, "finding") as waited_for:
+        running.wait_for(waited_for)
+        _stop(running, [signal.SIGINT])
+        status, said, lines = running.end()
+        assert (status, lines[-1]) == (130, "error: interrupted")
+        assert said.startswith("2 findings: ")
+        assert running.others() == []
+        assert list(running.temporary.iterdir()) == []
+    with psycopg.connect(lossy_store) as connection:
+        assert connection.execute("select count(*) from coordinator.run").fetchone() == (0,)
+
+
+def test_a_java_that_is_killed_is_no_finding(lossy_store: str, tmp_path: Path) -> None:
+    """1 would mean that something was found; the machine's memory may have come to its end."""
+    with Running(lossy_store, tmp_path) as running:
+        with _locked(lossy_store, "address") as waited_for:
+            running.wait_for(lambda: waited_for() and running.told("reading addresses"))
+            for pid in running.others():
+                os.kill(pid, signal.SIGKILL)
+        status, said, lines = running.end()
+        assert (status, said) == (2, "")
+        assert lines[-1] == "error: Spark: Java ended in the middle, with status -9: it said nothing"
+        assert [line for line in lines[:-1] if not _PROGRESS.fullmatch(line)] == []
+        assert list(running.temporary.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("memory", "says"),
+    [
+        ("900000g", "Java ended while it started: .*(object heap|maximum heap|heap size).*"),
+        ("100m", ".*System memory \\d+ must be at least .*"),
+    ],
+)
+def test_memory_that_cannot_be_is_said_in_a_line(lossy_store: str, tmp_path: Path, memory: str, says: str) -> None:
+    """What Java and Spark say themselves stands neither before it nor after."""
+    with Running(lossy_store, tmp_path, "--memory", memory) as running:
+        status, said, lines = running.end()
+        assert (status, said) == (2, "")
+        assert [line for line in lines[:-1] if not _PROGRESS.fullmatch(line)] == []
+        assert re.fullmatch(f"error: Spark: {says}", lines[-1])
+        assert list(running.temporary.iterdir()) == []

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from uuid import UUID
 
 from coordinator.codec.message import examine
-from store.commit.terms import LATEST
+from store.commit.terms import LATEST_MS
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Mapping, Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 #: In milliseconds since 1970, a day after the latest time of a message: PostgreSQL has that, and clients send later
 #: ones.
-_LATEST_MS = LATEST // 1000 + 946_771_200_000
+_LATER_MS = LATEST_MS + 86_400_000
 
 
 class _Cursor(Protocol):
@@ -194,7 +194,7 @@ def _post_message(address: str, message: bytes) -> _Call:
     )
     times = (facts.delivery_time_ms, facts.delivery_delay_ms or None)
     ends = (facts.absolute_expiry_ms or None, facts.ttl_ms or None)
-    bounded = (None if each is None else min(each, _LATEST_MS) for each in (*times, *ends))
+    bounded = (None if each is None else min(each, _LATER_MS) for each in (*times, *ends))
     return sql, (address, message, *bounded, facts.priority, facts.group_id)
 
 

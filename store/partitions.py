@@ -104,6 +104,11 @@ def days_ahead(connection: Connection, *, now: datetime | None = None) -> int:
     return number - 1
 
 
+def name_of(table: str, day: date) -> str:
+    """The name of the partition of a day."""
+    return f"{table}_{day:%Y%m%d}"
+
+
 def op_id_at(moment: datetime) -> uuid.UUID:
     """The lowest UUIDv7 that can have been made at ``moment`` (aware)."""
     return uuid.UUID(int=int(moment.timestamp() * 1000) << 80)

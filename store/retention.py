@@ -27,7 +27,7 @@ from sqlalchemy.dialects import postgresql
 from store.archive import days as archive
 from store.errors import Contended, boundary
 from store.ids import begin_of, id_at
-from store.partitions import existing, op_id_at
+from store.partitions import existing, name_of, op_id_at
 from store.retention_leftovers import LOCK_TIMEOUT, forget_instances, forget_marks, remove_empty
 from store.retention_size import shortened
 from store.tables import PARTITIONS_LOCK, SCHEMA, address, retention, txn
@@ -240,7 +240,7 @@ class _Work:
         connection.commit()
 
     def _empty_half(self, day: date, kept: dict[int, timedelta]) -> None:
-        name = f"half_{day:%Y%m%d}"
+        name = name_of("half", day)
         limit = begin_of(day + timedelta(days=1))
         default_stays = limit + self._policy.messages > self._now
         other = [number for number, age in kept.items() if (limit + age > self._now) is not default_stays]
@@ -296,7 +296,7 @@ class _Work:
         for day in self.old_ops():
             if day in there["half"] and (messages is None or day >= messages):
                 break
-            name = archive.partition("op", day)
+            name = name_of("op", day)
             some = connection.scalar(text(f"select exists (select from {SCHEMA}.{name})"))
             connection.rollback()
             safe = not some or self._is_copied("op", day)
@@ -342,7 +342,7 @@ class _Work:
         """Truncate the partition, in one SQL transaction with ``before``, which runs before the lock, and ``after``.
         ``copied``: if all of its rows are archived still.
         """
-        connection, name = self._connection, archive.partition(table, day)
+        connection, name = self._connection, name_of(table, day)
         try:
             with boundary():
                 if before:

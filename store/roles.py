@@ -151,8 +151,7 @@ def join(connection: Connection, group: str, role: str) -> None:
     if not connection.scalar(member, {"name": role, "role": group}):
         try:
             # the driver takes what comes after a % for a parameter
-            quoted = connection.dialect.identifier_preparer.quote_identifier(role)
-            connection.exec_driver_sql(f"grant {group} to {quoted}")
+            connection.exec_driver_sql(f"grant {group} to {_quoted(role)}".replace("%", "%%"))
         except DBAPIError as error:
             _refuse(error, f"grant {group} to {role}")
 

@@ -688,6 +688,28 @@ audit = Table(
 )
 Index("audit_at_idx", audit.c.at)
 
+#: In PL/pgSQL: who may use the table ``parent`` may use its partition ``leaf``.
+_RIGHTS_OF_PARENT = f"""for privilege, role in
+      select a.privilege_type, case a.grantee when 0 then 'public' else quote_ident(pg_get_userbyid(a.grantee)) end
+        from pg_class c cross join aclexplode(c.relacl) a
+       where c.oid = to_regclass('{SCHEMA}.' || parent) and a.grantee <> c.relowner loop
+      execute format('grant %s on {SCHEMA}.%I to %s', privilege, leaf, role);
+    end loop;"""
+
+
+def rights_of_parent(parent: str, leaf: str) -> str:
+    """SQL: who may use the table ``parent`` may use ``leaf``, a partition that ``make_day`` has not made."""
+    return f"""do $$
+declare
+  parent text := '{parent}';
+  leaf text := '{leaf}';
+  privilege text;
+  role text;
+begin
+  {_RIGHTS_OF_PARENT}
+end $$"""
+
+
 #: So long after its declare the op of a commit covers the deliveries that it has accepted.
 COVERED_BY_COMMIT = "interval '1 day'"
 
@@ -777,12 +799,7 @@ begin
     execute format('create table {SCHEMA}.%I (like {SCHEMA}.%I including all)', leaf, parent);
     execute format('alter table {SCHEMA}.%I attach partition {SCHEMA}.%I for values from (%L) to (%L)',
                    parent, leaf, bounds[1], bounds[2]);
-    for privilege, role in
-      select a.privilege_type, case a.grantee when 0 then 'public' else quote_ident(pg_get_userbyid(a.grantee)) end
-        from pg_class c cross join aclexplode(c.relacl) a
-       where c.oid = to_regclass('{SCHEMA}.' || parent) and a.grantee <> c.relowner loop
-      execute format('grant %s on {SCHEMA}.%I to %s', privilege, leaf, role);
-    end loop;
+    {_RIGHTS_OF_PARENT}
     made := made || leaf;
   end loop;
   return made;

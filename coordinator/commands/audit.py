@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from coordinator.commands.administration import Config, DatabaseUrl, DataDir, fail, print_table, store
-from coordinator.commands.reconcile import moment
+from coordinator.commands.reconcile import given_moment
 
 if TYPE_CHECKING:
     from store.audit import Action, Line
@@ -51,7 +51,10 @@ def audit(
 
     now = datetime.now(UTC)
     wanted = Wanted(
-        since=_moment("--since", since, now), until=_moment("--until", until, now), who=who, action=_action(what)
+        since=given_moment("--since", since, now, None),
+        until=given_moment("--until", until, now, None),
+        who=who,
+        action=_action(what),
     )
     with store(config, database_url, data_dir) as connection:
         lines = read(connection, wanted, limit)
@@ -87,10 +90,3 @@ def _action(text: str | None) -> Action | None:
         return None if text is None else Action(text)
     except ValueError:
         fail(f"--what: expected one of {', '.join(Action)}, not {text!r}", 2)
-
-
-def _moment(option: str, text: str | None, now: datetime) -> datetime | None:
-    try:
-        return None if text is None else moment(text, now)
-    except ValueError as error:
-        fail(f"{option}: {error}", 2)

@@ -22,7 +22,7 @@ from coordinator.commands.administration import (
     print_table,
     store,
 )
-from coordinator.commands.reconcile import moment
+from coordinator.commands.reconcile import given_moment
 from coordinator.commands.transactions import read_txn_id
 
 if TYPE_CHECKING:
@@ -100,15 +100,10 @@ def history(
 
 def _bounds(since: str, until: str | None) -> tuple[datetime, datetime]:
     now = datetime.now(UTC)
-    bounds = []
-    for name, given in (("--since", since), ("--until", until)):
-        try:
-            bounds.append(now if given is None else moment(given, now))
-        except ValueError as error:
-            fail(f"{name}: {error}", 2)
-    if bounds[0] >= bounds[1]:
-        fail(f"--since, --until: {bounds[0].isoformat()} is not before {bounds[1].isoformat()}", 2)
-    return bounds[0], bounds[1]
+    first, last = given_moment("--since", since, now, now), given_moment("--until", until, now, now)
+    if first >= last:
+        fail(f"--since, --until: {first.isoformat()} is not before {last.isoformat()}", 2)
+    return first, last
 
 
 def _by_txn_id(connection: Connection, txn_id: UUID, limit: int) -> Timeline:

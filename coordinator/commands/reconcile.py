@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
 import typer
 
@@ -22,6 +22,8 @@ _AGO = re.compile(r"(\d+)([smhd])")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 #: The book that needs no file; one of this name is ./inbox.
 _INBOX = "inbox"
+
+_Default = TypeVar("_Default")
 
 _Books = Annotated[
     list[str] | None,
@@ -46,6 +48,14 @@ def moment(text: str, now: datetime) -> datetime:
         return (found if found.tzinfo is not None else found.replace(tzinfo=UTC)).astimezone(UTC)
     except (ValueError, OverflowError):
         raise ValueError(f"{text!r} is no time; expected 2026-03-01, 2026-03-01T12:00Z or 24h (ago)") from None
+
+
+def given_moment(option: str, given: str | None, now: datetime, default: _Default) -> datetime | _Default:
+    """The :func:`moment` of an option; ends the command, with 2, if it is none."""
+    try:
+        return default if given is None else moment(given, now)
+    except ValueError as error:
+        fail(f"{option}: {error}", 2)
 
 
 def reconcile(
@@ -118,19 +128,13 @@ def _period(since: str | None, until: str | None) -> Period:
     from spark.period import BEGINNING, END, Period
 
     now = datetime.now(UTC)
-    bounds: dict[str, datetime] = {}
-    for name, given in (("since", since), ("until", until)):
-        if given is not None:
-            try:
-                bounds[name] = moment(given, now)
-            except ValueError as error:
-                fail(f"--{name}: {error}", 2)
-    if bounds.get("until", END) <= BEGINNING or bounds.get("since", BEGINNING) >= END:
+    first, last = given_moment("--since", since, now, BEGINNING), given_moment("--until", until, now, END)
+    if last <= BEGINNING or first >= END:
         fail(f"--since, --until: no store has anything before {BEGINNING:%Y-%m-%d} or after {END:%Y-%m-%d}", 2)
-    if bounds.get("until", END) > END:
+    if last > END:
         fail(f"--until: no store has anything after {END:%Y-%m-%d}; leave it out for all there is", 2)
     try:
-        return Period(since=bounds.get("since", BEGINNING), until=bounds.get("until", END))
+        return Period(since=first, until=last)
     except ValueError as error:
         fail(f"--since, --until: {error}", 2)
 

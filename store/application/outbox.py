@@ -17,7 +17,7 @@ may be a ``prepare transaction`` gives one in any case: that is what PostgreSQL 
 from __future__ import annotations
 
 from store.channels import DUE
-from store.commit.terms import LATEST
+from store.commit.terms import LATEST_MS
 
 #: The largest message: what a service takes unless its settings say otherwise (``limits.max_message_size_bytes``).
 MOST_OCTETS = 100 << 20
@@ -25,8 +25,6 @@ MOST_OCTETS = 100 << 20
 #: :data:`store.commit.terms.LATEST` as PostgreSQL reads it. (What is to expire before 2000 does so in 2000: programs
 #: have no times before year 1.)
 _LATEST = "9999-12-30 00:00Z"
-#: since 1970
-_LATEST_MS = LATEST // 1000 + 946_684_800_000
 
 #: An advisory lock: the transaction that has it gives the notice.
 TURN_LOCK = 0x636F6F72_6E6F7469  # "coornoti"
@@ -185,7 +183,7 @@ begin
     || {schema}.amqp_properties(given) || {schema}.amqp_headers(headers) || body,
     greatest(deliver_at, clock_timestamp() + nullif(delay, interval '0')),
     least(clock_timestamp() + ttl,
-          case when (given ->> 'absolute-expiry-time')::float8 between 1 and {_LATEST_MS}
+          case when (given ->> 'absolute-expiry-time')::float8 between 1 and {LATEST_MS}
                then to_timestamp((given ->> 'absolute-expiry-time')::float8 / 1000) end), priority,
     given ->> 'group-id');
 end $$"""

@@ -13,6 +13,7 @@ from sqlalchemy.dialects.postgresql import insert
 
 from store.archive.copies import Sum, check_root, make_root, read_manifest
 from store.errors import boundary
+from store.partitions import name_of
 from store.tables import SCHEMA, archive, archived_day, retention, store_identity
 
 #: The hash of a key, as PostgreSQL has it in all versions and on all machines.
@@ -43,11 +44,6 @@ class Copy:
 
     def held(self, now: datetime) -> bool:
         return self.held_until is not None and now < self.held_until
-
-
-def partition(table: str, day: date) -> str:
-    """The name of the partition of a day."""
-    return f"{table}_{day:%Y%m%d}"
 
 
 def store_id(connection: Connection) -> str:
@@ -89,7 +85,7 @@ def _copy(row: Any) -> Copy:
 
 def keys(connection: Connection, table: str, day: date, relation: str | None = None) -> Keys:
     """Which rows the partition of a day has, or another ``relation`` with its ids."""
-    of = relation or f"{SCHEMA}.{partition(table, day)}"
+    of = relation or f"{SCHEMA}.{name_of(table, day)}"
     row = connection.execute(text(f"select count(*), coalesce(bit_xor({_KEY_HASH[table]}), 0) from {of}")).one()
     return Keys(rows=row[0], sum=row[1])
 

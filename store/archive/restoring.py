@@ -15,8 +15,8 @@ from store.archive.copies import FILES, ArchiveUnusable, check_files, file_of, f
 from store.archive.days import Copy
 from store.errors import boundary
 from store.ids import begin_of, id_at
-from store.partitions import op_id_at
-from store.tables import PARTITIONS_LOCK, SCHEMA
+from store.partitions import name_of, op_id_at
+from store.tables import PARTITIONS_LOCK, SCHEMA, rights_of_parent
 
 #: From the temporary tables ``restored_<file>`` into the partition. A row that is there still stays as it is.
 _INSERT: Final = {
@@ -64,7 +64,7 @@ def _restore(connection: Connection, root: Path, copy: Copy, hold: timedelta) ->
         typed = ", ".join(f"{column} {kind}" for column, kind in columns.items())
         connection.execute(text(f"create temporary table restored_{name} ({typed}) on commit drop"))
         _load(connection, name, columns, file_of(folder_of(root, copy.table, copy.day), name))
-    partition = f"{SCHEMA}.{days.partition(copy.table, copy.day)}"
+    partition = f"{SCHEMA}.{name_of(copy.table, copy.day)}"
     connection.execute(text("set local lock_timeout = '10s'"))
     connection.execute(text(f"lock table {partition} in share mode"))
     restored = connection.execute(text(_INSERT[copy.table].format(partition=partition))).rowcount
@@ -93,7 +93,7 @@ def _make_partition(connection: Connection, copy: Copy) -> None:
     """Make the partition of a day that retention has dropped, which the function ``make_day`` does not; commits."""
     end = copy.day + timedelta(days=1)
     at = {"half": id_at, "op": op_id_at}[copy.table]
-    name, parent = f"{SCHEMA}.{days.partition(copy.table, copy.day)}", f"{SCHEMA}.{copy.table}"
+    name, parent = f"{SCHEMA}.{name_of(copy.table, copy.day)}", f"{SCHEMA}.{copy.table}"
     connection.execute(text("select pg_advisory_xact_lock(:key)"), {"key": PARTITIONS_LOCK})
     if connection.scalar(text("select to_regclass(:name)"), {"name": name}) is None:
         connection.execute(text(f"create table {name} (like {parent} including all)"))
@@ -101,4 +101,5 @@ def _make_partition(connection: Connection, copy: Copy) -> None:
         connection.execute(
             text(f"alter table {parent} attach partition {name} for values from ('{low}') to ('{high}')")
         )
+        connection.exec_driver_sql(rights_of_parent(copy.table, name_of(copy.table, copy.day)).replace("%", "%%"))
     connection.commit()

@@ -34,7 +34,7 @@ from store.archive.copies import (
     sync,
 )
 from store.errors import boundary
-from store.partitions import existing
+from store.partitions import existing, name_of
 from store.tables import PARTITIONS_LOCK, SCHEMA
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ def write_day(connection: Connection, root: Path, table: str, day: date) -> Writ
 
     :raises ArchiveUnusable: it cannot be written, or what is read back is not what is in the table.
     """
-    name = days.partition(table, day)
+    name = name_of(table, day)
     with boundary(), file_errors(root):
         connection.rollback()
         connection.execution_options(isolation_level="REPEATABLE READ")
@@ -164,7 +164,7 @@ class _Day:
         self.sums = {name: self._sum(name) for name in FILES[table]}
 
     def rows(self, name: str) -> str:
-        return _ROWS[name].format(partition=days.partition(self.table, self.day))
+        return _ROWS[name].format(partition=name_of(self.table, self.day))
 
     def _sum(self, name: str) -> Sum:
         values = days.row_sum(FILES[self.table][name])
@@ -172,7 +172,7 @@ class _Day:
         return Sum(rows=row[0], values=row[1])
 
     def manifest(self, files: Mapping[str, File]) -> Manifest:
-        partition = days.partition(self.table, self.day)
+        partition = name_of(self.table, self.day)
         first, last, latest = self.connection.execute(
             text(
                 f"select (select id::text from {SCHEMA}.{partition} order by id limit 1),"

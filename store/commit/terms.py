@@ -13,6 +13,8 @@ BEFORE = -(1 << 63)
 #: 9999-12-30: what is to expire later never does, and nothing is delivered later. PostgreSQL has later times, and
 #: clients send them; programs that read them do not, in no time zone.
 LATEST = 252_455_443_200_000_000
+#: The same in milliseconds since 1970.
+LATEST_MS = LATEST // 1000 + 946_684_800_000
 
 
 class Terms(NamedTuple):

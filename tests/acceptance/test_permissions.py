@@ -141,8 +141,8 @@ def _settled_on_relay(session: Session, owner: Session, name: str) -> str:
     receiver = owner.receiver(name)
     relay = session.sender(Target())
     relay.post(_to(name), settled=True)
-    session.sync()
-    found = receiver.bodies()
+    while not (found := receiver.bodies()) and relay.detached is None:
+        session.sync()
     assert len(found) == (relay.detached is None)
     return "" if found else relay.error
 

@@ -43,6 +43,21 @@ def test_a_restored_day_is_as_it_was_and_stays_for_a_time(old: Old) -> None:
     assert len(old.rows("half")) == 1
 
 
+@pytest.mark.rule("S9")
+def test_a_restored_day_has_the_rights_of_its_table(old: Old) -> None:
+    """A service that owns nothing reads it; ``pg_monitor`` is a role that every server has."""
+    old.make()
+    old.write()
+    old.drop()
+    old.connection.exec_driver_sql(f"drop table if exists coordinator.half_{OLD:%Y%m%d}, coordinator.op_{OLD:%Y%m%d}")
+    old.connection.exec_driver_sql("grant select on coordinator.half, coordinator.op to pg_monitor")
+    old.connection.commit()
+    old.restore()
+    for table in ("half", "op"):
+        asked = f"select has_table_privilege('pg_monitor', 'coordinator.{table}_{OLD:%Y%m%d}', 'select')"
+        assert old.connection.exec_driver_sql(asked).scalar()
+
+
 def _of_another(old: Old, _: date) -> None:
     (old.root / "archive.json").write_text(json.dumps({"format": 1, "store": "0badcafe"}))
 

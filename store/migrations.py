@@ -29,12 +29,14 @@ def upgrade(url: str, revision: str = HEAD) -> None:
     :raises SchemaMismatch: when the database is newer than this version knows, or is to hold a new store, and not all
         of Unicode; nothing was changed.
     """
-    from alembic import command
-
     with connected(url, application_name="coordinator migrate") as connection:
         _lock(connection)
         found = current(connection)
         _refuse_newer(found)
+        if found == revision:
+            return
+        from alembic import command  # half a second, which most starts have no use for
+
         encoding = connection.scalar(text("show server_encoding"))
         if found is None and encoding != "UTF8":
             raise SchemaMismatch(

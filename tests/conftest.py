@@ -18,6 +18,12 @@ settings.register_profile("busy machine", deadline=None, suppress_health_check=[
 settings.load_profile("busy machine")
 
 
+def pytest_collection_finish() -> None:
+    """What has been made up to here stays: the collector of garbage, which would do so all the time, passes it over."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _collected() -> Iterator[None]:
     """What a module's tests leave, every octet of their conversations, does not add up to gigabytes."""

@@ -22,7 +22,8 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 
-from store import migrations
+from store import migrations, partitions
+from store.database import connected
 from store.embedded.running import running_url
 from store.embedded.server import EmbeddedServer
 from tests.fix_postgres import signal_server
@@ -218,7 +219,10 @@ def _empty_store() -> Path:
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     server = EmbeddedServer(folder / "data")
     try:
-        migrations.upgrade(server.start())
+        url = server.start()
+        migrations.upgrade(url)
+        with connected(url) as connection:
+            partitions.make_ahead(connection)
     finally:
         server.stop()
     # Files that are not on the disk yet take cp ten times as long.

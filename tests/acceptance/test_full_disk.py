@@ -89,15 +89,22 @@ def test_a_disk_that_fills_up_refuses_posts_and_nothing_else(small_disk: Path) -
 
 
 def _fill_the_log(url: str) -> None:
-    """To the end of a file of the write-ahead log: the next start of the server needs another."""
+    """To the end of the last file of the write-ahead log that there is: the next start of the server needs another."""
     size = 16 * MIB
     with psycopg.connect(url, autocommit=True) as connection:
 
-        def left() -> int:
-            at = connection.execute("select pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::int8").fetchone()
-            assert at is not None
-            return size - int(at[0]) % size
+        def asked(what: str) -> int:
+            row = connection.execute(f"select {what}".encode()).fetchone()
+            assert row is not None
+            return int(row[0])
 
+        def left() -> int:
+            return size - asked("pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::int8") % size
+
+        last = "(select max(name) from pg_ls_waldir() where length(name) = 24)"
+        while not asked(f"(pg_walfile_name(pg_current_wal_insert_lsn()) = {last})::int"):
+            connection.execute("select pg_switch_wal()")
+            connection.execute("select pg_logical_emit_message(false, 'filling', 'x')")
         while (room := left()) > 1000:
             octets = max(1, int(room * 0.99) - 900)  # pages have headers
             connection.execute("select pg_logical_emit_message(false, 'filling', repeat('x', %s))", [octets])

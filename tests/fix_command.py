@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from coordinator.settings import endpoint
+from tests import prepared
 
 ROOT = Path(__file__).resolve().parent.parent
 #: No event takes this long: a test that waits longer fails instead of hanging.
@@ -117,15 +118,7 @@ def command() -> Command:
     """Runs ``coordinator`` with these arguments and waits for its end."""
 
     def run(*arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "coordinator", *arguments],
-            cwd=ROOT,
-            env=environment(**more),
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_SECONDS,
-            check=False,
-        )
+        return prepared.run(arguments, environment(**more), timeout=PATIENCE_SECONDS)
 
     return run
 

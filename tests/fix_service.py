@@ -10,7 +10,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 import weakref
@@ -26,6 +25,7 @@ from store import migrations, partitions
 from store.database import connected
 from store.embedded.running import running_url
 from store.embedded.server import EmbeddedServer
+from tests import prepared
 from tests.fix_postgres import signal_server
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -52,7 +52,7 @@ class Service:
         # A server of its own, unless one is given.
         self._store = {} if "database_url" in settings else {"COORDINATOR_DATA_DIR": str(self.data_dir)}
         self._settings = {f"COORDINATOR_{name.upper().replace('.', '__')}": value for name, value in settings.items()}
-        self._process: subprocess.Popen[str] | None = None
+        self._process: prepared.Process | prepared.Plain | None = None
         self._lines: list[dict[str, Any]] = []
         self._news = threading.Condition()
         self._ended = False
@@ -77,17 +77,12 @@ class Service:
             subprocess.run(["cp", "--archive", _empty_store(), self.data_dir], check=True)
         self._ended = False
         seen = len(self._lines)
-        process = subprocess.Popen(
-            [sys.executable, "-m", "coordinator", "serve", "--listen", self.url],
-            cwd=REPOSITORY,
-            env=self.environment(),
-            stdin=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        self._process = process
-        assert process.stderr is not None
-        threading.Thread(target=self._read, args=(process.stderr,), daemon=True).start()
+        log, theirs = (os.fdopen(each, mode) for each, mode in zip(os.pipe(), "rw", strict=True))
+        with Path(os.devnull).open("wb") as nothing:
+            arguments = ["serve", "--listen", self.url]
+            self._process = prepared.started(arguments, self.environment(), nothing.fileno(), theirs.fileno())
+        theirs.close()
+        threading.Thread(target=self._read, args=(log,), daemon=True).start()
         line = self.wait_for(lambda line: line.get("event") == "listening", since=seen)
         (place,) = line["listen"]
         port = urlsplit(place).port
@@ -133,16 +128,7 @@ class Service:
 
     def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """``coordinator`` with ``arguments`` on the same store, run to its end."""
-        return subprocess.run(
-            [sys.executable, "-m", "coordinator", *arguments],
-            cwd=REPOSITORY,
-            env=self.environment(),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=5 * PATIENCE,
-            check=False,
-        )
+        return prepared.run(arguments, self.environment(), timeout=5 * PATIENCE)
 
     def signal_database(self, number: signal.Signals) -> None:
         """Send a signal to all processes of the embedded PostgreSQL; ignores those that end meanwhile."""

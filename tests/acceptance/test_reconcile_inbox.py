@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
 
+from spark.period import Period
 from store.embedded.running import running_url
 from tests.fix_application import Application
 from tests.fix_service import Service
 from tests.fix_wire import Begin
+from tests.reconciling import run
 from tests.wire.frames import Accepted, Rejected
 from tests.wire.links import Delivery
 from tests.wire.messages import APPLICATION_PROPERTIES, Header, Properties, data, section
 from tests.wire.peer import Session
 from tests.wire.queues import SELECTOR, filtered
 from tests.wire.types import Described, Symbol
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.rule("R24", "X4")
 
@@ -58,14 +63,12 @@ def _work(session: Session, address: str, count: int, application: Application) 
     taken[0].receiver.detach()
 
 
-def _found(service: Service, out: Path, status: int, *period: str) -> dict[str, int]:
-    service.cli("reconcile", "--book", "inbox", "--out", str(out), *period, status=status)
-    found: dict[str, int] = json.loads((out / "summary.json").read_text())["findings"]["by_kind"]
-    return found
+def _found(spark: SparkSession, service: Service, out: Path, period: Period | None = None) -> dict[str, int]:
+    return dict(run(spark, running_url(service.data_dir), out, period, inbox=True).findings.by_kind)
 
 
 def test_over_seeks_and_ends_of_all_kinds(
-    begin: Begin, service: Service, address: str, beside: Application, tmp_path: Path
+    begin: Begin, service: Service, address: str, beside: Application, spark: SparkSession, tmp_path: Path
 ) -> None:
     """Then a row is lost, and one is there of what waits."""
     session = begin()
@@ -85,14 +88,14 @@ def test_over_seeks_and_ends_of_all_kinds(
     _removed(session, service, f"{address}-gone", beside)
     with psycopg.connect(running_url(service.data_dir)) as store:
         store.execute(SHIFT)
-    assert _found(service, tmp_path / "clean", 0) == {}
+    assert _found(spark, service, tmp_path / "clean") == {}
     with psycopg.connect(running_url(service.data_dir)) as store:
         store.execute("delete from coordinator.inbox where message_id = 'crash'")
         store.execute(
             "insert into coordinator.inbox values (%s, 'late', now() - interval '1 hour'), ('till', 'k-1', now())",
             [address],
         )
-    assert _found(service, tmp_path / "broken", 1) == {
+    assert _found(spark, service, tmp_path / "broken") == {
         "consumed-not-processed": 1,
         "processed-not-consumed": 1,
         "unknown-consumer": 1,
@@ -100,7 +103,7 @@ def test_over_seeks_and_ends_of_all_kinds(
 
 
 def test_what_the_selector_of_a_subscription_passes_over(
-    begin: Begin, service: Service, address: str, beside: Application, tmp_path: Path
+    begin: Begin, service: Service, address: str, beside: Application, spark: SparkSession, tmp_path: Path
 ) -> None:
     """No consumer has had it."""
     begun = datetime.now(UTC)
@@ -125,7 +128,7 @@ def test_what_the_selector_of_a_subscription_passes_over(
         delivery.settlement()
     with psycopg.connect(running_url(service.data_dir)) as store:
         store.execute(SHIFT)
-    assert _found(service, tmp_path, 0, "--since", begun.isoformat()) == {}
+    assert _found(spark, service, tmp_path, Period(since=begun)) == {}
 
 
 def _crash(begin: Begin, address: str, application: Application) -> None:

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
+from store.embedded.running import running_url
 from tests.fix_application import Application, post
 from tests.fix_service import Service
 from tests.fix_wire import Begin
+from tests.reconciling import run
 from tests.wire.checkable import accept, in_group
 from tests.wire.frames import Accepted
 from tests.wire.peer import Session
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 pytestmark = pytest.mark.rule("X2", "X3", "R13")
-
-
-def _findings(service: Service, out: Path) -> dict[str, int]:
-    service.cli("reconcile", "--out", str(out))
-    found: dict[str, int] = json.loads((out / "summary.json").read_text())["findings"]["by_kind"]
-    return found
 
 
 def _discharge(session: Session, address: str, application: Application, *, fail: bool) -> None:
@@ -32,7 +31,9 @@ def _discharge(session: Session, address: str, application: Application, *, fail
     application.execute("select coordinator.discharge(%s, %s)", [uuid.UUID(bytes=txn), fail])
 
 
-def test_it_is_all_in_order(service: Service, begin: Begin, address: str, beside: Application, tmp_path: Path) -> None:
+def test_it_is_all_in_order(
+    service: Service, begin: Begin, address: str, beside: Application, spark: SparkSession, tmp_path: Path
+) -> None:
     """Some is consumed, some waits, some is due later, some was rolled back; a topic has two groups."""
     session = begin()
     topic = f"{address}-topic"
@@ -51,7 +52,7 @@ def test_it_is_all_in_order(service: Service, begin: Begin, address: str, beside
     for delivery in taken[:2]:
         delivery.disposition(Accepted(), settled=False)
         delivery.settlement()
-    assert _findings(service, tmp_path / "report") == {}
+    assert run(spark, running_url(service.data_dir), tmp_path / "report").findings.by_kind == {}
 
 
 def _all(session: Session, address: str, topic: str, application: Application, end: Callable[[], None]) -> None:

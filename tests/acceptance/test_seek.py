@@ -11,15 +11,17 @@ import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from store.embedded.running import running_url
 from store.spool import LARGE
 from tests.acceptance.fifo import by_group, numbers
 from tests.acceptance.fifo import post as post_groups
 from tests.fix_service import PATIENCE, REPOSITORY, Service, running_service
 from tests.fix_wire import Ask, Begin, DialTo
+from tests.reconciling import run
 from tests.wire.frames import Accepted, Modified, Open, Rejected, Source
 from tests.wire.links import Receiver
 from tests.wire.messages import MESSAGE_ANNOTATIONS, Header, data, section
@@ -27,6 +29,9 @@ from tests.wire.peer import Session
 from tests.wire.queues import SELECTOR, dead_letters, filtered, post
 from tests.wire.types import Described, Symbol
 from tests.workers import pids_of_workers
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.rule("H17")
 
@@ -320,7 +325,7 @@ def _fill(ask: Ask, address: str, count: int) -> None:
 
 @pytest.mark.rule("R15", "R13")
 def test_a_reconciliation_finds_nothing_but_real_double_deliveries(
-    begin: Begin, service: Service, ask: Ask, address: str, tmp_path: Path
+    begin: Begin, service: Service, ask: Ask, address: str, spark: SparkSession, tmp_path: Path
 ) -> None:
     """Of what was moved some were accepted again, some wait, some were skipped."""
     session = begin()
@@ -335,8 +340,8 @@ def test_a_reconciliation_finds_nothing_but_real_double_deliveries(
     assert len(_consume(consumer, 12)) == 12
     _seek(service, address, "--back-to", "2026-01-01T00:00:00Z")
     assert len(_consume(consumer, 3)) == 3
-    service.cli("reconcile", "--out", str(tmp_path / "clean"))
-    assert _found(tmp_path / "clean") == {}
+    store = running_url(service.data_dir)
+    assert run(spark, store, tmp_path / "clean").findings.by_kind == {}
     # one that was accepted again, and one that waits
     ask(
         "insert into coordinator.op (id, decision, half_ids, group_ids)"
@@ -344,42 +349,7 @@ def test_a_reconciliation_finds_nothing_but_real_double_deliveries(
         "   from (select max(id::text)::uuid as id from coordinator.op where decision = 'replay') last"
         "   join coordinator.op o using (id), unnest(array[o.half_ids[1], o.half_ids[9]]) half returning 1"
     )
-    service.cli("reconcile", "--out", str(tmp_path / "doubled"), status=1)
-    assert _found(tmp_path / "doubled")["double-delivery"] == 2
-
-
-def _found(out: Path) -> dict[str, int]:
-    """Findings by kind."""
-    summary: dict[str, dict[str, dict[str, int]]] = json.loads((out / "summary.json").read_text())
-    return summary["findings"]["by_kind"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "status", "says"),
-    [
-        (("never", "--back-to", "2026-01-01T00:00:00Z"), 1, "there is no address 'never'"),
-        (("{}::never", "--back-to", "2026-01-01T00:00:00Z"), 1, "has no group 'never'"),
-        (("{}",), 2, "give one of --to, --back-to and --forth-to"),
-        (("{}", "--back-to", "1", "--forth-to", "2"), 2, "give one of --to, --back-to and --forth-to"),
-        (("{}", "--back-to", "yesterday"), 2, "--back-to: expected a time such as 2026-11-22T12:00:00Z, or the id of"),
-        (("{}", "--back-to", "2026-01-01T00:00:00"), 2, "has no zone; write 2026-01-01T00:00:00Z for UTC"),
-        (("{}", "--back-to", "2026-01-01"), 2, "has no zone"),
-        (("{}", "--forth-to", "2100-01-01T00:00:00Z"), 2, "is in the future; it is 20"),
-        (("{}", "--forth-to", "12"), 1, "--forth-to: the store has no message '12' of this address"),
-        (("{}", "--back-to", "9" * 30), 1, "--back-to: the store has no message"),
-        (("{}", "--back-to", "9" * 5000), 1, "--back-to: the store has no message"),
-        (("{}", "--back-to", "-5"), 2, "expected a time"),
-        (("{}", "--back-to", "1\n2"), 2, "expected a time"),
-    ],
-)
-def test_what_cannot_be_done_says_why(
-    begin: Begin, service: Service, address: str, arguments: tuple[str, ...], status: int, says: str
-) -> None:
-    post(begin(), address, b"x")
-    done = service.command("group", "seek", *(each.format(address) for each in arguments))
-    assert (done.returncode, done.stdout) == (status, "")
-    assert says in done.stderr
-    assert len(done.stderr.splitlines()) == 1
+    assert run(spark, store, tmp_path / "doubled").findings.by_kind["double-delivery"] == 2
 
 
 @pytest.mark.rule("H16")

@@ -21,7 +21,7 @@ from store.database import connected
 from store.ids import id_at
 from store.retention import Policy, drop_old
 from tests.fix_store_rows import NOW, StoreRows, encode_message
-from tests.integration.reconciling import run
+from tests.reconciling import run
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

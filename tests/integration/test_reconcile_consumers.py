@@ -13,7 +13,7 @@ from spark.books.inbox import MOST
 from spark.period import Period
 from store.tables import SCHEMA
 from tests.fix_store_rows import NOW, StoreRows, encode_message
-from tests.integration.reconciling import Told, Writer, run, wait_for
+from tests.reconciling import Told, Writer, run, wait_for
 
 if TYPE_CHECKING:
     from datetime import datetime

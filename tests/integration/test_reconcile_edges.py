@@ -15,7 +15,7 @@ from spark.books.description import describe
 from spark.period import Period
 from tests.fix_service import running_service
 from tests.fix_store_rows import NOW, StoreRows, encode_message
-from tests.integration.reconciling import run
+from tests.reconciling import run
 from tests.wire.checkable import in_group
 from tests.wire.frames import Source
 from tests.wire.messages import data

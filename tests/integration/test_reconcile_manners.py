@@ -18,7 +18,7 @@ from spark.read_back import ReportUnusable, read_report
 from spark.reconcile import OutputUnusable
 from tests.fix_command import PATIENCE_SECONDS, ROOT, environment
 from tests.fix_store_rows import NOW, StoreRows
-from tests.integration.reconciling import run
+from tests.reconciling import run
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -10,15 +10,16 @@ from uuid import UUID
 
 import pytest
 from sqlalchemy import Connection, delete, func, insert, text, update
+from typer.testing import CliRunner
 
+from coordinator.__main__ import app
 from spark.books.description import describe
-from spark.period import Period
-from spark.reconcile import prepare_output, reconcile
 from store import repairs
 from store.tables import consumer_group, entry, op
 from tests.fix_command import Command
 from tests.fix_reports import lost, write_report
 from tests.fix_store import Rows
+from tests.reconciling import run
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -78,11 +79,12 @@ def _no_findings(out: Path, store_id: str) -> None:
     ],
 )
 def test_a_folder_without_a_whole_report_of_this_store(
-    command: Command, database: Connection, database_url: str, tmp_path: Path, make: Any, said: str
+    database: Connection, database_url: str, tmp_path: Path, make: Any, said: str
 ) -> None:
     make(tmp_path / "out", repairs.store_id(database))
-    done = command("repair", str(tmp_path / "out"), "--apply", "--database-url", database_url)
-    assert (done.returncode, done.stdout) == (2, "")
+    arguments = ["repair", str(tmp_path / "out"), "--apply", "--database-url", database_url]
+    done = CliRunner().invoke(app, arguments)
+    assert (done.exit_code, done.stdout) == (2, "")
     (line,) = done.stderr.splitlines()
     assert line.startswith("error: ")
     assert said in line
@@ -92,14 +94,6 @@ def test_a_store_that_is_away(command: Command, tmp_path: Path) -> None:
     write_report(tmp_path / "out", [], "x")
     done = command("repair", str(tmp_path / "out"), "--database-url", "postgresql://u:secret@127.0.0.1:1/shop")
     assert (done.returncode, done.stderr) == (2, "error: database at 127.0.0.1:1/shop: Connection refused\n")
-
-
-class _Told:
-    def stage(self, name: str) -> None: ...
-
-    def rows(self, count: int) -> None: ...
-
-    def warn(self, text: str) -> None: ...
 
 
 def test_after_it_the_store_and_the_book_agree(
@@ -131,18 +125,7 @@ def test_after_it_the_store_and_the_book_agree(
     (tmp_path / "book.csv").write_text("\n".join(["txn,at,state", *decided, ""]), "utf-8")
 
     def found() -> dict[str, int]:
-        prepare_output(tmp_path / "out")
-        done = reconcile(
-            spark,
-            url=database_url,
-            period=Period(),
-            books=[describe(book)],
-            out=tmp_path / "out",
-            fail_on="warning",
-            steps=_Told(),
-            version="1",
-        )
-        return dict(done.findings.by_kind)
+        return dict(run(spark, database_url, tmp_path / "out", books=[describe(book)]).findings.by_kind)
 
     deliveries = {"dead-letter-mismatch": 1, "lost-delivery": 1, "stuck-delivery": 1, "unbalanced": 1}
     assert found() == {**deliveries, "undecided-but-known": 2}

@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
+from coordinator.commands.reconcile import _stored
+from spark.period import Period
 from store import runs
 from store.database import connected
 from tests.fix_command import ROOT, Command, environment
 from tests.fix_store_rows import NOW, StoreRows
-from tests.integration.reconciling import run
+from tests.reconciling import run
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -61,9 +63,9 @@ def _as(role: str, url: str) -> str:
     return f"{url}{'&' if '?' in url else '?'}options=-crole%3D{role}"
 
 
-@pytest.mark.rule("R32", "R34")
+@pytest.mark.rule("R31", "R32", "R34")
 def test_a_run_is_stored_shown_repaired_and_repeated(
-    lossy: str, database: Connection, command: Command, tmp_path: Path
+    spark: SparkSession, lossy: str, database: Connection, command: Command, tmp_path: Path
 ) -> None:
     """The second run takes the place of the first, and finds what the repair has left."""
     out = tmp_path / "out"
@@ -82,8 +84,8 @@ def test_a_run_is_stored_shown_repaired_and_repeated(
     assert (dry.returncode, dry.stdout.count("would deliver ")) == (1, 1), dry.stderr
     done = command("repair", "--run", "1", "--apply", "--database-url", lossy)
     assert done.stdout.count("done: delivered again") == 1, done.stdout + done.stderr
-    again = _reconcile(out, lossy, "--store")
-    assert (again.returncode, again.stdout.splitlines()[1:]) == (0, ["stored as run 1: coordinator findings show 1"])
+    again = run(spark, lossy, out)
+    assert _stored(lossy, again, Period(), out) == "stored as run 1: coordinator findings show 1"
     (repeated,) = runs.runs(database)
     assert (repeated.id, repeated.findings, repeated.seen_at > stored.seen_at) == (stored.id, 0, True)
 

@@ -11,15 +11,21 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
 
+from spark.books.description import describe
 from store.embedded.access import ROLE
 from store.embedded.running import running_url
 from tests.fix_proxy import Proxy
 from tests.fix_service import PATIENCE, REPOSITORY, Service
 from tests.fix_wire import BeginAt
+from tests.reconciling import run as reconcile
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 EXAMPLES = REPOSITORY / "examples"
 ORDERS_CHECKED = [sys.executable, str(EXAMPLES / "orders_checked" / "orders.py")]
@@ -55,7 +61,9 @@ def orders_in(inbox: Path, count: int) -> list[int]:
 
 
 @pytest.mark.rule("X1", "R24")
-def test_orders_in_python_into_an_inbox_over_a_kill(service: Service, consumer_project: Path, tmp_path: Path) -> None:
+def test_orders_in_python_into_an_inbox_over_a_kill(
+    service: Service, consumer_project: Path, spark: SparkSession, tmp_path: Path
+) -> None:
     said = run(*ORDERS_PYTHON, "place", "--url", service.url, "--orders", "40", cwd=tmp_path)
     assert said == "placed 40 orders\n"
     inbox = tmp_path / "inbox.ndjson"
@@ -77,7 +85,8 @@ def test_orders_in_python_into_an_inbox_over_a_kill(service: Service, consumer_p
     inbox.write_text("".join(inbox.read_text().splitlines(keepends=True)[:-1]))
     book = (EXAMPLES / "consumer_javascript" / "inbox_book.toml").read_text()
     (tmp_path / "book.toml").write_text(book.replace('grace = "1m"', 'grace = "0s"'))
-    service.cli("reconcile", "--book", str(tmp_path / "book.toml"), "--out", str(tmp_path / "report"), status=1)
+    books = [describe(tmp_path / "book.toml")]
+    reconcile(spark, running_url(service.data_dir), tmp_path / "report", books=books)
     summary = json.loads((tmp_path / "report" / "summary.json").read_text())
     assert summary["findings"]["by_kind"] == {"consumed-not-processed": 1}
     assert summary["books"][0] == {"name": "inbox-javascript", "rows": 59, "messages": 60, "grace_seconds": 0.0}

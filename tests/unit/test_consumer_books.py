@@ -143,6 +143,9 @@ class Billing:
             half = self.posted(self.key())
             self.accepted(half, decision=decision)
             self.expect("consumed-not-processed", "error", half)
+        half = self.posted(self.key(), NOW - timedelta(minutes=11))
+        self.accepted(half, NOW - timedelta(minutes=10))
+        self.expect("consumed-not-processed", "error", half)
         key = self.key()
         half = self.posted(key)
         self.accepted(half)
@@ -299,58 +302,45 @@ def test_edges_of_a_period_tear_no_row_from_its_message(spark: SparkSession, tmp
         assert compare(spark, billing, tmp_path, period) == []
 
 
-@pytest.mark.rule("R24")
-def test_a_message_before_the_book_begins_has_no_row(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.rule("R24", "R25")
+def test_a_message_before_the_book_begins_has_no_row_and_needs_no_key(spark: SparkSession, tmp_path: Path) -> None:
     billing = Billing()
-    halves = [billing.posted(billing.key(), AT + timedelta(minutes=minutes)) for minutes in (-1, 1)]
+    halves = [
+        billing.posted(key, AT + timedelta(minutes=minutes)) for minutes in (-1, 1) for key in (billing.key(), None)
+    ]
     for half in halves:
         billing.accepted(half, AT + timedelta(minutes=2))
     found = compare(spark, billing, tmp_path, Period(), begins=AT)
-    assert kinds(found) == Counter({("consumed-not-processed", "error", halves[1]): 1})
+    assert kinds(found) == Counter([("consumed-not-processed", "error", halves[2]), ("null-key", "warning", halves[3])])
 
 
 @pytest.mark.rule("R24", "R25")
-def test_a_message_before_the_book_begins_needs_no_key(spark: SparkSession, tmp_path: Path) -> None:
-    billing = Billing()
-    halves = [billing.posted(None, AT + timedelta(minutes=minutes)) for minutes in (-1, 1)]
-    for half in halves:
-        billing.accepted(half, AT + timedelta(minutes=2))
-    found = compare(spark, billing, tmp_path, Period(), begins=AT)
-    assert kinds(found) == Counter({("null-key", "warning", halves[1]): 1})
-
-
-@pytest.mark.rule("R24", "R25")
-@pytest.mark.parametrize(("behind", "found"), [(timedelta(0), 1), (timedelta(minutes=20), 0)], ids=["now", "before"])
-def test_what_happened_after_the_book_was_read_is_not_judged(
-    spark: SparkSession, tmp_path: Path, behind: timedelta, found: int
-) -> None:
+def test_what_happened_after_the_book_was_read_is_not_judged(spark: SparkSession, tmp_path: Path) -> None:
     """A book that takes longer to read than its grace has no rows of what was accepted since."""
     billing = Billing()
-    billing.accepted(billing.posted(billing.key()), NOW - timedelta(minutes=10))
-    assert len(compare(spark, billing, tmp_path, Period(), behind=behind)) == found
+    halves = [billing.posted(billing.key(), NOW - timedelta(hours=1)) for _ in range(2)]
+    for half, minutes in zip(halves, (10, 30), strict=True):
+        billing.accepted(half, NOW - timedelta(minutes=minutes))
+    found = compare(spark, billing, tmp_path, Period(), behind=timedelta(minutes=20))
+    assert kinds(found) == Counter([("consumed-not-processed", "error", halves[1])])
 
 
 @pytest.mark.rule("R24")
-def test_a_group_is_named_as_the_store_has_it(spark: SparkSession, tmp_path: Path) -> None:
-    """Its address ends with a colon."""
+def test_a_row_is_of_the_group_as_the_store_has_it_and_its_message_may_be_dropped(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """The group's address ends with a colon. A row without a message is a note then."""
     billing = Billing()
     billing.topic = billing.store.address("prices:", routing="topic")
     billing.group = billing.store.group(billing.topic, "billing")
-    billing.posted(key := billing.key())
+    half = billing.posted(key := billing.key())
     billing.row(key)
     billing.row(billing.key())
-    found = compare(spark, billing, tmp_path, Period(), BOOK.replace("prices::", "prices:::"))
-    assert [(row["kind"], row["address"], row["consumer_group"]) for row in found] == [
-        ("processed-not-consumed", "prices:", "billing")
-    ] * 2
-
-
-@pytest.mark.rule("R24")
-def test_a_row_whose_message_may_be_dropped_is_a_note(spark: SparkSession, tmp_path: Path) -> None:
-    billing = Billing()
-    billing.row(billing.key())
-    found = compare(spark, billing, tmp_path, Period(), complete=False)
-    assert kinds(found) == Counter({("processed-not-consumed", "note", None): 1})
+    found = compare(spark, billing, tmp_path, Period(), BOOK.replace("prices::", "prices:::"), complete=False)
+    assert [(row["address"], row["consumer_group"]) for row in found] == [("prices:", "billing")] * 2
+    assert kinds(found) == Counter(
+        [("processed-not-consumed", "warning", half), ("processed-not-consumed", "note", None)]
+    )
 
 
 @pytest.mark.rule("R23", "R24")

@@ -23,6 +23,7 @@ def all_findings(rows: StoreRows, spark: SparkSession, *, small: bool = True, pe
     from spark.directory import Directory
     from spark.survey import Survey, Tables, keeping
 
+    _plan_for(spark, small=small)
     frames = rows.frames(spark)
     tables = Tables(
         stated=ledger.states(frames["half"], ledger.decisions(frames["op"]), period),
@@ -33,7 +34,15 @@ def all_findings(rows: StoreRows, spark: SparkSession, *, small: bool = True, pe
     )
     with keeping() as keep:
         survey = Survey(spark, tables, period=period, seen_at=NOW, width=timedelta(minutes=1), keep=keep, steps=Quiet())
-        return list(survey.findings())
+        found = list(survey.findings())
+    _plan_for(spark, small=True)
+    return found
+
+
+def _plan_for(spark: SparkSession, *, small: bool) -> None:
+    """As a run does (:mod:`spark.reconcile`): what is large is compiled, and planned again on its way."""
+    spark.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN" if small else "FALLBACK")
+    spark.conf.set("spark.sql.adaptive.enabled", str(not small).lower())
 
 
 class Quiet:

@@ -45,8 +45,10 @@ def spark() -> Iterator[SparkSession]:
             # 64 tasks for 100 rows would take most of the time
             "spark.sql.shuffle.partitions": "2",
             "spark.default.parallelism": "2",
-            # a test runs a plan once: compiling it costs more than it gains
+            # a test runs a plan once: to compile it, or to plan it again on its way, costs more than it gains
             "spark.sql.codegen.wholeStage": "false",
+            "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+            "spark.sql.adaptive.enabled": "false",
             "spark.sql.autoBroadcastJoinThreshold": "10485760",
         },
     )

@@ -220,7 +220,7 @@ class Consuming(Outgoing):
         return self._group is not None and self._group.ends_with_close
 
     def end_subscription(self) -> None:
-        self.connection.service.subscriptions.remove(self._address, self._queue)
+        self.connection.service.subscriptions.remove(self._address, self._queue, lasting=True)
 
 
 class Choosing(Consuming):

@@ -40,6 +40,8 @@ _Answer = questions.Stored | None | StoreError
 #: Addresses without links that are kept in memory; the least used is forgotten first.
 MOST_KNOWN = 100_000
 _ASKED_AT_ONCE = 1000
+#: between attempts to remove a dynamic address that the commit of an application holds
+_HELD_SECONDS = 0.2
 
 
 class Maker(Protocol):
@@ -63,6 +65,8 @@ class Directory:
         #: How often an address in use is noted in the store; one without a note is removed after four such times.
         self._note_seconds = policy.unused_seconds / 4
         self._notes = False
+        #: names of dynamic ones that have ended, and are in the store still
+        self._ended: set[str] = set()
 
     def known(self, name: str) -> Address | None:
         """None also where the store must be asked first: one that was not used for long may have been removed."""
@@ -161,7 +165,8 @@ class Directory:
     def _look_up(self, name: str, origin: str, topic: bool, *, made: bool) -> None:
         at = time.monotonic()
 
-        def looked_up(stored: _Answer) -> None:
+        def looked_up(answer: _Answer) -> None:
+            stored = None if name in self._ended else answer
             if stored is None and name in self._known:
                 self.removed(self._known[name])
             self._looked_up(name, origin, topic, stored, made=made)
@@ -323,11 +328,21 @@ class Directory:
         if maker is not None:
             maker.addresses_made -= 1
 
-        def gone(groups: list[int] | StoreError) -> None:
+        self._remove_dynamic(name)
+
+    def _remove_dynamic(self, name: str) -> None:
+        """Where the commit of an application holds it, it is tried again, for as long as that takes."""
+
+        def removed(groups: list[int] | StoreError | None) -> None:
+            if groups is None:
+                self._ended.add(name)
+                self._instance.loop.call_later(_HELD_SECONDS, lambda: self._remove_dynamic(name))
+                return
+            self._ended.discard(name)
             if not isinstance(groups, StoreError):
                 drop_entries(self._instance, groups)
 
-        questions.remove_dynamic(self._instance.queries, name, gone)
+        questions.remove_dynamic(self._instance.queries, name, removed)
 
 
 def _policies(name: str, stored: questions.Stored) -> tuple[Policies, dict[int, OwnPolicies]]:

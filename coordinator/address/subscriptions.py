@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,11 @@ if TYPE_CHECKING:
 
 #: between checks whether a group must still wait for transactions that retire its deliveries
 _UNDECIDED_SECONDS = 0.5
+#: between attempts to remove a group that the commit of an application holds
+_HELD_SECONDS = 0.2
+#: how long an attach waits for the group of its name to be removed, and between looks
+_LONGEST_WAIT_SECONDS = 5.0
+_LOOK_SECONDS = 0.1
 
 
 class Joining:
@@ -45,14 +51,19 @@ class Subscriptions:
         self._queues = queues
         #: groups (address, name) that links are about to join
         self._joining: Counter[tuple[int, str]] = Counter()
+        #: groups that have ended, and are in the store still, as the commit of an application holds them
+        self._ending: set[tuple[int, str]] = set()
 
     def join(
         self, address: Address, group: Group, joined: Callable[[Queue | Refusal], None], absent: Refusal | None = None
     ) -> None:
         """Find or make a consumer group other than the default one. ``absent``: the answer where it is not there, and
         is not to be made.
+
+        One of that name that has just ended is never found: its messages were another's.
         """
         key = (address.id, group.name)
+        until = time.monotonic() + _LONGEST_WAIT_SECONDS
         self._joining[key] += 1
         joining = Joining()
         address.users.add(joining)
@@ -60,6 +71,10 @@ class Subscriptions:
         def made(group_id: int | StoreError | None) -> None:
             if group_id is None:  # another instance has just made it: now it can be seen
                 ask()
+                return
+            ending = key in self._ending or consumer_groups.is_ending(group_id)
+            if ending and joining.refusal is None and time.monotonic() < until:
+                self._instance.loop.call_later(_LOOK_SECONDS, ask)
                 return
             self._joining[key] -= 1
             if not self._joining[key]:
@@ -69,6 +84,8 @@ class Subscriptions:
                 joined(joining.refusal or resource_deleted(address))
             elif isinstance(group_id, StoreError):
                 joined(Refusal(Condition.INTERNAL_ERROR, "the store could not make the consumer group"))
+            elif ending:
+                joined(_being_removed(address))
             elif consumer_groups.is_full(group_id):
                 joined(absent or _too_many(address, most))
             else:
@@ -94,22 +111,43 @@ class Subscriptions:
         """The topic that a lasting subscription is for; None where there is no such subscription."""
         consumer_groups.topic_of(self._instance.queries, name, found)
 
-    def remove(self, address: Address, queue: Queue) -> None:
-        """Remove the group with its entries, once all transactions that retire its deliveries are decided."""
+    def remove(self, address: Address, queue: Queue, *, lasting: bool = False) -> None:
+        """Remove the group with its entries, once all transactions that retire its deliveries are decided. ``lasting``:
+        it is not one that ends with its links.
+        """
         if queue.consumers or queue.searches or (address.id, queue.name) in self._joining:
             return  # other links still share it, or are about to
         if any(entry.txn is not None for entry in queue.held.values()):
-            self._instance.loop.call_later(_UNDECIDED_SECONDS, lambda: self.remove(address, queue))
+            self._instance.loop.call_later(_UNDECIDED_SECONDS, lambda: self.remove(address, queue, lasting=lasting))
             return
         if queue in address.subscriptions:
             address.subscriptions.remove(queue)
         self._queues.by_group.pop(queue.group_id, None)
+        self._remove(queue, (address.id, queue.name), lasting=lasting)
 
-        def gone(error: StoreError | None) -> None:
-            if error is None:
+    def _remove(self, queue: Queue, key: tuple[int, str], *, lasting: bool) -> None:
+        """Where the commit of an application holds the group, it is tried again, for as long as that takes."""
+
+        def removed(gone: bool | StoreError) -> None:
+            if gone is False:
+                self._ending.add(key)
+                self._instance.loop.call_later(_HELD_SECONDS, lambda: self._remove(queue, key, lasting=lasting))
+                return
+            if lasting and key in self._ending:
+                consumer_groups.remember(self._instance.queries, queue.group_id)
+            self._ending.discard(key)
+            if gone is True:
                 drop_entries(self._instance, [queue.group_id])
 
-        consumer_groups.remove(self._instance.queries, queue.group_id, gone)
+        consumer_groups.remove(self._instance.queries, queue.group_id, self._instance.instance_id, removed)
+
+
+def _being_removed(address: Address) -> Refusal:
+    text = (
+        f"the subscription of this name to {shown(address.name)} has ended, and is not removed yet: a transaction that "
+        "posts there is being committed; attach again"
+    )
+    return Refusal(Condition.RESOURCE_LOCKED, text)
 
 
 def _too_many(address: Address, most: int) -> Refusal:

@@ -62,8 +62,9 @@ def _by_name(rows: list[Row]) -> dict[str, Stored]:
     return {name: _stored(rest) for name, *rest in rows}
 
 
-def _ids(rows: list[Row]) -> list[int]:
-    return [row[0] for row in rows]
+def _unless_there(rows: list[Row]) -> list[int] | None:
+    ids = [row[0] for row in rows]
+    return None if None in ids else ids
 
 
 def _says(rows: list[Row]) -> bool:
@@ -127,14 +128,26 @@ MAKE = Query(
     bool,
 )
 
-#: name: removes a dynamic address with its groups, whose ids are the answer. Later questions drop their entries: only
-#: those see the entries of posts that were committed just before.
+#: name: removes a dynamic address with its groups, and waits for no lock: a batch, or the commit of an application that
+#: is long at work (X2, X3), may hold some of these rows. Rows: the ids of the groups; one without an id: it is there
+#: still. Later questions drop their entries: only those see the entries of posts that were committed just before.
 REMOVE_DYNAMIC = Query(
     b"remove_address",
-    f"""with gone as (delete from {SCHEMA}.address where name = $1::text and origin = 'dynamic' returning id, name),
+    f"""with there as (select id from {SCHEMA}.address where name = $1::text and origin = 'dynamic'),
+        free as (
+          select a.id from {SCHEMA}.address a join there t on t.id = a.id for update of a skip locked),
+        free_groups as (
+          select g.id from free f join {SCHEMA}.consumer_group g on g.address_id = f.id for update of g skip locked),
+        gone as (
+          delete from {SCHEMA}.address a using free f
+           where a.id = f.id and (select count(*) from free_groups) = (
+             select count(*) from there t join {SCHEMA}.consumer_group g on g.address_id = t.id)
+          returning a.id, a.name),
         told as (select pg_notify('{ADDRESS}', name) from gone)
-        select g.id, (select count(*) from told) from gone join {SCHEMA}.consumer_group g on g.address_id = gone.id""",
-    _ids,
+        select g.id, (select count(*) from told) from gone join {SCHEMA}.consumer_group g on g.address_id = gone.id
+        union all
+        select null, 0 from there where not exists (select from gone)""",
+    _unless_there,
 )
 
 #: name: whether an address or a group has it, so that there may be dead letters of it
@@ -194,8 +207,10 @@ def make(
     asked.ask(MAKE, parameters, made)
 
 
-def remove_dynamic(asked: Queries, name: str, removed: Callable[[list[int] | StoreError], None]) -> None:
-    """Remove a dynamic address and its groups, whose ids are the answer; their entries stay."""
+def remove_dynamic(asked: Queries, name: str, removed: Callable[[list[int] | StoreError | None], None]) -> None:
+    """Remove a dynamic address and its groups, whose ids are the answer; their entries stay. None: others write
+    messages for it now, ask again later.
+    """
     asked.ask(REMOVE_DYNAMIC, [name.encode()], removed)
 
 

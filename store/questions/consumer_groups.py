@@ -32,11 +32,17 @@ def _count(rows: list[Row]) -> int:
     return count
 
 
+def _says(rows: list[Row]) -> bool:
+    return bool(rows[0][0])
+
+
 #: In place of a group's id: the address has as many as it may have.
 _FULL = 0
+#: The same: one of this name is there, and is about to be removed.
+_ENDING = -1
 
-#: address id, name, instance, most: a group, found or made, or _FULL; with an instance (not 0) one that ends with its
-#: link. No row if another instance makes it at the same time: ask again.
+#: address id, name, instance, most: a group, found or made, or _FULL, or _ENDING; with an instance (not 0) one that
+#: ends with its link. No row if another instance makes it at the same time: ask again.
 MAKE = Query(
     b"make_group",
     f"""with room as (
@@ -51,7 +57,8 @@ MAKE = Query(
           select pg_notify('{ADDRESS}', a.name) from made join {SCHEMA}.address a on a.id = made.address_id)
         select id, (select count(*) from told) from made
         union all
-        select id, 0 from {SCHEMA}.consumer_group where address_id = $1::int4 and name = $2::text
+        select case when $3::int4 = 0 and instance_id is not null then {_ENDING} else id end, 0
+          from {SCHEMA}.consumer_group where address_id = $1::int4 and name = $2::text
         union all
         select {_FULL}, 0 from room where not room.left and not exists (
           select from {SCHEMA}.consumer_group where address_id = $1::int4 and name = $2::text)""",
@@ -66,9 +73,26 @@ TOPIC_OF = Query(
     _name,
 )
 
+#: group, instance: waits for no lock. A batch, or the commit of an application that is long at work (X2, X3), may hold
+#: the group: then its row stays, as that of a group that ends with the instance. Whether it is gone.
 REMOVE = Query(
     b"remove_group",
-    f"delete from {SCHEMA}.consumer_group where id = $1::int4 and name <> ''",
+    f"""with free as (
+          select id from {SCHEMA}.consumer_group where id = $1::int4 and name <> '' for update skip locked),
+        gone as (delete from {SCHEMA}.consumer_group g using free f where g.id = f.id),
+        ended as (
+          update {SCHEMA}.consumer_group g set instance_id = $2::int4
+           where g.id = $1::int4 and g.name <> '' and g.instance_id is distinct from $2::int4
+             and not exists (select from free))
+        select exists (select from free)
+            or not exists (select from {SCHEMA}.consumer_group where id = $1::int4 and name <> '')""",
+    _says,
+)
+
+#: group: one that lasted, and was removed later than it ended: its name is kept as that of one that lasted
+REMEMBER = Query(
+    b"remember_group",
+    f"update {SCHEMA}.removed_group set lasting = true where id = $1::int4",
     nothing,
 )
 
@@ -99,8 +123,8 @@ def make(
 ) -> None:
     """The id of a group of the address, found or made; None: another instance makes it at the same time, ask again;
     one for which :func:`is_full` is true: it is not there, and the address has ``most`` besides the default one (a few
-    more where instances make some at the same time). ``instance``: the group ends with a link of this instance; 0: it
-    lasts.
+    more where instances make some at the same time); one for which :func:`is_ending` is true: it is about to be
+    removed. ``instance``: the group ends with a link of this instance; 0: it lasts.
     """
     asked.ask(MAKE, [int4(address), name.encode(), int4(instance), int4(most)], made)
 
@@ -110,14 +134,26 @@ def is_full(made: int | None) -> bool:
     return made == _FULL
 
 
+def is_ending(made: int | StoreError | None) -> bool:
+    """Of an answer of :func:`make`: the group was ended, and is not removed yet: ask again later."""
+    return made == _ENDING
+
+
 def topic_of(asked: Queries, name: str, found: Callable[[str | StoreError | None], None]) -> None:
     """The topic that a lasting subscription is for; None: there is no such subscription."""
     asked.ask(TOPIC_OF, [name.encode()], found)
 
 
-def remove(asked: Queries, group: int, removed: Callable[[StoreError | None], None]) -> None:
-    """Remove a group that is not an address's default one; its entries stay."""
-    asked.ask(REMOVE, [int4(group)], removed)
+def remove(asked: Queries, group: int, instance: int, removed: Callable[[bool | StoreError], None]) -> None:
+    """Remove a group that is not an address's default one; its entries stay. False: others write entries for it now.
+    From now on no link joins it, and it ends with the instance: ask again later.
+    """
+    asked.ask(REMOVE, [int4(group), int4(instance)], removed)
+
+
+def remember(asked: Queries, group: int) -> None:
+    """A group that lasted was removed later than it ended."""
+    asked.ask(REMEMBER, [int4(group)], lambda _: None)
 
 
 def drop_entries(

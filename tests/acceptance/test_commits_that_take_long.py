@@ -5,103 +5,22 @@ answer (X3).
 from __future__ import annotations
 
 import re
-import threading
-import time
 import uuid
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 
-import psycopg
 import pytest
 
-from store.embedded.running import running_url
-from tests.fix_application import Application
-from tests.fix_service import PATIENCE, Service
+from tests.fix_application import Application, committing, neighbour_goes_on
+from tests.fix_service import Service
 from tests.fix_wire import Ask, Begin, decided
 from tests.wire.checkable import accept, in_group
 from tests.wire.frames import Accepted, Discharge, Released
 from tests.wire.links import Control
-from tests.wire.peer import Session
-from tests.wire.queues import post
 from tests.wire.types import Symbol, UInt
 
 pytestmark = pytest.mark.rule("X3")
 
-#: An advisory lock: the commit of an application waits for it.
-TURN = 4711
-
 TXN_ID = Symbol("x-opt-txn-id")
-
-#: At the commit each of the tables sets off the next, and the third waits: by then the transaction is decided.
-CHAIN = f"""
-create table if not exists first (n int);
-create table if not exists second (n int);
-create table if not exists third (n int);
-create or replace function set_off() returns trigger language plpgsql as $$
-begin
-  case tg_table_name
-    when 'first' then insert into second values (1);
-    when 'second' then insert into third values (1);
-    else perform pg_advisory_xact_lock({TURN});
-  end case;
-  return null;
-end $$;
-create constraint trigger chain after insert on first deferrable initially deferred
-  for each row execute function set_off();
-create constraint trigger chain after insert on second deferrable initially deferred
-  for each row execute function set_off();
-create constraint trigger chain after insert on third deferrable initially deferred
-  for each row execute function set_off();
-"""
-
-
-def _wait_until_it_waits(beside: Application) -> None:
-    """The commit of the application."""
-    deadline = time.monotonic() + PATIENCE
-    while not beside.execute(b"select 1 from pg_locks where not granted and locktype = 'advisory'").fetchone():
-        beside.rollback()
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    beside.rollback()
-
-
-@contextmanager
-def committing(service: Service, beside: Application, txn: bytes) -> Iterator[list[str | None]]:
-    """Inside the block, the commit of an application has decided ``txn``, and is not over; then it goes on. The
-    SQLSTATE that it ends with; None: it is committed.
-    """
-    ended: list[str | None] = []
-
-    def work() -> None:
-        with psycopg.connect(running_url(service.data_dir)) as own:
-            own.execute("insert into first values (1)")
-            own.execute("select coordinator.discharge(%s)", [uuid.UUID(bytes=txn)])
-            try:
-                own.commit()
-                ended.append(None)
-            except psycopg.Error as error:
-                ended.append(error.sqlstate)
-
-    beside.execute("select pg_advisory_lock(%s)", [TURN])
-    beside.commit()
-    thread = threading.Thread(target=work)
-    thread.start()
-    try:
-        _wait_until_it_waits(beside)
-        yield ended
-    finally:
-        beside.execute("select pg_advisory_unlock(%s)", [TURN])
-        beside.commit()
-        thread.join()
-
-
-@pytest.fixture
-def chain(beside: Application) -> None:
-    """The tables of the application."""
-    beside.execute("drop table if exists first, second, third")
-    beside.execute(CHAIN.encode())
-    beside.commit()
 
 
 @pytest.fixture
@@ -112,11 +31,6 @@ def undecided(begin: Begin, address: str, chain: None) -> tuple[Control, bytes]:
     txn = control.declare()
     accept(session.sender(address), b"1", txn)
     return control, txn
-
-
-def neighbour_goes_on(session: Session, address: str) -> None:
-    post(session, f"{address}-neighbour", b"neighbour")
-    assert session.receiver(f"{address}-neighbour").bodies() == [b"neighbour"]
 
 
 @pytest.mark.parametrize("fail", [False, True])

@@ -7,38 +7,19 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.acceptance.subscribers import begin, lasting, poster
 from tests.fix_service import Service, running_service
 from tests.fix_wire import DialTo
-from tests.wire.frames import Accepted, Open, Source, Target
-from tests.wire.links import Receiver, Sender
+from tests.wire.frames import Accepted
+from tests.wire.links import Receiver
 from tests.wire.messages import data
 from tests.wire.peer import Session
-from tests.wire.types import Symbol
-
-TOPIC = (Symbol("topic"),)
 
 
 @pytest.fixture(scope="module")
 def service() -> Iterator[Service]:
     with running_service({"workers": "2"}) as service:
         yield service
-
-
-def begin(dial_to: DialTo, worker: int, container: str) -> Session:
-    peer = dial_to(worker)
-    peer.send(Open(container_id=container))
-    peer.remote_open = peer.wait(Open)
-    return peer.begin()
-
-
-def lasting(session: Session, address: str, name: str) -> Receiver:
-    source = Source(address=address, durable=2, expiry_policy=Symbol("never"), capabilities=TOPIC)
-    return session.receiver(source, credit=10, name=name)
-
-
-def poster(dial_to: DialTo, address: str) -> Sender:
-    session = begin(dial_to, 0, f"poster-{address}")
-    return session.sender(Target(address=address, capabilities=TOPIC))
 
 
 @pytest.mark.rule("P13", "D1")

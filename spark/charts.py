@@ -8,7 +8,7 @@ moment that it is of. A test holds each against Plotly's own description of figu
 from __future__ import annotations
 
 import math
-import re
+import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,6 +26,9 @@ ROLLED_BACK: Final = "#8a97a3"
 FAILED: Final = "#c8553d"
 UNDECIDED: Final = "#e3b23c"
 NEUTRAL: Final = "#4a6fa5"
+
+#: Categories of Unicode: control, format, surrogate, ends of lines and of paragraphs.
+_UNSEEN: Final = ("Cc", "Cf", "Cs", "Zl", "Zp")
 
 Figure = dict[str, Any]
 
@@ -53,10 +56,11 @@ def readable(name: str | None, missing: str, longest: int = 60) -> str:
 
 
 def visible(text: str) -> str:
-    """``text`` with a box for each control character, and for each that turns the direction of what follows."""
+    """``text`` with a box for each control character, and for each that turns the direction of what follows, or that is
+    not seen."""
     if text.isprintable():
         return text
-    return re.sub(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]", "\ufffd", text)
+    return "".join("\ufffd" if unicodedata.category(each) in _UNSEEN else each for each in text)
 
 
 def _label(name: str) -> str:

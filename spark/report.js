@@ -136,8 +136,10 @@ function table(data) {
   }
 
   function filed() {
+    // no cell is a formula for a program of spreadsheets
+    const harmless = value => /^\s*[=+\-@\uff1d\uff0b\uff0d\uff20]/.test(value) ? `'${value}` : value;
     const quoted = value => /[",\r\n]/.test(value) ? `"${value.replaceAll('"', '""')}"` : value;
-    const lines = rows.map(row => FILED.map(name => quoted(columns[name][row] ?? "")).join(","));
+    const lines = rows.map(row => FILED.map(name => quoted(harmless(columns[name][row] ?? ""))).join(","));
     const link = made("a", {download: "findings-shown.csv"});
     link.href = URL.createObjectURL(new Blob([[FILED.join(","), ...lines, ""].join("\r\n")], {type: "text/csv"}));
     link.click();

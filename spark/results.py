@@ -14,12 +14,15 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from spark.charts import visible
 from spark.finding import Finding
 from spark.schemas import FINDING, SEVERITIES
 
 #: As many findings are sorted, in memory; beyond them as many at a time wait for a file.
 SORTED: Final = 100_000
 _CHUNK: Final = 10_000
+#: A program of spreadsheets takes a cell that begins so for a formula; the last four are the same in full width.
+_FORMULA: Final = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 #: Findings that the report shows, and of each kind at least; the others are in the files.
 SHOWN: Final = 100_000
 SHOWN_OF_A_KIND: Final = 1_000
@@ -118,4 +121,10 @@ def _place(item: Finding) -> tuple[object, ...]:
 
 
 def _cell(value: object) -> object:
-    return value.isoformat() if isinstance(value, datetime) else value
+    """Of the CSV: in one line, and never a formula for a program of spreadsheets (S7). Parquet has the value itself."""
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if not isinstance(value, str):
+        return value
+    text = visible(value)
+    return f"'{text}" if text.lstrip().startswith(_FORMULA) else text

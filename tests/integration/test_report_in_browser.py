@@ -18,6 +18,7 @@ from spark.metrics import Outcomes
 from spark.report import render
 from spark.results import Findings
 from tests.fix_browser import opened
+from tests.fix_hostile import HOSTILE, harmful
 from tests.fix_reports import AT, SHOP, a_day, a_report, of_a_shop
 
 if TYPE_CHECKING:
@@ -244,3 +245,25 @@ def test_nothing_from_the_wire_runs_in_it(browser: Browser, tmp_path: Path) -> N
         assert shown.complaints == []
         assert shown.page.locator(".listed td.detail").all_inner_texts() == [attack, attack]
         assert shown.page.locator("main img, main script, main a:not(.show, .modebar-btn)").count() == 0
+
+
+@pytest.mark.rule("S7")
+def test_what_is_downloaded_has_no_formula(browser: Browser, tmp_path: Path) -> None:
+    found = Findings()
+    for value in HOSTILE.values():
+        named = {"address": value, "consumer_group": value, "key": value, "detail": value, "suggested_repair": value}
+        found.add(Finding(kind="lost-message", severity="error", seen_at=AT, **named))
+    path = tmp_path / "report.html"
+    path.write_text(render(a_report(found, a_day(1))), "utf-8")
+    with opened(browser, path, accept_downloads=True) as shown:
+        assert shown.complaints == []
+        with shown.page.expect_download() as download:
+            shown.page.locator("#download").click()
+        download.value.save_as(tmp_path / "shown.csv")
+    text = (tmp_path / "shown.csv").read_text("utf-8")
+    assert len(text.splitlines()) == 1 + len(HOSTILE)
+    rows = list(csv.DictReader(text.splitlines()))
+    assert len(rows) == len(HOSTILE)
+    for cell in (cell for row in rows for cell in row.values()):
+        assert harmful(cell) == set()
+        assert cell.strip()[:1] not in ("=", "+", "-", "@", "\uff1d")

@@ -8,7 +8,6 @@ moment that it is of. A test holds each against Plotly's own description of figu
 from __future__ import annotations
 
 import math
-import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from spark.metrics import Metrics, Outcomes
+from spark.visible import readable
 
 #: Addresses with a panel of their own; the others share one.
 MOST_PANELS: Final = 6
@@ -26,9 +26,6 @@ ROLLED_BACK: Final = "#8a97a3"
 FAILED: Final = "#c8553d"
 UNDECIDED: Final = "#e3b23c"
 NEUTRAL: Final = "#4a6fa5"
-
-#: Categories of Unicode: control, format, surrogate, ends of lines and of paragraphs.
-_UNSEEN: Final = ("Cc", "Cf", "Cs", "Zl", "Zp")
 
 Figure = dict[str, Any]
 
@@ -43,24 +40,6 @@ class Chart:
     figure: Figure | None
     height: int
     over_time: bool = False
-
-
-def readable(name: str | None, missing: str, longest: int = 60) -> str:
-    """A name from the wire, fit for a page: control characters shown as a box, and not longer than a line."""
-    if name is None:
-        return missing
-    if name == "":
-        return "(default)"
-    clean = visible(name)
-    return clean if len(clean) <= longest else f"{clean[: longest - 1]}…"
-
-
-def visible(text: str) -> str:
-    """``text`` with a box for each control character, and for each that turns the direction of what follows, or that is
-    not seen."""
-    if text.isprintable():
-        return text
-    return "".join("\ufffd" if unicodedata.category(each) in _UNSEEN else each for each in text)
 
 
 def _label(name: str) -> str:

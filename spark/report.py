@@ -20,7 +20,7 @@ from typing import Final
 
 import jinja2
 
-from spark.charts import Chart, readable, visible
+from spark.charts import Chart
 from spark.finding import Finding
 from spark.kinds import KINDS, KindText, place, text_of
 from spark.metrics import Metrics
@@ -28,6 +28,7 @@ from spark.period import BEGINNING, END, Period
 from spark.results import SHOWN, SHOWN_OF_A_KIND, Findings
 from spark.schemas import SEVERITIES
 from spark.snapshot import StoreName
+from spark.visible import readable, visible
 
 
 @dataclass(frozen=True, kw_only=True)

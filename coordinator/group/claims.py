@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from coordinator.group.loading import LOAD_RETRY_SECONDS
 from coordinator.group.message_groups import LOWEST, MessageGroup
+from coordinator.group.refused_groups import RefusedGroups
 from store.errors import StoreError
 from store.questions import message_groups as questions
 
@@ -27,10 +28,11 @@ class Claims:
     ``more``: the store may have groups that are not known here, from the cursor on or, by later news, anywhere.
     """
 
-    __slots__ = ("_cursor", "_queue", "_scan_version", "_version", "more", "news")
+    __slots__ = ("_cursor", "_queue", "_scan_version", "_version", "more", "news", "refused")
 
     def __init__(self, queue: FifoQueue) -> None:
         self._queue = queue
+        self.refused = RefusedGroups(queue)
         self.news: dict[int, None] = {}
         self.more = True
         self._version = self._scan_version = 0
@@ -51,10 +53,13 @@ class Claims:
     def claim(self, most: int) -> bool:
         """Take groups that have something new; whether the store must be asked for them."""
         queue = self._queue
+        self.refused.taken_back()
         keys = list(islice(self.news, most))
         claimed: list[int] = []
         for key in sorted(keys):  # as other instances claim them: else two could wait for each other
             del self.news[key]
+            if key in self.refused.away:
+                continue  # looked for later: others may have it now
             if key > 0:
                 self._know(key)
             else:
@@ -114,8 +119,8 @@ class Claims:
         keys = [key for key in queue.groups if key < 0]
         questions.forget(queue.instance.queries, queue.group_id, keys, queue.lease, forgotten)
 
-    def release(self, groups: Iterable[MessageGroup]) -> None:
-        """Give up those of which nothing is here."""
+    def release(self, groups: Iterable[MessageGroup], *, again: bool = True) -> None:
+        """Give up those of which nothing is here. ``again``: look at once for what the store has of them."""
         queue = self._queue
         keys: list[int] = []
         for group in groups:
@@ -124,7 +129,7 @@ class Claims:
             queue.resting.pop(group.key, None)
             queue.free.hungry.pop(group.key, None)
             del queue.groups[group.key]
-            if group.more:
+            if group.more and again:
                 self.look_anywhere()
             if group.key < 0:
                 keys.append(group.key)

@@ -305,6 +305,7 @@ class FifoQueue(Queue):
                 group.came_back(each)
                 self.place(group)
         self.reading.yielded()
+        self.claims.refused.yielded()
         for browser in self.browsers:
             browser.came()
         self.touch()
@@ -391,6 +392,7 @@ class FifoQueue(Queue):
         free = [group for group in self.groups.values() if group.lane is self.free]
         if self.wanted():
             self.claims.release([group for group in free if group.key in self.resting])
+            self.claims.refused.offer()
         else:
             self.empty(free)
             self.claims.release(free)

@@ -33,6 +33,7 @@ from lark.exceptions import UnexpectedCharacters, UnexpectedEOF, UnexpectedToken
 from coordinator.codec.like import Pattern
 from coordinator.codec.selectable import AMQP_FIELDS, JMS_FIELDS, NOT_SELECTABLE, Evaluate, TooMuchWork, View
 from coordinator.errors import Condition, Refusal
+from coordinator.printable import printable
 
 #: characters of a selector
 LONGEST = 8192
@@ -186,7 +187,7 @@ def _parse(text: str) -> tuple[_Node, int]:
 
 
 def _shown(token: str) -> str:
-    return token if len(token) <= 40 else token[:37] + "..."
+    return printable(token, 40)
 
 
 def _bad(line: int, column: int, what: str) -> Refusal:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -104,6 +105,11 @@ def endpoint(url: str, schemes: tuple[str, ...] = AMQP) -> Endpoint:
     if not parts.hostname or parts.path not in ("", "/") or parts.query or parts.fragment or "@" in parts.netloc:
         raise ValueError(expected)
     return Endpoint(host=parts.hostname, port=_PORTS[parts.scheme] if port is None else port, scheme=parts.scheme)
+
+
+def _shown(value: str) -> str:
+    """``value`` in a line, without the user and the password of a URL that stands in the wrong place (S8)."""
+    return printable(re.sub("://.*@", "://...@", value, flags=re.DOTALL), 80)
 
 
 def _commas(value: object) -> object:
@@ -449,7 +455,7 @@ class Settings(_Section):
             try:
                 endpoint(url)
             except ValueError as error:
-                raise ValueError(f"{printable(url, 80)}: {error}") from None
+                raise ValueError(f"{_shown(url)}: {error}") from None
         return value
 
     @property
@@ -550,7 +556,7 @@ def _explain(
     item: Mapping[str, Any], flags: Mapping[str, Any], environment: Mapping[str, Any], config: Path | None
 ) -> str:
     path: tuple[int | str, ...] = item["loc"]
-    name = ".".join(printable(str(part), 80) for part in path)
+    name = ".".join(_shown(str(part)) for part in path)
     # A list is given as a whole.
     parts = [str(part) for part in itertools.takewhile(lambda part: isinstance(part, str), path)]
     if _has(flags, path[:1]):
@@ -565,9 +571,7 @@ def _explain(
         return f"{source}: {name}: expected a table of settings"
     message = str(item["msg"]).removeprefix("Value error, ")
     secret = path[0] == "database_url"
-    value = (
-        "" if secret or item["type"] in ("missing", "value_error") else f", not {printable(repr(item['input']), 80)}"
-    )
+    value = "" if secret or item["type"] in ("missing", "value_error") else f", not {_shown(repr(item['input']))}"
     return f"{source}: {name}: {message}{value}"
 
 

@@ -159,7 +159,14 @@ def _seen(value: str) -> Seen:
     """A look into a store where all that clients name is called ``value``, and the rest of them has no name."""
     figures = {"ready": 1, "inflight": 1, "scheduled": 1, "failed": 1, "estimated": 0}
     halves = (AddressFigures(address=value, count=1), AddressFigures(address=None, count=1))
-    counts = {"plain": 1, "checkable": 1, "oldest_seconds": 1.0, "checks": 1, "waiting": 1, "retired": 1}
+    counts: dict[str, Any] = {
+        "plain": 1,
+        "checkable": 1,
+        "oldest_seconds": 1.0,
+        "checks": 1,
+        "waiting": 1,
+        "retired": 1,
+    }
     decided = Decided()
     decided.counts[("commit", "discharged")] = 7
     return Seen(
@@ -192,7 +199,7 @@ def test_metrics_have_it_in_labels_alone(value: str) -> None:
 
 
 def _samples(told: str, form: str) -> list[tuple[str, dict[str, str]]]:
-    families = parsed_text(told) if form == "text" else parsed_open_metrics(told)
+    families = parsed_text(told) if form == "text" else parsed_open_metrics(told)  # type: ignore[no-untyped-call]
     return [(sample.name, sample.labels) for family in families for sample in family.samples]
 
 

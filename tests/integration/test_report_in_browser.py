@@ -6,6 +6,7 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -251,8 +252,8 @@ def test_nothing_from_the_wire_runs_in_it(browser: Browser, tmp_path: Path) -> N
 def test_what_is_downloaded_has_no_formula(browser: Browser, tmp_path: Path) -> None:
     found = Findings()
     for value in HOSTILE.values():
-        named = {"address": value, "consumer_group": value, "key": value, "detail": value, "suggested_repair": value}
-        found.add(Finding(kind="lost-message", severity="error", seen_at=AT, **named))
+        one = Finding(kind="lost-message", severity="error", seen_at=AT, detail=value, suggested_repair=value)
+        found.add(replace(one, address=value, consumer_group=value, key=value))
     path = tmp_path / "report.html"
     path.write_text(render(a_report(found, a_day(1))), "utf-8")
     with opened(browser, path, accept_downloads=True) as shown:

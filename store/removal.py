@@ -15,7 +15,7 @@ from sqlalchemy import Connection, delete, exists, func, insert, select, text, t
 
 from store import audit, channels
 from store.audit import Action
-from store.errors import boundary
+from store.errors import Locked, boundary
 from store.ids import UuidV7, moment_of
 from store.questions.consumer_groups import REMOVED
 from store.tables import (
@@ -37,6 +37,8 @@ CHUNK = 1000
 
 #: Unused addresses that are removed at one time.
 MOST_UNUSED = 10_000
+
+_LONGEST_WAIT = text("set local lock_timeout = '10s'")
 
 #: The reason of a rollback when an address that the transaction posted to was removed.
 ADDRESS_REMOVED = "address-removed"
@@ -66,11 +68,18 @@ def remove(
     """Remove an address; commits. One with messages, or groups that last, is removed only with ``force``; with
     ``unused`` only one of which no use was noted for so long. None: there is no such address.
 
-    Waits for batches that post to it now, and for decisions about messages at it; later ones are refused, and its links
-    end. Its halves stay until retention drops them; its dead letters have an address of their own.
+    Waits for batches that post to it now, and for decisions about messages at it, but with ``unused`` for nothing;
+    later ones are refused, and its links end. Its halves stay until retention drops them; its dead letters have an
+    address of their own.
+
+    :raises Locked: it waits for longer than 10 s, as for a commit of an application that is long at work (X2, X3), or
+        with ``unused`` at all; nothing is removed.
     """
+    at_once = unused is not None
     with boundary():
-        address_id = connection.scalar(select(address.c.id).where(address.c.name == name).with_for_update())
+        connection.execute(_LONGEST_WAIT)
+        found_id = select(address.c.id).where(address.c.name == name).with_for_update(nowait=at_once)
+        address_id = connection.scalar(found_id)
         if address_id is None:
             connection.rollback()
             return None
@@ -78,7 +87,7 @@ def remove(
             select(consumer_group.c.id, consumer_group.c.name, consumer_group.c.instance_id)
             .where(consumer_group.c.address_id == address_id)
             .order_by(consumer_group.c.id)
-            .with_for_update()
+            .with_for_update(nowait=at_once)
         ).all()
         groups = [row.id for row in found]
         lasting = tuple(row.name for row in found if row.name and row.instance_id is None)
@@ -102,7 +111,7 @@ def remove(
 
 def _roll_back(connection: Connection, address_id: int) -> int:
     """Roll back the checkable transactions that posted to an address that is gone: they can commit no more. Commits
-    each. Returns how many.
+    each. Returns how many; not those that others are deciding for long now.
 
     Not while the address is locked: a post of the transaction locks both, in another order.
     """
@@ -110,8 +119,14 @@ def _roll_back(connection: Connection, address_id: int) -> int:
     connection.rollback()
     rolled_back = 0
     for txn_id in txns:
-        rolled_back += bool(connection.scalar(select(func.coordinator.decide(txn_id, "rollback", ADDRESS_REMOVED))))
-        connection.commit()
+        try:
+            with boundary():
+                connection.execute(_LONGEST_WAIT)
+                done = connection.scalar(select(func.coordinator.decide(txn_id, "rollback", ADDRESS_REMOVED)))
+                connection.commit()
+                rolled_back += bool(done)
+        except Locked:
+            connection.rollback()
     return rolled_back
 
 
@@ -142,8 +157,16 @@ def remove_unused(connection: Connection, unused: timedelta, *, most: int = MOST
             .limit(most)
         ).all()
         connection.rollback()
-        removed = [remove(connection, name, force=False, unused=unused) for name in names]
-    return sum(each is not None and each.removed for each in removed)
+    return sum(_remove_unused(connection, name, unused) for name in names)
+
+
+def _remove_unused(connection: Connection, name: str, unused: timedelta) -> bool:
+    try:
+        removal = remove(connection, name, force=False, unused=unused)
+    except Locked:  # it is used
+        connection.rollback()
+        return False
+    return removal is not None and removal.removed
 
 
 def sweep(connection: Connection, *, chunk: int = CHUNK) -> int:

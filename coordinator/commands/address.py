@@ -302,9 +302,13 @@ def remove(
     """Remove an address; links to it end with amqp:resource-deleted."""
     from coordinator.address.addresses import shown
     from store import removal
+    from store.errors import Locked
 
     with store(config, database_url, data_dir, reason) as connection:
-        done = removal.remove(connection, name, force=force)
+        try:
+            done = removal.remove(connection, name, force=force)
+        except Locked:
+            fail(f"{shown(name)}: a transaction that posts there has been committing for 10 s; try again later")
     if done is None:
         fail(f"there is no address {shown(name)}")
     if not done.removed:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import timedelta
+from typing import Any
 
 import psycopg
 import pytest
 from sqlalchemy import Connection, delete, func, insert, select, text, update
+from typer.testing import CliRunner
 
+from coordinator.__main__ import app
 from store import addresses, removal
 from store.questions import addresses as questions
 from store.tables import address, consumer_group, entry, removed_address, removed_group
 from tests.fix_store import Rows
-from tests.fix_store_driver import Asking
+from tests.fix_store_driver import ME, Asking
 
 
 @pytest.mark.rule("R13")
@@ -152,6 +156,63 @@ def test_an_address_that_is_used_just_then_is_not_removed(
         remover.execute(b"delete from coordinator.address where name = 'second'")
     asking.loop.run_until(asking.answered(2))
     assert asking.answers[1] is None
+
+
+@pytest.fixture
+def beside(database_url: str) -> Iterator[psycopg.Connection[Any]]:
+    """An application whose commit is long at work: its locks are there until the test takes them back."""
+    with psycopg.connect(database_url) as connection:
+        yield connection
+        connection.rollback()
+
+
+@pytest.mark.rule("X2", "X3")
+def test_unused_ones_that_a_commit_holds_are_left_for_the_next_time(
+    database: Connection, rows: Rows, beside: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(removal, "_LONGEST_WAIT", text("set local statement_timeout = '5s'"))  # any wait is an error
+    for name in ("free", "group", "held"):
+        rows.queue(name, origin="use")
+    _age(database, "address", "created_at", 8)
+    beside.execute("select from coordinator.address where name = 'held' for key share")
+    beside.execute(
+        "select from coordinator.consumer_group g join coordinator.address a on a.id = g.address_id "
+        "where a.name = 'group' for key share of g"
+    )
+    assert removal.remove_unused(database, LONG) == 1
+    assert _names(database) == {"group", "held"}
+    beside.rollback()
+    assert removal.remove_unused(database, LONG) == 2
+
+
+@pytest.mark.rule("X2", "X3")
+def test_the_command_gives_up_where_a_commit_is_long_at_work(
+    database: Connection,
+    database_url: str,
+    rows: Rows,
+    beside: psycopg.Connection[Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rows.queue("orders")
+    monkeypatch.setattr(removal, "_LONGEST_WAIT", text("set local lock_timeout = '100ms'"))
+    beside.execute("select from coordinator.address for key share")
+    done = CliRunner().invoke(app, ["address", "remove", "orders", "--force", "--database-url", database_url])
+    why = "error: 'orders': a transaction that posts there has been committing for 10 s; try again later\n"
+    assert (done.exit_code, done.stderr) == (1, why)
+    assert _names(database) == {"orders"}
+
+
+@pytest.mark.rule("X3")
+def test_a_transaction_that_another_decides_is_left_to_it(
+    database: Connection, rows: Rows, beside: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orders = rows.address_of(rows.queue("orders"))
+    decided, left = sorted(rows.checkable(ME, orders) for _ in range(2))
+    monkeypatch.setattr(removal, "_LONGEST_WAIT", text("set local lock_timeout = '100ms'"))
+    beside.execute("select from coordinator.txn where id = %s for update", [left])
+    assert removal.remove(database, "orders", force=True) == removal.Removal(removed=True, rolled_back=1)
+    assert rows.pending(left)
+    assert not rows.pending(decided)
 
 
 def test_a_use_is_noted_once_in_a_while(database: Connection, rows: Rows, asking: Asking) -> None:

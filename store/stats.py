@@ -60,7 +60,8 @@ def look(connection: Connection) -> Stats:
                 func.extract("epoch", func.now() - func.min(txn.c.declared_at)).label("age"),
             )
         ).one()
-        kept = dict(connection.execute(select(retention.c.table_name, retention.c.kept_from)).tuples().all())
+        rows = connection.execute(select(retention.c.table_name, retention.c.kept_from))
+        kept = {row.table_name: row.kept_from for row in rows}
         found = Stats(
             instances_alive=connection.scalar(alive) or 0,
             addresses=connection.scalar(select(func.count()).select_from(address)) or 0,

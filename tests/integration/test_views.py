@@ -219,7 +219,8 @@ def test_stats_by_command(command: Command, database_url: str, rows: Rows) -> No
     assert [found[name] for name in counted] == [1, 2, 2, 2, 0, 1, 1, 2]
     assert found["oldest_undecided_seconds"] >= 60
     assert (found["messages_kept_from"], found["decisions_kept_from"]) == (None, "2024-02-03")
-    assert "database-bytes:" in command("stats", "--database-url", database_url).stdout
+    plain = command("stats", "--database-url", database_url, PYTHONWARNINGS="error")
+    assert "database-bytes:" in plain.stdout
 
 
 def test_an_address_shows_what_is_undecided(command: Command, database_url: str, rows: Rows) -> None:

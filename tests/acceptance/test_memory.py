@@ -129,6 +129,6 @@ def test_a_store_that_stands_still_stops_the_posters() -> None:
         for client, delivery in sent:
             assert client.outcome(delivery) == 0x24
         assert len(sent) > 64
-        assert grown < 128 * MIB
+        assert grown < 80 * MIB
         for client in clients:
             client.close()

@@ -7,6 +7,7 @@ time.
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 from pathlib import Path
 
@@ -21,7 +22,11 @@ _ROOM = 8 << 30
 def pytest_configure(config: pytest.Config) -> None:
     if "TMPDIR" in os.environ or not _has_room():  # of the user, or of the run that this process is of
         return
-    folder = tempfile.TemporaryDirectory(prefix="coordinator-tests-", dir=_MEMORY, ignore_cleanup_errors=True)
+    for left in _MEMORY.glob("coordinator-tests-*-*"):  # by runs that were killed
+        if not Path("/proc", left.name.split("-")[2]).exists():
+            shutil.rmtree(left, ignore_errors=True)
+    prefix = f"coordinator-tests-{os.getpid()}-"
+    folder = tempfile.TemporaryDirectory(prefix=prefix, dir=_MEMORY, ignore_cleanup_errors=True)
     config.add_cleanup(folder.cleanup)
     Path(folder.name).chmod(0o1777)  # started by root, PostgreSQL runs as another user
     os.environ["TMPDIR"] = tempfile.tempdir = folder.name

@@ -5,30 +5,35 @@ A transaction's messages are found by the time of their ids (:mod:`store.traces`
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from sqlalchemy import Connection, func, select, text
 
+from store.archive.reading import FRONT_OCTETS
 from store.errors import boundary
 from store.ids import ADMINISTRATION, TxnIds, declared_at, id_at
 from store.tables import SCHEMA, op, store_identity, txn, user_account
-from store.traces import SLACK, Step, rings, steps
+from store.traces import SLACK, Step, archived_steps, rings, steps
+
+if TYPE_CHECKING:
+    from store.archive.reading import Archived
 
 #: Octets of a message that are read at first.
 HEAD_OCTETS: Final = 4096
-#: Octets before the properties and the body of a message, among which a mark is looked for.
-FRONT_OCTETS: Final = 1 << 16
 #: Messages that are brought at one time.
 _PAGE: Final = 100
 
 
 @dataclass(frozen=True, kw_only=True)
 class Decided:
-    """The op of a transaction. ``retired``: the deliveries that it accepted: half and group each."""
+    """The op of a transaction. ``retired``: the deliveries that it accepted: half and group each; ``archived``: it was
+    read from the archive.
+    """
 
     decision: str
     reason: str | None
@@ -36,11 +41,14 @@ class Decided:
     retired: tuple[tuple[int, int], ...]
     instance_id: int | None
     decided_at: datetime
+    archived: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class Message:
-    """A half. ``address``: its name, as far as it is known yet; ``head``: its first octets, of ``octets`` in all."""
+    """A half. ``address``: its name, as far as it is known yet; ``head``: its first octets, of ``octets`` in all;
+    ``archived``: it was read from the archive.
+    """
 
     half_id: int
     txn_id: UUID | None
@@ -49,6 +57,7 @@ class Message:
     posted_at: datetime
     octets: int
     head: bytes
+    archived: bool = False
 
 
 def begin(connection: Connection) -> datetime:
@@ -69,14 +78,14 @@ def genuine(connection: Connection, txn_id: UUID) -> bool:
     return any(ids.genuine(txn_id.bytes, user) for user in (None, *users))
 
 
-def decision(connection: Connection, txn_id: UUID) -> Decided | None:
+def decision(connection: Connection, txn_id: UUID, archive: Archived | None = None) -> Decided | None:
     """The decision about ``txn_id``; None: there is none that is kept."""
     with boundary():
         found = connection.execute(
             select(op).where(op.c.id == txn_id, op.c.decision.in_(("commit", "rollback")))
         ).one_or_none()
     if found is None:
-        return None
+        return None if archive is None else _archived_decision(archive, txn_id)
     return Decided(
         decision=found.decision,
         reason=found.reason,
@@ -84,6 +93,18 @@ def decision(connection: Connection, txn_id: UUID) -> Decided | None:
         retired=tuple(zip(found.half_ids or (), found.group_ids or (), strict=False)),
         instance_id=found.instance_id,
         decided_at=found.decided_at,
+    )
+
+
+def _archived_decision(archive: Archived, txn_id: UUID) -> Decided | None:
+    found = archive.decision(txn_id)
+    if found is None:
+        return None
+    row, retired = found
+    return Decided(
+        **{name: row[name] for name in ("decision", "reason", "posted", "instance_id", "decided_at")},
+        retired=tuple((each["half_id"], each["group_id"]) for each in retired),
+        archived=True,
     )
 
 
@@ -107,14 +128,39 @@ def _messages(connection: Connection, condition: str, **values: object) -> list[
     return [Message(**{**row._mapping, "head": bytes(row.head)}) for row in rows]
 
 
-def message(connection: Connection, half_id: int) -> Message | None:
+def _archived(rows: Iterable[Mapping[str, Any]]) -> Iterator[Message]:
+    """``rows``: of :meth:`store.archive.reading.Archived.halves`."""
+    for row in rows:
+        yield Message(
+            half_id=row["id"],
+            txn_id=None if row["txn_id"] is None else UUID(row["txn_id"]),
+            address_id=row["address_id"],
+            address=row["address"] or f"#{row['address_id']}",
+            posted_at=row["posted_at"],
+            octets=row["octets"],
+            head=row["front"][:HEAD_OCTETS],
+            archived=True,
+        )
+
+
+def _all(live: Iterable[Message], archived: Iterable[Message]) -> list[Message]:
+    """By id. What had to stay when its day was dropped is in the store and in the archive: it counts once."""
+    found = {each.half_id: each for each in (*archived, *live)}
+    return [found[half_id] for half_id in sorted(found)]
+
+
+def message(connection: Connection, half_id: int, archive: Archived | None = None) -> Message | None:
     """A message by the id that it has in the store."""
     found = _messages(connection, "h.id = :id", id=half_id)
+    if not found and archive is not None:
+        found = list(_archived(archive.halves(half_id, half_id + 1)))
     return found[0] if found else None
 
 
-def posted(connection: Connection, txn_id: UUID, decided: Decided | None, most: int) -> list[Message]:
-    """The first ``most`` messages that the transaction has in the store.
+def posted(
+    connection: Connection, txn_id: UUID, decided: Decided | None, most: int, archive: Archived
+) -> list[Message]:
+    """The first ``most`` messages that the transaction has in the store, and in the archive.
 
     Those of a plain one got their ids when it was written, those of a checkable one when they were posted: so they are
     looked for from the decision back to the declare.
@@ -129,17 +175,19 @@ def posted(connection: Connection, txn_id: UUID, decided: Decided | None, most: 
         for since, until in ring.parts:
             if len(found) < wanted:
                 inside = "h.id >= :low and h.id < :high and h.txn_id = :txn order by h.id limit :most"
-                bounds = {"low": max(0, id_at(since)), "high": id_at(until)}
-                found += _messages(connection, inside, txn=txn_id, most=most, **bounds)
+                low, high = max(0, id_at(since)), id_at(until)
+                live = _messages(connection, inside, txn=txn_id, most=most, low=low, high=high)
+                found += _all(live, islice(_archived(archive.halves(low, high, txn_id=txn_id)), most))[:most]
         if len(found) >= wanted:
             break
     return sorted(found, key=lambda each: each.half_id)[:most]
 
 
-def retired_in(connection: Connection, txn_id: UUID, at: datetime) -> list[Step]:
+def retired_in(connection: Connection, txn_id: UUID, at: datetime, archive: Archived) -> list[Step]:
     """What the transaction that was decided ``at`` has made of deliveries, besides what its commit accepted."""
     own = "o.txn_id = :txn and o.posted is null"
-    return steps(connection, own, at - SLACK, at + SLACK, txn=txn_id)
+    low, high = at - SLACK, at + SLACK
+    return archived_steps(archive.retired_in(txn_id, low, high)) + steps(connection, own, low, high, txn=txn_id)
 
 
 def holds(connection: Connection, txn_id: UUID, most: int) -> list[tuple[int, int, str]]:
@@ -157,20 +205,27 @@ def holds(connection: Connection, txn_id: UUID, most: int) -> list[tuple[int, in
     return [(row.half_id, row.group_id, row.decision) for row in rows]
 
 
-def copies(connection: Connection, mark: bytes, at: datetime, address: str | None) -> list[Message]:
+def copies(
+    connection: Connection, mark: bytes, at: datetime, address: str | None, archive: Archived | None = None
+) -> list[Message]:
     """Messages written about ``at`` whose annotations have ``mark``: at ``address``, or (None) replayed by a
     command.
     """
     where = "coalesce(a.name, r.name) = :address" if address else f"h.id >> 12 & 1023 = {ADMINISTRATION}"
     marked = f"position(cast(:mark as bytea) in substr(h.message, 1, {FRONT_OCTETS})) > 0"
-    return _messages(
+    low, high = max(0, id_at(at - SLACK)), id_at(at + SLACK)
+    live = _messages(
         connection,
         f"h.id >= :low and h.id < :high and {where} and {marked} order by h.id",
-        low=max(0, id_at(at - SLACK)),
-        high=id_at(at + SLACK),
+        low=low,
+        high=high,
         mark=mark,
         **({"address": address} if address else {}),
     )
+    if archive is None:
+        return live
+    rows = (row for row in archive.halves(low, high, address=address) if mark in row["front"])
+    return _all(live, _archived(row for row in rows if address or row["id"] >> 12 & 1023 == ADMINISTRATION))
 
 
 def set_aside(connection: Connection, mark: bytes, at: datetime, address: str) -> list[int]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from sqlalchemy import Connection, text
@@ -21,6 +21,9 @@ from store.errors import boundary
 from store.ids import moment_of
 from store.partitions import op_id_at
 from store.tables import HELD, SCHEMA, STATE, THROUGH
+
+if TYPE_CHECKING:
+    from store.archive.reading import Archived
 
 #: How far the clocks of instances and of the database may be apart.
 SLACK: Final = timedelta(minutes=1)
@@ -35,7 +38,9 @@ ENDS: Final = ("commit", "accept", "expire", "dead-letter", "purge")
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """What an op says of a delivery. ``txn_id``: of the transaction that it was decided in."""
+    """What an op says of a delivery. ``txn_id``: of the transaction that it was decided in; ``archived``: it was read
+    from the archive.
+    """
 
     half_id: int
     group_id: int
@@ -44,6 +49,7 @@ class Step:
     txn_id: UUID | None
     instance_id: int | None
     decided_at: datetime
+    archived: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,16 +92,22 @@ class Deliveries:
 
 
 def deliveries(
-    connection: Connection, addresses: Mapping[int, int | None], committed_at: datetime, now: datetime
+    connection: Connection,
+    addresses: Mapping[int, int | None],
+    committed_at: datetime,
+    now: datetime,
+    archive: Archived | None = None,
 ) -> Deliveries:
     """What became of messages that were committed then, in all groups of their addresses. ``addresses``: by half; None:
     the message is not kept any more.
     """
-    return _Search(connection, addresses, committed_at, now).run()
+    return _Search(connection, addresses, committed_at, now, archive).run()
 
 
-def group_names(connection: Connection, group_ids: Sequence[int]) -> dict[int, tuple[str, str]]:
-    """The address and the name of each group, also of one that was removed not long ago."""
+def group_names(
+    connection: Connection, group_ids: Sequence[int], archive: Archived | None = None
+) -> dict[int, tuple[str, str]]:
+    """The address and the name of each group, also of one that was removed, as far as that is known."""
     with boundary():
         rows = connection.execute(
             text(
@@ -108,7 +120,25 @@ def group_names(connection: Connection, group_ids: Sequence[int]) -> dict[int, t
             ),
             {"ids": list(group_ids)},
         ).all()
-    return {row.id: (row.address, row.name) for row in rows}
+    known = {} if archive is None else archive.names
+    return {row.id: (row.address, row.name) if row.address else known.get(row.id, ("", "")) for row in rows}
+
+
+def archived_steps(rows: Sequence[Mapping[str, Any]]) -> list[Step]:
+    """``rows``: of :class:`store.archive.reading.Archived`."""
+    return [
+        Step(
+            half_id=row["half_id"],
+            group_id=row["group_id"],
+            decision=row["decision"],
+            reason=row["reason"],
+            txn_id=None if row["txn_id"] is None else UUID(row["txn_id"]),
+            instance_id=row["instance_id"],
+            decided_at=row["decided_at"],
+            archived=True,
+        )
+        for row in rows
+    ]
 
 
 def steps(connection: Connection, condition: str, since: datetime, until: datetime, **values: object) -> list[Step]:
@@ -149,9 +179,15 @@ class _Search:
     """Looks for the deliveries of messages until nothing can be missing."""
 
     def __init__(
-        self, connection: Connection, addresses: Mapping[int, int | None], committed_at: datetime, now: datetime
+        self,
+        connection: Connection,
+        addresses: Mapping[int, int | None],
+        committed_at: datetime,
+        now: datetime,
+        archive: Archived | None = None,
     ) -> None:
         self._connection = connection
+        self._archive = archive
         self._addresses = addresses
         self._halves = sorted(addresses)
         self._committed_at = committed_at
@@ -173,6 +209,8 @@ class _Search:
                 self._look_at_all()
             for low, high in ring.parts:
                 covers = "o.half_ids && cast(:halves as int8[]) and u.half_id = any(cast(:halves as int8[]))"
+                if self._archive is not None:
+                    self._steps += archived_steps(self._archive.deliveries(self._halves, low, high))
                 self._steps += steps(self._connection, covers, low, high, halves=self._halves)
             if self._complete(ring.until):
                 break
@@ -181,7 +219,7 @@ class _Search:
         return Deliveries(
             steps=tuple(self._steps),
             places=tuple(self._places[key] for key in sorted(self._places)),
-            names=group_names(self._connection, sorted(seen)),
+            names=group_names(self._connection, sorted(seen), self._archive),
         )
 
     def _all_groups(self) -> dict[int, Group]:

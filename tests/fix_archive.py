@@ -80,7 +80,8 @@ class Old:
         self._count += 1
         op_id = UUID(int=op_id_at(begin_of(day)).int + self._count)
         values = {"half_ids": covers, "group_ids": [self.group] * len(covers), "posted": posted, **more}
-        values["txn_id"] = op_id if decided else None
+        if decided:
+            values["txn_id"] = op_id
         at = begin_of(day) + timedelta(seconds=self._count)
         self.connection.execute(insert(op).values(id=op_id, decision=decision, decided_at=at, **values))
         self.connection.commit()

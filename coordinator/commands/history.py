@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 from uuid import UUID
 
@@ -40,6 +42,26 @@ _OF_JMS = re.compile(r"ID:AMQP_(UUID|ULONG|BINARY|STRING|NO_PREFIX):")
 _MOST_LIVES = 20
 _COLUMNS = ("at", "what", "message", "group", "detail")
 
+_Since = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TIME",
+        help="Look for the client's message-id in all messages posted from then on (ISO 8601, or 2h: ago). The "
+        "store has no index of these: it reads them.",
+    ),
+]
+_Archive = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FOLDER",
+        help="Where the archive is, which is read for days that the store has dropped. Default: that of the archive "
+        "which is on.",
+    ),
+]
+_NoArchive = Annotated[
+    bool, typer.Option("--no-archive", help="Read no archive: what the store itself has, and which days it lacks.")
+]
+
 
 def history(
     what: Annotated[
@@ -50,14 +72,7 @@ def history(
             "original-id of a dead letter); or, with --since, the message-id that its client gave it.",
         ),
     ],
-    since: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TIME",
-            help="Look for the client's message-id in all messages posted from then on (ISO 8601, or 2h: ago). The "
-            "store has no index of these: it reads them.",
-        ),
-    ] = None,
+    since: _Since = None,
     until: Annotated[str | None, typer.Option(metavar="TIME", help="With --since: posted before then.")] = None,
     limit: Annotated[
         int,
@@ -68,6 +83,8 @@ def history(
             help="Of a transaction: so many of the messages that it posted, and of the deliveries that it retired.",
         ),
     ] = 100,
+    archive: _Archive = None,
+    no_archive: _NoArchive = False,
     as_json: Json = False,
     database_url: DatabaseUrl = None,
     data_dir: DataDir = None,
@@ -75,27 +92,43 @@ def history(
 ) -> None:
     """Print what became of a transaction, or of a message: its whole life, as far as it is kept. Times are UTC.
 
-    Exit status: 0 found, 1 nothing is known of it (the line says why), 2 that is no id.
+    What the store has dropped comes from the archive; there --since finds nothing. Exit status: 0 found, 1 nothing is
+    known of it (the line says why), 2 that is no id, or a copy in the archive that may have a part of it is missing or
+    was changed.
     """
+    if archive is not None and no_archive:
+        fail("--archive, --no-archive: give one of them", 2)
     if since is None and until is not None:
         fail("--until: give --since, too; together they say where to look for a client's message-id", 2)
     if since is not None:
         bounds = _bounds(since, until)
-        with store(config, database_url, data_dir) as connection:
-            found = _by_message_id(connection, what, *bounds)
+        with store(config, database_url, data_dir) as connection, _root(connection, archive, no_archive) as root:
+            found = _by_message_id(connection, root, what, *bounds)
     elif what.isascii() and what.isdigit() and len(what) <= _LONGEST_ID and int(what) < 1 << 63:
-        with store(config, database_url, data_dir) as connection:
-            found = [_by_half_id(connection, int(what))]
+        with store(config, database_url, data_dir) as connection, _root(connection, archive, no_archive) as root:
+            found = [_by_half_id(connection, root, int(what))]
     else:
         txn_id = read_txn_id(what, "TXN-ID|MESSAGE-ID", ", the number of a message, or --since with its message-id")
-        with store(config, database_url, data_dir) as connection:
-            found = [_by_txn_id(connection, txn_id, limit)]
+        with store(config, database_url, data_dir) as connection, _root(connection, archive, no_archive) as root:
+            found = [_by_txn_id(connection, root, txn_id, limit)]
     if as_json:
         print_json([line.plain() for line in found] if since is not None else found[0].plain())
         return
     for number, line in enumerate(found):
         typer.echo("\n" if number else "", nl=False)
         _print(line)
+
+
+@contextmanager
+def _root(connection: Connection, given: Path | None, off: bool) -> Iterator[Path | None]:
+    """The folder of the archive; None: it is not read. What is wrong with the archive ends the command with 2."""
+    from store.archive import days
+    from store.archive.copies import ArchiveUnusable
+
+    try:
+        yield None if off else given or days.folder(connection)
+    except ArchiveUnusable as error:
+        fail(f"{error}; --no-archive shows what the store itself has", 2)
 
 
 def _bounds(since: str, until: str | None) -> tuple[datetime, datetime]:
@@ -106,17 +139,17 @@ def _bounds(since: str, until: str | None) -> tuple[datetime, datetime]:
     return first, last
 
 
-def _by_txn_id(connection: Connection, txn_id: UUID, limit: int) -> Timeline:
+def _by_txn_id(connection: Connection, root: Path | None, txn_id: UUID, limit: int) -> Timeline:
     from coordinator.commands.timeline import of_transaction
 
-    found = of_transaction(connection, txn_id, limit)
+    found = of_transaction(connection, txn_id, limit, root)
     if found is None:
-        fail(f"transaction {txn_id} {_why_unknown(connection, txn_id)}")
+        fail(f"transaction {txn_id} {_why_unknown(connection, root, txn_id)}")
     return found
 
 
-def _why_unknown(connection: Connection, txn_id: UUID) -> str:
-    from coordinator.commands.timeline import said
+def _why_unknown(connection: Connection, root: Path | None, txn_id: UUID) -> str:
+    from coordinator.commands.events import said
     from store import history as known
     from store import retention
     from store.ids import declared_at
@@ -127,38 +160,46 @@ def _why_unknown(connection: Connection, txn_id: UUID) -> str:
     declared = said(at)
     if kept_since is not None and declared < said(kept_since):
         why = f"it was declared at {declared}, and decisions are kept since {said(kept_since)}"
-        return f"is not known any more: {why}{_archived(connection, 'op', at)}"
+        return f"is not known any more: {why}{_archived(connection, root, 'op', at)}"
     return (
         f"was declared here at {declared}, and nothing else is known of it: it did no work, "
         "or is undecided and younger than a moment"
     )
 
 
-def _archived(connection: Connection, table: str, moment: datetime) -> str:
-    """Where the archive has the day of ``moment``: the command that brings it back."""
+def _archived(connection: Connection, root: Path | None, table: str, moment: datetime) -> str:
+    """What is to be said of the archive, if it has the day of ``moment``."""
     from store.archive import days
 
     day = days.dropped(connection, table, moment)
-    return "" if day is None else f"; that day is archived: coordinator archive restore {day.isoformat()}"
+    if day is None:
+        return ""
+    if root is not None:
+        return f"; the archive's copy of {day.isoformat()} does not have it either"
+    return f"; that day is archived: --archive FOLDER reads it there, coordinator archive restore {day.isoformat()}"
 
 
-def _by_half_id(connection: Connection, half_id: int) -> Timeline:
-    from coordinator.commands.timeline import of_message, said
+def _by_half_id(connection: Connection, root: Path | None, half_id: int) -> Timeline:
+    from coordinator.commands.events import said
+    from coordinator.commands.timeline import of_message
     from store import retention
     from store.ids import moment_of
 
-    found = of_message(connection, half_id)
+    found = of_message(connection, half_id, root)
     if found is None:
         kept_since = retention.messages_kept_since(connection)
         if kept_since is not None and (at := moment_of(half_id)) < kept_since:
-            why = f"messages are kept since {said(kept_since)}{_archived(connection, 'half', at)}"
+            why = f"messages are kept since {said(kept_since)}{_archived(connection, root, 'half', at)}"
             fail(f"message {half_id} is not known any more, if it ever was: {why}")
         fail(f"the store has no message {half_id}")
     return found
 
 
-def _by_message_id(connection: Connection, text: str, since: datetime, until: datetime) -> list[Timeline]:
-    from coordinator.commands.timeline import of_message, said
+def _by_message_id(
+    connection: Connection, root: Path | None, text: str, since: datetime, until: datetime
+) -> list[Timeline]:
+    from coordinator.commands.events import said
+    from coordinator.commands.timeline import of_message
     from store import history as known
     from store import retention
 
@@ -168,7 +209,7 @@ def _by_message_id(connection: Connection, text: str, since: datetime, until: da
     candidates = known.having(connection, _octets(bare), since, until)
     fitting = (each.half_id for each in candidates if _says(connection, each.half_id, each.head, each.octets, bare))
     halves = list(islice(fitting, _MOST_LIVES))
-    found = [line for half_id in halves if (line := of_message(connection, half_id)) is not None]
+    found = [line for half_id in halves if (line := of_message(connection, half_id, root)) is not None]
     if not found:
         kept_since = retention.messages_kept_since(connection)
         kept = "" if kept_since is None or kept_since <= since else f"; messages are kept since {said(kept_since)}"
@@ -210,7 +251,7 @@ def _written(value: object, message_id: str) -> bool:
 
 
 def _print(line: Timeline) -> None:
-    from coordinator.commands.timeline import lines
+    from coordinator.commands.events import lines
 
     print_pairs({"transaction": line.txn_id or "none: posted outside transactions", "outcome": line.outcome})
     typer.echo("")

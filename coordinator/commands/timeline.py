@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from coordinator.address.addresses import DEAD_LETTER_PREFIX, GROUP_SEPARATOR, dead_letter_name
+from coordinator.address.addresses import DEAD_LETTER_PREFIX, dead_letter_name
 from coordinator.address.letters import ORIGINAL_ID, TXN_ID
 from coordinator.checks import CHECKED
 from coordinator.codec.encoding import encode_long, encode_symbol, encode_uuid
+from coordinator.commands.events import Event, group_name, of_place, of_step, posted, said
 from coordinator.exhaustion import ADDRESS as EXHAUSTED_ADDRESS
 from store import history, retention, traces
 from store.application.enlistment import REASON as APPLICATION
+from store.archive.reading import Archived
 from store.dead_letters import REPLAYED
 from store.ids import declared_at, moment_of
 from store.recovery import INSTANCE_LOST
@@ -23,10 +25,12 @@ from store.removal import ADDRESS_REMOVED
 from store.tables import ASKED, EXHAUSTED
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from sqlalchemy import Connection
 
     from store.history import Decided, Message
-    from store.traces import Place, Step
+    from store.traces import Step
 
 #: Letters, and replays of letters, that are followed from one message.
 _LONGEST_CHAIN = 20
@@ -49,32 +53,6 @@ _WHY = {
 #: Of these no instance is the maker, and no operator either.
 _BY_THE_STORE = (INSTANCE_LOST, ADDRESS_REMOVED, APPLICATION)
 
-#: What becomes of a delivery, in a word.
-_BECAME = {
-    "commit": "accepted",
-    "accept": "accepted",
-    "reject": "rejected",
-    "modify": "given back",
-    "release": "released",
-    "expire": "expired",
-    "dead-letter": "dead-lettered",
-    "purge": "purged",
-    "replay": "moved back",
-}
-
-
-class Event(NamedTuple):
-    """``at``: by the database's clock, except for declares and posts. ``group``: as a source of a client names it."""
-
-    at: datetime
-    what: str
-    message: int | None = None
-    group: str | None = None
-    detail: str = ""
-    txn_id: UUID | None = None
-    reason: str | None = None
-    instance_id: int | None = None
-
 
 @dataclass(kw_only=True)
 class Timeline:
@@ -85,6 +63,7 @@ class Timeline:
     txn_id: UUID | None
     outcome: str
     now: datetime
+    archive: Archived
     events: list[Event] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -98,38 +77,56 @@ class Timeline:
         return {"txn_id": self.txn_id, "outcome": self.outcome, "events": events, "notes": self.notes}
 
 
-def of_transaction(connection: Connection, txn_id: UUID, most: int) -> Timeline | None:
-    """The life of a transaction and of its first ``most`` messages; None: the store knows nothing of it."""
+def of_transaction(connection: Connection, txn_id: UUID, most: int, root: Path | None = None) -> Timeline | None:
+    """The life of a transaction and of its first ``most`` messages; None: nothing is known of it. ``root``: the folder
+    of the archive; without one the timeline notes the days that it does not have.
+
+    :raises ArchiveUnusable: a copy that may have a part of it is missing, or was changed.
+    """
     now = history.begin(connection)
-    decided = history.decision(connection, txn_id)
+    archive = Archived(connection, root)
+    decided = history.decision(connection, txn_id, archive)
     row = None if decided is not None else history.undecided(connection, txn_id)
     if decided is None and row is None:
         return None
-    line = Timeline(txn_id=txn_id, outcome="undecided" if decided is None else decided.decision, now=now)
+    outcome = "undecided" if decided is None else decided.decision
+    line = Timeline(txn_id=txn_id, outcome=outcome, now=now, archive=archive)
     _add_transaction(connection, line, txn_id, decided, row)
     if decided is not None:
         _add_retired(connection, line, txn_id, decided, most)
     elif row is not None and row["producer_group"] is not None:
         _add_held(connection, line, txn_id, most)
-    messages = history.posted(connection, txn_id, decided, most)
+    messages = history.posted(connection, txn_id, decided, most, archive)
     _note_messages(connection, line, txn_id, decided, row, len(messages), most)
     _add_messages(connection, line, messages, decided)
+    _note_archive(line)
     return line
 
 
-def of_message(connection: Connection, half_id: int) -> Timeline | None:
-    """The life of a message and of the transaction that it was posted in; None: the store knows nothing of it."""
+def of_message(connection: Connection, half_id: int, root: Path | None = None) -> Timeline | None:
+    """The life of a message and of the transaction that it was posted in; None: nothing is known of it. ``root``, and
+    what it raises: as of :func:`of_transaction`.
+    """
     now = history.begin(connection)
-    message = history.message(connection, half_id)
-    if message is None:
-        return _of_gone(connection, half_id, now)
+    archive = Archived(connection, root)
+    message = history.message(connection, half_id, archive)
+    line = (
+        _of_gone(connection, half_id, now, archive) if message is None else _of_kept(connection, message, now, archive)
+    )
+    if line is not None:
+        _note_archive(line)
+    return line
+
+
+def _of_kept(connection: Connection, message: Message, now: datetime, archive: Archived) -> Timeline:
     if message.txn_id is None:
-        line = Timeline(txn_id=None, outcome="commit", now=now)
+        line = Timeline(txn_id=None, outcome="commit", now=now, archive=archive)
         _add_messages(connection, line, [message], None)
         return line
-    decided = history.decision(connection, message.txn_id)
+    decided = history.decision(connection, message.txn_id, archive)
     row = None if decided is not None else history.undecided(connection, message.txn_id)
-    line = Timeline(txn_id=message.txn_id, outcome="undecided" if decided is None else decided.decision, now=now)
+    outcome = "undecided" if decided is None else decided.decision
+    line = Timeline(txn_id=message.txn_id, outcome=outcome, now=now, archive=archive)
     if decided is None and row is None:
         line.outcome = "unknown"
         line.notes.append("the store has neither a decision about its transaction nor the transaction as undecided")
@@ -138,13 +135,13 @@ def of_message(connection: Connection, half_id: int) -> Timeline | None:
     return line
 
 
-def _of_gone(connection: Connection, half_id: int, now: datetime) -> Timeline | None:
+def _of_gone(connection: Connection, half_id: int, now: datetime, archive: Archived) -> Timeline | None:
     """What is left of a message that retention has dropped: the ops of its deliveries."""
     kept = retention.messages_kept_since(connection)
     if kept is None or moment_of(half_id) >= kept:
         return None
-    line = Timeline(txn_id=None, outcome="commit", now=now)
-    found = traces.deliveries(connection, {half_id: None}, moment_of(half_id), now)
+    line = Timeline(txn_id=None, outcome="commit", now=now, archive=archive)
+    found = traces.deliveries(connection, {half_id: None}, moment_of(half_id), now, archive)
     _add_deliveries(line, found)
     if not line.events:
         return None
@@ -176,7 +173,7 @@ def _add_decision(connection: Connection, line: Timeline, txn_id: UUID, decided:
     detail = f"{counts}: {why}{maker}"
     at = decided.decided_at
     what = "committed" if decided.decision == "commit" else "rolled back"
-    line.events.append(Event(at, what, None, None, detail, txn_id, reason, decided.instance_id))
+    line.events.append(Event(at, what, None, None, detail, txn_id, reason, decided.instance_id, decided.archived))
     if reason in (CHECKED, EXHAUSTED):
         line.notes.append("how often it was checked, and when, is not kept once it is decided")
     if reason == EXHAUSTED:
@@ -190,13 +187,14 @@ def _add_retired(connection: Connection, line: Timeline, txn_id: UUID, decided: 
     """What the transaction has made of deliveries, ``most`` of each kind."""
     at = decided.decided_at
     accepted = decided.retired[:most]
-    names = traces.group_names(connection, [group for _, group in accepted])
+    names = traces.group_names(connection, [group for _, group in accepted], line.archive)
     for half_id, group in accepted:
-        line.events.append(Event(at, "accepted", half_id, _group(names, group), "retired in this transaction", txn_id))
-    others = history.retired_in(connection, txn_id, at)
+        told = (half_id, group_name(names, group), "retired in this transaction", txn_id)
+        line.events.append(Event(at, "accepted", *told, archived=decided.archived))
+    others = history.retired_in(connection, txn_id, at, line.archive)
     left = len(decided.retired) - len(accepted) + max(0, len(others) - most)
-    names |= traces.group_names(connection, [step.group_id for step in others[:most]])
-    line.events += [_step(step, names, "in this transaction") for step in others[:most]]
+    names |= traces.group_names(connection, [step.group_id for step in others[:most]], line.archive)
+    line.events += [of_step(step, names, "in this transaction") for step in others[:most]]
     if left:
         line.notes.append(f"it retired {left} more deliveries; --limit N shows more")
 
@@ -236,10 +234,10 @@ def _add_undecided(line: Timeline, txn_id: UUID, row: dict[str, Any]) -> None:
 def _add_held(connection: Connection, line: Timeline, txn_id: UUID, most: int) -> None:
     """The first ``most`` deliveries that it has retired while it is undecided."""
     held = history.holds(connection, txn_id, most)
-    names = traces.group_names(connection, [group for _, group, _ in held])
+    names = traces.group_names(connection, [group for _, group, _ in held], line.archive)
     for half_id, group, outcome in held:
         detail = f"retired in this transaction: {outcome}, if it commits"
-        line.events.append(Event(line.now, "now held", half_id, _group(names, group), detail, txn_id))
+        line.events.append(Event(line.now, "now held", half_id, group_name(names, group), detail, txn_id))
     if len(held) == most:
         line.notes.append(f"the first {most} deliveries that it retired are shown; --limit N shows more")
 
@@ -273,17 +271,18 @@ def _note_messages(
         line.notes.append(f"{missing} messages are nowhere: run coordinator reconcile")
 
 
+def _note_archive(line: Timeline) -> None:
+    if line.archive.unread:
+        named = ", ".join(day.isoformat() for day in sorted(line.archive.unread))
+        line.notes.append(f"not all that there is: the archive was not read, and has dropped days: {named}")
+
+
 def _add_messages(connection: Connection, line: Timeline, messages: Sequence[Message], decided: Decided | None) -> None:
     committed = [message for message in messages if message.txn_id is None or line.outcome == "commit"]
-    line.events += [_posted(message) for message in messages]
+    line.events += [posted(message) for message in messages]
     if committed:
         at = decided.decided_at if decided is not None else committed[0].posted_at
         _Chain(connection, line).follow(committed, at)
-
-
-def _posted(message: Message, what: str = "posted", to: str = "to") -> Event:
-    detail = f"{to} {message.address}, {message.octets} octets"
-    return Event(message.posted_at, what, message.half_id, None, detail, message.txn_id)
 
 
 class _Chain:
@@ -301,8 +300,9 @@ class _Chain:
     def follow(self, messages: Sequence[Message], committed_at: datetime, original_id: int | None = None) -> None:
         """``original_id``: of the message whose letter this is."""
         addresses = {message.half_id: message.address_id for message in messages}
-        found = traces.deliveries(self._connection, addresses, committed_at, self._line.now)
-        _add_deliveries(self._line, found)
+        line = self._line
+        found = traces.deliveries(self._connection, addresses, committed_at, line.now, line.archive)
+        _add_deliveries(line, found)
         for step in found.steps:
             if step.decision == "dead-letter":
                 address, group = found.names.get(step.group_id, ("", ""))
@@ -317,7 +317,7 @@ class _Chain:
         if self._found[root] > _LONGEST_CHAIN:
             return
         mark = encode_symbol(ORIGINAL_ID) + encode_long(original_id)
-        for copy in history.copies(self._connection, mark, step.decided_at, box):
+        for copy in history.copies(self._connection, mark, step.decided_at, box, self._line.archive):
             if copy.half_id in (step.half_id, original_id) or copy.half_id in self._roots:
                 continue
             self._roots[copy.half_id] = root
@@ -327,62 +327,10 @@ class _Chain:
                 self._line.notes.append(f"message {root} became a dead letter, or was replayed, {times}")
                 return
             what = "replayed" if box is None else "letter"
-            self._line.events.append(_posted(copy, what, "as a message at" if box is None else "at"))
+            self._line.events.append(posted(copy, what, "as a message at" if box is None else "at"))
             self.follow([copy], copy.posted_at, None if box is None else original_id)
 
 
 def _add_deliveries(line: Timeline, found: traces.Deliveries) -> None:
-    line.events += [_step(step, found.names) for step in found.steps]
-    line.events += [_place(place, line.now, _group(found.names, place.group_id)) for place in found.places]
-
-
-def _step(step: Step, names: dict[int, tuple[str, str]], inside: str | None = None) -> Event:
-    what, parts = _BECAME[step.decision], []
-    if step.decision == "accept" and step.reason == REPLAYED:
-        what = "replayed" if names.get(step.group_id, ("",))[0].startswith(DEAD_LETTER_PREFIX) else "left out"
-    elif step.decision == "accept" and step.reason is not None:
-        what = "left out"
-    elif step.decision == "purge" and step.reason == "skipped":
-        what = "skipped"
-    if step.reason is not None:
-        parts.append(step.reason)
-    if inside is not None:
-        parts.append(inside)
-    elif step.txn_id is not None:
-        parts.append(f"in transaction {step.txn_id}")
-    parts.append("by a command" if step.instance_id is None else f"at instance {step.instance_id}")
-    told = (", ".join(parts), step.txn_id, step.reason, step.instance_id)
-    return Event(step.decided_at, what, step.half_id, _group(names, step.group_id), *told)
-
-
-def _place(place: Place, now: datetime, group: str) -> Event:
-    parts = [] if not place.attempts else [f"{place.attempts} failed deliveries"]
-    if place.failed is not None:
-        parts.append(f"on its way to the dead letters: {place.failed}")
-    if place.available_at is not None and place.state == "scheduled":
-        parts.append(f"due at {said(place.available_at)}")
-    if place.held_by is not None:
-        parts.append(f"retired in the undecided transaction {place.held_by}")
-    elif place.instance_id is not None:
-        parts.append(f"at instance {place.instance_id}")
-    if place.expires_at is not None:
-        parts.append(f"expires at {said(place.expires_at)}")
-    told = (", ".join(parts), place.held_by, place.failed, place.instance_id)
-    return Event(now, f"now {place.state}", place.half_id, group, *told)
-
-
-def _group(names: dict[int, tuple[str, str]], group: int) -> str:
-    """``orders``, ``orders::billing``; the number of a group that is not known any more."""
-    address, name = names.get(group, ("", ""))
-    return f"{address or f'#{group}'}{GROUP_SEPARATOR if name else ''}{name}"
-
-
-def said(moment: datetime) -> str:
-    """A time as the timeline has it: UTC, milliseconds."""
-    return moment.astimezone(UTC).isoformat(sep=" ", timespec="milliseconds").replace("+00:00", "Z")
-
-
-def lines(events: Iterable[Event]) -> Iterator[dict[str, object]]:
-    """The events as a table shows them."""
-    for event in events:
-        yield {**event._asdict(), "at": said(event.at), "message": event.message or "", "group": event.group or ""}
+    line.events += [of_step(step, found.names) for step in found.steps]
+    line.events += [of_place(place, line.now, group_name(found.names, place.group_id)) for place in found.places]

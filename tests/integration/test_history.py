@@ -14,6 +14,7 @@ from sqlalchemy import Connection, delete, func, insert, select, text, update
 from coordinator.address.letters import ORIGINAL_ID
 from coordinator.codec.encoding import encode_long, encode_symbol
 from coordinator.commands import timeline
+from coordinator.commands.events import said
 from store.ids import SLOTS, TxnIds, UuidV7, declared_at, id_at
 from store.partitions import make_days, op_id_at
 from store.removal import drop, remove
@@ -220,7 +221,7 @@ def test_what_the_store_made_and_does_not_know_any_more(lives: Lives, command: C
     lives.kept_from("op", NOW + timedelta(days=2))
     done = command("history", str(txn_id), "--database-url", database_url)
     assert (done.returncode, done.stdout) == (1, "")
-    declared = timeline.said(declared_at(txn_id.bytes))
+    declared = said(declared_at(txn_id.bytes))
     assert f"is not known any more: it was declared at {declared}, and decisions are kept since " in done.stderr
     lives.kept_from("half", NOW + timedelta(days=2))
     done = command("history", str(id_at(NOW) | SLOTS), "--database-url", database_url)

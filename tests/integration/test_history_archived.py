@@ -1,0 +1,201 @@
+"""What became of a transaction, or of a message, after its days were archived and dropped: the timeline of before, read
+from the archive (rules H15, R35).
+"""
+
+from __future__ import annotations
+
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+from sqlalchemy import insert, text, update
+from typer.testing import CliRunner
+
+from coordinator.__main__ import app
+from coordinator.address.letters import ORIGINAL_ID
+from coordinator.codec.encoding import encode_long, encode_symbol
+from coordinator.commands import timeline
+from store.ids import ADMINISTRATION, begin_of
+from store.partitions import make_days
+from store.tables import address, consumer_group, half
+from tests.fix_archive import NAME, OLD, Change, Old, changed, without_manifest
+
+pytestmark = pytest.mark.rule("H15", "R35")
+
+LATER = OLD + timedelta(days=2)
+#: all days go, or the first alone
+ENDS = pytest.mark.parametrize("end", [None, OLD + timedelta(days=1)])
+
+
+@pytest.fixture
+def lives(old: Old) -> Old:
+    """Its groups are older than all messages."""
+    old.connection.execute(update(consumer_group).values(created_at=text("now() - interval '60 days'")))
+    old.connection.commit()
+    return old
+
+
+def _told(old: Old, what: UUID | int, *, root: Path | None = None) -> list[dict[str, Any]]:
+    of = timeline.of_transaction(old.connection, what, 100, root) if isinstance(what, UUID) else None
+    found = of or (timeline.of_message(old.connection, what, root) if isinstance(what, int) else None)
+    old.connection.rollback()
+    assert found is not None
+    assert found.notes == []
+    events = found.plain()["events"]
+    return [event | ({"at": None} if event["what"].startswith("now ") else {}) for event in events]
+
+
+def _same_after_the_drop(old: Old, end: date | None, *those: UUID | int) -> list[list[bool]]:
+    """Whether each event came from the archive."""
+    before = [_told(old, what) for what in those]
+    assert not [event for events in before for event in events if event["archived"]]
+    old.write(end)
+    assert old.drop().emptied
+    after = [_told(old, what, root=old.root) for what in those]
+    assert [[event | {"archived": False} for event in events] for events in after] == before
+    return [[event["archived"] for event in events] for events in after]
+
+
+@ENDS
+def test_a_commit_with_its_messages_and_deliveries(lives: Old, end: date | None) -> None:
+    first, second = lives.half(OLD, b"1"), lives.half(OLD, b"2")
+    lives.op(OLD, "accept", [first], instance_id=3)
+    txn_id = lives.op(OLD, "commit", [second, first], posted=3, decided=True, instance_id=3)
+    posted = [lives.half(OLD, b"m" * number, txn_id) for number in (1, 2)]
+    posted.append(lives.half(OLD, b"waits", txn_id, waiting=True))
+    lives.op(OLD, "reject", [second], txn_id=txn_id, reason="wrong", instance_id=3)
+    lives.op(OLD, "accept", [posted[0]])
+    lives.op(LATER, "accept", [posted[1]], instance_id=4)
+    whole, one, late, waits = _same_after_the_drop(lives, end, txn_id, first, posted[1], posted[2])
+    # Declared and committed; it accepted two and rejected one; it posted three, of which one waits and so stays.
+    assert len(whole) == 11
+    assert whole.count(False) == (3 if end is None else 4)
+    assert all(one)
+    assert late == [False, True, True, end is None]
+    assert waits.count(False) == 3
+
+
+@ENDS
+def test_a_rollback(lives: Old, end: date | None) -> None:
+    retired = lives.half(OLD)
+    txn_id = lives.op(OLD, "rollback", [], posted=2, decided=True, reason="timeout", instance_id=5)
+    lives.op(OLD, "modify", [retired], txn_id=txn_id, instance_id=5)
+    lives.op(LATER, "accept", [retired])
+    lives.half(OLD, b"1", txn_id)
+    checkable = lives.half(OLD, b"2", txn_id)
+    whole, one = _same_after_the_drop(lives, end, txn_id, checkable)
+    assert sorted(whole) == [False, True, True, True, True]
+    assert sorted(one) == [False, True, True]
+
+
+def _marked(old: Old, original: int, near: int, to: str | None) -> int:
+    """A dead letter of a message, in ``to``; or (None) what a command replayed of one."""
+    make_days(old.connection, [OLD])
+    address_id, half_id = old.address, near + 1 | ADMINISTRATION << 12
+    if to is not None:
+        half_id = near + 1
+        made = insert(address).values(name=to).returning(address.c.id)
+        address_id = old.connection.execute(made).scalar_one()
+    row = {"id": half_id, "address_id": address_id, "message": encode_symbol(ORIGINAL_ID) + encode_long(original)}
+    old.connection.execute(
+        insert(half).values(**row, posted_at=text("to_timestamp(:at)").bindparams(at=begin_of(OLD).timestamp() + 30))
+    )
+    old.connection.commit()
+    return half_id
+
+
+@ENDS
+def test_one_retried_dead_lettered_and_replayed(lives: Old, end: date | None) -> None:
+    half_id = lives.half(OLD, b"1")
+    lives.half(OLD, b"another")
+    for _ in range(2):
+        lives.op(OLD, "modify", [half_id], instance_id=2)
+    lives.op(OLD, "dead-letter", [half_id], reason="attempts used up: 3 of 3", instance_id=2)
+    letter = _marked(lives, half_id, half_id + 1_000, "%DLQ%orders")
+    box = insert(consumer_group).values(
+        address_id=_address_of(lives, letter), created_at=text("now() - interval '60 days'")
+    )
+    group = lives.connection.execute(box.returning(consumer_group.c.id)).scalar_one()
+    lives.connection.commit()
+    lives.op(OLD, "accept", [letter], reason="replayed", group_ids=[group])
+    again = _marked(lives, half_id, half_id + 2_000, None)
+    lives.op(LATER, "accept", [again])
+    (whole,) = _same_after_the_drop(lives, end, half_id)
+    assert len(whole) == 8
+    assert whole.count(False) == (0 if end is None else 1)
+
+
+def _address_of(old: Old, half_id: int) -> int:
+    found: int = old.connection.execute(
+        text("select address_id from coordinator.half where id = :id"), {"id": half_id}
+    ).scalar_one()
+    return found
+
+
+def test_a_group_that_is_forgotten_has_the_name_that_the_archive_has(lives: Old) -> None:
+    half_id = lives.half(OLD)
+    lives.op(OLD, "accept", [half_id])
+    lives.write()
+    lives.drop()
+    lives.connection.execute(text("delete from coordinator.consumer_group"))
+    lives.connection.commit()
+    assert [event["group"] for event in _told(lives, half_id, root=lives.root)] == [None, "orders"]
+
+
+def _no_file(old: Old, day: date) -> None:
+    (old.root / "op" / day.isoformat() / "delivery.parquet").unlink()
+
+
+def _no_folder(old: Old, _: date) -> None:
+    old.root.rename(old.root.with_name("away"))
+
+
+DAMAGES: list[tuple[Change, str]] = [
+    (changed("half.parquet"), f"half/{NAME}/half.parquet: changed; its SHA-256 is "),
+    (without_manifest, f"half/{NAME}/manifest.json: No such file or directory"),
+    (_no_file, f"op/{NAME}/delivery.parquet: No such file or directory"),
+    (_no_folder, "archive.json: there is no such file"),
+]
+
+
+@pytest.mark.parametrize(("damage", "says"), DAMAGES)
+def test_of_a_damaged_archive_no_timeline_is_shown(lives: Old, database_url: str, damage: Change, says: str) -> None:
+    half_id = lives.half(OLD)
+    lives.op(OLD, "accept", [half_id])
+    lives.write()
+    lives.drop()
+    damage(lives, OLD)
+    done = CliRunner().invoke(app, ["history", str(half_id), "--database-url", database_url])
+    assert (done.exit_code, done.stdout, says in done.stderr) == (2, "", True)
+    assert done.stderr.endswith("; --no-archive shows what the store itself has\n")
+
+
+def test_the_command_reads_the_archive_that_is_on_another_or_none(lives: Old, database_url: str) -> None:
+    half_id = lives.half(OLD)
+    lives.op(OLD, "accept", [half_id])
+    waits = lives.half(OLD, waiting=True)
+    lives.op(OLD, "release", [waits])
+    lives.write()
+    lives.drop()
+    moved = lives.root.with_name("moved")
+
+    def run(*arguments: object) -> tuple[int, str]:
+        done = CliRunner().invoke(app, ["history", *map(str, arguments), "--database-url", database_url])
+        return done.exit_code, done.output
+
+    status, said = run(half_id)
+    assert (status, said.count("[archive] ")) == (0, 2)
+    status, said = run(waits)
+    assert (status, said.count("[archive] "), "now ready" in said) == (0, 1, True)
+    status, said = run(half_id + 100)
+    assert (status, f"the archive's copy of {NAME} does not have it either" in said) == (1, True)
+    lives.root.rename(moved)
+    assert run(half_id)[0] == 2
+    assert run(half_id, "--archive", moved)[0] == 0
+    assert run(half_id, "--archive", moved, "--no-archive")[0] == 2
+    status, said = run(half_id, "--no-archive")
+    assert (status, f"coordinator archive restore {NAME}" in said) == (1, True)
+    status, said = run(waits, "--no-archive")
+    assert (status, f"the archive was not read, and has dropped days: {NAME}" in said) == (0, True)

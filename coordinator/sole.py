@@ -1,6 +1,7 @@
 """Containers that want one connection only (rule P15; AMQP Enforcing Connection Uniqueness 1.0).
 
-A claim is a row in the store, so that it holds over all instances. A connection that finds the claim taken notifies
+A claim is of a user and its container-id: another user's container of the same id is another one (S3). It is a row in
+the store, so that it holds over all instances. A connection that finds the claim taken notifies
 the holder and asks again, until the claim is free or the holder has shown that it is alive.
 """
 
@@ -35,7 +36,8 @@ class Holder(Protocol):
 
 
 class Claim:
-    """``number``: the connection's in this process. ``close_existing``: the policy it asks for."""
+    """``number``: the connection's in this process. ``user``: as which its client has logged in; None: as none.
+    ``close_existing``: the policy it asks for."""
 
     def __init__(
         self,
@@ -43,6 +45,7 @@ class Claim:
         sole_connections: SoleConnections,
         holder: Holder,
         number: int,
+        user: str | None,
         container: str,
         *,
         close_existing: bool,
@@ -53,8 +56,7 @@ class Claim:
         self._number = number
         self._close_existing = close_existing
         self._container = container
-        digest = hashlib.sha256(container.encode()).digest()
-        self._key = questions.Holder(digest, instance.instance_id, number)
+        self._key = questions.Holder(_digest(user, container), instance.instance_id, number)
         self._asked = time.monotonic()
         self._asked_at = ""
         self._wait = _FIRST_WAIT_SECONDS
@@ -116,8 +118,8 @@ class SoleConnections:
         self._instance = instance
         self._claims: dict[int, Claim] = {}
 
-    def claim(self, holder: Holder, number: int, container: str, *, close_existing: bool) -> Claim:
-        claim = Claim(self._instance, self, holder, number, container, close_existing=close_existing)
+    def claim(self, holder: Holder, number: int, user: str | None, container: str, *, close_existing: bool) -> Claim:
+        claim = Claim(self._instance, self, holder, number, user, container, close_existing=close_existing)
         self._claims[number] = claim
         return claim
 
@@ -131,3 +133,8 @@ class SoleConnections:
             claim = self._claims.get(int(number))
             if claim is not None:
                 claim.called()
+
+
+def _digest(user: str | None, container: str) -> bytes:
+    user = user or ""
+    return hashlib.sha256(f"{len(user)} {user} {container}".encode()).digest()

@@ -1,4 +1,4 @@
-"""A connection that asks to be its container's only one, and whether it is still alive (rule P15).
+"""A connection that asks to be the only one of its user's container, and whether it is still alive (rule P15).
 
 The extension is AMQP Enforcing Connection Uniqueness 1.0. Detection is *weak*: connections that do not ask are not
 counted. Of two that ask, the policy of the first decides.
@@ -79,6 +79,7 @@ class Carrier(Protocol):
     output: Output
     socket: socket.socket
     number: int
+    user: str | None
     container: str
     peer: str
     open: bool
@@ -100,7 +101,7 @@ class Sole:
         self._policy = asked
         self._probing = False
         self._claim = connection.service.sole_connections.claim(
-            self, connection.number, connection.container, close_existing=asked == _CLOSE_EXISTING
+            self, connection.number, connection.user, connection.container, close_existing=asked == _CLOSE_EXISTING
         )
 
     def properties(self) -> dict[object, object]:

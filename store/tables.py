@@ -558,7 +558,7 @@ Index("instance_slot_idx", instance.c.slot, unique=True, postgresql_where=instan
 sole_connection = Table(
     "sole_connection",
     metadata,
-    # SHA-256 of the container-id, which may be longer than a key.
+    # SHA-256 of user and container-id, which may be longer than a key.
     Column("digest", LargeBinary, primary_key=True),
     # A container that asked to have one connection only (P15).
     Column("container_id", Text, nullable=False),

@@ -1,6 +1,7 @@
 """Questions about the claims of containers that want one connection only (rule P15).
 
-A claim is found by the digest of the container-id; its holder is a connection, by its instance and its number there.
+A claim is found by the digest of user and container-id; its holder is a connection, by its instance and its number
+there.
 """
 
 from __future__ import annotations

@@ -135,7 +135,7 @@ class Control:
         if not registry.genuine(txn_id, self._answers.user):
             self._look(txn_id, fail, answer)
             return
-        refusal = registry.unknown(txn_id)
+        refusal = registry.unknown(txn_id, self._answers.user)
         if refusal.condition is Condition.TXN_TIMEOUT and not fail:
             self._answers.reject(answer, refusal)
             return

@@ -156,9 +156,14 @@ class Registry:
             return txn
         return None
 
-    def unknown(self, txn_id: bytes) -> Refusal:
-        """The refusal of work in a transaction that is not open: its time ran out (T14), or it is unknown."""
-        return self._timed_out.get(txn_id) or Refusal(
+    def unknown(self, txn_id: bytes, user: str | None) -> Refusal:
+        """The refusal of work in a transaction that is not open: its time ran out (T14), which its ``user`` alone is
+        told (S3), or it is unknown.
+        """
+        timed_out = self._timed_out.get(txn_id)
+        if timed_out is not None and self.genuine(txn_id, user):
+            return timed_out
+        return Refusal(
             Condition.TXN_UNKNOWN_ID, f"no transaction {txn_id.hex()} is open on this connection; declare one first"
         )
 

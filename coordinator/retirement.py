@@ -29,6 +29,14 @@ class Retiring(Protocol):
         """Detach the link."""
 
 
+class Owner(Protocol):
+    """The connection of a link."""
+
+    @property
+    def user(self) -> str | None:
+        """As which its client has logged in; None: as none."""
+
+
 class Retirement:
     """Of all consumers of an instance."""
 
@@ -45,7 +53,7 @@ class Retirement:
             self._settlements.add(entry, outcome or link.default_outcome or RELEASED)
 
     def retire(
-        self, link: Retiring, owner: object, entry: Entry, txn_id: bytes, outcome: Outcome | None, settled: bool
+        self, link: Retiring, owner: Owner, entry: Entry, txn_id: bytes, outcome: Outcome | None, settled: bool
     ) -> None:
         """A transactional state. ``owner``: the link's connection; ``outcome``: None where the state names none."""
         txn = self._registry.for_work(txn_id, owner)
@@ -60,7 +68,7 @@ class Retirement:
                 if known:
                     entry.peer_settled = entry.peer_settled or settled
             if not known:  # T30; else the delivery is part of it, or was (T34)
-                link.refuse(self._registry.unknown(txn_id))
+                link.refuse(self._registry.unknown(txn_id, owner.user))
         elif enlisted is not None and enlisted is not txn:  # T29
             entry.peer_settled = entry.peer_settled or settled
             text = "a delivery was retired in one transaction and then in another, both undecided"

@@ -112,23 +112,30 @@ class _Wanted:
     def _refuse(self, refusal: Refusal) -> None:
         self.connection.endpoints.refuse_attach(self._attaching, refusal)
 
-    def _find_subscription(self, names: list[str]) -> None:
-        """A null source names a subscription that the client wants to end: the first of ``names`` that exists."""
+    def _find_subscription(self, names: list[str], after: int = 0) -> None:
+        """A null source names a subscription that the client wants to end: the first of ``names`` that exists at a
+        topic that the client may receive from. Others may have called theirs alike, at topics of their own (S3).
+        ``after``: the group that was found before.
+        """
         name, *others = names
 
-        def looked_up(topic_name: str | StoreError | None) -> None:
+        def looked_up(found: tuple[int, str] | StoreError | None) -> None:
             if not self._attaching.open:
                 return
-            if isinstance(topic_name, str) and self.connection.may(Verb.RECEIVE, topic_name):
-                self._attaching.right = Verb.RECEIVE, topic_name
+            if isinstance(found, tuple):
+                group, topic = found
+                if not self.connection.may(Verb.RECEIVE, topic):
+                    self._find_subscription(names, group)
+                    return
+                self._attaching.right = Verb.RECEIVE, topic
                 self._subscription = name
-                self._ask(partial(self._service.directory.resolve, topic_name, maker=self.connection), self._found)
+                self._ask(partial(self._service.directory.resolve, topic, maker=self.connection), self._found)
             elif others:
                 self._find_subscription(others)
             else:
                 self._refuse(Refusal(Condition.NOT_FOUND, f"there is no lasting subscription {name!r}"))
 
-        self._ask(partial(self._service.subscriptions.find, name), looked_up)
+        self._ask(partial(self._service.subscriptions.find, name, after), looked_up)
 
     def _found(self, address: Address | Refusal) -> None:
         if not self._attaching.open:

@@ -50,6 +50,10 @@ class Maker(Protocol):
     #: how many they have made; of dynamic ones those that are there
     addresses_made: int
 
+    @property
+    def user(self) -> str | None:
+        """As which its client has logged in; None: as none."""
+
     def may(self, verb: Verb, name: str) -> bool:
         """Whether it has the permission (S3)."""
 

@@ -107,9 +107,11 @@ class Subscriptions:
         address.fans = True
         return queue
 
-    def find(self, name: str, found: Callable[[str | StoreError | None], None]) -> None:
-        """The topic that a lasting subscription is for; None where there is no such subscription."""
-        consumer_groups.topic_of(self._instance.queries, name, found)
+    def find(self, name: str, after: int, found: Callable[[tuple[int, str] | StoreError | None], None]) -> None:
+        """The group and the topic of the next lasting subscription of this name; None where there is none. ``after``:
+        the group of the one that was found before, or 0.
+        """
+        consumer_groups.subscription_of(self._instance.queries, name, after, found)
 
     def remove(self, address: Address, queue: Queue, *, lasting: bool = False) -> None:
         """Remove the group with its entries, once all transactions that retire its deliveries are decided. ``lasting``:

@@ -23,8 +23,8 @@ def _id(rows: list[Row]) -> int | None:
     return rows[0][0] if rows else None
 
 
-def _name(rows: list[Row]) -> str | None:
-    return rows[0][0] if rows else None
+def _subscription(rows: list[Row]) -> tuple[int, str] | None:
+    return (rows[0][0], rows[0][1]) if rows else None
 
 
 def _count(rows: list[Row]) -> int:
@@ -65,12 +65,13 @@ MAKE = Query(
     _id,
 )
 
-#: name: the group of a lasting subscription, and its address
-TOPIC_OF = Query(
+#: name, group: of the lasting subscriptions of this name the first that is younger than this group, and its address
+SUBSCRIPTION_OF = Query(
     b"find_subscription",
-    f"""select a.name from {SCHEMA}.consumer_group g join {SCHEMA}.address a on a.id = g.address_id
-         where g.name = $1::text and a.routing = 'topic' and g.instance_id is null order by g.id limit 1""",
-    _name,
+    f"""select g.id, a.name from {SCHEMA}.consumer_group g join {SCHEMA}.address a on a.id = g.address_id
+         where g.name = $1::text and g.id > $2::int4 and a.routing = 'topic' and g.instance_id is null
+         order by g.id limit 1""",
+    _subscription,
 )
 
 #: group, instance: waits for no lock. A batch, or the commit of an application that is long at work (X2, X3), may hold
@@ -139,9 +140,13 @@ def is_ending(made: int | StoreError | None) -> bool:
     return made == _ENDING
 
 
-def topic_of(asked: Queries, name: str, found: Callable[[str | StoreError | None], None]) -> None:
-    """The topic that a lasting subscription is for; None: there is no such subscription."""
-    asked.ask(TOPIC_OF, [name.encode()], found)
+def subscription_of(
+    asked: Queries, name: str, after: int, found: Callable[[tuple[int, str] | StoreError | None], None]
+) -> None:
+    """The group and the topic of the next lasting subscription of this name; None: there is none. ``after``: the group
+    of the one found before, or 0: several topics may have one of a name.
+    """
+    asked.ask(SUBSCRIPTION_OF, [name.encode(), int4(after)], found)
 
 
 def remove(asked: Queries, group: int, instance: int, removed: Callable[[bool | StoreError], None]) -> None:

@@ -33,10 +33,10 @@ def test_answers_come_in_the_order_of_the_questions(asking: Asking, truth: Truth
 
 
 def test_a_question_that_changes_nothing_is_asked_again(asking: Asking, proxy: Proxy) -> None:
-    asking.ask(consumer_groups.topic_of, "none")
+    asking.ask(consumer_groups.subscription_of, "none", 0)
     asking.loop.run_until(asking.answered(1))
     with proxy.held("replies"):
-        asking.ask(consumer_groups.topic_of, "none")
+        asking.ask(consumer_groups.subscription_of, "none", 0)
         asking.loop.run_for(0.1)
         proxy.cut()
     asking.loop.run_until(asking.answered(2))
@@ -98,7 +98,7 @@ def test_an_asker_that_fails_does_not_keep_the_next(asking: Asking) -> None:
     def fail(_: object) -> None:
         raise ZeroDivisionError
 
-    consumer_groups.topic_of(asking.queries, "x", fail)
-    asking.ask(consumer_groups.topic_of, "x")
+    consumer_groups.subscription_of(asking.queries, "x", 0, fail)
+    asking.ask(consumer_groups.subscription_of, "x", 0)
     asking.loop.run_until(asking.answered(1))
     assert asking.loop.contained == [fail]

@@ -63,7 +63,7 @@ def test_it_goes_on_while_a_question_waits(asking: Asking, truth: Truth, databas
         psycopg.connect(database_url) as blocker,
     ):
         blocker.execute(f"lock table {SCHEMA}.consumer_group".encode())
-        asking.ask(consumer_groups.topic_of, "none")
+        asking.ask(consumer_groups.subscription_of, "none", 0)
         asking.loop.run_until(lambda: len(beats) > 3)
         before = _beat_at(truth)
         asking.loop.run_until(lambda: len(beats) > 6)
@@ -149,11 +149,11 @@ def test_a_batch_whose_connection_neither_answers_nor_closes_is_found_out(
 def test_a_question_whose_connection_neither_answers_nor_closes_is_asked_again(
     asking: Asking, proxy: Proxy, database_url: str
 ) -> None:
-    asking.ask(consumer_groups.topic_of, "none")
+    asking.ask(consumer_groups.subscription_of, "none", 0)
     asking.loop.run_until(asking.answered(1))
     with beating(asking.loop, database_url, asking.queries.connection):
         proxy.freeze()
-        asking.ask(consumer_groups.topic_of, "none")
+        asking.ask(consumer_groups.subscription_of, "none", 0)
         asking.loop.run_until(asking.answered(2))
     assert asking.answers == [None, None]
 

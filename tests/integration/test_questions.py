@@ -78,7 +78,7 @@ def test_a_server_process_whose_client_is_gone_ends_though_it_waits(database_url
     name = f"coordinator queries {ME}"
     with psycopg.connect(database_url) as blocker:
         blocker.execute(f"lock table {SCHEMA}.consumer_group".encode())
-        asking.ask(consumer_groups.topic_of, "none")
+        asking.ask(consumer_groups.subscription_of, "none", 0)
         asking.loop.run_until(lambda: truth.rows(mine, name) == [("Lock",)])
         asking.queries.close()
         asking.loop.run_until(lambda: truth.rows(mine, name) == [])

@@ -49,6 +49,7 @@ class Connection:
     """Implements :class:`coordinator.address.directory.Maker`."""
 
     addresses_made = 0
+    user: str | None = None
 
     def may(self, verb: Verb, name: str) -> bool:
         return True

@@ -29,14 +29,15 @@ class Link:
 def retired(named: bytes) -> tuple[Entry, Link]:
     """A delivery enlisted in ``b"one"``, then settled under ``named``."""
     registry: Any = SimpleNamespace(
-        for_work=lambda txn_id, owner: None, unknown=lambda txn_id: Refusal(Condition.TXN_UNKNOWN_ID, "")
+        for_work=lambda txn_id, owner: None, unknown=lambda txn_id, user: Refusal(Condition.TXN_UNKNOWN_ID, "")
     )
     queue: Any = None
     entry, link = Entry(queue, 1, 1, b"x", 0, 0, b""), Link()
     txn: Any = SimpleNamespace(id=b"one")
     entry.txn, entry.outcome, entry.state = txn, ACCEPTED, ENLISTED
     settlements: Any = None
-    Retirement(registry, settlements).retire(link, None, entry, named, RELEASED, True)
+    owner: Any = SimpleNamespace(user=None)
+    Retirement(registry, settlements).retire(link, owner, entry, named, RELEASED, True)
     return entry, link
 
 

@@ -28,9 +28,9 @@ Serve = Callable[..., "Serving"]
 
 
 def environment(**more: str) -> dict[str, str]:
-    """The environment of this process without settings of the service; what warns there, fails."""
+    """The environment of this process without settings of the service."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("COORDINATOR_")}
-    return {**kept, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error", **more}
+    return {**kept, "PYTHONPATH": str(ROOT), **more}
 
 
 def alive(pid: int) -> bool:

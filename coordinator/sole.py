@@ -1,8 +1,8 @@
 """Containers that want one connection only (rule P15; AMQP Enforcing Connection Uniqueness 1.0).
 
 A claim is of a user and its container-id: another user's container of the same id is another one (S3). It is a row in
-the store, so that it holds over all instances. A connection that finds the claim taken notifies
-the holder and asks again, until the claim is free or the holder has shown that it is alive.
+the store, so that it holds over all instances. A connection that finds the claim taken notifies the holder and asks
+again, until the claim is free or the holder has shown that it is alive.
 """
 
 from __future__ import annotations

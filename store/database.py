@@ -9,11 +9,15 @@ from dataclasses import dataclass
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
-from sqlalchemy import Connection, Engine, create_engine
+from sqlalchemy import Connection, Engine, create_engine, text
 from sqlalchemy.pool import NullPool
 
 from store.errors import StoreError, StoreUnavailable, boundary
 from store.libpq import KEEPALIVE
+
+#: How long a command waits for a lock in the SQL transaction that it begins: another's commit may wait for a standby,
+#: or for what an application still does in it (X2, X3).
+LONGEST_WAIT = text("set local lock_timeout = '10s'")
 
 
 class DatabaseUrlInvalid(StoreError):

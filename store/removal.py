@@ -15,6 +15,7 @@ from sqlalchemy import Connection, delete, exists, func, insert, select, text, t
 
 from store import audit, channels
 from store.audit import Action
+from store.database import LONGEST_WAIT
 from store.errors import Locked, boundary
 from store.ids import UuidV7, moment_of
 from store.questions.consumer_groups import REMOVED
@@ -37,8 +38,6 @@ CHUNK = 1000
 
 #: Unused addresses that are removed at one time.
 MOST_UNUSED = 10_000
-
-_LONGEST_WAIT = text("set local lock_timeout = '10s'")
 
 #: The reason of a rollback when an address that the transaction posted to was removed.
 ADDRESS_REMOVED = "address-removed"
@@ -77,7 +76,7 @@ def remove(
     """
     at_once = unused is not None
     with boundary():
-        connection.execute(_LONGEST_WAIT)
+        connection.execute(LONGEST_WAIT)
         found_id = select(address.c.id).where(address.c.name == name).with_for_update(nowait=at_once)
         address_id = connection.scalar(found_id)
         if address_id is None:
@@ -121,7 +120,7 @@ def _roll_back(connection: Connection, address_id: int) -> int:
     for txn_id in txns:
         try:
             with boundary():
-                connection.execute(_LONGEST_WAIT)
+                connection.execute(LONGEST_WAIT)
                 done = connection.scalar(select(func.coordinator.decide(txn_id, "rollback", ADDRESS_REMOVED)))
                 connection.commit()
                 rolled_back += bool(done)

@@ -8,16 +8,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
-from sqlalchemy import Connection, case, delete, exists, func, insert, select, text, update
+from sqlalchemy import Connection, case, delete, exists, func, insert, select, update
 
 from store import audit
 from store.audit import Action
+from store.database import LONGEST_WAIT
 from store.errors import AddressGone, AlreadyDecided, CannotCheck, CannotCommit, Locked, NotUndecided, boundary
 from store.outcomes import POSTED, RETIRED, Outcome, outcome_of
 from store.tables import op, txn
-
-#: For another that decides it now: its commit may wait for a standby, or for what an application still does in it (X3).
-_LONGEST_WAIT = text("set local lock_timeout = '10s'")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,7 +164,7 @@ def waiting(connection: Connection, txn_id: UUID) -> Iterator[None]:
     """A block whose statements wait for those who decide the transaction now, but not for ever."""
     try:
         with boundary():
-            connection.execute(_LONGEST_WAIT)
+            connection.execute(LONGEST_WAIT)
             yield
     except Locked as error:
         connection.rollback()

@@ -13,6 +13,7 @@ from sqlalchemy import Connection, text
 from store.archive import days
 from store.archive.copies import FILES, ArchiveUnusable, check_files, file_of, folder_of, read_manifest, rows_in
 from store.archive.days import Copy
+from store.database import LONGEST_WAIT
 from store.errors import boundary
 from store.ids import begin_of, id_at
 from store.partitions import name_of, op_id_at
@@ -65,7 +66,7 @@ def _restore(connection: Connection, root: Path, copy: Copy, hold: timedelta) ->
         connection.execute(text(f"create temporary table restored_{name} ({typed}) on commit drop"))
         _load(connection, name, columns, file_of(folder_of(root, copy.table, copy.day), name))
     partition = f"{SCHEMA}.{name_of(copy.table, copy.day)}"
-    connection.execute(text("set local lock_timeout = '10s'"))
+    connection.execute(LONGEST_WAIT)
     connection.execute(text(f"lock table {partition} in share mode"))
     restored = connection.execute(text(_INSERT[copy.table].format(partition=partition))).rowcount
     until = connection.scalar(text("select now() + :hold"), {"hold": hold})

@@ -170,7 +170,7 @@ def beside(database_url: str) -> Iterator[psycopg.Connection[Any]]:
 def test_unused_ones_that_a_commit_holds_are_left_for_the_next_time(
     database: Connection, rows: Rows, beside: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(removal, "_LONGEST_WAIT", text("set local statement_timeout = '5s'"))  # any wait is an error
+    monkeypatch.setattr(removal, "LONGEST_WAIT", text("set local statement_timeout = '5s'"))  # any wait is an error
     for name in ("free", "group", "held"):
         rows.queue(name, origin="use")
     _age(database, "address", "created_at", 8)
@@ -194,7 +194,7 @@ def test_the_command_gives_up_where_a_commit_is_long_at_work(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rows.queue("orders")
-    monkeypatch.setattr(removal, "_LONGEST_WAIT", text("set local lock_timeout = '100ms'"))
+    monkeypatch.setattr(removal, "LONGEST_WAIT", text("set local lock_timeout = '100ms'"))
     beside.execute("select from coordinator.address for key share")
     done = CliRunner().invoke(app, ["address", "remove", "orders", "--force", "--database-url", database_url])
     why = "error: 'orders': a transaction that posts there has been committing for 10 s; try again later\n"
@@ -208,7 +208,7 @@ def test_a_transaction_that_another_decides_is_left_to_it(
 ) -> None:
     orders = rows.address_of(rows.queue("orders"))
     decided, left = sorted(rows.checkable(ME, orders) for _ in range(2))
-    monkeypatch.setattr(removal, "_LONGEST_WAIT", text("set local lock_timeout = '100ms'"))
+    monkeypatch.setattr(removal, "LONGEST_WAIT", text("set local lock_timeout = '100ms'"))
     beside.execute("select from coordinator.txn where id = %s for update", [left])
     assert removal.remove(database, "orders", force=True) == removal.Removal(removed=True, rolled_back=1)
     assert rows.pending(left)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from itertools import islice
@@ -100,23 +100,28 @@ def history(
         fail("--archive, --no-archive: give one of them", 2)
     if since is None and until is not None:
         fail("--until: give --since, too; together they say where to look for a client's message-id", 2)
-    if since is not None:
-        bounds = _bounds(since, until)
-        with store(config, database_url, data_dir) as connection, _root(connection, archive, no_archive) as root:
-            found = _by_message_id(connection, root, what, *bounds)
-    elif what.isascii() and what.isdigit() and len(what) <= _LONGEST_ID and int(what) < 1 << 63:
-        with store(config, database_url, data_dir) as connection, _root(connection, archive, no_archive) as root:
-            found = [_by_half_id(connection, root, int(what))]
-    else:
-        txn_id = read_txn_id(what, "TXN-ID|MESSAGE-ID", ", the number of a message, or --since with its message-id")
-        with store(config, database_url, data_dir) as connection, _root(connection, archive, no_archive) as root:
-            found = [_by_txn_id(connection, root, txn_id, limit)]
+    look = _look_for(what, since, until, limit)
+    with store(config, database_url, data_dir) as connection, _root(connection, archive, no_archive) as root:
+        found = look(connection, root)
     if as_json:
         print_json([line.plain() for line in found] if since is not None else found[0].plain())
         return
     for number, line in enumerate(found):
         typer.echo("\n" if number else "", nl=False)
         _print(line)
+
+
+def _look_for(
+    what: str, since: str | None, until: str | None, limit: int
+) -> Callable[[Connection, Path | None], list[Timeline]]:
+    """How to look for it, with the store and the folder of the archive; ends the command, with 2, if it is no id."""
+    if since is not None:
+        bounds = _bounds(since, until)
+        return lambda connection, root: _by_message_id(connection, root, what, *bounds)
+    if what.isascii() and what.isdigit() and len(what) <= _LONGEST_ID and int(what) < 1 << 63:
+        return lambda connection, root: [_by_half_id(connection, root, int(what))]
+    txn_id = read_txn_id(what, "TXN-ID|MESSAGE-ID", ", the number of a message, or --since with its message-id")
+    return lambda connection, root: [_by_txn_id(connection, root, txn_id, limit)]
 
 
 @contextmanager

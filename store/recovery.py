@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from sqlalchemy import (
+    UUID,
     ColumnElement,
     Connection,
     Integer,
@@ -19,10 +20,11 @@ from sqlalchemy import (
     case,
     cast,
     delete,
+    exists,
     func,
     insert,
     literal,
-    null,
+    or_,
     select,
     text,
     update,
@@ -95,6 +97,8 @@ class GivenUp:
     #: dynamic addresses and volatile groups that are gone
     addresses: int = 0
     groups: int = 0
+    #: others hold rows of theirs now, as the commit of an application that is long at work: the next call goes on
+    owed: bool = False
 
 
 def register(connection: Connection, version: str) -> Registration:
@@ -158,9 +162,8 @@ def recover(connection: Connection) -> GivenUp:
 
 
 def give_up_dead(connection: Connection, still: Mapping[int, datetime | None]) -> GivenUp:
-    """Give up the instances of this machine whose process has ended, and those that ``still`` names; commits.
-
-    An error may come when only the addresses of dead instances are left: the next call removes them.
+    """Give up the instances of this machine whose process has ended, and those that ``still`` names; and what earlier
+    calls have left, as others held it; commits.
 
     ``still``: instances that are dead if their heartbeats still have these values. With another value one lives.
     """
@@ -171,8 +174,10 @@ def give_up_dead(connection: Connection, still: Mapping[int, datetime | None]) -
         dead = _end_dead(connection, still)
         if dead:
             return _clear(connection, dead)
-        addresses, groups = _delete_owned(connection, select(instance.c.id).where(instance.c.ended_at.is_(None)))
-        return GivenUp(addresses=addresses, groups=groups)
+        live = select(instance.c.id).where(instance.c.ended_at.is_(None))
+        _orphan(connection, live)
+        connection.commit()
+        return _delete_owned(connection, live)
 
 
 def _end_dead(connection: Connection, still: Mapping[int, datetime | None]) -> tuple[int, ...]:
@@ -220,7 +225,8 @@ def _clear(connection: Connection, dead: tuple[int, ...], *, freed: bool = False
     Leases are found by reading ``entry`` once from end to end: an index by lease would cost each message on its way in
     and out, and instances die rarely. That takes long where many messages wait, but no batch of a living instance needs
     the rows that are locked meanwhile. Rows that batches lock as they post, those of dynamic addresses, are deleted in
-    SQL transactions of their own.
+    SQL transactions of their own. What the commit of an application may hold for long, of its transaction and where
+    this has posted, is not waited for: all that others wait for would wait, too.
     """
     live = select(instance.c.id).where(instance.c.ended_at.is_(None))
     # Rows first, then ops, as a question takes its locks (T11).
@@ -237,17 +243,7 @@ def _clear(connection: Connection, dead: tuple[int, ...], *, freed: bool = False
         .on_conflict_do_nothing()
         .returning(op.c.id)
     ).all()
-    # Checkable ones stay; from now on, once they are immune no longer, their producer group is asked (H7, H13).
-    immune_until = txn.c.declared_at + txn.c.check_immunity_ms * text("interval '1 ms'")
-    connection.execute(
-        update(txn)
-        .where(txn.c.instance_id.not_in(live), txn.c.producer_group.is_not(None), txn.c.connection.is_not(None))
-        .values(connection=None, next_check_at=func.greatest(immune_until, func.now()))
-    )
-    gone = select(pending_retirement.c.holder).where(pending_retirement.c.holder.not_in(live)).distinct()
-    lost = connection.scalars(gone).all()
-    if lost:  # what their transactions have retired stays with these, and comes back where they are rolled back
-        connection.execute(select(func.coordinator.let_go(cast(lost, postgresql.ARRAY(Integer)), null())))
+    _orphan(connection, live)
     leases = len(_return_entries(connection, live))
     claimed = delete(message_group).where(message_group.c.instance_id.not_in(live))
     held_whole = consumer_group.c.holder.not_in(live) & (consumer_group.c.holder != 0)
@@ -259,8 +255,40 @@ def _clear(connection: Connection, dead: tuple[int, ...], *, freed: bool = False
     if leases or claims or groups_held or freed:
         connection.execute(select(func.pg_notify(channels.READY, "")))
     connection.commit()
-    addresses, groups = _delete_owned(connection, live)
-    return GivenUp(instances=dead, leases=leases, transactions=len(transactions), addresses=addresses, groups=groups)
+    owned = _delete_owned(connection, live)
+    return replace(owned, instances=dead, leases=leases, transactions=len(transactions))
+
+
+def _orphan(connection: Connection, live: Select[tuple[int]]) -> None:
+    """Checkable transactions of dead instances stay; from now on, once they are immune no longer, their producer group
+    is asked (H7, H13). What they have retired stays with them, and comes back where they are rolled back. Not those
+    that others are deciding now.
+    """
+    lost = select(pending_retirement.c.txn_id).where(pending_retirement.c.holder.not_in(live))
+    open_there = txn.c.instance_id.not_in(live) & txn.c.connection.is_not(None)
+    free = (
+        select(txn.c.id)
+        .where(txn.c.producer_group.is_not(None), open_there | txn.c.id.in_(lost))
+        .order_by(txn.c.id)
+        .with_for_update(skip_locked=True)
+    )
+    ids = cast(connection.scalars(free).all(), postgresql.ARRAY(UUID))
+    immune_until = txn.c.declared_at + txn.c.check_immunity_ms * text("interval '1 ms'")
+    connection.execute(
+        update(txn)
+        .where(txn.c.id == func.any(ids), open_there)
+        .values(connection=None, next_check_at=func.greatest(immune_until, func.now()))
+    )
+    # those that are decided have no row any more
+    gone = select(pending_retirement.c.txn_id, pending_retirement.c.holder).where(
+        pending_retirement.c.holder.not_in(live),
+        (pending_retirement.c.txn_id == func.any(ids)) | ~exists().where(txn.c.id == pending_retirement.c.txn_id),
+    )
+    rows = connection.execute(gone.distinct()).all()
+    if rows:
+        holders = cast(list({row.holder for row in rows}), postgresql.ARRAY(Integer))
+        txns = cast(list({row.txn_id for row in rows}), postgresql.ARRAY(UUID))
+        connection.execute(select(func.coordinator.let_go(holders, txns)))
 
 
 def give_back(connection: Connection, group_id: int, entry_id: int) -> list[int]:
@@ -333,21 +361,33 @@ def _of_the_dead(owner: ColumnElement[int | None], live: Select[tuple[int]]) -> 
     return owner.is_not(None) & owner.not_in(live)
 
 
-def _delete_owned(connection: Connection, live: Select[tuple[int]]) -> tuple[int, int]:
-    """Remove dynamic addresses of dead instances with all entries, and subscriptions that end with their link;
-    commits.
+def _delete_owned(connection: Connection, live: Select[tuple[int]]) -> GivenUp:
+    """Remove dynamic addresses of dead instances with all entries, and subscriptions that end with their link; commits.
+
+    Waits for none that posts there now: others may wait for the rows that are locked already.
     """
-    owned = select(address.c.id).where(_of_the_dead(address.c.instance_id, live))
-    # Waits for batches of other instances that post there now, in the order in which they lock.
-    connection.execute(owned.order_by(address.c.id).with_for_update())
-    groups = _of_the_dead(consumer_group.c.instance_id, live) | consumer_group.c.address_id.in_(owned)
-    gone = connection.scalars(delete(consumer_group).where(groups).returning(consumer_group.c.id)).all()
-    names = connection.scalars(delete(address).where(address.c.id.in_(owned)).returning(address.c.name)).all()
+    dead_addresses = _of_the_dead(address.c.instance_id, live)
+    dead_groups = _of_the_dead(consumer_group.c.instance_id, live)
+    # in the order in which batches lock
+    owned = select(address.c.id).where(dead_addresses).order_by(address.c.id).with_for_update(skip_locked=True)
+    free = cast(connection.scalars(owned).all(), postgresql.ARRAY(Integer))
+    groups = select(consumer_group.c.id).where((consumer_group.c.address_id == func.any(free)) | dead_groups)
+    locked = connection.scalars(groups.order_by(consumer_group.c.id).with_for_update(skip_locked=True)).all()
+    free_groups = cast(locked, postgresql.ARRAY(Integer))
+    other = consumer_group.alias()
+    held = exists().where(other.c.address_id == address.c.id, other.c.id != func.all(free_groups)).correlate(address)
+    whole = select(address.c.id).where(address.c.id == func.any(free), ~held)
+    goes = (consumer_group.c.id == func.any(free_groups)) & (dead_groups | consumer_group.c.address_id.in_(whole))
+    gone = connection.scalars(delete(consumer_group).where(goes).returning(consumer_group.c.id)).all()
+    names = connection.scalars(delete(address).where(address.c.id.in_(whole)).returning(address.c.name)).all()
     for name in names:
         connection.execute(select(func.pg_notify(channels.ADDRESS, name)))
+    orphans = txn.c.instance_id.not_in(live) & txn.c.connection.is_not(None)
+    left = (dead_addresses, dead_groups, orphans, _of_the_dead(pending_retirement.c.holder, live))
+    owed = connection.scalar(select(or_(*(exists().where(each) for each in left))))
     connection.commit()
     # Only now all their entries can be seen. If this process ends before, the maintenance sweeps them.
     ids = UuidV7()
     for group in sorted(gone):
         removal.drop(connection, group, ids)
-    return len(names), len(gone)
+    return GivenUp(addresses=len(names), groups=len(gone), owed=bool(owed))

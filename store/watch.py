@@ -57,8 +57,8 @@ class Watch:
         self._beats: dict[int, _Beat] = {}
         #: processes whose instance an earlier look has seen
         self._ended: set[tuple[int, int]] = set()
-        #: dead instances were found, and are not wholly given up yet
-        self._owed = False
+        #: instances have ended, perhaps before the first look, and may not be wholly given up yet
+        self._owed = True
 
     def look(self) -> Look:
         """Give up dead instances.
@@ -81,7 +81,7 @@ class Watch:
         if self._owed:
             with connected(self._url, application_name="coordinator watch", patience=_GIVE_UP_PATIENCE) as connection:
                 given_up = recovery.give_up_dead(connection, still)
-            self._owed = False
+            self._owed = given_up.owed
         return Look(given_up=given_up, ended=ended)
 
     def _compare(self, living: Sequence[Row[Any]], now: float, *, throughout: bool) -> None:
@@ -94,6 +94,8 @@ class Watch:
                 known = _Beat(value=row.beaten_at, since=now, process=process)
             self._beats[row.id] = known
         was_there = {beat.process for number, beat in before.items() if number not in self._beats}
+        if was_there:  # what others held when it was given up is left
+            self._owed = True
         # A process that registered twice, because the answer to the first time was lost, still lives.
         lives = {beat.process for beat in self._beats.values()}
         self._ended = {each for each in (self._ended | was_there) - lives if each is not None and not gone(*each)}

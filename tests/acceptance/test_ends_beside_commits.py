@@ -4,6 +4,8 @@ work in their commits: nothing of the service waits, and what has ended gets no 
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -22,6 +24,8 @@ from tests.wire.frames import Accepted, Source
 from tests.wire.links import Receiver
 from tests.wire.messages import data
 from tests.wire.peer import Session
+from tests.wire.queues import post
+from tests.workers import pids_of_workers
 
 pytestmark = pytest.mark.rule("X2", "X3")
 
@@ -114,3 +118,30 @@ def test_a_dynamic_node_ends_beside_a_commit(
         assert (len(ask(ADDRESSES, dynamic)), ended) == (1, [])
     assert ended == [None]
     _wait(lambda: not ask(ADDRESSES, dynamic) and not ask(WITHOUT_GROUP))
+
+
+@pytest.mark.rule("D5")
+def test_a_worker_is_killed_beside_a_commit(
+    service: Service, dial_to: DialTo, address: str, ask: Ask, beside: Application, chain: None
+) -> None:
+    """It had declared the transaction, and a message: the other gets this at once, and what the commit does not hold is
+    removed.
+    """
+    control = in_group(begin(dial_to, 0, "d"))
+    _, free = _dynamic(control.session)
+    _, held = _dynamic(control.session)
+    txn = control.declare()
+    accept(control.session.sender(held), b"1", txn)
+    neighbour = begin(dial_to, 1, "n")
+    post(control.session, address, b"delivered once")
+    assert control.session.receiver(address, credit=1).take().body == b"delivered once"
+    pids = pids_of_workers(service)
+    with committing(service, beside, txn) as ended:
+        os.kill(pids[0], signal.SIGKILL)
+        again = neighbour.receiver(address, credit=1).take()
+        assert (again.body, again.message.header.delivery_count) == (b"delivered once", 1)
+        _wait(lambda: not ask(ADDRESSES, free))
+        neighbour_goes_on(neighbour, address)
+        assert (len(ask(ADDRESSES, held)), ended) == (1, [])
+    assert ended == [None]
+    _wait(lambda: not ask(ADDRESSES, held) and not ask(WITHOUT_GROUP))

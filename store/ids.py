@@ -138,9 +138,13 @@ class TxnIds:
         return len(txn_id) == 16 and compare_digest(check.digest(), txn_id[-_CHECK_OCTETS:])
 
 
+#: 9999-01-01: a txn-id that no store has made may say a later time, and no calendar has that
+_LATEST_MS = int(datetime(9999, 1, 1, tzinfo=UTC).timestamp() * 1000)
+
+
 def declared_at(txn_id: bytes) -> datetime:
     """When a txn-id was made: the first 48 bits of a UUIDv7 are Unix milliseconds."""
-    return datetime.fromtimestamp(int.from_bytes(txn_id[:6], "big") / 1000, UTC)
+    return datetime.fromtimestamp(min(int.from_bytes(txn_id[:6], "big"), _LATEST_MS) / 1000, UTC)
 
 
 def micros_of(txn_id: bytes) -> int:

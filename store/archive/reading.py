@@ -104,7 +104,7 @@ class Archived:
         message = ds.field("message")
         columns = {name: ds.field(name) for name in ("id", "txn_id", "address_id", "address", "posted_at")}
         columns |= {"octets": pc.binary_length(message), "front": pc.binary_slice(message, 0, FRONT_OCTETS)}
-        where = (ds.field("id") >= low) & (ds.field("id") < high)
+        where = (ds.field("id") >= low) & (ds.field("id") <= high - 1)  # as high may be more than an int8
         if txn_id is not None:
             where &= ds.field("txn_id") == str(txn_id)
         if address is not None:

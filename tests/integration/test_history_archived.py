@@ -144,6 +144,25 @@ def test_a_group_that_is_forgotten_has_the_name_that_the_archive_has(lives: Old)
     assert [event["group"] for event in _told(lives, half_id, root=lives.root)] == [None, "orders"]
 
 
+NEVER_MADE = [
+    ("history", "ffffffff-ffff-ffff-ffff-ffffffffffff", "was not made by this store"),
+    ("history", "e677d21f-dbff-7000-8000-000000000000", "was not made by this store"),  # the last day of year 9999
+    ("history", "00000000-0000-0000-0000-000000000000", "was not made by this store"),
+    ("history", str((1 << 63) - 1), f"the store has no message {(1 << 63) - 1}"),
+    ("history", "0", "message 0 is not known any more"),
+    ("outcome", "ffffffff-ffff-ffff-ffff-ffffffffffff", "is not known: it was never declared here"),
+]
+
+
+def test_ids_that_nothing_can_have_are_not_known(lives: Old, database_url: str) -> None:
+    lives.op(OLD, "accept", [lives.half(OLD)])
+    lives.write()
+    lives.drop()
+    for command, what, says in NEVER_MADE:
+        done = CliRunner().invoke(app, [command, what, "--database-url", database_url])
+        assert (done.exit_code, says in done.stderr) == (1, True), (what, done.stderr, done.exception)
+
+
 def _no_file(old: Old, day: date) -> None:
     (old.root / "op" / day.isoformat() / "delivery.parquet").unlink()
 

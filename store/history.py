@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import islice
+from heapq import merge
+from itertools import groupby, islice
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 HEAD_OCTETS: Final = 4096
 #: Messages that are brought at one time.
 _PAGE: Final = 100
+_HIGHEST_ID: Final = (1 << 63) - 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,8 +131,8 @@ def _messages(connection: Connection, condition: str, **values: object) -> list[
     return [Message(**{**row._mapping, "head": bytes(row.head)}) for row in rows]
 
 
-def _archived(rows: Iterable[Mapping[str, Any]]) -> Iterator[Message]:
-    """``rows``: of :meth:`store.archive.reading.Archived.halves`."""
+def _archived(rows: Iterable[Mapping[str, Any]], octets: int = HEAD_OCTETS) -> Iterator[Message]:
+    """``rows``: of :meth:`store.archive.reading.Archived.halves`; ``octets``: so many are in a head."""
     for row in rows:
         yield Message(
             half_id=row["id"],
@@ -138,7 +141,7 @@ def _archived(rows: Iterable[Mapping[str, Any]]) -> Iterator[Message]:
             address=row["address"] or f"#{row['address_id']}",
             posted_at=row["posted_at"],
             octets=row["octets"],
-            head=row["front"][:HEAD_OCTETS],
+            head=row["front"][:octets],
             archived=True,
         )
 
@@ -245,15 +248,27 @@ def set_aside(connection: Connection, mark: bytes, at: datetime, address: str) -
         )
 
 
-def having(connection: Connection, octets: Sequence[bytes], since: datetime, until: datetime) -> Iterator[Message]:
-    """The messages posted in that time whose beginnings have one of ``octets``: all of that time are read."""
+def having(
+    connection: Connection, octets: Sequence[bytes], since: datetime, until: datetime, archive: Archived
+) -> Iterator[Message]:
+    """The messages posted in that time whose beginnings have one of ``octets``, by id: all of that time are read, in
+    the store and in the archive.
+    """
+    low, high = (min(max(0, id_at(at)), _HIGHEST_ID) for at in (since, until))
+    rows = (row for row in archive.halves(low, high) if any(each in row["front"] for each in octets))
+    by_id = attrgetter("half_id")
+    both = merge(_live_having(connection, octets, low, high), _archived(rows, FRONT_OCTETS), key=by_id)
+    for _, same in groupby(both, by_id):  # what had to stay when its day was dropped is in both
+        yield next(same)
+
+
+def _live_having(connection: Connection, octets: Sequence[bytes], low: int, high: int) -> Iterator[Message]:
     marked = " or ".join(
         f"position(cast(:octets_{number} as bytea) in substr(h.message, 1, {FRONT_OCTETS})) > 0"
         for number in range(len(octets))
     )
     values = {f"octets_{number}": each for number, each in enumerate(octets)}
-    inside = f"h.id > :above and h.id < :high and ({marked}) order by h.id limit {_PAGE}"
-    above, high = max(0, id_at(since)) - 1, max(0, id_at(until))
-    while found := _messages(connection, inside, above=above, high=high, **values):
+    inside = f"h.id >= :low and h.id < :high and ({marked}) order by h.id limit {_PAGE}"
+    while found := _messages(connection, inside, low=low, high=high, **values):
         yield from found
-        above = found[-1].half_id
+        low = found[-1].half_id + 1

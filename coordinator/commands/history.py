@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from coordinator.commands.timeline import Timeline
+    from store.archive.reading import Archived
+    from store.history import Message
 
 #: digits of an id of a message in the store
 _LONGEST_ID = 19
@@ -46,8 +48,8 @@ _Since = Annotated[
     str | None,
     typer.Option(
         metavar="TIME",
-        help="Look for the client's message-id in all messages posted from then on (ISO 8601, or 2h: ago). The "
-        "store has no index of these: it reads them.",
+        help="Look for the client's message-id in all messages posted from then on (ISO 8601, or 2h: ago). There is no "
+        "index of these: all of that time are read, in the store and, of days that it has dropped, in the archive.",
     ),
 ]
 _Archive = Annotated[
@@ -92,9 +94,8 @@ def history(
 ) -> None:
     """Print what became of a transaction, or of a message: its whole life, as far as it is kept. Times are UTC.
 
-    What the store has dropped comes from the archive; there --since finds nothing. Exit status: 0 found, 1 nothing is
-    known of it (the line says why), 2 that is no id, or a copy in the archive that may have a part of it is missing or
-    was changed.
+    What the store has dropped comes from the archive. Exit status: 0 found, 1 nothing is known of it (the line says
+    why), 2 that is no id, or a copy in the archive that may have a part of it is missing or was changed.
     """
     if archive is not None and no_archive:
         fail("--archive, --no-archive: give one of them", 2)
@@ -203,23 +204,38 @@ def _by_half_id(connection: Connection, root: Path | None, half_id: int) -> Time
 def _by_message_id(
     connection: Connection, root: Path | None, text: str, since: datetime, until: datetime
 ) -> list[Timeline]:
-    from coordinator.commands.events import said
-    from coordinator.commands.timeline import of_message
+    from coordinator.commands.timeline import of_message, unread
     from store import history as known
-    from store import retention
+    from store.archive.reading import Archived
 
     bare = _OF_JMS.sub("", text, count=1)
     if not bare:
         fail(f"MESSAGE-ID: expected the message-id that a client gave, not {text!r}", 2)
-    candidates = known.having(connection, _octets(bare), since, until)
-    fitting = (each.half_id for each in candidates if _says(connection, each.half_id, each.head, each.octets, bare))
+    known.begin(connection)
+    archive = Archived(connection, root)
+    candidates = known.having(connection, _octets(bare), since, until, archive)
+    fitting = (each.half_id for each in candidates if _says(connection, each, bare))
     halves = list(islice(fitting, _MOST_LIVES))
     found = [line for half_id in halves if (line := of_message(connection, half_id, root)) is not None]
     if not found:
-        kept_since = retention.messages_kept_since(connection)
-        kept = "" if kept_since is None or kept_since <= since else f"; messages are kept since {said(kept_since)}"
-        fail(f"no message with the message-id {text[:80]!r} was posted from {said(since)} to {said(until)}{kept}")
+        fail(_why_none(connection, archive, text, since, until))
+    for line in found:
+        line.notes += [note for note in unread(archive) if note not in line.notes]
     return found
+
+
+def _why_none(connection: Connection, archive: Archived, text: str, since: datetime, until: datetime) -> str:
+    from coordinator.commands.events import said
+    from coordinator.commands.timeline import unread
+    from store import retention
+
+    why = [f"no message with the message-id {text[:80]!r} was posted from {said(since)} to {said(until)}"]
+    kept_since = retention.messages_kept_since(connection)
+    if kept_since is not None and kept_since > since:
+        why.append(f"messages are kept since {said(kept_since)}")
+    if read := archive.messages_read:
+        why.append(f"the archive was read, {len(read)} days from {read[0].isoformat()} to {read[-1].isoformat()}")
+    return "; ".join(why + unread(archive))
 
 
 def _octets(message_id: str) -> list[bytes]:
@@ -234,14 +250,18 @@ def _octets(message_id: str) -> list[bytes]:
     return [each for each in found if each]
 
 
-def _says(connection: Connection, half_id: int, head: bytes, size: int, message_id: str) -> bool:
-    """Whether the message has this message-id, and not the text elsewhere."""
+def _says(connection: Connection, message: Message, message_id: str) -> bool:
+    """Whether the message has this message-id, and not the text elsewhere. Of one in the archive its head is all that
+    is looked at.
+    """
     from coordinator.codec.encoding import DecodeError
     from coordinator.codec.message import PROPERTIES, fields_of, sections
     from coordinator.commands.heads import whole_head
 
     with suppress(DecodeError):
-        whole = whole_head(connection, half_id, head, size)
+        whole = message.head
+        if not message.archived:
+            whole = whole_head(connection, message.half_id, whole, message.octets)
         for code, _, value, _ in sections(whole, PROPERTIES):
             if code == PROPERTIES:
                 (first, *_) = fields_of(whole, value, PROPERTIES) or [None]

@@ -272,9 +272,13 @@ def _note_messages(
 
 
 def _note_archive(line: Timeline) -> None:
-    if line.archive.unread:
-        named = ", ".join(day.isoformat() for day in sorted(line.archive.unread))
-        line.notes.append(f"not all that there is: the archive was not read, and has dropped days: {named}")
+    line.notes += unread(line.archive)
+
+
+def unread(archive: Archived) -> list[str]:
+    """A note, if the archive was asked for days and is not read."""
+    named = ", ".join(day.isoformat() for day in sorted(archive.unread))
+    return [f"not all that there is: the archive was not read, and has dropped days: {named}"] if named else []
 
 
 def _add_messages(connection: Connection, line: Timeline, messages: Sequence[Message], decided: Decided | None) -> None:

@@ -56,6 +56,11 @@ class Archived:
         #: of consumer groups that have deliveries in the rows read: their addresses and names
         self.names: dict[int, tuple[str, str]] = {}
 
+    @property
+    def messages_read(self) -> list[date]:
+        """The days of which messages were looked for in the archive."""
+        return sorted(day for table, day in self._whole if table == "half")
+
     def decision(self, txn_id: UUID) -> tuple[dict[str, Any], list[dict[str, Any]]] | None:
         """The op that decided the transaction, and the deliveries that it accepted."""
         import pyarrow.dataset as ds

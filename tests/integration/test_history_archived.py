@@ -4,13 +4,15 @@ from the archive (rules H15, R35).
 
 from __future__ import annotations
 
+import json
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import pytest
-from sqlalchemy import insert, text, update
+from sqlalchemy import insert, select, text, update
+from sqlalchemy.dialects.postgresql import insert as upsert
 from typer.testing import CliRunner
 
 from coordinator.__main__ import app
@@ -21,6 +23,8 @@ from store.ids import ADMINISTRATION, begin_of
 from store.partitions import make_days
 from store.tables import address, consumer_group, half
 from tests.fix_archive import NAME, OLD, Change, Old, changed, without_manifest
+from tests.wire.messages import Properties, section
+from tests.wire.types import Symbol
 
 pytestmark = pytest.mark.rule("H15", "R35")
 
@@ -96,8 +100,8 @@ def _marked(old: Old, original: int, near: int, to: str | None) -> int:
     address_id, half_id = old.address, near + 1 | ADMINISTRATION << 12
     if to is not None:
         half_id = near + 1
-        made = insert(address).values(name=to).returning(address.c.id)
-        address_id = old.connection.execute(made).scalar_one()
+        old.connection.execute(upsert(address).values(name=to).on_conflict_do_nothing())
+        address_id = old.connection.execute(select(address.c.id).where(address.c.name == to)).scalar_one()
     row = {"id": half_id, "address_id": address_id, "message": encode_symbol(ORIGINAL_ID) + encode_long(original)}
     old.connection.execute(
         insert(half).values(**row, posted_at=text("to_timestamp(:at)").bindparams(at=begin_of(OLD).timestamp() + 30))
@@ -108,12 +112,14 @@ def _marked(old: Old, original: int, near: int, to: str | None) -> int:
 
 @ENDS
 def test_one_retried_dead_lettered_and_replayed(lives: Old, end: date | None) -> None:
-    half_id = lives.half(OLD, b"1")
-    lives.half(OLD, b"another")
+    half_id, another = lives.half(OLD, b"1"), lives.half(OLD, b"another")
     for _ in range(2):
         lives.op(OLD, "modify", [half_id], instance_id=2)
     lives.op(OLD, "dead-letter", [half_id], reason="attempts used up: 3 of 3", instance_id=2)
     letter = _marked(lives, half_id, half_id + 1_000, "%DLQ%orders")
+    # nothing of its life: at the same time, of another message, or at another address
+    for number, (of, to) in enumerate([(another, "%DLQ%orders"), (another, None), (half_id, "%DLQ%other")]):
+        _marked(lives, of, half_id + 3_000 + 2 * number, to)
     box = insert(consumer_group).values(
         address_id=_address_of(lives, letter), created_at=text("now() - interval '60 days'")
     )
@@ -135,13 +141,19 @@ def _address_of(old: Old, half_id: int) -> int:
 
 
 def test_a_group_that_is_forgotten_has_the_name_that_the_archive_has(lives: Old) -> None:
-    half_id = lives.half(OLD)
-    lives.op(OLD, "accept", [half_id])
+    first, second = lives.half(OLD), lives.half(OLD)
+    txn_id = lives.op(OLD, "commit", [first], posted=0, decided=True)
+    lives.op(OLD, "reject", [second], txn_id=txn_id)
     lives.write()
     lives.drop()
-    lives.connection.execute(text("delete from coordinator.consumer_group"))
+    for table in ("consumer_group", "removed_group"):
+        lives.connection.execute(text(f"delete from coordinator.{table}"))
     lives.connection.commit()
-    assert [event["group"] for event in _told(lives, half_id, root=lives.root)] == [None, "orders"]
+
+    def groups(what: UUID | int) -> list[str]:
+        return [event["group"] for event in _told(lives, what, root=lives.root) if event["group"]]
+
+    assert [groups(what) for what in (first, second, txn_id)] == [["orders"], ["orders"], ["orders", "orders"]]
 
 
 NEVER_MADE = [
@@ -161,6 +173,46 @@ def test_ids_that_nothing_can_have_are_not_known(lives: Old, database_url: str) 
     for command, what, says in NEVER_MADE:
         done = CliRunner().invoke(app, [command, what, "--database-url", database_url])
         assert (done.exit_code, says in done.stderr) == (1, True), (what, done.stderr, done.exception)
+
+
+def test_the_message_id_of_its_client_in_the_days_of_a_time(lives: Old, database_url: str) -> None:
+    """One that waits is in the store and in the archive, and counts once; one has so much before its message-id that
+    the store would read more of it."""
+    order = Properties(message_id="order-7").encoded()
+    lives.half(OLD, Properties(message_id="x", subject="order-7").encoded())
+    dropped = lives.half(OLD, order)
+    lives.op(OLD, "accept", [dropped])
+    waits = lives.half(OLD, order, waiting=True)
+    large = lives.half(LATER, section(0x72, {Symbol("x-opt-much"): "x" * 10_000}) + order)
+
+    def run(what: str, *more: object) -> tuple[int, str]:
+        bounds = ("--since", OLD, *more)
+        done = CliRunner().invoke(app, ["history", what, *map(str, bounds), "--database-url", database_url])
+        return done.exit_code, done.output
+
+    def found(*more: object) -> list[tuple[int, bool]]:
+        status, told = run("order-7", *more, "--json")
+        assert status == 0, told
+        posts = [line["events"][0] for line in json.loads(told)]
+        return [(post["message"], post["archived"]) for post in posts]
+
+    assert found() == [(dropped, False), (waits, False), (large, False)]
+    lives.write()
+    lives.drop()
+    assert found() == [(dropped, True), (waits, False), (large, True)]
+    assert found("--until", OLD + timedelta(days=1)) == [(dropped, True), (waits, False)]
+    assert found("--until", "9999-12-31") == found()
+    assert found("--no-archive") == [(waits, False)]
+    assert (
+        f"the archive was not read, and has dropped days: {NAME}, {LATER.isoformat()}"
+        in run("order-7", "--no-archive", "--until", LATER + timedelta(days=1))[1]
+    )
+    status, told = run("order-8")
+    assert (status, f"the archive was read, 2 days from {NAME} to {LATER.isoformat()}" in told) == (1, True)
+    status, told = run("order-8", "--no-archive")
+    assert (status, f"the archive was not read, and has dropped days: {NAME}, {LATER.isoformat()}" in told) == (1, True)
+    changed("half.parquet")(lives, OLD)
+    assert run("order-7")[0] == 2
 
 
 def _no_file(old: Old, day: date) -> None:

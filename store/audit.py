@@ -6,7 +6,7 @@ deleted for :data:`store.tables.AUDIT_DAYS` days: a trigger refuses it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -100,11 +100,15 @@ def note(
     connection: Connection, action: Action, subject: str | None, detail: Mapping[str, object] | None = None
 ) -> None:
     """Add a row to the SQL transaction under way, which is the caller's. ``detail``: values of JSON."""
+    note_each(connection, action, [(subject, detail or {})])
+
+
+def note_each(connection: Connection, action: Action, told: Sequence[tuple[str | None, Mapping[str, object]]]) -> None:
+    """The same of some changes, at least one: the subject and the detail of each."""
     actor: Actor | None = connection.info.get(_ACTOR)
-    row: dict[str, object] = {"action": action, "subject": subject, "detail": dict(detail or {})}
-    if actor is not None:
-        row |= {"os_user": actor.os_user, "place": actor.host, "reason": actor.reason}
-    connection.execute(insert(audit).values(row))
+    by = {} if actor is None else {"os_user": actor.os_user, "place": actor.host, "reason": actor.reason}
+    rows = [{"action": action, "subject": subject, "detail": dict(detail), **by} for subject, detail in told]
+    connection.execute(insert(audit).values(rows))
 
 
 def read(connection: Connection, wanted: Wanted, most: int) -> list[Line]:

@@ -83,20 +83,27 @@ def genuine(connection: Connection, txn_id: UUID) -> bool:
 
 def decision(connection: Connection, txn_id: UUID, archive: Archived | None = None) -> Decided | None:
     """The decision about ``txn_id``; None: there is none that is kept."""
+    found = decisions(connection, [txn_id]).get(txn_id)
+    return found if found is not None or archive is None else _archived_decision(archive, txn_id)
+
+
+def decisions(connection: Connection, txn_ids: Sequence[UUID]) -> dict[UUID, Decided]:
+    """The decisions about these transactions that are kept."""
     with boundary():
-        found = connection.execute(
-            select(op).where(op.c.id == txn_id, op.c.decision.in_(("commit", "rollback")))
-        ).one_or_none()
-    if found is None:
-        return None if archive is None else _archived_decision(archive, txn_id)
-    return Decided(
-        decision=found.decision,
-        reason=found.reason,
-        posted=found.posted,
-        retired=tuple(zip(found.half_ids or (), found.group_ids or (), strict=False)),
-        instance_id=found.instance_id,
-        decided_at=found.decided_at,
-    )
+        rows = connection.execute(
+            select(op).where(op.c.id.in_(txn_ids), op.c.decision.in_(("commit", "rollback")))
+        ).all()
+    return {
+        row.id: Decided(
+            decision=row.decision,
+            reason=row.reason,
+            posted=row.posted,
+            retired=tuple(zip(row.half_ids or (), row.group_ids or (), strict=False)),
+            instance_id=row.instance_id,
+            decided_at=row.decided_at,
+        )
+        for row in rows
+    }
 
 
 def _archived_decision(archive: Archived, txn_id: UUID) -> Decided | None:
@@ -158,6 +165,12 @@ def message(connection: Connection, half_id: int, archive: Archived | None = Non
     if not found and archive is not None:
         found = list(_archived(archive.halves(half_id, half_id + 1)))
     return found[0] if found else None
+
+
+def messages(connection: Connection, half_ids: Sequence[int]) -> dict[int, Message]:
+    """Those of these that the store has, by id."""
+    found = _messages(connection, "h.id = any(cast(:ids as int8[]))", ids=list(half_ids))
+    return {each.half_id: each for each in found}
 
 
 def posted(

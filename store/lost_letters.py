@@ -17,7 +17,7 @@ from sqlalchemy import Connection, func, select
 from store import dead_letters, history, traces
 from store.errors import AddressGone, boundary
 from store.ids import UuidV7
-from store.repairs import REASON, State, TermsOf, Verdict, named, note, tell
+from store.repairs import REASON, Repair, State, TermsOf, Verdict, named, note, tell
 from store.traces import SLACK, Step
 
 
@@ -30,7 +30,7 @@ class _Lost(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Replay:
+class Replay(Repair):
     """Replay the messages whose letters are lost, of the moment at which the group gave up this half.
 
     ``box_of``: the address that the letters of an address and group go to; ``mark_of``: octets that only letters of

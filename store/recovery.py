@@ -6,7 +6,7 @@ All SQL here blocks: a worker calls it before it listens, and later the watch (:
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -15,6 +15,7 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     Integer,
+    Row,
     Select,
     SmallInteger,
     case,
@@ -27,6 +28,7 @@ from sqlalchemy import (
     or_,
     select,
     text,
+    tuple_,
     update,
 )
 from sqlalchemy.dialects import postgresql
@@ -300,7 +302,7 @@ def give_back(connection: Connection, group_id: int, entry_id: int) -> list[int]
     its = (entry.c.group_id == group_id, entry.c.id == entry_id)
     key = connection.scalar(select(entry.c.message_group).where(*its))
     with_it = its if key is None else (entry.c.group_id == group_id, entry.c.message_group == key)
-    freed = _return_entries(connection, live, *with_it, entry.c.lease > 0)
+    freed = [row.half_id for row in _return_entries(connection, live, *with_it, entry.c.lease > 0)]
     if freed:
         claim = (message_group.c.group_id == group_id, message_group.c.key == key)
         connection.execute(delete(message_group).where(*claim, message_group.c.instance_id.not_in(live)))
@@ -308,9 +310,22 @@ def give_back(connection: Connection, group_id: int, entry_id: int) -> list[int]
     return freed
 
 
-def _return_entries(connection: Connection, live: Select[tuple[int]], *only: ColumnElement[bool]) -> list[int]:
+def give_back_each(connection: Connection, entries: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The same of some entries without message groups, by their groups and ids. The groups and halves of all that is
+    freed."""
+    live = select(instance.c.id).where(instance.c.ended_at.is_(None))
+    its = tuple_(entry.c.group_id, entry.c.id).in_(entries)
+    freed = _return_entries(connection, live, its, entry.c.lease > 0)
+    if freed:
+        connection.execute(select(func.pg_notify(channels.READY, "")))
+    return [(row.group_id, row.half_id) for row in freed]
+
+
+def _return_entries(
+    connection: Connection, live: Select[tuple[int]], *only: ColumnElement[bool]
+) -> Sequence[Row[tuple[int, int]]]:
     """Free the entries that dead instances held for their consumers, not those that transactions hold; of these
-    ``only`` such. Returns their halves.
+    ``only`` such. Returns their groups and halves.
     """
     held_whole = consumer_group.c.holder.not_in(live) & (consumer_group.c.holder != 0)
     read = (
@@ -347,13 +362,13 @@ def _return_entries(connection: Connection, live: Select[tuple[int]], *only: Col
         else_=entry.c.attempts,
     )
     # Entries whose group is gone have no max_attempts, and stay as they are.
-    returned = connection.scalars(
+    returned = connection.execute(
         update(entry)
         .where(lost, entry.c.group_id == limits.c.id, *only)
         .values(lease=0, attempts=cast(attempts, SmallInteger), acquired=entry.c.acquired | entry.c.failed.is_(None))
-        .returning(entry.c.half_id)
+        .returning(entry.c.group_id, entry.c.half_id)
     )
-    return list(returned)
+    return returned.all()
 
 
 def _of_the_dead(owner: ColumnElement[int | None], live: Select[tuple[int]]) -> ColumnElement[bool]:

@@ -63,7 +63,7 @@ def repair(
     check overdue ones again, deliver what a consumer group has lost, release what an instance that is gone still has,
     and replay a message whose dead letter is lost. The first decision wins; nothing is forced.
 
-    Each repair is a transaction of its own: interrupted, it goes on when it is run again, and does nothing twice.
+    What is told is done and stays: interrupted, it goes on when it is run again, and does nothing twice.
 
     Exit status: 0 nothing is left to do, 1 some findings are left (the lines say why), 2 it could not run.
     """
@@ -131,7 +131,7 @@ def _of_run(connection: Connection, number: int | None) -> _Found:
 
 
 class _Run:
-    """The findings of one run, one by one."""
+    """The findings of one run, piece by piece."""
 
     def __init__(self, connection: Connection, found: _Found, *, apply: bool, as_json: bool) -> None:
         self._connection = connection
@@ -144,28 +144,36 @@ class _Run:
     def work(self) -> bool:
         """Whether something is left to do."""
         from store import partitions, repairs
-        from store.errors import Contended
 
         left = False
         if self._apply:  # the service, which makes them, may have been stopped for weeks
             partitions.make_ahead(self._connection)
+        waiting: dict[Repair, list[dict[str, Any]]] = {}
         for finding in self._found.findings:
             proposal = _proposal(finding, self._found.seen_at)
             if proposal is None:
                 self._by_hand[finding["kind"], finding["suggested_repair"]] += 1
                 continue
-            verdict = proposal.look(self._connection)
-            changes = verdict.state is repairs.State.CAN
-            if changes and self._apply:
-                try:
-                    verdict = proposal.apply(self._connection, self._found.reason)
-                except Contended as error:  # it holds up no other
-                    self._connection.rollback()
-                    verdict = repairs.Verdict(repairs.State.CANNOT, f"not {verdict.said}: {error}; run it again")
-            self._tell(finding, verdict)
-            left = left or verdict.state is not repairs.State.DONE
+            waiting.setdefault(proposal, []).append(finding)
+            if len(waiting) == repairs.MOST_TOGETHER:
+                left = self._repair(waiting) or left
+                waiting = {}
+        left = self._repair(waiting) or left
         self._end()
         return left or bool(self._by_hand)
+
+    def _repair(self, waiting: dict[Repair, list[dict[str, Any]]]) -> bool:
+        """A piece of them. Whether something of it is left to do."""
+        from store import repairs
+
+        left = False
+        for repair, verdict in repairs.repaired(
+            self._connection, list(waiting), self._found.reason if self._apply else None
+        ):
+            for finding in waiting[repair]:
+                self._tell(finding, verdict)
+            left = left or verdict.state is not repairs.State.DONE
+        return left
 
     def _tell(self, finding: dict[str, Any], verdict: Verdict) -> None:
         line = {name: finding[name] for name in ("kind", "txn_id", "half_id", "address", "consumer_group")}
@@ -198,7 +206,7 @@ def _most(counted: Counter[tuple[str, str]]) -> list[tuple[tuple[str, str], int]
 
 def _proposal(finding: dict[str, Any], seen_at: datetime) -> Repair | None:
     """The repair of a finding; None: there is none that the store can do."""
-    from store.repairs import Resume
+    from store.transaction_repairs import Resume
 
     makes: dict[str, Callable[[], Repair | None]] = {
         "undecided-but-known": lambda: _decision(finding),
@@ -214,7 +222,7 @@ def _proposal(finding: dict[str, Any], seen_at: datetime) -> Repair | None:
 
 
 def _decision(finding: dict[str, Any]) -> Repair | None:
-    from store.repairs import Decide
+    from store.transaction_repairs import Decide
 
     found = _RESOLVE.match(finding["suggested_repair"])
     return None if found is None or found[1] != finding["txn_id"] else Decide(UUID(found[1]), found[2])
@@ -227,7 +235,7 @@ def _place(finding: dict[str, Any]) -> tuple[int, str, str] | None:
 
 
 def _delivery(finding: dict[str, Any]) -> Repair | None:
-    from store.repairs import Requeue
+    from store.delivery_repairs import Requeue
 
     place = _place(finding)
     return None if place is None else Requeue(*place, _terms)
@@ -235,7 +243,7 @@ def _delivery(finding: dict[str, Any]) -> Repair | None:
 
 def _release(finding: dict[str, Any]) -> Repair | None:
     """What consumers pass over, a warning, is not leased: a person sees why."""
-    from store.repairs import Release
+    from store.delivery_repairs import Release
 
     place = _place(finding)
     return None if place is None or finding["severity"] != "error" else Release(*place)

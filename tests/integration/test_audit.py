@@ -16,14 +16,17 @@ from typer.testing import CliRunner, Result
 
 from coordinator.__main__ import app
 from coordinator.login.failures import MOST_REMEMBERED, Failures
-from store import addresses, audit, dead_letters, groups, permissions, removal, repairs, roles, seeks, undecided, users
+from store import addresses, audit, dead_letters, groups, permissions, removal, roles, seeks, undecided, users
 from store.application import rights
 from store.audit import Action, Actor, Wanted, act_as, note, read
 from store.commit.terms import PLAIN
+from store.delivery_repairs import Release
 from store.errors import AppendOnly, StoreError, UserExists, boundary
 from store.permissions import Grantee, Verb
 from store.places import group as place
 from store.purge import purge
+from store.repairs import State
+from store.transaction_repairs import Decide, Resume
 from tests.fix_store import Rows
 from tests.fix_store_driver import ME, Asking
 
@@ -98,7 +101,7 @@ def _transactions(connection: Connection, rows: Rows) -> list[tuple[Action, str,
     undecided.roll_back(connection, plain, "why")
     undecided.commit(connection, commits, "why")
     undecided.resume(connection, overdue)
-    assert repairs.Decide(repaired, "rollback").apply(connection, "run 1").state is repairs.State.DONE
+    assert Decide(repaired, "rollback").apply(connection, "run 1").state is State.DONE
     return [
         (Action.RESOLVE, str(plain), {"decision": "rollback", "reason": "why"}),
         (Action.RESOLVE, str(commits), {"decision": "commit", "reason": "why"}),
@@ -155,9 +158,9 @@ def test_repairs_of_deliveries_and_of_checks_have_rows(database: Connection, row
     overdue = rows.checkable(ME, rows.address_of(group))
     database.execute(text("update coordinator.txn set checks = most_checks, next_check_at = now() - interval '1 min'"))
     database.commit()
-    released = repairs.Release(stuck, "orders", "").apply(database, "run 2")
-    resumed = repairs.Resume(overdue, datetime.now(UTC)).apply(database, "run 2")
-    assert (released.state, resumed.state) == (repairs.State.DONE, repairs.State.DONE)
+    released = Release(stuck, "orders", "").apply(database, "run 2")
+    resumed = Resume(overdue, datetime.now(UTC)).apply(database, "run 2")
+    assert (released.state, resumed.state) == (State.DONE, State.DONE)
     assert [(line.action, line.subject, line.detail) for line in _all(database)] == [
         (Action.REPAIR, f"message {stuck} to orders", {"repair": "release", "reason": "run 2"}),
         (Action.REPAIR, str(overdue), {"repair": "resume", "reason": "run 2"}),

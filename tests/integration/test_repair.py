@@ -22,8 +22,9 @@ from spark.finding import Finding
 from store import traces, undecided
 from store.database import connected
 from store.ids import UuidV7
-from store.repairs import Decide, Repair, Resume, State
+from store.repairs import Repair, State
 from store.tables import consumer_group, entry, half, op, store_identity, txn
+from store.transaction_repairs import Decide, Resume
 from tests.fix_command import PATIENCE_SECONDS, ROOT, Command, environment
 from tests.fix_reports import RUN, SEEN_AT, finding, known, lost, write_report
 from tests.fix_store import Rows
@@ -128,7 +129,7 @@ def test_one_that_loses_the_race_says_so(rows: Rows, database_url: str, decision
 def test_it_goes_on_after_it_was_ended_in_the_middle(
     rows: Rows, run: Run, database_url: str, tmp_path: Path, number: signal.Signals, status: int
 ) -> None:
-    """It waits for the third, which another locks, when the signal comes."""
+    """The four others were decided together; it waits for the third, which another locks, when the signal comes."""
     orders = rows.address_of(rows.queue("orders"))
     txns = [rows.checkable(1, orders) for _ in range(5)]
     assert run([known(each, "commit") for each in txns]).returncode == 1
@@ -152,9 +153,9 @@ def test_it_goes_on_after_it_was_ended_in_the_middle(
         status,
         "error: interrupted; run it again for the others\n" if status == 130 else "",
     )
-    assert len(rows.ops()) == 2
+    assert len(rows.ops()) == 4
     done = run([], "--apply")
-    assert (done.returncode, done.stdout.count("is decided already"), done.stdout.count("is decided now")) == (0, 2, 3)
+    assert (done.returncode, done.stdout.count("is decided already"), done.stdout.count("is decided now")) == (0, 4, 1)
     assert _reasons(rows) == [("commit", RUN)] * 5
 
 

@@ -27,6 +27,8 @@ class Condition(StrEnum):
     MESSAGE_SIZE_EXCEEDED = "amqp:link:message-size-exceeded"
     TRANSFER_LIMIT_EXCEEDED = "amqp:link:transfer-limit-exceeded"
     STOLEN = "amqp:link:stolen"
+    UNATTACHED_HANDLE = "amqp:session:unattached-handle"
+    HANDLE_IN_USE = "amqp:session:handle-in-use"
     TXN_UNKNOWN_ID = "amqp:transaction:unknown-id"
     TXN_ROLLBACK = "amqp:transaction:rollback"
     TXN_TIMEOUT = "amqp:transaction:timeout"

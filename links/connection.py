@@ -15,6 +15,7 @@ from links.client import Client
 from links.dispositions import Dispositions
 from links.endpoints import LITTLE_ROOM, Endpoints
 from links.greeting import Greeting
+from links.look import Look
 from links.output import Output
 from links.parked import Parked
 from links.sole import Sole, policy
@@ -78,6 +79,7 @@ class Connection(Client):
         "held_back",
         "idle_timeout_ms",
         "incomplete",
+        "look",
         "number",
         "open",
         "opened",
@@ -120,6 +122,7 @@ class Connection(Client):
         #: None once the protocol headers, and SASL, are done
         self.greeting: Greeting | None = Greeting(self._offered, self._log_in, lambda: reactor.proceed(self))
         self.dispositions = Dispositions()
+        self.look = Look(self, limits.max_frame_size_bytes)
         #: how many links the peer posts on
         self.posting = 0
         #: posts and attaches that wait until their addresses are known
@@ -240,9 +243,15 @@ class Connection(Client):
         if kind == engine.CONNECTION_REMOTE_OPEN:
             self._on_open()
         elif kind in _SESSION_EVENTS:
-            self._on_endpoint(kind, engine.event_session(event))
+            session = engine.event_session(event)
+            if kind == engine.SESSION_REMOTE_OPEN:
+                self.look.channels.begun(session)
+            self._on_endpoint(kind, session)
         elif kind in _LINK_EVENTS:
-            self._on_endpoint(kind, engine.event_link(event))
+            link = engine.event_link(event)
+            if kind == engine.LINK_REMOTE_OPEN:
+                self.look.channels.attached(link)
+            self._on_endpoint(kind, link)
         elif kind == engine.CONNECTION_REMOTE_CLOSE:
             self.closing = True  # frames after the peer's close are ignored (part 2, section 2.7.9)
             self.lost()
@@ -277,6 +286,10 @@ class Connection(Client):
             )
             return
         self.container = engine.remote_container(self.pointer)
+        if self.look.channels.open_refused is not None:
+            refusal, field = self.look.channels.open_refused
+            self.refuse_open(refusal, field=field)
+            return
         no_room = self.service.starved or self._one_too_many()
         if no_room is not None:
             self.refuse_open(no_room, field="")

@@ -222,14 +222,31 @@ class Endpoints:
         return link
 
     def _on_end(self, session: engine.Pointer) -> None:
-        for link in list(self.sessions[session].values()):
-            self._drop(link.pointer)
-            link.lost()
-            self._forget_dynamic(link.pointer)
+        self._let_go(session)
         del self.sessions[session]
         engine.session_close(session)
         engine.session_free(session)
         self.connection.mark()
+
+    def end(self, session: engine.Pointer, refusal: Refusal) -> None:
+        """End a session from our side; the engine keeps it until the peer has ended it too."""
+        log.info(
+            "session ended",
+            peer=self.connection.peer,
+            user=self.connection.user,
+            condition=refusal.condition.value,
+            description=refusal.description,
+        )
+        self._let_go(session)
+        engine.set_condition(engine.session_condition(session), refusal.condition, refusal.description)
+        engine.session_close(session)
+        self.connection.mark()
+
+    def _let_go(self, session: engine.Pointer) -> None:
+        for link in list(self.sessions[session].values()):
+            self._drop(link.pointer)
+            link.lost()
+            self._forget_dynamic(link.pointer)
 
     def _forget_dynamic(self, pointer: engine.Pointer) -> None:
         address = self.dynamic.pop(pointer, None)

@@ -92,6 +92,7 @@ session_state = lib.pn_session_state
 session_open = lib.pn_session_open
 session_close = lib.pn_session_close
 session_free = lib.pn_session_free
+session_condition = lib.pn_session_condition
 session_outgoing_bytes = lib.pn_session_outgoing_bytes
 
 # links
@@ -181,6 +182,11 @@ _tag_view = memoryview(ffi.buffer(_tag_octets))
 _tag = ffi.new("pn_bytes_t*")
 _tag.start = _tag_octets
 _tag_by_value = _tag[0]
+
+
+def buffer_of(octets: memoryview) -> Pointer:
+    """A pointer to them, which is valid as long as it is kept."""
+    return ffi.from_buffer("char[]", octets)
 
 
 def outgoing_delivery(link: Pointer, tag: bytes) -> Pointer:

@@ -26,12 +26,14 @@ class Incoming(Link):
     A delivery that is large, or for which memory has no room, is gathered in a file (:mod:`store.spool`).
     """
 
-    __slots__ = ("_begun", "_congested", "_credit", "_gathered", "_most_octets", "_size", "_spool", "_used")
+    __slots__ = ("_begun", "_congested", "_credit", "_gathered", "_lent", "_most_octets", "_size", "_spool", "_used")
 
     def __init__(self, connection: Carrier, pointer: engine.Pointer, credit: int, most_octets: int) -> None:
         super().__init__(connection, pointer)
         self._credit = credit
         self._used = 0
+        #: credit given beside that, or -1: taken back, while the peer may still use it
+        self._lent = 0
         self._congested = False
         self._most_octets = most_octets
         #: the delivery that is not complete: its octets so far, in memory or in a file
@@ -192,7 +194,9 @@ class Incoming(Link):
     def _give_credit(self) -> None:
         if not self.open:
             return
-        if engine.link_credit(self.pointer) < engine.link_queued(self.pointer):  # the engine does not check
+        if engine.link_credit(self.pointer) - min(0, self._lent) < engine.link_queued(
+            self.pointer
+        ):  # the engine does not check
             self.refuse(Refusal(Condition.TRANSFER_LIMIT_EXCEEDED, "more messages were sent than there was credit for"))
             return
         commit = self.connection.service.commit
@@ -204,6 +208,13 @@ class Incoming(Link):
             return
         engine.link_flow(self.pointer, self._used)
         self._used = 0
+        self.connection.mark()
+
+    def say_credit(self) -> None:
+        """Say how much there is, which the engine says only where it changes: one more, or that one less again."""
+        self._lent = -1 if self._lent > 0 else 1
+        engine.link_flow(self.pointer, self._lent)
+        engine.transport_pending(self.connection.transport)
         self.connection.mark()
 
     def _uncongested(self) -> None:

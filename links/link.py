@@ -32,6 +32,7 @@ class Carrier(Protocol):
     #: unique in this process
     number: int
     pointer: engine.Pointer
+    transport: engine.Pointer
     #: the client's name for itself, and its network address
     container: str
     peer: str

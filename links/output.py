@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Protocol
 import structlog
 
 from links import engine
+from links.said import Said
 
 if TYPE_CHECKING:
     import socket as sockets
-    from collections.abc import Collection, Iterable, Sized
+    from collections.abc import Callable, Collection, Iterable, Sized
 
     from coordinator.service import Service
 
@@ -56,6 +57,8 @@ class Carrier(Protocol):
 
     def resume(self) -> None: ...
 
+    def mark(self) -> None: ...
+
     def watch_socket(self) -> None:
         """Wait for input, or for room to write, as the connection now needs."""
 
@@ -66,8 +69,8 @@ class Output:
     """``writing``: the socket takes no more for now."""
 
     __slots__ = (
-        "_buffers", "_connection", "_kept", "_most_posted", "_moved", "_states", "_states_kept", "_unsettled", "handed",
-        "posted", "unread", "writing",
+        "_asked", "_buffers", "_connection", "_kept", "_most_posted", "_moved", "_states", "_states_kept", "_unsettled",
+        "handed", "posted", "said", "unread", "writing",
     )  # fmt: skip
 
     def __init__(self, connection: Carrier) -> None:
@@ -75,6 +78,9 @@ class Output:
         self.writing = False
         #: taken out of the engine, and not by the socket yet
         self.unread = bytearray()
+        self.said = Said()
+        #: each makes a frame that the engine cannot be asked for, once the engine has nothing to write
+        self._asked: list[Callable[[], bytes]] = []
         #: when the socket last took something
         self._moved = 0.0
         #: octets of messages handed to the engine since it last had nothing to write
@@ -209,6 +215,8 @@ class Output:
                 if self.writing:
                     self.writing = False
                     connection.watch_socket()
+                if self._asked:
+                    self._answer()
                 return
             size = peek(transport, engine.write_buffer, min(size, room))
             try:
@@ -219,6 +227,7 @@ class Output:
                 connection.close()
                 return
             if sent:
+                self.said.hear(engine.write_view[:sent])
                 pop(transport, sent)
             if sent < size:
                 self._moved = time.monotonic()
@@ -254,15 +263,37 @@ class Output:
         size = engine.transport_pending(transport)
         while size > 0:
             size = engine.transport_peek(transport, engine.write_buffer, min(size, engine.READ_ROOM))
+            self.said.hear(engine.write_view[:size])
             self.unread += engine.write_view[:size]
             connection.service.memory.unread += size
             engine.transport_pop(transport, size)
             size = engine.transport_pending(transport)
+        if size == 0:
+            self._add_asked()
+
+    def ask(self, frame: Callable[[], bytes]) -> None:
+        """Write the frame, behind all that the engine has to write."""
+        self._asked.append(frame)
+        self._connection.mark()
+
+    def _answer(self) -> None:
+        """The engine has nothing to write, and the socket has taken all."""
+        self._add_asked()
+        if self.unread and not self._write_unread() and self._connection.open:
+            self.writing = True
+            self._connection.watch_socket()
+
+    def _add_asked(self) -> None:
+        asked, self._asked = self._asked, []
+        octets = b"".join(frame() for frame in asked)
+        self.unread += octets
+        self._connection.service.memory.unread += len(octets)
 
     def lost(self) -> None:
         """The connection is closed, and its part of the engine freed."""
         self._connection.service.memory.unread -= len(self.unread) + self._kept
         self.unread.clear()
+        self._asked.clear()
         self._buffers.clear()
         self._unsettled = 0
         self._states.clear()

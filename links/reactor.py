@@ -274,20 +274,22 @@ class Reactor(Loop):
         push = engine.transport_push
         if not self._take(connection, size):
             return
-        at = 0
-        while at < size:
-            taken = push(transport, engine.read_buffer + at, size - at)
-            if taken <= 0:  # the transport is closed, or the peer broke the protocol
-                break
-            at += taken
-            if at < size:
-                self.drain_events()
-                if not connection.open:
-                    return
-        self.drain_events()
-        connection.mark()
-        if at < size or engine.transport_capacity(transport) < 0:
-            self._refuse_input(connection)
+        for octets, length in connection.look.pieces(engine.read_view[:size], engine.read_buffer):
+            at = 0
+            while at < length:
+                taken = push(transport, octets + at, length - at)
+                if taken <= 0:  # the transport is closed, or the peer broke the protocol
+                    break
+                at += taken
+                if at < length:
+                    self.drain_events()
+                    if not connection.open:
+                        return
+            self.drain_events()
+            connection.mark()
+            if at < length or engine.transport_capacity(transport) < 0:
+                self._refuse_input(connection)
+                return
 
     @staticmethod
     def _take(connection: Connection, size: int) -> bool:

@@ -293,7 +293,8 @@ class Session:
     def sync(self) -> None:
         """Ask a question and wait for its answer: everything that the service sent before has been read then.
 
-        Not a flow with ``echo`` (section 2.7.4), which Proton 0.40 does not see, but a link that comes and goes.
+        Not a flow with ``echo`` (section 2.7.4), which is answered behind whatever else there is, but a link that comes
+        and goes.
         """
         self.control().detach()
 

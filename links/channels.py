@@ -1,0 +1,283 @@
+"""The sessions and links that a peer has, as its frames say, and what the standard makes of frames that do not fit.
+
+The engine passes over fields that are absent, hides ``echo``, and breaks the connection where only a session is to end.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+
+from coordinator.errors import Condition, Refusal
+from links import engine
+from links.incoming import Incoming
+from links.performatives import ATTACH, BEGIN, DETACH, END, FLOW, OPEN, TRANSFER, Performative
+from links.said import LinkState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from links.endpoints import Endpoints
+    from links.output import Output
+
+    #: What is done about a frame: before the engine has it if it is a transfer, else right after.
+    Act = Callable[[], None]
+
+#: the smallest max-frame-size (part 2, section 2.8.19)
+_SMALLEST_FRAME = 512
+_SECOND = 1
+
+
+class Carrier(Protocol):
+    """The connection whose sessions and links these are."""
+
+    transport: engine.Pointer
+    endpoints: Endpoints
+    output: Output
+    closing: bool
+
+
+class Channel:
+    """A session that the peer has begun. ``pointer``: the engine's, once it has it."""
+
+    __slots__ = ("ended", "links", "pointer", "received")
+
+    def __init__(self, first: int) -> None:
+        self.pointer: engine.Pointer | None = None
+        #: the id of the next transfer
+        self.received = first
+        self.links: dict[int, End] = {}
+        #: we have ended it: what the peer sends until it has ended it too means nothing (part 2, section 2.5.5)
+        self.ended = False
+
+
+class End:
+    """A link that the peer has attached."""
+
+    __slots__ = ("incomplete", "keys", "limit", "pointer", "second", "sends")
+
+    def __init__(self, *, sends: bool, second: bool) -> None:
+        self.pointer: engine.Pointer | None = None
+        #: the peer is its sender
+        self.sends = sends
+        #: its receiver settles second
+        self.second = second
+        #: of a receiver: the delivery-count up to which it has given credit
+        self.limit = 0
+        #: a delivery has begun, and more of it is to come
+        self.incomplete = False
+        #: the octets of its channel and handle under which its transfers are plain
+        self.keys: set[tuple[bytes, bytes]] = set()
+
+
+class Channels:
+    """Of one peer. ``plain``: the channel of each link whose next transfer may begin a delivery, by the octets that
+    stand for channel and handle. ``ended``: how many channels we have ended.
+    """
+
+    __slots__ = ("_attaching", "_beginning", "_channels", "_connection", "ended", "open_refused", "opened", "plain")
+
+    def __init__(self, connection: Carrier) -> None:
+        self._connection = connection
+        self._channels: dict[int, Channel] = {}
+        self.plain: dict[tuple[bytes, bytes], Channel] = {}
+        self.ended = 0
+        #: sessions and links that the engine has not reported yet, in their order
+        self._beginning: deque[Channel] = deque()
+        self._attaching: deque[End] = deque()
+        #: the engine has the open
+        self.opened = False
+        #: why the open is to be refused, and its field that is the reason
+        self.open_refused: tuple[Refusal, str] | None = None
+
+    # -- what the engine reports
+
+    def begun(self, session: engine.Pointer) -> None:
+        if self._beginning:
+            self._beginning.popleft().pointer = session
+
+    def attached(self, link: engine.Pointer) -> None:
+        if self._attaching:
+            self._attaching.popleft().pointer = link
+
+    # -- what the peer says
+
+    def ignores(self, number: int, code: int) -> bool:
+        """Whether the frame is of a session that we have ended."""
+        channel = self._channels.get(number)
+        return channel is not None and channel.ended and code != END
+
+    def take(self, number: int, found: Performative, octets: bytes) -> Act | None:
+        """The frame on that channel. ``octets``: of it, as far as ``found`` was read from them.
+
+        :raises Refusal: the session must end, and the engine must not have the frame.
+        :raises DecodeError: the same of the connection.
+        """
+        judge = _JUDGES.get(found.code)
+        if judge is not None:
+            return judge(self, number, found)
+        channel = self._channels.get(number)
+        if channel is None:  # the engine says that there is no such session
+            return None
+        if found.code == TRANSFER:
+            return self._on_transfer(channel, found, octets)
+        if found.code == FLOW:
+            return self._on_flow(number, channel, found)
+        if found.code == DETACH:
+            self._forget(channel, self._link(channel, found, 0))
+            del channel.links[found.number(0) or 0]
+        return None
+
+    def _on_open(self, number: int, found: Performative) -> None:
+        self.opened = True
+        if type(found.value(0)) is not str:
+            text = "an open without its mandatory field container-id, a string"
+            self.open_refused = Refusal(Condition.DECODE_ERROR, text), ""
+        if number:
+            text = f"an open on channel {number}: 0 was expected (part 2, section 2.4.1)"
+            self.open_refused = Refusal(Condition.NOT_ALLOWED, text), ""
+        size = found.number(2)
+        if size is not None and size < _SMALLEST_FRAME:
+            text = f"a max-frame-size of {size}: {_SMALLEST_FRAME} or more was expected (part 2, section 2.7.1)"
+            self.open_refused = Refusal(Condition.INVALID_FIELD, text), "max-frame-size"
+
+    def _on_begin(self, number: int, found: Performative) -> Act | None:
+        if number in self._channels or found.has(0):
+            return None  # the engine, or the connection, says what is wrong
+        channel = self._channels[number] = Channel(found.number(1) or 0)
+        self._beginning.append(channel)
+        # the engine takes no transfers before it has written the answer
+        return partial(_write, self._connection)
+
+    def _on_attach(self, number: int, found: Performative) -> Act | None:
+        channel = self._channels.get(number)
+        if channel is None:
+            return None
+        handle = found.number(1) or 0
+        if handle in channel.links:
+            raise Refusal(Condition.HANDLE_IN_USE, f"an attach with the handle {handle}, which another link has")
+        sends = found.value(2) is False
+        if sends and not found.has(9):
+            raise Refusal(Condition.INVALID_FIELD, "an attach by a sender without its initial-delivery-count")
+        end = channel.links[handle] = End(sends=sends, second=found.value(4) == _SECOND)
+        self._attaching.append(end)
+        return partial(_write, self._connection)
+
+    def _link(self, channel: Channel, found: Performative, place: int) -> End:
+        handle = found.number(place) or 0
+        end = channel.links.get(handle)
+        if end is None:
+            raise Refusal(Condition.UNATTACHED_HANDLE, f"no link of the session has the handle {handle}")
+        return end
+
+    def _on_transfer(self, channel: Channel, found: Performative, octets: bytes) -> Act | None:
+        end = self._link(channel, found, 0)
+        if not end.sends:
+            raise Refusal(Condition.NOT_ALLOWED, "a transfer on a link whose sender is the service")
+        channel.received += 1
+        begins, end.incomplete = not end.incomplete, found.value(5) is True and found.value(9) is not True
+        if end.incomplete:
+            self._forget(channel, end)
+        elif found.code == TRANSFER:
+            first, second = found.starts[0], found.starts[1] if len(found.starts) > 1 else len(octets)
+            key = octets[6:8], octets[first:second]
+            end.keys.add(key)
+            self.plain[key] = channel
+        if begins and not found.has(1):
+            raise Refusal(Condition.INVALID_FIELD, "the first transfer of a delivery without its delivery-id")
+        refusal = _of_delivery(end, found, begins)
+        return None if refusal is None else partial(self._refuse, end, refusal)
+
+    def _on_flow(self, number: int, channel: Channel, found: Performative) -> Act | None:
+        asked = found.value(9) is True
+        if not found.has(4):
+            for place, name in ((5, "delivery-count"), (6, "link-credit"), (7, "available"), (8, "drain")):
+                if found.has(place):
+                    raise Refusal(Condition.INVALID_FIELD, f"a flow of the session, without a handle, with {name}")
+            return partial(self._echo, number, None, drains=False) if asked else None
+        end = self._link(channel, found, 4)
+        end.limit = (found.number(5) or 0) + (found.number(6) or 0)
+        drains = found.value(8) is True and not end.sends
+        return partial(self._echo, number, end, drains) if asked or drains else None
+
+    def _on_end(self, number: int, _found: Performative) -> None:
+        channel = self._channels.pop(number, None)
+        if channel is not None:
+            self.ended -= channel.ended
+            for end in channel.links.values():
+                self._forget(channel, end)
+
+    def _forget(self, channel: Channel, end: End) -> None:
+        """Its transfers are plain no more."""
+        for key in end.keys:
+            self.plain.pop(key, None)
+        end.keys.clear()
+
+    # -- what is done about it
+
+    def end(self, number: int, refusal: Refusal) -> None:
+        """End a session from our side (part 2, section 2.5.5). The connection goes on."""
+        channel = self._channels[number]
+        channel.ended = True
+        self.ended += 1
+        for end in channel.links.values():
+            self._forget(channel, end)
+        if channel.pointer is not None and not self._connection.closing:
+            self._connection.endpoints.end(channel.pointer, refusal)
+
+    def _echo(self, number: int, end: End | None, drains: bool) -> None:
+        """Say how it stands with the session, or with a link. ``drains``: only where a drain has found no credit, to
+        which the engine says nothing.
+        """
+        link = None if end is None else self._connection.endpoints.links.get(end.pointer)
+        if end is None:
+            self._connection.output.ask(partial(self._state, number, None))
+        elif isinstance(link, Incoming):
+            link.say_credit()
+        elif link is not None and not end.sends and not (drains and engine.link_credit(link.pointer) > 0):
+            self._connection.output.ask(partial(self._state, number, end))
+
+    def _state(self, number: int, end: End | None) -> bytes:
+        """The flow that says it; empty if there is nothing to tell of any more."""
+        channel = self._channels.get(number)
+        if channel is None or channel.ended:
+            return b""
+        if end is None:
+            return self._connection.output.said.flow(number, channel.received, None)
+        link = self._connection.endpoints.links.get(end.pointer)
+        if link is None:
+            return b""
+        left = engine.link_credit(link.pointer) + engine.link_queued(link.pointer)
+        state = LinkState(link.name, end.limit - left, max(0, left), bool(engine.link_get_drain(link.pointer)))
+        return self._connection.output.said.flow(number, channel.received, state)
+
+    def _refuse(self, end: End, refusal: Refusal) -> None:
+        link = self._connection.endpoints.links.get(end.pointer)
+        if link is not None and link.open:
+            link.refuse(refusal)
+
+
+def _of_delivery(end: End, found: Performative, begins: bool) -> Refusal | None:
+    """What ends the link (part 2, section 2.7.5)."""
+    if begins and not found.has(2):
+        return Refusal(Condition.INVALID_FIELD, "the first transfer of a delivery without its delivery-tag")
+    if found.number(3):
+        return Refusal(Condition.NOT_IMPLEMENTED, f"messages of the format {found.number(3)}: 0 was expected")
+    if found.number(6) == _SECOND and not end.second:
+        text = "a transfer with the rcv-settle-mode second, on a link whose own is first"
+        return Refusal(Condition.INVALID_FIELD, text)
+    return None
+
+
+def _write(connection: Carrier) -> None:
+    """Let the engine make the frames that it has to write."""
+    engine.transport_pending(connection.transport)
+
+
+_JUDGES: dict[int, Callable[[Channels, int, Performative], Act | None]] = {
+    OPEN: Channels._on_open,
+    BEGIN: Channels._on_begin,
+    ATTACH: Channels._on_attach,
+    END: Channels._on_end,
+}

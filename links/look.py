@@ -1,0 +1,175 @@
+"""A look at what a peer sends, before the engine has it: frames that would break more than the standard says are kept
+from it, and what the standard says is done instead (:mod:`links.channels`).
+"""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from struct import Struct
+from typing import TYPE_CHECKING, Protocol
+
+import structlog
+
+from coordinator.codec.encoding import DecodeError
+from coordinator.errors import Condition, Refusal
+from links import channels, engine, performatives
+from links.channels import Channel, Channels
+from links.performatives import CLOSE, TRANSFER
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    #: Until where the engine gets what came before, from where on it gets the rest, and what is done between the two.
+    Cut = tuple[int, int, Callable[[], None]]
+
+log = structlog.get_logger(__name__)
+
+_SIZE = Struct(">I")
+_HEADER = 8
+_SMALLEST_OFFSET = 2
+#: octets of a transfer before its message, which :mod:`links.dispositions` bounds, with what may stand before them
+_HEAD_OF_TRANSFER = 4 * 255 + 1200
+_TRANSFERS = (b"\x00\x53\x14", b"\x00\x80\x00\x00\x00\x00\x00\x00\x00\x14")
+
+# -- plain frames
+
+_UINT = rb"(?:\x43|\x52.|\x70.{4})"
+_LIST = rb"(?:\xc0..|\xd0.{8})"
+_TAG = rb"\xa0(?:" + b"|".join(re.escape(bytes((size,))) + b".{%d}" % size for size in range(33)) + rb")"
+#: the message-format 0; then settled, more=false and no rcv-settle-mode, as far as they are there
+_REST = rb"(?:\x43|\x52\x00|\x70\x00{4})(?:\x00|[\x40-\x42](?:\x00|[\x40\x42][\x00\x40]))"
+_TRANSFER = rb"(..)\x00\x53\x14" + _LIST + rb"(" + _UINT + rb")" + _UINT + _TAG + _REST
+_DISPOSITION = rb"..\x00\x53\x15" + _LIST + rb"[\x41\x42]" + _UINT
+_plain = re.compile(rb".{4}\x02\x00(?:" + _TRANSFER + rb"|" + _DISPOSITION + rb")", re.DOTALL).match
+
+
+def passed(octets: memoryview, at: int, plain: dict[tuple[bytes, bytes], Channel], *, dispositions: bool) -> int:
+    """Pass over plain frames: where the first begins that is not plain.
+
+    Plain are transfers of one frame, of a link in ``plain``, with all that is mandatory; and dispositions.
+    """
+    match, channel_of, size_of = _plain, plain.get, _SIZE.unpack_from
+    while (found := match(octets, at)) is not None:
+        if found.lastindex is None:
+            if not dispositions:
+                break
+        else:
+            channel = channel_of((found[1], found[2]))
+            if channel is None:
+                break
+            channel.received += 1
+        at += size_of(octets, at)[0]
+    return at
+
+
+class Carrier(channels.Carrier, Protocol):
+    """The connection whose input this is."""
+
+    peer: str
+
+    def force_close(self, condition: Condition, description: str) -> None: ...
+
+
+class Look:
+    """At what one peer sends, from its protocol header on. ``most``: our max-frame-size."""
+
+    __slots__ = ("_begun", "_blind", "_connection", "_left", "_most", "_refused", "_withheld", "channels")
+
+    def __init__(self, connection: Carrier, most: int) -> None:
+        self._connection = connection
+        self._most = most
+        self.channels = Channels(connection)
+        #: octets of the current frame that are still to come; ``_withheld``: the engine does not get them
+        self._left = _HEADER
+        self._withheld = False
+        #: the beginning of a frame, while it is too short to be looked at
+        self._begun = b""
+        #: no more is looked at: the engine says what is wrong; ``_refused``: it gets nothing more
+        self._blind = False
+        self._refused = False
+
+    def pieces(self, octets: memoryview, buffer: engine.Pointer) -> Iterator[tuple[engine.Pointer, int]]:
+        """What the engine may have of these octets, which ``buffer`` points to, with how many they are.
+
+        Between two pieces the engine's events are handled.
+        """
+        if self._begun:
+            octets = memoryview(self._begun + octets)
+            buffer = engine.buffer_of(octets)
+            self._begun = b""
+        end, at = len(octets), self._left
+        start = min(at, end) if self._withheld else 0
+        while at < end and not (self._blind or self._refused):
+            at = passed(octets, at, self.channels.plain, dispositions=not self.channels.ended)
+            size = self._size(octets, at, end)
+            if size == 0:
+                break
+            cut = self._judge(octets, at, size)
+            self._withheld = cut is not None and cut[0] < cut[1]
+            if cut is not None:
+                until, again, act = cut
+                if until > start:
+                    yield buffer + start, until - start
+                start = min(again, end)
+                act()
+            at += size
+        if self._refused:
+            return
+        if self._blind:
+            at = end
+        self._left, self._begun = max(0, at - end), bytes(octets[at:])
+        if min(at, end) > start:
+            yield buffer + start, min(at, end) - start
+
+    def _size(self, octets: memoryview, at: int, end: int) -> int:
+        """Octets of the frame at ``at``. 0: too few of them are there to look at, or the engine says what is wrong."""
+        there = end - at
+        if there < _HEADER:
+            return 0
+        (size,) = _SIZE.unpack_from(octets, at)
+        if not _HEADER <= size <= self._most or octets[at + 4] < _SMALLEST_OFFSET or octets[at + 5]:
+            self._blind = True
+            return 0
+        return size if there >= size or (there >= _HEAD_OF_TRANSFER and _is_transfer(octets, at)) else 0
+
+    def _judge(self, octets: memoryview, at: int, size: int) -> Cut | None:
+        """None: the engine may have the frame, and nothing is to be done."""
+        number, body = int.from_bytes(octets[at + 6 : at + 8], "big"), 4 * octets[at + 4]
+        if body >= size:
+            return None
+        transfer = _is_transfer(octets, at)
+        head = bytes(octets[at : at + (min(size, _HEAD_OF_TRANSFER) if transfer else size)])
+        try:
+            found = performatives.read(head, body)
+            if found is None:
+                return None
+            if self.channels.ignores(number, found.code):
+                return at, at + size, _nothing
+            act = self.channels.take(number, found, head)
+        except DecodeError as error:
+            if not self.channels.opened:  # before that, no close can be sent
+                self._blind = True
+                return None
+            return at, at + size, partial(self._close, str(error))
+        except Refusal as refusal:
+            return at, at + size, partial(self.channels.end, number, refusal)
+        self._blind = found.code == CLOSE
+        if act is None:
+            return None
+        return (at, at, act) if found.code == TRANSFER else (at + size, at + size, act)
+
+    def _close(self, description: str) -> None:
+        self._refused = True
+        if not self._connection.closing:
+            log.info("connection refused", peer=self._connection.peer, description=description)
+            self._connection.force_close(Condition.DECODE_ERROR, description)
+
+
+def _nothing() -> None:
+    """The frame is kept from the engine, and that is all."""
+
+
+def _is_transfer(octets: memoryview, at: int) -> bool:
+    body = at + 4 * octets[at + 4]
+    return any(octets[body : body + len(each)] == each for each in _TRANSFERS)

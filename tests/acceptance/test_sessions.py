@@ -1,0 +1,304 @@
+"""What ends a session or a link, and leaves the connection as it is (part 2, sections 2.5.5, 2.7 and 2.8.17)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from tests.fix_wire import Begin, Dial
+from tests.wire import types
+from tests.wire.frames import (
+    AMQP_HEADER,
+    RECEIVER,
+    SENDER,
+    Accepted,
+    Attach,
+    Close,
+    Detach,
+    Disposition,
+    End,
+    Flow,
+    Open,
+    Record,
+    Source,
+    Target,
+    Transfer,
+    frame,
+)
+from tests.wire.frames import Begin as BeginFrame
+from tests.wire.messages import data
+from tests.wire.peer import Peer, Session
+
+_NOWHERE = 77
+
+
+def ended(session: Session) -> Any:
+    """The error of the service's end, which must come; it is answered."""
+    error = session.peer.wait(End).error
+    del session.peer.sessions[session.remote_channel]
+    session.send(End())
+    return error
+
+
+@contextmanager
+def in_pieces(peer: Peer, size: int) -> Iterator[None]:
+    """What is sent meanwhile is written in pieces of so many octets."""
+    whole: list[bytes] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(peer, "send_octets", whole.append)
+        yield
+    octets = b"".join(whole)
+    for at in range(0, len(octets), size):
+        peer.send_octets(octets[at : at + size])
+
+
+def still_serves(session: Session, address: str) -> None:
+    """The connection of this session, which has ended, has others."""
+    other = session.peer.begin()
+    assert other.sender(address).outcome(data(b"after")) == Accepted()
+    assert other.receiver(address).bodies()[-1] == b"after"
+    session.peer.close()
+
+
+@pytest.mark.rule("P14")
+@pytest.mark.parametrize(
+    "performative",
+    [
+        Transfer(handle=_NOWHERE, delivery_id=0, delivery_tag=b"t", message_format=0),
+        Flow(
+            next_incoming_id=0, incoming_window=9, next_outgoing_id=0, outgoing_window=9, handle=_NOWHERE,
+            delivery_count=0, link_credit=1,
+        ),
+        Detach(handle=_NOWHERE, closed=True),
+    ],
+    ids=lambda each: type(each).__name__,
+)  # fmt: skip
+def test_a_handle_that_no_link_has_ends_the_session(begin: Begin, address: str, performative: Record) -> None:
+    """Part 2, section 2.8.17: amqp:session:unattached-handle."""
+    session = begin()
+    session.sender(address)
+    session.send(performative)
+    assert ended(session).condition == "amqp:session:unattached-handle"
+    still_serves(session, address)
+
+
+@pytest.mark.rule("P14")
+def test_a_handle_that_has_been_detached_is_unattached(begin: Begin, address: str) -> None:
+    session = begin()
+    sender = session.sender(address)
+    assert sender.outcome(data(b"one")) == Accepted()
+    assert sender.outcome(data(b"two")) == Accepted()
+    sender.detach()
+    sender.post(data(b"three"))
+    assert ended(session).condition == "amqp:session:unattached-handle"
+    other = session.peer.begin()
+    assert other.receiver(address).bodies() == [b"one", b"two"]
+
+
+@pytest.mark.rule("P14")
+def test_a_handle_in_use_ends_the_session(begin: Begin, address: str) -> None:
+    """Part 2, section 2.8.17: amqp:session:handle-in-use."""
+    session = begin()
+    sender = session.sender(address)
+    session.send(
+        Attach(
+            name="other", handle=sender.handle, role=SENDER, target=Target(address=address), initial_delivery_count=0
+        )
+    )
+    assert ended(session).condition == "amqp:session:handle-in-use"
+    still_serves(session, address)
+
+
+@pytest.mark.rule("P14")
+def test_a_transfer_on_a_link_of_the_other_direction_ends_the_session(begin: Begin, address: str) -> None:
+    session = begin()
+    receiver = session.receiver(address)
+    session.send(Transfer(handle=receiver.handle, delivery_id=0, delivery_tag=b"t", message_format=0))
+    assert ended(session).condition == "amqp:not-allowed"
+    still_serves(session, address)
+
+
+@pytest.mark.rule("P14")
+@pytest.mark.parametrize("field", ["delivery_count", "link_credit", "available"])
+def test_a_flow_of_the_session_says_nothing_of_a_link(begin: Begin, address: str, field: str) -> None:
+    """Part 2, section 2.7.4: these fields must not be set where there is no handle."""
+    session = begin()
+    session.flow(**{field: 1})
+    assert ended(session).condition == "amqp:invalid-field"
+    still_serves(session, address)
+
+
+@pytest.mark.rule("P14")
+def test_a_first_transfer_without_its_delivery_id_ends_the_session(begin: Begin, address: str) -> None:
+    session = begin()
+    session.sender(address).transfer(data(b"x"), delivery_tag=b"t", message_format=0)
+    assert ended(session).condition == "amqp:invalid-field"
+    still_serves(session, address)
+
+
+@pytest.mark.rule("P14")
+def test_a_sender_attaches_with_its_delivery_count(begin: Begin, address: str) -> None:
+    """Part 2, section 2.7.3: initial-delivery-count must not be null if the role is sender."""
+    session = begin()
+    session.send(Attach(name="s", handle=0, role=SENDER, source=Source(), target=Target(address=address)))
+    assert ended(session).condition == "amqp:invalid-field"
+    still_serves(session, address)
+
+
+@pytest.mark.rule("P14")
+@pytest.mark.parametrize("size", [1, 13, 1 << 16])
+def test_what_comes_after_the_end_means_nothing(begin: Begin, address: str, size: int) -> None:
+    """Part 2, section 2.5.5: frames are discarded until the peer has ended the session, too, wherever they are cut."""
+    session = begin()
+    sender = session.sender(address)
+    other = session.peer.begin()
+    with in_pieces(session.peer, size):
+        sender.post(data(b"before"))
+        session.send(Detach(handle=_NOWHERE, closed=True))
+        sender.post(data(b"after"))
+        session.send(Attach(name="late", handle=5, role=RECEIVER, source=Source(address=address), target=Target()))
+        session.send(Disposition(role=SENDER, first=0, last=1, settled=True))
+        session.send(Transfer(handle=_NOWHERE, delivery_id=9, delivery_tag=b"9", message_format=0))
+        other.send(Flow(next_incoming_id=0, incoming_window=9, next_outgoing_id=0, outgoing_window=9))
+        session.send(End())
+    assert session.peer.wait(End).error.condition == "amqp:session:unattached-handle"
+    del session.peer.sessions[session.remote_channel]
+    assert other.receiver(address).bodies() == [b"before"]
+    # the channel is free, for a session of its own
+    session.send(BeginFrame(next_outgoing_id=0, incoming_window=9, outgoing_window=9))
+    assert session.peer.wait(BeginFrame).remote_channel == session.channel
+
+
+@pytest.mark.rule("T13", "P14")
+def test_a_transaction_of_a_session_that_ends_so_rolls_back(begin: Begin, address: str) -> None:
+    session = begin()
+    control, sender = session.control(), session.sender(address)
+    txn = control.declare()
+    sender.answer_to(sender.post(data(b"half"), txn=txn))
+    session.send(Detach(handle=_NOWHERE, closed=True))
+    assert ended(session).condition == "amqp:session:unattached-handle"
+    still_serves(session, address)
+
+
+# -- one link only
+
+
+@pytest.mark.rule("P14")
+@pytest.mark.parametrize(
+    ("fields", "condition"),
+    [
+        ({"delivery_tag": None}, "amqp:invalid-field"),
+        ({"message_format": 1}, "amqp:not-implemented"),
+        ({"rcv_settle_mode": 1}, "amqp:invalid-field"),
+    ],
+    ids=["delivery-tag", "message-format", "rcv-settle-mode"],
+)
+def test_a_transfer_that_does_not_fit_its_link_ends_the_link(
+    begin: Begin, address: str, fields: dict[str, Any], condition: str
+) -> None:
+    """Part 2, section 2.7.5: of the message nothing is kept, and the session goes on."""
+    session = begin()
+    sender, other = session.sender(address), session.sender(address)
+    assert sender.outcome(data(b"before")) == Accepted()
+    sender.post(data(b"wrong"), **fields)
+    assert sender.error == condition
+    assert other.outcome(data(b"after")) == Accepted()
+    assert session.receiver(address).bodies() == [b"before", b"after"]
+
+
+@pytest.mark.rule("P6")
+def test_mode_second_may_be_said_again_on_a_link_that_has_it(begin: Begin, address: str) -> None:
+    session = begin()
+    sender = session.sender(address, rcv_settle_mode=1)
+    assert sender.answer_to(sender.post(data(b"x"), rcv_settle_mode=1)).state == Accepted()
+
+
+# -- the connection
+
+
+def without(place: int, performative: Record, instead: object = None) -> bytes:
+    """The performative with null, or with ``instead``, for one of its fields."""
+    described = performative.described()
+    described.value[place] = instead
+    return types.encode(described)
+
+
+_BEGIN = BeginFrame(next_outgoing_id=0, incoming_window=9, outgoing_window=9)
+_FLOW = Flow(next_incoming_id=0, incoming_window=9, next_outgoing_id=0, outgoing_window=9)
+
+
+@pytest.mark.rule("P14")
+@pytest.mark.parametrize(
+    ("performative", "place", "field"),
+    [
+        (_BEGIN, 1, "next-outgoing-id"),
+        (_BEGIN, 2, "incoming-window"),
+        (_BEGIN, 3, "outgoing-window"),
+        (Attach(name="n", handle=0, role=RECEIVER), 0, "name"),
+        (Attach(name="n", handle=0, role=RECEIVER), 1, "handle"),
+        (Attach(name="n", handle=0, role=RECEIVER), 2, "role"),
+        (_FLOW, 1, "incoming-window"),
+        (_FLOW, 2, "next-outgoing-id"),
+        (_FLOW, 3, "outgoing-window"),
+        (Transfer(handle=0, delivery_id=0, delivery_tag=b"t", message_format=0), 0, "handle"),
+        (Disposition(role=SENDER, first=0, settled=True), 0, "role"),
+        (Disposition(role=SENDER, first=0, settled=True), 1, "first"),
+        (Detach(handle=0, closed=True), 0, "handle"),
+    ],
+    ids=lambda each: type(each).__name__ if isinstance(each, Record) else str(each),
+)
+def test_a_mandatory_field_that_is_absent(begin: Begin, performative: Record, place: int, field: str) -> None:
+    """Part 1, section 1.4, and part 2, section 2.7: the frame cannot be decoded, which closes the connection."""
+    session = begin()
+    channel = session.channel + isinstance(performative, BeginFrame)
+    session.peer.send_octets(frame(without(place, performative), channel=channel))
+    error = session.peer.closed()
+    assert error.condition == "amqp:decode-error"
+    assert field in str(error.description)
+
+
+@pytest.mark.rule("P14")
+def test_a_field_of_another_type(begin: Begin) -> None:
+    session = begin()
+    session.peer.send_octets(frame(without(0, Detach(handle=0, closed=True), "zero"), channel=session.channel))
+    error = session.peer.closed()
+    assert error.condition == "amqp:decode-error"
+    assert "handle" in str(error.description)
+
+
+def opening(dial: Dial, octets: bytes) -> tuple[Open, Close]:
+    """What the service says to an open."""
+    peer = dial()
+    peer.send_octets(AMQP_HEADER + octets)
+    assert peer.read_header() == AMQP_HEADER
+    answer, close = peer.rest()
+    return answer.performative, close.performative
+
+
+@pytest.mark.rule("P14")
+@pytest.mark.parametrize("size", [0, 1, 511])
+def test_a_frame_size_that_is_too_small(dial: Dial, size: int) -> None:
+    """Part 2, section 2.7.1: every peer takes frames of 512 octets."""
+    answer, close = opening(dial, frame(Open(container_id="small", max_frame_size=size)))
+    assert isinstance(answer, Open)
+    assert close.error is not None
+    assert close.error.condition == "amqp:invalid-field"
+
+
+@pytest.mark.rule("P14")
+def test_an_open_on_another_channel(dial: Dial) -> None:
+    """Part 2, section 2.4.1: opens are on channel 0."""
+    _, close = opening(dial, frame(Open(container_id="astray"), channel=1))
+    assert close.error is not None
+    assert close.error.condition == "amqp:not-allowed"
+
+
+@pytest.mark.rule("P14")
+def test_an_open_without_a_container_id(dial: Dial) -> None:
+    """Part 2, section 2.7.1: container-id is mandatory."""
+    _, close = opening(dial, frame(without(0, Open(container_id="x", max_frame_size=1024))))
+    assert close.error is not None
+    assert close.error.condition == "amqp:decode-error"

@@ -42,15 +42,22 @@ app = typer.Typer(
 def _version(wanted: bool) -> None:
     if wanted:
         from coordinator.version import VERSION
+        from store.compiled import what_runs
 
-        typer.echo(f"coordinator {VERSION}")
+        typer.echo(f"coordinator {VERSION}, {what_runs()}")
         raise typer.Exit
 
 
 @app.callback()
 def _main(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+        bool,
+        typer.Option(
+            "--version",
+            callback=_version,
+            is_eager=True,
+            help="Print the version and what runs, compiled or in Python, and exit.",
+        ),
     ] = False,
 ) -> None:
     pass

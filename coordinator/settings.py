@@ -40,6 +40,7 @@ from pydantic_settings import (
 
 from coordinator.printable import printable
 from coordinator.retries import IMMEDIATE, parse
+from store.compiled import PURE_VARIABLE
 
 PREFIX = "COORDINATOR_"
 _NESTED = "__"
@@ -524,6 +525,8 @@ def _environment() -> dict[str, Any]:
     unknown = sorted(name for name in os.environ if name.startswith(PREFIX) and not _known_variable(name))
     if unknown:
         raise SettingsInvalid("\n".join(f"environment variable {name}: there is no such setting" for name in unknown))
+    if os.environ.get(PURE_VARIABLE, "0") not in ("0", "1"):
+        raise SettingsInvalid(f"environment variable {PURE_VARIABLE}: 1 or 0 was expected")
     try:
         return EnvSettingsSource(_Layered)()
     except SettingsError as error:
@@ -535,7 +538,7 @@ def _environment() -> dict[str, Any]:
 
 
 def _known_variable(name: str) -> bool:
-    if name == CONFIG_VARIABLE or name.startswith(_TESTS_PREFIX):
+    if name in (CONFIG_VARIABLE, PURE_VARIABLE) or name.startswith(_TESTS_PREFIX):
         return True
     field = Settings.model_fields.get(name.removeprefix(PREFIX).split(_NESTED)[0].lower())
     return field is not None

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from coordinator.settings import endpoint
+from store.compiled import PURE_VARIABLE
 from tests import prepared
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -28,8 +29,12 @@ Serve = Callable[..., "Serving"]
 
 
 def environment(**more: str) -> dict[str, str]:
-    """The environment of this process without settings of the service."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("COORDINATOR_")}
+    """The environment of this process without settings of the service, but for which form of it runs."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("COORDINATOR_") or name == PURE_VARIABLE
+    }
     return {**kept, "PYTHONPATH": str(ROOT), **more}
 
 

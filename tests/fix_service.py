@@ -26,6 +26,7 @@ from store.database import connected
 from store.embedded.running import running_url
 from store.embedded.server import EmbeddedServer
 from tests import prepared
+from tests.fix_command import environment
 from tests.fix_postgres import signal_server
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -137,8 +138,7 @@ class Service:
 
     def environment(self) -> dict[str, str]:
         """For the processes started here: this repository's packages, the given settings, and no others."""
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("COORDINATOR_")}
-        return {**kept, "PYTHONPATH": str(REPOSITORY), "PYTHONWARNINGS": "error", **self._store, **self._settings}
+        return {**environment(), "PYTHONWARNINGS": "error", **self._store, **self._settings}
 
     def state(self) -> str:
         """What it said last, and what its PostgreSQL does: for the report of a test that fails."""

@@ -28,12 +28,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
+from store.compiled import PURE_VARIABLE
+
 ROOT = Path(__file__).resolve().parent.parent
 _PACKAGES = ("coordinator", "links", "store")
 #: of a request: arguments and environment
 _MOST_OCTETS = 1 << 17
-#: What is read when Python starts, and so cannot be another in a process that is forked.
-_OF_PYTHON = ("PYTHON", "LC_", "LANG", "LD_")
+#: What is read when Python starts or a module is imported, and so cannot be another in a process that is forked.
+_OF_PYTHON = ("PYTHON", "LC_", "LANG", "LD_", PURE_VARIABLE)
 _WARNINGS = "PYTHONWARNINGS"
 _PATH = "PYTHONPATH"
 

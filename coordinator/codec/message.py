@@ -6,6 +6,7 @@ A message is stored as it came. :func:`examine` walks its sections once on the w
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
@@ -21,6 +22,7 @@ from coordinator.codec.encoding import (
     scalar_of,
     skip,
 )
+from store.compiled import compiled
 
 if TYPE_CHECKING:
     from store.spool import Octets
@@ -92,6 +94,11 @@ class Facts(NamedTuple):
 
 NO_FACTS = Facts()
 
+_Said = tuple[()] | tuple[int | None, int | None, int | None, str | None]
+_module = compiled("coordinator.codec._scan")
+#: of a plain message its first three facts and its group, or nothing; None: it has to be looked at here
+_scan: Callable[[Octets], _Said | None] | None = None if _module is None else _module.scan
+
 
 def sections(message: Octets, last_code: int = FOOTER) -> list[Section]:
     """All sections up to ``last_code``, in order; DecodeError if the message is malformed (rule P10)."""
@@ -146,9 +153,15 @@ def shows_properties(head: Octets) -> bool:
 
 def examine(message: Octets) -> Facts:
     """Check the sections and read what the service acts on. DecodeError if the message is malformed."""
+    if _scan is not None and (said := _scan(message)) is not None:
+        return _facts_of(*said) if said else NO_FACTS
     if message[:4] == b"\x00\x53\x75\xb0" and len(message) == 8 + int.from_bytes(message[4:8], "big"):
         return NO_FACTS  # only one data section
     return _facts(message, sections(message))
+
+
+def _facts_of(ttl: int | None, expiry: int | None, priority: int | None, group: str | None) -> Facts:
+    return Facts(ttl, expiry, priority, None, None, group)
 
 
 def examine_head(head: Octets) -> Facts:

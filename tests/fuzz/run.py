@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import subprocess
 import sys
 import time
 from collections import Counter
@@ -20,7 +21,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from tests.fix_service import PATIENCE, REPOSITORY, running
-from tests.fuzz import oracle
+from tests.fuzz import compiled, oracle
 from tests.fuzz.cases import Case, load, save
 from tests.fuzz.conversation import Conversation
 from tests.fuzz.decoders import Broken, Decoders
@@ -225,7 +226,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             report = run.play(cases(seed), asked.frames - warm_up, warm_up, progress)
             _decoders(report, asked.frames // 4, progress)
     _print(console, report)
-    return 1 if report.failures else 0
+    same = asked.replay is not None or _compiled(console, seed, asked.inputs)
+    return 0 if same and not report.failures else 1
 
 
 def _decoders(report: Report, inputs: int, progress: Progress) -> None:
@@ -243,10 +245,28 @@ def _decoders(report: Report, inputs: int, progress: Progress) -> None:
     report.worst_decoder = decoders.worst
 
 
+def _compiled(console: Console, seed: int, inputs: int) -> bool:
+    """The compiled part beside its twins, as it is installed and under the sanitizers: whether nothing was found."""
+    try:
+        modules = compiled.installed()
+        if modules is None:
+            console.print("the compiled part is not there: .ci/bootstrap compiles it")
+        else:
+            console.print(f"compiled: {compiled.said_of(modules, seed, inputs)}")
+        console.print(f"compiled, under ASan and UBSan: {compiled.sanitized(seed, inputs)}")
+    except (compiled.Differs, subprocess.CalledProcessError) as error:
+        console.print(f"FAILED: {error}\n(again: --seed {seed})", style="red", markup=False)
+        return False
+    return True
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz.run", description=__doc__)
     parser.add_argument(
         "--frames", type=int, default=200_000, help="how many, of both generators (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--inputs", type=int, default=1_000_000, help="of the compiled part by itself (default: %(default)s)"
     )
     parser.add_argument("--seed", type=int, help="what the cases are drawn from (default: a new one, printed)")
     parser.add_argument("--width", type=int, default=16, help="connections at once (default: %(default)s)")

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from store.compiled import MODULES
 from tests.rules import ROOT
 
 #: What the script itself needs, as it is here.
@@ -24,6 +25,7 @@ _WHOLE = {
     "node": "",
     "npm": "",
 }
+_COMPILED = [f"{module.replace('.', '/')}.c" for module in MODULES]
 _PYTHON_OF_RELEASE = {"bookworm": "python3.11", "jammy": "python3.11", "noble": "python3.12", "trixie": "python3.13"}
 
 
@@ -39,8 +41,9 @@ class System:
         (folder / ".ci").mkdir()
         shutil.copy(ROOT / ".ci/bootstrap", folder / ".ci")
         shutil.copytree(ROOT / "requirements", folder / "requirements")
-        for name in ("setup.cfg", "pyproject.toml"):
-            shutil.copy(ROOT / name, folder)
+        for name in ("setup.cfg", "pyproject.toml", "setup.py", *_COMPILED):
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, folder / name)
 
     def has(self, **commands: str) -> None:
         for name, body in commands.items():
@@ -55,6 +58,9 @@ class System:
     def _make(self, path: Path, body: str) -> None:
         path.write_text(f'#!/bin/sh\necho "{path.name} $*" >> "{self._folder}/called"\n{body}\n')
         path.chmod(0o755)
+
+    def changes(self, name: str) -> None:
+        (self._folder / name).write_text("/* another */")
 
     def bootstrap(self, wanted: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -154,3 +160,18 @@ def test_a_prometheus_that_does_not_come_stops_nothing(system: System) -> None:
     done = system.bootstrap("test")
     assert done.returncode == 0
     assert "prometheus is not there" in done.stderr
+
+
+def test_the_compiled_part_is_made_again_when_it_has_changed(system: System) -> None:
+    """And only then, and nothing else with it."""
+    system.has(**_whole(id="echo 1000"))
+    system.has_venv()
+    for _ in range(2):
+        assert system.bootstrap("check").returncode == 0
+    before = system.called("python")
+    system.changes(_COMPILED[0])
+    for _ in range(2):
+        assert system.bootstrap("check").returncode == 0
+    (again,) = system.called("python")[len(before) :]
+    assert again.startswith("python -m pip install ")
+    assert again.endswith(" --no-deps --no-build-isolation --editable .")

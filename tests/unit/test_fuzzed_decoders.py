@@ -15,6 +15,8 @@ from tests.fuzz.decoders import Decoders
 from tests.wire.messages import Header, Properties, data, section
 from tests.wire.types import Raw, Timestamp, UByte, UInt, ULong, encode
 
+pytestmark = pytest.mark.usefixtures("both_forms")
+
 
 @pytest.mark.rule("S6", "P10")
 @pytest.mark.parametrize("seed", [1, 2, None])

@@ -17,6 +17,8 @@ from tests.wire.messages import DATA, SEQUENCE, VALUE, Header, Message, Properti
 from tests.wire.types import Symbol, Timestamp, UInt
 from tests.wire.values import VALUES
 
+pytestmark = pytest.mark.usefixtures("both_forms")
+
 _OPTIONAL_UINT = st.one_of(st.none(), st.integers(0, (1 << 32) - 1).map(UInt))
 _NAMES = st.text("abc-", min_size=1, max_size=8).map(Symbol)
 _HEADERS = st.builds(

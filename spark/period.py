@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from store.ids import EPOCH_MS, id_at
+from store.ids import EPOCH_MS, LONGEST_UNDECIDED, id_at
 
 #: By how much the clocks of instances and of PostgreSQL may differ without a false finding.
 MARGIN: Final = timedelta(days=1)
@@ -103,10 +103,12 @@ class Period:
             return f"half_id >= {lowest}"
         if table == "op":
             # The decisions of the period by key; those that retired deliveries by time, for a transaction may retire
-            # what was posted after it was declared.
+            # what was posted after it was declared. How long before is bounded, so days before that are not read.
+            lowest_op = uuid_at(self.read_from - LONGEST_UNDECIDED)
             earliest = f"'{self.read_from.isoformat()}'::{moments}"
             decisions = f"(id >= '{uuid_at(self.read_from)}'"
             if not self.reach:
                 decisions += f" and id < '{uuid_at(self.until)}'"
-            return f"({decisions}) or (half_ids is not null and decided_at >= {earliest}))"
+            retired = f"(half_ids is not null and decided_at >= {earliest})"
+            return f"(id >= '{lowest_op}' and ({decisions}) or {retired}))"
         return "true"

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import time
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from hashlib import blake2b
 from hmac import compare_digest
 
@@ -27,6 +27,10 @@ SLOTS = 1 << _SLOT_BITS
 ADMINISTRATION = SLOTS - 1
 #: the slot of ids that the database makes, of what applications post in SQL (X2); instances have those below
 OUTBOX = SLOTS - 2
+
+#: From the declare of a transaction to its decision: it may have a day without work, a day until its time is over, and
+#: wait while the store is away.
+LONGEST_UNDECIDED = timedelta(days=3)
 
 _CHECK_OCTETS = 5
 

@@ -26,7 +26,7 @@ from sqlalchemy.dialects import postgresql
 
 from store.archive import days as archive
 from store.errors import Contended, boundary
-from store.ids import begin_of, id_at
+from store.ids import LONGEST_UNDECIDED, begin_of, id_at
 from store.partitions import existing, name_of, op_id_at
 from store.retention_leftovers import LOCK_TIMEOUT, forget_instances, forget_marks, remove_empty
 from store.retention_size import shortened
@@ -41,8 +41,6 @@ AGAIN = timedelta(hours=6)
 #: and where messages take too much room
 AGAIN_BY_SIZE = timedelta(hours=1)
 
-#: from the declare of a transaction to its decision
-LONGEST_UNDECIDED = timedelta(days=3)
 _NEVER = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -226,8 +224,7 @@ class _Work:
                        and o.decided_at > now() - least(
                              coalesce(make_interval(hours => a.retention_hours), :messages), :most)"""
             ),
-            # A transaction gets its id when it is declared, and may be decided much later: it may have a day without
-            # work, a day until its time is over, and wait while the store is away.
+            # A transaction gets its id when it is declared, and may be decided much later.
             {
                 "end": id_at(end),
                 "since": op_id_at(self._now - longest - LONGEST_UNDECIDED),

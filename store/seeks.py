@@ -24,11 +24,11 @@ from uuid import UUID
 from sqlalchemy import Connection, func, insert, select, text, update
 from sqlalchemy.dialects import postgresql
 
-from store import audit, channels, partitions, retention
+from store import audit, channels, partitions
 from store.audit import Action
 from store.commit.terms import BEFORE, INFINITY, Terms, key_of
 from store.errors import AddressGone, Contended, boundary
-from store.ids import UuidV7, moment_of
+from store.ids import LONGEST_UNDECIDED, UuidV7, moment_of
 from store.partitions import op_id_at
 from store.places import Group
 from store.presence import Presence, present
@@ -258,7 +258,7 @@ def _read_ops(connection: Connection, group: Group, begun: Seek, presence: Prese
     connection.execute(text("drop table if exists pg_temp.ended"))
     connection.execute(text("create temporary table ended (half_id int8, decided_at timestamptz, again text)"))
     connection.commit()
-    since = moment_of(begun.position) - retention.LONGEST_UNDECIDED - _CLOCKS
+    since = moment_of(begun.position) - LONGEST_UNDECIDED - _CLOCKS
     after: UUID | None = op_id_at(since)
     while after is not None:
         presence.beat()

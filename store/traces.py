@@ -16,9 +16,8 @@ from uuid import UUID
 
 from sqlalchemy import Connection, text
 
-from store import retention
 from store.errors import boundary
-from store.ids import moment_of
+from store.ids import LONGEST_UNDECIDED, moment_of
 from store.partitions import op_id_at
 from store.tables import HELD, SCHEMA, STATE, THROUGH
 
@@ -203,7 +202,7 @@ class _Search:
         first, last = moment_of(self._halves[0]), moment_of(self._halves[-1])
         first, last = min(first, self._committed_at), max(last, self._committed_at)
         self._look("and e.id = any(cast(:halves as int8[]))")  # most entries have the ids of their halves
-        since = first - retention.LONGEST_UNDECIDED - SLACK
+        since = first - LONGEST_UNDECIDED - SLACK
         for ring in rings(first, last, since, max(last, self._now) + SLACK):
             if ring.width > _NEAR:
                 self._look_at_all()

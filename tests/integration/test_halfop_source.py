@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-from datetime import timedelta
+import re
+from datetime import date, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,11 +16,23 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as f
 from pyspark.sql.datasource import EqualTo, GreaterThan, In, IsNull, Not
 
+from spark.period import MARGIN
 from spark.schemas import TABLES
 from spark.snapshot import StoreUnreadable, exported_snapshot
-from spark.source import SourceOptionError, condition_sql, literal
+from spark.source import (
+    DATABASE_VARIABLE,
+    HalfOpReader,
+    KeyRange,
+    ReadOptions,
+    SourceOptionError,
+    condition_sql,
+    literal,
+)
 from spark.source import database_url as url_of
 from store import tables
+from store.database import connected
+from store.ids import LONGEST_UNDECIDED
+from store.partitions import make_days
 from tests.fix_spark import assert_same_rows
 from tests.fix_store_rows import NOW, StoreRows
 
@@ -141,6 +154,39 @@ def test_filters_reach_postgresql(spark: SparkSession, database_url: str, creden
         read(spark, credentials, "half", columns="id,address_id").where("id > 5 and address_id = 1").explain()
     assert "BatchScan" in plan.getvalue()
     assert "Filter (" not in plan.getvalue(), "Spark still filters itself"
+
+
+@pytest.mark.parametrize("table", ["half", "op"])
+def test_a_period_reads_no_partition_of_before_it(
+    database_url: str, monkeypatch: pytest.MonkeyPatch, table: str
+) -> None:
+    """Nor of the days before a transaction can have begun that retires what is of the period."""
+    begin = (NOW - timedelta(days=1)).replace(hour=0, minute=0, second=0)
+    with connected(database_url) as connection:
+        make_days(connection, [(begin - timedelta(days=ago)).date() for ago in range(30)])
+    monkeypatch.setenv(DATABASE_VARIABLE, database_url)
+    reader = HalfOpReader(ReadOptions.parse({"table": table, "columns": "id", "since": begin.isoformat()}))
+    with psycopg.connect(database_url) as connection:
+        plan = connection.execute(f"explain {reader._select(KeyRange(None, None))}".encode()).fetchall()
+    days = [date.fromisoformat(day) for day in re.findall(rf"{table}_(\d{{8}})", str(plan))]
+    earliest = begin - MARGIN - (LONGEST_UNDECIDED if table == "op" else timedelta(0))
+    assert (min(days), max(days) >= NOW.date()) == (earliest.date(), True)
+
+
+def test_the_commit_of_a_transaction_that_began_long_before_is_read(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has retired what is of the period."""
+    rows, begin = StoreRows(), NOW - timedelta(days=1)
+    address = rows.address("orders")
+    half = rows.half(address, NOW - timedelta(hours=2))
+    txn_id = rows.uuid_v7(begin - MARGIN - LONGEST_UNDECIDED + timedelta(hours=1))
+    covers = [(half, address)]
+    rows.op("commit", NOW - timedelta(hours=1), op_id=txn_id, txn_id=txn_id, posted=0, covers=covers)
+    rows.write(database_url)
+    monkeypatch.setenv(DATABASE_VARIABLE, database_url)
+    reader = HalfOpReader(ReadOptions.parse({"table": "op", "columns": "id", "since": begin.isoformat()}))
+    assert reader.whole().to_pylist() == [{"id": txn_id}]
 
 
 @pytest.mark.rule("R1")

@@ -53,7 +53,6 @@ class Claims:
     def claim(self, most: int) -> bool:
         """Take groups that have something new; whether the store must be asked for them."""
         queue = self._queue
-        self.refused.taken_back()
         keys = list(islice(self.news, most))
         claimed: list[int] = []
         for key in sorted(keys):  # as other instances claim them: else two could wait for each other
@@ -128,6 +127,7 @@ class Claims:
                 continue
             queue.resting.pop(group.key, None)
             queue.free.hungry.pop(group.key, None)
+            self.refused.aside.pop(group.key, None)
             del queue.groups[group.key]
             if group.more and again:
                 self.look_anywhere()

@@ -20,7 +20,8 @@ few entries at a time. Nothing here walks through a backlog.
 * A message without group-id is a group of its own, with a key above 0; its lease is all the claim it needs.
 
 Memory is bounded by the window of the queue: when it is full, entries of groups whose consumer has no room are yielded
-to the store, in favour of groups that consumers have room for.
+to the store, in favour of groups that consumers have room for; and so are those of groups whose first message all with
+room have refused (:mod:`coordinator.group.refused_groups`).
 """
 
 from __future__ import annotations
@@ -58,19 +59,9 @@ class FifoQueue(Queue):
     """As :class:`Queue`; the windows are not used, nor is the group ever held whole."""
 
     __slots__ = (
-        "_octets",
-        "_tickets",
-        "_yielding",
-        "asking",
-        "claims",
-        "free",
-        "groups",
-        "lanes",
-        "reading",
-        "ready",
-        "resting",
-        "strange",
-    )
+        "_octets", "_tickets", "_yielding", "asking", "claims", "free", "groups", "lanes", "reading", "ready",
+        "resting", "strange",
+    )  # fmt: skip
 
     entry_kind = GroupedEntry
 
@@ -167,7 +158,7 @@ class FifoQueue(Queue):
         hungry = group.more and (not group.ready or (group.bound is not None and group.ready[0].id > group.bound))
         if waits or hungry or not group.ready:
             group.ticket = 0
-        if waits:
+        if waits or group.aside:
             return
         if hungry:
             lane.hungry[group.key] = group
@@ -243,6 +234,8 @@ class FifoQueue(Queue):
         heappush(entry.group.ready, entry)
         self.ready += 1
         self._octets += entry.size
+        if entry.refused_by:
+            self.claims.refused.held_up(entry)
 
     def _next(self, group: MessageGroup) -> GroupedEntry:
         entry = heappop(group.ready)
@@ -339,6 +332,7 @@ class FifoQueue(Queue):
         if self.consumers:
             active = self._hand_out()
             if active:
+                self.claims.refused.taken_back()
                 self.reading.ask()
             if not self.asking and not self.returning:
                 for consumer in self.takers.draining():
@@ -367,7 +361,7 @@ class FifoQueue(Queue):
         now = now_micros()
         while takers:
             lane, consumer, room = takers.popleft()
-            group = first_for(consumer, lane, self.free)
+            group = first_for(consumer, lane, self.free, now)
             if group is None:
                 continue
             entry = self._next(group)

@@ -46,7 +46,7 @@ class Lane:
 
 class MessageGroup:
     __slots__ = (
-        "asked", "bound", "coming", "held", "key", "lane", "loading", "low", "lowered", "more", "out", "ready",
+        "aside", "asked", "bound", "coming", "held", "key", "lane", "loading", "low", "lowered", "more", "out", "ready",
         "suspended", "ticket",
     )  # fmt: skip
 
@@ -70,6 +70,8 @@ class MessageGroup:
         self.low = 0
         #: while it is loading: the lowest such id by what came meanwhile
         self.lowered = 0
+        #: its first entry, which is in the store, where it stands aside as all consumers with room have refused it
+        self.aside: GroupedEntry | None = None
         #: of its place among the ready ones of its lane; 0: it has none
         self.ticket = 0
         #: an undecided transaction has an entry of it in the store alone: all others wait there, until a load that was
@@ -118,9 +120,9 @@ def valid(places: list[tuple[int, int, MessageGroup]]) -> list[tuple[int, int, M
     return places
 
 
-def first_for(consumer: Consumer, lane: Lane, free: Lane) -> MessageGroup | None:
+def first_for(consumer: Consumer, lane: Lane, free: Lane, now: int) -> MessageGroup | None:
     """Of the groups that the consumer may have, those of its lane and the free ones, the one whose next entry is the
-    oldest; it has no place then.
+    oldest; it has no place then. Also one that the consumer has refused, and whose life is over ``now``.
     """
     aside: list[tuple[int, int, MessageGroup]] = []
     found = None
@@ -131,7 +133,8 @@ def first_for(consumer: Consumer, lane: Lane, free: Lane) -> MessageGroup | None
         heap = own if own and (not others or own[0] < others[0]) else others
         place = heappop(heap)
         group = place[2]
-        if consumer.key not in group.ready[0].refused_by:
+        first = group.ready[0]
+        if consumer.key not in first.refused_by or 0 < first.expires <= now:
             group.ticket = 0
             found = group
         elif heap is own:

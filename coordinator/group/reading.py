@@ -186,7 +186,7 @@ class Reading:
         queue.touch()
 
     def _make_room(self) -> None:
-        """Evict entries of groups whose consumer has no room."""
+        """Evict entries of groups whose consumer has no room, and of those that all with room have refused."""
         queue = self._queue
         blocked = [
             group
@@ -194,3 +194,4 @@ class Reading:
             if group.ready and (consumer := group.lane.consumer) is not None and consumer.room <= 0
         ]
         queue.empty(blocked)
+        queue.claims.refused.stand_aside()

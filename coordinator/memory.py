@@ -31,6 +31,8 @@ POST_OCTETS = 200
 ENTRY_OCTETS = 500
 #: Memory that an address and its queue take, roughly.
 ADDRESS_OCTETS = 5000
+#: The bounds of what one connection may leave unread, and unsettled, while all together leave too much.
+MOST_FAIR, LEAST_FAIR = 1 << 18, 1 << 14
 
 #: between checks whether the process has much freed memory
 _LOOK_SECONDS = 1.0
@@ -43,7 +45,7 @@ class Account:
     """Octets of each part, and their bounds."""
 
     __slots__ = (
-        "most", "most_unfinished", "parked", "selectors", "transactions", "unread",
+        "connections", "most", "most_unfinished", "parked", "selectors", "transactions", "unread",
         "window_bytes", "window_room", "windows",
     )  # fmt: skip
 
@@ -53,6 +55,8 @@ class Account:
         self.most = max(1, most // 6)
         #: octets in memory of messages that are not complete
         self.most_unfinished = min(int(limits.unfinished_bytes), self.most)
+        #: of this worker, for which peers may leave octets unread
+        self.connections = 0
         #: octets of the windows of one queue
         self.window_bytes = min(int(limits.window_bytes), self.share)
         #: posts on the relay whose address is looked up
@@ -72,6 +76,11 @@ class Account:
     def share(self) -> int:
         """The most that one batch, one window or one connection may have of a part."""
         return self.most // 4
+
+    @property
+    def fair_share(self) -> int:
+        """What one connection may leave unread, and unsettled, while all together leave too much."""
+        return max(LEAST_FAIR, min(MOST_FAIR, self.most // max(1, self.connections)))
 
     def count_windows(self, octets: int) -> None:
         """A queue has so many more octets; below 0: fewer."""

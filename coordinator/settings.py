@@ -195,6 +195,26 @@ class LimitSettings(_Section):
     connections: Annotated[
         int, Field(ge=1, description="connections of one worker; some 30 kB of memory each, besides what they do")
     ] = 10_000
+    connections_per_user: Annotated[int, Field(ge=1, description="connections of one user to one worker")] = 5000
+    connections_per_address: Annotated[
+        int,
+        Field(
+            ge=1,
+            description="connections of one host to one worker; of IPv6 those of a network of 64 bits. Those behind a "
+            "proxy are all of one host",
+        ),
+    ] = 5000
+    connections_unopened: Annotated[
+        int,
+        Field(
+            ge=1,
+            description="connections of one worker that have not logged in, or are not open yet; beyond it one of "
+            "the host that has the most of them is closed",
+        ),
+    ] = 2000
+    opening_seconds: Annotated[
+        float, Field(gt=0, description="seconds a client has for TLS, its login and its open (part 2, 2.4.1)")
+    ] = 30
     link_credit: Annotated[int, Field(ge=1, description="credit given to a sender")] = 1000
     transactions_per_connection: Annotated[
         int, Field(ge=1, description="undecided transactions of one connection; a declare beyond it is rejected")

@@ -93,7 +93,9 @@ class Browsing(Outgoing):
             asked = self._stale[rank]
             self._loading = True
             most = _BROWSED_AT_ONCE if self._selector else min(self._room, _BROWSED_AT_ONCE)
-            loading.browse(self._queue, rank, asked, most, MOST_BACKLOG, lambda rows: self._loaded(rank, rows))
+            memory = self.connection.service.memory
+            octets = MOST_BACKLOG if memory.unread <= memory.most else memory.fair_share
+            loading.browse(self._queue, rank, asked, most, octets, lambda rows: self._loaded(rank, rows))
         elif self.draining:
             self.drained()
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from coordinator.address.permissions import Rights
     from coordinator.service import Service
+    from links.crowd import Crowd
     from links.link import Sending
     from store.permissions import Verb
 
@@ -46,6 +47,7 @@ class Reactor(endpoints.Reactor, Protocol):
     events: engine.Pointer
     #: connections that may have something to write
     dirty: list[Connection]
+    crowd: Crowd[Connection]
 
     @property
     def connections(self) -> Collection[Connection]: ...
@@ -290,7 +292,7 @@ class Connection(Client):
             refusal, field = self.look.channels.open_refused
             self.refuse_open(refusal, field=field)
             return
-        no_room = self.service.starved or self._one_too_many()
+        no_room = self.service.starved or self.reactor.crowd.opens(self)
         if no_room is not None:
             self.refuse_open(no_room, field="")
             return
@@ -309,13 +311,6 @@ class Connection(Client):
             self.admit()
         else:
             self._sole = Sole(self, asked)
-
-    def _one_too_many(self) -> Refusal | None:
-        most = self.service.limits.connections
-        if len(self.reactor.connections) <= most:
-            return None
-        text = f"a worker of this service has at most {most} connections (limits.connections): connect again later"
-        return Refusal(Condition.RESOURCE_LIMIT_EXCEEDED, text)
 
     def admit(self) -> None:
         """Answer the open, and then the begins and attaches that came with it."""

@@ -24,9 +24,8 @@ log = structlog.get_logger(__name__)
 
 #: Octets of messages that may wait to be written on one connection, over all its sessions.
 MOST_HANDED = 4 << 20
-#: Octets that a connection may leave unread, and unsettled, while all together leave too much.
-FAIR_SHARE = 1 << 18
-
+#: Octets of states that the engine may keep for a connection while all together keep too much.
+MOST_STATES = 1 << 18
 
 #: Octets of Proton's record of a delivery, beside the buffer of its message.
 _BESIDES = 1500
@@ -125,7 +124,7 @@ class Output:
             self._keep(more)
         memory = self._connection.service.memory
         # twice: where they are part of a transaction, that is refused first
-        return self._states_kept <= FAIR_SHARE or memory.unread <= 2 * memory.most
+        return self._states_kept <= MOST_STATES or memory.unread <= 2 * memory.most
 
     def settled(self, deliveries: Iterable[engine.Pointer]) -> None:
         """These were held, and are settled: links that were held back may go on."""
@@ -172,7 +171,7 @@ class Output:
     @property
     def _above_share(self) -> bool:
         """Whether the engine keeps more than a fair share of messages, in and out, until they are settled."""
-        return self.posted + self._unsettled > FAIR_SHARE
+        return self.posted + self._unsettled > self._connection.service.memory.fair_share
 
     @property
     def too_much_posted(self) -> bool:
@@ -180,16 +179,16 @@ class Output:
         for its sake reading must go on.
         """
         memory = self._connection.service.memory
-        return self.posted > FAIR_SHARE and memory.unread > memory.most
+        return memory.unread > memory.most and self.posted > memory.fair_share
 
     @property
     def too_much_unread(self) -> bool:
         unread = len(self.unread)
         if not unread:
             return False
-        service = self._connection.service
-        return unread > min(service.limits.unread_bytes, service.memory.share) or (
-            unread > FAIR_SHARE and service.memory.unread > service.memory.most
+        service, memory = self._connection.service, self._connection.service.memory
+        return unread > min(service.limits.unread_bytes, memory.share) or (
+            memory.unread > memory.most and unread > memory.fair_share
         )
 
     def is_stuck(self, seconds: float) -> bool:

@@ -18,6 +18,7 @@ from coordinator.errors import Condition, Refusal
 from links import engine
 from links.connection import Connection
 from links.containment import connection_of, name_of
+from links.crowd import Crowd
 from links.greeting import Greeting
 from links.in_turn import Attaches
 from links.leaving import Leaving
@@ -31,6 +32,8 @@ _IN = select.EPOLLIN
 _OUT = select.EPOLLOUT
 #: where a connection cannot be accepted
 _ACCEPT_RETRY_SECONDS = 0.5
+#: connections that one turn takes from a listener
+_MOST_ACCEPTED = 64
 #: epoll reports these always
 _GONE = select.EPOLLERR | select.EPOLLHUP
 
@@ -53,6 +56,7 @@ class Reactor(Loop):
         #: attaches that have filters to be read
         self.attaches = Attaches(self)
         self._ticks = Ticks(self)
+        self.crowd: Crowd[Connection] = Crowd()
         self.leaving = Leaving(self)
         #: connections that may have something to write
         self.dirty: list[Connection] = []
@@ -72,7 +76,7 @@ class Reactor(Loop):
         listener.setblocking(False)
 
         def accept(_: int) -> None:
-            while True:
+            for _ in range(_MOST_ACCEPTED):  # the rest in the next turn
                 try:
                     sock, _peer = listener.accept()
                 except BlockingIOError:
@@ -84,10 +88,9 @@ class Reactor(Loop):
                     return
                 connection = accepted(sock)
                 self._add(connection)
-                if (
-                    len(self._connections) > 2 * connection.service.limits.connections
-                ):  # far too many: closed without an answer
-                    self.close(connection)
+                surplus = self.crowd.came(connection)
+                if surplus is not None:
+                    self.close(surplus)
 
         def accept_again() -> None:
             if listener in self._listeners:
@@ -98,6 +101,7 @@ class Reactor(Loop):
 
     def _add(self, connection: Connection) -> None:
         self._connections[connection.fd] = connection
+        connection.service.memory.connections += 1
         self.by_transport[connection.transport] = connection
         self.watch(connection.fd, _IN, partial(self._serve, connection))
         self._ticks.begin(connection)
@@ -118,8 +122,10 @@ class Reactor(Loop):
         """Let go of all but the part of the engine."""
         connection.open = False
         self._connections.pop(connection.fd, None)
+        connection.service.memory.connections -= 1
         self.by_transport.pop(connection.transport, None)
         self._ticks.forget(connection)
+        self.crowd.left(connection)
         self.forget(connection.fd)
         self.leaving.take(connection.socket)
         try:

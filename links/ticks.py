@@ -49,11 +49,11 @@ class Ticks:
     def begin(self, connection: Connection) -> None:
         self._connections[connection.number] = connection
         self._tick(connection)
-        idle = connection.service.limits.idle_timeout_seconds
+        seconds = connection.service.limits.opening_seconds
         if not self._looks_at_unopened:
             self._looks_at_unopened = True
-            self._reactor.call_later(idle, self._end_unopened)
-        self._unopened[connection] = time.monotonic() + idle
+            self._reactor.call_later(seconds, self._end_unopened)
+        self._unopened[connection] = time.monotonic() + seconds
 
     def opened(self, connection: Connection) -> None:
         """Now the idle times of both sides are known (P4): ask the engine when it wants its next tick."""
@@ -119,5 +119,5 @@ class Ticks:
         """What opens it may lie in the socket: this process may have been stopped."""
         self._reactor.read(connection)
         if self._unopened.pop(connection, None) is not None:
-            log.info("connection closed: it was not opened in time", peer=connection.peer)
+            log.info("connection closed: it was not opened in time (limits.opening_seconds)", peer=connection.peer)
             self._reactor.close(connection)

@@ -47,6 +47,9 @@ class Query(Generic[T]):
     #: Whether it may be asked again after its connection was lost. Otherwise the answer is StoreUnavailable, given
     #: once the question can no longer take effect.
     again: bool = True
+    #: Whether it reads messages for one client that wants to see them: however many there are of these, others go
+    #: first most of the time.
+    aside: bool = False
 
     @property
     def by_day(self) -> bool:
@@ -129,6 +132,13 @@ class Days:
         return True
 
 
+#: Of the time, while other questions wait, one part is for those that stand aside.
+PARTS = 8
+
+#: A question with its parameters and what takes the answer.
+Asked = tuple[Query[Any], Sequence[bytes | None], Callable[[Any], None]]
+
+
 class Queries:
     """``notified(channel, payload)`` is called with notices of other instances, ``connected()`` at each new connection
     (notices may have been missed).
@@ -143,7 +153,14 @@ class Queries:
         connected: Callable[[], None],
     ) -> None:
         self._loop = loop
-        self._waiting: deque[tuple[Query[Any], Sequence[bytes | None], Callable[[Any], None]]] = deque()
+        #: in their order; those that stand aside in a line of their own
+        self._waiting: deque[Asked] = deque()
+        self._aside: deque[Asked] = deque()
+        #: the one that is asked now, or again
+        self._now: Asked | None = None
+        self._begun = 0.0
+        #: while others wait, when the next of the line aside may be asked
+        self._aside_from = 0.0
         self._busy = False
         self._backend = 0
         #: a question was under way when the connection was lost: its server process may still be at work on it
@@ -168,22 +185,34 @@ class Queries:
 
     @property
     def waiting(self) -> int:
-        return len(self._waiting)
+        return len(self._waiting) + len(self._aside) + (self._now is not None)
 
     def ask(
         self, query: Query[T], parameters: Sequence[bytes | None], callback: Callable[[T | StoreError], None]
     ) -> None:
-        self._waiting.append((query, parameters, callback))
+        (self._aside if query.aside else self._waiting).append((query, parameters, callback))
         self._kick()
 
+    def _next(self) -> Asked | None:
+        """What stands aside has one part in :data:`PARTS` of the time, or all that the others leave."""
+        if self._now is None:
+            aside = self._aside and (not self._waiting or time.monotonic() >= self._aside_from)
+            line = self._aside if aside else self._waiting
+            self._now = line.popleft() if line else None
+            self._begun = time.monotonic()
+        return self._now
+
     def _kick(self) -> None:
-        if self._waiting and not self._busy and not self._doubtful and self._connection.idle:
+        if self._busy or self._doubtful or not self._connection.idle:
+            return
+        asked = self._next()
+        if asked is not None:
             self._busy = True
             self._backend = self._connection.backend_pid
             if self._days.full:
                 self._connection.execute(b"deallocate", "deallocate all", (), self._deallocated)
                 return
-            query, parameters, _ = self._waiting[0]
+            query, parameters, _ = asked
             name, sql = self._days.statement(query, parameters[0]) if query.by_day else (query.name, query.sql)
             self._connection.execute(name, sql, parameters, self._answered)
 
@@ -195,12 +224,16 @@ class Queries:
 
     def _answered(self, answer: list[pq.abc.PGresult] | StoreError) -> None:
         self._busy = False
-        query, parameters, callback = self._waiting[0]
+        assert self._now is not None
+        query, parameters, callback = self._now
         if isinstance(answer, StoreError) and query.by_day and self._days.other(parameters[0], answer):
             self._kick()
             return
         self._days.answered()
-        self._waiting.popleft()
+        self._now = None
+        if query.aside:
+            now = time.monotonic()
+            self._aside_from = now + (PARTS - 1) * (now - self._begun)
         if isinstance(answer, StoreError):
             log.error("query refused", query=query.name.decode(), error=str(answer))
             self._kick()
@@ -241,9 +274,10 @@ class Queries:
         if self._busy:
             self._busy = False
             self._doubtful = True
-            query, _, callback = self._waiting[0]
+            assert self._now is not None
+            query, _, callback = self._now
             if not query.again:
-                self._waiting.popleft()
+                self._now = None
                 self._in_doubt.append(callback)
 
     def notified(self, channel: str, payload: str) -> None:

@@ -74,6 +74,10 @@ class Worker:
         return self._resident("VmHWM") - self._before
 
     @property
+    def descriptors(self) -> int:
+        return sum(1 for _ in open_files(self.pid))
+
+    @property
     def files(self) -> int:
         """Unnamed files it has opened since."""
         return sum(name.endswith("(deleted)") for name in open_files(self.pid)) - self._files_before

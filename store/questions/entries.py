@@ -167,13 +167,14 @@ def _browse(rank: Rank) -> str:
 
 
 #: group, id and priority after which to look, most entries, most bytes: as LEASE, but leases nothing
-BROWSE = {rank: Query(f"browse_{rank.name.lower()}".encode(), _browse(rank), _same) for rank in Rank}
+BROWSE = {rank: Query(f"browse_{rank.name.lower()}".encode(), _browse(rank), _same, aside=True) for rank in Rank}
 
 #: half, offset, octets: a piece of a large message
 PIECE = Query(
     b"piece",
     f"select substring(message from $2::int4 + 1 for $3::int4) from (select $1::int8 as half_id) {MESSAGES}",
     _octets,
+    aside=True,
 )
 
 #: group, ids, lease: leases those that are free, for a consumer that chose them in an answer of BROWSE

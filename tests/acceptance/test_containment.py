@@ -256,7 +256,7 @@ def test_of_peers_that_say_nothing_one_cannot_be_closed(
 ) -> None:
     """The others are closed all the same."""
     service, port = service_and_port
-    limits = service.limits.model_copy(update={"idle_timeout_seconds": 0.5})
+    limits = service.limits.model_copy(update={"opening_seconds": 0.5})
     monkeypatch.setattr(service, "limits", limits)
     silent = [socket.create_connection(("127.0.0.1", port), timeout=30) for _ in range(3)]
     first = silent[0].getsockname()[1]

@@ -42,7 +42,7 @@ def service() -> Iterator[Service]:
     settings = {
         "limits.max_message_size_bytes": str(LARGEST),
         "limits.max_frame_size_bytes": "4096",
-        "limits.idle_timeout_seconds": "4",
+        **dict.fromkeys(("limits.idle_timeout_seconds", "limits.opening_seconds"), "4"),
         "limits.channel_max": "3",
         "limits.handle_max": "7",
         "limits.links_per_connection": "12",

@@ -7,8 +7,10 @@ from datetime import UTC, datetime
 import psycopg
 import pytest
 
+from store import priorities
 from store.errors import StoreUnavailable
 from store.ids import id_at
+from store.priorities import Rank
 from store.questions import consumer_groups, entries
 from store.tables import SCHEMA
 from tests.fix_proxy import Proxy
@@ -102,3 +104,14 @@ def test_an_asker_that_fails_does_not_keep_the_next(asking: Asking) -> None:
     asking.ask(consumer_groups.subscription_of, "x", 0)
     asking.loop.run_until(asking.answered(1))
     assert asking.loop.contained == [fail]
+
+
+@pytest.mark.rule("S5")
+def test_those_who_look_through_messages_do_not_keep_others_waiting(asking: Asking, truth: Truth) -> None:
+    """However many of them ask: another question is the next."""
+    _fill(truth, 10)
+    for _ in range(3):
+        asking.ask(entries.browse, Rank.NORMAL, GROUP, (priorities.DEFAULT, 0), 5, 1 << 20)
+    asking.ask(consumer_groups.subscription_of, "none", 0)
+    asking.loop.run_until(asking.answered(4))
+    assert [each is None for each in asking.answers] == [False, True, False, False]

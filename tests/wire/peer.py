@@ -71,10 +71,10 @@ class Octets(NamedTuple):
 
 
 class Peer:
-    """One connection. ``record``: every octet both ways, in order."""
+    """One connection, from ``host``. ``record``: every octet both ways, in order."""
 
-    def __init__(self, port: int) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE)
+    def __init__(self, port: int, host: str = "127.0.0.1") -> None:
+        self.socket = socket.create_connection(("127.0.0.1", port), PATIENCE, source_address=(host, 0))
         # what a test leaves is closed when it is collected, which may be while another runs
         weakref.finalize(self, self.socket.close)
         # what is sent in two pieces does not wait for an acknowledgement

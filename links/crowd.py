@@ -1,0 +1,107 @@
+"""How many connections a worker has of each host and of each user, so that none takes the place of all others (S4)."""
+
+from __future__ import annotations
+
+import secrets
+from collections import Counter
+from ipaddress import IPv6Address, ip_address
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+import structlog
+
+from coordinator.errors import Condition, Refusal
+
+if TYPE_CHECKING:
+    from links.client import Client
+
+log = structlog.get_logger(__name__)
+
+
+ClientT = TypeVar("ClientT", bound="Client")
+
+
+class Crowd(Generic[ClientT]):
+    """From :meth:`came` to :meth:`left`. One user, or one host, may have many, but not the room of all others; and who
+    has not logged in yet is no one so far.
+    """
+
+    def __init__(self) -> None:
+        self._from: Counter[str] = Counter()
+        #: those that are not open yet, by where they come from
+        self._unopened: dict[str, dict[ClientT, None]] = {}
+        self._count_unopened = 0
+        self._users: dict[str, set[ClientT]] = {}
+
+    def came(self, connection: ClientT) -> ClientT | None:
+        """The connection that is to be closed for it, where too many are not open: one of those of the address that has
+        the most, picked at random, so that neither who is first nor who is last keeps all others out.
+        """
+        limits = connection.service.limits
+        origin = origin_of(connection)
+        self._from[origin] += 1
+        self._unopened.setdefault(origin, {})[connection] = None
+        self._count_unopened += 1
+        count = connection.service.memory.connections
+        if count > 2 * limits.connections or self._from[origin] > 2 * limits.connections_per_address:
+            return connection  # far too many: closed without an answer
+        if self._count_unopened <= limits.connections_unopened:
+            return None
+        most = max(self._unopened.values(), key=len)
+        chosen = secrets.choice(list(most))
+        log.info("connection closed: too many are not open (limits.connections_unopened)", peer=chosen.peer)
+        return chosen
+
+    def opens(self, connection: ClientT) -> Refusal | None:
+        """Why it may not be open: there are too many in all, from its host, or for its user."""
+        self._is_not_unopened(connection)
+        limits, user = connection.service.limits, connection.user
+        own = len(self._users.get(user, ())) if user is not None else 0
+        for has, most, whose, name in (
+            (connection.service.memory.connections - 1, limits.connections, "", "connections"),
+            (
+                self._from[origin_of(connection)] - 1,
+                limits.connections_per_address,
+                " from one host",
+                "connections_per_address",
+            ),
+            (own, limits.connections_per_user, " of one user", "connections_per_user"),
+        ):
+            if has >= most:
+                text = f"a worker of this service has at most {most} connections{whose} (limits.{name})"
+                return Refusal(Condition.RESOURCE_LIMIT_EXCEEDED, f"{text}: connect again later")
+        if user is not None:
+            self._users.setdefault(user, set()).add(connection)
+        return None
+
+    def left(self, connection: ClientT) -> None:
+        self._is_not_unopened(connection)
+        origin = origin_of(connection)
+        self._from[origin] -= 1
+        if not self._from[origin]:
+            del self._from[origin]
+        own = self._users.get(connection.user or "")
+        if own is not None:
+            own.discard(connection)
+            if not own:
+                del self._users[connection.user or ""]
+
+    def _is_not_unopened(self, connection: ClientT) -> None:
+        origin = origin_of(connection)
+        unopened = self._unopened.get(origin, {})
+        if connection in unopened:
+            del unopened[connection]
+            self._count_unopened -= 1
+            if not unopened:
+                del self._unopened[origin]
+
+
+def origin_of(connection: Client) -> str:
+    """The peer's host; of IPv6 the network of 64 bits, all of which one host may have."""
+    host = connection.peer.rpartition(":")[0]
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return host
+    if not isinstance(address, IPv6Address):
+        return host
+    return str(address.ipv4_mapped or IPv6Address(int(address) >> 64 << 64))

@@ -1,0 +1,96 @@
+"""2,000 peers at once that stop at some stage and stay: they hold a bounded amount of memory and no one else's time,
+and are closed when theirs is up (rules S4, S5).
+"""
+
+from __future__ import annotations
+
+import ssl
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tests.acceptance.engine_client import Client
+from tests.acceptance.neighbour import neighbour
+from tests.fix_certificates import Authority, key_of
+from tests.fix_service import PATIENCE, Service, running_service
+from tests.fix_users import PASSWORD, add_users
+from tests.slow_peers import slow_peers, stages, tls_stages
+from tests.wire.peer import Ended, Peer
+from tests.wire.sasl import Login, ScramClient
+from tests.workers import Worker
+
+PEERS = 2_000
+SECONDS = {"limits.opening_seconds": "4", "limits.idle_timeout_seconds": "4"}
+#: octets for each of them, whatever it has said; TLS keeps a handshake besides
+MOST_EACH, MOST_EACH_BEHIND_TLS = 64 * 1024, 128 * 1024
+#: what one may leave unread or unsettled of messages is the least where so many share the bound
+MEMORY = {"limits.memory_bytes": "64 MiB"}
+
+
+@contextmanager
+def all_of_them_end(service: Service, most_each: int) -> Iterator[Worker]:
+    """Afterwards the worker has no descriptor more than before, and has held no more than it may for each of them."""
+    worker = Worker(service)
+    before = worker.descriptors
+    yield worker
+    deadline = time.monotonic() + PATIENCE
+    while worker.descriptors > before:
+        assert time.monotonic() < deadline, f"{worker.descriptors - before} connections are there still"
+        time.sleep(0.1)
+    assert worker.peak < PEERS * most_each
+
+
+def _come_in(log_in: Callable[[], None]) -> None:
+    """As a client that comes again when it was too slow itself."""
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        try:
+            log_in()
+            return
+        except (Ended, ConnectionError):
+            assert time.monotonic() < deadline
+
+
+@pytest.mark.rule("S4", "S5", "P4")
+def test_two_thousand_slow_peers_beside_a_neighbour() -> None:
+    """At each stage from no octet to deliveries that are never settled. A client that logs in meanwhile comes in."""
+    with running_service({**SECONDS, **MEMORY}) as service:
+        add_users(service, "alice")
+        filler = Client(service.port, "filler")
+        sender = filler.sender("full")
+        for _ in range(200):
+            filler.post(sender, "x" * 10_000, settled=True)
+        assert filler.discharge(filler.declare(), fail=False).accepted
+        filler.close()
+
+        def log_in() -> None:
+            login = Login(Peer(service.port))
+            assert login.scram(ScramClient(user="alice", password=PASSWORD)).code == 0
+            login.goes_on()
+            login.peer.close_socket()
+
+        with slow_peers() as peers, neighbour(service) as beside, all_of_them_end(service, MOST_EACH):
+            peers.connect(service.port, stages("full"), PEERS)
+            commits = beside.commits
+            _come_in(log_in)
+        assert beside.commits > commits
+
+
+@pytest.mark.rule("S2", "S4", "S5")
+def test_two_thousand_slow_peers_before_tls_is_there(ca: Authority) -> None:
+    server = ca.sign("slow", alternative="IP:127.0.0.1")
+    settings = {"tls.certificate": str(server), "tls.key": str(key_of(server)), **SECONDS}
+
+    with running_service(settings) as service:
+
+        def log_in() -> None:
+            client = Peer(service.port)
+            client.behind_tls(ssl.create_default_context(cafile=str(ca.certificate)))
+            client.open()
+            client.close_socket()
+
+        with slow_peers() as peers, all_of_them_end(service, MOST_EACH_BEHIND_TLS):
+            peers.connect(service.port, tls_stages(ca.certificate), PEERS)
+            _come_in(log_in)

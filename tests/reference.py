@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,6 +13,8 @@ from pydantic import BaseModel, ByteSize
 from coordinator.__main__ import app
 from coordinator.settings import CONFIG_VARIABLE, PREFIX, AddressPattern, Settings
 from coordinator.transitions import DELIVERY, TRANSACTION, DeliveryState, TxnState
+from tests.standard import MUST, MUST_NOT, Sentence, rows
+from tests.standard.parts import PARTS
 
 _DOCS = Path(__file__).resolve().parent.parent / "docs" / "reference"
 _WRITTEN = "<!-- Written by python -m tests.reference; a test compares. -->"
@@ -164,9 +166,40 @@ def states_page() -> str:
     return "\n".join(lines) + "\n"
 
 
+def standard_page() -> str:
+    lines = [
+        "# The standard, sentence by sentence",
+        "",
+        _WRITTEN,
+        "",
+        "What OASIS AMQP 1.0 (parts 2, 3 and 4), the extensions that the service names, and the mapping of JMS ask of",
+        "a server: each MUST, MUST NOT and SHOULD in our own words, with its section. Beside it stand the tests in",
+        "`tests/acceptance` that show that it is kept (most send raw frames), or why it is not.",
+        "",
+        "| part | MUST and MUST NOT | kept | SHOULD | kept |",
+        "|---|---:|---:|---:|---:|",
+    ]
+    musts = [each for _, part in PARTS for each in part if each.level in (MUST, MUST_NOT)]
+    for title, part in PARTS:
+        lines.append(
+            f"| {title} | {_counted(each for each in part if each.level in (MUST, MUST_NOT))} "
+            f"| {_counted(each for each in part if each.level not in (MUST, MUST_NOT))} |"
+        )
+    lines += ["", f"Of all MUSTs {100 * sum(not each.why for each in musts) // len(musts)} % are kept."]
+    for title, part in PARTS:
+        lines += ["", f"## {title}", "", "| section | | what it says | kept by |", "|---|---|---|---|", *rows(part)]
+    return "\n".join(lines) + "\n"
+
+
+def _counted(sentences: Iterable[Sentence]) -> str:
+    found = list(sentences)
+    return f"{len(found)} | {sum(not each.why for each in found)}"
+
+
 PAGES: dict[str, tuple[Path, Callable[[], str]]] = {
     "settings": (_DOCS / "settings.md", settings_page),
     "command-line": (_DOCS / "command-line.md", command_line_page),
+    "standard": (_DOCS / "standard.md", standard_page),
     "states": (_DOCS.parent / "explanation" / "states.md", states_page),
 }
 

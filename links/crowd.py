@@ -21,8 +21,8 @@ ClientT = TypeVar("ClientT", bound="Client")
 
 
 class Crowd(Generic[ClientT]):
-    """From :meth:`came` to :meth:`left`. One user, or one host, may have many, but not the room of all others; and who
-    has not logged in yet is no one so far.
+    """From :meth:`came` to :meth:`left`. One user, or one host, may have many, but not the room of all others; before the
+    login a connection counts for its host alone.
     """
 
     def __init__(self) -> None:

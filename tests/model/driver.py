@@ -19,7 +19,7 @@ from tests.fix_service import PATIENCE
 from tests.model import truth
 from tests.model.model import Model
 from tests.model.possible import allows, waits
-from tests.model.state import FIFO, QUEUES, Label, Receiver, Stored, in_txn
+from tests.model.state import FIFO, POLICIES, QUEUES, Label, Receiver, Stored, in_txn
 from tests.model.steps import (
     AttachControl,
     AttachReceiver,
@@ -28,6 +28,7 @@ from tests.model.steps import (
     Decide,
     Detach,
     Discharge,
+    Drop,
     Exhaust,
     Open,
     Post,
@@ -69,6 +70,8 @@ class Driver(ABC):
         self.heard: dict[Label, str] = {}
         #: conditions of links that the service detached
         self.detached: dict[int, str] = {}
+        #: the ids that each message has had in the store, by its address and number
+        self.halves: dict[tuple[int, int], set[int]] = {}
 
     # -- a history
 
@@ -150,6 +153,8 @@ class Driver(ABC):
             self._replay(step)
         elif isinstance(step, Seek):
             self._seek(step)
+        elif isinstance(step, Drop):
+            self._drop(step)
         else:
             self.perform(step, label, places)
         if self.model.decided_elsewhere:
@@ -223,9 +228,32 @@ class Driver(ABC):
     def _before(self, step: Replay | Seek) -> None:
         """Its letters are written; the places of its messages are known."""
         self.until(lambda: not self._stored().failed, "a dead letter")
-        found = truth.halves_of(self.truth, self.history, step.queue)
-        queue = self.model.queues[step.queue]
-        self.model.places = {each.number: found[each.number][each.replays] for each in queue}
+        self._note_halves()
+        address = POLICIES[step.queue].address
+        self.model.places = {
+            each.number: sorted(self.halves[address, each.number])[each.replays]
+            for each in self.model.queues[step.queue]
+        }
+
+    def _note_halves(self) -> None:
+        for queue, policy in enumerate(POLICIES):
+            for number, ids in truth.halves_of(self.truth, self.history, queue).items():
+                self.halves.setdefault((policy.address, number), set()).update(ids)
+
+    def _drop(self, step: Drop) -> None:
+        """What may go is gone. That nothing else is, later steps show, and the end of the history: it comes whole."""
+        self.until(lambda: not self._stored().failed, "a dead letter")
+        self._note_halves()
+        before = [truth.halves_of(self.truth, self.history, queue) for queue in range(QUEUES)]
+        truth.drop_old(self.url, self.history, kept=step.kept)
+        after = [truth.halves_of(self.truth, self.history, queue) for queue in range(QUEUES)]
+        if step.kept:
+            assert after == before, f"of {before} are kept {after}"
+        messages = self.model.messages.values()
+        known = {(POLICIES[each.queue].address, each.number) for each in messages}
+        wanted = {(POLICIES[each.queue].address, each.number) for each in messages if not each.dropped}
+        there = {(policy.address, number) for policy, found in zip(POLICIES, after, strict=True) for number in found}
+        assert there & known == wanted, f"kept, by address: {there & known}, not {wanted}"
 
     def _replay(self, step: Replay) -> None:
         box = truth.box(self.history, step.queue)

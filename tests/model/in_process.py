@@ -97,6 +97,7 @@ class InProcess(Driver):
 
     def __init__(self, url: str, *, company: bool) -> None:
         super().__init__(url)
+        truth.make_guard(self.truth)
         if company:
             self.truth.execute(
                 b"insert into coordinator.instance (slot, host, pid, process_start, version) "

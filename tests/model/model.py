@@ -6,8 +6,9 @@ step is to be answered with, what a consumer is to get, and what the store is to
 What it leaves out: topics, broadcasts (a link of one has no place in the store) and groups that come and go, selectors,
 priorities, expiry, browsers, look-ups of the anonymous relay (its addresses are known), deliveries in several frames,
 consumers that get settled deliveries, credit that stays (a consumer takes when it says so), more than one live instance
-with consumers, and limits of memory. Retention (H16) drops whole days, of which a history is a moment:
-tests/integration/test_retention.py makes days of its own. In which order message groups of a fifo address come is open.
+with consumers, and limits of memory. Retention (H16) drops whole days: all of a history is of one, which becomes old at
+once (tests/integration/test_retention.py makes days of its own). In which order message groups of a fifo address come
+is open.
 A client does not speak of a delivery while a decision on it is under way, except to name the same transaction again
 (T34): the standard gives no order for it. Nor does it settle without a state what it has given one before. It does not
 leave, or say more of a checkable transaction, while its discharge is under way.
@@ -66,6 +67,7 @@ from tests.model.steps import (
     Declare,
     Detach,
     Discharge,
+    Drop,
     End,
     Exhaust,
     Open,
@@ -195,6 +197,8 @@ class Model:
                 self._replay(step.queue)
             case Seek():
                 self._seek(step)
+            case Drop():
+                self._drop(kept=step.kept)
             case Restart():
                 self.end_all()
             case Settle() | Crash():
@@ -438,22 +442,34 @@ class Model:
             message.replays += 1
             message.replay_marked = message.letter_marked
             message.refused_by.clear()
+            message.dropped = False
             message.stored = Stored("queue", marked=message.replay_marked)
         self.queues[queue] = [message for message in self.queues[queue] if message not in again] + again
 
     def _seek(self, step: Seek) -> None:
-        """H17. Back: what the group had and was done with comes again; forth: what waits is skipped, but for what was
-        posted to come later.
+        """H17. Back: what the group had and was done with comes again, if it is kept; forth: what waits is skipped, but
+        for what was posted to come later.
         """
         place = self.places.get(step.message, step.message)
         for message in self.queues[step.queue]:
             stored, behind = message.stored, self.places.get(message.number, message.number) >= place
-            if step.back and behind and stored.place == "nowhere":
+            if step.back and behind and stored.place == "nowhere" and not message.dropped:
                 message.stored = Stored("queue", marked=message.replay_marked)
             waits = stored.place == "queue" or (stored.place == "later" and stored.least > 0)
             if not step.back and not behind and waits and message.delivery is None:
                 message.stored = Stored("nowhere")
         self.came_back.add(step.queue)
+
+    def _drop(self, *, kept: bool) -> None:
+        """H16. What no group waits for goes; a letter that was replayed is a message of its own, for its group."""
+        for message in () if kept else self.messages.values():
+            shared = [
+                each
+                for each in self.messages.values()
+                if each.number == message.number and POLICIES[each.queue].address == POLICIES[message.queue].address
+            ]
+            those = [message] if message.replays else [each for each in shared if not each.replays]
+            message.dropped |= not any(each.stored.place in ("queue", "later") for each in those)
 
     def _changing(self, message: Message, txn: Txn | None) -> None:
         if message.before is None:

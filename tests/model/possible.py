@@ -25,6 +25,7 @@ from tests.model.steps import (
     Declare,
     Detach,
     Discharge,
+    Drop,
     End,
     Exhaust,
     Open,
@@ -81,8 +82,9 @@ def allows(model: Model, step: Step) -> bool:
         case Check() | ComeDue() | Exhaust() | Replay():
             return True
         case Seek():
-            return (step.queue, step.message) in model.messages
-        case Settle() | Crash() | Restart():
+            message = model.messages.get((step.queue, step.message))
+            return message is not None and not message.dropped
+        case Drop() | Settle() | Crash() | Restart():
             return True
 
 
@@ -125,4 +127,6 @@ def waits(model: Model, step: Step) -> bool:
         # a discharge that waits for halves goes with its control link: then a checker decides; what is committed
         # meanwhile comes before it
         return any(txn.entered and txn.pending for txn in model.txns.values())
-    return isinstance(step, Take | ComeDue | Decide | Check | Exhaust | Replay | Seek | Overdue | Settle | Restart)
+    return isinstance(
+        step, Take | ComeDue | Decide | Check | Exhaust | Replay | Seek | Drop | Overdue | Settle | Restart
+    )

@@ -175,6 +175,8 @@ class Message:
     key: int | None = None
     #: the transaction that posted it
     txn: int | None = None
+    #: retention has dropped it from the store, all of whose groups were done with it
+    dropped: bool = False
     #: of a dead one; and whether a consumer's annotation is on that
     letter: Letter | None = None
     letter_marked: bool = False

@@ -206,6 +206,13 @@ class Seek:
 
 
 @dataclass(frozen=True)
+class Drop:
+    """The day becomes old, and retention drops what it may (H16). ``kept``: the addresses keep theirs for longer."""
+
+    kept: bool = False
+
+
+@dataclass(frozen=True)
 class Settle:
     """The clients wait for every answer."""
 
@@ -240,6 +247,7 @@ Step = (
     | Exhaust
     | Replay
     | Seek
+    | Drop
     | Settle
     | Crash
     | Restart

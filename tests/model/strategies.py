@@ -23,6 +23,7 @@ from tests.model.steps import (
     Declare,
     Detach,
     Discharge,
+    Drop,
     End,
     Exhaust,
     Open,
@@ -225,9 +226,14 @@ def replaying(model: Model) -> Steps:
 
 def seeking(model: Model) -> Steps:
     """Mostly back to where something comes again from."""
-    gone = sorted(name for name, each in model.messages.items() if each.stored.place == "nowhere")
-    there = gone or sorted(model.messages)
+    kept = {name: each for name, each in model.messages.items() if not each.dropped}
+    gone = sorted(name for name, each in kept.items() if each.stored.place == "nowhere")
+    there = gone or sorted(kept)
     return st.builds(lambda name, back: Seek(name[0], name[1], back), st.sampled_from(there), _often) if there else None
+
+
+def dropping(model: Model) -> Steps:
+    return st.builds(Drop, _at_times) if model.messages else None
 
 
 def settling(model: Model) -> Steps:
@@ -269,6 +275,7 @@ ALL_KINDS: dict[Callable[[Model], Steps], int] = {
     **KINDS,
     exhausting: 3,
     seeking: 2,
+    dropping: 2,
     crashing: 1,
     overdue: 1,
     restarting: 1,

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
 import psycopg
+from sqlalchemy import delete, update
 
 from coordinator.exhaustion import ADDRESS as ASIDE
-from store import channels
+from store import channels, retention
+from store.database import connected
+from store.ids import id_at
 from store.tables import SCHEMA
+from store.tables import address as address_table
+from store.tables import retention as retention_table
 from tests.model.state import ADDRESSES, GROUPS, LATER_HOURS, POLICIES, QUEUE_KINDS, Letter
 from tests.model.state import Stored as State
 from tests.model.steps import Post
@@ -23,6 +29,8 @@ MALFORMED = b"\x00\x53\x77"
 #: Longer than any history takes.
 LATER = section(MESSAGE_ANNOTATIONS, {Symbol("x-opt-delivery-delay"): Long(LATER_HOURS * 3_600_000)})
 MARK = "x-opt-mark"
+#: by which this day is old, and none of its decisions
+OLD = retention.Policy(messages=timedelta(days=-1), decisions=timedelta(days=400))
 
 
 def octets(history: str, step: Post) -> bytes:
@@ -98,6 +106,35 @@ def make_groups(connection: psycopg.Connection[Any], history: str) -> None:
                     policy.retry,
                 ],
             )
+
+
+def make_guard(connection: psycopg.Connection[Any]) -> None:
+    """A message that waits for ever, so that of the day on which histories are something always stays."""
+    connection.execute(
+        f"""with made as (insert into {SCHEMA}.address (name) values ('guard') on conflict do nothing returning id),
+                 grouped as (insert into {SCHEMA}.consumer_group (address_id) select id from made returning id),
+                 written as (
+                   insert into {SCHEMA}.half (id, address_id, message) select %s, id, '' from made returning id)
+            insert into {SCHEMA}.entry (group_id, id, half_id) select g.id, w.id, w.id from grouped g, written w
+            """.encode(),
+        [id_at(datetime.now(UTC))],
+    )
+
+
+def drop_old(url: str, history: str, *, kept: bool) -> None:
+    """The day is old now, and retention drops what may go; ``kept``: the addresses of the history keep theirs for
+    longer. Afterwards nothing says so: the next messages are of the same day.
+    """
+    names = address_table.c.name.in_([address(history, each) for each in range(ADDRESSES)])
+    with connected(url) as connection:
+        longer = update(address_table).where(names)
+        connection.execute(longer.values(retention_hours=72 if kept else None))
+        connection.commit()
+        done = retention.drop_old(connection, OLD)
+        assert (done.waiting, done.whole) == ((), ()), done
+        connection.execute(delete(retention_table))
+        connection.execute(longer.values(retention_hours=None))
+        connection.commit()
 
 
 def producer_group(history: str, group: int) -> str:

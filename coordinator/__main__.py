@@ -27,6 +27,7 @@ from coordinator.commands.serve import serve
 from coordinator.commands.statistics import groups, stats
 from coordinator.commands.transactions import outcome, resolve, resume, transactions
 from coordinator.commands.user import app as user
+from coordinator.commands.watch_outcomes import watch_outcomes
 
 app = typer.Typer(
     name="coordinator",
@@ -88,6 +89,7 @@ app.add_typer(user, name="user")
 app.add_typer(dead_letters, name="dead-letters")
 app.command()(check)
 app.command()(reconcile)
+app.command("watch")(watch_outcomes)
 app.add_typer(findings, name="findings")
 app.command()(repair)
 app.add_typer(archive, name="archive")

@@ -114,6 +114,8 @@ def _version_text(binary: Path) -> str:
 _BRIEF_JAVA: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 #: Java would keep them in a file at a place of its own, and leave that behind when it is killed.
 _NO_COUNTERS: Final = "-XX:-UsePerfData"
+#: The text of an error of a stream goes through a regular expression that recurses.
+_DEEP: Final = "-Xss4m"
 _VECTOR_MODULE: Final = "--add-modules=jdk.incubator.vector"
 _GONE_PACKAGE: Final = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
 _WRAPPER: Final = """#!/bin/sh
@@ -264,6 +266,7 @@ def _settings(master: str, memory: str, brief: bool, archive: Archive, folder: P
             [
                 f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
                 _NO_COUNTERS,
+                _DEEP,
                 *(_BRIEF_JAVA if brief else ()),
                 *((f"-Djava.io.tmpdir={folder}",) if folder is not None else ()),
                 *archive.options,
@@ -297,6 +300,8 @@ def running_session(master: str, *, memory: str, brief: bool = False) -> Iterato
             session = open_session(master, memory=memory, brief=brief, archive=archive, folder=folder, told=told)
             # PySpark has set a handler of its own
             stopping.install()
+            # it prints a stack when Java ends: we say so
+            session.sparkContext._accumulatorServer.handle_error = lambda *_: None  # type: ignore[method-assign]
             yield session
             class_path = session._jvm.System.getProperty("java.class.path")  # type: ignore[union-attr]
             session.stop()

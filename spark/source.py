@@ -190,7 +190,7 @@ class HalfOpReader(DataSourceReader):
     """Reads one table by ranges of its key, each range in a connection of its own, all in one snapshot."""
 
     def __init__(self, read: ReadOptions) -> None:
-        self._options = read
+        self._options, self._at = read, (read.credentials, read.snapshot)
         self._conditions: list[str] = [read.period.read(read.table.name)]
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
@@ -204,7 +204,7 @@ class HalfOpReader(DataSourceReader):
 
     def partitions(self) -> list[KeyRange]:
         table = self._options.table
-        with _Session(self._options) as session:
+        with Session(*self._at) as session:
             pages = _pages(session, table.name)
             wanted = self._options.partitions or max(1, -(-pages * _PAGE // BYTES_PER_PARTITION))
             bounds = _quantiles(session, table, " and ".join(self._conditions), pages, wanted)
@@ -213,12 +213,12 @@ class HalfOpReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, KeyRange)
-        with _Session(self._options) as session, session.stream(self._select(partition)) as reader:
+        with Session(*self._at) as session, session.stream(self._select(partition)) as reader:
             yield from reader
 
     def whole(self) -> pa.Table:
         """All rows, in this process."""
-        with _Session(self._options) as session, session.stream(self._select(KeyRange(None, None))) as reader:
+        with Session(*self._at) as session, session.stream(self._select(KeyRange(None, None))) as reader:
             return reader.read_all()
 
     def _select(self, partition: KeyRange) -> str:
@@ -232,20 +232,20 @@ class HalfOpReader(DataSourceReader):
         return f"select {columns} from {tables.SCHEMA}.{table.name} where {' and '.join(conditions)}"
 
 
-class _Session:
-    """A connection in the run's snapshot, read-only.
+class Session:
+    """A connection in the run's snapshot, or one of its own, read-only.
 
     It uses ADBC's lower layer: the upper one (DBAPI) imports much into every task that none needs.
     """
 
-    def __init__(self, read: ReadOptions) -> None:
+    def __init__(self, credentials: str | None, snapshot: str | None = None) -> None:
         # Imported where it is needed: Spark loads this module in a new process for each plan, too.
         import adbc_driver_manager
         import adbc_driver_postgresql
 
         self._manager = adbc_driver_manager
         self._batch_size = adbc_driver_postgresql.StatementOptions.BATCH_SIZE_HINT_BYTES.value
-        self._database = adbc_driver_postgresql.connect(database_url(read.credentials))
+        self._database = adbc_driver_postgresql.connect(database_url(credentials))
         try:
             self._connection = adbc_driver_manager.AdbcConnection(self._database)
         except BaseException:
@@ -253,16 +253,16 @@ class _Session:
             raise
         try:
             self._connection.set_autocommit(False)
-            self._do("set transaction isolation level repeatable read read only")
-            if read.snapshot is not None:
-                self._do(f"set transaction snapshot {literal(read.snapshot)}")
-            # One COPY a task: parallel workers of PostgreSQL would only compete with the other tasks.
-            self._do("set local max_parallel_workers_per_gather = 0")
+            self.do("set transaction isolation level repeatable read read only")
+            if snapshot is not None:
+                self.do(f"set transaction snapshot {literal(snapshot)}")
+            # One COPY a task: parallel workers of PostgreSQL would compete with the other tasks.
+            self.do("set local max_parallel_workers_per_gather = 0")
         except BaseException:
             self.close()
             raise
 
-    def __enter__(self) -> _Session:
+    def __enter__(self) -> Session:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -272,7 +272,7 @@ class _Session:
         self._connection.close()
         self._database.close()
 
-    def _do(self, sql: str) -> None:
+    def do(self, sql: str) -> None:
         with self._manager.AdbcStatement(self._connection) as statement:
             statement.set_sql_query(sql)
             statement.execute_update()
@@ -295,7 +295,7 @@ class _Session:
             return [tuple(row.values()) for row in reader.read_all().to_pylist()]
 
 
-def _pages(session: _Session, table: str) -> int:
+def _pages(session: Session, table: str) -> int:
     found = session.rows(
         f"select coalesce(sum(pg_relation_size(relid)), 0)::bigint / {_PAGE} as pages"
         f" from pg_partition_tree('{tables.SCHEMA}.{table}') where isleaf"
@@ -303,7 +303,7 @@ def _pages(session: _Session, table: str) -> int:
     return int(found[0][0])
 
 
-def _quantiles(session: _Session, table: SourceTable, condition: str, pages: int, wanted: int) -> list[tuple[str, ...]]:
+def _quantiles(session: Session, table: SourceTable, condition: str, pages: int, wanted: int) -> list[tuple[str, ...]]:
     """``wanted`` - 1 keys that split the rows under ``condition`` evenly, by the real data (R3): a sample of its
     pages."""
     if wanted <= 1:

@@ -10,11 +10,12 @@ from typing import TypeVar
 
 from sqlalchemy import Connection
 
-from store import figures, runs
+from store import figures, runs, watched
 from store.database import Patience, connected
 from store.errors import StoreError
 from store.figures import AddressFigures, Decided, GroupFigures, State, Undecided
 from store.runs import Stored
+from store.watched import Watched
 
 Found = TypeVar("Found")
 
@@ -31,6 +32,8 @@ class Seen:
     undecided: Undecided | None = None
     #: the last run of a reconciliation that is stored; None also: there is none
     last_run: Stored | None = None
+    #: how far coordinator watch is; None also: it has never run
+    watched: Watched | None = None
     #: since the first look
     decided: Decided
     #: parts that could not be read although the store answered
@@ -65,6 +68,7 @@ class Looks:
             dead_letters=found.dead_letters,
             undecided=found.undecided,
             last_run=found.last_run,
+            watched=found.watched,
             decided=copy.deepcopy(self._decided),
             failed=tuple(self._failed),
             seconds=time.monotonic() - begun,
@@ -81,6 +85,7 @@ class Looks:
             dead_letters=self._part("dead-letters", connection, figures.dead_letters),
             undecided=self._part("undecided", connection, figures.undecided),
             last_run=self._part("last-run", connection, runs.last),
+            watched=self._part("watched", connection, watched.watched),
             decided=self._decided,
         )
 

@@ -33,6 +33,8 @@ COLUMNS: Final = (
     *("detail", "suggested_repair"),
 )
 _RIGHTS: Final = ("select", "insert", "update", "delete")
+#: Of ``coordinator reconcile``: the findings of ``coordinator watch`` are a run that has no end.
+_REPEATED: Final = run.c.watch_id.is_(None)
 
 
 class CannotStore(StoreError):
@@ -57,10 +59,11 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True)
 class Stored(Run):
-    """``counts``: findings by kind and severity."""
+    """``counts``: findings by kind and severity. ``watch_id``: of ``coordinator watch``, which adds to them."""
 
     id: int
     stored_at: datetime
+    watch_id: UUID | None
     counts: Mapping[tuple[str, str], int]
 
     @property
@@ -83,25 +86,27 @@ class Finding:
     suggested_repair: str
 
 
-def check_rights(connection: Connection) -> None:
-    """See that a run can be stored through this connection, before any work is done for it.
+def check_rights(connection: Connection, *tables: str) -> None:
+    """See that a run can be stored through this connection, before any work is done for it; and written to the other
+    ``tables``.
 
     :raises CannotStore: its role lacks a right, or the server only reads.
     """
+    names = ["run", "finding", *tables]
     missing = text(
-        "select r.name, t.name from unnest(cast(:rights as text[])) r(name), unnest(array['run', 'finding']) t(name)"
+        "select r.name, t.name from unnest(cast(:rights as text[])) r(name), unnest(cast(:tables as text[])) t(name)"
         f" where not has_table_privilege('{SCHEMA}.' || t.name, r.name) limit 1"
     )
     with boundary():
         if connection.scalar(text("show transaction_read_only")) == "on":
             raise CannotStore("the database only reads: a standby, or a role or database set to read only")
-        lacks = connection.execute(missing, {"rights": list(_RIGHTS)}).one_or_none()
+        lacks = connection.execute(missing, {"rights": list(_RIGHTS), "tables": names}).one_or_none()
         temporary = connection.scalar(text("select has_database_privilege(current_database(), 'temporary')"))
         connection.rollback()
     if lacks is not None:
         raise CannotStore(
             f"the database's role may not {lacks[0]} in {SCHEMA}.{lacks[1]}; let its owner run:"
-            f" grant {', '.join(_RIGHTS)} on {SCHEMA}.run, {SCHEMA}.finding to ..."
+            f" grant {', '.join(_RIGHTS)} on {', '.join(f'{SCHEMA}.{name}' for name in names)} to ..."
         )
     if not temporary:
         raise CannotStore("the database's role may make no temporary table; let its owner run: grant temporary on ...")
@@ -124,7 +129,7 @@ def store(connection: Connection, of: Run, found: Iterable[Mapping[str, Any]], *
         connection.execute(select(func.pg_advisory_xact_lock(_LOCK)))
         number = _enter(connection, of, counts)
         _merge(connection, number, counts.total())
-        old = select(run.c.id).order_by(run.c.seen_at.desc(), run.c.id.desc()).offset(kept)
+        old = select(run.c.id).where(_REPEATED).order_by(run.c.seen_at.desc(), run.c.id.desc()).offset(kept)
         connection.execute(delete(run).where(run.c.id.in_(old)))
         connection.commit()
     return number
@@ -202,9 +207,10 @@ def run_of(connection: Connection, number: int) -> Stored | None:
 
 
 def last(connection: Connection) -> Stored | None:
-    """The one that read the store last."""
+    """The one that read the store last; not what ``coordinator watch`` finds."""
+    newest = select(run).where(_REPEATED).order_by(run.c.seen_at.desc(), run.c.id.desc()).limit(1)
     with boundary():
-        row = connection.execute(select(run).order_by(run.c.seen_at.desc(), run.c.id.desc()).limit(1)).one_or_none()
+        row = connection.execute(newest).one_or_none()
         connection.rollback()
     return None if row is None else _stored(row)
 

@@ -271,14 +271,18 @@ op = Table(
 )
 #: ``op.written_xid`` as an index can have it: BRIN knows no xid8.
 WRITTEN = cast(cast(op.c.written_xid, Text), BigInteger)
-# Decisions by when they were written: the metrics go on from where they were. BRIN, as the hot path writes none of it.
-Index(
-    "op_written_xid_idx",
-    WRITTEN,
-    postgresql_using="brin",
-    postgresql_with={"pages_per_range": "64", "autosummarize": "on"},
-    postgresql_where=op.c.posted.is_not(None),
-)
+# What was written last, by day: the metrics and coordinator watch go on from where they were. BRIN, as the hot path
+# writes none of it.
+for _name, _expression in (
+    ("op_written_xid_idx", WRITTEN),
+    ("half_written_xid_idx", cast(cast(half.c.written_xid, Text), BigInteger)),
+):
+    Index(
+        _name,
+        _expression,
+        postgresql_using="brin",
+        postgresql_with={"pages_per_range": "64", "autosummarize": "on"},
+    )
 
 entry = Table(
     "entry",
@@ -614,7 +618,9 @@ run = Table(
     Column("version", Text, nullable=False),
     # [{"kind": ..., "severity": ..., "findings": ...}]: what the metrics show of it.
     Column("counts", JSONB, nullable=False),
-    UniqueConstraint("since", "until", "books", name="run_period_key", postgresql_nulls_not_distinct=True),
+    # Not null: what coordinator watch has found so far (table watch); its findings are only added.
+    Column("watch_id", Uuid),
+    UniqueConstraint("since", "until", "books", "watch_id", name="run_period_key", postgresql_nulls_not_distinct=True),
 )
 
 finding = Table(
@@ -631,7 +637,32 @@ finding = Table(
     Column("consumer_group", Text),
     Column("detail", Text, nullable=False),
     Column("suggested_repair", Text, nullable=False),
+    # When coordinator watch saw it; null: as of when its run read the store.
+    Column("seen_at", DateTime(timezone=True)),
     CheckConstraint("severity in ('note', 'warning', 'error')", name="severity"),
+)
+
+watch = Table(
+    "watch",
+    metadata,
+    # How far coordinator watch has counted (R33): written with the counts, in one SQL transaction.
+    Column("singleton", Boolean, primary_key=True, server_default=text("true")),
+    # Of its checkpoint: Spark has made it.
+    Column("id", Uuid, nullable=False),
+    Column("began_at", DateTime(timezone=True), nullable=False, server_default=_now),
+    # The last of Spark's batches that is counted; -1: none.
+    Column("batch", BigInteger, nullable=False, server_default="-1"),
+    # Halves and ops of the SQL transactions below it are counted.
+    Column("position", BigInteger, nullable=False, server_default="0"),
+    # How many of what: half; an op, by its decision; a delivery that an op covers, by that.
+    Column("counts", JSONB, nullable=False, server_default=text("'{}'")),
+    # When all that was in the store was counted, the last time.
+    Column("up_to_date_at", DateTime(timezone=True)),
+    # Retention had dropped the days before it at the last look; null: none.
+    Column("kept_from", Date),
+    # Days before it were dropped before all of them was counted; null: none was.
+    Column("missed_before", Date),
+    CheckConstraint("singleton", name="one_row"),
 )
 
 
@@ -1229,8 +1260,8 @@ create view {SCHEMA}.messages as
     # R32: the findings of the runs that are stored.
     f"""
 create view {SCHEMA}.findings as
-  select f.run_id as run, r.seen_at, f.kind, f.severity, f.txn_id, f.half_id, f.address, f.consumer_group, f.detail,
-         f.suggested_repair, f.number
+  select f.run_id as run, coalesce(f.seen_at, r.seen_at) as seen_at, f.kind, f.severity, f.txn_id, f.half_id, f.address,
+         f.consumer_group, f.detail, f.suggested_repair, f.number
     from {SCHEMA}.finding f join {SCHEMA}.run r on r.id = f.run_id""",
     *_message.objects(SCHEMA),
     *_outbox.objects(SCHEMA),

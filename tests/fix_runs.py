@@ -7,7 +7,7 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from store import runs
+from store import runs, watched
 from tests.fix_reports import SEEN_AT
 
 if TYPE_CHECKING:
@@ -23,3 +23,8 @@ def a_run(seen_at: datetime = SEEN_AT, **values: Any) -> runs.Run:
 
 def store_run(connection: Connection, found: Sequence[Finding], of: runs.Run | None = None, **values: Any) -> int:
     return runs.store(connection, of or a_run(), [asdict(each) for each in found], **values)
+
+
+def a_batch(number: int = 0, since: int = 0, until: int = 10, **values: Any) -> watched.Batch:
+    """What a watch has read: nothing, unless ``values`` say so."""
+    return watched.Batch(**{"number": number, "since": since, "until": until, "counts": {}, "findings": (), **values})

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 
     from store.runs import Stored
 
-app = typer.Typer(help="Look at what runs of coordinator reconcile --store have found.", no_args_is_help=True)
+app = typer.Typer(
+    help="Look at what coordinator watch, and runs of coordinator reconcile --store, have found.", no_args_is_help=True
+)
 
 _COLUMNS = ("run", "seen_at", "since", "until", "books", "findings", "kinds")
 _SHOWN = ("kind", "severity", "txn_id", "half_id", "address", "consumer_group", "detail", "suggested_repair")
@@ -35,7 +37,8 @@ _SHOWN = ("kind", "severity", "txn_id", "half_id", "address", "consumer_group", 
 def list_(
     as_json: Json = False, database_url: DatabaseUrl = None, data_dir: DataDir = None, config: Config = None
 ) -> None:
-    """List the runs in the store, the last first: as of when each read it, over which period, and what it has found."""
+    """List the runs in the store, the last first: as of when each read it, over which period, and what it has found;
+    among them what coordinator watch has found since it began."""
     from store import runs
 
     with store(config, database_url, data_dir) as connection:
@@ -43,7 +46,15 @@ def list_(
     if as_json:
         print_json([_run(each) for each in found])
     else:
-        lines = [{**_run(each), "kinds": [f"{count} {kind}" for kind, count in _kinds(each).items()]} for each in found]
+        watching = {"books": "(coordinator watch)"}
+        lines = [
+            {
+                **_run(each),
+                **(watching if each.watch_id else {}),
+                "kinds": [f"{count} {kind}" for kind, count in _kinds(each).items()],
+            }
+            for each in found
+        ]
         print_rows(lines, _COLUMNS, as_json=False)
 
 
@@ -95,6 +106,7 @@ def _run(found: Stored) -> dict[str, object]:
         "since": found.since,
         "until": found.until,
         "books": list(found.books),
+        "watch": found.watch_id is not None,
         "stored_at": found.stored_at,
         "version": found.version,
         "findings": found.findings,

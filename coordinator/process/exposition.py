@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 
 from prometheus_client import CollectorRegistry
@@ -16,6 +16,7 @@ from store.figures import BUCKETS, AddressFigures, Decided, GroupFigures, Undeci
 from store.histogram import BATCH_ROWS, COMMIT_SECONDS
 from store.looking import Seen
 from store.runs import Stored
+from store.watched import Watched
 
 #: The label of all that are not among the largest. An address of this name is counted there, too.
 REST = "(other)"
@@ -62,6 +63,8 @@ class _Told:
             yield from _undecided(seen.undecided)
         if seen.last_run is not None:
             yield from _last_run(seen.last_run)
+        if seen.watched is not None:
+            yield from _watched(seen.watched)
         yield from _decided(seen.decided)
         yield from _of_workers(self._workers)
 
@@ -125,12 +128,31 @@ def _undecided(found: Undecided) -> Iterator[Metric]:
     yield _gauge("undecided_halves_oldest_seconds", text, list(ages.items()), "address")
 
 
-def _last_run(run: Stored) -> Iterator[Metric]:
-    most = sorted(run.counts.items(), key=lambda each: (-each[1], each[0]))
+def _findings(counts: Mapping[tuple[str, str], int]) -> list[tuple[tuple[str, ...], float]]:
+    """By kind and severity."""
+    most = sorted(counts.items(), key=lambda each: (-each[1], each[0]))
     named = [((label(kind), severity), float(count)) for (kind, severity), count in most[:_MOST_KINDS]]
     rest = [((REST, severity), float(count)) for (_, severity), count in most[_MOST_KINDS:]]
+    return _summed(named + rest)
+
+
+def _watched(found: Watched) -> Iterator[Metric]:
+    help_text = "Findings of coordinator watch since it began anew, by kind and severity."
+    yield _gauge("watch_findings", help_text, _findings(found.findings), "kind", "severity")
+    counter = CounterMetricFamily(
+        "coordinator_watch_counted", "Halves, ops and deliveries that coordinator watch has counted.", labels=("what",)
+    )
+    for what, count in sorted(found.counts.items()):
+        counter.add_metric((label(what),), count)
+    yield counter
+    help_text = "Halves and ops that coordinator watch has not counted yet, up to 100,000 of each."
+    yield _gauge("watch_rows_behind", help_text, [((), found.lag.rows)])
+    yield _gauge("watch_lag_seconds", "The age of the oldest of them.", [((), found.lag.seconds)])
+
+
+def _last_run(run: Stored) -> Iterator[Metric]:
     help_text = "Findings of the last run of coordinator reconcile --store, by kind and severity."
-    yield _gauge("findings", help_text, _summed(named + rest), "kind", "severity")
+    yield _gauge("findings", help_text, _findings(run.counts), "kind", "severity")
     at = [((), run.seen_at.timestamp())]
     yield _gauge("reconciled_timestamp_seconds", "When that run read the store, in seconds since 1970.", at)
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import psycopg
 import pytest
@@ -19,12 +19,12 @@ from sqlalchemy import Connection, insert, text
 
 from coordinator.process.exposition import REST, label, registry
 from coordinator.process.telling import Workers
-from store import figures, recovery
+from store import figures, recovery, watched
 from store.figures import BUCKETS, BY_HAND, DISCHARGED, MOST_REASONS, OTHER, Decided, GroupFigures
 from store.looking import Looks, Seen
 from store.tables import op
 from tests.fix_reports import SEEN_AT, finding, lost
-from tests.fix_runs import a_run, store_run
+from tests.fix_runs import a_batch, a_run, store_run
 from tests.fix_store import Rows
 
 pytestmark = pytest.mark.rule("H19")
@@ -330,6 +330,7 @@ def test_the_dashboard_asks_for_what_there_is(database: Connection, rows: Rows, 
     rows.checkable(1, rows.address_of(letters))
     _op(rows, "commit")
     store_run(database, [lost(1)])
+    watched.count(database, uuid4(), a_batch(counts={"half": 1}, findings=[vars(lost(1))]), "1.2.3")
     there = set()
     for metric in _families(looks.look()):
         there |= {sample.name for sample in metric.samples} or {metric.name}
@@ -370,3 +371,25 @@ def test_the_findings_of_the_last_run(database: Connection, database_url: str) -
     assert (len(counts), counts[REST, "error"], at) == (51, 10, [later.timestamp()])
     store_run(database, [], a_run(later + timedelta(hours=1)))
     assert told() == ({}, [(later + timedelta(hours=1)).timestamp()])
+
+
+@pytest.mark.rule("R33")
+def test_how_far_behind_a_watch_is(database: Connection, database_url: str, rows: Rows) -> None:
+    """It is told, whether it runs or not, with what it has counted and found; and not as a run's."""
+
+    def told() -> dict[str, list[tuple[dict[str, str], float]]]:
+        families = _families(Looks(database_url).look())
+        return {each.name: [(sample.labels, sample.value) for sample in each.samples] for each in families}
+
+    names = ("coordinator_watch_counted", "coordinator_watch_findings", "coordinator_watch_rows_behind")
+    assert not set(names) & set(told())
+    until = figures.position(database)
+    batch = a_batch(until=until, counts={"half": 3, "op commit": 1}, findings=[vars(lost(1))])
+    watched.count(database, uuid4(), batch, "1.2.3")
+    _op(rows, "commit")
+    now = told()
+    assert now["coordinator_watch_counted"] == [({"what": "half"}, 3), ({"what": "op commit"}, 1)]
+    assert now["coordinator_watch_findings"] == [({"kind": "lost-delivery", "severity": "error"}, 1)]
+    assert now["coordinator_watch_rows_behind"] == [({}, 1)]
+    assert [labels for labels, _ in now["coordinator_watch_lag_seconds"]] == [{}]
+    assert now.get("coordinator_findings", []) == []

@@ -1,0 +1,66 @@
+"""The folder in which Spark notes what a stream has read: which stream it is of, and how far it is.
+
+The files are Spark's: ``metadata``; for each batch one in ``offsets`` before it runs, and one in ``commits`` after it.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+
+class CheckpointUnusable(Exception):
+    """The folder cannot be used; says which, and why."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """``id``: None where nothing was begun; ``ended``: the last batch that ended, or -1; ``offset``: up to where the
+    last batch that began was to read.
+    """
+
+    id: UUID | None = None
+    ended: int = -1
+    offset: Mapping[str, Any] | None = None
+
+
+def open_checkpoint(folder: Path) -> Checkpoint:
+    """What is in ``folder``, which is made where it is missing.
+
+    :raises CheckpointUnusable: it cannot be read or written, or has other files in it.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=".coordinator-"):
+            pass
+        if not (folder / "metadata").exists():
+            # killed before it was written, Spark leaves a part of it
+            others = sorted(each.name for each in folder.iterdir() if not each.name.startswith("."))
+            if others:
+                raise CheckpointUnusable(f"checkpoint {folder}: it has other files, such as {others[0]}; give its own")
+            return Checkpoint()
+        last = max(_batches(folder / "offsets"), default=None)
+        return Checkpoint(
+            id=UUID(json.loads((folder / "metadata").read_text("utf-8"))["id"]),
+            ended=max(_batches(folder / "commits"), default=-1),
+            offset=None if last is None else _offset(folder / "offsets" / str(last)),
+        )
+    except OSError as error:
+        raise CheckpointUnusable(f"checkpoint {folder}: {error.strerror}") from None
+    except (ValueError, LookupError, TypeError):
+        raise CheckpointUnusable(f"checkpoint {folder}: its files are not as Spark writes them") from None
+
+
+def _batches(folder: Path) -> list[int]:
+    return [int(each.name) for each in folder.iterdir() if each.name.isdecimal()] if folder.exists() else []
+
+
+def _offset(file: Path) -> Mapping[str, Any]:
+    """After the version and what Spark itself notes, a line for each source; ours is the only one."""
+    offset = json.loads(file.read_text("utf-8").splitlines()[2])
+    return {"system": str(offset["system"]), "database": str(offset["database"]), "xid": int(offset["xid"])}

@@ -21,12 +21,15 @@ if TYPE_CHECKING:
     from links.endpoints import Endpoints
     from links.output import Output
 
+    #: The octets of a plain transfer that stand for its channel and its handle; of a disposition none.
+    Key = tuple[bytes | None, ...]
     #: What is done about a frame: before the engine has it if it is a transfer, else right after.
     Act = Callable[[], None]
 
 #: the smallest max-frame-size (part 2, section 2.8.19)
 _SMALLEST_FRAME = 512
 _SECOND = 1
+_DISPOSITIONS: Key = (None, None)
 
 
 class Carrier(Protocol):
@@ -67,22 +70,23 @@ class End:
         self.limit = 0
         #: a delivery has begun, and more of it is to come
         self.incomplete = False
-        #: the octets of its channel and handle under which its transfers are plain
-        self.keys: set[tuple[bytes, bytes]] = set()
+        #: under which its transfers are plain
+        self.keys: set[Key] = set()
 
 
 class Channels:
-    """Of one peer. ``plain``: the channel of each link whose next transfer may begin a delivery, by the octets that
-    stand for channel and handle. ``ended``: how many channels we have ended.
+    """Of one peer. ``plain``: the channel of each link whose next transfer may begin a delivery; and for dispositions
+    one that stands for all, while there is none that we have ended.
     """
 
-    __slots__ = ("_attaching", "_beginning", "_channels", "_connection", "ended", "open_refused", "opened", "plain")
+    __slots__ = ("_attaching", "_beginning", "_channels", "_connection", "_ended", "open_refused", "opened", "plain")
 
     def __init__(self, connection: Carrier) -> None:
         self._connection = connection
         self._channels: dict[int, Channel] = {}
-        self.plain: dict[tuple[bytes, bytes], Channel] = {}
-        self.ended = 0
+        self.plain: dict[Key, Channel] = {_DISPOSITIONS: Channel(0)}
+        #: how many we have ended
+        self._ended = 0
         #: sessions and links that the engine has not reported yet, in their order
         self._beginning: deque[Channel] = deque()
         self._attaching: deque[End] = deque()
@@ -204,7 +208,9 @@ class Channels:
     def _on_end(self, number: int, _found: Performative) -> None:
         channel = self._channels.pop(number, None)
         if channel is not None:
-            self.ended -= channel.ended
+            self._ended -= channel.ended
+            if not self._ended:
+                self.plain[_DISPOSITIONS] = Channel(0)
             for end in channel.links.values():
                 self._forget(channel, end)
 
@@ -220,7 +226,8 @@ class Channels:
         """End a session from our side (part 2, section 2.5.5). The connection goes on."""
         channel = self._channels[number]
         channel.ended = True
-        self.ended += 1
+        self._ended += 1
+        self.plain.pop(_DISPOSITIONS, None)
         for end in channel.links.values():
             self._forget(channel, end)
         if channel.pointer is not None and not self._connection.closing:

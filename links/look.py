@@ -20,6 +20,8 @@ from links.performatives import CLOSE, TRANSFER
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from links.channels import Key
+
     #: Until where the engine gets what came before, from where on it gets the rest, and what is done between the two.
     Cut = tuple[int, int, Callable[[], None]]
 
@@ -34,31 +36,29 @@ _TRANSFERS = (b"\x00\x53\x14", b"\x00\x80\x00\x00\x00\x00\x00\x00\x00\x14")
 
 # -- plain frames
 
-_UINT = rb"(?:\x43|\x52.|\x70.{4})"
-_LIST = rb"(?:\xc0..|\xd0.{8})"
-_TAG = rb"\xa0(?:" + b"|".join(re.escape(bytes((size,))) + b".{%d}" % size for size in range(33)) + rb")"
+#: dots, and what is likeliest first: half as dear as with repetitions
+_UINT = rb"(?:\x70....|\x52.|\x43)"
+_LIST = rb"(?:\xc0..|\xd0........)"
+_TAG = rb"\xa0(?:" + b"|".join(re.escape(bytes((size,))) + b"." * size for size in range(33)) + rb")"
 #: the message-format 0; then settled, more=false and no rcv-settle-mode, as far as they are there
-_REST = rb"(?:\x43|\x52\x00|\x70\x00{4})(?:\x00|[\x40-\x42](?:\x00|[\x40\x42][\x00\x40]))"
-_TRANSFER = rb"(..)\x00\x53\x14" + _LIST + rb"(" + _UINT + rb")" + _UINT + _TAG + _REST
+_REST = rb"(?:\x43|\x52\x00|\x70\x00\x00\x00\x00)(?:\x00|[\x40-\x42](?:\x00|[\x40\x42][\x00\x40]))"
+_TRANSFER = rb"(..)\x00\x53\x14" + _LIST + rb"(\x43|\x52.|\x70....)" + _UINT + _TAG + _REST
 _DISPOSITION = rb"..\x00\x53\x15" + _LIST + rb"[\x41\x42]" + _UINT
-_plain = re.compile(rb".{4}\x02\x00(?:" + _TRANSFER + rb"|" + _DISPOSITION + rb")", re.DOTALL).match
+_plain = re.compile(rb"....\x02\x00(?:" + _TRANSFER + rb"|" + _DISPOSITION + rb")", re.DOTALL).match
 
 
-def passed(octets: memoryview, at: int, plain: dict[tuple[bytes, bytes], Channel], *, dispositions: bool) -> int:
+def passed(octets: memoryview, at: int, plain: dict[Key, Channel]) -> int:
     """Pass over plain frames: where the first begins that is not plain.
 
-    Plain are transfers of one frame, of a link in ``plain``, with all that is mandatory; and dispositions.
+    Plain are transfers of one frame, of a link in ``plain``, with all that is mandatory; and dispositions, while
+    ``plain`` has their key.
     """
     match, channel_of, size_of = _plain, plain.get, _SIZE.unpack_from
     while (found := match(octets, at)) is not None:
-        if found.lastindex is None:
-            if not dispositions:
-                break
-        else:
-            channel = channel_of((found[1], found[2]))
-            if channel is None:
-                break
-            channel.received += 1
+        channel = channel_of(found.groups())
+        if channel is None:
+            break
+        channel.received += 1
         at += size_of(octets, at)[0]
     return at
 
@@ -101,7 +101,7 @@ class Look:
         end, at = len(octets), self._left
         start = min(at, end) if self._withheld else 0
         while at < end and not (self._blind or self._refused):
-            at = passed(octets, at, self.channels.plain, dispositions=not self.channels.ended)
+            at = passed(octets, at, self.channels.plain)
             size = self._size(octets, at, end)
             if size == 0:
                 break

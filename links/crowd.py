@@ -21,8 +21,8 @@ ClientT = TypeVar("ClientT", bound="Client")
 
 
 class Crowd(Generic[ClientT]):
-    """From :meth:`came` to :meth:`left`. One user, or one host, may have many, but not the room of all others; before the
-    login a connection counts for its host alone.
+    """From :meth:`came` to :meth:`left`. One user, or one host, may have many, but not the room of all others; before
+    the login a connection counts for its host alone.
     """
 
     def __init__(self) -> None:
@@ -56,14 +56,10 @@ class Crowd(Generic[ClientT]):
         self._is_not_unopened(connection)
         limits, user = connection.service.limits, connection.user
         own = len(self._users.get(user, ())) if user is not None else 0
+        same_host = self._from[origin_of(connection)] - 1
         for has, most, whose, name in (
             (connection.service.memory.connections - 1, limits.connections, "", "connections"),
-            (
-                self._from[origin_of(connection)] - 1,
-                limits.connections_per_address,
-                " from one host",
-                "connections_per_address",
-            ),
+            (same_host, limits.connections_per_address, " from one host", "connections_per_address"),
             (own, limits.connections_per_user, " of one user", "connections_per_user"),
         ):
             if has >= most:

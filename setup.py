@@ -7,8 +7,9 @@ from setuptools import Extension, setup
 _CAREFUL = ["-O2", "-fstack-protector-strong", "-D_FORTIFY_SOURCE=2", "-Wall", "-Wextra"]
 
 setup(
+    # Without a compiler, or when it fails, the twins in Python run: `coordinator --version` says so.
     ext_modules=[
-        # Without a compiler, or when it fails, the twin in Python runs: `coordinator --version` says so.
-        Extension("coordinator.codec._scan", ["coordinator/codec/_scan.c"], extra_compile_args=_CAREFUL, optional=True),
+        Extension(module, [module.replace(".", "/") + ".c"], extra_compile_args=_CAREFUL, optional=True)
+        for module in ("coordinator.codec._scan", "store._packing")
     ]
 )

@@ -7,8 +7,10 @@ length and int32 lower bound, then per element an int32 length and its bytes. An
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
+
+from store.compiled import compiled
 
 if TYPE_CHECKING:
     from store.spool import Octets
@@ -21,11 +23,22 @@ _LENGTH = struct.Struct(">i").pack
 _SHORT_LENGTHS = [_LENGTH(size) for size in range(4096)]
 _SIXTEEN = _LENGTH(16)
 
+_module = compiled("store._packing")
+#: the array of a plain list (with type and width); None: it has to be looked at here
+_pack_fixed: Callable[[Sequence[int], int, int], bytes | None] | None = None if _module is None else _module.fixed
+_pack_varying: Callable[[Sequence[Octets], int], bytes | None] | None = None if _module is None else _module.varying
+
 
 def _fixed(values: Sequence[int], oid: int, size: int, code: str) -> bytes:
-    count = len(values)
-    if not count:
+    if not values:
         return _EMPTY[oid]
+    if _pack_fixed is not None and (packed := _pack_fixed(values, oid, size)) is not None:
+        return packed
+    return _fixed_in_python(values, oid, size, code)
+
+
+def _fixed_in_python(values: Sequence[int], oid: int, size: int, code: str) -> bytes:
+    count = len(values)
     flat = [size] * (2 * count)
     flat[1::2] = values
     return _HEADER(1, 0, oid, count, 1) + struct.pack(">" + code * count, *flat)
@@ -61,10 +74,15 @@ def uuid(values: Sequence[bytes]) -> bytes:
 
 
 def _varying(values: Sequence[Octets], oid: int) -> bytes:
-    count = len(values)
-    if not count:
+    if not values:
         return _EMPTY[oid]
-    parts: list[Octets] = [_HEADER(1, 0, oid, count, 1)]
+    if _pack_varying is not None and (packed := _pack_varying(values, oid)) is not None:
+        return packed
+    return _varying_in_python(values, oid)
+
+
+def _varying_in_python(values: Sequence[Octets], oid: int) -> bytes:
+    parts: list[Octets] = [_HEADER(1, 0, oid, len(values), 1)]
     append = parts.append
     for value in values:
         size = len(value)

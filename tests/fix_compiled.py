@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from coordinator.codec import message
+from store import arrays
 from tests.fuzz.compiled import installed
 
 
@@ -37,4 +38,6 @@ def both_forms(request: pytest.FixtureRequest) -> Iterator[None]:
         return
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(message, "_scan", None)
+        patch.setattr(arrays, "_pack_fixed", None)
+        patch.setattr(arrays, "_pack_varying", None)
         yield

@@ -19,6 +19,7 @@ from typing import Any
 
 from coordinator.codec import encoding, message
 from coordinator.codec.encoding import DecodeError
+from store import arrays
 from store.compiled import MODULES, compiled
 from tests.fuzz.grammar import Grammar
 from tests.fuzz.mutation import SEEDS, is_frame, units
@@ -158,14 +159,17 @@ def told_by_twin(octets: bytes) -> message.Facts | None:
 
 
 def play(modules: dict[str, Any], seed: int, count: int) -> int:
-    """How many of ``count`` messages the compiled part has taken.
+    """How many of ``count`` messages the compiled part has taken; of arrays there are a tenth as many.
 
     :raises Differs: it does not say what the twin says
     """
     scan: Callable[[bytes], tuple[Any, ...] | None] = modules["coordinator.codec._scan"].scan
-    found = Inputs(Random(seed)).messages()
+    random = Random(seed)
+    found = Inputs(random).messages()
     taken = 0
     for number in range(count):
+        if number % 10 == 0:
+            _pack(modules["store._packing"], random, seed)
         octets = next(found)
         said = scan(octets)
         if said is None:
@@ -175,6 +179,45 @@ def play(modules: dict[str, Any], seed: int, count: int) -> int:
         if told != (expected := told_by_twin(octets)):
             raise Differs(f"message {number} of seed {seed}, {octets!r}: {told} compiled, {expected} in Python")
     return taken
+
+
+_NUMBERS = (0, 1, -1, *(sign * (1 << bits) - less for bits in (15, 31, 63) for sign in (1, -1) for less in (0, 1)))
+_ODD: tuple[Any, ...] = (None, "x", 1.5, b"x", [], 1 << 64)
+_OCTETS: tuple[Any, ...] = (
+    b"",
+    b"x",
+    bytes(16),
+    bytes(255),
+    bytes(4096),
+    "text",
+    None,
+    bytearray(b"x"),
+    memoryview(b"yz"),
+    [],
+)
+_FIXED = ((arrays.INT8, 8, "iq"), (arrays.INT4, 4, "ii"), (arrays.INT2, 2, "ih"), (arrays.BOOL, 1, "i?"))
+
+
+def _pack(packing: Any, random: Random, seed: int) -> None:
+    """Lists of numbers and of octets that fit, mostly; what the compiled part does not take, it leaves to the twin."""
+    count = random.choice((0, 1, 2, 3, 10, 100))
+    made: bytes | None
+    values: Any
+    if random.random() < 0.5:
+        oid, width, code = random.choice(_FIXED)
+        fitting = [each for each in _NUMBERS if -(1 << 8 * width - 1) <= each < 1 << 8 * width - 1 or width == 1]
+        drawn: list[Any] = random.choices((True, False) if width == 1 and random.random() < 0.8 else fitting, k=count)
+        if random.random() < 0.2 and drawn:
+            drawn[random.randrange(count)] = random.choice((*_NUMBERS, *_ODD, True))
+        values = tuple(drawn) if random.random() < 0.05 else drawn
+        made = packing.fixed(values, oid, width)
+        expected = None if made is None else arrays._fixed_in_python(values, oid, width, code)
+    else:
+        values = random.choices(_OCTETS[: len(_OCTETS) if random.random() < 0.1 else 5], k=count)
+        made = packing.varying(values, arrays.BYTEA)
+        expected = None if made is None else arrays._varying_in_python(values, arrays.BYTEA)
+    if made != expected:
+        raise Differs(f"an array of seed {seed}, {values!r}: {made!r} compiled, {expected!r} in Python")
 
 
 # -- under the sanitizers

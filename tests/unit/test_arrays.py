@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import struct
 import uuid
 from datetime import UTC, datetime, timedelta
+from mmap import ACCESS_READ, mmap
+from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from psycopg.adapt import Transformer
 from psycopg.types.array import ArrayBinaryLoader
 
 from store import arrays
+
+pytestmark = pytest.mark.usefixtures("both_forms")
 
 #: microseconds after 2000-01-01 UTC, as moments
 MOMENTS = st.integers(-315360000000000, 3153600000000000).map(
@@ -55,3 +61,16 @@ def test_times(moments: list[datetime]) -> None:
     """Microseconds since 2000-01-01 UTC."""
     micros = [(each - datetime(2000, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1) for each in moments]
     assert read(arrays.timestamptz(micros)) == moments
+
+
+@pytest.mark.parametrize("values", [[1 << 31], [-(1 << 31) - 1], [1 << 64], [1, None], ["1"]], ids=str)
+def test_what_does_not_fit_its_column_is_refused(values: list[Any]) -> None:
+    with pytest.raises(struct.error):
+        arrays.int4(values)
+
+
+def test_octets_in_a_file_are_taken_like_others(tmp_path: Path) -> None:
+    path = tmp_path / "octets"
+    path.write_bytes(b"x" * 10_000)
+    with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as octets:
+        assert [bytes(each) for each in read(arrays.bytea([b"a", octets]))] == [b"a", b"x" * 10_000]

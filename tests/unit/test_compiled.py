@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from coordinator.codec import message
+from store import arrays
 from store.compiled import MODULES, PURE_VARIABLE, compiled
 from tests import prepared
 from tests.fix_command import PATIENCE_SECONDS, environment
@@ -42,13 +43,25 @@ def test_it_takes_what_clients_send(compiled_part: dict[str, Any], name: str) ->
 
 
 def test_it_keeps_nothing(compiled_part: dict[str, Any]) -> None:
-    scan = compiled_part["coordinator.codec._scan"].scan
+    scan, packing = compiled_part["coordinator.codec._scan"].scan, compiled_part["store._packing"]
     taken = [*fuzzed.shapes().values(), b"", b"\x00", b"\x00\x53\x73\xc0\x00"]
     before = sys.getallocatedblocks()
     for _ in range(1000):
         for octets in taken:
             scan(octets)
+        for values in ([1 << 40, 2], [1 << 40, None], [1, 1 << 70], []):
+            packing.fixed(values, arrays.INT8, 8)
+        for pieces in ([b"x", bytes(4096)], [b"x", None]):
+            packing.varying(pieces, arrays.BYTEA)
     assert sys.getallocatedblocks() - before < 500
+
+
+@pytest.mark.parametrize("values", [[1], [-(1 << 63), (1 << 63) - 1], list(range(2000))], ids=len)
+def test_it_packs_what_batches_have(compiled_part: dict[str, Any], values: list[int]) -> None:
+    packing = compiled_part["store._packing"]
+    assert packing.fixed(values, arrays.INT8, 8) == arrays._fixed_in_python(values, arrays.INT8, 8, "iq")
+    octets = [b"x" * (each % 5000) for each in values]
+    assert packing.varying(octets, arrays.BYTEA) == arrays._varying_in_python(octets, arrays.BYTEA)
 
 
 def test_what_is_no_bytes_is_the_twins(compiled_part: dict[str, Any]) -> None:

@@ -188,7 +188,7 @@ class ControlLink(Incoming):
         if not self._rejects:  # T8, T10
             self.refuse(refusal)
             return
-        engine.set_rejected(answer, refusal.condition, refusal.description)
+        engine.set_rejected(answer, refusal.condition, refusal.description, {})
         engine.delivery_settle(answer)
         self.connection.mark()
 

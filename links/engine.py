@@ -266,9 +266,17 @@ def forget_modified(pointer: Pointer) -> None:
     lib.pn_data_clear(disposition_annotations(remote))
 
 
-def set_rejected(pointer: Pointer, condition: str, description: str) -> None:
-    set_condition(disposition_condition(delivery_local(pointer)), condition, description)
+def set_rejected(pointer: Pointer, condition: str, description: str, info: dict[object, object]) -> None:
+    error = disposition_condition(delivery_local(pointer))
+    set_condition(error, condition, description)
+    if info:
+        set_condition_info(error, info)
     delivery_update(pointer, REJECTED)
+
+
+def tag_of(pointer: Pointer) -> bytes:
+    found = lib.pn_delivery_tag(pointer)
+    return bytes(ffi.buffer(found.start, found.size))
 
 
 #: Most octets of a description on the wire. Proton respects the peer's max-frame-size in transfers only; a description

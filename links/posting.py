@@ -6,6 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
+from proton import symbol
 
 from coordinator.address.nodes import Address
 from coordinator.codec.encoding import DecodeError
@@ -42,6 +43,10 @@ def attach_target(connection: Carrier, pointer: engine.Pointer) -> None:
     properties = values.properties(engine.link_remote_properties(pointer), "the properties of the attach")
     continues = properties.get(container.ON_REFUSED_POST) == "continue"
     name = engine.address_of(target)
+    outcomes = values.symbols(
+        engine.terminus_outcomes(engine.link_remote_source(pointer)), "the outcomes of the source"
+    )
+    rejects = not outcomes or "amqp:rejected:list" in outcomes  # a source without a list takes all
 
     dynamic = bool(engine.terminus_is_dynamic(target))
     attaching = Attaching(connection, pointer)
@@ -59,12 +64,12 @@ def attach_target(connection: Carrier, pointer: engine.Pointer) -> None:
         else:
             if dynamic:
                 connection.endpoints.dynamic[pointer] = address
-            connection.endpoints.attached(Posting(connection, pointer, address, continues))
+            connection.endpoints.attached(Posting(connection, pointer, address, continues, rejects))
 
     if dynamic:
         connection.parked.ask(attaching, partial(service.directory.make_dynamic, maker=connection, topic=topic), found)
     elif name is None:
-        connection.endpoints.attached(Posting(connection, pointer, None, continues))
+        connection.endpoints.attached(Posting(connection, pointer, None, continues, rejects))
     else:
         question = partial(service.directory.resolve, name, maker=connection, topic=topic)
         connection.parked.ask(attaching, question, found)
@@ -74,7 +79,7 @@ class Posting(Incoming):
     """Implements :class:`coordinator.posts.PostLink`: reads posts, which :mod:`coordinator.posts` takes or refuses.
 
     ``address``: None on the anonymous relay, where the ``to`` of each message names it (P9). ``continues``: a refused
-    post does not make its transaction rollback-only (T23).
+    post does not make its transaction rollback-only (T23). ``rejects``: its source takes rejected.
     """
 
     __slots__ = (
@@ -82,6 +87,7 @@ class Posting(Incoming):
         "_leave",
         "_partial_txn",
         "_posts",
+        "_rejects",
         "_sizes",
         "address",
         "continues",
@@ -91,7 +97,9 @@ class Posting(Incoming):
         "unanswered",
     )
 
-    def __init__(self, connection: Carrier, pointer: engine.Pointer, address: Address | None, continues: bool) -> None:
+    def __init__(
+        self, connection: Carrier, pointer: engine.Pointer, address: Address | None, continues: bool, rejects: bool
+    ) -> None:
         limits = connection.service.limits
         super().__init__(connection, pointer, limits.link_credit, int(limits.max_message_size_bytes))
         connection.posting += 1
@@ -104,6 +112,7 @@ class Posting(Incoming):
         self.ending: Refusal | None = None
         self._posts = connection.service.posts
         self.relay = Relay(self._posts, self) if address is None else None
+        self._rejects = rejects
         self.second = engine.link_remote_rcv_settle_mode(pointer) == engine.RCV_SECOND
         #: with receiver settle mode second: octets of posts not answered, and of those that their sender has not
         #: settled since
@@ -186,11 +195,19 @@ class Posting(Incoming):
         self._answered()
 
     def rejected_in(self, delivery: engine.Pointer, txn: Transaction, refusal: Refusal) -> None:
-        engine.set_state(delivery, engine.TRANSACTIONAL, states.rejected_in(txn.id, refusal))
+        tag = None if self.relay is None else engine.tag_of(delivery)
+        engine.set_state(delivery, engine.TRANSACTIONAL, states.rejected_in(txn.id, refusal, tag))
         self._conclude(delivery)
 
     def rejected(self, delivery: engine.Pointer, refusal: Refusal) -> None:
-        engine.set_rejected(delivery, refusal.condition, refusal.description)
+        info: dict[object, object] = {}
+        if self.relay is not None:  # anonymous terminus 1.0, section 2.2
+            info[symbol(states.DELIVERY_TAG)] = engine.tag_of(delivery)
+            if not self._rejects:
+                engine.set_condition_info(engine.link_condition(self.pointer), info)
+                self.refuse(refusal)
+                return
+        engine.set_rejected(delivery, refusal.condition, refusal.description, info)
         self._conclude(delivery)
 
     def _conclude(self, delivery: engine.Pointer) -> None:

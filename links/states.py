@@ -13,6 +13,7 @@ from coordinator.codec.encoding import (
     Described,
     Symbol,
     decode,
+    encode_binary,
     encode_list,
     encode_map,
     encode_string,
@@ -33,6 +34,8 @@ _ACCEPTED = (0x24, "amqp:accepted:list")
 _REJECTED = (0x25, "amqp:rejected:list")
 _RELEASED = (0x26, "amqp:released:list")
 _MODIFIED = (0x27, "amqp:modified:list")
+#: in the info of an error: of which delivery it is (anonymous terminus 1.0, section 2.2)
+DELIVERY_TAG = "delivery-tag"
 _EMPTY_MAP = encode_map([])
 #: characters that are kept of the error with which a consumer rejects a message
 _LONGEST_ERROR = 1000
@@ -48,11 +51,12 @@ def accepted_in(txn_id: bytes) -> bytes:
     return b"\xc0\x17\x02\xa0\x10" + txn_id + _ACCEPTED_DESCRIBED
 
 
-def rejected_in(txn_id: bytes, refusal: Refusal) -> bytes:
-    """The fields of ``transactional-state(txn-id, rejected(error))``."""
-    error = b"\x00\x53\x1d" + encode_list(
-        [encode_symbol(refusal.condition), encode_string(engine.description_of(refusal.description))]
-    )
+def rejected_in(txn_id: bytes, refusal: Refusal, tag: bytes | None) -> bytes:
+    """The fields of ``transactional-state(txn-id, rejected(error))``. ``tag``: what the error's info says, if any."""
+    fields = [encode_symbol(refusal.condition), encode_string(engine.description_of(refusal.description))]
+    if tag is not None:
+        fields.append(encode_map([encode_symbol(DELIVERY_TAG) + encode_binary(tag)]))
+    error = b"\x00\x53\x1d" + encode_list(fields)
     return encode_list([b"\xa0\x10" + txn_id, b"\x00\x53\x25" + encode_list([error])])
 
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from tests.fix_service import Service
 from tests.fix_wire import Begin
-from tests.wire.frames import Accepted, Close, Detach, End, Target
+from tests.wire.frames import Accepted, Close, Detach, End, Source, Target
 from tests.wire.messages import Properties, data
 from tests.wire.peer import Session
 from tests.wire.queues import condition
+from tests.wire.types import Symbol
 
 #: longer than any name may be
 _INVALID = "x" * 1100
@@ -93,3 +95,31 @@ def test_what_the_look_up_found_is_not_for_the_next_message(begin: Begin, addres
     assert relay.answer_to(behind).state == Accepted()
     assert session.receiver(address).bodies() == [b"behind"]
     assert session.receiver(f"{address}-first").bodies() == []
+
+
+@pytest.mark.rule("P9")
+@pytest.mark.parametrize("in_transaction", [False, True])
+def test_what_cannot_be_forwarded_is_named_by_its_tag(begin: Begin, in_transaction: bool) -> None:
+    """Anonymous terminus 1.0, section 2.2: the error's info has the delivery-tag."""
+    session = begin()
+    relay = session.sender(Target())
+    txn = session.control().declare() if in_transaction else None
+    number = relay.post(Properties(to=_INVALID).encoded() + data(b"x"), txn=txn, delivery_tag=b"the tag")
+    state: Any = relay.answer_to(number).state
+    rejected = state.outcome if in_transaction else state
+    assert rejected.error.info == {Symbol("delivery-tag"): b"the tag"}
+
+
+@pytest.mark.rule("P9")
+def test_a_relay_whose_source_takes_no_rejected_is_detached(begin: Begin, address: str) -> None:
+    """The same: with the error, and the delivery-tag."""
+    session = begin()
+    source = Source(outcomes=("amqp:accepted:list", "amqp:released:list"))
+    relay = session.sender(Target(), source=source)
+    assert relay.outcome(Properties(to=address).encoded() + data(b"x")) == Accepted()
+    relay.post(Properties(to=_INVALID).encoded() + data(b"y"), delivery_tag=b"the tag")
+    error = relay.wait_detached().error
+    assert error is not None
+    assert error.condition == "amqp:invalid-field"
+    assert error.info == {Symbol("delivery-tag"): b"the tag"}
+    assert session.receiver(address).bodies() == [b"x"]

@@ -28,17 +28,23 @@ ANONYMOUS = (
         "have ended with.",
         "messaging: the_relay_to_nowhere",
     ),
-    not_kept(
+    kept(
         "2.2",
         MUST,
         "The error's info then has the delivery-tag.",
-        "It has none yet; the disposition names the delivery.",
+        "relay: what_cannot_be_forwarded_is_named_by_its_tag",
+    ),
+    kept(
+        "2.2",
+        MUST,
+        "Where the source does not take rejected, the link is detached with that error.",
+        "relay: a_relay_whose_source_takes_no_rejected_is_detached",
     ),
     not_kept(
         "2.2",
         MUST,
-        "Where the source does not take rejected, or the message is settled, the link is detached with that error.",
-        "It is rejected whatever the source takes.",
+        "A settled message that cannot be forwarded ends the link, with its delivery-tag in the error's info.",
+        "The link ends with the error; its info has no tag.",
     ),
     kept("2.2", MUST, "A message without to is refused.", "messaging: the_relay_to_nowhere"),
 )

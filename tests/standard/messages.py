@@ -11,7 +11,7 @@ MESSAGES = (
          "messaging: the_bare_message_goes_through_byte_for_byte", "messaging: messages_of_every_shape"),
     kept("3.2", MUST, "Sections come at most once, in their order, and are well formed.", "messaging: malformed_sections_are_refused",
          "messaging: mutated_messages_are_taken_whole_or_refused"),
-    not_kept("3.2", MUST, "A message has a body.", "An empty delivery is taken and passed on as it is."),
+    not_kept("3.2", MUST, "A message has a body.", "One without is taken and passed on as it is: clients on Proton send such messages (`Message()` without a body)."),
     kept("3.2.1", MUST, "An absent field of the header has its default.", "priorities: higher_first_and_in_order_of_commit"),
     kept("3.2.1", SHOULD, "Where the header has a ttl, an intermediary passes on what is left of it.",
          "messaging: mutated_messages_are_taken_whole_or_refused", "large: what_a_large_one_says_of_itself"),

@@ -30,6 +30,7 @@ from spark.directory import Directory, OpenTransaction
 from spark.finding import Finding
 from spark.ledger import CLOCK_STEP, Pair
 from spark.reading import credentials_file
+from spark.snapshot import read_error
 from store.tables import SCHEMA
 
 #: A batch is small, and most of its time would go to plans and tasks.
@@ -260,8 +261,9 @@ def overdue(url: str) -> list[Finding]:
 
 @contextmanager
 def _connected(url: str) -> Iterator[psycopg.Connection[dict[str, Any]]]:
+    """:raises spark.snapshot.StoreUnreadable: the database does not answer."""
     given = conninfo.make_conninfo(url, application_name="coordinator watch of outcomes", keepalives_idle=30)
-    with psycopg.connect(given, autocommit=True, row_factory=dict_row) as connection:
+    with read_error(), psycopg.connect(given, autocommit=True, row_factory=dict_row) as connection:
         yield connection
 
 

@@ -76,6 +76,7 @@ def watch_outcomes(
 def _run(book: _Book, url: str, master: str, memory: str, every: int, rows: int) -> None:
     """Watch, until an error ends it."""
     from spark.session import JavaMissing, MasterUnusable, SparkFailed, check_master, running_session
+    from spark.snapshot import StoreUnreadable
     from spark.watching import watch
 
     try:
@@ -83,7 +84,7 @@ def _run(book: _Book, url: str, master: str, memory: str, every: int, rows: int)
         book.say("starting Spark")
         with running_session(master, memory=memory, brief=True) as spark:
             watch(spark, url=url, checkpoint=book.folder, every=every, rows=rows, ledger=book)
-    except (JavaMissing, MasterUnusable) as error:
+    except (JavaMissing, MasterUnusable, StoreUnreadable) as error:
         fail(str(error), 2)
     except (SparkFailed, OSError) as error:
         fail(f"Spark: {error}", 2)

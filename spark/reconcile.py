@@ -97,6 +97,7 @@ def reconcile(
     books: Sequence[Description],
     inbox: bool = False,
     archive: Path | None = None,
+    credentials: Path | None = None,
     out: Path,
     fail_on: str,
     steps: Steps,
@@ -104,7 +105,7 @@ def reconcile(
 ) -> Run:
     """Reconcile the store at ``url`` over ``period`` and write everything into ``out``, which is there and can be
     written. ``inbox``: with the store's own inbox as a book besides. ``archive``: with the days that are dropped, from
-    this folder.
+    this folder. ``credentials``: a file with the URL that is there for the tasks, too, wherever they run.
 
     :raises spark.books.description.BookError: a book that cannot be used, before any other work.
     :raises spark.snapshot.StoreUnreadable: the store cannot be read.
@@ -118,7 +119,9 @@ def reconcile(
     period = replace(period, reach=max(graces, default=timedelta(0)))
     with keeping() as keep:
         opened = [_keep_book(book, keep, steps) for book in opened]
-        read = _read(spark, url, period, opened, keep, steps, inbox=inbox, root=archive, began=began)
+        read = _read(
+            spark, url, period, opened, keep, steps, inbox=inbox, root=archive, credentials=credentials, began=began
+        )
         comparison = _Comparison(spark, read, keep, steps)
         with _writing(out):
             findings = write_findings(comparison.findings(), out, lambda count: steps.rows(read.total + count))
@@ -270,6 +273,7 @@ def _read(
     *,
     inbox: bool,
     root: Path | None,
+    credentials: Path | None,
     began: float,
 ) -> _Read:
     """All tables, and of each book what its messages say; read and kept, and the snapshot given back. ``root``: of the
@@ -277,8 +281,9 @@ def _read(
     """
     with ExitStack() as stack:
         local_tasks = str(spark.sparkContext.master).startswith("local")
-        # tasks on other machines cannot see a file of ours; they have the URL in their environment
-        credentials = stack.enter_context(credentials_file(url)) if local_tasks else None
+        # tasks on other machines cannot see a file of ours; they have one of theirs, or the URL in their environment
+        if credentials is None and local_tasks:
+            credentials = stack.enter_context(credentials_file(url))
         steps.stage("reading addresses")
         snapshot = stack.enter_context(exported_snapshot(url))
         behind = timedelta(seconds=time.monotonic() - began)

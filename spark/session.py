@@ -34,6 +34,7 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from spark.archive import Archive, archive_of
+from spark.cluster import check_executors, send_package
 from spark.ending import Stopping, folders
 from spark.source import DATABASE_VARIABLE, HalfOpSource
 
@@ -161,8 +162,9 @@ def _environment(home: Path) -> Iterator[None]:
                     os.environ[name] = value
 
 
-def check_master(master: str, url: str) -> None:
-    """See that Spark's master is there, and that its executors can reach the store at ``url``.
+def check_master(master: str, url: str, credentials: Path | None = None) -> None:
+    """See that Spark's master is there, and that its executors can reach the store at ``url``, which they read from
+    ``credentials``, if it is given.
 
     :raises MasterUnusable: what is wrong. Spark itself would try for a minute, and end with a Java trace.
     """
@@ -174,10 +176,10 @@ def check_master(master: str, url: str) -> None:
             f"the store is reached by a socket of this machine, and the executors of {master} may be elsewhere;"
             " give a --database-url with a host that they can reach, or leave out --master"
         )
-    if not os.environ.get(DATABASE_VARIABLE):
+    if credentials is None and not os.environ.get(DATABASE_VARIABLE):
         raise MasterUnusable(
             f"tasks on other machines read the database's URL from {DATABASE_VARIABLE} in their environment;"
-            f" set it here, where they are planned, and on the executors of {master}"
+            f" set it here, where they are planned, and on the executors of {master}; or give --credentials FILE"
         )
     if not master.startswith("spark://"):
         return
@@ -284,12 +286,15 @@ def _settings(master: str, memory: str, brief: bool, archive: Archive, folder: P
 
 
 @contextmanager
-def running_session(master: str, *, memory: str, brief: bool = False) -> Iterator[SparkSession]:
+def running_session(
+    master: str, *, memory: str, brief: bool = False, credentials: Path | None = None
+) -> Iterator[SparkSession]:
     """A session as :func:`open_session` gives it, for the main thread; after the block its Java has ended, whatever
     happened in it, and what Java has said was said to us alone. A signal that the caller handles
     (:data:`spark.ending.SIGNALS`) ends Java first. Where there is no archive of its classes, one is made once it went
-    well.
+    well. On a cluster the tasks run this package, which is sent there; ``credentials``: see :func:`check_master`.
 
+    :raises spark.cluster.ClusterUnusable: its executors cannot work for us.
     :raises SparkFailed: Spark, or its Java, cannot start or go on.
     """
     archive = java_archive(note=True)
@@ -302,6 +307,8 @@ def running_session(master: str, *, memory: str, brief: bool = False) -> Iterato
             stopping.install()
             # it prints a stack when Java ends: we say so
             session.sparkContext._accumulatorServer.handle_error = lambda *_: None  # type: ignore[method-assign]
+            if not master.startswith("local"):
+                check_executors(session, send_package(session, folder), credentials)
             yield session
             class_path = session._jvm.System.getProperty("java.class.path")  # type: ignore[union-attr]
             session.stop()

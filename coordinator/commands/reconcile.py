@@ -34,6 +34,15 @@ _Books = Annotated[
     ),
 ]
 
+_Credentials = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="In place of --database-url: a file with the URL alone, which only its owner may read. On a cluster it"
+        " is at this path on each machine.",
+    ),
+]
+
 
 def moment(text: str, now: datetime) -> datetime:
     """``2026-03-01``, ``2026-03-01T12:00``, with or without a zone (then UTC), or ``24h``: that long before ``now``.
@@ -86,6 +95,7 @@ def reconcile(
     ] = False,
     master: Annotated[str, typer.Option(metavar="URL", help="Spark's master.")] = "local[*]",
     memory: Annotated[str, typer.Option(metavar="SIZE", help="Spark's memory here, such as 2g.")] = "2g",
+    credentials: _Credentials = None,
     database_url: DatabaseUrl = None,
     data_dir: DataDir = None,
     config: Config = None,
@@ -96,14 +106,16 @@ def reconcile(
     SIGTERM.
     """
     with defects_by_name(), stopped_by_name():
-        url = _url(config, database_url, data_dir)
+        url = _url(config, database_url, data_dir, credentials)
         if not re.fullmatch(r"[1-9]\d*[mg]", memory):
             fail(f"--memory: {memory!r}; expected a number and m or g, such as 2g", 2)
         period = _period(since, until)
         files = book or []
         own = _INBOX in files
         books = _prepared([Path(file) for file in files if file != _INBOX], out, url, inbox=own, store=store)
-        run = _compared(master, memory, url, period, books, out, fail_on, inbox=own, archive=archive)
+        run = _compared(
+            master, memory, url, period, books, out, fail_on, inbox=own, archive=archive, credentials=credentials
+        )
         found = run.findings
         if run.shortened:
             typer.echo(run.shortened)
@@ -115,12 +127,28 @@ def reconcile(
             raise typer.Exit(1)
 
 
-def _url(config: Path | None, database_url: str | None, data_dir: Path | None) -> str:
+def _url(config: Path | None, database_url: str | None, data_dir: Path | None, credentials: Path | None) -> str:
     """The store's URL; without one, ends the command with 2, as 1 means findings here."""
+    if credentials is not None:
+        if (database_url, data_dir) != (None, None):
+            fail("--credentials: give it, or --database-url, or --data-dir, not both", 2)
+        return _url_in(credentials)
     try:
         return database(config, database_url, data_dir)
     except typer.Exit:
         raise typer.Exit(2) from None
+
+
+def _url_in(credentials: Path) -> str:
+    """The URL in the file; ends the command if there is none."""
+    from spark.source import SourceOptionError
+    from spark.source import database_url as url_in
+    from store.database import DatabaseUrlInvalid, check_url
+
+    try:
+        return check_url(url_in(str(credentials)))
+    except (SourceOptionError, DatabaseUrlInvalid) as error:
+        fail(f"--credentials: {error}", 2)
 
 
 def _period(since: str | None, until: str | None) -> Period:
@@ -168,10 +196,12 @@ def _compared(
     *,
     inbox: bool,
     archive: Path | None,
+    credentials: Path | None,
 ) -> Run:
     """What Spark finds; ends the command if Spark cannot run."""
     from coordinator.version import VERSION
     from spark.books.description import BookError
+    from spark.cluster import ClusterUnusable
     from spark.progress import ProgressBar
     from spark.reconcile import STAGES, OutputUnusable
     from spark.reconcile import reconcile as run_reconciliation
@@ -180,10 +210,10 @@ def _compared(
     from store.archive.copies import ArchiveUnusable
 
     try:
-        check_master(master, url)
+        check_master(master, url, credentials)
         with (
             ProgressBar(STAGES + 2 * (len(books) + inbox)) as bar,
-            running_session(master, memory=memory, brief=is_small(url)) as spark,
+            running_session(master, memory=memory, brief=is_small(url), credentials=credentials) as spark,
             bar.watching(spark),
         ):
             return run_reconciliation(
@@ -193,12 +223,15 @@ def _compared(
                 books=books,
                 inbox=inbox,
                 archive=None if archive is None else archive.absolute(),
+                credentials=None if credentials is None else credentials.absolute(),
                 out=out,
                 fail_on=fail_on,
                 steps=bar,
                 version=VERSION,
             )
-    except (BookError, StoreUnreadable, ArchiveUnusable, JavaMissing, MasterUnusable, OutputUnusable) as error:
+    except (BookError, StoreUnreadable, ArchiveUnusable, JavaMissing, OutputUnusable) as error:
+        fail(str(error), 2)
+    except (MasterUnusable, ClusterUnusable) as error:
         fail(str(error), 2)
     except (SparkFailed, OSError) as error:
         fail(f"Spark: {error}", 2)

@@ -139,6 +139,7 @@ def test_tasks_elsewhere_have_the_url_from_their_environment(monkeypatch: pytest
     monkeypatch.delenv("COORDINATOR_DATABASE_URL", raising=False)
     with pytest.raises(MasterUnusable, match="read the database's URL from COORDINATOR_DATABASE_URL"):
         check_master("yarn", "postgresql://db.example/store")
+    check_master("yarn", "postgresql://db.example/store", Path("/etc/store.url"))
     monkeypatch.setenv("COORDINATOR_DATABASE_URL", "postgresql://db.example/store")
     check_master("yarn", "postgresql://db.example/store")
 

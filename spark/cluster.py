@@ -1,0 +1,123 @@
+"""A cluster on which tasks run: this package is sent there, and what runs it there is looked at before any work.
+
+The tasks import this module to be looked at: it imports nothing at its top that a cluster's Python may not have.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import socket
+import time
+import zipfile
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import pyspark
+from pyspark.sql import SparkSession
+
+#: What is sent; the packages that these import have to be there.
+PACKAGES: Final = ("coordinator", "spark", "store")
+#: How long an executor may take to come.
+_EXECUTOR_SECONDS: Final = 90.0
+_LOOK_SECONDS: Final = 0.2
+
+
+class ClusterUnusable(Exception):
+    """The executors cannot work for this run; says why."""
+
+
+class Place(NamedTuple):
+    """What runs tasks on a host. ``package``: where this module was imported from; ``wrong``: why it cannot work."""
+
+    host: str
+    python: str
+    pyspark: str
+    package: str
+    wrong: str | None
+
+
+def send_package(spark: SparkSession, folder: Path) -> str:
+    """Send our packages to all executors, from a file in ``folder``, which must stay as long as the session. The name
+    of that file, which tells their content."""
+    root = Path(__file__).resolve().parent.parent
+    files = sorted(path for name in PACKAGES for path in (root / name).rglob("*.py"))
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:16]
+    packed = folder / f"coordinator-{digest}.zip"
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        for path in files:
+            archive.write(path, path.relative_to(root))
+    spark.sparkContext.addPyFile(str(packed))
+    return packed.name
+
+
+def check_executors(spark: SparkSession, sent: str, credentials: Path | None) -> None:
+    """See that executors come, that they run what was ``sent``, and that they reach the database.
+
+    :raises ClusterUnusable: what is wrong, and where.
+    """
+    _wait_for_executor(spark)
+    context = spark.sparkContext
+    tasks = max(2, context.defaultParallelism)
+    look = partial(_look, None if credentials is None else str(credentials))
+    places = sorted(set(context.parallelize(range(tasks), tasks).mapPartitions(look).collect()), key=repr)
+    said = disagreement(platform.python_version(), pyspark.__version__, sent, places)
+    if said is not None:
+        raise ClusterUnusable(said)
+
+
+def disagreement(python: str, pyspark_version: str, sent: str, places: Sequence[Place]) -> str | None:
+    """Why these cannot work for a driver of these versions."""
+    for place in places:
+        there = f"the executor on {place.host}"
+        if place.python.split(".")[:2] != python.split(".")[:2]:
+            return f"{there} runs Python {place.python}, and this is {python}: set PYSPARK_PYTHON to one of {python}"
+        if place.pyspark != pyspark_version:
+            return f"{there} has PySpark {place.pyspark}, and this is {pyspark_version}: they must be the same"
+        if sent not in place.package:
+            return f"{there} imports another copy of this package, {place.package}: take it out of its PYTHONPATH"
+        if place.wrong is not None:
+            return f"{there} cannot read the store: {place.wrong}"
+    return None
+
+
+def _look(credentials: str | None, _: Iterable[int]) -> Iterator[Place]:
+    """In a task: what it runs in."""
+    yield Place(
+        host=socket.gethostname(),
+        python=platform.python_version(),
+        pyspark=pyspark.__version__,
+        package=__file__,
+        wrong=_wrong(credentials),
+    )
+
+
+def _wrong(credentials: str | None) -> str | None:
+    try:
+        from spark.source import HalfOpReader, ReadOptions
+
+        options = {"table": "address", "columns": "id"}
+        if credentials is not None:
+            options["credentials"] = credentials
+        HalfOpReader(ReadOptions.parse(options)).partitions()
+    except ModuleNotFoundError as error:
+        return f"its Python has no module {error.name}"
+    except Exception as error:  # noqa: BLE001 - the driver tells of it
+        return " ".join(str(error).split())
+    return None
+
+
+def _wait_for_executor(spark: SparkSession) -> None:
+    """A session begins without any; Spark would wait for ever."""
+    context = spark.sparkContext
+    status = context._jsc.sc()
+    limit = time.monotonic() + _EXECUTOR_SECONDS
+    while status.getExecutorMemoryStatus().size() < 2:  # the driver is the first
+        if time.monotonic() > limit:
+            raise ClusterUnusable(
+                f"no executor of {context.master} came within {_EXECUTOR_SECONDS:g} s: see that it has workers, and"
+                " that these have the cores and the memory that spark.executor.cores and spark.executor.memory ask for"
+            )
+        time.sleep(_LOOK_SECONDS)

@@ -1,0 +1,260 @@
+"""``coordinator reconcile --master spark://…``: a master and two workers on this machine (R1, R2, S8)."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import IO
+from urllib.parse import urlsplit, urlunsplit
+
+import pyspark
+import pytest
+from typer.testing import CliRunner
+
+from coordinator.__main__ import app
+from spark.cluster import Place, disagreement
+from spark.session import _environment, java_home
+from store.processes import die_with_parent
+from tests.fix_command import PATIENCE_SECONDS, ROOT, environment
+from tests.fix_proxy import Proxy
+from tests.fix_store_rows import NOW, StoreRows
+
+SECRET = "told-to-nobody"
+_LONG = 10 * PATIENCE_SECONDS
+#: Has the executors read a store that the driver would read by itself, as it is small.
+_AS_LARGE = "import spark.reading; spark.reading.SMALL_BYTES = 0; from coordinator.__main__ import main; main()"
+
+
+def _wait(there: Callable[[], object], why: Callable[[], str]) -> None:
+    limit = time.monotonic() + _LONG
+    while not there():
+        assert time.monotonic() < limit, why()
+        time.sleep(0.05)
+
+
+@dataclass
+class Cluster:
+    """All that it writes is in ``folder``; of us it has what Spark sends it."""
+
+    folder: Path
+    env: dict[str, str]
+    master: str = ""
+    processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    logs: list[Path] = field(default_factory=list)
+
+    def start(self, what: str, says: str, *arguments: str) -> str:
+        """A daemon, once it has said so: what it said."""
+        log = self.folder / f"daemon-{len(self.logs)}.log"
+        self.logs.append(log)
+        runs = Path(pyspark.__file__).parent / "bin" / "spark-class"
+        with log.open("wb") as file:
+            command = [str(runs), f"org.apache.spark.deploy.{what}", "--host", "127.0.0.1", *arguments]
+            self.processes.append(
+                subprocess.Popen(
+                    command,
+                    cwd=self.folder,
+                    env=self.env,
+                    stdout=file,
+                    stderr=file,
+                    start_new_session=True,
+                    preexec_fn=partial(die_with_parent, signal.SIGKILL, os.getpid()),
+                )
+            )
+        _wait(lambda: re.search(says, log.read_text("utf-8")), lambda: log.read_text("utf-8")[-2000:])
+        found = re.search(says, log.read_text("utf-8"))
+        assert found is not None
+        return found[0]
+
+    def executors(self) -> list[int]:
+        found = []
+        for each in Path("/proc").iterdir():
+            with suppress(OSError):
+                runs = each.name.isdecimal() and b"CoarseGrainedExecutorBackend" in (each / "cmdline").read_bytes()
+                if runs and self.folder in (each / "cwd").readlink().parents:
+                    found.append(int(each.name))
+        return found
+
+    def stop(self) -> None:
+        for each in self.processes:
+            with suppress(ProcessLookupError):
+                os.killpg(each.pid, signal.SIGKILL)
+            each.wait()
+        for pid in self.executors():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with tempfile.TemporaryDirectory(prefix="coordinator-cluster-") as name, _environment(java_home()):
+        folder = Path(name)
+        (folder / "events").mkdir()
+        (folder / "spark-defaults.conf").write_text(
+            "spark.executor.memory 512m\nspark.eventLog.enabled true\nspark.eventLog.compress false\n"
+            f"spark.eventLog.dir {(folder / 'events').as_uri()}\n",
+            "utf-8",
+        )
+        ours = {"PYTHONPATH", "COORDINATOR_DATABASE_URL"}
+        env = {name: value for name, value in os.environ.items() if name not in ours}
+        env |= {
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_CONF_DIR": name,
+            "SPARK_DAEMON_MEMORY": "256m",
+            "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+            "SPARK_LOCAL_DIRS": name,
+            "TMPDIR": name,
+        }
+        made = Cluster(folder, env)
+        try:
+            said = made.start("master.Master", r"spark://127\.0\.0\.1:\d+", "--port", "0", "--webui-port", "0")
+            made.master = said
+            for number in range(2):
+                size = ("--cores", "1", "--memory", "512m", "--work-dir", str(folder / f"work-{number}"))
+                made.start("worker.Worker", "Successfully registered", *size, "--webui-port", "0", said)
+            yield made
+        finally:
+            made.stop()
+
+
+@dataclass
+class Running:
+    process: subprocess.Popen[str]
+    errors: IO[str]
+    out: Path
+
+    def told(self, text: str) -> bool:
+        self.errors.seek(0)
+        return text in self.errors.read()
+
+    def end(self) -> tuple[int, str, str]:
+        said = self.process.communicate(timeout=_LONG)[0]
+        self.errors.seek(0)
+        return self.process.returncode, said, self.errors.read()
+
+
+Start = Callable[..., Running]
+
+
+@pytest.fixture
+def start(cluster: Cluster, database_url: str, tmp_path: Path) -> Iterator[Start]:
+    """A run over a store with a lost delivery, reached by TCP and a password."""
+    rows = StoreRows(seed=23).healthy(30)
+    rows.committed([rows.address("shop")], NOW - timedelta(hours=1))
+    rows.write(database_url)
+    proxy = Proxy(database_url)
+    parts = urlsplit(proxy.url)
+    user, _, place = parts.netloc.rpartition("@")
+    credentials = tmp_path / "store.url"
+    credentials.write_text(urlunsplit(parts._replace(netloc=f"{user or 'postgres'}:{SECRET}@{place}")), "utf-8")
+    credentials.chmod(0o600)
+    running: list[Running] = []
+
+    def begin(*arguments: str, env: dict[str, str] | None = None, file: Path = credentials) -> Running:
+        out = tmp_path / "out"
+        errors = (tmp_path / "errors").open("w+", encoding="utf-8")
+        command = [sys.executable, "-c", _AS_LARGE, "reconcile", "--out", str(out), "--master", cluster.master]
+        kept = {name: cluster.env[name] for name in ("SPARK_LOCAL_IP", "SPARK_CONF_DIR", "TMPDIR", "SPARK_LOCAL_DIRS")}
+        process = subprocess.Popen(
+            [*command, "--credentials", str(file), *arguments],
+            env={**environment(**kept), **(env or {})},
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            start_new_session=True,
+        )
+        running.append(Running(process, errors, out))
+        return running[-1]
+
+    yield begin
+    for each in running:
+        with suppress(ProcessLookupError):
+            os.killpg(each.process.pid, signal.SIGKILL)
+        each.process.wait()
+        each.errors.close()
+    proxy.close()
+
+
+def _all_of_processes() -> bytes:
+    """Command lines and environments, but for our own."""
+    found = []
+    for each in Path("/proc").iterdir():
+        if each.name.isdecimal() and int(each.name) != os.getpid():
+            for name in ("cmdline", "environ"):
+                with suppress(OSError):
+                    found.append((each / name).read_bytes())
+    return b"\0".join(found)
+
+
+@pytest.mark.rule("R1", "R2", "S8")
+def test_a_cluster_finds_what_is_wrong_and_never_sees_the_password(cluster: Cluster, start: Start) -> None:
+    """Its machines have this package from the driver; the password is in a file of theirs alone."""
+    running = start()
+    seen = []
+    while running.process.poll() is None:
+        seen.append(SECRET.encode() in _all_of_processes())
+        time.sleep(1)
+    status, said, errors = running.end()
+    assert (status, said.splitlines()[0].partition(";")[0]) == (1, "2 findings: 1 lost-delivery, 1 unbalanced"), errors
+    assert (len(seen) > 1, any(seen)) == (True, False)
+    summary = json.loads((running.out / "summary.json").read_text("utf-8"))
+    assert summary["findings"]["total"] == 2
+    written = [path for path in cluster.folder.rglob("*") if path.is_file()]
+    assert [path for path in written if SECRET.encode() in path.read_bytes()] == []
+    events = b"".join(path.read_bytes() for path in (cluster.folder / "events").rglob("*") if path.is_file())
+    assert b"SparkListenerEnvironmentUpdate" in events
+    assert SECRET not in said + errors
+
+
+@pytest.mark.parametrize(
+    ("content", "mode", "more", "says"),
+    [
+        ("postgresql://db.example/shop", 0o600, ("--database-url", "postgresql://db.example/shop"), "not both"),
+        ("postgresql://db.example/shop", 0o644, (), "can be read by others; expected mode 0600"),
+        ("db.example/shop", 0o600, (), "the database URL must begin with postgresql://"),
+        ("postgresql://db.example/shop", 0o600, ("--data-dir", "data"), "not both"),
+        (None, 0o600, (), "No such file or directory"),
+    ],
+)
+def test_a_file_with_a_url_that_cannot_be_used(
+    tmp_path: Path, content: str | None, mode: int, more: tuple[str, ...], says: str
+) -> None:
+    file = tmp_path / "store.url"
+    if content is not None:
+        file.write_text(content, "utf-8")
+        file.chmod(mode)
+    done = CliRunner().invoke(app, ["reconcile", "--out", str(tmp_path / "out"), "--credentials", str(file), *more])
+    assert (done.exit_code, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert says in line
+
+
+def test_what_does_not_fit_is_said_of_its_host() -> None:
+    right = Place(
+        host="one", python="3.11.7", pyspark="4.3.0", package="/x/coordinator-7.zip/spark/cluster.py", wrong=None
+    )
+    assert disagreement("3.11.2", "4.3.0", "coordinator-7.zip", [right]) is None
+    for changed, says in (
+        (right._replace(python="3.13.1"), "runs Python 3.13.1, and this is 3.11.2: set PYSPARK_PYTHON"),
+        (right._replace(pyspark="4.2.0"), "has PySpark 4.2.0, and this is 4.3.0"),
+        (
+            right._replace(package="/opt/spark/cluster.py"),
+            "imports another copy of this package, /opt/spark/cluster.py",
+        ),
+        (right._replace(wrong="its Python has no module pyarrow"), "cannot read the store: its Python has no module"),
+    ):
+        said = disagreement("3.11.2", "4.3.0", "coordinator-7.zip", [right, changed._replace(host="two")])
+        assert said is not None
+        assert said.startswith(f"the executor on two {says}")

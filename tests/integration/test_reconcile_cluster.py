@@ -32,7 +32,7 @@ from tests.fix_proxy import Proxy
 from tests.fix_store_rows import NOW, StoreRows
 
 SECRET = "told-to-nobody"
-_LONG = 10 * PATIENCE_SECONDS
+_LONG = 20 * PATIENCE_SECONDS
 #: Has the executors read a store that the driver would read by itself, as it is small.
 _AS_LARGE = "import spark.reading; spark.reading.SMALL_BYTES = 0; from coordinator.__main__ import main; main()"
 
@@ -183,6 +183,8 @@ def start(cluster: Cluster, database_url: str, tmp_path: Path) -> Iterator[Start
         with suppress(ProcessLookupError):
             os.killpg(each.process.pid, signal.SIGKILL)
         each.process.wait()
+        assert each.process.stdout is not None
+        each.process.stdout.close()
         each.errors.close()
     proxy.close()
 
@@ -216,6 +218,17 @@ def test_a_cluster_finds_what_is_wrong_and_never_sees_the_password(cluster: Clus
     events = b"".join(path.read_bytes() for path in (cluster.folder / "events").rglob("*") if path.is_file())
     assert b"SparkListenerEnvironmentUpdate" in events
     assert SECRET not in said + errors
+
+
+@pytest.mark.rule("R31")
+def test_executors_that_cannot_come_are_said(cluster: Cluster, start: Start, tmp_path: Path) -> None:
+    """They want more memory than a worker has; Spark would wait for ever."""
+    greedy = tmp_path / "conf"
+    greedy.mkdir()
+    (greedy / "spark-defaults.conf").write_text("spark.executor.memory 4g\n", "utf-8")
+    status, said, errors = start(env={"SPARK_CONF_DIR": str(greedy)}).end()
+    assert (status, said) == (2, "")
+    assert errors.splitlines()[-1].startswith(f"error: no executor of {cluster.master} came")
 
 
 @pytest.mark.parametrize(

@@ -135,7 +135,7 @@ class _Wanted:
             else:
                 self._refuse(Refusal(Condition.NOT_FOUND, f"there is no lasting subscription {name!r}"))
 
-        self._ask(partial(self._service.subscriptions.find, name, after), looked_up)
+        self._ask(partial(self._service.subscriptions.find, name, after, self.connection.user), looked_up)
 
     def _found(self, address: Address | Refusal) -> None:
         if not self._attaching.open:
@@ -161,10 +161,10 @@ class _Wanted:
         if self._group_name is not None:
             return Group(name=self._group_name, lasting=True)
         if self._lasting:
-            return Group(name=self._subscription, lasting=True, ends_with_close=True)
+            return Group(name=self._subscription, lasting=True, ends_with_close=True, owned=not self._global)
         instance = self._service.instance
         own = f"shared/{instance.instance_id}" if self._shared else instance.uuids.next().hex()
-        return Group(name=f"{self._subscription}/{own}"[-1024:], lasting=False)
+        return Group(name=f"{self._subscription}/{own}"[-1024:], lasting=False, owned=not self._global)
 
     def _join(self, address: Address, group: Group) -> None:
         subscriptions = self._service.subscriptions
@@ -182,7 +182,7 @@ class _Wanted:
         if self._browse and not address.topic and not self._broadcast:  # browsing changes nothing
             source = engine.address_of(engine.link_remote_source(self._pointer)) or ""
             absent = None if self.connection.may(Verb.RECEIVE, source) else unauthorized(Verb.RECEIVE, source)
-        self._ask(partial(subscriptions.join, address, group, absent=absent), joined)
+        self._ask(partial(subscriptions.join, address, group, absent=absent, user=self.connection.user), joined)
 
     def _attach(self, address: Address, queue: Queue, group: Group | None) -> None:
         connection, pointer, asked = self.connection, self._pointer, self._filters

@@ -171,6 +171,8 @@ consumer_group = Table(
     Column("on_expiry", Text),
     Column("max_attempts", SmallInteger),
     Column("retry", Text),
+    # The user that made it, where it is a subscription of that user's container: no one else joins it.
+    Column("owner", Text),
     UniqueConstraint("address_id", "name"),
     CheckConstraint("on_expiry in ('drop', 'dead-letter')", name="on_expiry"),
     CheckConstraint("max_attempts >= 1", name="max_attempts"),

@@ -23,11 +23,14 @@ EVERYTHING = "*"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """``lasting``: it stays without consumers. ``ends_with_close``: closing a link to it removes it."""
+    """``lasting``: it stays without consumers. ``ends_with_close``: closing a link to it removes it. ``owned``: it is
+    named after a container of its user, and no one else joins it (S3).
+    """
 
     name: str
     lasting: bool
     ends_with_close: bool = False
+    owned: bool = False
 
 
 def part(source: str) -> tuple[str, str | None]:

@@ -55,10 +55,15 @@ class Subscriptions:
         self._ending: set[tuple[int, str]] = set()
 
     def join(
-        self, address: Address, group: Group, joined: Callable[[Queue | Refusal], None], absent: Refusal | None = None
+        self,
+        address: Address,
+        group: Group,
+        joined: Callable[[Queue | Refusal], None],
+        absent: Refusal | None = None,
+        user: str | None = None,
     ) -> None:
         """Find or make a consumer group other than the default one. ``absent``: the answer where it is not there, and
-        is not to be made.
+        is not to be made. ``user``: whose link it is.
 
         One of that name that has just ended is never found: its messages were another's.
         """
@@ -86,16 +91,19 @@ class Subscriptions:
                 joined(Refusal(Condition.INTERNAL_ERROR, "the store could not make the consumer group"))
             elif ending:
                 joined(_being_removed(address))
+            elif consumer_groups.is_others(group_id):
+                joined(_others(address))
             elif consumer_groups.is_full(group_id):
                 joined(absent or _too_many(address, most))
             else:
                 joined(self._joined(address, group, group_id))
 
         most = self._instance.limits.groups_per_address if absent is None else 0
-        owner = 0 if group.lasting else self._instance.instance_id
+        instance = 0 if group.lasting else self._instance.instance_id
 
         def ask() -> None:
-            consumer_groups.make(self._instance.queries, address.id, group.name, owner, most, made)
+            asked = self._instance.queries
+            consumer_groups.make(asked, address.id, group.name, instance, most, made, user=user, owned=group.owned)
 
         ask()
 
@@ -107,11 +115,13 @@ class Subscriptions:
         address.fans = True
         return queue
 
-    def find(self, name: str, after: int, found: Callable[[tuple[int, str] | StoreError | None], None]) -> None:
-        """The group and the topic of the next lasting subscription of this name; None where there is none. ``after``:
-        the group of the one that was found before, or 0.
+    def find(
+        self, name: str, after: int, user: str | None, found: Callable[[tuple[int, str] | StoreError | None], None]
+    ) -> None:
+        """The group and the topic of the next lasting subscription of this name that is not another user's; None where
+        there is none. ``after``: the group of the one that was found before, or 0.
         """
-        consumer_groups.subscription_of(self._instance.queries, name, after, found)
+        consumer_groups.subscription_of(self._instance.queries, name, after, found, user=user)
 
     def remove(self, address: Address, queue: Queue, *, lasting: bool = False) -> None:
         """Remove the group with its entries, once all transactions that retire its deliveries are decided. ``lasting``:
@@ -150,6 +160,11 @@ def _being_removed(address: Address) -> Refusal:
         "posts there is being committed; attach again"
     )
     return Refusal(Condition.RESOURCE_LOCKED, text)
+
+
+def _others(address: Address) -> Refusal:
+    text = f"the subscription of this name to {shown(address.name)} is another user's: expected another container-id"
+    return Refusal(Condition.UNAUTHORIZED_ACCESS, f"{text}, or another name of the link")
 
 
 def _too_many(address: Address, most: int) -> Refusal:

@@ -40,24 +40,28 @@ def _says(rows: list[Row]) -> bool:
 _FULL = 0
 #: The same: one of this name is there, and is about to be removed.
 _ENDING = -1
+#: The same: it is another user's.
+_OTHERS = -2
 
-#: address id, name, instance, most: a group, found or made, or _FULL, or _ENDING; with an instance (not 0) one that
-#: ends with its link. No row if another instance makes it at the same time: ask again.
+#: address id, name, instance, most, user, owner ('' each: none): a group, found or made, or _FULL, _ENDING, or _OTHERS;
+#: with an instance (not 0) one that ends with its link. No row if another instance makes it at the same time: ask
+#: again.
 MAKE = Query(
     b"make_group",
     f"""with room as (
           select count(*) < $4::int4 as left from (
             select from {SCHEMA}.consumer_group where address_id = $1::int4 and name <> '' limit $4::int4) g),
         made as (
-          insert into {SCHEMA}.consumer_group (address_id, name, instance_id)
-          select $1::int4, $2::text, nullif($3::int4, 0) from room where room.left
+          insert into {SCHEMA}.consumer_group (address_id, name, instance_id, owner)
+          select $1::int4, $2::text, nullif($3::int4, 0), nullif($6::text, '') from room where room.left
               on conflict (address_id, name) do nothing
           returning id, address_id),
         told as (
           select pg_notify('{ADDRESS}', a.name) from made join {SCHEMA}.address a on a.id = made.address_id)
         select id, (select count(*) from told) from made
         union all
-        select case when $3::int4 = 0 and instance_id is not null then {_ENDING} else id end, 0
+        select case when owner <> $5::text then {_OTHERS}
+                    when $3::int4 = 0 and instance_id is not null then {_ENDING} else id end, 0
           from {SCHEMA}.consumer_group where address_id = $1::int4 and name = $2::text
         union all
         select {_FULL}, 0 from room where not room.left and not exists (
@@ -65,11 +69,13 @@ MAKE = Query(
     _id,
 )
 
-#: name, group: of the lasting subscriptions of this name the first that is younger than this group, and its address
+#: name, group, user: of the lasting subscriptions of this name, and not of another user, the first that is younger than
+#: this group, and its address
 SUBSCRIPTION_OF = Query(
     b"find_subscription",
     f"""select g.id, a.name from {SCHEMA}.consumer_group g join {SCHEMA}.address a on a.id = g.address_id
          where g.name = $1::text and g.id > $2::int4 and a.routing = 'topic' and g.instance_id is null
+           and coalesce(g.owner, $3::text) = $3::text
          order by g.id limit 1""",
     _subscription,
 )
@@ -120,14 +126,25 @@ DROP_ENTRIES = Query(
 
 
 def make(
-    asked: Queries, address: int, name: str, instance: int, most: int, made: Callable[[int | StoreError | None], None]
+    asked: Queries,
+    address: int,
+    name: str,
+    instance: int,
+    most: int,
+    made: Callable[[int | StoreError | None], None],
+    *,
+    user: str | None = None,
+    owned: bool = False,
 ) -> None:
     """The id of a group of the address, found or made; None: another instance makes it at the same time, ask again;
     one for which :func:`is_full` is true: it is not there, and the address has ``most`` besides the default one (a few
     more where instances make some at the same time); one for which :func:`is_ending` is true: it is about to be
-    removed. ``instance``: the group ends with a link of this instance; 0: it lasts.
+    removed; one for which :func:`is_others` is true: another user owns it. ``instance``: the group ends with a link of
+    this instance; 0: it lasts. ``user``: who asks; ``owned``: a group that is made is that user's.
     """
-    asked.ask(MAKE, [int4(address), name.encode(), int4(instance), int4(most)], made)
+    asking = (user or "").encode()
+    owner = asking if owned else b""
+    asked.ask(MAKE, [int4(address), name.encode(), int4(instance), int4(most), asking, owner], made)
 
 
 def is_full(made: int | None) -> bool:
@@ -140,13 +157,23 @@ def is_ending(made: int | StoreError | None) -> bool:
     return made == _ENDING
 
 
+def is_others(made: int | StoreError | None) -> bool:
+    """Of an answer of :func:`make`: the group is another user's."""
+    return made == _OTHERS
+
+
 def subscription_of(
-    asked: Queries, name: str, after: int, found: Callable[[tuple[int, str] | StoreError | None], None]
+    asked: Queries,
+    name: str,
+    after: int,
+    found: Callable[[tuple[int, str] | StoreError | None], None],
+    *,
+    user: str | None = None,
 ) -> None:
     """The group and the topic of the next lasting subscription of this name; None: there is none. ``after``: the group
-    of the one found before, or 0: several topics may have one of a name.
+    of the one found before, or 0: several topics may have one of a name. ``user``: those of other users are not found.
     """
-    asked.ask(SUBSCRIPTION_OF, [name.encode(), int4(after)], found)
+    asked.ask(SUBSCRIPTION_OF, [name.encode(), int4(after), (user or "").encode()], found)
 
 
 def remove(asked: Queries, group: int, instance: int, removed: Callable[[bool | StoreError], None]) -> None:

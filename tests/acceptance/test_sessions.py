@@ -302,23 +302,3 @@ def test_an_open_without_a_container_id(dial: Dial) -> None:
     _, close = opening(dial, frame(without(0, Open(container_id="x", max_frame_size=1024))))
     assert close.error is not None
     assert close.error.condition == "amqp:decode-error"
-
-
-@pytest.mark.rule("P14", "P5")
-def test_transfers_in_one_go_with_the_open(dial: Dial, address: str) -> None:
-    """Part 2, sections 2.4.2 and 2.6.7: there is no credit yet, which ends the link, and not the connection."""
-    peer = dial()
-    pipelined = (
-        Open(container_id="hasty"),
-        BeginFrame(next_outgoing_id=0, incoming_window=9, outgoing_window=9),
-        Attach(name="s", handle=0, role=SENDER, target=Target(address=address), initial_delivery_count=0),
-        Transfer(handle=0, delivery_id=0, delivery_tag=b"t", message_format=0, settled=True),
-    )
-    peer.send_octets(AMQP_HEADER + b"".join(map(frame, pipelined)))
-    assert peer.read_header() == AMQP_HEADER
-    peer.remote_open = peer.wait(Open)
-    assert peer.wait(BeginFrame).remote_channel == 0
-    assert peer.wait(Detach).error.condition == "amqp:link:transfer-limit-exceeded"
-    peer.send(End())
-    peer.wait(End)
-    still_serves(peer.begin(), address)

@@ -30,7 +30,7 @@ CONNECTIONS = (
          "small_frames: messages_and_transactions", "transfers: the_smallest_frames"),
     kept("2.4.1", MUST_NOT, "No channel is used above the peer's channel-max.", "limits: more_sessions_than_channel_max"),
     kept("2.4.2", MUST, "What a client sends before it has read our header and open is understood.",
-         "transport: pipelined_opening", "sessions: transfers_in_one_go_with_the_open", "sole_connection: what_comes_with_the_open_waits_for_the_answer"),
+         "transport: pipelined_opening", "sole_connection: what_comes_with_the_open_waits_for_the_answer"),
     kept("2.4.3", MUST, "Each side sends a close, with the error if there was one, and nothing after it.",
          "transport: with_and_without_a_sasl_layer", "broken_frames: a_peer_reads_why_its_connection_is_closed_while_it_still_sends"),
     kept("2.4.3", MUST, "A close is answered with a close.", "transport: with_and_without_a_sasl_layer"),

@@ -57,6 +57,8 @@ SESSIONS = (
     kept("2.6.7", MUST, "Also where there was no credit.", "echo: a_drain_without_credit_is_answered"),
     kept("2.6.7", MUST, "A peer that sends more than it has credit for: amqp:link:transfer-limit-exceeded.",
          "limits: more_transfers_than_credit"),
+    not_kept("2.6.7", MUST, "Transfers that come in one go with the open, before there is credit, end their link.",
+             "They close the connection (window-violation): the engine takes none before our begin is written, which waits for the open's answer."),
     not_kept("2.6.7", SHOULD, "A sender says in a flow how much is available.", "The service does not say it; the field is not mandatory."),
     kept("2.6.12", MUST, "A delivery-tag is at most 32 octets, and unique among those of the link that are not settled.",
          "transport: delivery_tags", "transport: a_message_that_comes_back_keeps_its_tag"),

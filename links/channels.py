@@ -9,10 +9,11 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
+from coordinator.codec.encoding import DecodeError
 from coordinator.errors import Condition, Refusal
 from links import engine
 from links.incoming import Incoming
-from links.performatives import ATTACH, BEGIN, DETACH, END, FLOW, OPEN, TRANSFER, Performative
+from links.performatives import ATTACH, BEGIN, CLOSE, DETACH, END, FLOW, OPEN, TRANSFER, Performative
 from links.said import LinkState
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 _SMALLEST_FRAME = 512
 _SECOND = 1
 _DISPOSITIONS: Key = (None, None)
+#: a channel that carries a session carries the connection's own frames, too
+_ALWAYS = (OPEN, END, CLOSE)
 
 
 class Carrier(Protocol):
@@ -38,7 +41,9 @@ class Carrier(Protocol):
     transport: engine.Pointer
     endpoints: Endpoints
     output: Output
-    closing: bool
+
+    def end_session(self, session: engine.Pointer, refusal: Refusal) -> None:
+        """Once the begin is answered."""
 
 
 class Channel:
@@ -110,7 +115,7 @@ class Channels:
     def ignores(self, number: int, code: int) -> bool:
         """Whether the frame is of a session that we have ended."""
         channel = self._channels.get(number)
-        return channel is not None and channel.ended and code != END
+        return channel is not None and channel.ended and code not in _ALWAYS
 
     def take(self, number: int, found: Performative, octets: bytes) -> Act | None:
         """The frame on that channel. ``octets``: of it, as far as ``found`` was read from them.
@@ -129,7 +134,9 @@ class Channels:
         if found.code == FLOW:
             return self._on_flow(number, channel, found)
         if found.code == DETACH:
-            self._forget(channel, self._link(channel, found, 0))
+            end = self._link(channel, found, 0)
+            self._forget(channel, end)
+            end.pointer = None
             del channel.links[found.number(0) or 0]
         return None
 
@@ -147,8 +154,10 @@ class Channels:
             self.open_refused = Refusal(Condition.INVALID_FIELD, text), "max-frame-size"
 
     def _on_begin(self, number: int, found: Performative) -> Act | None:
-        if number in self._channels or found.has(0):
-            return None  # the engine, or the connection, says what is wrong
+        if number in self._channels:
+            raise DecodeError(f"a begin on channel {number}, which another session has")
+        if found.number(0) is not None:  # the connection says what is wrong
+            return None
         channel = self._channels[number] = Channel(found.number(1) or 0)
         self._beginning.append(channel)
         # the engine takes no transfers before it has written the answer
@@ -158,6 +167,7 @@ class Channels:
         channel = self._channels.get(number)
         if channel is None:
             return None
+        found.value(0)  # a name that is no UTF-8 is no string (part 1, section 1.6.20)
         handle = found.number(1) or 0
         if handle in channel.links:
             raise Refusal(Condition.HANDLE_IN_USE, f"an attach with the handle {handle}, which another link has")
@@ -197,7 +207,7 @@ class Channels:
         asked = found.value(9) is True
         if not found.has(4):
             for place, name in ((5, "delivery-count"), (6, "link-credit"), (7, "available"), (8, "drain")):
-                if found.has(place):
+                if found.has(place) and found.value(place) is not False:
                     raise Refusal(Condition.INVALID_FIELD, f"a flow of the session, without a handle, with {name}")
             return partial(self._echo, number, None, drains=False) if asked else None
         end = self._link(channel, found, 4)
@@ -213,6 +223,7 @@ class Channels:
                 self.plain[_DISPOSITIONS] = Channel(0)
             for end in channel.links.values():
                 self._forget(channel, end)
+                end.pointer = None
 
     def _forget(self, channel: Channel, end: End) -> None:
         """Its transfers are plain no more."""
@@ -230,8 +241,8 @@ class Channels:
         self.plain.pop(_DISPOSITIONS, None)
         for end in channel.links.values():
             self._forget(channel, end)
-        if channel.pointer is not None and not self._connection.closing:
-            self._connection.endpoints.end(channel.pointer, refusal)
+        if channel.pointer is not None:
+            self._connection.end_session(channel.pointer, refusal)
 
     def _echo(self, number: int, end: End | None, drains: bool) -> None:
         """Say how it stands with the session, or with a link. ``drains``: only where a drain has found no credit, to
@@ -239,11 +250,11 @@ class Channels:
         """
         link = None if end is None else self._connection.endpoints.links.get(end.pointer)
         if end is None:
-            self._connection.output.ask(partial(self._state, number, None))
+            self._connection.output.ask(number, partial(self._state, number, None))
         elif isinstance(link, Incoming):
             link.say_credit()
         elif link is not None and not end.sends and not (drains and engine.link_credit(link.pointer) > 0):
-            self._connection.output.ask(partial(self._state, number, end))
+            self._connection.output.ask(end, partial(self._state, number, end))
 
     def _state(self, number: int, end: End | None) -> bytes:
         """The flow that says it; empty if there is nothing to tell of any more."""

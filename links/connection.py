@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket as sockets
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Protocol
 
@@ -22,7 +23,7 @@ from links.sole import Sole, policy
 from links.tls import TlsOutput, TlsSocket
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from coordinator.address.permissions import Rights
     from coordinator.service import Service
@@ -137,8 +138,8 @@ class Connection(Client):
         self.closing = False
         #: its claim to be the container's only connection (P15)
         self._sole: Sole | None = None
-        #: while the open is not answered: the events of sessions and links, by kind and pointer
-        self._early: list[tuple[int, engine.Pointer]] | None = None
+        #: while the open is not answered: what is done about sessions and links once it is
+        self._early: list[Callable[[], None]] | None = None
         self.dirty = False
         self.output = self._output_of(sock)
         #: it is not read until there is room again
@@ -271,9 +272,18 @@ class Connection(Client):
         if self.closing:
             return
         if self._early is not None:
-            self._early.append((kind, pointer))
+            self._early.append(partial(self.endpoints.on_event, kind, pointer))
         else:
             self.endpoints.on_event(kind, pointer)
+
+    def end_session(self, session: engine.Pointer, refusal: Refusal) -> None:
+        """From our side, for what the peer has sent on it; after the answer to its begin."""
+        if self.closing:
+            return
+        if self._early is not None:
+            self._early.append(partial(self.endpoints.end, session, refusal))
+        else:
+            self.endpoints.end(session, refusal)
 
     def _on_open(self) -> None:
         if self.opened:
@@ -319,8 +329,9 @@ class Connection(Client):
         self.reactor.opened(self)
         log.debug("connection opened", peer=self.peer, container=self.container, user=self.user)
         early, self._early = self._early, None
-        for kind, pointer in early or ():
-            self._on_endpoint(kind, pointer)
+        for act in early or ():
+            if not self.closing:
+                act()
         self.mark()
 
     def refuse_open(self, refusal: Refusal, *, field: str) -> None:

@@ -229,7 +229,7 @@ class Endpoints:
         self.connection.mark()
 
     def end(self, session: engine.Pointer, refusal: Refusal) -> None:
-        """End a session from our side; the engine keeps it until the peer has ended it too."""
+        """End a session from our side; the engine keeps it, and its links, until the peer has ended it too."""
         log.info(
             "session ended",
             peer=self.connection.peer,
@@ -237,9 +237,13 @@ class Endpoints:
             condition=refusal.condition.value,
             description=refusal.description,
         )
+        links = list(self.sessions[session])
         self._let_go(session)
         engine.set_condition(engine.session_condition(session), refusal.condition, refusal.description)
         engine.session_close(session)
+        for pointer in links:  # they count until then
+            if not self.connection.closing:
+                self.refused(pointer)
         self.connection.mark()
 
     def _let_go(self, session: engine.Pointer) -> None:

@@ -211,7 +211,13 @@ class Incoming(Link):
         self.connection.mark()
 
     def say_credit(self) -> None:
-        """Say how much there is, which the engine says only where it changes: one more, or that one less again."""
+        """Say how much there is, which the engine says only where it changes: one more, or that one less again.
+
+        Where the peer has used all, with the one more, it is not told again: one less than none is 2**32 - 1 on the
+        wire.
+        """
+        if self._lent > 0 and engine.link_credit(self.pointer) <= engine.link_queued(self.pointer):
+            return
         self._lent = -1 if self._lent > 0 else 1
         engine.link_flow(self.pointer, self._lent)
         engine.transport_pending(self.connection.transport)

@@ -55,11 +55,14 @@ def passed(octets: memoryview, at: int, plain: dict[Key, Channel]) -> int:
     """
     match, channel_of, size_of = _plain, plain.get, _SIZE.unpack_from
     while (found := match(octets, at)) is not None:
+        (size,) = size_of(octets, at)
+        if size < _HEADER:  # the engine says what is wrong
+            break
         channel = channel_of(found.groups())
         if channel is None:
             break
         channel.received += 1
-        at += size_of(octets, at)[0]
+        at += size
     return at
 
 
@@ -67,6 +70,7 @@ class Carrier(channels.Carrier, Protocol):
     """The connection whose input this is."""
 
     peer: str
+    closing: bool
 
     def force_close(self, condition: Condition, description: str) -> None: ...
 
@@ -101,7 +105,9 @@ class Look:
         end, at = len(octets), self._left
         start = min(at, end) if self._withheld else 0
         while at < end and not (self._blind or self._refused):
-            at = passed(octets, at, self.channels.plain)
+            after = passed(octets, at, self.channels.plain)
+            if after > at:
+                at, self._withheld = after, False
             size = self._size(octets, at, end)
             if size == 0:
                 break
@@ -128,7 +134,9 @@ class Look:
         if there < _HEADER:
             return 0
         (size,) = _SIZE.unpack_from(octets, at)
-        if not _HEADER <= size <= self._most or octets[at + 4] < _SMALLEST_OFFSET or octets[at + 5]:
+        offset, kind = octets[at + 4], octets[at + 5]
+        # the engine passes over empty frames, whatever their type
+        if not _HEADER <= size <= self._most or offset < _SMALLEST_OFFSET or (kind and size > 4 * offset):
             self._blind = True
             return 0
         return size if there >= size or (there >= _HEAD_OF_TRANSFER and _is_transfer(octets, at)) else 0

@@ -78,8 +78,9 @@ class Output:
         #: taken out of the engine, and not by the socket yet
         self.unread = bytearray()
         self.said = Said()
-        #: each makes a frame that the engine cannot be asked for, once the engine has nothing to write
-        self._asked: list[Callable[[], bytes]] = []
+        #: each makes a frame that the engine cannot be asked for, once the engine has nothing to write; by what it is
+        #: about, so that a peer that asks again before it is answered takes no more memory
+        self._asked: dict[object, Callable[[], bytes]] = {}
         #: when the socket last took something
         self._moved = 0.0
         #: octets of messages handed to the engine since it last had nothing to write
@@ -270,9 +271,9 @@ class Output:
         if size == 0:
             self._add_asked()
 
-    def ask(self, frame: Callable[[], bytes]) -> None:
-        """Write the frame, behind all that the engine has to write."""
-        self._asked.append(frame)
+    def ask(self, about: object, frame: Callable[[], bytes]) -> None:
+        """Write the frame, behind all that the engine has to write: one for all that ask about the same until then."""
+        self._asked[about] = frame
         self._connection.mark()
 
     def _answer(self) -> None:
@@ -283,8 +284,8 @@ class Output:
             self._connection.watch_socket()
 
     def _add_asked(self) -> None:
-        asked, self._asked = self._asked, []
-        octets = b"".join(frame() for frame in asked)
+        asked, self._asked = self._asked, {}
+        octets = b"".join(frame() for frame in asked.values())
         self.unread += octets
         self._connection.service.memory.unread += len(octets)
 

@@ -80,7 +80,9 @@ class Said:
         assert found is not None
         if found.code == BEGIN:
             session = self._sessions[channel] = _Session(channel, found.number(1) or 0)
-            self._of_peers[found.number(0) or 0] = session
+            remote = found.number(0)
+            if remote is not None:  # without it, the peer has ended the session before it was answered
+                self._of_peers[remote] = session
         elif found.code == ATTACH:
             self._sessions[channel].handles[found.value(0), found.value(2)] = found.number(1) or 0
         elif found.code == DETACH:

@@ -33,6 +33,8 @@ from tests.wire.messages import data
 from tests.wire.peer import Peer, Session
 
 _NOWHERE = 77
+_BEGIN = BeginFrame(next_outgoing_id=0, incoming_window=9, outgoing_window=9)
+_FLOW = Flow(next_incoming_id=0, incoming_window=9, next_outgoing_id=0, outgoing_window=9)
 
 
 def ended(session: Session) -> Any:
@@ -172,6 +174,50 @@ def test_what_comes_after_the_end_means_nothing(begin: Begin, address: str, size
     assert session.peer.wait(BeginFrame).remote_channel == session.channel
 
 
+@pytest.mark.rule("P14")
+def test_a_transfer_in_pieces_beside_a_session_that_has_ended(begin: Begin, address: str) -> None:
+    """What is discarded ends with its frame."""
+    session = begin()
+    other = session.peer.begin()
+    sender = other.sender(address)
+    assert sender.outcome(data(b"before")) == Accepted()
+    session.send(Detach(handle=_NOWHERE, closed=True))
+    session.peer.wait(End)
+    with in_pieces(session.peer, 30_000):
+        session.send(_FLOW)
+        delivery = sender.post(data(bytes(60_000)))
+    assert sender.answer_to(delivery).state == Accepted()
+
+
+@pytest.mark.rule("P14")
+def test_a_close_is_answered_while_a_session_has_ended(begin: Begin) -> None:
+    """It comes on channel 0, which may be that session's."""
+    session = begin()
+    session.send(Detach(handle=_NOWHERE, closed=True))
+    session.peer.wait(End)
+    assert session.peer.close().error is None
+
+
+@pytest.mark.rule("P14", "P15")
+def test_a_session_that_ends_before_the_open_is_answered(dial: Dial) -> None:
+    """All at once, where the open waits for the store."""
+    peer = dial()
+    sole = (types.Symbol("sole-connection-for-container"),)
+    peer.send_octets(
+        AMQP_HEADER
+        + frame(Open(container_id="early", desired_capabilities=sole))
+        + frame(_BEGIN)
+        + frame(Detach(handle=_NOWHERE, closed=True))
+        + frame(_BEGIN, channel=1)
+    )
+    assert peer.read_header() == AMQP_HEADER
+    assert peer.wait(Open).container_id
+    assert peer.wait(BeginFrame, remote_channel=0)
+    assert peer.wait(End).error.condition == "amqp:session:unattached-handle"
+    assert peer.wait(BeginFrame, remote_channel=1)
+    peer.close()
+
+
 @pytest.mark.rule("T13", "P14")
 def test_a_transaction_of_a_session_that_ends_so_rolls_back(begin: Begin, address: str) -> None:
     session = begin()
@@ -226,10 +272,6 @@ def without(place: int, performative: Record, instead: object = None) -> bytes:
     return types.encode(described)
 
 
-_BEGIN = BeginFrame(next_outgoing_id=0, incoming_window=9, outgoing_window=9)
-_FLOW = Flow(next_incoming_id=0, incoming_window=9, next_outgoing_id=0, outgoing_window=9)
-
-
 @pytest.mark.rule("P14")
 @pytest.mark.parametrize(
     ("performative", "place", "field"),
@@ -267,6 +309,43 @@ def test_a_field_of_another_type(begin: Begin) -> None:
     error = session.peer.closed()
     assert error.condition == "amqp:decode-error"
     assert "handle" in str(error.description)
+
+
+@pytest.mark.rule("P14")
+def test_a_name_that_is_no_text(begin: Begin) -> None:
+    """Part 1, section 1.6.20: a string is UTF-8."""
+    session = begin()
+    attach = Attach(name="name", handle=0, role=RECEIVER, source=Source(), target=Target()).encoded()
+    session.peer.send_octets(frame(attach.replace(b"name", b"n\xffme"), channel=session.channel))
+    assert session.peer.closed().condition == "amqp:decode-error"
+
+
+@pytest.mark.rule("P14")
+def test_a_begin_on_a_channel_in_use(begin: Begin) -> None:
+    session = begin()
+    session.send(_BEGIN)
+    assert session.peer.closed().condition == "amqp:decode-error"
+
+
+@pytest.mark.rule("P14")
+@pytest.mark.parametrize("size", [0, 7])
+def test_a_frame_smaller_than_its_header(begin: Begin, size: int) -> None:
+    """Whatever comes in it."""
+    session = begin()
+    octets = frame(Disposition(role=SENDER, first=0, last=0, settled=True), channel=session.channel)
+    session.peer.send_octets(size.to_bytes(4, "big") + octets[4:])
+    assert session.peer.closed().condition == "amqp:connection:framing-error"
+
+
+@pytest.mark.rule("P14")
+@pytest.mark.parametrize("kind", [1, 2])
+def test_what_comes_after_an_empty_frame_of_another_type(begin: Begin, address: str, kind: int) -> None:
+    """It is looked at as before."""
+    session = begin()
+    session.peer.send(None, kind=kind)
+    session.send(Detach(handle=_NOWHERE, closed=True))
+    assert ended(session).condition == "amqp:session:unattached-handle"
+    still_serves(session, address)
 
 
 def opening(dial: Dial, octets: bytes) -> tuple[Open, Close]:

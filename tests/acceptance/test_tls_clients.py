@@ -11,6 +11,7 @@ import pytest
 
 from tests.acceptance.clients import run_case
 from tests.fix_certificates import Authority, authority, key_of
+from tests.fix_jms import Jms
 from tests.fix_service import Service, running_service
 from tests.fix_users import PASSWORD, add_users
 
@@ -33,6 +34,8 @@ def _only_those_it_trusts(ca: Authority, log_in: LogIn, tmp_path: Path, *mechani
     environment = {"LOGIN_CA": str(ca.certificate), "LOGIN_USER": "alice", "LOGIN_PASSWORD": PASSWORD}
     for mechanism in mechanisms:
         assert log_in({**environment, "LOGIN_MECHANISM": mechanism}) == {"in": True}
+        refused = log_in({**environment, "LOGIN_MECHANISM": mechanism, "LOGIN_PASSWORD": "wr0ng"})
+        assert "refused" in refused
     by_certificate = {**environment, "LOGIN_MECHANISM": "EXTERNAL", "LOGIN_USER": ""}
     shown = {"LOGIN_CERTIFICATE": str(known), "LOGIN_KEY": str(key_of(known))}
     assert log_in({**by_certificate, **shown}) == {"in": True}
@@ -54,5 +57,21 @@ def test_proton_python_behind_tls(service: Service, ca: Authority, tmp_path: Pat
 def test_rhea_behind_tls(service: Service, ca: Authority, rhea_project: Path, tmp_path: Path) -> None:
     def log_in(environment: dict[str, str]) -> dict[str, Any]:
         return run_case("node", "driver.js", "login", str(service.port), cwd=rhea_project, more=environment)
+
+    _only_those_it_trusts(ca, log_in, tmp_path, "PLAIN")
+
+
+@pytest.mark.rule("S1", "S2")
+def test_qpid_jms_behind_tls(service: Service, ca: Authority, jms: Jms, tmp_path: Path) -> None:
+    def log_in(environment: dict[str, str]) -> dict[str, Any]:
+        return jms("login", service, **environment).line()
+
+    _only_those_it_trusts(ca, log_in, tmp_path, "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+
+
+@pytest.mark.rule("S1", "S2")
+def test_go_amqp_behind_tls(service: Service, ca: Authority, go_program: Path, tmp_path: Path) -> None:
+    def log_in(environment: dict[str, str]) -> dict[str, Any]:
+        return run_case(go_program, "login", service.url, more=environment)
 
     _only_those_it_trusts(ca, log_in, tmp_path, "PLAIN")

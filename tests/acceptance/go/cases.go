@@ -3,6 +3,8 @@ package main
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"os"
@@ -58,17 +60,46 @@ func run(ctx context.Context, name, url string) (seen, error) {
 	return result, conn.Close()
 }
 
-// login as the environment says; the library has PLAIN, and no SCRAM.
+// login as the environment says; the library has PLAIN and EXTERNAL, and no SCRAM.
 func login(ctx context.Context, url string) (seen, error) {
-	if os.Getenv("LOGIN_MECHANISM") != "PLAIN" {
+	options := &amqp.ConnOptions{}
+	switch os.Getenv("LOGIN_MECHANISM") {
+	case "PLAIN":
+		options.SASLType = amqp.SASLTypePlain(os.Getenv("LOGIN_USER"), os.Getenv("LOGIN_PASSWORD"))
+	case "EXTERNAL":
+		options.SASLType = amqp.SASLTypeExternal("")
+	default:
 		return nil, errors.New("no such mechanism")
 	}
-	sasl := amqp.SASLTypePlain(os.Getenv("LOGIN_USER"), os.Getenv("LOGIN_PASSWORD"))
-	conn, err := amqp.Dial(ctx, url, &amqp.ConnOptions{SASLType: sasl})
+	if os.Getenv("LOGIN_CA") != "" {
+		config, err := loginTLS()
+		if err != nil {
+			return nil, err
+		}
+		options.TLSConfig = config
+	}
+	conn, err := amqp.Dial(ctx, url, options)
 	if err != nil {
 		return seen{"refused": err.Error()}, nil
 	}
 	return seen{"in": true}, conn.Close()
+}
+
+func loginTLS() (*tls.Config, error) {
+	authority, err := os.ReadFile(os.Getenv("LOGIN_CA"))
+	if err != nil {
+		return nil, err
+	}
+	config := &tls.Config{RootCAs: x509.NewCertPool()}
+	config.RootCAs.AppendCertsFromPEM(authority)
+	if file := os.Getenv("LOGIN_CERTIFICATE"); file != "" {
+		certificate, err := tls.LoadX509KeyPair(file, os.Getenv("LOGIN_KEY"))
+		if err != nil {
+			return nil, err
+		}
+		config.Certificates = []tls.Certificate{certificate}
+	}
+	return config, nil
 }
 
 func (c *client) address(name string) string { return "go." + c.name + "." + name }

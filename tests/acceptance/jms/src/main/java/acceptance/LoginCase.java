@@ -18,8 +18,11 @@ final class LoginCase {
 
     private static Connection connect(Broker broker) throws JMSException {
         String url = broker.url + "?amqp.saslMechanisms=" + System.getenv("LOGIN_MECHANISM");
-        return new JmsConnectionFactory(url)
-                .createConnection(System.getenv("LOGIN_USER"), System.getenv("LOGIN_PASSWORD"));
+        JmsConnectionFactory factory = new JmsConnectionFactory(url);
+        if (System.getenv("LOGIN_CA") != null) {
+            factory.setSslContext(LoginTls.context());
+        }
+        return factory.createConnection(System.getenv("LOGIN_USER"), System.getenv("LOGIN_PASSWORD"));
     }
 
     /** What it sees at an address for which its user has no permission. */

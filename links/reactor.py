@@ -284,14 +284,12 @@ class Reactor(Loop):
             at = 0
             while at < length:
                 taken = push(transport, octets + at, length - at)
+                self.drain_events()
+                if not connection.open:
+                    return
                 if taken <= 0:  # the transport is closed, or the peer broke the protocol
                     break
                 at += taken
-                if at < length:
-                    self.drain_events()
-                    if not connection.open:
-                        return
-            self.drain_events()
             connection.mark()
             if at < length or engine.transport_capacity(transport) < 0:
                 self._refuse_input(connection)

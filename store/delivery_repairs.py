@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple, Self
 
 from sqlalchemy import Connection, Row, func, insert, select, text
 
-from store import channels, history, recovery, traces
+from store import channels, history, returned, traces
 from store.commit.terms import Terms, key_of
 from store.errors import boundary
 from store.history import Message
@@ -100,7 +100,7 @@ class Release(_OfDelivery):
             if found is None or verdict.state is not State.CAN:
                 connection.rollback()
                 return verdict
-            freed = recovery.give_back(connection, found.group_id, found.entry_id)
+            freed = returned.give_back(connection, found.group_id, found.entry_id)
             if not freed:
                 connection.rollback()
                 return self.look(connection)  # another has done it since
@@ -118,7 +118,7 @@ class Release(_OfDelivery):
         stuck = {(row.group_id, row.entry_id) for row in found.values() if row.lease and row.message_group is None}
         if not stuck:
             return {}
-        freed = set(recovery.give_back_each(connection, sorted(stuck)))
+        freed = set(returned.give_back_each(connection, sorted(stuck)))
         done = [each for each in repairs if each in found and (found[each].group_id, each.half_id) in freed]
         if done:
             covers = [[(each.half_id, found[each].group_id)] for each in done]

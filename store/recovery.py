@@ -6,19 +6,15 @@ All SQL here blocks: a worker calls it before it listens, and later the watch (:
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 
 from sqlalchemy import (
     UUID,
-    ColumnElement,
     Connection,
     Integer,
-    Row,
     Select,
-    SmallInteger,
-    case,
     cast,
     delete,
     exists,
@@ -28,20 +24,19 @@ from sqlalchemy import (
     or_,
     select,
     text,
-    tuple_,
     update,
 )
 from sqlalchemy.dialects import postgresql
 
-from store import channels, priorities, removal
+from store import channels, removal
 from store.errors import StoreUnavailable, boundary
 from store.ids import OUTBOX, UuidV7
 from store.processes import gone, machine, start_ticks
+from store.returned import of_the_dead, return_entries
 from store.tables import (
     address,
     consumer_group,
     entry,
-    group_read,
     half,
     heartbeat,
     instance,
@@ -61,7 +56,6 @@ STALE_SECONDS = 10.0
 
 _LOCK = 0x636F6F72_72656376  # "coorrecv"
 _SLOTS_LOCK = 0x636F6F72_736C6F74  # "coorslot"
-_LARGEST_COUNT = 32767
 _TERMINATE_MS = 5000
 
 
@@ -246,7 +240,7 @@ def _clear(connection: Connection, dead: tuple[int, ...], *, freed: bool = False
         .returning(op.c.id)
     ).all()
     _orphan(connection, live)
-    leases = len(_return_entries(connection, live))
+    leases = len(return_entries(connection, live))
     claimed = delete(message_group).where(message_group.c.instance_id.not_in(live))
     held_whole = consumer_group.c.holder.not_in(live) & (consumer_group.c.holder != 0)
     held = update(consumer_group).where(held_whole).values(holder=0)
@@ -293,96 +287,13 @@ def _orphan(connection: Connection, live: Select[tuple[int]]) -> None:
         connection.execute(select(func.coordinator.let_go(holders, txns)))
 
 
-def give_back(connection: Connection, group_id: int, entry_id: int) -> list[int]:
-    """Free one entry, if an instance that has ended, or was never there, leases it; with it all that such instances
-    have of its message group, and their claim to this: what comes behind it must not come before it (P18). The halves
-    of all that is freed; the transaction is the caller's.
-    """
-    live = select(instance.c.id).where(instance.c.ended_at.is_(None))
-    its = (entry.c.group_id == group_id, entry.c.id == entry_id)
-    key = connection.scalar(select(entry.c.message_group).where(*its))
-    with_it = its if key is None else (entry.c.group_id == group_id, entry.c.message_group == key)
-    freed = [row.half_id for row in _return_entries(connection, live, *with_it, entry.c.lease > 0)]
-    if freed:
-        claim = (message_group.c.group_id == group_id, message_group.c.key == key)
-        connection.execute(delete(message_group).where(*claim, message_group.c.instance_id.not_in(live)))
-        connection.execute(select(func.pg_notify(channels.READY, "")))
-    return freed
-
-
-def give_back_each(connection: Connection, entries: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The same of some entries without message groups, by their groups and ids. The groups and halves of all that is
-    freed."""
-    live = select(instance.c.id).where(instance.c.ended_at.is_(None))
-    its = tuple_(entry.c.group_id, entry.c.id).in_(entries)
-    freed = _return_entries(connection, live, its, entry.c.lease > 0)
-    if freed:
-        connection.execute(select(func.pg_notify(channels.READY, "")))
-    return [(row.group_id, row.half_id) for row in freed]
-
-
-def _return_entries(
-    connection: Connection, live: Select[tuple[int]], *only: ColumnElement[bool]
-) -> Sequence[Row[tuple[int, int]]]:
-    """Free the entries that dead instances held for their consumers, not those that transactions hold; of these
-    ``only`` such. Returns their groups and halves.
-    """
-    held_whole = consumer_group.c.holder.not_in(live) & (consumer_group.c.holder != 0)
-    read = (
-        select(func.max(group_read.c.read_through))
-        .where(group_read.c.group_id == consumer_group.c.id, group_read.c.instance_id == consumer_group.c.holder)
-        .scalar_subquery()
-    )
-    limits = (
-        select(
-            consumer_group.c.id,
-            func.coalesce(consumer_group.c.max_attempts, address.c.max_attempts).label("max_attempts"),
-            address.c.origin,
-            case((held_whole, func.coalesce(read, 0)), else_=0).label("read_through"),
-        )
-        .join(address, address.c.id == consumer_group.c.address_id)
-        # Not of addresses and groups that are deleted anyway.
-        .where(~_of_the_dead(consumer_group.c.instance_id, live), ~_of_the_dead(address.c.instance_id, live))
-        .subquery()
-    )
-    lost = (entry.c.lease.not_in(live) & (entry.c.lease > 0)) | (
-        (entry.c.lease == 0)
-        & (entry.c.id <= limits.c.read_through)
-        & (entry.c.priority == priorities.DEFAULT)
-        & entry.c.available_at.is_(None)
-    )
-    # It may have been sent: one failed delivery more (D5). An entry on its way to the dead letters was not. As it is
-    # not known, this alone never reaches max_attempts: a backlog must survive any number of crashes.
-    most = case((limits.c.origin == "dead-letter", _LARGEST_COUNT), else_=limits.c.max_attempts - 1)
-    attempts = case(
-        (
-            entry.c.failed.is_(None),
-            func.greatest(entry.c.attempts, func.least(cast(entry.c.attempts, Integer) + 1, most)),
-        ),
-        else_=entry.c.attempts,
-    )
-    # Entries whose group is gone have no max_attempts, and stay as they are.
-    returned = connection.execute(
-        update(entry)
-        .where(lost, entry.c.group_id == limits.c.id, *only)
-        .values(lease=0, attempts=cast(attempts, SmallInteger), acquired=entry.c.acquired | entry.c.failed.is_(None))
-        .returning(entry.c.group_id, entry.c.half_id)
-    )
-    return returned.all()
-
-
-def _of_the_dead(owner: ColumnElement[int | None], live: Select[tuple[int]]) -> ColumnElement[bool]:
-    # Rows without an instance do not belong to a dead one: null is "not in" an empty list.
-    return owner.is_not(None) & owner.not_in(live)
-
-
 def _delete_owned(connection: Connection, live: Select[tuple[int]]) -> GivenUp:
     """Remove dynamic addresses of dead instances with all entries, and subscriptions that end with their link; commits.
 
     Waits for none that posts there now: others may wait for the rows that are locked already.
     """
-    dead_addresses = _of_the_dead(address.c.instance_id, live)
-    dead_groups = _of_the_dead(consumer_group.c.instance_id, live)
+    dead_addresses = of_the_dead(address.c.instance_id, live)
+    dead_groups = of_the_dead(consumer_group.c.instance_id, live)
     # in the order in which batches lock
     owned = select(address.c.id).where(dead_addresses).order_by(address.c.id).with_for_update(skip_locked=True)
     free = cast(connection.scalars(owned).all(), postgresql.ARRAY(Integer))
@@ -398,7 +309,7 @@ def _delete_owned(connection: Connection, live: Select[tuple[int]]) -> GivenUp:
     for name in names:
         connection.execute(select(func.pg_notify(channels.ADDRESS, name)))
     orphans = txn.c.instance_id.not_in(live) & txn.c.connection.is_not(None)
-    left = (dead_addresses, dead_groups, orphans, _of_the_dead(pending_retirement.c.holder, live))
+    left = (dead_addresses, dead_groups, orphans, of_the_dead(pending_retirement.c.holder, live))
     owed = connection.scalar(select(or_(*(exists().where(each) for each in left))))
     connection.commit()
     # Only now all their entries can be seen. If this process ends before, the maintenance sweeps them.

@@ -11,7 +11,7 @@ import pytest
 from store.permissions import Verb
 from tests.fix_permissions import Enter, enter_as
 from tests.fix_service import Service, running_service
-from tests.fix_users import EVERYTHING
+from tests.fix_users import EVERYTHING, grant, revoke
 from tests.fix_wire import Ask, Dial, decided
 from tests.wire import checkable
 from tests.wire.frames import Accepted, Coordinator, Rejected, Source, Target, TransactionalState
@@ -283,19 +283,22 @@ def test_a_connection_may_use_its_own_dynamic_address_and_no_other(enter: Enter,
 
 
 @pytest.mark.rule("S3")
-def test_a_subscription_that_a_user_may_not_end_is_not_there(enter: Enter, dial: Dial, address: str) -> None:
+def test_a_subscription_that_a_user_may_not_end_is_not_there(
+    enter: Enter, dial: Dial, service: Service, address: str
+) -> None:
     """A null source names it by its link alone (the JMS mapping of subscriptions)."""
-
-    enter(EVERYTHING, user=f"maker {address}")
-    maker = enter_as(dial, f"maker {address}", container_id=address)
+    user, receive = f"maker {address}", [(Verb.RECEIVE, address)]
+    enter([*receive, (Verb.CREATE, address)], user=user)
+    maker = enter_as(dial, user, container_id=address)
     source = Source(address=address, capabilities=(Symbol("topic"),), expiry_policy=Symbol("never"))
     maker.receiver(source, name="mine").detach(closed=False)
-    for grants, said in (([], "amqp:not-found"), ([(Verb.RECEIVE, address)], "")):
-        user = f"{said} {address}"
-        enter(grants, user=user)
-        session = enter_as(dial, user, container_id=address)
-        assert _of(session.receiver(Source(), name="mine")) == said
-        assert _of(session.receiver(Source(), name="another")) == "amqp:not-found"
+    revoke(service, receive, user=user)
+    session = enter_as(dial, user, container_id=address)
+    assert _of(session.receiver(Source(), name="mine")) == "amqp:not-found"
+    grant(service, receive, user=user)
+    session = enter_as(dial, user, container_id=address)
+    assert _of(session.receiver(Source(), name="mine")) == ""
+    assert _of(session.receiver(Source(), name="another")) == "amqp:not-found"
 
 
 # -- transactions

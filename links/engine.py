@@ -184,7 +184,7 @@ _tag.start = _tag_octets
 _tag_by_value = _tag[0]
 
 
-def buffer_of(octets: memoryview) -> Pointer:
+def buffer_of(octets: bytes) -> Pointer:
     """A pointer to them, which is valid as long as it is kept."""
     return ffi.from_buffer("char[]", octets)
 

@@ -47,7 +47,7 @@ _DISPOSITION = rb"..\x00\x53\x15" + _LIST + rb"[\x41\x42]" + _UINT
 _plain = re.compile(rb"....\x02\x00(?:" + _TRANSFER + rb"|" + _DISPOSITION + rb")", re.DOTALL).match
 
 
-def passed(octets: memoryview, at: int, plain: dict[Key, Channel]) -> int:
+def passed(octets: bytes, at: int, plain: dict[Key, Channel]) -> int:
     """Pass over plain frames: where the first begins that is not plain.
 
     Plain are transfers of one frame, of a link in ``plain``, with all that is mandatory; and dispositions, while
@@ -93,13 +93,14 @@ class Look:
         self._blind = False
         self._refused = False
 
-    def pieces(self, octets: memoryview, buffer: engine.Pointer) -> Iterator[tuple[engine.Pointer, int]]:
-        """What the engine may have of these octets, which ``buffer`` points to, with how many they are.
+    def pieces(self, octets: bytes, buffer: engine.Pointer) -> Iterator[tuple[engine.Pointer, int]]:
+        """What the engine may have of these octets, which ``buffer`` has too, with how many they are.
 
-        Between two pieces the engine's events are handled.
+        Between two pieces the engine's events are handled. ``bytes``, no view: a view that the collector of garbage
+        clears while cffi has its buffer ends the process.
         """
         if self._begun:
-            octets = memoryview(self._begun + octets)
+            octets = self._begun + octets
             buffer = engine.buffer_of(octets)
             self._begun = b""
         end, at = len(octets), self._left
@@ -124,11 +125,11 @@ class Look:
             return
         if self._blind:
             at = end
-        self._left, self._begun = max(0, at - end), bytes(octets[at:])
+        self._left, self._begun = max(0, at - end), octets[at:]
         if min(at, end) > start:
             yield buffer + start, min(at, end) - start
 
-    def _size(self, octets: memoryview, at: int, end: int) -> int:
+    def _size(self, octets: bytes, at: int, end: int) -> int:
         """Octets of the frame at ``at``. 0: too few of them are there to look at, or the engine says what is wrong."""
         there = end - at
         if there < _HEADER:
@@ -141,13 +142,13 @@ class Look:
             return 0
         return size if there >= size or (there >= _HEAD_OF_TRANSFER and _is_transfer(octets, at)) else 0
 
-    def _judge(self, octets: memoryview, at: int, size: int) -> Cut | None:
+    def _judge(self, octets: bytes, at: int, size: int) -> Cut | None:
         """None: the engine may have the frame, and nothing is to be done."""
         number, body = int.from_bytes(octets[at + 6 : at + 8], "big"), 4 * octets[at + 4]
         if body >= size:
             return None
         transfer = _is_transfer(octets, at)
-        head = bytes(octets[at : at + (min(size, _HEAD_OF_TRANSFER) if transfer else size)])
+        head = octets[at : at + (min(size, _HEAD_OF_TRANSFER) if transfer else size)]
         try:
             found = performatives.read(head, body)
             if found is None:
@@ -178,6 +179,6 @@ def _nothing() -> None:
     """The frame is kept from the engine, and that is all."""
 
 
-def _is_transfer(octets: memoryview, at: int) -> bool:
+def _is_transfer(octets: bytes, at: int) -> bool:
     body = at + 4 * octets[at + 4]
-    return any(octets[body : body + len(each)] == each for each in _TRANSFERS)
+    return octets.startswith(_TRANSFERS, body)

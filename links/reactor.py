@@ -280,7 +280,7 @@ class Reactor(Loop):
         push = engine.transport_push
         if not self._take(connection, size):
             return
-        for octets, length in connection.look.pieces(engine.read_view[:size], engine.read_buffer):
+        for octets, length in connection.look.pieces(bytes(engine.read_view[:size]), engine.read_buffer):
             at = 0
             while at < length:
                 taken = push(transport, octets + at, length - at)

@@ -219,11 +219,11 @@ def test_a_transfer_before_the_attach_is_answered(begin: Begin, address: str) ->
 @pytest.mark.rule("S6", "P14")
 @pytest.mark.parametrize("mode", ["move", "copy"])
 def test_a_transfer_from_a_receiver(begin: Begin, address: str, mode: str) -> None:
-    """Part 2, section 2.6.1: messages go one way on a link."""
+    """Part 2, section 2.6.1: messages go one way on a link. The session ends."""
     session = begin()
     receiver = session.receiver(Source(address=address, distribution_mode=mode))
     session.send(Transfer(handle=receiver.handle, delivery_id=0, delivery_tag=b"x"), payload=data(b"x"))
-    assert session.peer.closed().condition == "amqp:not-allowed"
+    assert session.peer.wait(End).error.condition == "amqp:not-allowed"
 
 
 @pytest.mark.rule("S6", "P14")

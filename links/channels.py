@@ -193,7 +193,7 @@ class Channels:
         begins, end.incomplete = not end.incomplete, found.value(5) is True and found.value(9) is not True
         if end.incomplete:
             self._forget(channel, end)
-        elif found.code == TRANSFER:
+        else:
             first, second = found.starts[0], found.starts[1] if len(found.starts) > 1 else len(octets)
             key = octets[6:8], octets[first:second]
             end.keys.add(key)

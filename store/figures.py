@@ -301,5 +301,5 @@ _DECIDED = text(
                           from {op.fullname}
                          where posted is not null and {WRITTEN} >= :since and {WRITTEN} < :until) timed
                  group by 1, 2, 3, 4) told
-         group by 1, 2, 3""".replace("::", "\\:\\:")
+         group by 1, 2, 3"""
 )

@@ -173,9 +173,7 @@ def place(connection: Connection) -> dict[str, Any]:
         row = connection.execute(
             text(
                 "select system_identifier::text as system, current_database()::text as database,"
-                " pg_snapshot_xmin(pg_current_snapshot())::text::bigint as ended from pg_control_system()".replace(
-                    "::", "\\:\\:"
-                )
+                " pg_snapshot_xmin(pg_current_snapshot())::text::bigint as ended from pg_control_system()"
             )
         ).one()
         connection.rollback()
@@ -218,7 +216,7 @@ def _lag(connection: Connection, position: int) -> Lag:
         text(
             "select sum(rows)::bigint as rows, max(rows) >= :most as more,"
             f" coalesce(greatest(0, extract(epoch from clock_timestamp() - min(oldest))), 0)::float8 as seconds"
-            f" from ({looks}) behind".replace("::", "\\:\\:")
+            f" from ({looks}) behind"
         ),
         {"since": position, "until": until, "most": MOST_BEHIND},
     ).one()
@@ -255,7 +253,7 @@ def _add(
                  where not exists (select from {SCHEMA}.finding f where f.run_id = :run and {same})
                    and above.number < :most
                 returning kind, severity, txn_id, half_id, address, consumer_group, detail, suggested_repair, seen_at
-            """.replace("::", "\\:\\:")
+            """
         ),
         {"run": known.id, "found": json.dumps([dict(each) for each in findings], default=_plain), "most": MOST_KEPT},
     ).all()

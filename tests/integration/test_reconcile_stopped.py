@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -19,8 +17,9 @@ import pytest
 
 from spark import reading
 from spark.source import DATABASE_VARIABLE, HalfOpReader, ReadOptions
-from tests.fix_command import PATIENCE_SECONDS, ROOT, environment
+from tests.fix_command import PATIENCE_SECONDS
 from tests.fix_store_rows import NOW, StoreRows
+from tests.running_command import RunningCommand
 
 pytestmark = pytest.mark.rule("R31")
 
@@ -35,73 +34,13 @@ def lossy_store(database_url: str) -> str:
     return database_url
 
 
-class Running:
-    """A run whose files are all below ``folder``, by which its processes are known; it cannot write its report."""
+class Running(RunningCommand):
+    """A run whose files are all below ``folder``."""
 
     def __init__(self, url: str, folder: Path, *arguments: str) -> None:
-        self._folder = folder
-        self.temporary = folder / "tmp"
-        self.temporary.mkdir()
         self.out = folder / "out"
         self.out.mkdir()
-        self._lines: list[str] = []
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "coordinator", "reconcile", "--out", str(self.out), *arguments],
-            env=environment(
-                COORDINATOR_DATABASE_URL=url, TMPDIR=str(self.temporary), SPARK_LOCAL_DIRS=str(self.temporary)
-            ),
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-        self._reader = threading.Thread(target=self._read)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
-            self._lines.append(line.rstrip("\n"))
-
-    def others(self) -> list[int]:
-        """Its processes beside itself."""
-        found = []
-        for each in Path("/proc").iterdir():
-            if each.name.isdecimal() and int(each.name) != self.process.pid:
-                with suppress(OSError):
-                    if os.fsencode(self.temporary) in (each / "environ").read_bytes():
-                        found.append(int(each.name))
-        return found
-
-    def told(self, text: str) -> bool:
-        return any(text in line for line in self._lines)
-
-    def wait_for(self, there: Callable[[], object]) -> None:
-        limit = time.monotonic() + 5 * PATIENCE_SECONDS
-        while not there():
-            assert self.process.poll() is None, self._lines
-            assert time.monotonic() < limit, self._lines
-            time.sleep(0.01)
-
-    def end(self) -> tuple[int, str, list[str]]:
-        """Its status, what it said, and on standard error."""
-        assert self.process.stdout is not None
-        assert self.process.stderr is not None
-        said = self.process.stdout.read()
-        status = self.process.wait(5 * PATIENCE_SECONDS)
-        self._reader.join()
-        self.process.stdout.close()
-        self.process.stderr.close()
-        return status, said, self._lines
-
-    def __enter__(self) -> Running:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-            self.end()
+        super().__init__(url, folder, "reconcile", "--out", str(self.out), *arguments)
 
 
 @contextmanager

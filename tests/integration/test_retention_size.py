@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import Connection, insert, select, text, update
 
 from store.ids import id_at
-from store.partitions import make_days, op_id_at
+from store.partitions import DAYS_AHEAD, make_days, op_id_at
 from store.retention import AGAIN_BY_SIZE, Policy, drop_old
 from store.tables import address, consumer_group, entry, half, op, pending, retention
 
@@ -58,6 +58,16 @@ class Store:
         self.connection.rollback()
         return {ago: len(found.intersection(ids)) for ago, ids in self.ids.items()}
 
+    def takes(self, ago: int) -> int:
+        """KiB of the days from ``ago`` days ago on, those ahead too."""
+        names = [f"half_{self.now - number * DAY:%Y%m%d}" for number in range(-DAYS_AHEAD, ago + 1)]
+        sizes = text(
+            "select sum(pg_total_relation_size('coordinator.' || name)) from unnest(cast(:names as text[])) name"
+        )
+        octets = self.connection.scalar(sizes, {"names": names})
+        self.connection.rollback()
+        return int(octets) // KIB + 1
+
     def wait(self) -> None:
         """It is looked at once an hour."""
         looked = update(retention).values(looked_at=retention.c.looked_at - AGAIN_BY_SIZE)
@@ -84,7 +94,7 @@ def test_days_that_do_not_fit_go_the_oldest_first(store: Store) -> None:
     assert store.days() == {3: 8, 2: 8, 1: 8, 0: 8}
     drop_old(store.connection, policy(100_000))
     assert store.days() == {3: 8, 2: 8, 1: 8, 0: 8}
-    dropped = drop_old(store.connection, policy(2500))
+    dropped = drop_old(store.connection, policy(store.takes(1)))
     assert store.days() == {3: 0, 2: 0, 1: 8, 0: 8}
     assert f"half_{store.now - 2 * DAY:%Y%m%d}" in dropped.emptied
 
@@ -98,7 +108,7 @@ def test_what_was_consumed_after_the_days_that_go_stays(store: Store) -> None:
         op_id = UUID(int=op_id_at(at).int + half_id % 1000)
         store.connection.execute(insert(op).values(id=op_id, decision="accept", decided_at=at, **covers))
     store.connection.commit()
-    drop_old(store.connection, policy(2500))
+    drop_old(store.connection, policy(store.takes(1)))
     assert store.days() == {3: 1, 2: 0, 1: 8, 0: 8}
 
 
@@ -119,7 +129,7 @@ def test_undelivered_and_undecided_ones_stay(store: Store) -> None:
 
 
 def test_it_is_looked_at_once_an_hour(store: Store) -> None:
-    drop_old(store.connection, policy(2500))
+    drop_old(store.connection, policy(store.takes(1)))
     drop_old(store.connection, policy(1))
     assert store.days() == {3: 0, 2: 0, 1: 8, 0: 8}
     store.wait()

@@ -95,7 +95,7 @@ class Channels:
         #: sessions and links that the engine has not reported yet, in their order
         self._beginning: deque[Channel] = deque()
         self._attaching: deque[End] = deque()
-        #: the engine has the open
+        #: it has sent the open
         self.opened = False
         #: why the open is to be refused, and its field that is the reason
         self.open_refused: tuple[Refusal, str] | None = None
@@ -123,6 +123,9 @@ class Channels:
         :raises Refusal: the session must end, and the engine must not have the frame.
         :raises DecodeError: the same of the connection.
         """
+        if not self.opened and found.code != OPEN:
+            text = f"{found.name} before the open, which comes first (part 2, section 2.4.1)"
+            raise Refusal(Condition.ILLEGAL_STATE, text)
         judge = _JUDGES.get(found.code)
         if judge is not None:
             return judge(self, number, found)
@@ -141,7 +144,6 @@ class Channels:
         return None
 
     def _on_open(self, number: int, found: Performative) -> None:
-        self.opened = True
         if type(found.value(0)) is not str:
             text = "an open without its mandatory field container-id, a string"
             self.open_refused = Refusal(Condition.DECODE_ERROR, text), ""
@@ -152,6 +154,7 @@ class Channels:
         if size is not None and size < _SMALLEST_FRAME:
             text = f"a max-frame-size of {size}: {_SMALLEST_FRAME} or more was expected (part 2, section 2.7.1)"
             self.open_refused = Refusal(Condition.INVALID_FIELD, text), "max-frame-size"
+        self.opened = True
 
     def _on_begin(self, number: int, found: Performative) -> Act | None:
         if number in self._channels:

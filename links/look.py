@@ -32,6 +32,7 @@ _HEADER = 8
 _SMALLEST_OFFSET = 2
 #: octets of a transfer before its message, which :mod:`links.dispositions` bounds, with what may stand before them
 _HEAD_OF_TRANSFER = 4 * 255 + 1200
+_AN_OPEN = b"\x00\x00\x00\x10\x02\x00\x00\x00\x00\x53\x10\xc0\x03\x01\xa1\x00"
 _TRANSFERS = (b"\x00\x53\x14", b"\x00\x80\x00\x00\x00\x00\x00\x00\x00\x14")
 
 # -- plain frames
@@ -122,6 +123,9 @@ class Look:
                 act()
             at += size
         if self._refused:
+            if not self.channels.opened:  # the engine writes a close only to a peer that has opened
+                self.channels.opened = True
+                yield engine.buffer_of(_AN_OPEN), len(_AN_OPEN)
             return
         if self._blind:
             at = end
@@ -157,22 +161,28 @@ class Look:
                 return at, at + size, _nothing
             act = self.channels.take(number, found, head)
         except DecodeError as error:
-            if not self.channels.opened:  # before that, no close can be sent
-                self._blind = True
-                return None
-            return at, at + size, partial(self._close, str(error))
+            return at, at + size, partial(self._close, Refusal(Condition.DECODE_ERROR, str(error)))
         except Refusal as refusal:
+            if not self.channels.opened:
+                return at, at + size, partial(self._close, refusal)
             return at, at + size, partial(self.channels.end, number, refusal)
-        self._blind = found.code == CLOSE
+        if found.code == CLOSE:
+            act = self._stop
         if act is None:
             return None
         return (at, at, act) if found.code == TRANSFER else (at + size, at + size, act)
 
-    def _close(self, description: str) -> None:
+    def _stop(self) -> None:
+        """Nothing that follows has a meaning."""
         self._refused = True
-        if not self._connection.closing:
-            log.info("connection refused", peer=self._connection.peer, description=description)
-            self._connection.force_close(Condition.DECODE_ERROR, description)
+
+    def _close(self, refusal: Refusal) -> None:
+        self._stop()
+        if not self.channels.opened:
+            self.channels.open_refused = refusal, ""
+        elif not self._connection.closing:
+            log.info("connection refused", peer=self._connection.peer, description=refusal.description)
+            self._connection.force_close(refusal.condition, refusal.description)
 
 
 def _nothing() -> None:

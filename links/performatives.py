@@ -57,6 +57,11 @@ class Performative:
         self.code = code
         self.starts = starts
 
+    @property
+    def name(self) -> str:
+        """With its article."""
+        return _article(_MANDATORY[self.code][0])
+
     def has(self, place: int) -> bool:
         """Whether the field is there, and not null."""
         return place < len(self.starts) and self._octets[self.starts[place]] != _NULL
@@ -73,7 +78,7 @@ class Performative:
         value = self.value(place)
         if value is None or type(value) is int:
             return value
-        raise DecodeError(f"{_article(_MANDATORY[self.code][0])} whose field {place + 1} is no number")
+        raise DecodeError(f"{self.name} whose field {place + 1} is no number")
 
 
 def read(octets: Octets, at: int) -> Performative | None:

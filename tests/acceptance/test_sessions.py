@@ -175,6 +175,17 @@ def test_what_comes_after_the_end_means_nothing(begin: Begin, address: str, size
 
 
 @pytest.mark.rule("P14")
+def test_what_comes_after_the_close_means_nothing(dial: Dial) -> None:
+    """Part 2, section 2.7.9: the close is the last that is sent. Nor is it read where it is no AMQP."""
+    peer = dial()
+    peer.open()
+    name: Any = types.Raw(b"\xa1\x01\xff")
+    attach = Attach(name=name, handle=0, role=SENDER, target=Target(address="x"), initial_delivery_count=0)
+    peer.send_octets(b"".join(map(frame, (Close(), _BEGIN, attach))) + b"no AMQP")
+    assert [found.performative for found in peer.rest()] == [Close()]
+
+
+@pytest.mark.rule("P14")
 def test_a_transfer_in_pieces_beside_a_session_that_has_ended(begin: Begin, address: str) -> None:
     """What is discarded ends with its frame."""
     session = begin()
@@ -373,6 +384,31 @@ def test_an_open_on_another_channel(dial: Dial) -> None:
     _, close = opening(dial, frame(Open(container_id="astray"), channel=1))
     assert close.error is not None
     assert close.error.condition == "amqp:not-allowed"
+
+
+@pytest.mark.rule("P14")
+@pytest.mark.parametrize(
+    ("early", "condition"),
+    [
+        pytest.param(_BEGIN, "amqp:illegal-state", id="a begin"),
+        pytest.param(End(), "amqp:illegal-state", id="an end"),
+        pytest.param(Close(), "amqp:illegal-state", id="a close"),
+        pytest.param(Flow(incoming_window=1, next_outgoing_id=0, outgoing_window=1), "amqp:illegal-state", id="a flow"),
+        pytest.param(without(1, _BEGIN), "amqp:decode-error", id="a begin that cannot be read"),
+        pytest.param(b"\x00\x53\x10\xc0\x03\x01\xa1\x05", "amqp:decode-error", id="an open that cannot be read"),
+        pytest.param(b"\x00\x53\x10\xc0\x04\x01\xa1\x01\xff", "amqp:decode-error", id="an open of no text"),
+    ],
+)
+def test_the_open_comes_first(dial: Dial, early: Record | bytes, condition: str) -> None:
+    """Part 2, section 2.4.1. What follows is not looked at: the name of the link, which is no text, ended the writing
+    of the answers.
+    """
+    name: Any = types.Raw(b"\xa1\x01\xff")
+    attach = Attach(name=name, handle=0, role=SENDER, target=Target(address="x"), initial_delivery_count=0)
+    answer, close = opening(dial, b"".join(map(frame, (early, Open(container_id="late"), _BEGIN, attach))))
+    assert answer.container_id.startswith("coordinator-")
+    assert close.error is not None
+    assert close.error.condition == condition
 
 
 @pytest.mark.rule("P14")

@@ -23,7 +23,7 @@ CONNECTIONS = (
     not_kept("1.3.4", MUST, "A descriptor may be its number or its symbol.",
              "Proton reads performatives and states by their numbers alone; bodies of the control link by both.",
              "control_link: both_descriptors_and_all_encodings_are_read"),
-    kept("2.4.1", MUST, "Each side sends an open, once, before any other frame.", "fuzz: fuzzed_bytes_harm_only_their_sender",
+    kept("2.4.1", MUST, "Each side sends an open, once, before any other frame.", "sessions: the_open_comes_first",
          "transport: with_and_without_a_sasl_layer"),
     kept("2.4.1", MUST, "An open is on channel 0 only.", "sessions: an_open_on_another_channel"),
     kept("2.4.1", MUST, "No frame is larger than the peer's max-frame-size, nor than 512 octets before its open.",

@@ -361,6 +361,13 @@ def frame(performative: Record | bytes | None, *, channel: int = 0, payload: byt
     return struct.pack(">IBBH", 8 + len(body) + len(payload), 2, kind, channel) + body + payload
 
 
+def without(place: int, performative: Record, instead: object = None) -> bytes:
+    """The performative with null, or with ``instead``, for one of its fields."""
+    described = performative.described()
+    described.value[place] = instead
+    return types.encode(described)
+
+
 def parse(octets: bytes) -> Frame:
     """A whole frame. Malformed where it breaks the standard."""
     size, offset, kind, channel = struct.unpack_from(">IBBH", octets)

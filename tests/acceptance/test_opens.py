@@ -1,0 +1,97 @@
+"""The first frame of a connection and its last (part 2, section 2.4), as Proton does not look at them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.fix_wire import Dial
+from tests.wire import types
+from tests.wire.frames import (
+    AMQP_HEADER,
+    SENDER,
+    Attach,
+    Close,
+    End,
+    Flow,
+    Open,
+    Record,
+    Target,
+    frame,
+    without,
+)
+from tests.wire.frames import Begin as BeginFrame
+
+_BEGIN = BeginFrame(next_outgoing_id=0, incoming_window=9, outgoing_window=9)
+
+
+def opening(dial: Dial, octets: bytes) -> tuple[Open, Close]:
+    """What the service says to an open."""
+    peer = dial()
+    peer.send_octets(AMQP_HEADER + octets)
+    assert peer.read_header() == AMQP_HEADER
+    answer, close = peer.rest()
+    return answer.performative, close.performative
+
+
+@pytest.mark.rule("P14")
+@pytest.mark.parametrize("size", [0, 1, 511])
+def test_a_frame_size_that_is_too_small(dial: Dial, size: int) -> None:
+    """Part 2, section 2.7.1: every peer takes frames of 512 octets."""
+    answer, close = opening(dial, frame(Open(container_id="small", max_frame_size=size)))
+    assert isinstance(answer, Open)
+    assert close.error is not None
+    assert close.error.condition == "amqp:invalid-field"
+
+
+@pytest.mark.rule("P14")
+def test_an_open_on_another_channel(dial: Dial) -> None:
+    """Part 2, section 2.4.1: opens are on channel 0."""
+    _, close = opening(dial, frame(Open(container_id="astray"), channel=1))
+    assert close.error is not None
+    assert close.error.condition == "amqp:not-allowed"
+
+
+@pytest.mark.rule("P14")
+@pytest.mark.parametrize(
+    ("early", "condition"),
+    [
+        pytest.param(_BEGIN, "amqp:illegal-state", id="a begin"),
+        pytest.param(End(), "amqp:illegal-state", id="an end"),
+        pytest.param(Close(), "amqp:illegal-state", id="a close"),
+        pytest.param(Flow(incoming_window=1, next_outgoing_id=0, outgoing_window=1), "amqp:illegal-state", id="a flow"),
+        pytest.param(without(1, _BEGIN), "amqp:decode-error", id="a begin that cannot be read"),
+        pytest.param(b"\x00\x53\x10\xc0\x03\x01\xa1\x05", "amqp:decode-error", id="an open that cannot be read"),
+        pytest.param(b"\x00\x53\x10\xc0\x04\x01\xa1\x01\xff", "amqp:decode-error", id="an open of no text"),
+    ],
+)
+def test_the_open_comes_first(dial: Dial, early: Record | bytes, condition: str) -> None:
+    """Part 2, section 2.4.1. What follows is not looked at: the name of the link, which is no text, ended the writing
+    of the answers.
+    """
+    name: Any = types.Raw(b"\xa1\x01\xff")
+    attach = Attach(name=name, handle=0, role=SENDER, target=Target(address="x"), initial_delivery_count=0)
+    answer, close = opening(dial, b"".join(map(frame, (early, Open(container_id="late"), _BEGIN, attach))))
+    assert answer.container_id.startswith("coordinator-")
+    assert close.error is not None
+    assert close.error.condition == condition
+
+
+@pytest.mark.rule("P14")
+def test_an_open_without_a_container_id(dial: Dial) -> None:
+    """Part 2, section 2.7.1: container-id is mandatory."""
+    _, close = opening(dial, frame(without(0, Open(container_id="x", max_frame_size=1024))))
+    assert close.error is not None
+    assert close.error.condition == "amqp:decode-error"
+
+
+@pytest.mark.rule("P14")
+def test_what_comes_after_the_close_means_nothing(dial: Dial) -> None:
+    """Part 2, section 2.7.9: the close is the last that is sent. Nor is it read where it is no AMQP."""
+    peer = dial()
+    peer.open()
+    name: Any = types.Raw(b"\xa1\x01\xff")
+    attach = Attach(name=name, handle=0, role=SENDER, target=Target(address="x"), initial_delivery_count=0)
+    peer.send_octets(b"".join(map(frame, (Close(), _BEGIN, attach))) + b"no AMQP")
+    assert [found.performative for found in peer.rest()] == [Close()]

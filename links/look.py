@@ -39,12 +39,16 @@ _TRANSFERS = (b"\x00\x53\x14", b"\x00\x80\x00\x00\x00\x00\x00\x00\x00\x14")
 
 #: dots, and what is likeliest first: half as dear as with repetitions
 _UINT = rb"(?:\x70....|\x52.|\x43)"
-_LIST = rb"(?:\xc0..|\xd0........)"
+#: a list, up to the last octet of its count
+_FEW, _MANY = rb"\xc0.", rb"\xd0....\x00\x00\x00"
 _TAG = rb"\xa0(?:" + b"|".join(re.escape(bytes((size,))) + b"." * size for size in range(33)) + rb")"
-#: the message-format 0; then settled, more=false and no rcv-settle-mode, as far as they are there
-_REST = rb"(?:\x43|\x52\x00|\x70\x00\x00\x00\x00)(?:\x00|[\x40-\x42](?:\x00|[\x40\x42][\x00\x40]))"
-_TRANSFER = rb"(..)\x00\x53\x14" + _LIST + rb"(\x43|\x52.|\x70....)" + _UINT + _TAG + _REST
-_DISPOSITION = rb"..\x00\x53\x15" + _LIST + rb"[\x41\x42]" + _UINT
+#: four fields, five, six, or more
+_COUNT = rb"(?:(\x04)|(\x05)|(\x06)|[\x07-\x0b])"
+#: the message-format 0; then settled, more=false and no rcv-settle-mode, as far as the count says that they are there
+_REST = rb"(?:\x43|\x52\x00|\x70\x00\x00\x00\x00)(?(2)|[\x40-\x42](?(3)|[\x40\x42](?(4)|\x40)))"
+_HANDLE = rb"(\x43|\x52.|\x70....)"
+_TRANSFER = rb"(..)\x00\x53\x14(?:" + _FEW + rb"|" + _MANY + rb")" + _COUNT + _HANDLE + _UINT + _TAG + _REST
+_DISPOSITION = rb"..\x00\x53\x15(?:" + _FEW + rb"|" + _MANY + rb")[\x02-\x06][\x41\x42]" + _UINT
 _plain = re.compile(rb"....\x02\x00(?:" + _TRANSFER + rb"|" + _DISPOSITION + rb")", re.DOTALL).match
 
 
@@ -59,7 +63,7 @@ def passed(octets: bytes, at: int, plain: dict[Key, Channel]) -> int:
         (size,) = size_of(octets, at)
         if size < _HEADER:  # the engine says what is wrong
             break
-        channel = channel_of(found.groups())
+        channel = channel_of(found.group(1, 5))
         if channel is None:
             break
         channel.received += 1

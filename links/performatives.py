@@ -1,15 +1,15 @@
 """The performatives of a peer (part 2, section 2.7), read as far as the engine does not look at them.
 
-Of each the top of its list is read: where its fields are, and whether those that are mandatory are there and of their
-types (part 1, section 1.4). What a field holds is read only where it is asked for, so that a large frame costs no more
-than it has fields.
+Of each the top of its list is read: where its fields are, whether those that hold no other values are of their types,
+and whether those that are mandatory are there (part 1, section 1.4). What a field holds is read only where it is asked
+for, and a list of more fields than it may have is not read, so that a large frame costs no more than a small one.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from coordinator.codec.encoding import DecodeError, decode, scalar, skip
+from coordinator.codec.encoding import DecodeError, scalar, skip
 
 if TYPE_CHECKING:
     from store.spool import Octets
@@ -17,29 +17,81 @@ if TYPE_CHECKING:
 OPEN, BEGIN, ATTACH, FLOW, TRANSFER, DISPOSITION, DETACH, END, CLOSE = range(0x10, 0x19)
 
 _NULL = 0x40
-_UINT = frozenset((0x43, 0x52, 0x70))
-_STRING = frozenset((0xA1, 0xB1))
-_BOOLEAN = frozenset((0x41, 0x42, 0x56))
 
-#: by code: its name, and of each mandatory field the place, the name, and the constructors of its type
-_MANDATORY: dict[int, tuple[str, tuple[tuple[int, str, frozenset[int]], ...]]] = {
+
+class _Kind(NamedTuple):
+    """A primitive type: as it is called, and its constructors."""
+
+    name: str
+    constructors: frozenset[int]
+
+
+_NUMBER = _Kind("a number", frozenset((0x43, 0x52, 0x70)))
+_LONG = _Kind("a number", frozenset((0x44, 0x53, 0x80)))
+_SHORT = _Kind("a number", frozenset((0x60,)))
+_OCTET = _Kind("a number", frozenset((0x50,)))
+_BOOLEAN = _Kind("a boolean", frozenset((0x41, 0x42, 0x56)))
+_STRING = _Kind("a string", frozenset((0xA1, 0xB1)))
+_BINARY = _Kind("a binary", frozenset((0xA0, 0xB0)))
+
+
+class _Field(NamedTuple):
+    """``kind``: None where it is not looked at here, as it may hold other values."""
+
+    name: str
+    kind: _Kind | None = None
+    mandatory: bool = False
+
+
+def _must(name: str, kind: _Kind) -> _Field:
+    return _Field(name, kind, mandatory=True)
+
+
+_PROPERTIES = (_Field("offered-capabilities"), _Field("desired-capabilities"), _Field("properties"))
+#: by code: its name, and its fields
+_DEFINITIONS: dict[int, tuple[str, tuple[_Field, ...]]] = {
     #: its container-id is looked at when the open is answered
-    OPEN: ("open", ()),
+    OPEN: (
+        "open",
+        (_Field("container-id"), _Field("hostname", _STRING), _Field("max-frame-size", _NUMBER),
+         _Field("channel-max", _SHORT), _Field("idle-time-out", _NUMBER), _Field("outgoing-locales"),
+         _Field("incoming-locales"), *_PROPERTIES),
+    ),
     BEGIN: (
         "begin",
-        ((1, "next-outgoing-id", _UINT), (2, "incoming-window", _UINT), (3, "outgoing-window", _UINT)),
+        (_Field("remote-channel", _SHORT), _must("next-outgoing-id", _NUMBER), _must("incoming-window", _NUMBER),
+         _must("outgoing-window", _NUMBER), _Field("handle-max", _NUMBER), *_PROPERTIES),
     ),
-    ATTACH: ("attach", ((0, "name", _STRING), (1, "handle", _UINT), (2, "role", _BOOLEAN))),
+    ATTACH: (
+        "attach",
+        (_must("name", _STRING), _must("handle", _NUMBER), _must("role", _BOOLEAN), _Field("snd-settle-mode", _OCTET),
+         _Field("rcv-settle-mode", _OCTET), _Field("source"), _Field("target"), _Field("unsettled"),
+         _Field("incomplete-unsettled", _BOOLEAN), _Field("initial-delivery-count", _NUMBER),
+         _Field("max-message-size", _LONG), *_PROPERTIES),
+    ),
     FLOW: (
         "flow",
-        ((1, "incoming-window", _UINT), (2, "next-outgoing-id", _UINT), (3, "outgoing-window", _UINT)),
+        (_Field("next-incoming-id", _NUMBER), _must("incoming-window", _NUMBER), _must("next-outgoing-id", _NUMBER),
+         _must("outgoing-window", _NUMBER), _Field("handle", _NUMBER), _Field("delivery-count", _NUMBER),
+         _Field("link-credit", _NUMBER), _Field("available", _NUMBER), _Field("drain", _BOOLEAN),
+         _Field("echo", _BOOLEAN), _Field("properties")),
     ),
-    TRANSFER: ("transfer", ((0, "handle", _UINT),)),
-    DISPOSITION: ("disposition", ((0, "role", _BOOLEAN), (1, "first", _UINT))),
-    DETACH: ("detach", ((0, "handle", _UINT),)),
-    END: ("end", ()),
-    CLOSE: ("close", ()),
-}
+    TRANSFER: (
+        "transfer",
+        (_must("handle", _NUMBER), _Field("delivery-id", _NUMBER), _Field("delivery-tag", _BINARY),
+         _Field("message-format", _NUMBER), _Field("settled", _BOOLEAN), _Field("more", _BOOLEAN),
+         _Field("rcv-settle-mode", _OCTET), _Field("state"), _Field("resume", _BOOLEAN), _Field("aborted", _BOOLEAN),
+         _Field("batchable", _BOOLEAN)),
+    ),
+    DISPOSITION: (
+        "disposition",
+        (_must("role", _BOOLEAN), _must("first", _NUMBER), _Field("last", _NUMBER), _Field("settled", _BOOLEAN),
+         _Field("state"), _Field("batchable", _BOOLEAN)),
+    ),
+    DETACH: ("detach", (_must("handle", _NUMBER), _Field("closed", _BOOLEAN), _Field("error"))),
+    END: ("end", (_Field("error"),)),
+    CLOSE: ("close", (_Field("error"),)),
+}  # fmt: skip
 _LISTS = {0x45: (0, 0), 0xC0: (1, 1), 0xD0: (4, 4)}
 
 
@@ -60,7 +112,7 @@ class Performative:
     @property
     def name(self) -> str:
         """With its article."""
-        return _article(_MANDATORY[self.code][0])
+        return _article(_DEFINITIONS[self.code][0])
 
     def has(self, place: int) -> bool:
         """Whether the field is there, and not null."""
@@ -84,28 +136,47 @@ class Performative:
 def read(octets: Octets, at: int) -> Performative | None:
     """The performative at ``at``. None: it is none of part 2, or no list: the engine says what is wrong.
 
-    :raises DecodeError: a mandatory field is not there or of another type, or the list is not whole.
+    :raises DecodeError: a field is of another type, or not there and mandatory; or the list is not whole, or has more
+        fields than it may.
     """
     if octets[at] != 0x00:
         return None
-    descriptor, at = decode(octets, at + 1)
-    if type(descriptor) is not int or descriptor not in _MANDATORY or at >= len(octets) or octets[at] not in _LISTS:
+    descriptor, at = _descriptor(octets, at + 1)
+    if descriptor not in _DEFINITIONS or at >= len(octets) or octets[at] not in _LISTS:
         return None
     width, _ = _LISTS[octets[at]]
     end = skip(octets, at)
     count = int.from_bytes(octets[at + 1 + width : at + 1 + 2 * width], "big")
+    name, fields = _DEFINITIONS[descriptor]
+    if count > len(fields):
+        raise DecodeError(f"{_article(name)} of {count} fields: it has {len(fields)} at most")
     starts = []
     at += 1 + 2 * width
-    for _ in range(count):
+    for field in fields[:count]:
         if at >= end:
             break
         starts.append(at)
+        if octets[at] != _NULL and field.kind is not None and octets[at] not in field.kind.constructors:
+            raise _wrong(name, field)
         at = skip(octets, at)
-    name, mandatory = _MANDATORY[descriptor]
     if at != end or len(starts) != count:
         raise DecodeError(f"the fields of {_article(name)} do not end where it says")
-    for place, field, constructors in mandatory:
-        if place >= count or octets[starts[place]] not in constructors:
-            kind = "a number" if constructors is _UINT else "a boolean" if constructors is _BOOLEAN else "a string"
-            raise DecodeError(f"{_article(name)} without its mandatory field {field}, {kind}")
+    for place, field in enumerate(fields):
+        if field.mandatory and (place >= count or octets[starts[place]] == _NULL):
+            raise _wrong(name, field)
     return Performative(octets, descriptor, starts)
+
+
+def _descriptor(octets: Octets, at: int) -> tuple[int, int]:
+    """A descriptor that is a ulong, and where it ends. -1: it is none, and the engine knows no other."""
+    if at < len(octets) and octets[at] in _LONG.constructors:
+        value, after = scalar(octets, at)
+        if type(value) is int:
+            return value, after
+    return -1, at
+
+
+def _wrong(name: str, field: _Field) -> DecodeError:
+    mandatory = "mandatory " if field.mandatory else ""
+    kind = "" if field.kind is None else f", {field.kind.name}"
+    return DecodeError(f"{_article(name)} without its {mandatory}field {field.name}{kind}")

@@ -1,0 +1,341 @@
+"""The look at a peer's frames, and the engine behind it: both know the same, wherever what comes in is cut (P14)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from links import engine
+from links.channels import Channel
+from links.look import passed
+from tests.look_engine import Served
+from tests.model import profiles
+from tests.wire.frames import (
+    AMQP_HEADER,
+    RECEIVER,
+    SENDER,
+    Accepted,
+    Attach,
+    Begin,
+    Close,
+    Detach,
+    Disposition,
+    End,
+    Flow,
+    Open,
+    Record,
+    Source,
+    Target,
+    Transfer,
+    frame,
+)
+
+_OPENING = AMQP_HEADER + frame(Open(container_id="test", max_frame_size=512))
+_BEGIN = Begin(next_outgoing_id=7, incoming_window=99, outgoing_window=99)
+_WINDOWS: dict[str, Any] = {"next_incoming_id": 0, "incoming_window": 99, "next_outgoing_id": 7, "outgoing_window": 99}
+
+
+class Step(NamedTuple):
+    """A frame of the peer. ``odd``: how it is wrong, if at all; ``form``: how it is encoded."""
+
+    kind: str
+    channel: int
+    handle: int
+    odd: int
+    form: int
+
+
+class _Peer:
+    """Makes frames that fit those before, apart from what is odd."""
+
+    def __init__(self) -> None:
+        self._next: dict[int, int] = {}
+        self._links: dict[tuple[int, int], bool] = {}
+        self._begun: dict[tuple[int, int], int] = {}
+        self._names = 0
+
+    def frame(self, step: Step) -> bytes:
+        body, payload = getattr(self, f"_{step.kind}")(step)
+        octets = _encoded(body, step.form) if isinstance(body, Record) else body
+        if octets is None:
+            return b""
+        if step.odd == 1 and octets:  # a null, or another type, for a field
+            octets = _replaced(octets, step.handle)
+        extended = 4 * (step.form % 3 == 2) * step.handle
+        made = frame(octets, channel=step.channel, payload=payload)
+        if extended:
+            made = (len(made) + extended).to_bytes(4, "big") + bytes((2 + extended // 4,)) + made[5:8] + bytes(
+                extended
+            ) + made[8:]  # fmt: skip
+        return made
+
+    def _begin(self, step: Step) -> Any:
+        if step.channel in self._next and step.odd != 2:
+            return None, b""
+        self._next[step.channel] = 7
+        return _BEGIN, b""
+
+    def _end(self, step: Step) -> Any:
+        if self._next.pop(step.channel, None) is None and step.odd != 2:
+            return None, b""
+        for at in [at for at in self._links if at[0] == step.channel]:
+            del self._links[at]
+            self._begun.pop(at, None)
+        return End(), b""
+
+    def _attach(self, step: Step) -> Any:
+        at = step.channel, step.handle
+        if (step.channel not in self._next or at in self._links) and step.odd != 2:
+            return None, b""
+        role = SENDER if step.form % 2 else RECEIVER
+        self._links[at] = role
+        self._names += step.odd != 3
+        return (
+            Attach(
+                name=f"link-{self._names}", handle=step.handle, role=role, source=Source(address="a"),
+                target=Target(address="a"), initial_delivery_count=0 if role is SENDER else None,
+            ),
+            b"",
+        )  # fmt: skip
+
+    def _detach(self, step: Step) -> Any:
+        at = step.channel, step.handle
+        if self._links.pop(at, None) is None and step.odd != 2:
+            return None, b""
+        self._begun.pop(at, None)
+        return Detach(handle=step.handle, closed=step.form % 2 == 0), b""
+
+    def _transfer(self, step: Step, *, more: bool = False, aborted: bool | None = None) -> Any:
+        at = step.channel, step.handle
+        if self._links.get(at) is not SENDER and step.odd != 2:
+            return None, b""
+        fields: dict[str, Any] = {}
+        if at not in self._begun:
+            number = self._next.get(step.channel, 0)
+            self._next[step.channel] = number + 1
+            self._begun[at] = number
+            fields = {"delivery_id": number, "delivery_tag": b"%d" % number, "message_format": 0}
+        if not more:
+            del self._begun[at]
+        settled = (None, True, False)[step.form % 3]
+        sizes = (0, 9, 300, 3900)
+        return (
+            Transfer(handle=step.handle, settled=settled, more=more or (None, False)[step.form % 2], aborted=aborted,
+                     rcv_settle_mode=1 if step.odd == 3 else None, **fields),
+            b"\x00\x53\x75\xb0\x00\x00\x0f\x00" * (sizes[step.form % 4] // 8),
+        )  # fmt: skip
+
+    def _more(self, step: Step) -> Any:
+        return self._transfer(step, more=True)
+
+    def _aborted(self, step: Step) -> Any:
+        return self._transfer(step, aborted=True)
+
+    def _flow(self, step: Step) -> Any:
+        at = step.channel, step.handle
+        if step.channel not in self._next and step.odd != 2:
+            return None, b""
+        echo = (None, True, False)[step.form % 3]
+        if self._links.get(at) is RECEIVER or step.odd == 2:
+            link: dict[str, Any] = {
+                "handle": step.handle,
+                "delivery_count": 0,
+                "link_credit": step.form,
+                "drain": step.form % 4 == 0,
+            }
+            return Flow(**_WINDOWS, **link, echo=echo), b""
+        return Flow(**_WINDOWS, echo=echo, link_credit=1 if step.odd == 3 else None), b""
+
+    def _disposition(self, step: Step) -> Any:
+        if step.channel not in self._next and step.odd != 2:
+            return None, b""
+        return Disposition(role=step.form % 2 == 0, first=step.handle, last=step.form, settled=True,
+                           state=Accepted()), b""  # fmt: skip
+
+    def _empty(self, _step: Step) -> Any:
+        return b"", b""
+
+    def _close(self, step: Step) -> Any:
+        return (Close() if step.odd == 3 else None), b""
+
+
+def _encoded(body: Record, form: int) -> bytes:
+    octets = body.encoded(large=form % 5 == 0)
+    return octets if form % 4 else octets.replace(b"\x00\x53", b"\x00\x80" + bytes(7), 1)
+
+
+def _replaced(octets: bytes, place: int) -> bytes:
+    """Another octet in the fields, deterministic."""
+    at = 5 + place * 7919 % max(1, len(octets) - 5)
+    values = (0x40, 0x41, 0x43, 0x00, 0xA1, 0x45, 0xC0, 0xFF)
+    return octets[:at] + bytes((values[(place + at) % len(values)],)) + octets[at + 1 :]
+
+
+_KINDS = ("begin", "attach", "attach", "transfer", "transfer", "transfer", "more", "more", "aborted", "flow", "flow",
+          "disposition", "detach", "end", "empty", "close")  # fmt: skip
+_steps = st.lists(
+    st.builds(
+        Step,
+        st.sampled_from(_KINDS),
+        st.integers(0, 2),
+        st.integers(0, 2),
+        st.sampled_from((0,) * 30 + (1, 2, 3)),
+        st.integers(0, 11),
+    ),
+    max_size=40,
+)
+
+
+def _stream(steps: Sequence[Step]) -> bytes:
+    """Of a peer that has begun two sessions with links."""
+    peer = _Peer()
+    first = [Step("begin", channel, 0, 0, 1) for channel in (0, 1)]
+    first += [Step("attach", channel, handle, 0, 1 + handle % 2) for channel in (0, 1) for handle in (0, 1)]
+    return _OPENING + b"".join(peer.frame(step) for step in (*first, *steps))
+
+
+def _cut(octets: bytes, random: Random) -> list[bytes]:
+    pieces = []
+    at = 0
+    while at < len(octets):
+        size = random.choice((1, 3, 8, 20, 100, 1000, 2300, 5000))
+        pieces.append(octets[at : at + size])
+        at += size
+    return pieces
+
+
+def _view(served: Served) -> Any:
+    channels = served.look.channels._channels
+    return {
+        number: (channel.received, channel.ended, {handle: end.incomplete for handle, end in channel.links.items()})
+        for number, channel in channels.items()
+    }
+
+
+@pytest.mark.rule("P14")
+@given(_steps, st.randoms(use_true_random=False))
+@profiles.of(300)
+def test_what_the_engine_gets_is_the_same_however_it_is_cut(steps: list[Step], random: Random) -> None:
+    stream = _stream(steps)
+    whole, cut = Served(), Served()
+    whole.hear([stream])
+    cut.hear(_cut(stream, random), room=random.choice((1, 7, 512, 4096)))
+    assert cut.got == whole.got
+    assert cut.refused == whole.refused
+    assert cut.failed == whole.failed
+    assert _view(cut) == _view(whole)
+    assert len(cut.look.channels.plain) == len(whole.look.channels.plain)
+
+
+@pytest.mark.rule("P14")
+@given(_steps, st.randoms(use_true_random=False))
+@profiles.of(300)
+def test_the_look_and_the_engine_agree(steps: list[Step], random: Random) -> None:
+    """On which sessions and links there are, and what each has had; and so does what is noted of what is said."""
+    served = Served()
+    served.hear(_cut(_stream(steps), random), room=random.choice((1, 7, 512, 4096)))
+    if served.failed or served.closing or served.look._refused:
+        return
+    channels = served.look.channels
+    assert not channels._beginning
+    assert not channels._attaching
+    assert {channel.pointer for channel in channels._channels.values()} == served.sessions
+    links = {end.pointer: channel for channel in channels._channels.values() for end in channel.links.values()}
+    assert set(links) == set(served.links)
+    for pointer, channel in links.items():
+        assert engine.link_session(pointer) == channel.pointer
+    said = served.output.said
+    assert {number: (each.sent, {(name, role): handle for (name, role), handle in each.handles.items()})
+            for number, each in said._sessions.items()} == {
+        number: (each.sent, each.handles) for number, each in served.output.sessions.items()}  # fmt: skip
+    _same_count(served)
+
+
+def _same_count(served: Served) -> None:
+    """Of what each session has received, as the engine says it in its flows."""
+    wanted = set()
+    for channel in served.look.channels._channels.values():
+        if channel.ended:
+            continue
+        for end in channel.links.values():
+            if end.sends and served.links[end.pointer].open:
+                engine.link_flow(end.pointer, 1)
+                wanted.add(channel.received)
+    before = len(served.output.frames)
+    served.output.write(1000)
+    served.output.read()
+    flows = [each.performative for each in served.output.frames[before:]]
+    assert {flow.next_incoming_id for flow in flows if isinstance(flow, Flow)} == wanted
+
+
+# -- plain frames
+
+
+_KEY = (b"\x00\x00", b"\x52\x01")
+_MESSAGE = b"\x00\x53\x75\xa0\x01x"
+_FIELDS = b"\x52\x01\x52\x05\xa0\x01t\x43"
+
+
+def _transfer(count: int, fields: bytes, *, large: bool = False) -> bytes:
+    """A frame whose list says that it has so many fields."""
+    size = len(fields) + (4 if large else 1)
+    head = b"\xd0" + size.to_bytes(4, "big") + count.to_bytes(4, "big") if large else b"\xc0" + bytes((size, count))
+    return frame(b"\x00\x53\x14" + head + fields, payload=_MESSAGE)
+
+
+@pytest.mark.rule("P14")
+@pytest.mark.parametrize("large", [False, True])
+@pytest.mark.parametrize(
+    ("count", "fields", "plain"),
+    [
+        (4, _FIELDS, True),
+        (5, _FIELDS + b"\x41", True),
+        (5, _FIELDS + b"\x40", True),
+        (6, _FIELDS + b"\x42\x42", True),
+        (6, _FIELDS + b"\x42\x40", True),
+        (7, _FIELDS + b"\x41\x42\x40", True),
+        (8, _FIELDS + b"\x41\x42\x40\x00\x53\x24\x45", True),
+        pytest.param(3, _FIELDS, False, id="too few fields are said to be there"),
+        pytest.param(0, _FIELDS, False, id="none is said to be there"),
+        pytest.param(12, _FIELDS + b"\x41\x42\x40" + b"\x40" * 5, False, id="too many fields"),
+        pytest.param(5, _FIELDS + b"\x00\x53\x24\x45", False, id="settled is described"),
+        pytest.param(6, _FIELDS + b"\x41\x41", False, id="more"),
+        pytest.param(6, _FIELDS + b"\x41\x00\x53\x24\x45", False, id="more is described"),
+        pytest.param(7, _FIELDS + b"\x41\x42\x50\x01", False, id="rcv-settle-mode"),
+        pytest.param(7, _FIELDS + b"\x41\x42\x00\x53\x24\x45", False, id="rcv-settle-mode is described"),
+        pytest.param(4, _FIELDS[:-1] + b"\x52\x01", False, id="another message-format"),
+        pytest.param(4, b"\x52\x02" + _FIELDS[2:], False, id="another handle"),
+        pytest.param(4, b"\x52\x01\x40" + _FIELDS[4:], False, id="no delivery-id"),
+        pytest.param(4, b"\x52\x01\x43\x40\x43", False, id="no delivery-tag"),
+    ],
+)
+def test_which_transfers_are_plain(count: int, fields: bytes, plain: bool, large: bool) -> None:
+    """Those of which nothing is to be said but how many they are."""
+    channel = Channel(0)
+    octets = _transfer(count, fields, large=large)
+    assert passed(octets + octets, 0, {_KEY: channel}) == (2 * len(octets) if plain else 0)
+    assert channel.received == (2 if plain else 0)
+
+
+@pytest.mark.rule("P14")
+@pytest.mark.parametrize(
+    ("fields", "plain"),
+    [
+        (b"\xc0\x03\x02\x41\x43", True),
+        (b"\xd0\x00\x00\x00\x06\x00\x00\x00\x02\x42\x43", True),
+        pytest.param(b"\xc0\x01\x00\x41\x43", False, id="no field"),
+        pytest.param(b"\xc0\x02\x01\x41\x43", False, id="one field"),
+        pytest.param(b"\xc0\x03\x07\x41\x43", False, id="too many"),
+        pytest.param(b"\xc0\x03\x02\x40\x43", False, id="no role"),
+        pytest.param(b"\xc0\x03\x02\x41\x40", False, id="no first"),
+    ],
+)
+def test_which_dispositions_are_plain(fields: bytes, plain: bool) -> None:
+    octets = frame(b"\x00\x53\x15" + fields)
+    assert passed(octets, 0, {(None, None): Channel(0)}) == (len(octets) if plain else 0)
+    assert passed(octets, 0, {}) == 0

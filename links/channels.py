@@ -63,7 +63,7 @@ class Channel:
 class End:
     """A link that the peer has attached."""
 
-    __slots__ = ("incomplete", "keys", "limit", "pointer", "second", "sends")
+    __slots__ = ("incomplete", "keys", "limit", "pointer", "second", "sends", "settled")
 
     def __init__(self, *, sends: bool, second: bool) -> None:
         self.pointer: engine.Pointer | None = None
@@ -75,6 +75,8 @@ class End:
         self.limit = 0
         #: a delivery has begun, and more of it is to come
         self.incomplete = False
+        #: and is settled
+        self.settled = False
         #: under which its transfers are plain
         self.keys: set[Key] = set()
 
@@ -194,6 +196,9 @@ class Channels:
             raise Refusal(Condition.NOT_ALLOWED, "a transfer on a link whose sender is the service")
         channel.received += 1
         begins, end.incomplete = not end.incomplete, found.value(5) is True and found.value(9) is not True
+        if not begins and end.settled and found.value(4) is False:
+            raise Refusal(Condition.INVALID_FIELD, "a delivery that was settled is said not to be")
+        end.settled = found.value(4) is True or (end.settled and not begins)
         if end.incomplete:
             self._forget(channel, end)
         else:
@@ -283,6 +288,8 @@ def _of_delivery(end: End, found: Performative, begins: bool) -> Refusal | None:
     """What ends the link (part 2, section 2.7.5)."""
     if begins and not found.has(2):
         return Refusal(Condition.INVALID_FIELD, "the first transfer of a delivery without its delivery-tag")
+    if begins and end.incomplete and not found.has(3):
+        return Refusal(Condition.INVALID_FIELD, "the first transfer of a delivery of many without its message-format")
     if found.number(3):
         return Refusal(Condition.NOT_IMPLEMENTED, f"messages of the format {found.number(3)}: 0 was expected")
     if found.number(6) == _SECOND and not end.second:

@@ -227,6 +227,9 @@ class Refused(Link):
     def on_flow(self) -> None:
         pass
 
+    def refuse(self, refusal: Refusal) -> None:
+        """It is: each of many transfers that are wrong would be told of again."""
+
     def lost(self) -> None:
         self.connection.incomplete -= self._incomplete
         self._incomplete = False

@@ -11,19 +11,20 @@ from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
-from coordinator.codec.encoding import DecodeError
+from coordinator.codec.encoding import DecodeError, encode_uint
 from coordinator.errors import Condition, Refusal
 from links import channels, engine, performatives
 from links.channels import Channel, Channels
-from links.performatives import CLOSE, TRANSFER
+from links.performatives import CLOSE, FLOW, TRANSFER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from links.channels import Key
 
-    #: Until where the engine gets what came before, from where on it gets the rest, and what is done between the two.
-    Cut = tuple[int, int, Callable[[], None]]
+    #: Until where the engine gets what came before, what it gets in place of the frame, from where on it gets the rest,
+    #: and what is done before that.
+    Cut = tuple[int, bytes, int, Callable[[], None]]
 
 log = structlog.get_logger(__name__)
 
@@ -118,11 +119,13 @@ class Look:
             if size == 0:
                 break
             cut = self._judge(octets, at, size)
-            self._withheld = cut is not None and cut[0] < cut[1]
+            self._withheld = cut is not None and cut[0] < cut[2]
             if cut is not None:
-                until, again, act = cut
+                until, instead, again, act = cut
                 if until > start:
                     yield buffer + start, until - start
+                if instead:
+                    yield engine.buffer_of(instead), len(instead)
                 start = min(again, end)
                 act()
             at += size
@@ -162,19 +165,21 @@ class Look:
             if found is None:
                 return None
             if self.channels.ignores(number, found.code):
-                return at, at + size, _nothing
+                return at, b"", at + size, _nothing
             act = self.channels.take(number, found, head)
         except DecodeError as error:
-            return at, at + size, partial(self._close, Refusal(Condition.DECODE_ERROR, str(error)))
+            return at, b"", at + size, partial(self._close, Refusal(Condition.DECODE_ERROR, str(error)))
         except Refusal as refusal:
             if not self.channels.opened:
-                return at, at + size, partial(self._close, refusal)
-            return at, at + size, partial(self.channels.end, number, refusal)
+                return at, b"", at + size, partial(self._close, refusal)
+            return at, b"", at + size, partial(self.channels.end, number, refusal)
         if found.code == CLOSE:
             act = self._stop
+        if found.code == FLOW and not found.has(0):
+            return at, _counted(head, found), at + size, act or _nothing
         if act is None:
             return None
-        return (at, at, act) if found.code == TRANSFER else (at + size, at + size, act)
+        return (at, b"", at, act) if found.code == TRANSFER else (at + size, b"", at + size, act)
 
     def _stop(self) -> None:
         """Nothing that follows has a meaning."""
@@ -191,6 +196,14 @@ class Look:
 
 def _nothing() -> None:
     """The frame is kept from the engine, and that is all."""
+
+
+def _counted(flow: bytes, found: performatives.Performative) -> bytes:
+    """A flow without next-incoming-id, as the engine understands it: its window counts from our first id, which is 0
+    (part 2, section 2.5.6).
+    """
+    at = found.starts[0]
+    return flow[:at] + encode_uint(0) + flow[at + 1 :]
 
 
 def _is_transfer(octets: bytes, at: int) -> bool:

@@ -261,7 +261,7 @@ def test_the_first_frame_of_a_delivery_is_work(begin: Begin, address: str) -> No
     txn = control.declare()
     number = session.next_delivery_id()
     state = TransactionalState(txn_id=txn)
-    sender.transfer(b"\x00\x53\x75", delivery_id=number, delivery_tag=b"part", state=state, more=True)
+    sender.transfer(b"\x00\x53\x75", delivery_id=number, delivery_tag=b"part", message_format=0, state=state, more=True)
     time.sleep(2)
     assert condition(control.discharge(txn)) == "amqp:transaction:timeout"
 
@@ -289,7 +289,7 @@ def test_discharged_while_a_delivery_is_partial(begin: Begin, address: str, ask:
     sender.outcome(data(b"whole"), txn=txn)
     number = session.next_delivery_id()
     state = TransactionalState(txn_id=txn)
-    sender.transfer(b"\x00\x53\x75", delivery_id=number, delivery_tag=b"part", state=state, more=True)
+    sender.transfer(b"\x00\x53\x75", delivery_id=number, delivery_tag=b"part", message_format=0, state=state, more=True)
     control.request(Discharge(txn_id=txn, fail=False))
     assert control.error == "amqp:transaction:rollback"
     assert decided(ask, txn)[0] == "rollback"
@@ -306,7 +306,7 @@ def test_discharged_when_the_last_frame_has_come(begin: Begin, address: str) -> 
     txn = control.declare()
     number = session.next_delivery_id()
     state = TransactionalState(txn_id=txn)
-    sender.transfer(b"\x00\x53\x75", delivery_id=number, delivery_tag=b"part", state=state, more=True)
+    sender.transfer(b"\x00\x53\x75", delivery_id=number, delivery_tag=b"part", message_format=0, state=state, more=True)
     sender.transfer(b"\xa0\x01x", delivery_id=number)
     control.commit(txn)
     assert session.receiver(address).bodies() == [b"x"]

@@ -123,7 +123,12 @@ def test_a_sender_that_comes_again_sends_again(begin: Begin, address: str, unset
     sender = session.sender(address, name="again")
     assert sender.outcome(data(b"first"), delivery_tag=b"0") == Accepted()
     sender.transfer(
-        data(b"cut")[:4], delivery_id=session.next_delivery_id(), delivery_tag=b"1", settled=False, more=True
+        data(b"cut")[:4],
+        delivery_id=session.next_delivery_id(),
+        delivery_tag=b"1",
+        message_format=0,
+        settled=False,
+        more=True,
     )
     sender.detach(closed=False)
     listed = None if not unsettled else {**unsettled, b"1": None}

@@ -255,6 +255,57 @@ def test_a_transfer_that_does_not_fit_its_link_ends_the_link(
     assert session.receiver(address).bodies() == [b"before", b"after"]
 
 
+@pytest.mark.rule("P14")
+def test_a_delivery_of_many_transfers_has_its_format_on_the_first(begin: Begin, address: str) -> None:
+    """Part 2, section 2.7.5: message-format must be there; of one transfer it may be left out."""
+    session = begin()
+    sender, other = session.sender(address), session.sender(address)
+    assert sender.outcome(data(b"one"), message_format=None) == Accepted()
+    sender.post(data(b"many" * 9), message_format=None, frame_size=10)
+    assert sender.error == "amqp:invalid-field"
+    assert other.outcome(data(b"after")) == Accepted()
+    assert session.receiver(address).bodies() == [b"one", b"after"]
+
+
+@pytest.mark.rule("P14")
+@pytest.mark.parametrize("between", [None, True])
+def test_a_delivery_that_is_settled_stays_so(begin: Begin, address: str, between: bool | None) -> None:
+    """Part 2, section 2.7.5: a later transfer of it may leave settled out, and not say that it is false."""
+    session = begin()
+    message = data(b"settled")
+    for last in (None, True, False):
+        sender = session.sender(address)
+        sender.wait_for_credit()
+        first = {"delivery_id": session.next_delivery_id(), "delivery_tag": b"t", "message_format": 0}
+        sender.transfer(message[:3], **first, settled=True, more=True)
+        sender.transfer(message[3:5], settled=between, more=True)
+        sender.transfer(message[5:], settled=last)
+    assert ended(session).condition == "amqp:invalid-field"
+    other = session.peer.begin()
+    assert other.receiver(address).bodies() == [b"settled"] * 2
+
+
+@pytest.mark.rule("P2")
+def test_a_window_without_next_incoming_id_counts_from_the_first(begin: Begin, address: str) -> None:
+    """Part 2, section 2.5.6: what was sent until then is part of it."""
+    posting = begin()
+    sender = posting.sender(address)
+    assert [sender.outcome(data(b"%d" % number)) for number in range(9)] == [Accepted()] * 9
+    session = posting.peer.begin(incoming_window=2)
+    receiver = session.receiver(address)
+    receiver.credit(9, next_incoming_id=None, incoming_window=2)
+    taken = [receiver.take(), receiver.take()]
+    for window in (3, 5):
+        session.flow(next_incoming_id=None, incoming_window=window)
+        taken += [receiver.take() for _ in range(window - len(taken))]
+        session.flow(next_incoming_id=None, incoming_window=window, echo=True)
+        while not session.flows:
+            session.peer.step()
+        assert session.flows.popleft().next_outgoing_id == window
+        assert not receiver.arrived
+    assert [each.body for each in taken] == [b"%d" % number for number in range(5)]
+
+
 @pytest.mark.rule("P6")
 def test_mode_second_may_be_said_again_on_a_link_that_has_it(begin: Begin, address: str) -> None:
     session = begin()

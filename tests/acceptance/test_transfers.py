@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.fix_service import Service
 from tests.fix_wire import Ask, Begin
 from tests.wire.frames import (
     Accepted,
@@ -60,6 +61,7 @@ def test_large_messages_in_a_transaction_interleaved(begin: Begin, address: str)
                 octets[at : at + 100],
                 delivery_id=number,
                 delivery_tag=b"t" if at == 0 else None,
+                message_format=0 if at == 0 else None,
                 state=state if at == 0 else None,
                 more=at + 100 < len(octets),
             )
@@ -83,7 +85,9 @@ def test_an_aborted_transfer_leaves_nothing_behind(begin: Begin, address: str, a
     state = TransactionalState(txn_id=txn) if transactional else None
     for tag in (b"1", b"2"):
         number = session.next_delivery_id()
-        sender.transfer(b"\x00\x53\x75\xb0", delivery_id=number, delivery_tag=tag, state=state, more=True)
+        sender.transfer(
+            b"\x00\x53\x75\xb0", delivery_id=number, delivery_tag=tag, message_format=0, state=state, more=True
+        )
         sender.transfer(b"\x00\x00", delivery_id=number, more=True)
         sender.transfer(b"", delivery_id=number, aborted=True)
         sender.delivery_count += 1
@@ -101,7 +105,7 @@ def test_an_aborted_delivery_gives_its_credit_back(begin: Begin, address: str) -
     for _ in range(3 * sender.link_credit):
         sender.wait_for_credit()
         number = session.next_delivery_id()
-        sender.transfer(b"\x00", delivery_id=number, delivery_tag=b"a", more=True)
+        sender.transfer(b"\x00", delivery_id=number, delivery_tag=b"a", message_format=0, more=True)
         sender.transfer(b"", delivery_id=number, aborted=True)
         sender.delivery_count += 1
         sender.link_credit -= 1
@@ -123,7 +127,7 @@ def test_a_sender_gone_in_the_middle_of_a_delivery(begin: Begin, address: str, h
     sender.outcome(data(b"whole"), txn=txn)
     number = working.next_delivery_id()
     state = TransactionalState(txn_id=txn)
-    sender.transfer(b"\x00\x53\x75", delivery_id=number, delivery_tag=b"part", state=state, more=True)
+    sender.transfer(b"\x00\x53\x75", delivery_id=number, delivery_tag=b"part", message_format=0, state=state, more=True)
     if how == "detach":
         sender.detach()
     elif how == "end":
@@ -170,3 +174,19 @@ def test_a_large_delivery_cut_by_the_receivers_detach(begin: Begin, address: str
     consumer.detach()
     found = session.receiver(address).take()
     assert found.body == b"z" * 50_000
+
+
+@pytest.mark.rule("P14", "S7")
+def test_a_link_is_refused_once(service: Service, begin: Begin, address: str) -> None:
+    """However many transfers come that are wrong: each wrote a line to the log, for 40 octets."""
+    session = begin()
+    sender = session.sender(address)
+    sender.wait_for_credit()
+    since = len(service.log_lines())
+    for _ in range(20):
+        number = session.next_delivery_id()
+        sender.transfer(b"", delivery_id=number, delivery_tag=b"%d" % number, message_format=1)
+    assert sender.error == "amqp:not-implemented"
+    assert session.sender(address).outcome(data(b"after")) == Accepted()
+    refused = [line for line in service.log_lines()[since:] if line["event"] == "link refused"]
+    assert len(refused) == 1

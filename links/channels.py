@@ -63,7 +63,7 @@ class Channel:
 class End:
     """A link that the peer has attached."""
 
-    __slots__ = ("incomplete", "keys", "limit", "pointer", "second", "sends", "settled")
+    __slots__ = ("incomplete", "keys", "limit", "pointer", "refusal", "second", "sends", "settled")
 
     def __init__(self, *, sends: bool, second: bool) -> None:
         self.pointer: engine.Pointer | None = None
@@ -79,6 +79,8 @@ class End:
         self.settled = False
         #: under which its transfers are plain
         self.keys: set[Key] = set()
+        #: why its attach is refused
+        self.refusal: Refusal | None = None
 
 
 class Channels:
@@ -86,7 +88,9 @@ class Channels:
     one that stands for all, while there is none that we have ended.
     """
 
-    __slots__ = ("_attaching", "_beginning", "_channels", "_connection", "_ended", "open_refused", "opened", "plain")
+    __slots__ = (
+        "_attaching", "_beginning", "_channels", "_connection", "_ended", "_refused", "open_refused", "opened", "plain",
+    )  # fmt: skip
 
     def __init__(self, connection: Carrier) -> None:
         self._connection = connection
@@ -97,6 +101,7 @@ class Channels:
         #: sessions and links that the engine has not reported yet, in their order
         self._beginning: deque[Channel] = deque()
         self._attaching: deque[End] = deque()
+        self._refused: dict[engine.Pointer, Refusal] = {}
         #: it has sent the open
         self.opened = False
         #: why the open is to be refused, and its field that is the reason
@@ -110,7 +115,14 @@ class Channels:
 
     def attached(self, link: engine.Pointer) -> None:
         if self._attaching:
-            self._attaching.popleft().pointer = link
+            end = self._attaching.popleft()
+            end.pointer = link
+            if end.refusal is not None:
+                self._refused[link] = end.refusal
+
+    def refusal_of(self, link: engine.Pointer) -> Refusal | None:
+        """Why its attach is refused, for what the engine does not show. It is told once."""
+        return self._refused.pop(link, None)
 
     # -- what the peer says
 
@@ -146,9 +158,12 @@ class Channels:
         return None
 
     def _on_open(self, number: int, found: Performative) -> None:
-        if type(found.value(0)) is not str:
+        container = found.value(0)
+        if type(container) is not str:
             text = "an open without its mandatory field container-id, a string"
             self.open_refused = Refusal(Condition.DECODE_ERROR, text), ""
+        elif "\0" in container:
+            self.open_refused = _cut("the container-id"), "container-id"
         if number:
             text = f"an open on channel {number}: 0 was expected (part 2, section 2.4.1)"
             self.open_refused = Refusal(Condition.NOT_ALLOWED, text), ""
@@ -172,7 +187,9 @@ class Channels:
         channel = self._channels.get(number)
         if channel is None:
             return None
-        found.value(0)  # a name that is no UTF-8 is no string (part 1, section 1.6.20)
+        name = found.value(0)  # one that is no UTF-8 is no string (part 1, section 1.6.20)
+        if isinstance(name, str) and "\0" in name:
+            raise _cut("the name of a link")
         handle = found.number(1) or 0
         if handle in channel.links:
             raise Refusal(Condition.HANDLE_IN_USE, f"an attach with the handle {handle}, which another link has")
@@ -180,6 +197,9 @@ class Channels:
         if sends and not found.has(9):
             raise Refusal(Condition.INVALID_FIELD, "an attach by a sender without its initial-delivery-count")
         end = channel.links[handle] = End(sends=sends, second=found.value(4) == _SECOND)
+        address = found.address(6 if sends else 5)
+        if isinstance(address, str) and "\0" in address:
+            end.refusal = _cut("an address")
         self._attaching.append(end)
         return partial(_write, self._connection)
 
@@ -296,6 +316,11 @@ def _of_delivery(end: End, found: Performative, begins: bool) -> Refusal | None:
         text = "a transfer with the rcv-settle-mode second, on a link whose own is first"
         return Refusal(Condition.INVALID_FIELD, text)
     return None
+
+
+def _cut(what: str) -> Refusal:
+    """The engine keeps it as a string of C: two that differ behind the NUL would be one."""
+    return Refusal(Condition.INVALID_FIELD, f"{what} has a NUL, which ends it in the engine")
 
 
 def _write(connection: Carrier) -> None:

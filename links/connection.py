@@ -285,6 +285,10 @@ class Connection(Client):
         else:
             self.endpoints.end(session, refusal)
 
+    def refusal_of(self, link: engine.Pointer) -> Refusal | None:
+        """Of an attach, for what the engine does not show."""
+        return self.look.channels.refusal_of(link)
+
     def _on_open(self) -> None:
         if self.opened:
             self.force_close(Condition.ILLEGAL_STATE, "a second open on one connection")

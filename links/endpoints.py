@@ -54,6 +54,8 @@ class Owner(Carrier, Protocol):
     @property
     def reactor(self) -> Reactor: ...
 
+    def refusal_of(self, link: engine.Pointer) -> Refusal | None: ...
+
 
 class Endpoints:
     __slots__ = ("connection", "dynamic", "links", "sessions")
@@ -97,6 +99,7 @@ class Endpoints:
                 Condition.FRAME_SIZE_TOO_SMALL, f"a link's name is too long to be answered in a frame of {most} bytes"
             )
             return
+        refused = self.connection.refusal_of(pointer)
         try:
             if 0 < most < engine.attach_size(pointer):
                 raise Refusal(
@@ -104,6 +107,8 @@ class Endpoints:
                 )
             if not self._within_handles(pointer):
                 return
+            if refused is not None:
+                raise refused
             self.connection.parked.take_attach()
             if not engine.link_is_receiver(pointer):
                 if filters.any_asked(engine.link_remote_source(pointer)):

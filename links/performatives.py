@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 OPEN, BEGIN, ATTACH, FLOW, TRANSFER, DISPOSITION, DETACH, END, CLOSE = range(0x10, 0x19)
 
 _NULL = 0x40
+_STRINGS = (b"\xa1", b"\xb1")
 
 
 class _Kind(NamedTuple):
@@ -131,6 +132,18 @@ class Performative:
         if value is None or type(value) is int:
             return value
         raise DecodeError(f"{self.name} whose field {place + 1} is no number")
+
+    def address(self, place: int) -> object:
+        """The first field of a source or a target, if it is no list or array; None: it is not there."""
+        if not self.has(place) or self._octets[self.starts[place]] != 0x00:
+            return None
+        at = skip(self._octets, self.starts[place] + 1)
+        if at >= len(self._octets) or self._octets[at] not in (0xC0, 0xD0):
+            return None
+        width, _ = _LISTS[self._octets[at]]
+        count = int.from_bytes(self._octets[at + 1 + width : at + 1 + 2 * width], "big")
+        at += 1 + 2 * width
+        return scalar(self._octets, at)[0] if count and self._octets[at : at + 1] in _STRINGS else None
 
 
 def read(octets: Octets, at: int) -> Performative | None:

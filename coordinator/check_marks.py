@@ -14,10 +14,12 @@ from store.ids import EPOCH_MS
 from store.questions.checks import Wanted
 
 _MICROS = 1_000_000
-#: the shortest piece, and each as a part of the past behind it that was looked at: about a hundred pieces in all, and a
-#: few hours of a day that was busy long ago
+#: the shortest piece, and each as a part of the past behind it that was looked at: about a hundred pieces in all. Such
+#: a part may be a few hours of a day that was busy long ago: after a look that was slow, the next are smaller,
+#: until one is quick
 _SHORTEST = 60 * _MICROS
-_PARTS = 8
+_PARTS, _MOST_PARTS = 8, 32
+_SLOW_SECONDS, _QUICK_SECONDS = 0.010, 0.003
 #: one that has not looked for longer begins anew, so that it never looks at so much in one piece
 _LONGEST = 600 * _MICROS
 #: before that, there is no transaction
@@ -27,10 +29,11 @@ _BEGINNING = EPOCH_MS * 1000 - POSTGRES_EPOCH * _MICROS
 class Marks:
     """Of one producer group. Times are microseconds since 2000."""
 
-    __slots__ = ("_asked", "_back", "_backwards", "_low", "complete")
+    __slots__ = ("_asked", "_back", "_backwards", "_low", "_parts", "complete")
 
     def __init__(self, now: int) -> None:
         self._asked = now
+        self._parts = _PARTS
         self._begin(now)
 
     def _begin(self, now: int) -> None:
@@ -59,15 +62,21 @@ class Marks:
 
     @property
     def _from(self) -> int:
-        begin = self._back - max((self._low - self._back) // _PARTS, _SHORTEST)
+        begin = self._back - max((self._low - self._back) // self._parts, _SHORTEST)
         return begin if begin > _BEGINNING else BEFORE
 
-    def looked(self, low: int, *, full: bool) -> None:
-        """The answer. ``low``: from there on some may be left; ``full``: as many came as were asked for."""
+    def looked(self, low: int, *, full: bool, seconds: float) -> None:
+        """The answer. ``low``: from there on some may be left; ``full``: as many came as were asked for; ``seconds``:
+        how long the look took.
+        """
         self.complete = not (self._backwards or full) and self._back == BEFORE
         if not self._backwards:
             self._low = low
             self._back = min(self._back, low)
         elif not full:
             self._back = self._from
+            if seconds > _SLOW_SECONDS:
+                self._parts = min(2 * self._parts, _MOST_PARTS)
+            elif seconds < _QUICK_SECONDS:
+                self._parts = max(self._parts // 2, _PARTS)
         self._backwards = not self._backwards and self._back > BEFORE

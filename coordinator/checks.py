@@ -58,6 +58,8 @@ class Checker(Protocol):
     group: str
     #: checks that are on their way to it, read from the store now
     coming: int
+    #: of a message that its peer takes, and what is told of a transaction has fewer; 0: any
+    most_octets: int
 
     @property
     def number(self) -> int:
@@ -186,12 +188,13 @@ class Checks:
             dues[due.group].append(due)
         full = {group for group, most in rooms.items() if len(dues[group]) == most}
         complete = True
+        took = time.monotonic() - self._began
         for group, low in answer.lows.items():
             marks = self._marks[group]
-            marks.looked(low, full=group in full)
+            marks.looked(low, full=group in full, seconds=took)
             complete = complete and marks.complete
         # while it looks at the past, other questions have their turn
-        pause = min(time.monotonic() - self._began, _LOOK_SECONDS)
+        pause = min(took, _LOOK_SECONDS)
         wait = 0.0 if self._again or full else _LOOK_SECONDS if complete else pause
         if answer.next_ms is not None:
             wait = min(wait, max(answer.next_ms / 1000, _SHORTEST_SECONDS))
@@ -284,7 +287,12 @@ class Checks:
         checkers = self._checkers[due.group]
         checkers[checker] = checkers.pop(checker)
         told = copies.told(due.txn_id, due.checks, due.halves, due.retired, due.address, due.declared_ms)
-        checker.send(due, copies.copy(octets, told, whole=0 < len(octets) <= LARGE))
+        copy = copies.copy(octets, told, whole=0 < len(octets) <= LARGE)
+        for less in (octets, b""):  # without its body, then without all that its producer wrote
+            if not 0 < checker.most_octets < len(copy):
+                break
+            copy = copies.copy(less, told, whole=False)
+        checker.send(due, copy)
         self.sent += 1
         self._uncounted.append(questions.Sent(due.txn_id, due.checks))
         log.debug("check sent", txn=due.txn_id.hex(), group=due.group, checks=due.checks)

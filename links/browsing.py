@@ -148,6 +148,8 @@ class Browsing(Outgoing):
             if self._selector is not None and not self._selector.matches(entry.message or b"", entry.attempts):
                 continue
             try:
+                if self._most_octets and self._exceeds(entry):
+                    continue  # skipped, too: its size is no reason to end the link
                 delivery = self._deliver(entry)
             except DecodeError:
                 continue  # skipped: the first consumer that would get it moves it to the dead letters

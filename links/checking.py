@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 PREFIX = "$check/"
 #: checks that a link may leave unsettled
 _MOST_UNSETTLED = 100
+#: octets that what is told of a transaction takes
+_FEWEST_OCTETS = 1 << 13
 
 _DECISIONS = {engine.ACCEPTED: "commit", engine.REJECTED: "rollback"}
 _UNKNOWN = (engine.RELEASED, engine.MODIFIED)
@@ -45,16 +47,23 @@ def attach_checker(connection: Carrier, pointer: engine.Pointer, name: str, aske
             Condition.NOT_IMPLEMENTED,
             "checks are sent unsettled, as their outcomes decide: expected the sender settle mode unsettled or mixed",
         )
+    most = engine.link_remote_max_message_size(pointer)
+    if 0 < most < _FEWEST_OCTETS:
+        text = (
+            f"a checker that takes messages of {most} octets at most: expected {_FEWEST_OCTETS} at least, or no limit"
+        )
+        raise Refusal(Condition.NOT_IMPLEMENTED, text)
     connection.endpoints.attached(Checking(connection, pointer, name, group))
 
 
 class Checking(Delivering):
     """Implements :class:`coordinator.checks.Checker`."""
 
-    __slots__ = ("_checks", "_deciding", "_starved", "coming", "group", "unsettled")
+    __slots__ = ("_checks", "_deciding", "_starved", "coming", "group", "most_octets", "unsettled")
 
     def __init__(self, connection: Carrier, pointer: engine.Pointer, name: str, group: str) -> None:
         self.group = group
+        self.most_octets: int = engine.link_remote_max_message_size(pointer)
         self.coming = 0
         self.unsettled: dict[engine.Pointer, Due] = {}
         #: those of them with an outcome that is on its way to the store

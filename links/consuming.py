@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import structlog
+
 from coordinator.codec.encoding import DecodeError
 from coordinator.codec.message import shows_properties
 from coordinator.errors import Condition, Refusal
 from coordinator.group.search import Search
 from coordinator.outcomes import ACCEPTED, Kind, Outcome
+from coordinator.printable import printable
 from links import engine, states
 from links.delivering import MOST_BACKLOG
 from links.outgoing import LARGE_IN_ENGINE, Outgoing
@@ -22,17 +25,25 @@ if TYPE_CHECKING:
     from links.filters import Filters
     from links.link import Carrier
 
+log = structlog.get_logger(__name__)
+
+_UNDELIVERABLE_HERE = Outcome(Kind.MODIFIED, undeliverable_here=True)
+#: characters that are told of an address or a link
+_LONGEST_NAME = 200
+
 
 class Consuming(Outgoing):
     """Implements :class:`coordinator.group.entries.Consumer`."""
 
     __slots__ = (
         "_group",
+        "_left_some",
         "_most_handed",
         "_most_unsettled",
         "_retirement",
         "_settling_makes_room",
         "_starved",
+        "by_name",
         "unsettled",
     )
 
@@ -55,6 +66,10 @@ class Consuming(Outgoing):
         #: octets that all links of the connection have handed to the engine; with more this link stops
         self._most_handed = 0
         self._starved = False
+        #: it was told of in the log that the peer does not take some, for their size
+        self._left_some = False
+        #: it has named its subscription without a source, as those do that end one
+        self.by_name = False
         #: its room is bounded by unsettled deliveries, not by its credit
         self._settling_makes_room = False
         self._join()
@@ -104,6 +119,9 @@ class Consuming(Outgoing):
         self._queue.changed(self)
 
     def send(self, entry: Entry) -> bool:
+        if self._most_octets and self._exceeds(entry):
+            self._leave_to_others(entry)
+            return True
         delivery = self._deliver(entry)
         output = self.connection.output
         if self.presettled and not entry.whole:
@@ -119,6 +137,24 @@ class Consuming(Outgoing):
             self._starve()
             return False
         return self._large is None
+
+    def _leave_to_others(self, entry: Entry) -> None:
+        """It is larger than the peer takes (part 2, section 2.7.3): as if the peer had said that it is undeliverable
+        here.
+        """
+        if not self._left_some:
+            self._left_some = True
+            log.warning(
+                "message larger than its consumer takes",
+                address=printable(self._address.name, _LONGEST_NAME),
+                link=printable(self.name, _LONGEST_NAME),
+                half=entry.half_id,
+                size=entry.whole or entry.size,
+                most=self._most_octets,
+            )
+        entry.link = self
+        self.connection.service.settlements.add(entry, self._means(entry, _UNDELIVERABLE_HERE) or _UNDELIVERABLE_HERE)
+        self._queue.changed(self)
 
     def _sent(self, entry: Entry, delivery: engine.Pointer) -> None:
         if self.presettled and self.unsettled.pop(delivery, None) is entry:
@@ -220,6 +256,10 @@ class Consuming(Outgoing):
         return self._group is not None and self._group.ends_with_close
 
     def end_subscription(self) -> None:
+        """:raises Refusal: other links share it, and this one was attached to end it."""
+        if self.by_name and self._queue.consumers:
+            text = "other links share the subscription, which stays: expected that they are detached first"
+            raise Refusal(Condition.RESOURCE_LOCKED, text)
         self.connection.service.subscriptions.remove(self._address, self._queue, lasting=True)
 
 

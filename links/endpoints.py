@@ -175,7 +175,10 @@ class Endpoints:
         if link is not None:
             link.lost()
             if closed and isinstance(link, Consuming) and link.subscription:
-                link.end_subscription()
+                try:
+                    link.end_subscription()
+                except Refusal as refusal:
+                    engine.set_condition(engine.link_condition(pointer), refusal.condition, refusal.description)
         # A detach is answered with a detach: a close would oblige the peer to attach again and close (part 2, section
         # 2.6.6). A control link is closed: it cannot be resumed (T3).
         if closed or isinstance(link, ControlLink):

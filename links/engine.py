@@ -121,6 +121,7 @@ link_remote_rcv_settle_mode = lib.pn_link_remote_rcv_settle_mode
 link_set_snd_settle_mode = lib.pn_link_set_snd_settle_mode
 link_set_rcv_settle_mode = lib.pn_link_set_rcv_settle_mode
 link_set_max_message_size = lib.pn_link_set_max_message_size
+link_remote_max_message_size = lib.pn_link_remote_max_message_size
 link_remote_properties = lib.pn_link_remote_properties
 
 # termini

@@ -84,6 +84,9 @@ class Endpoints(Protocol):
     #: dynamic addresses, which live as long as the connection, by the link that made them
     dynamic: dict[engine.Pointer, Address]
 
+    def made(self, name: str) -> bool:
+        """Whether it is the name of a dynamic address of this connection."""
+
     def attached(self, link: Link) -> None:
         """It replaces the link with the same pointer, such as the one that waited for the store."""
 

@@ -36,6 +36,8 @@ _keys = count(1)
 _PIECE = 1 << 18
 #: octets for which the engine keeps a buffer until a large delivery is settled
 LARGE_IN_ENGINE = 2 * _PIECE
+#: octets that a message has more with a header that counts, beside its annotations
+_MOST_ADDED = 64
 
 
 class Large:
@@ -56,7 +58,9 @@ class Large:
 class Outgoing(Delivering):
     """What consumers and browsers have in common."""
 
-    __slots__ = ("_address", "_large", "_queue", "_store_prefix", "default_outcome", "key", "presettled")
+    __slots__ = (
+        "_address", "_large", "_most_octets", "_queue", "_store_prefix", "default_outcome", "key", "presettled",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -70,6 +74,8 @@ class Outgoing(Delivering):
     ) -> None:
         """``lasts``: the source outlives the link."""
         self.key = next(_keys)
+        #: of a message, as the peer says; 0: any (part 2, section 2.7.3)
+        self._most_octets: int = engine.link_remote_max_message_size(pointer)
         self._large: Large | None = None
         self._address = address
         address.users.add(self)
@@ -98,8 +104,7 @@ class Outgoing(Delivering):
         octets = entry.message
         assert octets is not None
         pointer = self.pointer
-        # the delivery-count that the poster set is never passed on
-        changed = entry.attempts or entry.expires or entry.acquired or entry.annotations or names_count(octets)
+        changed = _is_changed(entry, octets)
         if changed and not entry.whole:
             octets = _marked(entry, octets)
         delivery = engine.outgoing_delivery(pointer, self._store_prefix + b"%d" % entry.id)
@@ -117,6 +122,19 @@ class Outgoing(Delivering):
         if not connection.dirty:
             connection.mark()
         return delivery
+
+    def _exceeds(self, entry: Entry) -> bool:
+        """Whether it is larger than the peer takes; a large one with all that the service may add to it.
+
+        :raises DecodeError: the stored message cannot be read.
+        """
+        octets = entry.message
+        assert octets is not None
+        if entry.whole:
+            size = entry.whole + len(entry.annotations) + _MOST_ADDED
+        else:
+            size = len(_marked(entry, octets) if _is_changed(entry, octets) else octets)
+        return size > self._most_octets
 
     # -- large ones
 
@@ -192,6 +210,11 @@ class Outgoing(Delivering):
         self._has_room()
         self.connection.mark()
         return True
+
+
+def _is_changed(entry: Entry, octets: bytes) -> bool:
+    """Whether it does not go out as it is stored: the delivery-count that the poster set is never passed on."""
+    return bool(entry.attempts or entry.expires or entry.acquired or entry.annotations or names_count(octets))
 
 
 def _marked(entry: Entry, octets: bytes) -> bytes:

@@ -6,6 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from coordinator.address import groups
+from coordinator.address.addresses import shown
 from coordinator.address.groups import Group
 from coordinator.address.nodes import Address
 from coordinator.address.permissions import unauthorized
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _TOPICS = frozenset(("topic", "temporary-topic"))
+_TEMPORARY = frozenset(("temporary-queue", "temporary-topic"))
 
 
 def attach_source(connection: Carrier, pointer: engine.Pointer) -> None:
@@ -64,6 +66,7 @@ class _Wanted:
         source = engine.link_remote_source(pointer)
         capabilities = values.symbols(engine.terminus_capabilities(source), "the capabilities of the source")
         self._topic = not _TOPICS.isdisjoint(capabilities)
+        self._temporary = not _TEMPORARY.isdisjoint(capabilities)
         self._browse = engine.terminus_distribution_mode(source) == engine.DIST_MODE_COPY
         self._dynamic = bool(engine.terminus_is_dynamic(source))
         self._name, self._group_name = _parted(engine.address_of(source))
@@ -143,6 +146,11 @@ class _Wanted:
                 self._service.directory.remove_dynamic(address, self.connection)
         elif isinstance(address, Refusal):
             self._refuse(address)
+        elif self._temporary and not self._dynamic and not self.connection.endpoints.made(address.name):
+            text = (
+                f"{shown(address.name)} is no temporary destination of this connection, which alone may consume from it"
+            )
+            self._refuse(Refusal(Condition.NOT_ALLOWED, text))
         else:
             if self._dynamic:
                 self.connection.endpoints.dynamic[self._pointer] = address
@@ -194,7 +202,9 @@ class _Wanted:
                 self._refuse(Refusal(Condition.NOT_ALLOWED, "the subscription is shared with another selector"))
             else:
                 subscribing = Broadcasting if self._broadcast else Subscribing
-                connection.endpoints.attached(subscribing(connection, pointer, address, queue, group, known))
+                link = subscribing(connection, pointer, address, queue, group, known)
+                link.by_name = self._name is None and not self._dynamic
+                connection.endpoints.attached(link)
         elif address.fifo and asked.selector is not None:
             text = f"the address {address.name!r} is of kind fifo, whose consumers take what comes: no selector"
             self._refuse(Refusal(Condition.NOT_IMPLEMENTED, text))

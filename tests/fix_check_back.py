@@ -114,6 +114,7 @@ class Link:
         self.number = number
         self.credit = credit
         self.coming = 0
+        self.most_octets = 0
         self.sent: list[Due] = []
         self.looks = 0
         #: called before a check is noted

@@ -118,6 +118,23 @@ def test_a_dynamic_node(begin: Begin, role: bool) -> None:
 
 
 @pytest.mark.rule("P8")
+@pytest.mark.parametrize("kind", ["queue", "topic"])
+def test_a_temporary_destination_is_consumed_by_its_own_connection_alone(begin: Begin, kind: str) -> None:
+    """The JMS mapping, by the capabilities of the sources; others may post to it."""
+    temporary = (Symbol(f"temporary-{kind}"),)
+    session, other = begin(), begin()
+    owner = session.sender(Target(dynamic=True, capabilities=temporary))
+    assert isinstance(owner.answer.target, Target)
+    name = owner.answer.target.address
+    assert name
+    source = Source(address=name, capabilities=temporary)
+    assert other.receiver(source).error == "amqp:not-allowed"
+    own = session.receiver(source)
+    assert other.sender(name).outcome(data(b"reply")) == Accepted()
+    assert own.bodies() == [b"reply"]
+
+
+@pytest.mark.rule("P8")
 def test_a_dynamic_node_goes_with_its_connection(begin: Begin) -> None:
     """Part 3, section 3.5.10: delete-on-close, which is the lifetime policy where none is asked for."""
     session, other = begin(), begin()

@@ -147,6 +147,22 @@ def test_shared_and_global_subscriptions(begin: Begin, address: str) -> None:
 
 
 @pytest.mark.rule("D1")
+def test_a_shared_subscription_does_not_end_while_others_use_it(begin: Begin, address: str) -> None:
+    """The JMS mapping: the close is answered with an error, and the messages stay; the last one ends it."""
+    poster, session = topic_sender(begin(), address), begin(container_id=f"a-{address}")
+    members = [lasting(session, address, f"own|{number}", "shared") for number in (1, 2)]
+    for member in members:
+        refused = by_name(session, "own").detach().error
+        assert refused is not None
+        assert refused.condition == "amqp:resource-locked"
+        assert poster.outcome(data(b"kept")) == Accepted()
+        session.sync()
+        assert member.detach(closed=False).error is None
+    assert by_name(session, "own").detach().error is None
+    assert by_name(session, "own").error == "amqp:not-found"
+
+
+@pytest.mark.rule("D1")
 def test_a_null_source_finds_a_subscription_shared_by_all(begin: Begin, address: str) -> None:
     """By ``|global`` behind its name, as a JMS client without an id ends one."""
     name = f"all-{address}"

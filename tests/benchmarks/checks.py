@@ -69,7 +69,7 @@ class Looks:
         seconds = time.perf_counter() - began
         (answer,) = answers
         assert isinstance(answer, Taken), answer
-        self._marks.looked(answer.lows[group], full=len(answer.due) == AT_ONCE)
+        self._marks.looked(answer.lows[group], full=len(answer.due) == AT_ONCE, seconds=seconds)
         return 1000 * seconds, len(answer.due)
 
     def all_of_the_past(self, group: str) -> list[float]:

@@ -270,6 +270,7 @@ class CheckerEnd:
         self.group = group
         self.coming = 0
         self.room = 50
+        self.most_octets = 0
         self.has_looked = False
         #: checks, and the numbers of the messages that they showed
         self.came: list[tuple[Due, int]] = []

@@ -14,11 +14,13 @@ MINUTE = 60_000_000
 NOW = 26 * 365 * 24 * 60 * MINUTE
 
 
-def look(marks: Marks, *, left: int | None = None, full: bool = False, now: int = NOW) -> tuple[int, int]:
+def look(
+    marks: Marks, *, left: int | None = None, full: bool = False, now: int = NOW, seconds: float = 0.001
+) -> tuple[int, int]:
     """One look, after which nothing is left before it begins, or ``left`` on; what it looked at."""
     wanted = marks.wanted(7, now)
     assert wanted.most == 7
-    marks.looked(wanted.low if left is None else left, full=full)
+    marks.looked(wanted.low if left is None else left, full=full, seconds=seconds)
     return wanted.low, wanted.high
 
 
@@ -36,7 +38,7 @@ def all_of_the_past(marks: Marks) -> list[tuple[int, int]]:
 
 @pytest.mark.rule("H12")
 def test_all_of_the_past_is_looked_at_without_a_gap() -> None:
-    """From a minute ago on; no piece is longer than a minute, or an eighth of the past that was looked at."""
+    """From a minute ago on; no piece is longer than a minute, or than an eighth of the past that was looked at."""
     marks = Marks(NOW)
     pieces = all_of_the_past(marks)
     assert pieces[0][1] == NOW - MINUTE
@@ -44,6 +46,36 @@ def test_all_of_the_past_is_looked_at_without_a_gap() -> None:
     assert all(later[0] == earlier[1] for later, earlier in pairwise(pieces))
     assert all(high - low <= max(MINUTE, (NOW - MINUTE - high) / 8) for low, high in pieces[:-1])
     assert [look(marks) for _ in range(3)] == [(NOW - MINUTE, INFINITY)] * 3
+
+
+@pytest.mark.rule("H12")
+def test_after_a_slow_look_the_next_piece_is_smaller() -> None:
+    """So that none walks long through what was decided while a snapshot is held. The past is not endless even so."""
+    marks = Marks(NOW)
+    look(marks)
+    pieces: list[tuple[int, int]] = []
+    while not marks.complete:
+        assert len(pieces) < 500
+        pieces.append(look(marks, seconds=0.011))
+        look(marks, seconds=0.011)
+    assert all(high - low <= max(MINUTE, (NOW - MINUTE - high) / 32) for low, high in pieces[2:-1])
+
+
+@pytest.mark.rule("H12")
+def test_pieces_stay_small_until_a_look_is_quick() -> None:
+    marks = Marks(NOW)
+    look(marks)
+
+    def part(seconds: float) -> int:
+        """Of the past that was looked at."""
+        low, high = look(marks, seconds=seconds)
+        look(marks)
+        return round((NOW - MINUTE - high) / (high - low))
+
+    for _ in range(60):  # until parts are longer than the shortest piece
+        part(0.001)
+    assert [part(seconds) for seconds in (0.011, 0.011, 0.011, 0.009, 0.004)] == [8, 16, 32, 32, 32]
+    assert [part(seconds) for seconds in (0.002, 0.002, 0.002, 0.002)] == [32, 16, 8, 8]
 
 
 @pytest.mark.rule("H12")

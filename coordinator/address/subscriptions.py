@@ -111,7 +111,7 @@ class Subscriptions:
         queue = self._queues.queue(group_id, address.id, group.name, address.policies_of(group_id))
         if queue not in address.subscriptions:
             address.subscriptions.append(queue)
-            address.groups = max(address.groups, len(address.subscriptions))
+            address.groups = max(address.groups, len(address.subscriptions) + (not address.topic))
         address.fans = True
         return queue
 

@@ -86,12 +86,14 @@ REMOVE = Query(
     b"remove_group",
     f"""with free as (
           select id from {SCHEMA}.consumer_group where id = $1::int4 and name <> '' for update skip locked),
-        gone as (delete from {SCHEMA}.consumer_group g using free f where g.id = f.id),
+        gone as (delete from {SCHEMA}.consumer_group g using free f where g.id = f.id returning g.address_id),
+        told as (
+          select pg_notify('{ADDRESS}', a.name) from gone g join {SCHEMA}.address a on a.id = g.address_id),
         ended as (
           update {SCHEMA}.consumer_group g set instance_id = $2::int4
            where g.id = $1::int4 and g.name <> '' and g.instance_id is distinct from $2::int4
              and not exists (select from free))
-        select exists (select from free)
+        select (select count(*) from told) > 0 or exists (select from free)
             or not exists (select from {SCHEMA}.consumer_group where id = $1::int4 and name <> '')""",
     _says,
 )

@@ -6,6 +6,7 @@ from __future__ import annotations
 from tests.model.state import FIFO
 from tests.model.steps import (
     AttachControl,
+    AttachListener,
     AttachReceiver,
     AttachSender,
     Check,
@@ -15,6 +16,7 @@ from tests.model.steps import (
     Detach,
     Discharge,
     Exhaust,
+    Hear,
     Open,
     Outcome,
     Post,
@@ -46,6 +48,16 @@ _CHECKABLE: list[Step] = [
     AttachControl(0, 0, group=0),
     AttachSender(1, 0, 0),
     AttachReceiver(2, 0, 0, session=1),
+]
+
+_LISTENED: list[Step] = [
+    Open(0),
+    AttachControl(0, 0),
+    AttachSender(1, 0, 0),
+    AttachReceiver(2, 0, 0, session=1),
+    Post(1, 1),
+    AttachListener(3, 0, 0),
+    AttachListener(4, 0, 0, session=1),
 ]
 
 CONSUMPTION: dict[str, list[Step]] = {
@@ -282,5 +294,80 @@ CONSUMPTION: dict[str, list[Step]] = {
         Check(0, commit=None),
         Check(0, commit=None),
         Exhaust(),
+    ],
+    # D1: committed while it is there, by whatever outcome
+    "a listener hears what is committed while it is there": [
+        *_LISTENED,
+        Declare(0, 0),
+        Post(1, 2, txn=0),
+        Post(1, 3),
+        Hear(3),
+        Discharge(0, 0),
+        Hear(3, Outcome.REJECTED),
+        Hear(4, Outcome.FAILED_ELSEWHERE),
+        Detach(3),
+        Post(1, 4),
+        AttachListener(5, 0, 0),
+        Hear(4, Outcome.RELEASED),
+        Hear(5),
+        Take(2, 9),
+    ],
+    # D1, T23
+    "what is rolled back no listener hears": [
+        *_LISTENED,
+        Declare(0, 0),
+        Post(1, 2, txn=0),
+        Discharge(0, 0, fail=True),
+        Declare(0, 1),
+        Post(1, 3, txn=1),
+        Post(1, 4, txn=1, malformed=True),
+        Discharge(0, 1),
+        Hear(3),
+        Hear(4),
+    ],
+    # D1, T21: each listener is a row of what a transaction may post, and no more once it has gone
+    "listeners count while they are there": [
+        *_LISTENED,
+        Declare(0, 0),
+        Post(1, 2, txn=0),
+        Post(1, 3, txn=0),
+        Discharge(0, 0),
+        Detach(3),
+        Detach(4),
+        Declare(0, 1),
+        *(Post(1, number, txn=1) for number in (4, 5, 6, 7)),
+        Discharge(0, 1),
+    ],
+    # D1, D7
+    "a listener hears what comes later, and none that was posted before it came": [
+        *_LISTENED,
+        Post(1, 2, later=True),
+        AttachListener(5, 0, 0),
+        Post(1, 3),
+        ComeDue(),
+        Hear(3),
+        Hear(5),
+    ],
+    # D1, H2, H8
+    "listeners hear what a checker commits": [
+        *_CHECKABLE,
+        AttachListener(3, 0, 0),
+        Declare(0, 0),
+        Post(1, 1, txn=0),
+        Settle(),
+        Detach(0),
+        Hear(3),
+        Check(0, commit=True),
+        Hear(3),
+    ],
+    # D1
+    "what a listener has heard stays for the group": [
+        *_LISTENED,
+        Hear(3),
+        Post(1, 2),
+        Hear(3),
+        Take(2, 9),
+        Retire(2, 0, 9),
+        Settle(),
     ],
 }

@@ -141,6 +141,7 @@ class Driver(ABC):
         exhausted = [self.txn_ids[txn.number] for txn in self.model.txns.values() if txn.exhausted]
         if isinstance(step, Replay | Seek):
             self._before(step)
+        listened = len(self.model.listeners())
         label = ("answer", self.model.apply(step))
         if isinstance(step, Post):
             self.posts[label] = step.message
@@ -157,7 +158,10 @@ class Driver(ABC):
             self._drop(step)
         else:
             self.perform(step, label, places)
-        if self.model.decided_elsewhere:
+        there = len(self.model.listeners())
+        if there != listened:  # what a post costs goes by how many there are
+            self.until(lambda: truth.listening(self.truth, self.history) == there, "the group of a listener")
+        if self.model.decided_elsewhere or there != listened:
             self.wait()
             self.hear_notices()
 
@@ -252,6 +256,7 @@ class Driver(ABC):
         messages = self.model.messages.values()
         known = {(POLICIES[each.queue].address, each.number) for each in messages}
         wanted = {(POLICIES[each.queue].address, each.number) for each in messages if not each.dropped}
+        wanted |= self.model.unheard
         there = {(policy.address, number) for policy, found in zip(POLICIES, after, strict=True) for number in found}
         assert there & known == wanted, f"kept, by address: {there & known}, not {wanted}"
 
@@ -328,6 +333,10 @@ class Driver(ABC):
             stored = delivery.message.stored
             assert stored.holds(Stored("queue", count, count, marked)), f"{number}: {count, marked}, not {stored}"
             self.model.seen(delivery, count)
+
+    def listened(self, number: int, found: list[int]) -> None:
+        """Of a Hear at this listener: the messages, in their order."""
+        assert found == self.model.heard, f"the listener {number} has heard {found}, not {self.model.heard}"
 
     def checks_came(self, found: list[tuple[bytes, int, int, int, int]]) -> None:
         """Of a Check: txn-id, the check's number, the message shown, and how many halves and retirements there are. The

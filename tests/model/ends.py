@@ -12,7 +12,7 @@ from coordinator.outcomes import Kind
 from coordinator.posts import Relay
 from tests.model import truth
 from tests.model.state import WHY_REJECTED, in_txn, rejected
-from tests.model.steps import AttachControl, AttachReceiver, AttachSender, Outcome, Post, Retire
+from tests.model.steps import AttachControl, AttachListener, AttachReceiver, AttachSender, Outcome, Post, Retire
 
 if TYPE_CHECKING:
     from coordinator.address.nodes import Address
@@ -180,7 +180,7 @@ class SenderEnd(LinkEnd):
 class ReceiverEnd(LinkEnd):
     """Implements :class:`coordinator.group.entries.Consumer`."""
 
-    def __init__(self, driver: InProcess, step: AttachReceiver, queue: Queue) -> None:
+    def __init__(self, driver: InProcess, step: AttachReceiver | AttachListener, queue: Queue) -> None:
         super().__init__(driver, step.link, step.connection, step.session)
         self.queue = queue
         self.key = next(_keys)
@@ -259,6 +259,31 @@ class ReceiverEnd(LinkEnd):
             entry.link = None
             entry.delivery = None
             self.driver.service.retirement.link_lost(entry, dropped=False)
+
+
+class ListenerEnd(ReceiverEnd):
+    """Of a broadcast: whatever it says of a message, it is done with it."""
+
+    def __init__(self, driver: InProcess, step: AttachListener, address: Address, queue: Queue) -> None:
+        super().__init__(driver, step, queue)
+        self.address = address
+        self.default_outcome = outcomes.ACCEPTED
+
+    def settle_all(self) -> None:
+        for entry in list(self.unsettled.values()):
+            self.driver.service.retirement.settle(self, entry, outcomes.ACCEPTED, True)
+
+    def retired(self, entry: Entry, outcome: outcomes.Outcome) -> None:
+        if self.open:
+            assert self.unsettled.pop(cast("int", entry.delivery)) is entry
+
+    def lost(self) -> None:
+        self.queue.remove(self)
+        unsettled, self.unsettled = self.unsettled, {}
+        for entry in unsettled.values():
+            entry.link = entry.delivery = None
+            self.driver.service.retirement.link_lost(entry, dropped=True)
+        self.driver.service.subscriptions.remove(self.address, self.queue)
 
 
 class CheckerEnd:

@@ -33,11 +33,12 @@ from store.database import connected
 from tests.fix_loop import EpollLoop
 from tests.model import truth
 from tests.model.driver import Driver
-from tests.model.ends import CheckerEnd, Connection, ControlEnd, LinkEnd, ReceiverEnd, SenderEnd
+from tests.model.ends import CheckerEnd, Connection, ControlEnd, LinkEnd, ListenerEnd, ReceiverEnd, SenderEnd
 from tests.model.state import ADDRESSES, MOST_CHECKS, MOST_POSTS, POLICIES, WINDOW, Label
 from tests.model.steps import (
     NEVER_DECLARED,
     AttachControl,
+    AttachListener,
     AttachReceiver,
     AttachSender,
     Check,
@@ -48,6 +49,7 @@ from tests.model.steps import (
     Detach,
     Discharge,
     End,
+    Hear,
     Open,
     Overdue,
     Post,
@@ -205,6 +207,9 @@ class InProcess(Driver):
                 self.links[step.link] = SenderEnd(self, step, None if step.queue is None else known[step.queue])
             case AttachReceiver():
                 self.links[step.link] = ReceiverEnd(self, step, self._queue(step.queue))
+            case AttachListener():
+                address, queue = self._broadcast(step)
+                self.links[step.link] = ListenerEnd(self, step, address, queue)
             case Detach():
                 self._lose([self.links[step.link]])
             case Declare():
@@ -213,6 +218,8 @@ class InProcess(Driver):
                 self._link(step.sender, SenderEnd).post(step, label)
             case Take():
                 self._take(step)
+            case Hear():
+                self._hear(step)
             case Retire():
                 receiver = self._link(step.receiver, ReceiverEnd)
                 for place in places:
@@ -260,10 +267,15 @@ class InProcess(Driver):
         if not POLICIES[number].own:
             assert address.queue is not None
             return address.queue
+        return self._join(address, Group(name=truth.group(self.history, number), lasting=True))
+
+    def _broadcast(self, step: AttachListener) -> tuple[Address, Queue]:
+        address = self._address(step.address)
+        return address, self._join(address, Group(name=f"{self.history}-listener-{step.link}", lasting=False))
+
+    def _join(self, address: Address, group: Group) -> Queue:
         found: list[Queue | Refusal] = []
-        self.service.subscriptions.join(
-            address, Group(name=truth.group(self.history, number), lasting=True), found.append
-        )
+        self.service.subscriptions.join(address, group, found.append)
         self.loop.run_until(lambda: found)
         assert isinstance(found[0], Queue), found
         return found[0]
@@ -331,6 +343,16 @@ class InProcess(Driver):
         self.hear_notices()
 
     def hear_promoted(self) -> None:
+        self.wait()
+
+    def _hear(self, step: Hear) -> None:
+        listener = self._link(step.listener, ListenerEnd)
+        before = len(listener.came)
+        listener.take(len(self.model.heard) + 1)
+        self.loop.run_until(lambda: not listener.room)
+        listener.drained()
+        self.listened(step.listener, [number for number, _, _ in listener.came[before:]])
+        listener.settle_all()
         self.wait()
 
     def _take(self, step: Take) -> None:

@@ -3,7 +3,7 @@
 It is written from the rules (docs/reference/rules.md) and imports nothing of the service. Both drivers ask it what each
 step is to be answered with, what a consumer is to get, and what the store is to hold afterwards.
 
-What it leaves out: topics, broadcasts (a link of one has no place in the store) and groups that come and go, selectors,
+What it leaves out: topics, groups that come and go but those of broadcasts, selectors,
 priorities, expiry, browsers, look-ups of the anonymous relay (its addresses are known), deliveries in several frames,
 consumers that get settled deliveries, credit that stays (a consumer takes when it says so), more than one live instance
 with consumers, and limits of memory. Retention (H16) drops whole days: all of a history is of one, which becomes old at
@@ -47,6 +47,7 @@ from tests.model.state import (
     Label,
     Letter,
     Link,
+    Listener,
     Message,
     Receiver,
     Sender,
@@ -57,6 +58,7 @@ from tests.model.state import (
 )
 from tests.model.steps import (
     AttachControl,
+    AttachListener,
     AttachReceiver,
     AttachSender,
     Check,
@@ -70,6 +72,7 @@ from tests.model.steps import (
     Drop,
     End,
     Exhaust,
+    Hear,
     Open,
     Outcome,
     Overdue,
@@ -101,6 +104,8 @@ class Model:
         self.let_go: dict[int, Sender] = {}
         #: what the last Take must give
         self.taken: list[Delivery] = []
+        #: what the last Hear must give
+        self.heard: list[int] = []
         #: in any order
         self.any_order = False
         #: all that it could give, were there room
@@ -148,6 +153,11 @@ class Model:
             and not (each.spoken_of and step.txn is None and step.outcome is Outcome.NONE)
         ]
 
+    def listeners(self, address: int | None = None) -> list[Listener]:
+        """Those that are there; of one address, or of all."""
+        found = [link for link in self.open_links(Listener) if isinstance(link, Listener)]
+        return [link for link in found if address in (None, link.address)]
+
     # -- steps
 
     def apply(self, step: Step) -> int:
@@ -169,6 +179,8 @@ class Model:
                 self._attach(Sender(step.link, step.connection, step.session, queue=step.queue, second=step.second))
             case AttachReceiver():
                 self._attach(Receiver(step.link, step.connection, step.session, queue=step.queue))
+            case AttachListener():
+                self._attach(Listener(step.link, step.connection, step.session, address=step.address))
             case Detach():
                 self._lose([self.links[step.link]])
             case Declare():
@@ -180,6 +192,10 @@ class Model:
                 self._come_due()
             case Take():
                 self._take(step)
+            case Hear():
+                listener = self.links[step.listener]
+                assert isinstance(listener, Listener)
+                self.heard, listener.waiting = listener.waiting, []
             case Retire():
                 self._retire(step)
             case Discharge():
@@ -413,6 +429,8 @@ class Model:
         """Each group gets it (D1)."""
         post = self.posts[number]
         stored = Stored("later", wait=LATER_HOURS) if post.later else Stored("queue")
+        for listener in self.listeners(address):
+            (listener.later if post.later else listener.waiting).append(number)
         for queue, policy in enumerate(POLICIES):
             if policy.address == address:
                 message = Message(number, queue, Stored("nowhere"), key=post.key)
@@ -428,6 +446,9 @@ class Model:
 
     def _come_due(self) -> None:
         """Each comes behind all others; but where its message group has waited with it (D3)."""
+        for listener in self.listeners():
+            listener.waiting += listener.later
+            listener.later = []
         for number, queue in enumerate(self.queues):
             due = self.waiting(number)
             last = [message for message in due if not (number == FIFO and message.retried)]
@@ -461,7 +482,7 @@ class Model:
         self.came_back.add(step.queue)
 
     def _drop(self, *, kept: bool) -> None:
-        """H16. What no group waits for goes; a letter that was replayed is a message of its own, for its group."""
+        """H16. What no group and no listener waits for goes. A letter that was replayed is a message of its own."""
         for message in () if kept else self.messages.values():
             shared = [
                 each
@@ -469,7 +490,14 @@ class Model:
                 if each.number == message.number and POLICIES[each.queue].address == POLICIES[message.queue].address
             ]
             those = [message] if message.replays else [each for each in shared if not each.replays]
-            message.dropped |= not any(each.stored.place in ("queue", "later") for each in those)
+            waits = any(each.stored.place in ("queue", "later") for each in those)
+            heard = (POLICIES[message.queue].address, message.number) in self.unheard and not message.replays
+            message.dropped |= not (waits or heard)
+
+    @property
+    def unheard(self) -> set[tuple[int, int]]:
+        """By address, what listeners wait for."""
+        return {(each.address, number) for each in self.listeners() for number in (*each.waiting, *each.later)}
 
     def _changing(self, message: Message, txn: Txn | None) -> None:
         if message.before is None:
@@ -493,7 +521,7 @@ class Model:
         refused = self._unfit(step, queue, txn)
         if refused is None and txn is not None and txn.state == "active":
             refused = self._take_group(txn, queue, step.group)
-        rows = sum(policy.address == queue for policy in POLICIES)
+        rows = sum(policy.address == queue for policy in POLICIES) + len(self.listeners(queue))
         if refused is None and txn is not None and txn.rows and txn.rows + rows > MOST_POSTS:
             refused = RESOURCE_LIMIT_EXCEEDED
         if refused is None and txn is not None and txn.entered and txn.op is not None and txn.state == "active":  # H5

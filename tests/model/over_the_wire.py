@@ -20,6 +20,7 @@ from tests.model.state import ADDRESSES, MOST_CHECKS, MOST_POSTS, TIMEOUT, WINDO
 from tests.model.steps import (
     NEVER_DECLARED,
     AttachControl,
+    AttachListener,
     AttachReceiver,
     AttachSender,
     Check,
@@ -30,6 +31,7 @@ from tests.model.steps import (
     Detach,
     Discharge,
     End,
+    Hear,
     Open,
     Outcome,
     Overdue,
@@ -200,6 +202,10 @@ class OverTheWire(Driver):
             case AttachReceiver():
                 self.links[step.link] = self._session(step).receiver(truth.source(self.history, step.queue))
                 self.deliveries[step.link] = []
+            case AttachListener():
+                name = truth.address(self.history, step.address)
+                self.links[step.link] = self._session(step).receiver(f"{name}::*")
+                self.deliveries[step.link] = []
             case Detach():
                 self.links[step.link].detach()
             case Declare():
@@ -208,6 +214,8 @@ class OverTheWire(Driver):
                 self._post(step, label)
             case Take():
                 self._take(step)
+            case Hear():
+                self._hear_all(step)
             case Retire():
                 self._retire(step, places)
             case Discharge():
@@ -229,7 +237,7 @@ class OverTheWire(Driver):
 
     def _connection_of(self, step: Step) -> int:
         match step:
-            case Open() | Close() | End() | AttachControl() | AttachSender() | AttachReceiver():
+            case Open() | Close() | End() | AttachControl() | AttachSender() | AttachReceiver() | AttachListener():
                 return step.connection
             case Detach():
                 return self.model.links[step.link].connection
@@ -239,6 +247,8 @@ class OverTheWire(Driver):
                 return self.model.links[step.sender].connection
             case Take() | Retire():
                 return self.model.links[step.receiver].connection
+            case Hear():
+                return self.model.links[step.listener].connection
         return -1
 
     def _sync(self, connection: int) -> None:
@@ -265,7 +275,7 @@ class OverTheWire(Driver):
         self._observing.sync()
         self._observing.sync()
 
-    def _session(self, step: AttachControl | AttachSender | AttachReceiver) -> Session:
+    def _session(self, step: AttachControl | AttachSender | AttachReceiver | AttachListener) -> Session:
         there = (step.connection, step.session)
         if there not in self.sessions:
             self.sessions[there] = self.peers[step.connection].begin()
@@ -356,6 +366,15 @@ class OverTheWire(Driver):
         self.came(
             step.receiver, [(int(each.body), each.count, truth.MARK in each.message.annotations) for each in came]
         )
+
+    def _hear_all(self, step: Hear) -> None:
+        listener = self.links[step.listener]
+        assert isinstance(listener, links.Receiver)
+        came = listener.drain(len(self.model.heard) + 1)
+        self.listened(step.listener, [int(each.body) for each in came])
+        for each in came:
+            each.disposition(OUTCOMES[step.outcome])
+        self._sync(self._last)
 
     def _retire(self, step: Retire, places: list[int]) -> None:
         """As few dispositions as name these deliveries and no others."""

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from tests.model.model import Model
 from tests.model.state import (
+    FIFO,
     MOST_REFUSED,
     QUEUE_KINDS,
     REFUSALS,
     Control,
     Link,
+    Listener,
     Receiver,
     Sender,
 )
 from tests.model.steps import (
     NEVER_DECLARED,
     AttachControl,
+    AttachListener,
     AttachReceiver,
     AttachSender,
     Check,
@@ -28,6 +31,7 @@ from tests.model.steps import (
     Drop,
     End,
     Exhaust,
+    Hear,
     Open,
     Overdue,
     Post,
@@ -52,6 +56,8 @@ def allows(model: Model, step: Step) -> bool:
             return (step.connection, step.session) in model.sessions
         case AttachControl() | AttachSender() | AttachReceiver():
             return step.link not in model.links and step.connection in model.connections
+        case AttachListener():  # in which order message groups come is open
+            return step.address != FIFO and step.link not in model.links and step.connection in model.connections
         case Detach():
             return model.is_open(step.link, Link)
         case Declare():
@@ -65,6 +71,8 @@ def allows(model: Model, step: Step) -> bool:
             )
         case Take():
             return model.is_open(step.receiver, Receiver)
+        case Hear():
+            return model.is_open(step.listener, Listener)
         case Retire():
             return model.is_open(step.receiver, Receiver) and _knows(model, step.txn) and _may_retire(model, step)
         case Discharge():
@@ -116,6 +124,8 @@ def waits(model: Model, step: Step) -> bool:
         txn = model.txns.get(step.txn) if step.txn is not None else None
         if txn is not None and txn.entered and txn.pending:
             return True
+        if step.txn is not None and (txn is None or not txn.open):
+            return True  # it ends the receiver, and with it what is under way for its other deliveries (T30)
         return any(
             each.txn.pending for each in model.named(step) if each.txn is not None and each.txn.number != step.txn
         ) or any(each.last_txn.pending for each in model.named(step) if each.last_txn is not None)
@@ -127,6 +137,5 @@ def waits(model: Model, step: Step) -> bool:
         # a discharge that waits for halves goes with its control link: then a checker decides; what is committed
         # meanwhile comes before it
         return any(txn.entered and txn.pending for txn in model.txns.values())
-    return isinstance(
-        step, Take | ComeDue | Decide | Check | Exhaust | Replay | Seek | Drop | Overdue | Settle | Restart
-    )
+    alone = Take | Hear | ComeDue | Decide | Check | Exhaust | Replay | Seek | Drop | Overdue | Settle | Restart
+    return isinstance(step, AttachListener | alone)

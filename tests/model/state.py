@@ -117,6 +117,17 @@ class Receiver(Link):
     deliveries: list[Delivery] = field(default_factory=list)
 
 
+@dataclass(eq=False)
+class Listener(Link):
+    """Of a broadcast (D1)."""
+
+    address: int = 0
+    #: messages that were committed while it was there and that it has not heard, in their order; and those of them
+    #: whose time has not come
+    waiting: list[int] = field(default_factory=list)
+    later: list[int] = field(default_factory=list)
+
+
 @dataclass(frozen=True)
 class Stored:
     """``place``: "queue", "later" (its time has not come), "dead" (its letter is written or will be), or "nowhere".

@@ -96,6 +96,16 @@ class AttachReceiver:
 
 
 @dataclass(frozen=True)
+class AttachListener:
+    """To a broadcast of an address: it gets what is committed from now on (D1)."""
+
+    link: int
+    connection: int
+    address: int
+    session: int = 0
+
+
+@dataclass(frozen=True)
 class Detach:
     link: int
 
@@ -135,6 +145,14 @@ class Take:
 
     receiver: int
     most: int
+
+
+@dataclass(frozen=True)
+class Hear:
+    """A listener takes all there is for it, and settles it with this outcome."""
+
+    listener: int
+    outcome: Outcome = Outcome.ACCEPTED
 
 
 @dataclass(frozen=True)
@@ -234,11 +252,13 @@ Step = (
     | AttachControl
     | AttachSender
     | AttachReceiver
+    | AttachListener
     | Detach
     | Declare
     | Post
     | ComeDue
     | Take
+    | Hear
     | Retire
     | Discharge
     | Overdue

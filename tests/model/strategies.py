@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 
 from tests.model.model import Model
 from tests.model.possible import allows, waits
-from tests.model.state import ADDRESSES, GROUPS, POLICIES, QUEUE_KINDS, QUEUES, Control, Receiver, Sender
+from tests.model.state import ADDRESSES, FIFO, GROUPS, POLICIES, QUEUE_KINDS, QUEUES, Control, Receiver, Sender
 from tests.model.steps import (
     NEVER_DECLARED,
     AttachControl,
+    AttachListener,
     AttachReceiver,
     AttachSender,
     Check,
@@ -26,6 +27,7 @@ from tests.model.steps import (
     Drop,
     End,
     Exhaust,
+    Hear,
     Open,
     Outcome,
     Overdue,
@@ -43,6 +45,7 @@ from tests.model.verdicts import crashed
 CONNECTIONS = (0, 1)
 SESSIONS = (0, 1)
 _MOST_LINKS = 8
+_MOST_LISTENERS = 2
 #: Steps before an instance ends: another takes a while to come.
 _YOUNGEST = 15
 
@@ -90,6 +93,21 @@ def attaching(model: Model) -> Steps:
         st.builds(AttachSender, st.just(link), connection, st.one_of(st.none(), _address), session, st.booleans()),
         st.builds(AttachReceiver, st.just(link), connection, _queue, session),
     )
+
+
+def listening(model: Model) -> Steps:
+    there = sorted(model.connections)
+    if not there or len(model.listeners()) >= _MOST_LISTENERS:
+        return None
+    link, address = st.just(len(model.links)), _address.filter(lambda each: each != FIFO)
+    return st.builds(AttachListener, link, st.sampled_from(there), address, st.sampled_from(SESSIONS))
+
+
+def hearing(model: Model) -> Steps:
+    """Mostly where there is something."""
+    there = [each.number for each in model.listeners() if each.waiting]
+    said = [each for each in Outcome if each not in (Outcome.LOST, Outcome.NONE)]
+    return st.builds(Hear, st.sampled_from(there), st.sampled_from(said)) if there else None
 
 
 def detaching(model: Model) -> Steps:
@@ -258,7 +276,9 @@ KINDS: dict[Callable[[Model], Steps], int] = {
     declaring: 5,
     posting: 10,
     coming_due: 3,
+    listening: 1,
     taking: 7,
+    hearing: 3,
     retiring: 16,
     discharging: 7,
     deciding: 1,

@@ -194,6 +194,13 @@ def come_due(connection: psycopg.Connection[Any], history: str, queue: int, wait
                      where group_id = %s and id = %s""".encode(),
                 [len(waits) - place, *there[number]],
             )
+            connection.execute(  # listeners wait for the same
+                f"""update {SCHEMA}.entry e set available_at = now() - %s * interval '1 us'
+                      from {SCHEMA}.entry same, {SCHEMA}.consumer_group g
+                     where same.group_id = %s and same.id = %s and e.half_id = same.half_id
+                       and g.id = e.group_id and g.instance_id is not null and {_LATER}""".encode(),
+                [len(waits) - place, *there[number]],
+            )
     connection.execute(b"select pg_notify(%s, '')", [channels.DUE])
 
 
@@ -207,6 +214,18 @@ def on_their_way(connection: psycopg.Connection[Any], history: str) -> bool:
         [names],
     )
     return found.fetchone() is not None
+
+
+def listening(connection: psycopg.Connection[Any], history: str) -> int:
+    """How many groups of listeners there are."""
+    names = [address(history, number) for number in range(ADDRESSES)]
+    row = connection.execute(
+        f"""select count(*) from {SCHEMA}.address a join {SCHEMA}.consumer_group g on g.address_id = a.id
+             where a.name = any(%s) and g.instance_id is not null""".encode(),
+        [names],
+    ).fetchone()
+    assert row is not None
+    return int(row[0])
 
 
 def stored(connection: psycopg.Connection[Any], history: str, txn_ids: dict[int, bytes]) -> Stored:
@@ -224,6 +243,8 @@ def stored(connection: psycopg.Connection[Any], history: str, txn_ids: dict[int,
         [[name for name, _ in (*places, *boxes)]],
     ).fetchall()
     for name, of, attempts, failed, added, message, hours in rows:
+        if (name, of) not in places.keys() | boxes.keys():
+            continue  # of a listener: what it hears shows what there was
         number = number_of(message)
         state = State("later" if hours else "queue", attempts, attempts, marked(message, added), hours)
         if (name, of) in boxes:

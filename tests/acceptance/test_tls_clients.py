@@ -75,3 +75,19 @@ def test_go_amqp_behind_tls(service: Service, ca: Authority, go_program: Path, t
         return run_case(go_program, "login", service.url, more=environment)
 
     _only_those_it_trusts(ca, log_in, tmp_path, "PLAIN")
+
+
+@pytest.mark.rule("S1", "S2")
+def test_fe2o3_behind_tls(service: Service, ca: Authority, fe2o3_program: Path, tmp_path: Path) -> None:
+    def log_in(environment: dict[str, str]) -> dict[str, Any]:
+        return run_case(fe2o3_program, "login", service.url, more=environment)
+
+    _only_those_it_trusts(ca, log_in, tmp_path, "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+
+
+@pytest.mark.rule("S1", "S2")
+def test_proton_cpp_behind_tls(service: Service, ca: Authority, proton_cpp_program: Path, tmp_path: Path) -> None:
+    def log_in(environment: dict[str, str]) -> dict[str, Any]:
+        return run_case(proton_cpp_program, "login", service.url, more=environment)
+
+    _only_those_it_trusts(ca, log_in, tmp_path, "PLAIN")

@@ -7,6 +7,7 @@
 #include <proton/codec/encoder.hpp>
 #include <proton/delivery_mode.hpp>
 #include <proton/message_id.hpp>
+#include <proton/ssl.hpp>
 #include <proton/symbol.hpp>
 
 #include <algorithm>
@@ -314,6 +315,15 @@ void login(const Service& service, Seen& seen) {
     proton::connection_options options;
     options.user(std::getenv("LOGIN_USER")).password(std::getenv("LOGIN_PASSWORD"));
     options.sasl_enabled(true).sasl_allow_insecure_mechs(true).sasl_allowed_mechs(std::getenv("LOGIN_MECHANISM"));
+    const char* authority = std::getenv("LOGIN_CA");
+    const char* certificate = std::getenv("LOGIN_CERTIFICATE");
+    const auto names = proton::ssl::VERIFY_PEER_NAME;
+    if (certificate) {
+        const proton::ssl_certificate shown{certificate, std::getenv("LOGIN_KEY")};
+        options.ssl_client_options(proton::ssl_client_options(shown, authority, names));
+    } else if (authority) {
+        options.ssl_client_options(proton::ssl_client_options(authority, names));
+    }
     try {
         Client(service.url, "cpp-login", options).close();
         seen.put("in", true);

@@ -54,15 +54,34 @@ async fn login(url: &str) -> Result<Value, Failure> {
         "SCRAM-SHA-256" => SaslScramSha256::new(user, password).into(),
         "SCRAM-SHA-512" => SaslScramSha512::new(user, password).into(),
         "ANONYMOUS" => SaslProfile::Anonymous,
+        "EXTERNAL" => SaslProfile::External,
         other => return Err(format!("no such mechanism: {other}").into()),
     };
-    match Connection::builder().container_id("fe2o3-login").sasl_profile(profile).open(url).await {
+    let builder = Connection::builder().container_id("fe2o3-login").sasl_profile(profile);
+    let opened = match std::env::var("LOGIN_CA") {
+        // its default sends the header of TLS (part 5, section 5.2) on the port of TLS, too
+        Ok(authority) => builder.tls_connector(tls(&authority)?).alt_tls_establishment(true).open(url).await,
+        Err(_) => builder.open(url).await,
+    };
+    match opened {
         Ok(mut connection) => {
             connection.close().await?;
             Ok(json!({"in": true}))
         }
         Err(refused) => Ok(json!({"refused": format!("{refused:?}")})),
     }
+}
+
+/// Trusts one authority alone, and shows the certificate that the environment names.
+fn tls(authority: &str) -> Result<tokio_native_tls::TlsConnector, Failure> {
+    let mut builder = native_tls::TlsConnector::builder();
+    builder.disable_built_in_roots(true);
+    builder.add_root_certificate(native_tls::Certificate::from_pem(&std::fs::read(authority)?)?);
+    if let Ok(certificate) = std::env::var("LOGIN_CERTIFICATE") {
+        let (certificate, key) = (std::fs::read(certificate)?, std::fs::read(std::env::var("LOGIN_KEY")?)?);
+        builder.identity(native_tls::Identity::from_pkcs8(&certificate, &key)?);
+    }
+    Ok(builder.build()?.into())
 }
 
 /// A connection with one session, and the addresses of one case.

@@ -39,6 +39,12 @@ class Client:
         self.user: str | None = None
         #: what its user may do; None: it is not known yet
         self.rights: Rights | None = None
+        if isinstance(sock, TlsSocket):
+            sock.distrusted = lambda why: service.users.failures.count(self._host, None, why)
+
+    @property
+    def _host(self) -> str:
+        return self.peer.rpartition(":")[0]
 
     @property
     def _certificate(self) -> Mapping[str, Any]:
@@ -49,8 +55,6 @@ class Client:
         return (EXTERNAL, *self._mechanisms) if self._certificate else self._mechanisms
 
     def _log_in(self, mechanism: str, say: Say) -> Exchange:
-        host = self.peer.rpartition(":")[0]
-
         def answer(said: Challenge | Outcome) -> None:
             if isinstance(said, Outcome) and said.code is Code.OK:
                 self.user = said.user
@@ -59,7 +63,9 @@ class Client:
             else:
                 say(said)
 
-        self.login = logins.begin(self.service.users, mechanism, host, self._certificate, answer, self._locked_out)
+        self.login = logins.begin(
+            self.service.users, mechanism, self._host, self._certificate, answer, self._locked_out
+        )
         return self.login
 
     def granted(self, rights: Rights) -> None:

@@ -23,10 +23,13 @@ log = structlog.get_logger(__name__)
 _READ_OCTETS = 1 << 16
 _RECORD_OCTETS = 1 << 14
 
+#: by the client, where ``tls.client_certificates`` requires one
+_NOT_SHOWN = "peer did not return a certificate"
+
 
 class TlsSocket(socket.socket):
     """``must_read`` and ``must_write`` are called when it is to be read once more, or written, though the socket itself
-    may say nothing.
+    may say nothing. ``distrusted``: when it ends as the client has shown no certificate that is trusted; it is told why.
     """
 
     def __init__(self, sock: socket.socket, context: ssl.SSLContext) -> None:
@@ -39,6 +42,7 @@ class TlsSocket(socket.socket):
         self._over = False
         self.must_read: Callable[[], None] = _nothing
         self.must_write: Callable[[], None] = _nothing
+        self.distrusted: Callable[[str], None] | None = None
 
     def certificate(self) -> dict[str, Any]:
         """Of the client, verified; empty: it has shown none."""
@@ -91,7 +95,10 @@ class TlsSocket(socket.socket):
         except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
             return taken, True
         except ssl.SSLError as error:
-            log.info("connection failed", peer=_host(self), why=f"TLS: {_reason(error)}")
+            why = _reason(error)
+            log.info("connection failed", peer=_host(self), why=f"TLS: {why}")
+            if self.distrusted is not None and (isinstance(error, ssl.SSLCertVerificationError) or why == _NOT_SHOWN):
+                self.distrusted(why)
             return taken, True
         return taken, False
 
@@ -177,5 +184,7 @@ def _host(sock: socket.socket) -> str:
 
 
 def _reason(error: ssl.SSLError) -> str:
-    """Without names of OpenSSL's source files."""
+    """Without names of OpenSSL's source files; of a certificate, what is wrong with it."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return error.verify_message
     return (error.reason or type(error).__name__).lower().replace("_", " ")

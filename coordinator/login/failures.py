@@ -1,4 +1,4 @@
-"""Logins that failed go to the audit (S10): once a minute, folded by user and host, in bounded memory. A flood of them
+"""Logins that failed go to the audit (S10): once a minute, folded by user, host and why, in bounded memory. A flood of them
 adds :data:`MOST_REMEMBERED` rows and one more each minute to the store, at each worker.
 """
 
@@ -19,10 +19,10 @@ log = structlog.get_logger(__name__)
 #: From the first one in a quiet time until it is written, and between two writes.
 FIRST_SECONDS = 1.0
 BETWEEN_SECONDS = 60.0
-#: Pairs of user and host that are told apart. What else fails is one row without either.
+#: Of users, hosts and whys together. What else fails is one row without any of them.
 MOST_REMEMBERED = 20
 
-_OTHERS = ("", "")
+_OTHERS = ("", "", "")
 _MOST_TIMES = (1 << 31) - 1
 
 
@@ -33,13 +33,15 @@ class Failures:
         self._instance = instance
         self._first_seconds = first_seconds
         self._between_seconds = between_seconds
-        self._counts: dict[tuple[str, str], int] = {}
+        self._counts: dict[tuple[str, str, str], int] = {}
         #: a write is due, or the time after one is not over
         self._busy = False
 
-    def count(self, host: str, user: str | None) -> None:
-        """``user``: None, if there is none of that name: it may be a password."""
-        key = (user or "", host)
+    def count(self, host: str, user: str | None, why: str = "") -> None:
+        """``user``: None, if there is none of that name: it may be a password. ``why``: one of a few texts, or nothing,
+        where it was a password or a user that may not log in.
+        """
+        key = (user or "", host, why)
         if key not in self._counts and len(self._counts) >= MOST_REMEMBERED:
             key = _OTHERS
         self._counts[key] = min(self._counts.get(key, 0) + 1, _MOST_TIMES)
@@ -51,7 +53,7 @@ class Failures:
         self._busy = bool(self._counts)
         if self._busy:
             counts, self._counts = self._counts, {}
-            rows = [(user, host, times) for (user, host), times in counts.items()]
+            rows = [(*key, times) for key, times in counts.items()]
             questions.failed_logins(self._instance.queries, rows, self._written)
 
     def _written(self, error: StoreError | None) -> None:

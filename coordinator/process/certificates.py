@@ -12,6 +12,8 @@ from coordinator.settings import TlsSettings
 _EXPIRED, _NOT_YET = 10, 9
 #: A certificate is trusted by itself, whatever authority has signed it (OpenSSL's X509_V_FLAG_PARTIAL_CHAIN).
 _PARTIAL_CHAIN = 0x80000
+#: Of TLS 1.2, those with forward secrecy whose encryption also proves what was sent (AEAD), as all of TLS 1.3 do.
+_CIPHERS = "@SECLEVEL=2:ECDHE+AESGCM:ECDHE+CHACHA20:!aNULL"
 _OTHERS = stat.S_IROTH | stat.S_IWOTH
 
 
@@ -28,6 +30,7 @@ def load(settings: TlsSettings) -> ssl.SSLContext:
         raise CertificatesInvalid("amqps needs tls.certificate and tls.key")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_ciphers(_CIPHERS)
     context.options |= ssl.OP_NO_RENEGOTIATION
     _readable("tls.certificate", settings.certificate)
     key = _readable("tls.key", settings.key)

@@ -15,24 +15,22 @@ if TYPE_CHECKING:
     from store.asking import Queries
     from store.errors import StoreError
 
-#: users ('': none), hosts ('': several), how often
+#: users ('': none), hosts ('': several), why ('': not told), how often
 _FAILED = Query(
     b"failed_logins",
-    f"""insert into {SCHEMA}.audit (action, client_user, place, times)
-        select '{Action.LOGIN_FAILED}', nullif(f.name, ''), nullif(f.host, ''), f.times
-          from unnest($1::text[], $2::text[], $3::int4[]) f(name, host, times)""",
+    f"""insert into {SCHEMA}.audit (action, client_user, place, detail, times)
+        select '{Action.LOGIN_FAILED}', nullif(f.name, ''), nullif(f.host, ''),
+               jsonb_strip_nulls(jsonb_build_object('why', nullif(f.why, ''))), f.times
+          from unnest($1::text[], $2::text[], $3::text[], $4::int4[]) f(name, host, why, times)""",
     nothing,
 )
 
 
 def failed_logins(
-    asked: Queries, rows: Sequence[tuple[str, str, int]], answered: Callable[[StoreError | None], None]
+    asked: Queries, rows: Sequence[tuple[str, str, str, int]], answered: Callable[[StoreError | None], None]
 ) -> None:
-    """Note how often a login failed, by user and host."""
-    names, hosts, times = zip(*rows, strict=True)
-    parameters = [
-        arrays.text([arrays.octets_of(name) for name in names]),
-        arrays.text([arrays.octets_of(host) for host in hosts]),
-        arrays.int4(times),
-    ]
+    """Note how often a login failed, by user, host and why."""
+    *told, times = zip(*rows, strict=True)
+    parameters = [arrays.text([arrays.octets_of(each) for each in column]) for column in told]
+    parameters.append(arrays.int4(times))
     asked.ask(_FAILED, parameters, answered)

@@ -196,15 +196,50 @@ def test_the_end_is_said_as_tls_does(dial: Dial) -> None:
     assert peer.socket.recv(1) == b""
 
 
+def _openssl(service: Service, ca: Authority, *flags: str, typed: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["openssl", "s_client", "-connect", f"127.0.0.1:{service.port}", "-CAfile", str(ca.certificate), *flags,
+         "-verify_return_error", "-verify_ip", "127.0.0.1"],
+        input=typed, capture_output=True, text=True, timeout=PATIENCE, check=False,
+    )  # fmt: skip
+
+
 @pytest.mark.rule("S2")
 @pytest.mark.parametrize(("flag", "there"), [("-tls1_1", False), ("-tls1_2", True), ("-tls1_3", True)])
 def test_openssl_sees_the_versions(service: Service, ca: Authority, flag: str, there: bool) -> None:
-    done = subprocess.run(
-        ["openssl", "s_client", "-connect", f"127.0.0.1:{service.port}", "-CAfile", str(ca.certificate), flag,
-         "-verify_return_error", "-verify_ip", "127.0.0.1", "-cipher", "ALL:@SECLEVEL=0"],
-        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE, check=False,
-    )  # fmt: skip
+    done = _openssl(service, ca, flag, "-cipher", "ALL:@SECLEVEL=0")
     assert ("Verify return code: 0 (ok)" in done.stdout and "Cipher is (NONE)" not in done.stdout) == there
+
+
+@pytest.mark.rule("S2")
+@pytest.mark.parametrize(
+    ("cipher", "there"),
+    [
+        ("ECDHE-ECDSA-AES128-GCM-SHA256", True),
+        ("ECDHE-ECDSA-CHACHA20-POLY1305", True),
+        ("ECDHE-ECDSA-AES128-SHA256", False),
+        ("ECDHE-ECDSA-AES256-SHA384", False),
+    ],
+)
+def test_ciphers_of_1_2_prove_what_was_sent(service: Service, ca: Authority, cipher: str, there: bool) -> None:
+    done = _openssl(service, ca, "-tls1_2", "-cipher", cipher)
+    assert (f"Cipher is {cipher}" in done.stdout) == there
+
+
+@pytest.mark.rule("S2")
+def test_nothing_is_negotiated_again(service: Service, ca: Authority) -> None:
+    done = _openssl(service, ca, "-tls1_2", typed="R\n")
+    assert "RENEGOTIATING" in done.stdout + done.stderr
+    assert "no renegotiation" in done.stdout + done.stderr
+
+
+@pytest.mark.rule("S2")
+@pytest.mark.parametrize("offered", ["amqp", "http/1.1,h2"])
+def test_a_client_that_offers_protocols_gets_no_answer_to_that(service: Service, ca: Authority, offered: str) -> None:
+    """AMQP has no id among those of ALPN: the client goes on as without it (RFC 7301, section 3.2)."""
+    done = _openssl(service, ca, "-alpn", offered)
+    assert "No ALPN negotiated" in done.stdout
+    assert "Verify return code: 0 (ok)" in done.stdout
 
 
 # -- who comes in

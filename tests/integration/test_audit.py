@@ -341,11 +341,25 @@ def test_logins_that_fail_alike_are_one_row(asking: Asking, database: Connection
     ]
 
 
+@pytest.mark.rule("S2")
+def test_certificates_that_are_not_trusted_are_told_apart(asking: Asking, database: Connection) -> None:
+    failures = _failures(asking)
+    for why in ("certificate has expired", "certificate has expired", "self-signed certificate", ""):
+        failures.count("10.0.0.1", None, why)
+    asking.loop.run_until(lambda: len(_all(database)) == 3)
+    told = [(line.client_user, line.place, line.detail, line.times) for line in _all(database)]
+    assert told == [
+        (None, "10.0.0.1", {"why": "certificate has expired"}, 2),
+        (None, "10.0.0.1", {"why": "self-signed certificate"}, 1),
+        (None, "10.0.0.1", {}, 1),
+    ]
+
+
 @pytest.mark.rule("S4")
 def test_a_flood_of_logins_that_fail_is_a_few_rows(asking: Asking, database: Connection) -> None:
     failures = _failures(asking)
     for number in range(10_000):
-        failures.count(f"10.0.{number >> 8}.{number & 255}", None)
+        failures.count(f"10.0.{number >> 8}.{number & 255}", None, "certificate has expired" if number % 2 else "")
     asking.loop.run_until(lambda: _all(database))
     asking.loop.run_for(0.1)
     told = _all(database)

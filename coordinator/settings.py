@@ -459,6 +459,14 @@ class Settings(_Section):
         ),
     ] = None
     workers: Annotated[int, Field(ge=1, le=256, description="processes that share the port; each takes a core")] = 1
+    run_as: Annotated[
+        str | None,
+        Field(
+            min_length=1,
+            description="user of the operating system that the service becomes where root starts it, before it opens "
+            "anything; none: it stays root, and says so",
+        ),
+    ] = None
     log: LogSettings = LogSettings()
     transaction: TransactionSettings = TransactionSettings()
     check: CheckSettings = CheckSettings()

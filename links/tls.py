@@ -29,7 +29,7 @@ _NOT_SHOWN = "peer did not return a certificate"
 
 class TlsSocket(socket.socket):
     """``must_read`` and ``must_write`` are called when it is to be read once more, or written, though the socket itself
-    may say nothing. ``distrusted``: when it ends as the client has shown no certificate that is trusted; it is told why.
+    may say nothing; ``distrusted``, with the reason, when it ends as the client has shown no certificate to trust.
     """
 
     def __init__(self, sock: socket.socket, context: ssl.SSLContext) -> None:

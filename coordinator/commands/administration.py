@@ -56,8 +56,11 @@ def fail(message: str, status: int = 1) -> NoReturn:
 
 def settings(config: Path | None, **flags: object) -> Settings:
     """The settings, with those of the command line; ends the command if one is wrong."""
+    from coordinator.process.arguments import hide
     from coordinator.settings import SettingsInvalid, load
 
+    if isinstance(url := flags.get("database_url"), str):
+        hide(url)
     try:
         return load(flags, config)
     except SettingsInvalid as error:

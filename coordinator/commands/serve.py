@@ -72,11 +72,15 @@ def _run(checked: Settings) -> int:
     from coordinator.commands.metrics import measure
     from coordinator.commands.watch import watch
     from coordinator.commands.worker import work
-    from coordinator.process import logs
+    from coordinator.process import logs, privileges
     from coordinator.process.supervising import Programs
     from coordinator.process.supervisor import Supervisor
 
     logs.configure(checked.log)
     # a dump of a process, or of its PostgreSQL, would have messages and passwords in it (S8)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    try:
+        privileges.become(checked.run_as)
+    except privileges.CannotBecome as error:
+        fail(str(error), 2)
     return Supervisor(checked, Programs(worker=work, watch=watch, maintenance=maintenance, metrics=measure)).run()

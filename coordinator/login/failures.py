@@ -1,5 +1,5 @@
-"""Logins that failed go to the audit (S10): once a minute, folded by user, host and why, in bounded memory. A flood of them
-adds :data:`MOST_REMEMBERED` rows and one more each minute to the store, at each worker.
+"""Logins that failed go to the audit (S10): once a minute, folded by user, host and why, in bounded memory. A flood
+of them adds :data:`MOST_REMEMBERED` rows and one more each minute to the store, at each worker.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Clients that TLS does not let in, as they show no certificate that it trusts, leave a trace in the audit (rules S2, S10)."""
+"""Clients that show no certificate which TLS trusts leave a trace in the audit (rules S2, S10)."""
 
 from __future__ import annotations
 

@@ -269,7 +269,7 @@ def test_a_defect_in_a_login_costs_its_connection_alone(service: Service, user: 
     login.init("PLAIN", plain(user, PASSWORD))
     assert login.peer.rest() == []
     line = service.wait_for(lambda line: line.get("peer") == f"127.0.0.1:{port}")
-    assert (line["event"], line["what"]) == ("internal error", "Users._ask.<locals>.answered")
+    assert (line["event"], line["what"]) == ("internal error", "Comparison._unless_ended.<locals>.called")
     assert PASSWORD not in str(service.log_lines())
     neighbour.begin()
 

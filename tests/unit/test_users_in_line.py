@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from coordinator.login.exchange import Code, Outcome
-from coordinator.login.users import MOST_ASKED, Users
+from coordinator.login.users import FOUND_SECONDS, MOST_ASKED, STORE_SECONDS, Users
 from store.users import Verifier
 
 CLIENTS = 10 * MOST_ASKED
@@ -21,14 +21,18 @@ class Store:
     def __init__(self) -> None:
         self.names: list[bytes] = []
         self.answers: list[Callable[[object], None]] = []
-        self.timers: list[Callable[[], None]] = []
+        self.timers: list[tuple[float, Callable[[], None]]] = []
 
     def ask(self, query: object, parameters: Sequence[bytes], answered: Callable[[object], None]) -> None:
         self.names.append(parameters[0])
         self.answers.append(answered)
 
     def call_later(self, seconds: float, callback: Callable[[], None]) -> None:
-        self.timers.append(callback)
+        self.timers.append((seconds, callback))
+
+    def run_timers(self) -> None:
+        for _, callback in list(self.timers):
+            callback()
 
 
 @pytest.fixture
@@ -37,8 +41,9 @@ def store() -> Store:
 
 
 @pytest.fixture
-def said(store: Store) -> list[tuple[int, Verifier | Outcome | None]]:
+def said(store: Store, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, Verifier | Outcome | None]]:
     """What each of the clients is told, by its number; all log in at once."""
+    monkeypatch.setattr("coordinator.login.users.time", SimpleNamespace(monotonic=lambda: 7.0))
     instance: Any = SimpleNamespace(queries=store, loop=store)
     users = Users(instance, b"secret")
     said: list[tuple[int, Verifier | Outcome | None]] = []
@@ -59,6 +64,7 @@ def test_all_are_asked_about_a_few_at_a_time(store: Store, said: list[tuple[int,
     while store.answers:
         assert len(store.answers) <= MOST_ASKED
         store.answers.pop(0)(None)
+    store.run_timers()
     assert said == [(number, None) for number in range(CLIENTS)]
     assert store.names == [f"user {number}".encode() for number in range(CLIENTS)]
 
@@ -67,10 +73,24 @@ def test_all_are_asked_about_a_few_at_a_time(store: Store, said: list[tuple[int,
 def test_a_store_that_does_not_answer_is_asked_no_more_for_those_that_were_sent_away(
     store: Store, said: list[tuple[int, object]]
 ) -> None:
-    for timer in store.timers:
-        timer()
+    store.run_timers()
     assert said == [(number, Outcome(Code.SYS_TEMP)) for number in range(CLIENTS)]
     for answer in list(store.answers):
         answer(None)
     assert len(said) == CLIENTS
     assert len(store.names) == MOST_ASKED
+
+
+@pytest.mark.rule("S1")
+@pytest.mark.parametrize("found", [None, Verifier(salt=b"salt", iterations=1, stored_key=b"k", server_key=b"k")])
+def test_none_is_told_sooner_whether_its_user_is_there_or_not(
+    store: Store, said: list[tuple[int, object]], found: Verifier | None
+) -> None:
+    """How long the store takes says whether it has a row."""
+    assert store.answers
+    store.answers.pop(0)(found)
+    assert said == []
+    ((seconds, tell),) = [each for each in store.timers if each[0] != STORE_SECONDS]
+    assert seconds == pytest.approx(FOUND_SECONDS)
+    tell()
+    assert said == [(0, found)]

@@ -1,0 +1,182 @@
+"""What TLS costs beside plain text: ``python -m tests.benchmarks.tls_costs``.
+
+One service listens on both. The load generator knows no TLS: a relay in this process passes its octets on, in plain
+text or behind TLS, and is not counted. Each cell is measured in turns. Figures: microseconds of processor time a
+message, and octets of memory an idle connection.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import resource
+import ssl
+import statistics
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from tests.benchmarks import cells, generator, processes
+from tests.benchmarks.contenders import Conditions
+from tests.benchmarks.generator import FOLDER
+from tests.benchmarks.processes import Cpu
+from tests.benchmarks.servers import Server, start_service
+from tests.fix_certificates import Authority, authority, key_of
+
+SCHEMES = ("amqp", "amqps")
+_READ_OCTETS = 1 << 16
+_IDLE_SECONDS = 3.0
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.tls_costs")
+    parser.add_argument("--cells", default="post-10x8", help="shell patterns with commas (post-10x8)")
+    parser.add_argument("--rounds", type=int, default=5, help="of each, in turns (5)")
+    parser.add_argument("--seconds", type=float, default=4.0, help="measured, a round (4)")
+    parser.add_argument("--connections", type=int, default=1000, help="idle ones (1000)")
+    asked = parser.parse_args()
+    generator.build()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
+    given = Conditions(
+        seconds=asked.seconds,
+        warm_seconds=1.0,
+        body_octets=256,
+        shape="durable",
+        sasl=False,
+        checkable=False,
+        stock_limit=0,
+    )
+    with tempfile.TemporaryDirectory(prefix="coordinator-tls-") as made:
+        folder = Path(made)
+        folder.chmod(0o755)
+        ca = authority(folder / "ca")
+        server = ca.sign("server", "/CN=127.0.0.1", alternative="IP:127.0.0.1")
+        os.environ.update(COORDINATOR_TLS__CERTIFICATE=str(server), COORDINATOR_TLS__KEY=str(key_of(server)))
+        with _service(folder / "busy") as service:
+            for cell in (each for each in cells.all_cells(None) if cells.matches(each.name, asked.cells)):
+                _compare(service, ca, given, cell, asked.rounds)
+        for scheme in SCHEMES:
+            with _service(folder / f"idle-{scheme}") as service:
+                _hold_idle(service, ca, given, scheme, asked.connections)
+
+
+@contextlib.contextmanager
+def _service(data_dir: Path) -> Iterator[Server]:
+    log = FOLDER / "service.log"
+    with start_service(data_dir=data_dir, log=log, arguments=["--listen", "amqps://127.0.0.1:0"]) as service:
+        yield service
+
+
+def _compare(service: Server, ca: Authority, given: Conditions, cell: cells.Cell, rounds: int) -> None:
+    used: dict[str, list[Cpu]] = {scheme: [] for scheme in SCHEMES}
+    rates: dict[str, list[float]] = {scheme: [] for scheme in SCHEMES}
+    for number in range(rounds):
+        for scheme in SCHEMES:
+            with _relay(_port(scheme), _context(scheme, ca)) as port:
+                snapshots: list[processes.Snapshot] = []
+                load = generator.run(
+                    cell.mode,
+                    port,
+                    *given.flags(),
+                    *cell.flags(f"{cell.name}-{scheme}-{number}", 0),
+                    started=lambda: snapshots.append(service.snapshot()),  # noqa: B023 - called before the next round
+                    ended=lambda: snapshots.append(service.snapshot()),  # noqa: B023
+                )
+            cpu = processes.cpu_between(*snapshots)
+            each = 1e6 / load.messages
+            parts = Cpu(service=cpu.service * each, backends=cpu.backends * each, background=cpu.background * each)
+            used[scheme].append(parts)
+            rates[scheme].append(load.messages / load.seconds)
+            print(_line(cell.name, scheme, parts, rates[scheme][-1]), flush=True)
+    services = [_median([each.service for each in used[scheme]]) for scheme in SCHEMES]
+    totals = [_median([each.total for each in used[scheme]]) for scheme in SCHEMES]
+    pairs = sorted(behind.service / plain.service for plain, behind in zip(used["amqp"], used["amqps"], strict=True))
+    print(
+        f"{cell.name}: service {services[0]:.1f} us in plain text, {services[1]:.1f} us behind TLS: "
+        f"{services[1] / services[0]:.2f} times (pairs {pairs[0]:.2f} to {pairs[-1]:.2f}); with PostgreSQL "
+        f"{totals[1] / totals[0]:.2f} times; load {os.getloadavg()[0]:.1f}",
+        flush=True,
+    )
+
+
+def _line(cell: str, scheme: str, used: Cpu, rate: float) -> str:
+    return f"  {cell} {scheme:5}: service {used.service:.1f} us, all {used.total:.1f} us, {rate:.0f} messages/s"
+
+
+def _median(values: list[float]) -> float:
+    return statistics.median(values)
+
+
+def _hold_idle(service: Server, ca: Authority, given: Conditions, scheme: str, connections: int) -> None:
+    memories = [processes.memory(service.groups())]
+    with _relay(_port(scheme), _context(scheme, ca)) as port:
+        generator.run(
+            "idle",
+            port,
+            *given.flags(),
+            f"--connections={connections}",
+            f"--seconds={_IDLE_SECONDS}",
+            "--target=idle",
+            ended=lambda: memories.append(processes.memory(service.groups())),
+        )
+    before, after = memories
+    print(f"{connections} idle, {scheme}: {(after.workers_pss - before.workers_pss) / connections:.0f} octets each")
+
+
+def _port(scheme: str) -> int:
+    """Of the service whose log is the last one."""
+    for line in (FOLDER / "service.log").read_text().splitlines():
+        said = json.loads(line)
+        if said["event"] == "listening":
+            return next(urlsplit(each).port or 0 for each in said["listen"] if each.startswith(f"{scheme}:"))
+    sys.exit("the service does not listen")
+
+
+def _context(scheme: str, ca: Authority) -> ssl.SSLContext | None:
+    return ssl.create_default_context(cafile=str(ca.certificate)) if scheme == "amqps" else None
+
+
+@contextlib.contextmanager
+def _relay(to: int, context: ssl.SSLContext | None) -> Iterator[int]:
+    """A port whose connections are passed on to that of the service, behind TLS where there is a context."""
+    ready: Future[int] = Future()
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_until_complete, args=[_serve(to, context, ready)], daemon=True)
+    thread.start()
+    try:
+        yield ready.result()
+    finally:
+        loop.call_soon_threadsafe(lambda: [task.cancel() for task in asyncio.all_tasks(loop)])
+        thread.join()
+
+
+async def _serve(to: int, context: ssl.SSLContext | None, ready: Future[int]) -> None:
+    async def enter(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError, asyncio.CancelledError):
+            there, back = await asyncio.open_connection("127.0.0.1", to, ssl=context)
+            await asyncio.gather(_pass(reader, back), _pass(there, writer))
+
+    server = await asyncio.start_server(enter, "127.0.0.1", 0, backlog=4096)
+    ready.set_result(int(server.sockets[0].getsockname()[1]))
+    with contextlib.suppress(asyncio.CancelledError):
+        await server.serve_forever()
+
+
+async def _pass(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    try:
+        while octets := await reader.read(_READ_OCTETS):
+            writer.write(octets)
+            await writer.drain()
+    finally:
+        writer.close()
+
+
+if __name__ == "__main__":
+    main()

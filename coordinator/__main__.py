@@ -25,6 +25,7 @@ from coordinator.commands.repair import repair
 from coordinator.commands.seek import seek
 from coordinator.commands.serve import serve
 from coordinator.commands.statistics import groups, stats
+from coordinator.commands.tls import app as tls
 from coordinator.commands.transactions import outcome, resolve, resume, transactions
 from coordinator.commands.user import app as user
 from coordinator.commands.watch_outcomes import watch_outcomes
@@ -86,6 +87,7 @@ app.command()(grant_roles)
 app.command()(maintain)
 app.command()(audit)
 app.add_typer(user, name="user")
+app.add_typer(tls, name="tls")
 app.add_typer(dead_letters, name="dead-letters")
 app.command()(check)
 app.command()(reconcile)

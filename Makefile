@@ -4,7 +4,7 @@
 BIN := .venv/bin
 ARGS ?=
 
-.PHONY: help serve test test-quick check format lock sbom rules bench bench-spark fuzz demo clean
+.PHONY: help serve test test-quick check format lock sbom rules bench bench-spark fuzz watch-kills demo clean
 
 help:
 	@sed -n 's/^#: \{0,1\}//p' Makefile
@@ -63,6 +63,13 @@ bench-spark:
 fuzz:
 	@.ci/bootstrap check
 	$(BIN)/python -m tests.fuzz.run $(ARGS)
+
+KILLS ?= 20
+#: make watch-kills coordinator watch, killed 20 times while messages come: each row is counted once; KILLS=100 for more
+watch-kills:
+	@.ci/bootstrap test
+	COORDINATOR_TEST_WATCH_KILLS=$(KILLS) $(BIN)/python -m pytest -q -s -o faulthandler_timeout=$$((900 + 120 * $(KILLS))) \
+		tests/integration/test_watch_outcomes.py -k over_kills $(ARGS)
 
 #: make demo        10,000 orders with crashes, without and with check-back,
 #:                  then reconciled with their books

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+import sys
 import time
 from datetime import timedelta
 from functools import partial
@@ -26,7 +27,7 @@ from tests.watching import POST_AND_RETIRE, Stopped, Told, Watching, counted, in
 
 pytestmark = pytest.mark.rule("R33")
 
-#: COORDINATOR_TEST_WATCH_KILLS: how many in a long run.
+#: COORDINATOR_TEST_WATCH_KILLS: how many in a long run (make watch-kills).
 KILLS = int(os.environ.get("COORDINATOR_TEST_WATCH_KILLS", "2"))
 
 
@@ -56,18 +57,25 @@ def _above(url: str, number: int) -> bool:
     return sum(counted(url).values()) > number
 
 
+def _tell(line: str) -> None:
+    """Seen at once in a long run, which shows what tests write."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
 def test_each_row_counts_once_over_kills(queue_url: str, tmp_path: Path) -> None:
     """Killed as the machine may do, again and again, anywhere, while messages come."""
     moments = random.Random(33)
     with Writer(queue_url, 2, POST_AND_RETIRE) as writer:
         wait_for(20, writer)
-        for _ in range(KILLS):
+        for number in range(1, KILLS + 1):
             before = sum(counted(queue_url).values())
             with Watching(queue_url, tmp_path, "--every", "1", "--rows", "1000") as watching:
                 watching.wait_for(partial(_above, queue_url, before))
                 time.sleep(moments.uniform(0, 3))
                 watching.end(signal.SIGKILL)
                 assert _above(queue_url, before)
+            _tell(f"kill {number} of {KILLS}: {sum(counted(queue_url).values()):,} rows counted")
     expected = in_store(queue_url)
     with Watching(queue_url, tmp_path, "--every", "1") as watching:
         watching.wait_for(lambda: watching.told("; 0 rows and 0.0 s behind"))
@@ -77,6 +85,7 @@ def test_each_row_counts_once_over_kills(queue_url: str, tmp_path: Path) -> None
         assert watching.others() == []
     assert counted(queue_url) == expected
     assert expected["half"] == 3 * writer.written
+    _tell(f"counted, and in the store: {expected}")
 
 
 class _Dies(Told):

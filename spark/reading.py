@@ -39,6 +39,17 @@ def credentials_file(url: str) -> Iterator[Path]:
         path.unlink(missing_ok=True)
 
 
+@contextmanager
+def credentials_of_tasks(spark: SparkSession, url: str, given: Path | None) -> Iterator[Path | None]:
+    """The file from which tasks read the database's URL: the one that was given, or one of ours where tasks run on
+    this machine. None: tasks on other machines, which have the URL in their environment."""
+    if given is not None or not str(spark.sparkContext.master).startswith("local"):
+        yield given
+        return
+    with credentials_file(url) as path:
+        yield path
+
+
 @dataclass(frozen=True, kw_only=True)
 class Store:
     """The store's tables as of one snapshot. ``credentials`` is the file with the URL for the tasks; none: they take it

@@ -33,7 +33,7 @@ from spark.finding import Finding
 from spark.metrics import Metrics, bucket_width
 from spark.period import BEGINNING, Period
 from spark.progress import Steps
-from spark.reading import Store, credentials_file, local
+from spark.reading import Store, credentials_of_tasks, local
 from spark.report import BookTotals, Run, write_report
 from spark.results import write_findings
 from spark.snapshot import Snapshot, exported_snapshot, read_error, store_bytes
@@ -280,10 +280,7 @@ def _read(
     archive. ``began``: when the first book was opened, by the monotonic clock.
     """
     with ExitStack() as stack:
-        local_tasks = str(spark.sparkContext.master).startswith("local")
-        # tasks on other machines cannot see a file of ours; they have one of theirs, or the URL in their environment
-        if credentials is None and local_tasks:
-            credentials = stack.enter_context(credentials_file(url))
+        credentials = stack.enter_context(credentials_of_tasks(spark, url, credentials))
         steps.stage("reading addresses")
         snapshot = stack.enter_context(exported_snapshot(url))
         behind = timedelta(seconds=time.monotonic() - began)

@@ -48,6 +48,8 @@ _JAVA_SECONDS: Final = 20.0
 _DYING_SECONDS: Final = 2.0
 #: Of what Java says of its end, and Spark of an error.
 _MOST_SAID: Final = 1_000
+#: What Spark logs then; the error is of whatever used its context at that moment.
+_GIVEN_UP: Final = b"All masters are unresponsive! Giving up."
 #: A line of a stack, or one that announces it.
 _STACK: Final = re.compile(
     r"\s+at |Driver stacktrace:|JVM stacktrace:|\s*\.\.\. \d+ more|An error occurred while calling "
@@ -294,6 +296,7 @@ def running_session(
     (:data:`spark.ending.SIGNALS`) ends Java first. Where there is no archive of its classes, one is made once it went
     well. On a cluster the tasks run this package, which is sent there; ``credentials``: see :func:`check_master`.
 
+    :raises MasterUnusable: what listens there takes no application.
     :raises spark.cluster.ClusterUnusable: its executors cannot work for us.
     :raises SparkFailed: Spark, or its Java, cannot start or go on.
     """
@@ -319,6 +322,12 @@ def running_session(
                 # what waited for Java says that it is gone
                 raise KeyboardInterrupt from None
             if isinstance(error, PySparkException | Py4JError | ConnectionError):
+                told.seek(0)
+                if _GIVEN_UP in told.read():
+                    raise MasterUnusable(
+                        f"{master} takes connections, and has not taken this application within the minute that Spark"
+                        " tries: see that it is a master, of this version of Spark and with the same spark.authenticate"
+                    ) from None
                 raise SparkFailed(_failure(error, told)) from None
             if not isinstance(error, subprocess.TimeoutExpired):
                 raise

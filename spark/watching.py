@@ -29,7 +29,7 @@ from spark.changes import FORMAT, Changes
 from spark.directory import Directory, OpenTransaction
 from spark.finding import Finding
 from spark.ledger import CLOCK_STEP, Pair
-from spark.reading import credentials_file
+from spark.reading import credentials_of_tasks
 from spark.snapshot import read_error
 from store.tables import SCHEMA
 
@@ -78,9 +78,19 @@ class Ledger(Protocol):
         """Now and then: what is found without a batch."""
 
 
-def watch(spark: SparkSession, *, url: str, checkpoint: Path, every: int, rows: int, ledger: Ledger) -> None:
+def watch(
+    spark: SparkSession,
+    *,
+    url: str,
+    checkpoint: Path,
+    every: int,
+    rows: int,
+    ledger: Ledger,
+    credentials: Path | None = None,
+) -> None:
     """Watch the store at ``url``, until an error ends it; each ``every`` seconds, up to ``rows`` in a batch. What fails
-    is tried again, a few times where nothing comes of it.
+    is tried again, a few times where nothing comes of it. ``credentials``: a file with the URL that is there for the
+    tasks, too, wherever they run.
 
     :raises pyspark.errors.StreamingQueryException: Spark fails.
     """
@@ -88,12 +98,12 @@ def watch(spark: SparkSession, *, url: str, checkpoint: Path, every: int, rows: 
     for name, value in _SETTINGS.items():
         spark.conf.set(name, value)
     failures = 0
-    with credentials_file(url) as credentials:
+    with credentials_of_tasks(spark, url, credentials) as file:
         while True:
             ledger.check()
             stream = _Stream(spark, url, checkpoint, ledger)
             try:
-                stream.run(credentials, every, rows)
+                stream.run(file, every, rows)
             except (StreamingQueryException, _Failed) as error:
                 if ledger.wait():
                     continue
@@ -119,8 +129,9 @@ class _Stream:
         self.turns = 0
         self.error: Exception | None = None
 
-    def run(self, credentials: Path, every: int, rows: int) -> None:
-        changes = self._spark.readStream.format(FORMAT).options(credentials=str(credentials), rows=str(rows)).load()
+    def run(self, credentials: Path | None, every: int, rows: int) -> None:
+        options = {"rows": str(rows)} if credentials is None else {"rows": str(rows), "credentials": str(credentials)}
+        changes = self._spark.readStream.format(FORMAT).options(**options).load()
         query = (
             changes.writeStream.foreachBatch(self._batch)
             .option("checkpointLocation", self._checkpoint.as_uri())

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
 import typer
 
-from coordinator.commands.administration import Config, DatabaseUrl, DataDir, database, defects_by_name, fail
+from coordinator.commands.administration import Config, DatabaseUrl, DataDir, defects_by_name, fail
+from coordinator.commands.credentials import Credentials, store_url
 from coordinator.commands.stopping import stopped_by_name
 
 if TYPE_CHECKING:
@@ -31,15 +32,6 @@ _Books = Annotated[
         metavar="FILE",
         help="A book of an application (TOML) to compare with; may be repeated. inbox: the store's own, of"
         " coordinator.first_time.",
-    ),
-]
-
-_Credentials = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE",
-        help="In place of --database-url: a file with the URL alone, which only its owner may read. On a cluster it"
-        " is at this path on each machine.",
     ),
 ]
 
@@ -95,7 +87,7 @@ def reconcile(
     ] = False,
     master: Annotated[str, typer.Option(metavar="URL", help="Spark's master.")] = "local[*]",
     memory: Annotated[str, typer.Option(metavar="SIZE", help="Spark's memory here, such as 2g.")] = "2g",
-    credentials: _Credentials = None,
+    credentials: Credentials = None,
     database_url: DatabaseUrl = None,
     data_dir: DataDir = None,
     config: Config = None,
@@ -106,7 +98,7 @@ def reconcile(
     SIGTERM.
     """
     with defects_by_name(), stopped_by_name():
-        url = _url(config, database_url, data_dir, credentials)
+        url = store_url(config, database_url, data_dir, credentials)
         if not re.fullmatch(r"[1-9]\d*[mg]", memory):
             fail(f"--memory: {memory!r}; expected a number and m or g, such as 2g", 2)
         period = _period(since, until)
@@ -125,30 +117,6 @@ def reconcile(
             typer.echo(_stored(url, run, period, out))
         if found.at_or_above(fail_on):
             raise typer.Exit(1)
-
-
-def _url(config: Path | None, database_url: str | None, data_dir: Path | None, credentials: Path | None) -> str:
-    """The store's URL; without one, ends the command with 2, as 1 means findings here."""
-    if credentials is not None:
-        if (database_url, data_dir) != (None, None):
-            fail("--credentials: give it, or --database-url, or --data-dir, not both", 2)
-        return _url_in(credentials)
-    try:
-        return database(config, database_url, data_dir)
-    except typer.Exit:
-        raise typer.Exit(2) from None
-
-
-def _url_in(credentials: Path) -> str:
-    """The URL in the file; ends the command if there is none."""
-    from spark.source import SourceOptionError
-    from spark.source import database_url as url_in
-    from store.database import DatabaseUrlInvalid, check_url
-
-    try:
-        return check_url(url_in(str(credentials)))
-    except (SourceOptionError, DatabaseUrlInvalid) as error:
-        fail(f"--credentials: {error}", 2)
 
 
 def _period(since: str | None, until: str | None) -> Period:
@@ -223,7 +191,7 @@ def _compared(
                 books=books,
                 inbox=inbox,
                 archive=None if archive is None else archive.absolute(),
-                credentials=None if credentials is None else credentials.absolute(),
+                credentials=credentials,
                 out=out,
                 fail_on=fail_on,
                 steps=bar,

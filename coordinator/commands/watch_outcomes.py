@@ -12,7 +12,8 @@ from uuid import UUID
 
 import typer
 
-from coordinator.commands.administration import Config, DatabaseUrl, DataDir, database, defects_by_name, fail
+from coordinator.commands.administration import Config, DatabaseUrl, DataDir, defects_by_name, fail
+from coordinator.commands.credentials import Credentials, store_url
 from coordinator.commands.stopping import stopped_by_name
 from coordinator.printable import printable
 
@@ -43,6 +44,7 @@ def watch_outcomes(
     ] = False,
     master: Annotated[str, typer.Option(metavar="URL", help="Spark's master.")] = "local[*]",
     memory: Annotated[str, typer.Option(metavar="SIZE", help="Spark's memory here, such as 2g.")] = "1g",
+    credentials: Credentials = None,
     database_url: DatabaseUrl = None,
     data_dir: DataDir = None,
     config: Config = None,
@@ -54,10 +56,7 @@ def watch_outcomes(
     SIGTERM.
     """
     with defects_by_name(), stopped_by_name():
-        try:
-            url = database(config, database_url, data_dir)
-        except typer.Exit:
-            raise typer.Exit(2) from None
+        url = store_url(config, database_url, data_dir, credentials)
         if not re.fullmatch(r"[1-9]\d*[mg]", memory):
             fail(f"--memory: {memory!r}; expected a number and m or g, such as 2g", 2)
         # Spark takes seconds to import: refusals that need none of it come first.
@@ -68,23 +67,32 @@ def watch_outcomes(
             if anew:
                 book.forget()
             book.check()
-            _run(book, url, master, memory, every, rows)
+            _run(book, url, master, memory, every, rows, credentials)
         except StoreError as error:
             fail(str(error), 2)
 
 
-def _run(book: _Book, url: str, master: str, memory: str, every: int, rows: int) -> None:
+def _run(book: _Book, url: str, master: str, memory: str, every: int, rows: int, credentials: Path | None) -> None:
     """Watch, until an error ends it."""
+    from spark.cluster import ClusterUnusable
     from spark.session import JavaMissing, MasterUnusable, SparkFailed, check_master, running_session
     from spark.snapshot import StoreUnreadable
     from spark.watching import watch
 
     try:
-        check_master(master, url)
+        check_master(master, url, credentials)
         book.say("starting Spark")
-        with running_session(master, memory=memory, brief=True) as spark:
-            watch(spark, url=url, checkpoint=book.folder, every=every, rows=rows, ledger=book)
-    except (JavaMissing, MasterUnusable, StoreUnreadable) as error:
+        with running_session(master, memory=memory, brief=True, credentials=credentials) as spark:
+            watch(
+                spark,
+                url=url,
+                credentials=credentials,
+                checkpoint=book.folder,
+                every=every,
+                rows=rows,
+                ledger=book,
+            )
+    except (JavaMissing, MasterUnusable, ClusterUnusable, StoreUnreadable) as error:
         fail(str(error), 2)
     except (SparkFailed, OSError) as error:
         fail(f"Spark: {error}", 2)

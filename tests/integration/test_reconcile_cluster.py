@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -30,6 +33,7 @@ from store.processes import die_with_parent
 from tests.fix_command import PATIENCE_SECONDS, ROOT, environment
 from tests.fix_proxy import Proxy
 from tests.fix_store_rows import NOW, StoreRows
+from tests.watching import counted, in_store
 
 SECRET = "told-to-nobody"
 _LONG = 20 * PATIENCE_SECONDS
@@ -138,13 +142,50 @@ class Running:
         self.errors.seek(0)
         return text in self.errors.read()
 
+    def said(self) -> str:
+        self.errors.seek(0)
+        return self.errors.read()
+
     def end(self) -> tuple[int, str, str]:
         said = self.process.communicate(timeout=_LONG)[0]
         self.errors.seek(0)
         return self.process.returncode, said, self.errors.read()
 
 
-Start = Callable[..., Running]
+@dataclass
+class Start:
+    """Starts a command on the cluster, over the store behind ``proxy``; what it writes is below ``folder``."""
+
+    cluster: Cluster
+    proxy: Proxy
+    folder: Path
+    credentials: Path
+    running: list[Running] = field(default_factory=list)
+
+    def __call__(
+        self, *arguments: str, env: dict[str, str] | None = None, file: Path | None = None, master: str | None = None
+    ) -> Running:
+        return self.command(
+            "reconcile", "--out", str(self.folder / "out"), *arguments, env=env, file=file, master=master
+        )
+
+    def command(
+        self, *arguments: str, env: dict[str, str] | None = None, file: Path | None = None, master: str | None = None
+    ) -> Running:
+        errors = (self.folder / "errors").open("w+", encoding="utf-8")
+        command = [sys.executable, "-c", _AS_LARGE, *arguments, "--master", master or self.cluster.master]
+        names = ("SPARK_LOCAL_IP", "SPARK_CONF_DIR", "TMPDIR", "SPARK_LOCAL_DIRS")
+        process = subprocess.Popen(
+            [*command, "--credentials", str(file or self.credentials)],
+            env={**environment(**{name: self.cluster.env[name] for name in names}), **(env or {})},
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            start_new_session=True,
+        )
+        self.running.append(Running(process, errors, self.folder / "out"))
+        return self.running[-1]
 
 
 @pytest.fixture
@@ -159,27 +200,9 @@ def start(cluster: Cluster, database_url: str, tmp_path: Path) -> Iterator[Start
     credentials = tmp_path / "store.url"
     credentials.write_text(urlunsplit(parts._replace(netloc=f"{user or 'postgres'}:{SECRET}@{place}")), "utf-8")
     credentials.chmod(0o600)
-    running: list[Running] = []
-
-    def begin(*arguments: str, env: dict[str, str] | None = None, file: Path = credentials) -> Running:
-        out = tmp_path / "out"
-        errors = (tmp_path / "errors").open("w+", encoding="utf-8")
-        command = [sys.executable, "-c", _AS_LARGE, "reconcile", "--out", str(out), "--master", cluster.master]
-        kept = {name: cluster.env[name] for name in ("SPARK_LOCAL_IP", "SPARK_CONF_DIR", "TMPDIR", "SPARK_LOCAL_DIRS")}
-        process = subprocess.Popen(
-            [*command, "--credentials", str(file), *arguments],
-            env={**environment(**kept), **(env or {})},
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-            start_new_session=True,
-        )
-        running.append(Running(process, errors, out))
-        return running[-1]
-
-    yield begin
-    for each in running:
+    made = Start(cluster, proxy, tmp_path, credentials)
+    yield made
+    for each in made.running:
         with suppress(ProcessLookupError):
             os.killpg(each.process.pid, signal.SIGKILL)
         each.process.wait()
@@ -202,13 +225,29 @@ def _all_of_processes() -> bytes:
 
 @pytest.mark.rule("R1", "R2", "S8")
 def test_a_cluster_finds_what_is_wrong_and_never_sees_the_password(cluster: Cluster, start: Start) -> None:
-    """Its machines have this package from the driver; the password is in a file of theirs alone."""
+    """Its machines have this package from the driver; the password is in a file of theirs alone. Executors that are
+    killed in the middle of a table are replaced, and their tasks done again, in the same snapshot."""
+    reads, killed = threading.Event(), threading.Event()
+
+    def hold(octets: bytes) -> None:
+        if b"COPY" in octets and b"half" in octets and not killed.is_set():
+            reads.set()
+            killed.wait(_LONG)
+
+    start.proxy.on_request = hold
     running = start()
+    _wait(lambda: reads.is_set() or running.process.poll() is not None, running.said)
+    dead = cluster.executors()
+    for pid in dead:
+        os.kill(pid, signal.SIGKILL)
+    _wait(lambda: not set(dead) & set(cluster.executors()), lambda: f"of {dead} some live")
+    killed.set()
     seen = []
     while running.process.poll() is None:
         seen.append(SECRET.encode() in _all_of_processes())
         time.sleep(1)
     status, said, errors = running.end()
+    assert dead
     assert (status, said.splitlines()[0].partition(";")[0]) == (1, "2 findings: 1 lost-delivery, 1 unbalanced"), errors
     assert (len(seen) > 1, any(seen)) == (True, False)
     summary = json.loads((running.out / "summary.json").read_text("utf-8"))
@@ -218,6 +257,48 @@ def test_a_cluster_finds_what_is_wrong_and_never_sees_the_password(cluster: Clus
     events = b"".join(path.read_bytes() for path in (cluster.folder / "events").rglob("*") if path.is_file())
     assert b"SparkListenerEnvironmentUpdate" in events
     assert SECRET not in said + errors
+
+
+@pytest.mark.rule("R33")
+def test_outcomes_are_watched_on_a_cluster(start: Start, database_url: str) -> None:
+    """Its executors read what is new, with the URL from their own file."""
+    running = start.command("watch", "--checkpoint", str(start.folder / "checkpoint"), "--every", "1")
+    _wait(
+        lambda: running.told("; 0 rows and 0.0 s behind") or running.process.poll() is not None,
+        running.said,
+    )
+    assert counted(database_url) == in_store(database_url) != {}
+    running.process.send_signal(signal.SIGINT)
+    status, said, errors = running.end()
+    assert (status, errors.splitlines()[-1]) == (130, "error: interrupted")
+    assert SECRET not in said + errors
+
+
+@pytest.mark.rule("R31")
+def test_a_port_that_is_no_master_is_said(start: Start) -> None:
+    """Spark tries for a minute; what it says then is a stack."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        master = f"spark://127.0.0.1:{listener.getsockname()[1]}"
+        status, said, errors = start(master=master).end()
+    assert (status, said) == (2, "")
+    assert errors.splitlines()[-1].startswith(f"error: {master} takes connections, and has not taken this application")
+    assert "java" not in errors
+
+
+def test_an_older_copy_of_the_package_on_a_worker_is_refused(start: Start, tmp_path: Path) -> None:
+    """Where its Python has it before the one that was sent; else the sent one goes before it."""
+    older = tmp_path / "older"
+    for name in ("spark", "store"):
+        shutil.copytree(ROOT / name, older / name, ignore=shutil.ignore_patterns("__pycache__"))
+    (older / "sitecustomize.py").write_text("import spark.cluster\n", "utf-8")
+    conf = tmp_path / "conf"
+    conf.mkdir()
+    (conf / "spark-defaults.conf").write_text(
+        f"spark.executor.memory 512m\nspark.executorEnv.PYTHONPATH {older}\n", "utf-8"
+    )
+    status, said, errors = start(env={"SPARK_CONF_DIR": str(conf)}).end()
+    assert (status, said) == (2, "")
+    assert f"imports another copy of this package, {older}/spark/cluster.py: take it out" in errors.splitlines()[-1]
 
 
 @pytest.mark.rule("R31")

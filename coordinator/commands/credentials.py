@@ -1,0 +1,50 @@
+"""``--credentials``: where Spark's tasks find the URL of the store, of commands that run Spark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from coordinator.commands.administration import database, fail
+
+
+def _absolute(file: Path | None) -> Path | None:
+    """Tasks have another working folder."""
+    return None if file is None else file.absolute()
+
+
+Credentials = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        callback=_absolute,
+        help="In place of --database-url: a file with the URL alone, which only its owner may read. On a cluster it"
+        " is at this path on each machine.",
+    ),
+]
+
+
+def store_url(config: Path | None, database_url: str | None, data_dir: Path | None, credentials: Path | None) -> str:
+    """The store's URL; without one, ends the command with 2, as 1 may mean findings."""
+    if credentials is not None:
+        if (database_url, data_dir) != (None, None):
+            fail("--credentials: give it, or --database-url, or --data-dir, not both", 2)
+        return _url_in(credentials)
+    try:
+        return database(config, database_url, data_dir)
+    except typer.Exit:
+        raise typer.Exit(2) from None
+
+
+def _url_in(credentials: Path) -> str:
+    """The URL in the file; ends the command if there is none."""
+    from spark.source import SourceOptionError
+    from spark.source import database_url as url_in
+    from store.database import DatabaseUrlInvalid, check_url
+
+    try:
+        return check_url(url_in(str(credentials)))
+    except (SourceOptionError, DatabaseUrlInvalid) as error:
+        fail(f"--credentials: {error}", 2)

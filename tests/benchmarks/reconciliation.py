@@ -39,6 +39,8 @@ QUEUES: Final = 10
 SPAN: Final = timedelta(hours=20)
 #: Deliveries of each kind that are broken on purpose.
 PLANTED: Final = 100
+#: Halves that one SQL transaction writes, with their ops.
+PIECE: Final = 1_000
 #: What Spark's reader is given: the columns that a run reads.
 COLUMNS: Final = {
     "op": "id,decision,reason,posted,half_ids,group_ids,decided_at",
@@ -48,7 +50,8 @@ COLUMNS: Final = {
 
 
 def fill(url: str, halves: int) -> None:
-    """A healthy store of ``halves`` halves in the migrated, empty database at ``url``."""
+    """A healthy store of ``halves`` halves in the migrated, empty database at ``url``, in SQL transactions of
+    :data:`PIECE` halves each: a watch splits none."""
     begin = NOW - SPAN - timedelta(hours=1)
     with connected(url) as made:
         make_days(made, sorted({(begin + timedelta(hours=hour)).date() for hour in range(24)}))
@@ -63,29 +66,37 @@ def fill(url: str, halves: int) -> None:
           'select {id_at(begin)} + ((pg_temp.ms((h + 1) / 2) - {first} + 5) << 22) + h % 4096'"""
     at = "to_timestamp((pg_temp.ms({}) + 5) / 1000.0)"
     retired = halves * 9 // 10
-    statements = (
+    once = (
         f"insert into {SCHEMA}.address (name, created_at)"
         f" select 'queue-' || i, '{begin - timedelta(days=1)}' from generate_series(1, {QUEUES}) i",
         f"insert into {SCHEMA}.consumer_group (address_id, created_at)"
         f" select id, created_at from {SCHEMA}.address order by id",
+    )
+    # the halves above {0}, up to {1}
+    piece = (
         f"insert into {SCHEMA}.op (id, decision, txn_id, posted, instance_id, decided_at)"
         f" select pg_temp.txn(i), 'commit', pg_temp.txn(i), 2, 1, {at.format('i')}"
-        f" from generate_series(1, {halves // 2}) i",
+        " from generate_series({0} / 2 + 1, {1} / 2) i",
         f"insert into {SCHEMA}.half (id, txn_id, address_id, message, posted_at)"
         f" select pg_temp.half(h), pg_temp.txn((h + 1) / 2), 1 + h % {QUEUES}, '\\x005375a0027b7d',"
         f" {at.format('(h + 1) / 2')}"
-        f" from generate_series(1, {halves}) h",
+        " from generate_series({0} + 1, {1}) h",
         f"insert into {SCHEMA}.op (id, decision, half_ids, group_ids, instance_id, decided_at)"
         f" select overlay(pg_temp.txn(j * 5)::text placing '9' from 20)::uuid, 'accept',"
         f" array(select pg_temp.half(h) from generate_series(10 * j - 9, 10 * j) h),"
         f" array(select (1 + h % {QUEUES})::int from generate_series(10 * j - 9, 10 * j) h), 1, {at.format('j * 5')}"
-        f" from generate_series(1, {retired // 10}) j",
+        f" from generate_series({{0}} / 10 + 1, least({{1}}, {retired}) / 10) j",
         f"insert into {SCHEMA}.entry (group_id, id, half_id)"
-        f" select 1 + h % {QUEUES}, pg_temp.half(h), pg_temp.half(h) from generate_series({retired + 1}, {halves}) h",
+        f" select 1 + h % {QUEUES}, pg_temp.half(h), pg_temp.half(h)"
+        f" from generate_series(greatest({{0}}, {retired}) + 1, {{1}}) h",
     )
     with psycopg.connect(url, autocommit=True) as connection:
-        for statement in (*functions.split(";\n"), *statements):
+        for statement in (*functions.split(";\n"), *once):
             connection.execute(statement.encode())
+        for low in range(0, halves, PIECE):
+            with connection.transaction():
+                for statement in piece:
+                    connection.execute(statement.format(low, min(low + PIECE, halves)).encode())
         for table in COLUMNS:
             connection.execute(f"vacuum analyze {SCHEMA}.{table}".encode())
 

@@ -23,7 +23,7 @@ def seeds_of(histories: int) -> range:
     return range(first, first + max(1, round(histories * profiles.TIMES)))
 
 
-@pytest.mark.rule("T8", "T10", "T11", "T12", "H4", "H5", "H13")
+@pytest.mark.rule("T8", "T10", "T11", "T12", "H4", "H5", "H13", "D1")
 def test_no_answer_contradicts_another(
     database_url: str, open_folder: Path, record_property: Callable[[str, object], None]
 ) -> None:
@@ -33,6 +33,7 @@ def test_no_answer_contradicts_another(
     record_property("histories", dict(counts))
     assert counts["committed"] > len(seeds)
     assert counts["transactions"] - counts["committed"] > len(seeds)
+    assert counts["heard whole"] > 0
 
 
 @pytest.mark.rule("T8", "T11", "H2", "H3", "H4", "H5", "H7", "H8", "H10", "H11", "H13", "H20")

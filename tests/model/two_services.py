@@ -1,7 +1,8 @@
 """Random histories over two services on one store, with faults: no answer may contradict an earlier or a later one.
 
 What is checked needs no model of what happens when: each transaction has one outcome, at any instance and any time,
-and the store holds all of its messages or none.
+and the store holds all of its messages or none. A listener of a broadcast whose connection holds hears each message of
+what was declared after its attach was answered and is committed, once, wherever that is; and none that is rolled back.
 
 ``python -m tests.model.two_services --histories 300 --seed 1``: a long run.
 """
@@ -21,6 +22,7 @@ from typing import Any
 from uuid import UUID
 
 import psycopg
+from proton import Receiver
 
 from store import migrations
 from store.embedded.server import EmbeddedServer
@@ -30,6 +32,7 @@ from tests.model.services import End, two_services
 
 STEPS = 40
 CLIENTS = 2
+MOST_LISTENING = 3
 
 COMMITTED, ROLLED_BACK = "commit", "rollback"
 #: of a transaction of this store, whose discharge asked for a commit, and for a rollback
@@ -83,6 +86,26 @@ class Asked:
     heard_before: int
 
 
+@dataclass
+class Listening:
+    """A listener (D1). ``since``: how many transactions there were when its attach was answered; ``bodies``: what it
+    has heard.
+    """
+
+    client: Client
+    receiver: Receiver
+    since: int
+    bodies: list[str] = field(default_factory=list)
+
+    def take(self) -> None:
+        arrived = self.client.arrived(self.receiver)
+        while arrived:
+            taken = arrived.popleft()
+            self.bodies.append(taken.body)
+            with contextlib.suppress(Lost):
+                self.client.accept(taken)
+
+
 class History:
     """One history; :attr:`wrong` is what must not be."""
 
@@ -97,6 +120,9 @@ class History:
         self.txns: list[Txn] = []
         self._asked: list[Asked] = []
         self._askers: list[Client] = []
+        self._listening: list[Listening] = []
+        #: those whose connections are lost
+        self._listened: list[Listening] = []
         self.wrong: list[str] = []
 
     def run(self) -> list[str]:
@@ -119,7 +145,8 @@ class History:
             assert time.monotonic() < deadline, f"no answer: {self._asked}"
             self._turn(0.05)
         self._check()
-        for client in [*self._askers, *(client for end in self._ends for client, _ in end.clients)]:
+        listeners = [each.client for each in self._listening]
+        for client in [*self._askers, *listeners, *(client for end in self._ends for client, _ in end.clients)]:
             client.cut()
         for end in self._ends:
             end.clients.clear()
@@ -133,6 +160,7 @@ class History:
             self._discharge: 30,
             self._ask: 20,
             self._fault: 12,
+            self._listen: 4,
             self._cut_client: 5,
         }
 
@@ -167,6 +195,12 @@ class History:
             for end in self._ends:
                 end.clients = [(client, sender) for client, sender in end.clients if _turned(client)]
             self._askers = [client for client in self._askers if _turned(client)]
+            for listening in list(self._listening):
+                there = _turned(listening.client)
+                listening.take()
+                if not there:
+                    self._listening.remove(listening)
+                    self._listened.append(listening)
             rest = []
             for asked in self._asked:
                 if asked.delivery.remote_state:
@@ -234,6 +268,19 @@ class History:
         except (Lost, Detached):
             pass
 
+    def _listen(self) -> None:
+        there = [end for end in self._ends if end.well]
+        if not there or len(self._listening) >= MOST_LISTENING:
+            return
+        client = self._patiently(self._dice.choice(there), None)
+        try:
+            receiver = client.receiver(f"{self._name}::*", 10_000)
+        except (Lost, Detached):
+            client.cut()
+            return
+        self._listening.append(Listening(client, receiver, len(self.txns)))
+        self._counts["listeners"] += 1
+
     def _cut_client(self) -> None:
         clients = [client for end in self._ends for client, _ in end.clients]
         if clients:
@@ -267,12 +314,40 @@ class History:
             for txn in self.txns:
                 if txn.heard:
                     self._compare(connection, txn)
+        self._hear_out()
+        for listening in (*self._listening, *self._listened):
+            self._compare_heard(listening)
+
+    def _committed(self, since: int) -> list[str]:
+        """The messages of transactions, but for so many."""
+        found = [txn for txn in self.txns[since:] if txn.heard and txn.heard[-1][0] == COMMITTED]
+        return [body for txn in found for body in txn.bodies]
+
+    def _hear_out(self) -> None:
+        """Listeners that are there still hear all that they are to hear."""
+        deadline = time.monotonic() + PATIENCE
+        while late := [each for each in self._listening if not {*self._committed(each.since)} <= {*each.bodies}]:
+            if time.monotonic() > deadline:
+                missing = [{*self._committed(each.since)} - {*each.bodies} for each in late]
+                self.wrong.append(f"listeners have not heard {missing}")
+                return
+            self._turn(0.02)
+        self._counts["heard whole"] += sum(bool(self._committed(each.since)) for each in self._listening)
+
+    def _compare_heard(self, listening: Listening) -> None:
+        """Nothing twice, and nothing that is not committed."""
+        heard, committed = Counter(listening.bodies), {*self._committed(0)}
+        wrong = [body for body, times in heard.items() if times > 1 or body not in committed]
+        if wrong:
+            self.wrong.append(f"a listener has heard {wrong}, twice or though they are not committed: {heard}")
+        self._counts["heard"] += len(heard)
 
     def _compare(self, connection: psycopg.Connection[Any], txn: Txn) -> None:
         txn_id = UUID(bytes=txn.id)
         ops = connection.execute(b"select decision from coordinator.op where id = %s", [txn_id]).fetchall()
         halves = connection.execute(
-            b"select count(*), count(e.id) from coordinator.half h left join coordinator.entry e on e.half_id = h.id "
+            b"select count(*), count(e.id) from coordinator.half h left join (coordinator.entry e "
+            b"join coordinator.consumer_group g on g.id = e.group_id and g.name = '') on e.half_id = h.id "
             b"where h.txn_id = %s",
             [txn_id],
         ).fetchone()

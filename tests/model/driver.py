@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 from uuid import UUID
@@ -16,7 +17,7 @@ from coordinator.commands.seek import seek
 from store.database import engine
 from store.outcomes import outcome_of
 from tests.fix_service import PATIENCE
-from tests.model import truth
+from tests.model import counts, truth
 from tests.model.model import Model
 from tests.model.possible import allows, waits
 from tests.model.state import FIFO, POLICIES, QUEUES, Label, Receiver, Stored, in_txn
@@ -160,7 +161,7 @@ class Driver(ABC):
             self.perform(step, label, places)
         there = len(self.model.listeners())
         if there != listened:  # what a post costs goes by how many there are
-            self.until(lambda: truth.listening(self.truth, self.history) == there, "the group of a listener")
+            self.until(lambda: counts.listening(self.truth, self.history) == there, "the group of a listener")
         if self.model.decided_elsewhere or there != listened:
             self.wait()
             self.hear_notices()
@@ -356,7 +357,19 @@ class Driver(ABC):
         stored = self._stored()
         wrong = differences(self.model, stored)
         assert not wrong, wrong
+        self._compare_counts()
         self._compare_outcomes({self.txn_ids[number]: op for number, op in stored.ops.items()})
+
+    def _compare_counts(self) -> None:
+        """The views count what the model has (H18)."""
+        places = [Counter(each.stored.place for each in queue) for queue in self.model.queues]
+        left = [txn for txn in self.model.txns.values() if txn.entered and txn.op is None and not txn.decided]
+        wanted = {queue: (found["queue"], found["later"]) for queue, found in enumerate(places)}
+        pending = Counter(address for txn in left for address, _ in txn.posts)
+        waiting, undecided = counts.of_history(self.truth, self.history)
+        told = {queue: waiting.get(queue, (0, 0)) for queue in wanted}
+        assert told == wanted, f"the views count {told}, not {wanted}"
+        assert undecided == pending, f"the views count {undecided} undecided, not {dict(pending)}"
 
     def _compare_outcomes(self, ops: dict[bytes, str]) -> None:
         """The view and the command line say of all transactions what the store holds (H15)."""

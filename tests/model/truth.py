@@ -216,18 +216,6 @@ def on_their_way(connection: psycopg.Connection[Any], history: str) -> bool:
     return found.fetchone() is not None
 
 
-def listening(connection: psycopg.Connection[Any], history: str) -> int:
-    """How many groups of listeners there are."""
-    names = [address(history, number) for number in range(ADDRESSES)]
-    row = connection.execute(
-        f"""select count(*) from {SCHEMA}.address a join {SCHEMA}.consumer_group g on g.address_id = a.id
-             where a.name = any(%s) and g.instance_id is not null""".encode(),
-        [names],
-    ).fetchone()
-    assert row is not None
-    return int(row[0])
-
-
 def stored(connection: psycopg.Connection[Any], history: str, txn_ids: dict[int, bytes]) -> Stored:
     """Of one history: its addresses are its own."""
     result = Stored()

@@ -22,12 +22,12 @@ from typing import Any
 from uuid import UUID
 
 import psycopg
-from proton import Receiver
 
 from store import migrations
 from store.embedded.server import EmbeddedServer
 from tests.acceptance.engine_client import Answer, Client, Detached, Lost
 from tests.fix_service import PATIENCE
+from tests.model.listening import Listening
 from tests.model.services import End, two_services
 
 STEPS = 40
@@ -84,26 +84,6 @@ class Asked:
     who: str
     #: of the transaction, when it was asked
     heard_before: int
-
-
-@dataclass
-class Listening:
-    """A listener (D1). ``since``: how many transactions there were when its attach was answered; ``bodies``: what it
-    has heard.
-    """
-
-    client: Client
-    receiver: Receiver
-    since: int
-    bodies: list[str] = field(default_factory=list)
-
-    def take(self) -> None:
-        arrived = self.client.arrived(self.receiver)
-        while arrived:
-            taken = arrived.popleft()
-            self.bodies.append(taken.body)
-            with contextlib.suppress(Lost):
-                self.client.accept(taken)
 
 
 class History:

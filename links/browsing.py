@@ -9,7 +9,7 @@ from coordinator.group import loading
 from coordinator.group.loading import LOAD_RETRY_SECONDS
 from links import engine
 from links.delivering import MOST_BACKLOG
-from links.outgoing import LARGE_IN_ENGINE, Outgoing
+from links.outgoing import LARGE_IN_ENGINE, Outgoing, TooLarge
 from store import priorities
 from store.errors import StoreError
 from store.priorities import Rank
@@ -148,9 +148,9 @@ class Browsing(Outgoing):
             if self._selector is not None and not self._selector.matches(entry.message or b"", entry.attempts):
                 continue
             try:
-                if self._most_octets and self._exceeds(entry):
-                    continue  # skipped, too: its size is no reason to end the link
                 delivery = self._deliver(entry)
+            except TooLarge:
+                continue  # skipped: its size is no reason to end the link
             except DecodeError:
                 continue  # skipped: the first consumer that would get it moves it to the dead letters
             if entry.whole:

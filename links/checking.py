@@ -47,13 +47,13 @@ def attach_checker(connection: Carrier, pointer: engine.Pointer, name: str, aske
             Condition.NOT_IMPLEMENTED,
             "checks are sent unsettled, as their outcomes decide: expected the sender settle mode unsettled or mixed",
         )
-    most = engine.link_remote_max_message_size(pointer)
+    most: int = engine.link_remote_max_message_size(pointer)
     if 0 < most < _FEWEST_OCTETS:
         text = (
             f"a checker that takes messages of {most} octets at most: expected {_FEWEST_OCTETS} at least, or no limit"
         )
         raise Refusal(Condition.NOT_IMPLEMENTED, text)
-    connection.endpoints.attached(Checking(connection, pointer, name, group))
+    connection.endpoints.attached(Checking(connection, pointer, name, group, most))
 
 
 class Checking(Delivering):
@@ -61,9 +61,9 @@ class Checking(Delivering):
 
     __slots__ = ("_checks", "_deciding", "_starved", "coming", "group", "most_octets", "unsettled")
 
-    def __init__(self, connection: Carrier, pointer: engine.Pointer, name: str, group: str) -> None:
+    def __init__(self, connection: Carrier, pointer: engine.Pointer, name: str, group: str, most_octets: int) -> None:
         self.group = group
-        self.most_octets: int = engine.link_remote_max_message_size(pointer)
+        self.most_octets = most_octets
         self.coming = 0
         self.unsettled: dict[engine.Pointer, Due] = {}
         #: those of them with an outcome that is on its way to the store

@@ -14,7 +14,7 @@ from coordinator.outcomes import ACCEPTED, Kind, Outcome
 from coordinator.printable import printable
 from links import engine, states
 from links.delivering import MOST_BACKLOG
-from links.outgoing import LARGE_IN_ENGINE, Outgoing
+from links.outgoing import LARGE_IN_ENGINE, Outgoing, TooLarge
 from links.output import MOST_HANDED
 
 if TYPE_CHECKING:
@@ -119,10 +119,11 @@ class Consuming(Outgoing):
         self._queue.changed(self)
 
     def send(self, entry: Entry) -> bool:
-        if self._most_octets and self._exceeds(entry):
+        try:
+            delivery = self._deliver(entry)
+        except TooLarge:
             self._leave_to_others(entry)
             return True
-        delivery = self._deliver(entry)
         output = self.connection.output
         if self.presettled and not entry.whole:
             engine.delivery_settle(delivery)
@@ -139,9 +140,7 @@ class Consuming(Outgoing):
         return self._large is None
 
     def _leave_to_others(self, entry: Entry) -> None:
-        """It is larger than the peer takes (part 2, section 2.7.3): as if the peer had said that it is undeliverable
-        here.
-        """
+        """It is larger than the peer takes: as if the peer had said that it is undeliverable here."""
         if not self._left_some:
             self._left_some = True
             log.warning(

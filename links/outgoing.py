@@ -40,6 +40,10 @@ LARGE_IN_ENGINE = 2 * _PIECE
 _MOST_ADDED = 64
 
 
+class TooLarge(Exception):
+    """A message has more octets than the peer takes (part 2, section 2.7.3)."""
+
+
 class Large:
     """A large delivery under way. ``at``: how much of the stored message is with the engine; ``changed``: the
     message does not go out as it is stored.
@@ -100,13 +104,23 @@ class Outgoing(Delivering):
         self._queue.touch()
 
     def _deliver(self, entry: Entry) -> engine.Pointer:
-        """DecodeError, and nothing sent, where the stored message cannot be read."""
+        """Nothing is sent where it raises.
+
+        :raises DecodeError: the stored message cannot be read.
+        :raises TooLarge: the peer takes none of its size.
+        """
         octets = entry.message
         assert octets is not None
         pointer = self.pointer
-        changed = _is_changed(entry, octets)
+        # the delivery-count that the poster set is never passed on
+        changed = entry.attempts or entry.expires or entry.acquired or entry.annotations or names_count(octets)
         if changed and not entry.whole:
             octets = _marked(entry, octets)
+        if self._most_octets:
+            # a large one with all that the service may add to it
+            size = entry.whole + len(entry.annotations) + _MOST_ADDED if entry.whole else len(octets)
+            if size > self._most_octets:
+                raise TooLarge
         delivery = engine.outgoing_delivery(pointer, self._store_prefix + b"%d" % entry.id)
         if entry.whole:
             self._large = Large(entry, delivery, changed=bool(changed))
@@ -122,19 +136,6 @@ class Outgoing(Delivering):
         if not connection.dirty:
             connection.mark()
         return delivery
-
-    def _exceeds(self, entry: Entry) -> bool:
-        """Whether it is larger than the peer takes; a large one with all that the service may add to it.
-
-        :raises DecodeError: the stored message cannot be read.
-        """
-        octets = entry.message
-        assert octets is not None
-        if entry.whole:
-            size = entry.whole + len(entry.annotations) + _MOST_ADDED
-        else:
-            size = len(_marked(entry, octets) if _is_changed(entry, octets) else octets)
-        return size > self._most_octets
 
     # -- large ones
 
@@ -210,11 +211,6 @@ class Outgoing(Delivering):
         self._has_room()
         self.connection.mark()
         return True
-
-
-def _is_changed(entry: Entry, octets: bytes) -> bool:
-    """Whether it does not go out as it is stored: the delivery-count that the poster set is never passed on."""
-    return bool(entry.attempts or entry.expires or entry.acquired or entry.annotations or names_count(octets))
 
 
 def _marked(entry: Entry, octets: bytes) -> bytes:

@@ -45,6 +45,10 @@ def _only_those_it_trusts(ca: Authority, log_in: LogIn, tmp_path: Path, *mechani
     assert "refused" in log_in({**environment, "LOGIN_MECHANISM": "PLAIN", "LOGIN_CA": str(stranger)})
 
 
+def _by_program(program: Path, service: Service) -> LogIn:
+    return lambda environment: run_case(program, "login", service.url, more=environment)
+
+
 @pytest.mark.rule("S1", "S2")
 def test_proton_python_behind_tls(service: Service, ca: Authority, tmp_path: Path) -> None:
     def log_in(environment: dict[str, str]) -> dict[str, Any]:
@@ -71,23 +75,14 @@ def test_qpid_jms_behind_tls(service: Service, ca: Authority, jms: Jms, tmp_path
 
 @pytest.mark.rule("S1", "S2")
 def test_go_amqp_behind_tls(service: Service, ca: Authority, go_program: Path, tmp_path: Path) -> None:
-    def log_in(environment: dict[str, str]) -> dict[str, Any]:
-        return run_case(go_program, "login", service.url, more=environment)
-
-    _only_those_it_trusts(ca, log_in, tmp_path, "PLAIN")
+    _only_those_it_trusts(ca, _by_program(go_program, service), tmp_path, "PLAIN")
 
 
 @pytest.mark.rule("S1", "S2")
 def test_fe2o3_behind_tls(service: Service, ca: Authority, fe2o3_program: Path, tmp_path: Path) -> None:
-    def log_in(environment: dict[str, str]) -> dict[str, Any]:
-        return run_case(fe2o3_program, "login", service.url, more=environment)
-
-    _only_those_it_trusts(ca, log_in, tmp_path, "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+    _only_those_it_trusts(ca, _by_program(fe2o3_program, service), tmp_path, "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 
 
 @pytest.mark.rule("S1", "S2")
 def test_proton_cpp_behind_tls(service: Service, ca: Authority, proton_cpp_program: Path, tmp_path: Path) -> None:
-    def log_in(environment: dict[str, str]) -> dict[str, Any]:
-        return run_case(proton_cpp_program, "login", service.url, more=environment)
-
-    _only_those_it_trusts(ca, log_in, tmp_path, "PLAIN")
+    _only_those_it_trusts(ca, _by_program(proton_cpp_program, service), tmp_path, "PLAIN")

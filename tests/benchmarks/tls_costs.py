@@ -95,8 +95,8 @@ def _compare(service: Server, ca: Authority, given: Conditions, cell: cells.Cell
             used[scheme].append(parts)
             rates[scheme].append(load.messages / load.seconds)
             print(_line(cell.name, scheme, parts, rates[scheme][-1]), flush=True)
-    services = [_median([each.service for each in used[scheme]]) for scheme in SCHEMES]
-    totals = [_median([each.total for each in used[scheme]]) for scheme in SCHEMES]
+    services = [statistics.median([each.service for each in used[scheme]]) for scheme in SCHEMES]
+    totals = [statistics.median([each.total for each in used[scheme]]) for scheme in SCHEMES]
     pairs = sorted(behind.service / plain.service for plain, behind in zip(used["amqp"], used["amqps"], strict=True))
     print(
         f"{cell.name}: service {services[0]:.1f} us in plain text, {services[1]:.1f} us behind TLS: "
@@ -108,10 +108,6 @@ def _compare(service: Server, ca: Authority, given: Conditions, cell: cells.Cell
 
 def _line(cell: str, scheme: str, used: Cpu, rate: float) -> str:
     return f"  {cell} {scheme:5}: service {used.service:.1f} us, all {used.total:.1f} us, {rate:.0f} messages/s"
-
-
-def _median(values: list[float]) -> float:
-    return statistics.median(values)
 
 
 def _hold_idle(service: Server, ca: Authority, given: Conditions, scheme: str, connections: int) -> None:

@@ -180,6 +180,9 @@ class SenderEnd(LinkEnd):
 class ReceiverEnd(LinkEnd):
     """Implements :class:`coordinator.group.entries.Consumer`."""
 
+    #: its group goes with it
+    goes = False
+
     def __init__(self, driver: InProcess, step: AttachReceiver | AttachListener, queue: Queue) -> None:
         super().__init__(driver, step.link, step.connection, step.session)
         self.queue = queue
@@ -258,11 +261,13 @@ class ReceiverEnd(LinkEnd):
         for entry in unsettled.values():
             entry.link = None
             entry.delivery = None
-            self.driver.service.retirement.link_lost(entry, dropped=False)
+            self.driver.service.retirement.link_lost(entry, dropped=self.goes)
 
 
 class ListenerEnd(ReceiverEnd):
     """Of a broadcast: whatever it says of a message, it is done with it."""
+
+    goes = True
 
     def __init__(self, driver: InProcess, step: AttachListener, address: Address, queue: Queue) -> None:
         super().__init__(driver, step, queue)
@@ -278,11 +283,7 @@ class ListenerEnd(ReceiverEnd):
             assert self.unsettled.pop(cast("int", entry.delivery)) is entry
 
     def lost(self) -> None:
-        self.queue.remove(self)
-        unsettled, self.unsettled = self.unsettled, {}
-        for entry in unsettled.values():
-            entry.link = entry.delivery = None
-            self.driver.service.retirement.link_lost(entry, dropped=True)
+        super().lost()
         self.driver.service.subscriptions.remove(self.address, self.queue)
 
 

@@ -347,21 +347,22 @@ class InProcess(Driver):
 
     def _hear(self, step: Hear) -> None:
         listener = self._link(step.listener, ListenerEnd)
-        before = len(listener.came)
-        listener.take(len(self.model.heard) + 1)
-        self.loop.run_until(lambda: not listener.room)
-        listener.drained()
-        self.listened(step.listener, [number for number, _, _ in listener.came[before:]])
+        came = self._drain(listener, len(self.model.heard) + 1)
+        self.listened(step.listener, [number for number, _, _ in came])
         listener.settle_all()
         self.wait()
 
     def _take(self, step: Take) -> None:
         receiver = self._link(step.receiver, ReceiverEnd)
+        self.came(step.receiver, self._drain(receiver, max(step.most, len(self.model.taken))))
+
+    def _drain(self, receiver: ReceiverEnd, most: int) -> list[tuple[int, int, bool]]:
+        """What comes to it, up to so many."""
         before = len(receiver.came)
-        receiver.take(max(step.most, len(self.model.taken)))
+        receiver.take(most)
         self.loop.run_until(lambda: not receiver.room)
         receiver.drained()
-        self.came(step.receiver, receiver.came[before:])
+        return receiver.came[before:]
 
 
 @contextmanager

@@ -137,5 +137,5 @@ def waits(model: Model, step: Step) -> bool:
         # a discharge that waits for halves goes with its control link: then a checker decides; what is committed
         # meanwhile comes before it
         return any(txn.entered and txn.pending for txn in model.txns.values())
-    alone = Take | Hear | ComeDue | Decide | Check | Exhaust | Replay | Seek | Drop | Overdue | Settle | Restart
-    return isinstance(step, AttachListener | alone)
+    others = Decide | Check | Exhaust | Replay | Seek | Drop
+    return isinstance(step, AttachListener | Take | Hear | ComeDue | others | Overdue | Settle | Restart)

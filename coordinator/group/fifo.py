@@ -133,11 +133,16 @@ class FifoQueue(Queue):
         for group in list(self.groups.values()):
             group.more = True
             if lowest is not None:
-                group.look_from(lowest)
+                group.came_back(lowest)
             self.place(group)
         for browser in self.browsers:
             browser.came()
         self.touch()
+
+    def came_back(self, entry: Entry) -> None:
+        assert isinstance(entry, GroupedEntry)
+        entry.group.came_back(entry.id)
+        self.news(entry.group.key)
 
     def has_passed(self, entry_id: int) -> bool:
         return True  # which message groups may be concerned is not known

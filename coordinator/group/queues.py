@@ -233,7 +233,11 @@ class Queue:
         if leased:
             self.yield_ids([entry.id], acquired=True)
         else:
-            self.in_store(entry.id, entry.priority)
+            self.came_back(entry)
+
+    def came_back(self, entry: Entry) -> None:
+        """The store has it (or may have it), and not leased."""
+        self.in_store(entry.id, entry.priority)
 
     def done_with(self, entry: Entry) -> None:
         """It is no longer held: accepted, dead, or left to the store."""

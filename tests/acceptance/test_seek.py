@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from coordinator.commands.address import remove
+from coordinator.commands.seek import seek
 from store.embedded.running import running_url
 from store.spool import LARGE
 from tests.acceptance.fifo import by_group, numbers
 from tests.acceptance.fifo import post as post_groups
 from tests.fix_service import PATIENCE, REPOSITORY, Service, running_service
-from tests.fix_wire import Ask, Begin, DialTo
+from tests.fix_wire import Ask, Begin, BeginAt, DialTo
 from tests.reconciling import run
 from tests.wire.frames import Accepted, Modified, Open, Rejected, Source
 from tests.wire.links import Receiver
@@ -202,6 +204,21 @@ def test_a_fifo_address_keeps_the_order_of_its_groups(begin: Begin, service: Ser
     found = numbers(consumer.take_many(45))
     assert by_group("ab-", found)[:2] == [list(range(0, 45, 3)), list(range(1, 45, 3))]
     assert sorted(found) == list(range(45))
+
+
+@pytest.mark.rule("P18")
+def test_what_was_read_ahead_of_a_message_group_waits_for_what_comes_again(begin_at: BeginAt) -> None:
+    """A service that is alone reads ahead: it has the last three when the first two come again."""
+    with running_service({}) as alone:
+        alone.cli("address", "add", "orders", "--kind", "fifo")
+        session = begin_at(alone)
+        post_groups(session.sender("orders"), "a" * 5)
+        consumer, last = session.receiver("orders"), session.receiver("removed")
+        assert len(_consume(consumer, 2)) == 2
+        seek("orders", back_to="2026-01-01T00:00:00Z", database_url=running_url(alone.data_dir))
+        remove("removed", database_url=running_url(alone.data_dir))
+        last.wait_detached()  # so the service has the notice of the seek, too
+        assert numbers(consumer.take_many(5)) == list(range(5))
 
 
 def test_a_subscription_that_lasts(begin: Begin, service: Service, address: str) -> None:

@@ -1,14 +1,19 @@
-"""What the store counts of a history, by its own views."""
+"""What the store counts of a history, by its own views and for the metrics."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import psycopg
+from sqlalchemy import Connection
 
+from store import figures
 from store.tables import SCHEMA
 from tests.model.state import ADDRESSES, POLICIES
-from tests.model.truth import address, group
+from tests.model.truth import address, box, group
+
+#: More groups and addresses than all histories have: each has figures of its own.
+_ALL = 1_000_000
 
 
 def of_history(connection: psycopg.Connection[Any], history: str) -> tuple[dict[int, tuple[int, int]], dict[int, int]]:
@@ -28,6 +33,23 @@ def of_history(connection: psycopg.Connection[Any], history: str) -> tuple[dict[
         [list(addresses)],
     ).fetchall()
     return waiting, {addresses[name]: number for name, number in pending}
+
+
+def for_metrics(
+    connection: Connection, history: str
+) -> tuple[dict[int, tuple[int, int]], dict[int, int], dict[int, int]]:
+    """As :func:`of_history`, by what the metrics are made of (H19); and of each queue the dead letters."""
+    groups = {(each.address, each.group): each for each in figures.entries(connection, named=_ALL)}
+    waiting = {
+        queue: (found.ready + found.inflight, found.scheduled)
+        for queue, policy in enumerate(POLICIES)
+        if (found := groups.get((address(history, policy.address), group(history, queue)))) is not None
+    }
+    halves = {each.address: each.count for each in figures.undecided(connection, named=_ALL).halves}
+    pending = {number: halves[name] for number in range(ADDRESSES) if (name := address(history, number)) in halves}
+    letters = {each.address: each.count for each in figures.dead_letters(connection, named=_ALL)}
+    dead = {queue: letters[name] for queue in range(len(POLICIES)) if (name := box(history, queue)) in letters}
+    return waiting, pending, dead
 
 
 def listening(connection: psycopg.Connection[Any], history: str) -> int:

@@ -357,11 +357,11 @@ class Driver(ABC):
         stored = self._stored()
         wrong = differences(self.model, stored)
         assert not wrong, wrong
-        self._compare_counts()
+        self._compare_counts(Counter(queue for queue, _ in stored.dead))
         self._compare_outcomes({self.txn_ids[number]: op for number, op in stored.ops.items()})
 
-    def _compare_counts(self) -> None:
-        """The views count what the model has (H18)."""
+    def _compare_counts(self, dead: Counter[int]) -> None:
+        """The views count what the model has (H18), and so do the metrics (H19)."""
         places = [Counter(each.stored.place for each in queue) for queue in self.model.queues]
         left = [txn for txn in self.model.txns.values() if txn.entered and txn.op is None and not txn.decided]
         wanted = {queue: (found["queue"], found["later"]) for queue, found in enumerate(places)}
@@ -370,6 +370,10 @@ class Driver(ABC):
         told = {queue: waiting.get(queue, (0, 0)) for queue in wanted}
         assert told == wanted, f"the views count {told}, not {wanted}"
         assert undecided == pending, f"the views count {undecided} undecided, not {dict(pending)}"
+        with self._engine.connect() as connection:
+            measured = counts.for_metrics(connection, self.history)
+        wanted_of_metrics = (waiting, undecided, dict(dead))
+        assert measured == wanted_of_metrics, f"the metrics count {measured}, not {wanted_of_metrics}"
 
     def _compare_outcomes(self, ops: dict[bytes, str]) -> None:
         """The view and the command line say of all transactions what the store holds (H15)."""

@@ -16,7 +16,7 @@ from store.embedded.running import running_url
 from tests.fix_service import Service
 from tests.model import truth
 from tests.model.driver import Driver
-from tests.model.state import ADDRESSES, MOST_CHECKS, MOST_POSTS, TIMEOUT, WINDOW, Label, in_txn, rejected
+from tests.model.state import ADDRESSES, MOST_CHECKS, MOST_POSTS, TIMEOUT, WINDOW, Label, Receiver, in_txn, rejected
 from tests.model.steps import (
     NEVER_DECLARED,
     AttachControl,
@@ -366,6 +366,10 @@ class OverTheWire(Driver):
         self.came(
             step.receiver, [(int(each.body), each.count, truth.MARK in each.message.annotations) for each in came]
         )
+        taker = self.model.links[step.receiver]
+        assert isinstance(taker, Receiver)
+        tags = truth.tags(self.truth, self.history, taker.queue)
+        assert [each.tag for each in came] == [tags[int(each.body)] for each in came]
 
     def _hear_all(self, step: Hear) -> None:
         listener = self.links[step.listener]

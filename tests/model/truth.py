@@ -216,6 +216,18 @@ def on_their_way(connection: psycopg.Connection[Any], history: str) -> bool:
     return found.fetchone() is not None
 
 
+def tags(connection: psycopg.Connection[Any], history: str, queue: int) -> dict[int, bytes]:
+    """The delivery tag of each message of the queue that is in the store: the store's id and the entry's (D8)."""
+    rows = connection.execute(
+        f"""select h.message, s.id || ':' || e.id from {SCHEMA}.store_identity s, {SCHEMA}.address a
+              join {SCHEMA}.consumer_group g on g.address_id = a.id
+              join {SCHEMA}.entry e on e.group_id = g.id join {SCHEMA}.half h on h.id = e.half_id
+             where a.name = %s and g.name = %s""".encode(),
+        [address(history, POLICIES[queue].address), group(history, queue)],
+    ).fetchall()
+    return {number_of(message): tag.encode() for message, tag in rows}
+
+
 def stored(connection: psycopg.Connection[Any], history: str, txn_ids: dict[int, bytes]) -> Stored:
     """Of one history: its addresses are its own."""
     result = Stored()

@@ -7,12 +7,15 @@ from typing import Any
 
 import pytest
 
+from coordinator.address.enqueue import Enqueue
+from coordinator.address.nodes import Address
 from coordinator.group.fifo import FifoQueue
 from coordinator.group.holding import Share
 from coordinator.group.queues import Queue
 from coordinator.group.serving import Queues
 from store.commit.batch import Batch
 from store.commit.parts import EVERY_GROUP, MOST_KEYS_WOKEN, MOST_WOKEN, notice
+from store.commit.terms import PLAIN
 from tests.fix_queue import Consumer, queue_of
 
 pytestmark = pytest.mark.rule("D5")
@@ -78,6 +81,28 @@ def test_a_group_that_is_shared_is_looked_through_from_its_beginning() -> None:
     batch = Batch()
     Share(queue).write(batch)
     assert notice(batch.wake, set()) == b"7>0"
+
+
+@pytest.mark.rule("D1")
+@pytest.mark.parametrize(
+    ("topic", "fans", "told"),
+    [(False, False, b"1>5"), (False, True, b"-7>5"), (True, True, b"-7>5")],
+    ids=["a queue", "a queue with a listener", "a topic"],
+)
+@pytest.mark.parametrize("made_by", ["this instance", "the store"])
+def test_a_post_is_told_to_all_that_have_an_entry_of_it(topic: bool, fans: bool, told: bytes, made_by: str) -> None:
+    instance: Any = SimpleNamespace(peers=1, instance_id=3)
+    schedule: Any = SimpleNamespace()
+    queue = queue_of([])
+    address = Address(7, "q", topic=topic, dynamic=False, policies=queue.policies, own_policies={})
+    address.queue = None if topic else queue
+    address.fans = fans
+    enqueue, batch = Enqueue(instance, schedule), Batch()
+    if made_by == "the store":
+        enqueue.wake(batch, address, 5, PLAIN)
+    else:
+        assert enqueue.write_entry(batch, address, 5, b"x", PLAIN) is None
+    assert notice(batch.wake, batch.wake_keys) == told
 
 
 def test_what_does_not_fit_into_a_notice_is_told_as_all() -> None:

@@ -141,8 +141,7 @@ class FifoQueue(Queue):
 
     def came_back(self, entry: Entry) -> None:
         assert isinstance(entry, GroupedEntry)
-        entry.group.came_back(entry.id)
-        self.news(entry.group.key)
+        self.came(entry.group.key, entry.id)
 
     def has_passed(self, entry_id: int) -> bool:
         return True  # which message groups may be concerned is not known

@@ -19,11 +19,12 @@ from typing import Any
 from uuid import UUID
 
 import psycopg
-from proton import Delivery, Message, Receiver, Sender
+from proton import Delivery, Receiver, Sender
 
 from coordinator.exhaustion import ADDRESS as ASIDE
 from tests.acceptance.engine_client import Answer, Client, Detached, Lost, Taken
 from tests.fix_service import PATIENCE
+from tests.model import counts
 from tests.model.services import End
 from tests.model.two_services import COMMITTED, ROLLED_BACK, Asked, History, Txn, main
 
@@ -277,6 +278,11 @@ class CheckableHistory(History):
 
     # -- what must be so
 
+    def _posted(self, txn: Txn) -> list[str]:
+        """Another may have committed it before its owner had posted all (H5)."""
+        with psycopg.connect(self._url) as connection:
+            return counts.bodies(connection, txn.id)
+
     def _check(self) -> None:
         deadline = time.monotonic() + PATIENCE
         while self._verdicts or any(txn.posts for txn in self.txns if isinstance(txn, Checkable)):
@@ -325,7 +331,7 @@ class CheckableHistory(History):
             wanted_aside: Counter[str] = Counter()
             for txn in self.txns:
                 assert isinstance(txn, Checkable)
-                stored = self._stored(connection, txn)
+                stored = counts.bodies(connection, txn.id)
                 decided = connection.execute(
                     b"select decision, reason from coordinator.op where id = %s", [UUID(bytes=txn.id)]
                 )
@@ -382,17 +388,6 @@ class CheckableHistory(History):
                     found[taken.body] += 1
                     client.accept(taken)
                 client.close()
-        return found
-
-    @staticmethod
-    def _stored(connection: psycopg.Connection[Any], txn: Txn) -> list[str]:
-        """Bodies of its messages."""
-        rows = connection.execute(b"select message from coordinator.half where txn_id = %s", [UUID(bytes=txn.id)])
-        found = []
-        for (octets,) in rows:
-            message = Message()
-            message.decode(octets)
-            found.append(str(message.body))
         return found
 
 

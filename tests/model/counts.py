@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from typing import Any
+from uuid import UUID
 
 import psycopg
+from proton import Message
 from sqlalchemy import Connection
 
 from store import figures
@@ -50,6 +52,17 @@ def for_metrics(
     letters = {each.address: each.count for each in figures.dead_letters(connection, named=_ALL)}
     dead = {queue: letters[name] for queue in range(len(POLICIES)) if (name := box(history, queue)) in letters}
     return waiting, pending, dead
+
+
+def bodies(connection: psycopg.Connection[Any], txn_id: bytes) -> list[str]:
+    """Of the messages that a transaction has posted."""
+    found = []
+    rows = connection.execute(f"select message from {SCHEMA}.half where txn_id = %s".encode(), [UUID(bytes=txn_id)])
+    for (octets,) in rows:
+        message = Message()
+        message.decode(octets)
+        found.append(str(message.body))
+    return found
 
 
 def listening(connection: psycopg.Connection[Any], history: str) -> int:

@@ -301,7 +301,11 @@ class History:
     def _committed(self, since: int) -> list[str]:
         """The messages of transactions, but for so many."""
         found = [txn for txn in self.txns[since:] if txn.heard and txn.heard[-1][0] == COMMITTED]
-        return [body for txn in found for body in txn.bodies]
+        return [body for txn in found for body in self._posted(txn)]
+
+    def _posted(self, txn: Txn) -> list[str]:
+        """Bodies of what it has posted, once it is committed."""
+        return txn.bodies
 
     def _hear_out(self) -> None:
         """Listeners that are there still hear all that they are to hear."""

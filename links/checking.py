@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from coordinator.checkable import producer_group
 from coordinator.errors import Condition, Refusal
-from links import engine
+from links import engine, steps
 from links.delivering import Delivering
 from store.permissions import Verb
 
@@ -93,7 +93,7 @@ class Checking(Delivering):
         return 0 if self._held_back() else room
 
     def send(self, due: Due, octets: bytes) -> None:
-        delivery = engine.outgoing_delivery(self.pointer, b"check %d" % next(_tags))
+        delivery = steps.outgoing_delivery(self.pointer, b"check %d" % next(_tags))
         engine.link_send(self.pointer, octets, len(octets))
         engine.link_advance(self.pointer)
         self.credit -= 1

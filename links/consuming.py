@@ -12,7 +12,7 @@ from coordinator.errors import Condition, Refusal
 from coordinator.group.search import Search
 from coordinator.outcomes import ACCEPTED, Kind, Outcome
 from coordinator.printable import printable
-from links import engine, states
+from links import engine, states, steps
 from links.delivering import MOST_BACKLOG
 from links.outgoing import LARGE_IN_ENGINE, Outgoing, TooLarge
 from links.output import MOST_HANDED
@@ -172,11 +172,10 @@ class Consuming(Outgoing):
         large = self._looked.largest
         if large and not self._room_for_state(delivery, large + engine.octets_of_values(delivery)):
             return
-        state = engine.delivery_remote_state(delivery)
-        settled: bool = engine.delivery_settled(delivery)
+        state, settled, fields = steps.said(delivery)
         if state == engine.TRANSACTIONAL:
             try:
-                txn_id, in_txn = states.retirement_of(delivery)
+                txn_id, in_txn = states.retirement_of(delivery, fields)
             except DecodeError as error:
                 self.refuse(Refusal(Condition.DECODE_ERROR, str(error)))
                 return
@@ -201,9 +200,7 @@ class Consuming(Outgoing):
             connection = self.connection
             connection.output.settled_one(delivery)
             if self._large is None or not self._stop(delivery):
-                if not engine.delivery_settled(delivery):
-                    engine.delivery_update(delivery, states.CODE[outcome.kind])
-                engine.delivery_settle(delivery)
+                steps.end(delivery, states.CODE[outcome.kind])
                 if not connection.dirty:
                     connection.mark()
             if self._settling_makes_room:

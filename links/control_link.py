@@ -14,7 +14,7 @@ from coordinator.codec.encoding import DecodeError, Described, decode
 from coordinator.codec.message import VALUE, sections
 from coordinator.control import Control
 from coordinator.errors import Condition, Refusal
-from links import container, engine, states, values
+from links import container, engine, states, steps, values
 from links.incoming import Incoming
 from store.permissions import Verb
 
@@ -118,7 +118,9 @@ class ControlLink(Incoming):
 
     # -- messages
 
-    def on_message(self, delivery: engine.Pointer, message: Octets, state: int, settled: bool) -> None:
+    def on_message(
+        self, delivery: engine.Pointer, message: Octets, state: int, settled: bool, txn_id: bytes | None
+    ) -> None:
         if settled:  # T5
             self.refuse(
                 Refusal(Condition.ILLEGAL_STATE, "a declare or discharge must be sent unsettled; nothing was done")
@@ -168,8 +170,7 @@ class ControlLink(Incoming):
             self.reject(delivery, refusal)
             return
         txn.wire_state = states.accepted_in(txn.id)
-        engine.set_state(delivery, engine.DECLARED, states.declared(txn.id))
-        engine.delivery_settle(delivery)
+        steps.answer(delivery, engine.DECLARED, states.declared(txn.id), True)
 
     # -- answers
 

@@ -1,4 +1,4 @@
-"""Proton's engine, by the binding of python-qpid-proton (``cproton_ffi``), which only this file uses.
+"""Proton's engine, by the binding of python-qpid-proton (``cproton_ffi``), which only this file and links/steps.py use.
 
 The hot path binds C functions once and passes C pointers; a call costs about 0.1 us, a wrapper object ten times that.
 A pointer is valid as long as its connection or link: code that keeps one checks that object's ``open`` flag first.
@@ -143,6 +143,7 @@ terminus_distribution_mode = lib.pn_terminus_get_distribution_mode
 delivery = lib.pn_delivery
 delivery_link = lib.pn_delivery_link
 delivery_partial = lib.pn_delivery_partial
+delivery_pending = lib.pn_delivery_pending
 delivery_aborted = lib.pn_delivery_aborted
 delivery_settled = lib.pn_delivery_settled
 delivery_settle = lib.pn_delivery_settle
@@ -178,24 +179,10 @@ _STATE_ROOM = 512
 _state_octets = bytearray(_STATE_ROOM)
 _state_buffer = ffi.from_buffer("char[]", _state_octets)
 
-_tag_octets = ffi.new("char[32]")
-_tag_view = memoryview(ffi.buffer(_tag_octets))
-_tag = ffi.new("pn_bytes_t*")
-_tag.start = _tag_octets
-_tag_by_value = _tag[0]
-
 
 def buffer_of(octets: bytes) -> Pointer:
     """A pointer to them, which is valid as long as it is kept."""
     return ffi.from_buffer("char[]", octets)
-
-
-def outgoing_delivery(link: Pointer, tag: bytes) -> Pointer:
-    """A new delivery; ``tag`` of at most 32 octets."""
-    size = len(tag)
-    _tag_view[:size] = tag
-    _tag.size = size
-    return delivery(link, _tag_by_value)
 
 
 def encoded(data: Pointer) -> bytes:
@@ -206,9 +193,9 @@ def encoded(data: Pointer) -> bytes:
     """
     if not data:
         return b""
-    size = data_encode(data, _state_buffer, _STATE_ROOM)
-    if size >= 0:
-        return bytes(_state_octets[:size])
+    short = encoded_short(data)
+    if short is not None:
+        return short
     room = data_encoded_size(data)
     if room > 0:
         buffer = ffi.new("char[]", room)
@@ -216,6 +203,12 @@ def encoded(data: Pointer) -> bytes:
         if size >= 0:
             return bytes(ffi.buffer(buffer, size))
     raise DecodeError("what the engine has read of it is no AMQP value")
+
+
+def encoded_short(data: Pointer) -> bytes | None:
+    """The same; None: they are more than 512 octets, or no value."""
+    size = data_encode(data, _state_buffer, _STATE_ROOM)
+    return bytes(_state_octets[:size]) if size >= 0 else None
 
 
 def set_state(pointer: Pointer, code: int, octets: bytes) -> None:

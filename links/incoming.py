@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from coordinator.errors import Condition, Refusal
-from links import engine
+from links import engine, steps
 from links.link import Link
 from store.spool import LARGE, NoRoom, Spool
 
@@ -53,23 +53,13 @@ class Incoming(Link):
         pass
 
     def on_delivery(self, delivery: engine.Pointer) -> None:
-        if delivery != engine.link_current(self.pointer):
+        whole = None if self._begun else steps.received(self.pointer, delivery, self._most_octets)
+        if whole is not None:
+            self._complete(delivery, *whole)
+        elif delivery != engine.link_current(self.pointer):
             self.settled_later(delivery)
-            return
-        if not self._begun and not engine.delivery_partial(delivery):
-            size = engine.link_recv(self.pointer, engine.message_buffer, _ROOM)
-            if size < _ROOM:
-                if size > self._most_octets:
-                    self._too_large(delivery)
-                    return
-                if size < 0 and (size != engine.EOS or engine.delivery_aborted(delivery)):
-                    self._aborted(delivery)
-                    return
-                self._complete(delivery, bytes(engine.message_view[:size]) if size > 0 else b"")
-                return
-            if not self._keep(delivery, size):
-                return
-        self._gather(delivery)
+        else:
+            self._gather(delivery)
 
     def _keep(self, delivery: engine.Pointer, size: int) -> bool:
         """Keep the octets just received. False: the delivery was refused."""
@@ -127,7 +117,9 @@ class Incoming(Link):
             self._no_room(delivery, error)
             return
         self._forget_parts()
-        self._complete(delivery, message)
+        state, settled, _ = steps.said(delivery)
+        engine.link_advance(self.pointer)
+        self._complete(delivery, message, state, settled, None)
 
     def _too_large(self, delivery: engine.Pointer) -> None:
         refusal = Refusal(
@@ -173,11 +165,10 @@ class Incoming(Link):
         engine.delivery_settle(delivery)
         self._top_up()
 
-    def _complete(self, delivery: engine.Pointer, message: Octets) -> None:
-        state = engine.delivery_remote_state(delivery)
-        settled = bool(engine.delivery_settled(delivery))
-        engine.link_advance(self.pointer)
-        self.on_message(delivery, message, state, settled)
+    def _complete(
+        self, delivery: engine.Pointer, message: Octets, state: int, settled: bool, txn_id: bytes | None
+    ) -> None:
+        self.on_message(delivery, message, state, settled, txn_id)
         self._used += 1
         if self.open and 2 * self._used >= self._credit:
             self._give_credit()
@@ -243,5 +234,8 @@ class Incoming(Link):
     def partial_ended(self) -> None:
         """The delivery that had begun is complete, aborted, or refused."""
 
-    def on_message(self, delivery: engine.Pointer, message: Octets, state: int, settled: bool) -> None:
+    def on_message(
+        self, delivery: engine.Pointer, message: Octets, state: int, settled: bool, txn_id: bytes | None
+    ) -> None:
+        """A message that is complete. ``txn_id``: of a transactional state, where it is known without reading it."""
         raise NotImplementedError

@@ -17,7 +17,7 @@ from coordinator.codec.message import names_count, outgoing
 from coordinator.errors import Condition, Refusal
 from coordinator.group import loading
 from coordinator.group.entries import now_micros
-from links import engine
+from links import engine, steps
 from links.delivering import Delivering
 
 if TYPE_CHECKING:
@@ -121,17 +121,16 @@ class Outgoing(Delivering):
             size = entry.whole + len(entry.annotations) + _MOST_ADDED if entry.whole else len(octets)
             if size > self._most_octets:
                 raise TooLarge
-        delivery = engine.outgoing_delivery(pointer, self._store_prefix + b"%d" % entry.id)
+        tag = self._store_prefix + b"%d" % entry.id
         if entry.whole:
+            delivery = steps.outgoing_delivery(pointer, tag)
             self._large = Large(entry, delivery, changed=bool(changed))
             self.draining = False
             self._send_head(self._large, octets)
             return delivery
-        size = len(octets)
-        engine.link_send(pointer, octets, size)
-        engine.link_advance(pointer)
+        delivery = steps.send_whole(pointer, tag, octets)
         connection = self.connection
-        connection.output.handed += size
+        connection.output.handed += len(octets)
         self.credit -= 1
         if not connection.dirty:
             connection.mark()

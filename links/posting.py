@@ -14,7 +14,7 @@ from coordinator.errors import Condition, Refusal
 from coordinator.memory import POST_OCTETS
 from coordinator.posts import Relay
 from coordinator.transactions import Transaction
-from links import container, engine, states, values
+from links import container, engine, states, steps, values
 from links.incoming import Incoming
 from links.link import Attaching, answer_terminus
 from store.permissions import Verb
@@ -155,10 +155,11 @@ class Posting(Incoming):
 
     # -- messages
 
-    def on_message(self, delivery: engine.Pointer, message: Octets, state: int, settled: bool) -> None:
-        txn_id = None
+    def on_message(
+        self, delivery: engine.Pointer, message: Octets, state: int, settled: bool, txn_id: bytes | None
+    ) -> None:
         malformed = None
-        if state == engine.TRANSACTIONAL:
+        if state == engine.TRANSACTIONAL and txn_id is None:
             try:
                 txn_id = states.txn_id_of(delivery)
             except DecodeError as error:
@@ -177,9 +178,7 @@ class Posting(Incoming):
         self.connection.output.hold_post(min(octets, _MOST_IN_ENGINE))
 
     def accepted_in(self, delivery: engine.Pointer, txn: Transaction) -> None:
-        engine.set_state(delivery, engine.TRANSACTIONAL, txn.wire_state)
-        if not self.second:
-            engine.delivery_settle(delivery)
+        steps.answer(delivery, engine.TRANSACTIONAL, txn.wire_state, not self.second)
 
     def stored_in(self, delivery: engine.Pointer, octets: int, txn: Transaction) -> None:
         self._release(octets)

@@ -15,7 +15,7 @@ from functools import partial
 import structlog
 
 from coordinator.errors import Condition, Refusal
-from links import engine
+from links import engine, steps
 from links.connection import Connection
 from links.containment import connection_of, name_of
 from links.crowd import Crowd
@@ -148,17 +148,14 @@ class Reactor(Loop):
 
     def drain_events(self) -> None:
         """Handle what the engine reports."""
-        events = self.events
-        peek, pop = engine.collector_peek, engine.collector_pop
-        event_type, event_delivery, delivery_link = engine.event_type, engine.event_delivery, engine.delivery_link
-        about_delivery = engine.DELIVERY
+        events, following = self.events, steps.following
         links = self.links
-        while event := peek(events):
+        found = following(events, False)
+        while found is not None:
+            event, kind, delivery, about = found
             try:
-                kind = event_type(event)
-                if kind == about_delivery:
-                    delivery = event_delivery(event)
-                    link = links.get(delivery_link(delivery))
+                if delivery is not None:
+                    link = links.get(about)
                     if link is not None:
                         link.on_delivery(delivery)
                     else:
@@ -166,17 +163,17 @@ class Reactor(Loop):
                         if connection is not None:
                             engine.discard(delivery)
                             connection.mark()
-                elif kind == engine.LINK_FLOW:
-                    link = links.get(engine.event_link(event))
+                elif about is not None:
+                    link = links.get(about)
                     if link is not None:
                         link.on_flow()
-                elif kind != engine.TRANSPORT:
+                else:
                     connection = self.by_transport.get(engine.event_transport(event))
                     if connection is not None:
                         connection.on_event(kind, event)
             except Exception:  # noqa: BLE001 - a defect costs one connection only
                 self._contain(event)
-            pop(events)
+            found = following(events, True)
 
     def contain(self, what: object) -> None:
         """After a defect of ours: close the connection that ``what`` belongs to, and no other (P14)."""

@@ -74,9 +74,11 @@ def txn_id_of(delivery: engine.Pointer) -> bytes:
     return _fields(octets)[0]
 
 
-def retirement_of(delivery: engine.Pointer) -> tuple[bytes, Outcome | None]:
-    """The txn-id and outcome of a remote transactional state; the outcome is None if it has none."""
-    octets = engine.encoded(engine.disposition_data(engine.delivery_remote(delivery)))
+def retirement_of(delivery: engine.Pointer, fields: bytes | None) -> tuple[bytes, Outcome | None]:
+    """The txn-id and outcome of a remote transactional state; the outcome is None if it has none. ``fields``: as they
+    are encoded, None where that is not known.
+    """
+    octets = fields or engine.encoded(engine.disposition_data(engine.delivery_remote(delivery)))
     return _fields(octets) if len(octets) > _SHORT else _short_fields(octets)
 
 

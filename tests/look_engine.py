@@ -9,7 +9,7 @@ from typing import Any
 from cproton_ffi import ffi
 
 from coordinator.errors import Condition, Refusal
-from links import engine
+from links import engine, steps
 from links.look import Look
 from links.said import Said
 from tests.wire.frames import Attach, Begin, Detach, End, Frame, Transfer, parse
@@ -204,7 +204,7 @@ class Served:
         if engine.link_is_receiver(link) or link not in self.links or engine.link_credit(link) <= 0:
             return
         self._sent += 1
-        engine.outgoing_delivery(link, b"%d" % self._sent)
+        steps.outgoing_delivery(link, b"%d" % self._sent)
         engine.link_send(link, bytes(1000), 1000)
         engine.link_advance(link)
 

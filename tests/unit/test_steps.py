@@ -1,0 +1,297 @@
+"""The steps of the hot path (``links/steps.py``) do the same in C and in Python, with an engine behind them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from links import engine, steps
+from tests.look_engine import Output
+from tests.wire import types
+from tests.wire.frames import (
+    AMQP_HEADER,
+    RECEIVER,
+    SENDER,
+    Accepted,
+    Attach,
+    Begin,
+    Disposition,
+    Flow,
+    Open,
+    Record,
+    Source,
+    State,
+    Target,
+    TransactionalState,
+    Transfer,
+    frame,
+)
+
+_STEPS = ("following", "received", "said", "answer", "end", "send_whole")
+_TXN_ID = b"0123456789abcdef"
+_FIELDS = b"\xc0\x17\x02\xa0\x10" + _TXN_ID + b"\x00\x53\x24\x45"
+_WINDOWS: dict[str, Any] = {
+    "next_incoming_id": 0, "incoming_window": 99, "next_outgoing_id": 0, "outgoing_window": 99,
+}  # fmt: skip
+_MOST = 1000
+
+
+@pytest.fixture(params=["compiled", "in Python"])
+def form(request: pytest.FixtureRequest) -> Any:
+    """The steps, by their names."""
+    if request.param == "compiled":
+        return request.getfixturevalue("compiled_part")["links._steps"]
+    return SimpleNamespace(**{name: getattr(steps, f"_{name}_in_python") for name in _STEPS})
+
+
+class Engine:
+    """A session with a link each way; the peer posts on handle 0 and takes on handle 1."""
+
+    def __init__(self, form: Any) -> None:
+        self._form = form
+        self.events = engine.collector()
+        self.transport, self.pointer = engine.new_connection(
+            self.events, max_frame=4096, channel_max=7, idle_timeout_ms=0
+        )
+        self.output = Output(self.transport)
+        self.posting: Any = None
+        self.taking: Any = None
+        #: what came that is no attach: kind, delivery and link of each
+        self.came: list[tuple[int, Any, Any]] = []
+        #: called with each, before the next is asked for
+        self.on_event: Callable[[int, Any, Any], object] = lambda *_: None
+        self.hear(AMQP_HEADER)
+        self.send(Open(container_id="test"))
+        self.send(Begin(next_outgoing_id=0, incoming_window=99, outgoing_window=99))
+        for handle, role in enumerate((SENDER, RECEIVER)):
+            given: dict[str, Any] = {
+                "name": f"link {handle}",
+                "handle": handle,
+                "role": role,
+                "source": Source(address="a"),
+            }
+            first = 0 if role == SENDER else None
+            self.send(Attach(**given, target=Target(address="a"), initial_delivery_count=first))
+        self.send(Flow(**_WINDOWS, handle=1, delivery_count=0, link_credit=10))
+        self.came.clear()
+
+    def send(self, performative: Record, payload: bytes = b"") -> None:
+        self.hear(frame(performative, payload=payload))
+
+    def hear(self, octets: bytes) -> None:
+        while octets:
+            taken = engine.transport_push(self.transport, engine.buffer_of(octets), len(octets))
+            assert taken > 0
+            octets = octets[taken:]
+            found = self._form.following(self.events, False)
+            while found is not None:
+                self._handle(*found)
+                found = self._form.following(self.events, True)
+        self.output.write(1 << 16)
+
+    def _handle(self, event: Any, kind: int, delivery: Any, link: Any) -> None:
+        assert engine.event_type(event) == kind != engine.TRANSPORT
+        if kind == engine.CONNECTION_REMOTE_OPEN:
+            engine.connection_open(self.pointer)
+        elif kind == engine.SESSION_REMOTE_OPEN:
+            engine.session_open(engine.event_session(event))
+        elif kind == engine.LINK_REMOTE_OPEN:
+            link = engine.event_link(event)
+            engine.link_open(link)
+            if engine.link_is_receiver(link):
+                self.posting = link
+                engine.link_flow(link, 50)
+            else:
+                self.taking = link
+        elif kind in (engine.DELIVERY, engine.LINK_FLOW):
+            self.came.append((kind, delivery, link))
+            self.on_event(kind, delivery, link)
+
+    def written(self) -> list[Record]:
+        """The performatives since the last time."""
+        self.output.write(1 << 16)
+        return [each.performative for each in self.output.read() if isinstance(each.performative, Record)]
+
+
+@pytest.fixture
+def peer(form: Any) -> Engine:
+    found = Engine(form)
+    found.written()
+    return found
+
+
+def _transfer(octets: bytes = b"", number: int = 0, **more: Any) -> bytes:
+    given = {"delivery_id": number, "delivery_tag": b"%d" % number, "message_format": 0, **more}
+    return frame(Transfer(handle=0, **given), payload=octets)
+
+
+def test_events_come_one_by_one_with_what_they_are_about(peer: Engine) -> None:
+    peer.hear(_transfer(b"a") + _transfer(b"b", 1) + frame(Flow(**_WINDOWS, handle=1, delivery_count=0, link_credit=9)))
+    assert [(kind, link) for kind, _, link in peer.came] == [
+        (engine.DELIVERY, peer.posting),
+        (engine.DELIVERY, peer.posting),
+        (engine.LINK_FLOW, peer.taking),
+    ]
+    assert [engine.tag_of(delivery) for _, delivery, _ in peer.came[:2]] == [b"0", b"1"]
+    assert peer.came[2][1] is None
+
+
+@pytest.mark.parametrize(
+    ("octets", "more", "expected"),
+    [
+        (b"x", {}, (b"x", 0, False, None)),
+        (b"", {}, (b"", 0, False, None)),
+        (bytes(_MOST), {"settled": True}, (bytes(_MOST), 0, True, None)),
+        (b"x", {"state": Accepted()}, (b"x", engine.ACCEPTED, False, None)),
+        (b"x", {"state": TransactionalState(txn_id=_TXN_ID)}, (b"x", engine.TRANSACTIONAL, False, _TXN_ID)),
+        (
+            b"x",
+            {"state": TransactionalState(txn_id=_TXN_ID, outcome=Accepted()), "settled": True},
+            (b"x", engine.TRANSACTIONAL, True, _TXN_ID),
+        ),
+        (b"x", {"state": TransactionalState(txn_id=b"short")}, (b"x", engine.TRANSACTIONAL, False, None)),
+        (b"x", {"state": TransactionalState(txn_id=bytes(17))}, (b"x", engine.TRANSACTIONAL, False, None)),
+        (b"x", {"state": TransactionalState(txn_id=types.Raw(b"\x40"))}, (b"x", engine.TRANSACTIONAL, False, None)),
+        (
+            b"x",
+            {"state": TransactionalState(txn_id=types.Raw(b"\xb0\x00\x00\x02\x00" + bytes(512)))},
+            (b"x", engine.TRANSACTIONAL, False, None),
+        ),
+    ],
+)
+def test_a_message_that_is_whole_is_taken(
+    peer: Engine, form: Any, octets: bytes, more: dict[str, Any], expected: object
+) -> None:
+    taken = []
+    peer.on_event = lambda _, delivery, link: taken.append(form.received(link, delivery, _MOST))
+    peer.hear(_transfer(octets, **more) + _transfer(b"next", 1))
+    assert taken == [expected, (b"next", 0, False, None)]
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        _transfer(bytes(_MOST + 1)),
+        _transfer(b"x", more=True),
+        _transfer(b"x", more=True) + _transfer(aborted=True),
+    ],
+    ids=["larger than the link takes", "not complete", "aborted"],
+)
+def test_one_that_is_not_stays_in_the_engine(peer: Engine, form: Any, frames: bytes) -> None:
+    taken = []
+    peer.on_event = lambda _, delivery, link: taken.append(form.received(link, delivery, _MOST))
+    peer.hear(frames)
+    assert taken
+    assert {*taken} == {None}
+    _, delivery, link = peer.came[-1]
+    assert engine.link_current(link) == delivery
+
+
+def test_one_that_the_link_had_before_is_not_taken_again(peer: Engine, form: Any) -> None:
+    taken = []
+    peer.on_event = lambda _, delivery, link: taken.append(form.received(link, delivery, _MOST))
+    peer.hear(_transfer(b"x"))
+    peer.send(Disposition(role=SENDER, first=0, settled=True))
+    assert taken == [(b"x", 0, False, None), None]
+
+
+def _sent(peer: Engine, form: Any, octets: bytes = b"message", tag: bytes = b"tag") -> Any:
+    return form.send_whole(peer.taking, tag, octets)
+
+
+@pytest.mark.parametrize("tag", [b"t", b"t" * 32])
+def test_a_message_goes_out_whole(peer: Engine, form: Any, tag: bytes) -> None:
+    _sent(peer, form, b"message", tag)
+    peer.output.write(1 << 16)
+    (sent,) = peer.output.read()
+    assert isinstance(sent.performative, Transfer)
+    assert (sent.performative.delivery_tag, bool(sent.performative.more), sent.payload) == (tag, False, b"message")
+
+
+@pytest.mark.parametrize(
+    ("state", "settled", "expected"),
+    [
+        (Accepted(), True, (engine.ACCEPTED, True, None)),
+        (None, True, (0, True, None)),
+        (TransactionalState(txn_id=_TXN_ID, outcome=Accepted()), False, None),
+    ],
+)
+def test_what_the_peer_has_said(peer: Engine, form: Any, state: State | None, settled: bool, expected: object) -> None:
+    delivery = _sent(peer, form)
+    peer.written()
+    peer.send(Disposition(role=RECEIVER, first=0, settled=settled, state=state))
+    fields = engine.encoded(engine.disposition_data(engine.delivery_remote(delivery)))
+    assert form.said(delivery) == (expected or (engine.TRANSACTIONAL, settled, fields))
+
+
+def test_fields_that_are_long_are_read_elsewhere(peer: Engine, form: Any) -> None:
+    delivery = _sent(peer, form)
+    peer.written()
+    state = TransactionalState(txn_id=types.Raw(b"\xb0\x00\x00\x02\x00" + bytes(512)))
+    peer.send(Disposition(role=RECEIVER, first=0, state=state))
+    assert form.said(delivery) == (engine.TRANSACTIONAL, False, None)
+
+
+@pytest.mark.parametrize("settles", [True, False])
+def test_an_answer(peer: Engine, form: Any, settles: bool) -> None:
+    peer.hear(_transfer(b"x"))
+    peer.written()
+    form.answer(peer.came[0][1], engine.TRANSACTIONAL, _FIELDS, settles)
+    (found,) = peer.written()
+    assert isinstance(found, Disposition)
+    assert (found.first, bool(found.settled)) == (0, settles)
+    assert found.state == TransactionalState(txn_id=_TXN_ID, outcome=Accepted())
+
+
+@pytest.mark.parametrize("settled", [True, False])
+def test_an_end_says_the_outcome_unless_the_peer_has_settled(peer: Engine, form: Any, settled: bool) -> None:
+    delivery = _sent(peer, form)
+    peer.written()
+    peer.send(Disposition(role=RECEIVER, first=0, settled=settled, state=Accepted()))
+    peer.written()
+    form.end(delivery, engine.ACCEPTED)
+    expected = [] if settled else [Disposition(role=SENDER, first=0, settled=True, state=Accepted())]
+    assert peer.written() == expected
+
+
+def test_pointers_of_another_type_and_none_are_refused(compiled_part: dict[str, Any]) -> None:
+    """As by the binding: nothing is read where they point to."""
+    module = compiled_part["links._steps"]
+    peer = Engine(module)
+    peer.hear(_transfer(b"x"))
+    _, delivery, link = peer.came[0]
+    for step, *arguments in (
+        (module.received, delivery, link, 1),
+        (module.said, link),
+        (module.end, 5, engine.ACCEPTED),
+        (module.following, link, False),
+        (module.send_whole, delivery, b"", b""),
+        (module.answer, delivery, engine.ACCEPTED, "x", True),
+        (module.answer, delivery, engine.ACCEPTED),
+    ):
+        with pytest.raises(TypeError):
+            step(*arguments)
+    for step, *arguments in ((module.said, engine.NULL), (module.send_whole, link, b"t" * 33, b"")):
+        with pytest.raises(ValueError, match=r"expected|at most 32"):
+            step(*arguments)
+
+
+def test_it_keeps_nothing(peer: Engine, form: Any) -> None:
+    """Of what it has made: here and at the end, all is what the engine has."""
+    state = TransactionalState(txn_id=_TXN_ID, outcome=Accepted())
+    before = 0
+    for number in range(40):
+        peer.hear(_transfer(b"x" * 100, number, state=state))
+        _, delivery, link = peer.came.pop()
+        assert form.received(link, delivery, _MOST) == (b"x" * 100, engine.TRANSACTIONAL, False, _TXN_ID)
+        for _ in range(50):
+            form.said(delivery)
+            form.received(link, delivery, _MOST)
+            form.following(peer.events, False)
+        form.answer(delivery, engine.TRANSACTIONAL, _FIELDS, True)
+        before = before or sys.getallocatedblocks()
+    assert sys.getallocatedblocks() - before < 1000

@@ -326,7 +326,7 @@ class _Back:
         made = [each for reason, some in again.items() for each in self._enter(reason, some)]
         if made:
             lowest = min(made)
-            connection.execute(select(func.pg_notify(channels.READY, f"{self._group.id}>{lowest:x}")))
+            connection.execute(select(func.pg_notify(channels.READY, f"{self._group.id}<{lowest:x}")))
         done = replace(
             begun,
             position=rows[-1].half_id,

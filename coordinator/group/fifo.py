@@ -133,15 +133,16 @@ class FifoQueue(Queue):
         for group in list(self.groups.values()):
             group.more = True
             if lowest is not None:
-                group.came_back(lowest)
+                group.look_from(lowest)
             self.place(group)
         for browser in self.browsers:
             browser.came()
         self.touch()
 
-    def came_back(self, entry: Entry) -> None:
-        assert isinstance(entry, GroupedEntry)
-        self.came(entry.group.key, entry.id)
+    def came_before(self, lowest: int) -> None:
+        for group in self.groups.values():
+            group.came_back(lowest)
+        self.in_store(lowest)
 
     def has_passed(self, entry_id: int) -> bool:
         return True  # which message groups may be concerned is not known

@@ -66,7 +66,7 @@ def decided_elsewhere(entry: Entry) -> None:
         queue.failed()
     elif outcome is not ACCEPTED:
         queue.note_refused(entry)
-        queue.came_back(entry)
+        queue.in_store(entry.id, entry.priority)
 
 
 def left(entry: Entry) -> None:
@@ -76,7 +76,7 @@ def left(entry: Entry) -> None:
     if entry.link is not None:
         entry.link.left(entry)
     _let_go(entry)
-    entry.queue.came_back(entry)  # it may have come back already
+    entry.queue.in_store(entry.id, entry.priority)  # it may have come back already
 
 
 def _let_go(entry: Entry) -> None:

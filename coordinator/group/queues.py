@@ -233,11 +233,11 @@ class Queue:
         if leased:
             self.yield_ids([entry.id], acquired=True)
         else:
-            self.came_back(entry)
+            self.in_store(entry.id, entry.priority)
 
-    def came_back(self, entry: Entry) -> None:
-        """The store has it (or may have it), and not leased."""
-        self.in_store(entry.id, entry.priority)
+    def came_before(self, lowest: int) -> None:
+        """The store has (or may have) entries from this id on that come before what was read."""
+        self.in_store(lowest)
 
     def done_with(self, entry: Entry) -> None:
         """It is no longer held: accepted, dead, or left to the store."""

@@ -86,17 +86,18 @@ class Queues:
     def all_in_store(self) -> None:
         """Notices were missed: the store may have something for any group."""
         for queue in list(self.by_group.values()):
-            queue.in_store(0)
+            queue.came_before(0)
 
     def notified(self, payload: str) -> None:
         """Others have something new: tokens ``group`` or ``-address``, and ``/key`` of a message group, or ``>`` and
-        the lowest id; an empty token stands for any.
+        the lowest id, or ``<`` and the lowest id of what comes before what was read; an empty token stands for any.
         """
         for token in payload.split(","):
             if not token:  # the leases of an instance that died, or too many groups for a notice
                 self.all_in_store()
                 continue
-            name, _, lowest = token.partition(">")
+            name, before, first = token.partition("<")
+            name, _, lowest = name.partition(">")
             name, _, key = name.partition("/")
             from_id = int(lowest, 16) if lowest else None
             if name.startswith("-"):
@@ -104,7 +105,9 @@ class Queues:
             else:
                 found = [queue for queue in (self.by_group.get(int(name)),) if queue is not None]
             for queue in found:
-                if isinstance(queue, FifoQueue) and key:
+                if before:
+                    queue.came_before(int(first, 16))
+                elif isinstance(queue, FifoQueue) and key:
                     number = int(key, 16)  # PostgreSQL writes one below 0 as its complement
                     queue.news(number - (1 << 64) if number >> 63 == 1 else number)
                 else:  # what was given back may lie below what was read; new ones, which lie above, need no look there

@@ -11,6 +11,7 @@ from coordinator.address.enqueue import Enqueue
 from coordinator.address.nodes import Address
 from coordinator.group.fifo import FifoQueue
 from coordinator.group.holding import Share
+from coordinator.group.message_groups import GroupedEntry, MessageGroup
 from coordinator.group.queues import Queue
 from coordinator.group.serving import Queues
 from store.commit.batch import Batch
@@ -73,6 +74,27 @@ def test_what_a_search_has_passed_is_looked_for_again() -> None:
 def test_message_groups_are_read_from_its_id_on() -> None:
     queue = queue_of([], peers=1, kind=FifoQueue)
     assert queue.has_passed(READ)
+
+
+@pytest.mark.rule("H17", "P18")
+@pytest.mark.parametrize(("sign", "waits"), [("<", True), (">", False)], ids=["before what was read", "anything else"])
+def test_a_message_group_is_read_again_before_it_goes_on_only_where_older_ones_came_back(
+    sign: str, waits: bool
+) -> None:
+    queue = queue_of([], peers=1, kind=FifoQueue)
+    assert isinstance(queue, FifoQueue)
+    group = queue.groups[-5] = MessageGroup(-5, queue.free)
+    entry = GroupedEntry(queue, 40, 40, b"m", 0, 0, b"")
+    entry.group, entry.out, entry.coming = group, False, False
+    group.more = False
+    queue.keep(entry)
+    queue.place(group)
+    assert group.ticket
+    queues = Queues(queue.instance, lambda: None, lambda _: None)
+    queues.by_group[queue.group_id] = queue
+    queues.notified(f"{queue.group_id}{sign}11")
+    assert (group.key in queue.free.hungry, not group.ticket) == (waits, waits)
+    assert (group.more, group.low) == (True, 0)
 
 
 def test_a_group_that_is_shared_is_looked_through_from_its_beginning() -> None:

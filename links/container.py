@@ -21,6 +21,14 @@ OUTCOMES = ("amqp:accepted:list", "amqp:rejected:list", "amqp:released:list", "a
 #: lifetime of a dynamic node (part 3, section 3.5.10): it is removed with the link that made it
 LIFETIME_POLICY = symbol("lifetime-policy")
 DELETE_ON_CLOSE = Described(ulong(0x2B), [])
+#: Descriptors of all lifetime policies, any of which may be asked for.
+LIFETIME_POLICIES = (
+    *range(0x2B, 0x2F),
+    "amqp:delete-on-close:list",
+    "amqp:delete-on-no-links:list",
+    "amqp:delete-on-no-messages:list",
+    "amqp:delete-on-no-links-or-messages:list",
+)
 
 #: Link properties that this service defines begin so; those of checks are in :mod:`coordinator.checkable`.
 OURS = "coordinator:"

@@ -50,6 +50,8 @@ def attach_target(connection: Carrier, pointer: engine.Pointer) -> None:
 
     dynamic = bool(engine.terminus_is_dynamic(target))
     attaching = Attaching(connection, pointer)
+    if dynamic:
+        values.look_at_node(target)
     if name is not None and not dynamic:
         connection.need(Verb.SEND, name)
         attaching.right = Verb.SEND, name

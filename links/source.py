@@ -72,6 +72,8 @@ class _Wanted:
         self._name, self._group_name = _parted(engine.address_of(source))
         self._broadcast = self._group_name == groups.EVERYTHING
         self._attaching = Attaching(connection, pointer)
+        if self._dynamic:
+            values.look_at_node(source)
         if self._name is not None and not self._dynamic:
             self._need(Verb.BROWSE if self._browse and not self._broadcast else Verb.RECEIVE)
         if self._broadcast:

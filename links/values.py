@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from coordinator.codec.encoding import DecodeError, Map, Symbol, decode
+from coordinator.codec.encoding import DecodeError, Described, Map, Symbol, decode
 from coordinator.errors import Condition, Refusal
-from links import engine
+from coordinator.printable import printable
+from links import container, engine
+
+_LONGEST_KEY = 100
 
 
 def value(data: engine.Pointer, name: str) -> Any:
@@ -34,3 +37,32 @@ def properties(data: engine.Pointer, name: str) -> dict[str, object]:
     if not isinstance(found, Map):
         return {}
     return {str(key): each for key, each in found if isinstance(key, Symbol)}
+
+
+def look_at_node(asked: engine.Pointer) -> None:
+    """What properties a client wants of the node that is made for it (part 3, section 3.5.9). ``asked``: its terminus.
+
+    :raises Refusal: one is not understood, or of another type.
+    """
+    name = "dynamic-node-properties"
+    found = value(engine.terminus_properties(asked), name)
+    if found is not None and not isinstance(found, Map):
+        raise Refusal(Condition.INVALID_FIELD, f"{name}: a map was expected")
+    for key, wanted in found or ():
+        if key == container.LIFETIME_POLICY:
+            if (
+                not isinstance(wanted, Described)
+                or type(wanted.value) is not list
+                or wanted.descriptor not in container.LIFETIME_POLICIES
+            ):
+                raise Refusal(Condition.INVALID_FIELD, f"{name}: {key} is a lifetime-policy, as delete-on-close")
+        elif key == "supported-dist-modes":
+            modes = wanted if type(wanted) is list else [wanted]
+            if not modes or not all(each in ("move", "copy") for each in modes):  # Proton's clients say a string
+                raise Refusal(Condition.INVALID_FIELD, f"{name}: {key} has the symbols move and copy")
+        else:
+            raise Refusal(
+                Condition.NOT_IMPLEMENTED,
+                f"{name}: {printable(str(key), _LONGEST_KEY)} is not understood; expected lifetime-policy or "
+                "supported-dist-modes",
+            )

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from tests.fix_wire import Begin
-from tests.wire.frames import RECEIVER, Accepted, Attach, Received, Source, Target
-from tests.wire.links import Receiver
+from tests.wire.frames import RECEIVER, SENDER, Accepted, Attach, Received, Source, Target
+from tests.wire.links import Link, Receiver
 from tests.wire.messages import Properties, data
 from tests.wire.peer import Session
 from tests.wire.queues import post
-from tests.wire.types import Described, Symbol, UInt, ULong
+from tests.wire.types import Described, Symbol, UInt, ULong, symbols
 
 ASKED = [
     pytest.param({}, id="nothing"),
@@ -113,6 +113,53 @@ def test_a_dynamic_node_is_deleted_on_close_whatever_is_asked(begin: Begin, code
     answer = begin().receiver(Source(dynamic=True, dynamic_node_properties=asked)).answer
     assert isinstance(answer.source, Source)
     assert answer.source.dynamic_node_properties == {Symbol("lifetime-policy"): Described(ULong(0x2B), [])}
+
+
+def _dynamic(session: Session, role: bool, asked: dict[Any, Any]) -> Link:
+    if role is SENDER:
+        return session.sender(Target(dynamic=True, dynamic_node_properties=asked))
+    return session.receiver(Source(dynamic=True, dynamic_node_properties=asked))
+
+
+@pytest.mark.rule("P8")
+@pytest.mark.parametrize("role", [SENDER, RECEIVER], ids=["target", "source"])
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {Symbol("supported-dist-modes"): Symbol("move")},
+        {Symbol("supported-dist-modes"): symbols("move", "copy")},
+        {Symbol("supported-dist-modes"): "move"},
+        {Symbol("lifetime-policy"): Described(Symbol("amqp:delete-on-no-links:list"), [])},
+        {},
+    ],
+)
+def test_a_dynamic_node_with_properties_that_are_understood(begin: Begin, asked: dict[Any, Any], role: bool) -> None:
+    """Part 3, section 3.5.9."""
+    answer = _dynamic(begin(), role, asked).answer
+    assert (answer.target if role is SENDER else answer.source) is not None
+
+
+@pytest.mark.rule("P8", "P14")
+@pytest.mark.parametrize("role", [SENDER, RECEIVER], ids=["target", "source"])
+@pytest.mark.parametrize(
+    ("asked", "condition"),
+    [
+        ({Symbol("supported-dist-modes"): Symbol("swap")}, "amqp:invalid-field"),
+        ({Symbol("supported-dist-modes"): True}, "amqp:invalid-field"),
+        ({Symbol("lifetime-policy"): Described(ULong(0x2A), [])}, "amqp:invalid-field"),
+        ({Symbol("lifetime-policy"): Described(ULong(0x2B), "close")}, "amqp:invalid-field"),
+        ({Symbol("lifetime-policy"): Symbol("delete-on-close")}, "amqp:invalid-field"),
+        ({Symbol("x-opt-\x1b[31m"): True}, "amqp:not-implemented"),
+        ({Symbol("lifetime-policy"): Described(ULong(0x2B), []), Symbol("auto-delete"): True}, "amqp:not-implemented"),
+    ],
+)
+def test_a_dynamic_node_with_properties_that_are_not_is_refused(
+    begin: Begin, asked: dict[Any, Any], condition: str, role: bool
+) -> None:
+    """The same section; the session goes on."""
+    session = begin()
+    assert _dynamic(session, role, asked).error == condition
+    assert session.receiver(Source(dynamic=True)).answer.source is not None
 
 
 @pytest.mark.rule("P19")

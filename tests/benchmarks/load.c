@@ -436,6 +436,7 @@ static void write_open(struct connection *c) {
         static const char properties[] = "\xc1\x23\x02\xa3\x1a" "coordinator:producer-group" "\xa1\x04" "load";
         write_nulls(&w, 6);
         write_octets(&w, (const uint8_t *)properties, sizeof properties - 1);
+        count_value(&w);
     }
     end_list(&w);
     end_frame(&w);

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 import subprocess
 import sys
 import time
@@ -234,6 +235,8 @@ def _decoders(report: Report, inputs: int, progress: Progress) -> None:
     """The decoders by themselves: what a run of the wire costs a connection for, they take by the thousand."""
     decoders = Decoders(Random(report.seed))
     task = progress.add_task("decoders", total=inputs)
+    gc.collect()
+    gc.freeze()  # a walk of the collector of garbage through what a long run has left takes seconds: of no decoder
     try:
         while report.decoded < inputs:
             many = min(1000, inputs - report.decoded)

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from itertools import product
 
-MODES = ("post", "retire", "transfer")
+MODES = ("post", "retire", "transfer", "mixed")
 TRANSACTION_SIZES = (1, 10, 100)
-CONNECTIONS = (1, 8, 64)
+CONNECTIONS = (1, 8, 64, 1000)
+
+#: Messages a second of the cells ``e2e``, whose latencies are those from posted to delivered.
+PACE = 2000
 
 #: Transactions under way on a connection, by their size: enough to keep a server busy; more only makes them wait.
 SLOTS = {1: 8, 10: 4, 100: 2}
@@ -34,7 +38,8 @@ class Cell:
 
     @property
     def consumes(self) -> bool:
-        return self.mode != "post"
+        """Whether it needs a stock."""
+        return self.mode in ("retire", "transfer")
 
     @property
     def window(self) -> int:
@@ -59,16 +64,20 @@ class Cell:
         shape = [f"--connections={self.connections}", f"--transaction={self.transaction}", f"--slots={self.slots}"]
         where = [f"--queue={queue}", f"--target={queue}-target", f"--window={self.window}"]
         bound = [f"--messages={max(1, stock - self.leftover)}"] if self.consumes else []
-        return [*shape, *where, *bound]
+        pace = [f"--rate={PACE}"] if self.mode == "e2e" else []
+        return [*shape, *where, *bound, *pace]
+
+
+#: Posts without a transaction, and messages at a fixed rate through half of the connections to the other half.
+_LONE = (*(("plain", 1, connections) for connections in CONNECTIONS), ("e2e", 1, 2), ("e2e", 1, 8))
 
 
 def all_cells(slots: int | None = None) -> list[Cell]:
     """``slots``: instead of :data:`SLOTS`, for all sizes."""
     return [
         Cell(mode=mode, transaction=transaction, connections=connections, slots=slots or SLOTS[transaction])
-        for mode in MODES
-        for transaction in TRANSACTION_SIZES
-        for connections in CONNECTIONS
+        for mode, transaction, connections in (*product(MODES, TRANSACTION_SIZES, CONNECTIONS), *_LONE)
+        if mode != "mixed" or connections % 2 == 0
     ]
 
 

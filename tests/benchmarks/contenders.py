@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.benchmarks import generator, processes, servers
+from tests.benchmarks import generator, java, processes, servers
 from tests.benchmarks.cells import Cell
 from tests.benchmarks.servers import Server
 
@@ -96,19 +97,18 @@ class Contender(ABC):
             generator.run("fill", server.port, *self.conditions.flags(), *shape, *where)
 
 
-class Service(Contender):
-    """``coordinator serve`` runs through all cells on one database; should it end, it is started on it again."""
+class Lasting(Contender):
+    """A server that runs through all cells on one store; should it end, it is started on it again."""
 
-    def __init__(self, conditions: Conditions, log: Path, data_dir: Path, arguments: list[str]) -> None:
-        super().__init__("service", conditions, log, data_dir)
-        self._data_dir = data_dir
-        self._arguments = arguments
-        self._server: Server | None = None
+    _server: Server | None = None
+
+    @abstractmethod
+    def _start(self) -> Server: ...
 
     @contextlib.contextmanager
     def ready(self, stock: int) -> Iterator[tuple[Server, str]]:
         if self._server is None or not self._server.runs:
-            self._server = servers.start_service(data_dir=self._data_dir, log=self._log, arguments=self._arguments)
+            self._server = self._start()
         queue = self._new_queue()
         self._fill(self._server, queue, stock)
         yield self._server, queue
@@ -119,6 +119,48 @@ class Service(Contender):
     def stop(self) -> None:
         if self._server is not None:
             self._server.stop()
+
+
+class Service(Lasting):
+    """``coordinator serve``."""
+
+    def __init__(self, conditions: Conditions, log: Path, data_dir: Path, arguments: list[str]) -> None:
+        super().__init__("service", conditions, log, data_dir)
+        self._data_dir = data_dir
+        self._arguments = arguments
+
+    def _start(self) -> Server:
+        return servers.start_service(data_dir=self._data_dir, log=self._log, arguments=self._arguments)
+
+
+class Artemis(Lasting):
+    """Apache ActiveMQ Artemis, warmed up by the load itself: Java goes on compiling for some seconds."""
+
+    def __init__(self, conditions: Conditions, log: Path, folder: Path, *, warm_seconds: float) -> None:
+        super().__init__("artemis", conditions, log, folder)
+        self._folder = folder
+        self._warm_seconds = warm_seconds
+
+    def _start(self) -> Server:
+        command = shlex.join([*java.ARTEMIS, "{port}", str(self._folder)])
+        server = servers.start_other(command, name=self.name, log=self._log, preload=0, postgres_pid_file=None)
+        try:
+            for transaction in (1, 10):
+                generator.run(
+                    "mixed",
+                    server.port,
+                    *self.conditions.flags(),
+                    f"--transaction={transaction}",
+                    "--connections=8",
+                    f"--warm={self._warm_seconds / 2}",
+                    "--seconds=1",
+                    "--stall=60",
+                    f"--queue={self._new_queue()}",
+                )
+        except BaseException:
+            server.stop()
+            raise
+        return server
 
 
 class Other(Contender):

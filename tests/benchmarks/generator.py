@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +13,10 @@ SOURCE = Path(__file__).with_name("load.c")
 REPOSITORY = SOURCE.parents[2]
 FOLDER = REPOSITORY / "build" / "bench"
 PROGRAM = FOLDER / "load"
+
+#: The load generator in C, or a program that takes its flags and prints what it prints.
+Program = Sequence[str]
+IN_C: Program = (str(PROGRAM),)
 
 _COMPILE = ("-O2", "-std=gnu11", "-Wall", "-Wextra")
 
@@ -61,7 +65,12 @@ def _nothing() -> None:
 
 
 def run(
-    mode: str, port: int, *flags: str, started: Callable[[], None] = _nothing, ended: Callable[[], None] = _nothing
+    mode: str,
+    port: int,
+    *flags: str,
+    program: Program = IN_C,
+    started: Callable[[], None] = _nothing,
+    ended: Callable[[], None] = _nothing,
 ) -> Load:
     """Put a load on the server at ``port`` of the loopback interface; the flags are those of ``load.c``.
 
@@ -70,7 +79,7 @@ def run(
     :raises GeneratorFailed: with what the peer said, or whatever else went wrong.
     """
     process = subprocess.Popen(
-        [str(PROGRAM), mode, f"--port={port}", *flags], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*program, mode, f"--port={port}", *flags], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     with process:
         try:

@@ -11,6 +11,7 @@
  * post      posts T messages to the target                           its discharge is accepted
  * retire    accepts T deliveries of the queue                        its discharge is accepted
  * transfer  accepts T deliveries of the queue, posts T to the target its discharge is accepted
+ * mixed     even connections post T to the queue, odd ones accept T  its discharge is accepted; counted when accepted
  * fill      posts T settled messages to the target                   its discharge is accepted
  * plain     (no transaction) posts to the target                     accepted
  * check     (no transaction) accepts every check from the queue      sent
@@ -41,8 +42,9 @@
 
 /* ---------------------------------------------------------------- what is asked for */
 
-enum mode { POST, RETIRE, TRANSFER, FILL, PLAIN, CHECK, E2E, IDLE, MODES };
-static const char *const MODE_NAMES[MODES] = {"post", "retire", "transfer", "fill", "plain", "check", "e2e", "idle"};
+enum mode { POST, RETIRE, TRANSFER, MIXED, FILL, PLAIN, CHECK, E2E, IDLE, MODES };
+static const char *const MODE_NAMES[MODES] = {"post", "retire",  "transfer", "mixed", "fill",
+                                               "plain", "check", "e2e",      "idle"};
 
 #define MAX_SLOTS 256
 #define MAX_NAME 64
@@ -68,6 +70,7 @@ static struct {
     double rate;       /* plain, e2e: messages a second over all connections; 0: as fast as it goes */
     uint32_t window;   /* credit of a consuming link; 0: by T and S */
     uint64_t messages; /* fill: how many; others: end when so many are committed; 0: no limit */
+    uint64_t backlog;  /* mixed: most messages that are posted, or being posted, and not accepted yet */
     double stall;      /* seconds without a commit that are a fault */
     const char *queue;
     const char *target;
@@ -80,6 +83,7 @@ static struct {
     .warm = 1,
     .body = 256,
     .shape = DURABLE,
+    .backlog = 20000,
     .stall = 15,
     .queue = "A",
     .target = "B",
@@ -114,6 +118,7 @@ static uint64_t nanoseconds(void) {
 
 static uint64_t committed;
 static uint64_t begun; /* messages of all transactions declared */
+static uint64_t waiting; /* mixed: messages of posting transactions declared, less those accepted */
 static bool measuring;
 static uint64_t *latencies;
 static uint64_t latency_count;
@@ -157,7 +162,7 @@ enum slot_state { FREE, DECLARING, WORKING, DISCHARGING };
 
 struct slot {
     enum slot_state state;
-    uint8_t txn_id[32];
+    uint8_t txn_id[64]; /* 4.5.4 allows 32 octets; Artemis sends 36 */
     uint8_t txn_id_length;
     int unposted;  /* messages still to post */
     int unretired; /* deliveries still to accept */
@@ -470,6 +475,8 @@ static void write_attach(struct connection *c, int link) {
     if (receiver) {
         begin_list(&w);
         write_string(&w, options.queue);
+        write_nulls(&w, 9); /* durable, expiry-policy, timeout, dynamic, its properties, mode, filter, outcomes */
+        write_symbol(&w, "queue");
         end_list(&w);
     } else {
         write_empty_list(&w);
@@ -481,7 +488,9 @@ static void write_attach(struct connection *c, int link) {
         write_descriptor(&w, TARGET_CODE);
         if (link == POSTING) {
             begin_list(&w);
-            write_string(&w, options.mode == E2E ? options.queue : options.target);
+            write_string(&w, options.mode == E2E || options.mode == MIXED ? options.queue : options.target);
+            write_nulls(&w, 5); /* durable, expiry-policy, timeout, dynamic, its properties */
+            write_symbol(&w, "queue");
             end_list(&w);
         } else {
             write_empty_list(&w);
@@ -707,7 +716,7 @@ static bool uses(const struct connection *c, int link) {
         return c->consumes;
     if (link == POSTING)
         return c->posts;
-    return options.mode == RETIRE ||
+    return options.mode == RETIRE || options.mode == MIXED ||
            (c->posts && options.mode != PLAIN && options.mode != CHECK && options.mode != IDLE);
 }
 
@@ -765,6 +774,11 @@ static void work_transactions(struct connection *c) {
                     continue;
                 c->next_at += (uint64_t)(1e9 * (options.connections / 2) * options.transaction / options.rate);
             }
+            if (options.mode == MIXED && c->posts) {
+                if (waiting >= options.backlog)
+                    continue;
+                waiting += (uint64_t)options.transaction;
+            }
             declare(c, number);
         }
         if (slot->state != WORKING)
@@ -810,25 +824,30 @@ static void work(struct connection *c) {
         work_transactions(c);
 }
 
-static void declared(struct slot *slot, const uint8_t *txn_id, uint32_t length) {
+static void declared(const struct connection *c, struct slot *slot, const uint8_t *txn_id, uint32_t length) {
     if (slot->state != DECLARING)
         fail("declared came for a transaction in state %d", slot->state);
     if (length < 1 || length > sizeof slot->txn_id)
-        fail("a txn-id of %u octets (4.5.4 allows 1 to 32)", length);
+        fail("a txn-id of %u octets: 1 to %zu were expected", length, sizeof slot->txn_id);
     memcpy(slot->txn_id, txn_id, length);
     slot->txn_id_length = (uint8_t)length;
     slot->state = WORKING;
-    slot->unposted = options.mode == RETIRE ? 0 : options.transaction;
-    slot->unretired = options.mode == RETIRE || options.mode == TRANSFER ? options.transaction : 0;
+    slot->unposted = c->posts ? options.transaction : 0;
+    slot->unretired = c->consumes ? options.transaction : 0;
 }
 
-static void discharged(struct slot *slot) {
+static void discharged(const struct connection *c, struct slot *slot) {
     if (slot->state != DISCHARGING)
         fail("a discharge was answered for a transaction in state %d", slot->state);
     slot->state = FREE;
     if (options.mode == E2E) /* counted where it is delivered */
         return;
     count_latency(nanoseconds() - slot->discharged_at);
+    if (options.mode == MIXED) {
+        if (c->posts) /* counted where it is accepted */
+            return;
+        waiting -= (uint64_t)options.transaction;
+    }
     committed += (uint64_t)options.transaction;
 }
 
@@ -1118,12 +1137,12 @@ static void on_disposition(struct connection *c, const uint8_t *at, const uint8_
         case DECLARE:
             if (outcome != DECLARED_CODE)
                 fail_with_outcome("a declare", state);
-            declared(&c->slots[sent->slot], inner[0].start, (uint32_t)(inner[0].end - inner[0].start));
+            declared(c, &c->slots[sent->slot], inner[0].start, (uint32_t)(inner[0].end - inner[0].start));
             break;
         case DISCHARGE:
             if (outcome != ACCEPTED_CODE)
                 fail_with_outcome("a commit", state);
-            discharged(&c->slots[sent->slot]);
+            discharged(c, &c->slots[sent->slot]);
             break;
         case MESSAGE:
             if (outcome == TRANSACTIONAL_CODE && inner[1].kind == DESCRIBED && inner[1].number != ACCEPTED_CODE)
@@ -1276,6 +1295,11 @@ static void receive(struct connection *c) {
         acknowledge(c);
 }
 
+/* Whether even connections post what odd ones consume. */
+static bool in_pairs(void) {
+    return options.mode == E2E || options.mode == MIXED;
+}
+
 static struct connection *connect_one(int number) {
     struct connection *c = allocate(1, sizeof *c);
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)options.port)};
@@ -1283,9 +1307,9 @@ static struct connection *connect_one(int number) {
     int one = 1;
     bool even = number % 2 == 0;
     c->number = number;
-    c->posts = options.mode == E2E ? even : options.mode != RETIRE && options.mode != CHECK;
-    c->consumes = options.mode == E2E ? !even
-                                      : options.mode == RETIRE || options.mode == TRANSFER || options.mode == CHECK;
+    c->posts = in_pairs() ? even : options.mode != RETIRE && options.mode != CHECK;
+    c->consumes = in_pairs() ? !even
+                             : options.mode == RETIRE || options.mode == TRANSFER || options.mode == CHECK;
     c->peer_max_frame = UINT32_MAX;
     c->in = allocate(in_capacity(), 1);
     for (int handle = 0; handle < 8; handle++)
@@ -1393,6 +1417,7 @@ static void run(void) {
     double seconds;
     double cpu;
     bool limited = false;
+    bool all_work;
 
     for (int i = 0; i < options.connections; i++) {
         connections[i] = connect_one(i);
@@ -1433,7 +1458,8 @@ static void run(void) {
             keep_alive(now);
         }
         turn(paced ? 1 : 100);
-        for (int i = 0; paced && i < options.connections; i += options.mode == E2E ? 2 : 1) {
+        all_work = paced || (options.mode == MIXED && waiting < options.backlog);
+        for (int i = 0; all_work && i < options.connections; i += in_pairs() ? 2 : 1) {
             work(connections[i]);
             flush(connections[i]);
         }
@@ -1455,7 +1481,7 @@ static void run(void) {
 
 static __attribute__((noreturn)) void usage(void) {
     fputs("load MODE --port N [options]\n"
-          "  MODE: post retire transfer fill plain check e2e idle\n"
+          "  MODE: post retire transfer mixed fill plain check e2e idle\n"
           "  --host A          IPv4 address (127.0.0.1)\n"
           "  --connections N   (1)\n"
           "  --transaction N   messages a transaction (1)\n"
@@ -1465,9 +1491,10 @@ static __attribute__((noreturn)) void usage(void) {
           "  --body N          octets of a message's body (256)\n"
           "  --shape NAME      what it has besides: bare, durable (header, annotations, properties), jms (durable)\n"
           "  --queue NAME      consumed from (A)\n"
-          "  --target NAME     posted to (B); e2e posts to the queue\n"
+          "  --target NAME     posted to (B); mixed and e2e post to the queue\n"
           "  --window N        credit of a consuming link (by transaction and slots)\n"
           "  --messages N      end when so many are committed; needed by fill\n"
+          "  --backlog N       mixed: most messages posted and not accepted yet (20000)\n"
           "  --rate X          plain, e2e: messages a second (as fast as it goes)\n"
           "  --settled         posts and retirements are sent settled\n"
           "  --single          one disposition a delivery, never a range\n"
@@ -1500,7 +1527,7 @@ static enum shape shape_of(const char *text) {
 }
 
 static void read_options(int argc, char **argv) {
-    enum { PORT, HOST, CONNECTIONS, TRANSACTION, SLOTS, SECONDS, WARM, BODY, SHAPE, QUEUE, TARGET_NAME, WINDOW, MESSAGES, RATE,
+    enum { PORT, HOST, CONNECTIONS, TRANSACTION, SLOTS, SECONDS, WARM, BODY, SHAPE, QUEUE, TARGET_NAME, WINDOW, MESSAGES, BACKLOG, RATE,
            SETTLED, SINGLE, CHECKABLE, WITH_SASL, STALL };
     static const struct option known[] = {
         {"port", required_argument, NULL, PORT},
@@ -1516,6 +1543,7 @@ static void read_options(int argc, char **argv) {
         {"target", required_argument, NULL, TARGET_NAME},
         {"window", required_argument, NULL, WINDOW},
         {"messages", required_argument, NULL, MESSAGES},
+        {"backlog", required_argument, NULL, BACKLOG},
         {"rate", required_argument, NULL, RATE},
         {"settled", no_argument, NULL, SETTLED},
         {"single", no_argument, NULL, SINGLE},
@@ -1575,6 +1603,9 @@ static void read_options(int argc, char **argv) {
         case MESSAGES:
             options.messages = (uint64_t)number_of(name, optarg, 1, 1e12);
             break;
+        case BACKLOG:
+            options.backlog = (uint64_t)number_of(name, optarg, 1, 1e12);
+            break;
         case RATE:
             options.rate = number_of(name, optarg, 0.001, 1e9);
             break;
@@ -1599,8 +1630,8 @@ static void read_options(int argc, char **argv) {
     }
     if (options.port == 0 || optind != argc)
         usage();
-    if (options.mode == E2E && options.connections % 2 != 0)
-        fail("e2e needs an even number of connections");
+    if (in_pairs() && options.connections % 2 != 0)
+        fail("%s needs an even number of connections", MODE_NAMES[options.mode]);
     if (options.mode == E2E && options.shape == JMS)
         fail("e2e writes a time into the data, and --shape jms has none");
     if (options.mode == FILL) {

@@ -55,6 +55,11 @@ class Memory:
     postgres_rss: int = 0
     postgres_pss: int = 0
 
+    @property
+    def pss(self) -> int:
+        """Of all processes together."""
+        return self.supervisor_pss + self.workers_pss + self.postgres_pss
+
 
 @dataclass(frozen=True, kw_only=True)
 class Groups:

@@ -133,11 +133,10 @@ def _cells_table(all_rows: Sequence[Row]) -> str:
         "client us",
         "flush us",
     ]
-    if len(servers) > 1:
-        header += [f"rate / {servers[1]}", f"CPU / {servers[1]}"]
+    for name in servers[1:]:
+        header += [f"rate / {name}", f"CPU / {name}"]
     lines = []
     for row in all_rows:
-        other = next((each for each in all_rows if each.cell == row.cell and each.server != row.server), None)
         costs = (row.service_us, row.backends_us, row.background_us, row.client_us)
         line = [
             row.cell,
@@ -148,12 +147,15 @@ def _cells_table(all_rows: Sequence[Row]) -> str:
             *(f"{us:.2f}" if row.messages else "-" for us in costs),
             f"{row.flush_us:,.0f}",
         ]
-        if len(servers) > 1:
-            first = row.server == servers[0] and other is not None and row.messages > 0
-            line += [
-                _ratio(row.messages_per_second, other.messages_per_second) if first and other is not None else "",
-                _ratio(row.server_us, other.server_us) if first and other is not None else "",
-            ]
+        for name in servers[1:]:
+            other = next((each for each in all_rows if (each.cell, each.server) == (row.cell, name)), None)
+            if row.server != servers[0] or other is None or not row.messages:
+                line += ["", ""]
+            else:
+                line += [
+                    _ratio(row.messages_per_second, other.messages_per_second),
+                    _ratio(row.server_us, other.server_us),
+                ]
         lines.append(line)
     table = _table(header, lines, texts=2)
     if any(row.limited for row in all_rows):

@@ -23,9 +23,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
-from tests.benchmarks import cells, generator, processes, report
+from tests.benchmarks import cells, generator, java, processes, report
 from tests.benchmarks.cells import Cell
-from tests.benchmarks.contenders import Conditions, Contender, Other, Service
+from tests.benchmarks.contenders import Artemis, Conditions, Contender, Other, Service
 from tests.benchmarks.generator import FOLDER, REPOSITORY, GeneratorFailed
 from tests.benchmarks.report import Idle, Measured
 from tests.benchmarks.servers import ServerFailed
@@ -44,18 +44,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked = _parser().parse_args(arguments)
     chosen = [cell for cell in cells.all_cells(asked.slots) if cells.matches(cell.name, asked.cells)]
     idle_chosen = cells.matches(cells.IDLE, asked.cells)
-    if not chosen and not idle_chosen:
-        print(
-            f"--cells {asked.cells}: no such cell; they are {cells.IDLE}, post-1x1, ..., transfer-100x64",
-            file=sys.stderr,
-        )
-        return 2
-    if asked.skip_service and asked.other is None:
-        print("--skip-service without --other leaves nothing to measure", file=sys.stderr)
-        return 2
     try:
+        _check(asked, [cell.name for cell in chosen] + [cells.IDLE] * idle_chosen)
         generator.build()
-    except GeneratorFailed as error:
+        if asked.artemis or asked.client == "jms":
+            java.build()
+    except (GeneratorFailed, ValueError) as error:
         print(error, file=sys.stderr)
         return 2
     signal.signal(signal.SIGTERM, _stop)
@@ -66,6 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     measured: list[Measured] = []
     idle: list[Idle] = []
     machine = _machine(asked)
+    name = "report-jms" if asked.client == "jms" else "report"
     stopped = False
     try:
         if idle_chosen:
@@ -76,19 +71,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     one = _measure(cell, contender, contenders, asked)
                     measured.append(one)
                     print(_line(one), file=sys.stderr, flush=True)
-                    _write(machine, measured, idle)
+                    _write(name, machine, measured, idle)
     except KeyboardInterrupt:
         print("interrupted: what was measured is in the report", file=sys.stderr)
         stopped = True
     finally:
+        memories = {each.name: processes.memory(each.groups()) for each in contenders}
         for contender in contenders:
             contender.stop()
         shutil.rmtree(data_dir, ignore_errors=True)
-    _write(machine, measured, idle)
+    machine["memory after the run"] = ", ".join(f"{name} {each.pss / 2**20:.0f} MiB" for name, each in memories.items())
+    _write(name, machine, measured, idle)
     print(report.markdown(machine, measured, idle), end="")
-    print(f"\nwritten to {FOLDER.relative_to(REPOSITORY)}/report.md and report.json", file=sys.stderr)
+    print(f"\nwritten to {FOLDER.relative_to(REPOSITORY)}/{name}.md and {name}.json", file=sys.stderr)
     failed = any(one.failure for one in measured) or any(one.failure for one in idle)
     return 1 if failed or stopped else 0
+
+
+def _check(asked: argparse.Namespace, names: Sequence[str]) -> None:
+    """:raises ValueError: when the flags leave nothing to measure, or what cannot be measured."""
+    if not names:
+        raise ValueError(f"--cells {asked.cells}: no such cell; they are {cells.IDLE}, post-1x1, ..., e2e-1x8")
+    if asked.skip_service and asked.other is None and not asked.artemis:
+        raise ValueError("--skip-service without --other or --artemis leaves nothing to measure")
+    unfit = [name for name in names if not name.startswith(("post-", "transfer-"))]
+    if asked.client == "jms" and unfit:
+        raise ValueError(f"--client jms has the cells post-* and transfer-* alone, not {unfit[0]}")
 
 
 def _stop(number: int, frame: FrameType | None) -> NoReturn:
@@ -117,6 +125,16 @@ def _parser() -> argparse.ArgumentParser:
         "--serve", default="", metavar="FLAGS", help='more flags for `coordinator serve`: "--workers 2"'
     )
     parser.add_argument("--skip-service", action="store_true", help="measure the other server only")
+    parser.add_argument(
+        "--client",
+        choices=("c", "jms"),
+        default="c",
+        help="jms: Qpid JMS, one transaction at a time on each connection; for post and transfer (c)",
+    )
+    parser.add_argument("--artemis", action="store_true", help="measure Apache ActiveMQ Artemis beside the service")
+    parser.add_argument(
+        "--warm-artemis", type=float, default=20.0, help="seconds of load for Artemis before its first cell (20)"
+    )
     parser.add_argument("--other", metavar="COMMAND", help="another server, with {port} and perhaps {preload} in it")
     parser.add_argument("--other-name", default="other", help="its name in the report")
     parser.add_argument(
@@ -138,7 +156,10 @@ def _contenders(asked: argparse.Namespace, data_dir: Path) -> list[Contender]:
     )
     found: list[Contender] = []
     if not asked.skip_service:
-        found.append(Service(conditions, FOLDER / "service.log", data_dir, asked.serve.split()))
+        found.append(Service(conditions, FOLDER / "service.log", data_dir / "service", asked.serve.split()))
+    if asked.artemis:
+        folder = data_dir / "artemis"
+        found.append(Artemis(conditions, FOLDER / "artemis.log", folder, warm_seconds=asked.warm_artemis))
     if asked.other is not None:
         found.append(
             Other(
@@ -168,6 +189,7 @@ def _measure(cell: Cell, contender: Contender, contenders: Sequence[Contender], 
                 server.port,
                 *contender.conditions.flags(),
                 *cell.flags(queue, stock),
+                program=java.JMS_LOAD if asked.client == "jms" else generator.IN_C,
                 started=lambda: snapshots.append(server.snapshot()),
                 ended=lambda: snapshots.append(server.snapshot()),
             )
@@ -241,6 +263,8 @@ def _machine(asked: argparse.Namespace) -> dict[str, Any]:
         f"{asked.seconds:g} s measured after {asked.warm:g} s, {asked.rounds} round(s), "
         f"{asked.body} octets a message ({asked.shape})" + (", checkable" if asked.checkable else "")
     )
+    if asked.client == "jms":
+        shape = shape.replace(asked.shape, "Qpid JMS, one transaction at a time on each connection")
     slots = ", ".join(f"{count} of {size}" for size, count in cells.SLOTS.items())
     return {
         "when": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -266,10 +290,12 @@ def _line(one: Measured) -> str:
     )
 
 
-def _write(machine: dict[str, Any], measured: Sequence[Measured], idle: Sequence[Idle]) -> None:
+def _write(name: str, machine: dict[str, Any], measured: Sequence[Measured], idle: Sequence[Idle]) -> None:
     """After each cell, so that an interrupted run is not lost."""
-    (FOLDER / "report.md").write_text(report.markdown(machine, measured, idle), encoding="utf-8")
-    (FOLDER / "report.json").write_text(json.dumps(report.as_json(machine, measured, idle), indent=1), encoding="utf-8")
+    (FOLDER / f"{name}.md").write_text(report.markdown(machine, measured, idle), encoding="utf-8")
+    (FOLDER / f"{name}.json").write_text(
+        json.dumps(report.as_json(machine, measured, idle), indent=1), encoding="utf-8"
+    )
 
 
 if __name__ == "__main__":

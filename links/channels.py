@@ -89,13 +89,16 @@ class Channels:
     """
 
     __slots__ = (
-        "_attaching", "_beginning", "_channels", "_connection", "_ended", "_refused", "open_refused", "opened", "plain",
+        "_attaching", "_beginning", "_by_symbol", "_channels", "_connection", "_ended", "_refused", "open_refused",
+        "opened", "plain",
     )  # fmt: skip
 
     def __init__(self, connection: Carrier) -> None:
         self._connection = connection
         self._channels: dict[int, Channel] = {}
         self.plain: dict[Key, Channel] = {_DISPOSITIONS: Channel(0)}
+        #: the peer gives descriptors as symbols: none of its frames is plain
+        self._by_symbol = False
         #: how many we have ended
         self._ended = 0
         #: sessions and links that the engine has not reported yet, in their order
@@ -125,6 +128,11 @@ class Channels:
         return self._refused.pop(link, None)
 
     # -- what the peer says
+
+    def by_symbol(self) -> None:
+        """The peer gives descriptors as symbols: each of its frames has to be looked at."""
+        self._by_symbol = True
+        self.plain.clear()
 
     def ignores(self, number: int, code: int) -> bool:
         """Whether the frame is of a session that we have ended."""
@@ -224,8 +232,9 @@ class Channels:
         else:
             first, second = found.starts[0], found.starts[1] if len(found.starts) > 1 else len(octets)
             key = octets[6:8], octets[first:second]
-            end.keys.add(key)
-            self.plain[key] = channel
+            if not self._by_symbol:
+                end.keys.add(key)
+                self.plain[key] = channel
         if begins and not found.has(1):
             raise Refusal(Condition.INVALID_FIELD, "the first transfer of a delivery without its delivery-id")
         refusal = _of_delivery(end, found, begins)
@@ -247,7 +256,7 @@ class Channels:
         channel = self._channels.pop(number, None)
         if channel is not None:
             self._ended -= channel.ended
-            if not self._ended:
+            if not self._ended and not self._by_symbol:
                 self.plain[_DISPOSITIONS] = Channel(0)
             for end in channel.links.values():
                 self._forget(channel, end)

@@ -82,6 +82,14 @@ class Dispositions:
         self._large_left = max(0, large_end - end)
         self._begun = bytes(frames[at:])
 
+    def also(self, frame: bytes) -> None:
+        """Look at a frame that the engine gets in place of one that came.
+
+        :raises Refusal: as above.
+        """
+        if len(frame) > _LITTLE:
+            self._is_large(frame[:_HEAD].ljust(_HEAD, b"\0"), len(frame))
+
     def _is_large(self, head: bytes, size: int) -> bool:
         """Whether the frame of ``size`` octets that begins with ``head`` is a disposition.
 

@@ -13,7 +13,7 @@ import structlog
 
 from coordinator.codec.encoding import DecodeError, encode_uint
 from coordinator.errors import Condition, Refusal
-from links import channels, engine, performatives
+from links import channels, descriptors, engine, performatives
 from links.channels import Channel, Channels
 from links.performatives import CLOSE, FLOW, TRANSFER
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from links.channels import Key
+    from links.dispositions import Dispositions
 
     #: Until where the engine gets what came before, what it gets in place of the frame, from where on it gets the rest,
     #: and what is done before that.
@@ -34,7 +35,12 @@ _SMALLEST_OFFSET = 2
 #: octets of a transfer before its message, which :mod:`links.dispositions` bounds, with what may stand before them
 _HEAD_OF_TRANSFER = 4 * 255 + 1200
 _AN_OPEN = b"\x00\x00\x00\x10\x02\x00\x00\x00\x00\x53\x10\xc0\x03\x01\xa1\x00"
-_TRANSFERS = (b"\x00\x53\x14", b"\x00\x80\x00\x00\x00\x00\x00\x00\x00\x14")
+_TRANSFERS = (
+    b"\x00\x53\x14",
+    b"\x00\x80\x00\x00\x00\x00\x00\x00\x00\x14",
+    b"\x00\xa3\x12amqp:transfer:list",
+    b"\x00\xb3\x00\x00\x00\x12amqp:transfer:list",
+)
 
 # -- plain frames
 
@@ -46,10 +52,12 @@ _TAG = rb"\xa0(?:" + b"|".join(re.escape(bytes((size,))) + b"." * size for size 
 #: four fields, five, six, or more
 _COUNT = rb"(?:(\x04)|(\x05)|(\x06)|[\x07-\x0b])"
 #: the message-format 0; then settled, more=false and no rcv-settle-mode, as far as the count says that they are there
-_REST = rb"(?:\x43|\x52\x00|\x70\x00\x00\x00\x00)(?(2)|[\x40-\x42](?(3)|[\x40\x42](?(4)|\x40)))"
+_REST = rb"(?:\x43|\x52\x00|\x70\x00\x00\x00\x00)(?(2)|[\x40-\x42](?(3)|[\x40\x42](?(4)|\x40(?!\x00[\xa3\xb3]))))"
 _HANDLE = rb"(\x43|\x52.|\x70....)"
 _TRANSFER = rb"(..)\x00\x53\x14(?:" + _FEW + rb"|" + _MANY + rb")" + _COUNT + _HANDLE + _UINT + _TAG + _REST
-_DISPOSITION = rb"..\x00\x53\x15(?:" + _FEW + rb"|" + _MANY + rb")[\x02-\x06][\x41\x42]" + _UINT
+#: of a disposition: a state whose descriptor is a symbol, or a rejected with an error, which may have one
+_NAMED = rb"(?!(?:\x40|" + _UINT + rb")[\x40-\x42]\x00(?:[\xa3\xb3]|\x53\x25[\xc0\xd0]))"
+_DISPOSITION = rb"..\x00\x53\x15(?:" + _FEW + rb"|" + _MANY + rb")[\x02-\x06][\x41\x42]" + _UINT + _NAMED
 _plain = re.compile(rb"....\x02\x00(?:" + _TRANSFER + rb"|" + _DISPOSITION + rb")", re.DOTALL).match
 
 
@@ -57,7 +65,7 @@ def passed(octets: bytes, at: int, plain: dict[Key, Channel]) -> int:
     """Pass over plain frames: where the first begins that is not plain.
 
     Plain are transfers of one frame, of a link in ``plain``, with all that is mandatory; and dispositions, while
-    ``plain`` has their key.
+    ``plain`` has their key. No descriptor of theirs is a symbol.
     """
     match, channel_of, size_of = _plain, plain.get, _SIZE.unpack_from
     while (found := match(octets, at)) is not None:
@@ -77,6 +85,7 @@ class Carrier(channels.Carrier, Protocol):
 
     peer: str
     closing: bool
+    dispositions: Dispositions
 
     def force_close(self, condition: Condition, description: str) -> None: ...
 
@@ -119,7 +128,7 @@ class Look:
             if size == 0:
                 break
             cut = self._judge(octets, at, size)
-            self._withheld = cut is not None and cut[0] < cut[2]
+            self._withheld = cut is not None and cut[0] < at + size <= cut[2]
             if cut is not None:
                 until, instead, again, act = cut
                 if until > start:
@@ -155,11 +164,31 @@ class Look:
 
     def _judge(self, octets: bytes, at: int, size: int) -> Cut | None:
         """None: the engine may have the frame, and nothing is to be done."""
-        number, body = int.from_bytes(octets[at + 6 : at + 8], "big"), 4 * octets[at + 4]
+        body = 4 * octets[at + 4]
         if body >= size:
             return None
-        transfer = _is_transfer(octets, at)
-        head = octets[at : at + (min(size, _HEAD_OF_TRANSFER) if transfer else size)]
+        head = octets[at : at + (min(size, _HEAD_OF_TRANSFER) if _is_transfer(octets, at) else size)]
+        numbered = descriptors.numbered(head, body)
+        if numbered is None:
+            return self._judge_head(at, size, head, body)
+        written, end = numbered
+        self.channels.by_symbol()
+        head = _SIZE.pack(size + body + len(written) - end) + head[4:body] + written
+        try:
+            self._connection.dispositions.also(head)
+        except Refusal as refusal:
+            return at, b"", at + size, partial(self._close, refusal)
+        cut = self._judge_head(at, size, head, body)
+        if cut is None:
+            return at, head, at + end, _nothing
+        until, instead, again, act = cut
+        if until == at + size:  # it is done once the engine has the frame
+            return at, head, at + end, act
+        return at, instead, max(again, at + size), act
+
+    def _judge_head(self, at: int, size: int, head: bytes, body: int) -> Cut | None:
+        """The same of the frame that begins with ``head``, whose descriptors are numbers."""
+        number = int.from_bytes(head[6:8], "big")
         try:
             found = performatives.read(head, body)
             if found is None:

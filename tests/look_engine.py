@@ -10,6 +10,7 @@ from cproton_ffi import ffi
 
 from coordinator.errors import Condition, Refusal
 from links import engine, steps
+from links.dispositions import Dispositions
 from links.look import Look
 from links.said import Said
 from tests.wire.frames import Attach, Begin, Detach, End, Frame, Transfer, parse
@@ -120,6 +121,7 @@ class Served:
         self.links: dict[engine.Pointer, _Link] = {}
         self.sessions: set[engine.Pointer] = set()
         self.closing = False
+        self.dispositions = Dispositions()
         self.failed = False
         #: octets that the engine got
         self.got = b""

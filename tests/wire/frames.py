@@ -91,6 +91,12 @@ def record(value: Any) -> Any:
     return cls(**found)
 
 
+def name_of(code: Any) -> str | None:
+    """The symbol that says the same as this descriptor."""
+    cls = _records.get(code) if isinstance(code, int) else None
+    return None if cls is None else cls.NAME
+
+
 def _incoming(place: str, value: Any, metadata: Any) -> Any:
     kind = metadata["kind"]
     if value is None:

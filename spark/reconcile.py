@@ -25,8 +25,9 @@ from spark.books.consumption import consumer_findings, groups_named, taken, unma
 from spark.books.description import BookDescription, ConsumerBookDescription, Description
 from spark.books.inbox import Inbox, open_inbox
 from spark.books.keys import keyed
+from spark.books.loading import unreadable
 from spark.books.messages import pick, picked_columns, sent
-from spark.books.rows import Book, open_book, unreadable
+from spark.books.rows import Book, open_book
 from spark.charts import charts
 from spark.directory import Directory, read_directory
 from spark.finding import Finding

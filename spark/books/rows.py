@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
@@ -18,13 +17,12 @@ from pyspark.sql.types import (
     DecimalType,
     IntegralType,
     StringType,
-    StructField,
-    StructType,
     TimestampNTZType,
     TimestampType,
 )
 
 from spark.books.description import BookError, Description
+from spark.books.loading import declared_and_there, load, reason
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,9 +53,14 @@ def open_book(spark: SparkSession, description: Description) -> Book:
 
     :raises BookError: names the book and the column.
     """
-    data = _loaded(spark, description)
+    data = load(spark, description)
     types = {field.name: field.dataType for field in data.schema.fields}
     _check_columns(description, types)
+    written = declared_and_there(spark, description)
+    if written is not None:
+        _check_columns(description, {field.name: field.dataType for field in written.schema.fields})
+        for setting in description.states.values():
+            _condition(description, written, setting, getattr(description, setting))
     holds = {
         state: _condition(description, data, setting, getattr(description, setting))
         for state, setting in description.states.items()
@@ -79,17 +82,6 @@ def open_book(spark: SparkSession, description: Description) -> Book:
         *(f.col(f"`{pair.column}`").alias(f"compared_{place}") for place, pair in enumerate(description.equal)),
     )
     return Book(description=description, rows=rows, types=tuple(types[pair.column] for pair in description.equal))
-
-
-def _loaded(spark: SparkSession, description: Description) -> DataFrame:
-    defaults = {"header": "true", "mode": "FAILFAST"} if description.format == "csv" else {}
-    try:
-        reader = spark.read.format(description.format).options(**{**defaults, **description.options})
-        if description.columns is not None:
-            reader = reader.schema(description.columns)
-        return reader.load()
-    except (PySparkException, Py4JJavaError) as error:
-        raise BookError(f"book {description.name}: cannot be read: {_first_line(error)}") from None
 
 
 def _check_columns(description: Description, types: dict[str, DataType]) -> None:
@@ -119,58 +111,12 @@ def _condition(description: Description, data: DataFrame, setting: str, expressi
         condition = f.expr(expression)
         found = data.select(condition.alias("c")).schema["c"].dataType
     except PySparkException as error:
-        raise BookError(f"book {description.name}: {setting}: {expression!r}: {_first_line(error)}") from None
+        raise BookError(f"book {description.name}: {setting}: {expression!r}: {reason(error)}") from None
     if not isinstance(found, BooleanType):
         raise BookError(
             f"book {description.name}: {setting}: {expression!r} is {found.simpleString()}, expected true or false"
         )
     return f.coalesce(condition, f.lit(False))
-
-
-def _first_line(error: PySparkException | Py4JJavaError) -> str:
-    text = str(error.java_exception.getMessage()) if isinstance(error, Py4JJavaError) else str(error)
-    return next((line.strip() for line in text.splitlines() if line.strip()), "no reason given")[:500]
-
-
-#: Spark numbers the rows of each task from a multiple of this on.
-_ROWS_OF_FIRST_TASK: Final = 1 << 33
-
-
-def unreadable(description: Description, error: PySparkException | Py4JJavaError) -> BookError:
-    """Why the rows of a book cannot be read: in a CSV with ``columns``, by the first cell that is not of its type."""
-    try:
-        cell = _bad_cell(description) if description.format == "csv" and description.columns is not None else None
-    except (PySparkException, Py4JJavaError):
-        # no cell is at fault: the file is missing, or is no CSV
-        cell = None
-    return BookError(f"book {description.name}: {cell or f'cannot be read: {_first_line(error)}'}")
-
-
-def _bad_cell(description: Description) -> str | None:
-    """The first value of a CSV that cannot be what ``columns`` says; None: it is something else."""
-    spark = SparkSession.active()
-    assert description.columns is not None
-    types = spark.createDataFrame([], description.columns).schema
-    text = StructType([StructField(field.name, StringType()) for field in types])
-    options = {"header": "true", **description.options, "mode": "PERMISSIVE"}
-    formatted = any(name.lower().endswith("format") for name in options)
-    rows = spark.read.format("csv").options(**options).schema(text).load()
-    rows = rows.withColumn("_row", f.monotonically_increasing_id())
-    bad = [
-        f.when(
-            f.col(f"`{field.name}`").isNotNull() & f.col(f"`{field.name}`").try_cast(field.dataType).isNull(),
-            f.struct(f.lit(field.name).alias("column"), f.col(f"`{field.name}`").alias("value")),
-        )
-        for field in types
-        if not (formatted and isinstance(field.dataType, DateType | TimestampType | TimestampNTZType))
-    ]
-    kind = {field.name: field.dataType.simpleString() for field in types}
-    found = rows.select("_row", f.coalesce(*bad).alias("bad")).where("bad is not null").orderBy("_row").first()
-    if found is None:
-        return None
-    column, value = found["bad"]["column"], str(found["bad"]["value"])[:100]
-    row = f"row {found['_row'] + 1}, " if found["_row"] < _ROWS_OF_FIRST_TASK else ""
-    return f"{row}column {column!r}: {value!r} is no {kind[column]}"
 
 
 _UUID_TEXT: Final = r"^\s*\{?[0-9a-fA-F]{8}-?([0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{12}\}?\s*$"

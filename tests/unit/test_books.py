@@ -16,8 +16,9 @@ from pyspark.errors import PySparkException
 from spark import ledger
 from spark.books.comparison import book_findings
 from spark.books.description import BookError, Description, describe
+from spark.books.loading import unreadable
 from spark.books.messages import pick, picked_columns, sent
-from spark.books.rows import open_book, unreadable
+from spark.books.rows import open_book
 from spark.period import Period
 from tests.fix_store_rows import NOW, StoreRows, encode_message
 

@@ -1,0 +1,149 @@
+"""A book's files, held against what its description says of them; and what to say of one that cannot be read."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.types import DateType, StringType, StructField, StructType, TimestampNTZType, TimestampType
+
+from spark.books.description import BookError, Description
+
+#: Else a cell that cannot be read, or that a row lacks, is null.
+_STRICT: Final = {"mode": "FAILFAST"}
+_DEFAULTS: Final = {
+    "csv": {**_STRICT, "header": "true", "enforceSchema": "false", "columnPruning": "false"},
+    "json": _STRICT,
+}
+#: The formats whose files have names for their columns, other than ``columns`` may say.
+_NAMED: Final = ("csv", "json", "parquet")
+
+
+def load(spark: SparkSession, description: Description) -> DataFrame:
+    """The rows of a book.
+
+    :raises BookError: names the book, and says why it cannot be read.
+    """
+    try:
+        reader = spark.read.format(description.format).options(**_options(description))
+        if description.columns is not None:
+            reader = reader.schema(description.columns)
+        return reader.load()
+    except (PySparkException, Py4JJavaError) as error:
+        raise unreadable(description, error) from None
+
+
+def declared_and_there(spark: SparkSession, description: Description) -> DataFrame | None:
+    """No rows, with those columns of ``columns`` that the files have; None where nothing can be compared.
+
+    Spark takes a column that is in no file for one of nulls, and the columns of a CSV by their places, whatever its
+    header calls them.
+
+    :raises BookError: the header of a CSV is another.
+    """
+    options = _options(description)
+    headed = description.format != "csv" or options["header"].lower() == "true"
+    if description.columns is None or description.format not in _NAMED or not headed:
+        return None
+    declared = _declared(spark, description)
+    try:
+        there = spark.read.format(description.format).options(**options).load().columns
+    except (PySparkException, Py4JJavaError) as error:
+        raise unreadable(description, error) from None
+    if description.format == "csv":
+        if [name.strip().lower() for name in there] != [name.lower() for name in declared.names]:
+            raise BookError(
+                f"book {description.name}: columns: they are {', '.join(declared.names)}; the header of the file is"
+                f" {', '.join(there)[:500] or 'not there'} (a file without a header needs options.header = false)"
+            )
+        return None
+    known = {name.lower() for name in there}
+    if not known:
+        # no rows: nothing says what they would have
+        return None
+    return spark.createDataFrame([], StructType([field for field in declared if field.name.lower() in known]))
+
+
+def unreadable(description: Description, error: PySparkException | Py4JJavaError) -> BookError:
+    """Why the rows of a book cannot be read: in a CSV or JSON file by the first row, and cell, that is at fault."""
+    try:
+        fault = _first_fault(description) if description.format in ("csv", "json") else None
+    except (PySparkException, Py4JJavaError):
+        # no row is at fault: the file is missing, or cannot be read at all
+        fault = None
+    return BookError(f"book {description.name}: {fault or f'cannot be read: {reason(error)}'}")
+
+
+def reason(error: PySparkException | Py4JJavaError) -> str:
+    """What Spark says, in a line, and what it says of the cause."""
+    origin = error.java_exception if isinstance(error, Py4JJavaError) else getattr(error, "_origin", None)
+    told = [_first_line(str(error) if origin is None else str(origin.getMessage()))]
+    while origin is not None:
+        last, origin = origin, origin.getCause()
+        if origin is None and (cause := _first_line(str(last.getMessage()))) not in told:
+            told.append(cause)
+    return ": ".join(told)[:500]
+
+
+def _first_line(text: str) -> str:
+    return next((line.strip() for line in text.splitlines() if line.strip()), "no reason given")
+
+
+def _options(description: Description) -> dict[str, str]:
+    return {**_DEFAULTS.get(description.format, {}), **description.options}
+
+
+def _declared(spark: SparkSession, description: Description) -> StructType:
+    assert description.columns is not None
+    return spark.createDataFrame([], description.columns).schema
+
+
+#: Spark numbers the rows of each task from a multiple of this on.
+_ROWS_OF_FIRST_TASK: Final = 1 << 33
+_CORRUPT: Final = "_corrupt_record"
+
+
+def _first_fault(description: Description) -> str | None:
+    """The first row of a CSV or JSON file that is none, or its first value that cannot be what ``columns`` says; None:
+    it is something else."""
+    spark = SparkSession.active()
+    options = {**_options(description), "mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
+    if description.columns is None:
+        found_types = spark.read.format(description.format).options(**options).load().schema
+        types = StructType([field for field in found_types if field.name != _CORRUPT])
+    else:
+        types = _declared(spark, description)
+    text = StructType(
+        [*(StructField(field.name, StringType()) for field in types), StructField(_CORRUPT, StringType())]
+    )
+    rows = spark.read.format(description.format).options(**options).schema(text).load()
+    rows = rows.withColumn("_row", f.monotonically_increasing_id())
+    formatted = any(name.lower().endswith("format") for name in options)
+    bad = [
+        f.when(
+            f.col(f"`{field.name}`").isNotNull() & f.col(f"`{field.name}`").try_cast(field.dataType).isNull(),
+            f.struct(f.lit(field.name).alias("column"), f.col(f"`{field.name}`").alias("value")),
+        )
+        for field in types
+        if not (formatted and isinstance(field.dataType, DateType | TimestampType | TimestampNTZType))
+    ]
+    broken = f.when(
+        f.col(_CORRUPT).isNotNull(),
+        f.struct(f.lit(None).cast("string").alias("column"), f.col(_CORRUPT).alias("value")),
+    )
+    found = rows.select("_row", f.coalesce(broken, *bad).alias("bad")).where("bad is not null").orderBy("_row").first()
+    if found is None:
+        return None
+    column, value = found["bad"]["column"], str(found["bad"]["value"])[:100]
+    row = f"row {found['_row'] + 1}" if found["_row"] < _ROWS_OF_FIRST_TASK else "a row"
+    if column is None and description.format == "csv":
+        return f"{row}: {value!r} has not the {len(types)} columns that there are"
+    if column is None:
+        return (
+            f"{row}: {value!r} is no JSON object; an array of them, or one over several lines, needs"
+            " options.multiLine = true"
+        )
+    return f"{row}, column {column!r}: {value!r} is no {types[column].dataType.simpleString()}"

@@ -38,6 +38,7 @@ from spark.reading import Store, credentials_of_tasks, local
 from spark.report import BookTotals, Run, write_report
 from spark.results import write_findings
 from spark.snapshot import Snapshot, exported_snapshot, read_error, store_bytes
+from spark.source import HalfOpSource
 from spark.survey import Keep, Survey, Tables, brought, keeping
 from store.ids import id_at
 
@@ -239,8 +240,8 @@ class _Comparison:
 
 
 def _fit(spark: SparkSession, store: Store) -> None:
-    """Choose plans for the size of the store: a small one takes its time for planning, compiling and starting
-    tasks."""
+    """Choose plans for the size of the store, and how it is read: a small one takes its time for planning, compiling
+    and starting tasks."""
     small = store.small
     partitions = 1 if small else max(spark.sparkContext.defaultParallelism, store.bytes // _BYTES_PER_TASK)
     settings = {
@@ -251,6 +252,9 @@ def _fit(spark: SparkSession, store: Store) -> None:
     }
     for name, value in settings.items():
         spark.conf.set(name, value)
+    if not small:
+        # the first one that a session gets starts a Python, which looks for others: a second of processor time
+        spark.dataSource.register(HalfOpSource)
 
 
 def _keep_book(book: Book, keep: Keep, steps: Steps) -> Book:

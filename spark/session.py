@@ -36,7 +36,7 @@ from pyspark.sql import SparkSession
 from spark.archive import Archive, archive_of
 from spark.cluster import check_executors, send_package
 from spark.ending import Stopping, folders
-from spark.source import DATABASE_VARIABLE, HalfOpSource
+from spark.source import DATABASE_VARIABLE
 
 OLDEST_JAVA: Final = 17
 _LOGGING: Final = Path(__file__).with_name("log4j2.properties")
@@ -218,7 +218,7 @@ def open_session(
     folder: Path | None = None,
     told: IO[bytes] | None = None,
 ) -> SparkSession:
-    """A session with the data source ``halfop`` registered; 3 to 5 s the first time.
+    """A session; 3 to 5 s the first time.
 
     ``memory`` is the heap of the driver, which in local mode is all of Spark's; ``brief``: it will work for seconds,
     too short for Java's second compiler and parallel collector to earn their start; ``settings`` win over those
@@ -247,9 +247,7 @@ def open_session(
                 conf, popen_kwargs={"start_new_session": True, **said}
             )
             SparkContext._ensure_initialized(gateway=gateway)
-        session = builder.getOrCreate()
-    session.dataSource.register(HalfOpSource)
-    return session
+        return builder.getOrCreate()
 
 
 def _settings(master: str, memory: str, brief: bool, archive: Archive, folder: Path | None) -> dict[str, str]:

@@ -37,6 +37,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def spark() -> Iterator[SparkSession]:
     """A JVM takes seconds to start, so all tests share it; frames are small, so it is small too."""
     from spark.session import open_session
+    from spark.source import HalfOpSource
 
     session = open_session(
         "local[2]",
@@ -52,6 +53,7 @@ def spark() -> Iterator[SparkSession]:
             "spark.sql.autoBroadcastJoinThreshold": "10485760",
         },
     )
+    session.dataSource.register(HalfOpSource)
     yield session
     session.stop()
 

@@ -1,7 +1,7 @@
 """``python -m tests.benchmarks.reconciliation``: ``coordinator reconcile`` over a store of some size (R36).
 
 The store is made by PostgreSQL itself: transactions of two halves to ten queues over twenty hours, nine of ten halves
-retired by tens in transactions, the others waiting; then some deliveries are broken on purpose. Beside the
+retired by tens in transactions, the others waiting; then faults of every kind are planted. Beside the
 command, with the same columns: Spark's JDBC reader, which reads and counts, and the same checks as plain SQL.
 PostgreSQL's JDBC driver is fetched by Maven, for this and nothing else.
 """
@@ -32,13 +32,14 @@ from store.ids import id_at
 from store.migrations import upgrade
 from store.partitions import make_days
 from store.tables import SCHEMA
+from tests.benchmarks.planting import fewest, plant
 from tests.benchmarks.spark_source import driver_jar
 from tests.fix_store_rows import NOW
 
 QUEUES: Final = 10
 SPAN: Final = timedelta(hours=20)
-#: Deliveries of each kind that are broken on purpose.
-PLANTED: Final = 100
+#: Faults of each kind that are planted.
+PLANTED: Final = 1_000
 #: Halves that one SQL transaction writes, with their ops.
 PIECE: Final = 1_000
 #: What Spark's reader is given: the columns that a run reads.
@@ -99,34 +100,6 @@ def fill(url: str, halves: int) -> None:
                     connection.execute(statement.format(low, min(low + PIECE, halves)).encode())
         for table in COLUMNS:
             connection.execute(f"vacuum analyze {SCHEMA}.{table}".encode())
-
-
-def plant(url: str, halves: int) -> dict[str, int]:
-    """Break ``PLANTED`` deliveries of each kind; what must be found of it."""
-    retired = halves * 9 // 10
-    waiting = f"select id from {SCHEMA}.entry order by id limit {PLANTED}"
-    odd = f"select id from {SCHEMA}.half where id % 2 = 1 and id < (select min(id) from {SCHEMA}.entry)"
-    lost, gone, twice = waiting, f"{odd} order by id limit {PLANTED}", f"{odd} order by id desc limit {PLANTED}"
-    hours = (
-        f"select count(*) from (select distinct address_id, id >> 22 / 3600000 from {SCHEMA}.half"
-        f" where id in ({lost}) or id in ({twice})) touched"
-    )
-    with psycopg.connect(url) as connection:
-        row = connection.execute(hours.replace("id >> 22 / 3600000", "(id >> 22) / 3600000").encode()).fetchone()
-        assert row is not None
-        # the store refuses deletions: its triggers must not see them
-        connection.execute("set session_replication_role = replica")
-        connection.execute(
-            f"insert into {SCHEMA}.op (id, decision, half_ids, group_ids, instance_id, decided_at)"
-            f" select overlay(txn_id::text placing 'a' from 20)::uuid, 'accept', array[id], array[address_id], 1,"
-            " posted_at"
-            f" from {SCHEMA}.half where id in ({twice})".encode()
-        )
-        connection.execute(f"delete from {SCHEMA}.half where id in ({gone})".encode())
-        connection.execute(f"delete from {SCHEMA}.entry where id in ({lost})".encode())
-    assert retired > 4 * PLANTED, "too few halves to break"
-    # a half that is gone is missed by its commit and by the op that retired it
-    return {"double-delivery": PLANTED, "lost-delivery": PLANTED, "orphan-op": 2 * PLANTED, "unbalanced": int(row[0])}
 
 
 def run(url: str, memory: str) -> tuple[float, dict[str, object]]:
@@ -229,16 +202,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--database-url", required=True, help="an empty database on TCP; its store is made anew")
     parser.add_argument("--halves", type=int, default=1_000_000)
+    parser.add_argument("--planted", type=int, default=PLANTED, help="faults of each kind")
     parser.add_argument("--memory", default="2g", help="of Spark, as of the command")
     parser.add_argument("--keep", action="store_true", help="measure the store that is there, as it is")
     asked = parser.parse_args(arguments)
+    if asked.halves < fewest(asked.planted):
+        parser.error(f"--halves: {asked.planted:,} faults of each kind need {fewest(asked.planted):,}")
     planted: dict[str, int] = {}
     if not asked.keep:
         with psycopg.connect(asked.database_url, autocommit=True) as connection:
             connection.execute(f"drop schema if exists {SCHEMA} cascade".encode())
         upgrade(asked.database_url)
         fill(asked.database_url, asked.halves)
-        planted = plant(asked.database_url, asked.halves)
+        planted = plant(asked.database_url, asked.planted)
     reader = jdbc(asked.database_url)
     print(f"Spark's JDBC reader, the same columns counted: {sum(reader.values()):.1f} s:", reader)
     seconds, found = plain_sql(asked.database_url)

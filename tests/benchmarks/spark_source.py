@@ -25,7 +25,7 @@ from sqlalchemy import create_engine
 from spark.reading import credentials_file
 from spark.session import open_session
 from spark.snapshot import exported_snapshot
-from spark.source import HalfOpReader, ReadOptions
+from spark.source import HalfOpReader, HalfOpSource, ReadOptions
 from store.database import connected
 from store.ids import id_at
 from store.partitions import make_days
@@ -122,6 +122,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         stack.callback(shutil.rmtree, folder)
         spark = open_session("local[2]", memory="2g", settings={"spark.jars": str(driver_jar(folder))})
         stack.callback(spark.stop)
+        spark.dataSource.register(HalfOpSource)
         credentials = stack.enter_context(credentials_file(asked.database_url))
         snapshot = stack.enter_context(exported_snapshot(asked.database_url))
         readers: dict[str, Callable[[], DataFrame]] = {

@@ -61,6 +61,15 @@ def _assert_stopped(running: Running, number: signal.Signals, word: str) -> None
     assert not (running.out / "summary.json").exists()
 
 
+def _pythons_of_spark(running: Running) -> list[bytes]:
+    """The command lines of those that its Java has started."""
+    lines = []
+    for pid in running.others():
+        with suppress(OSError):
+            lines.append(Path(f"/proc/{pid}/cmdline").read_bytes())
+    return [line for line in lines if b"pyspark" in line and b"java" not in line.split(b"\0")[0]]
+
+
 def _stop(running: Running, numbers: Sequence[signal.Signals]) -> None:
     """Of the whole group, as a terminal does."""
     for number in numbers:
@@ -79,11 +88,13 @@ def _stop(running: Running, numbers: Sequence[signal.Signals]) -> None:
 def test_what_is_stopped_leaves_nothing_behind(
     lossy_store: str, tmp_path: Path, stage: str, numbers: list[signal.Signals], word: str
 ) -> None:
-    """One word, and no process and no file of Java, of Spark or with the URL is left; whatever Java does."""
+    """One word, and no process and no file of Java, of Spark or with the URL is left; whatever Java does. A small
+    store has had no Python but ours up to then: each that starts takes a second."""
     with Running(lossy_store, tmp_path) as running:
         # it cannot end by itself: the report waits for a reader
         os.mkfifo(running.out / ".report.html.partial")
         running.wait_for(lambda: running.told(stage) and running.others())
+        assert _pythons_of_spark(running) == []
         if stage == "writing the report":
             for pid in running.others():
                 os.kill(pid, signal.SIGSTOP)

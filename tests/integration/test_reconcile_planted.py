@@ -1,0 +1,40 @@
+"""Faults of every kind in a store, all found and no other (R36): what ``make bench-spark`` shows at size."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from spark import reading, snapshot
+from tests.benchmarks.planting import fewest, plant
+from tests.benchmarks.reconciliation import fill
+from tests.reconciling import run
+
+_PLANTED = 5
+
+
+@pytest.fixture
+def settings(spark: SparkSession) -> Iterator[None]:
+    """A run chooses them for its store's size; other tests are about small ones."""
+    names = ("spark.sql.shuffle.partitions", "spark.sql.codegen.wholeStage", "spark.sql.codegen.factoryMode")
+    before = {name: str(spark.conf.get(name)) for name in (*names, "spark.sql.adaptive.enabled")}
+    yield
+    for name, value in before.items():
+        spark.conf.set(name, value)
+
+
+@pytest.mark.rule("R36")
+@pytest.mark.usefixtures("settings")
+@pytest.mark.parametrize("small", [True, False])
+def test_all_that_is_planted_is_found_and_no_more(
+    spark: SparkSession, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small: bool
+) -> None:
+    """Read by the driver, and by tasks as a store of any size is."""
+    fill(database_url, fewest(_PLANTED))
+    planted = plant(database_url, _PLANTED)
+    monkeypatch.setattr(reading, "SMALL_BYTES", snapshot.SMALL_BYTES if small else 0)
+    assert run(spark, database_url, tmp_path).findings.by_kind == Counter(planted)

@@ -17,7 +17,7 @@ from coordinator.memory import POST_OCTETS
 from coordinator.outcomes import ACCEPTED, as_said
 from coordinator.transactions import Poster as TransactionPoster
 from coordinator.transactions import Transaction
-from coordinator.transitions import COMMITTED, COMMITTING, LEFT, TxnEvent, after
+from coordinator.transitions import CHECKABLE, COMMITTED, COMMITTING, LEFT, TxnEvent, after
 from coordinator.work import why
 from store.commit.checkable import Declared
 from store.decisions import Undecided
@@ -69,7 +69,8 @@ class Checkable(Transaction):
 
         :raises Refusal: it cannot be taken; the caller makes the transaction rollback-only (T23).
         """
-        self.begin()
+        if not self.began:
+            self.begin()
         size = len(message)
         limits = self._instance.transaction_limits
         rows = self.rows + (address.groups or 1)
@@ -101,7 +102,7 @@ class Checkable(Transaction):
         terms = halves.asked.over(halves.terms)
         left = self.began + self.timeout - time.monotonic()
         return Declared(
-            owner=str(self.owner).replace("\0", "").encode(),
+            owner=self.control.named,
             declared=micros_of(self.id) - POSTGRES_EPOCH * 1_000_000,
             timeout=now_micros() + int(left * 1e6),
             producer_group=halves.group.encode(),
@@ -114,7 +115,7 @@ class Checkable(Transaction):
     def stored(self, half_id: int, address: Address, terms: Terms) -> None:
         """A half is durable."""
         self.entered()
-        if not self.open or self.refused_work:
+        if self.state is not CHECKABLE and (not self.open or self.refused_work):
             self.dropped += 1
             return
         self.halves.ids.append(half_id)
@@ -267,9 +268,9 @@ class Checkable(Transaction):
             rows.decide(self.id, b"commit", "", halves.ids, self.half_ids)
         else:
             rows.settle(self.id, halves.ids, self.half_ids, {address.id for address, _, _ in self.posts})
-        for (address, _, terms), entry_id in zip(self.posts, self.half_ids, strict=True):
-            self._host.enqueue.wake(batch, address, entry_id, terms)
         if self._instance.peers:
+            for (address, _, terms), entry_id in zip(self.posts, self.half_ids, strict=True):
+                self._host.enqueue.wake(batch, address, entry_id, terms)
             for entry in self.retired:
                 if entry.outcome is not ACCEPTED:
                     entry.queue.wake(batch, (entry.id,))

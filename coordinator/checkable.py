@@ -53,6 +53,8 @@ class OwnCheckTerms(NamedTuple):
 
     def over(self, settings: CheckTerms) -> CheckTerms:
         """These, and what they leave open as ``settings`` say."""
+        if self == NOTHING_ASKED:
+            return settings
         return CheckTerms(*map(_first, self, settings))
 
     def before(self, others: OwnCheckTerms) -> OwnCheckTerms:

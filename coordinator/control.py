@@ -65,7 +65,7 @@ class Answers(Protocol):
 class Control:
     """The transactions of one control link. ``owner``: its connection (T12); ``timeout`` in seconds (T14)."""
 
-    __slots__ = ("_answers", "_asked", "_decisions", "_group", "_owner", "_registry", "_timeout", "_txns")
+    __slots__ = ("_answers", "_asked", "_decisions", "_group", "_owner", "_registry", "_timeout", "_txns", "named")
 
     def __init__(
         self,
@@ -88,6 +88,7 @@ class Control:
         self._timeout = timeout
         self._answers = answers
         self._txns: dict[bytes, Transaction] = {}
+        self.named = str(owner).replace("\0", "").encode()
 
     def declare(self) -> Transaction:
         """Refusal if the connection has too many undecided transactions."""

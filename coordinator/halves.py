@@ -50,6 +50,7 @@ class Halves:
         "on_way",
         "overdue",
         "placed",
+        "sent",
         "terms",
         "waiting",
     )
@@ -71,7 +72,8 @@ class Halves:
         self.news = False
         #: the reason of a rollback that waits for them
         self.waiting: str | None = None
-        #: its row is in the store
+        #: its row was sent to the store; and is there
+        self.sent = False
         self.entered = False
         #: its time was over, and the store was told
         self.overdue = False
@@ -122,6 +124,10 @@ class Checked(Protocol):
     def open(self) -> bool: ...
 
     @property
+    def registered(self) -> bool:
+        """It may be in the store's list."""
+
+    @property
     def instance(self) -> Instance: ...
 
     @property
@@ -145,11 +151,13 @@ class Checked(Protocol):
 def enter(txn: Checked, batch: Batch) -> None:
     """Its row, with the first that it has in the store; else it must be undecided there."""
     rows = batch.check_back()
-    if txn.halves.entered:
+    halves = txn.halves
+    if halves.entered:
         rows.enlist(txn.id)
-    else:
+    elif txn.id not in rows.declared:
         batch.registered.pop(txn.id, None)
-        rows.declare(txn.id, txn.declared())
+        rows.declare(txn.id, txn.declared(), new=not (halves.sent or txn.registered))
+        halves.sent = True
 
 
 class HalfPost:
@@ -184,8 +192,10 @@ class HalfPost:
         txn, address = self._txn, self._address
         half_id = self._id = self._id or txn.instance.ids.next()
         batch.half(half_id, txn.id, address.id, self._message)
-        left_out = [queue.group_id for queue in address.subscriptions if queue.not_from is txn.owner]
-        txn.halves.left_out = txn.halves.left_out or bool(left_out)
+        left_out: Sequence[int] = ()
+        if address.subscriptions:
+            left_out = [queue.group_id for queue in address.subscriptions if queue.not_from is txn.owner]
+            txn.halves.left_out = txn.halves.left_out or bool(left_out)
         batch.check_back().pend(txn.id, half_id, address.id, self._terms, left_out)
         enter(txn, batch)
 

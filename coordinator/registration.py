@@ -27,6 +27,14 @@ log = structlog.get_logger(__name__)
 MOST_AT_ONCE = 500
 
 
+class Named(Protocol):
+    """A control link."""
+
+    @property
+    def named(self) -> bytes:
+        """Its connection, as the list shows it."""
+
+
 class Listed(Protocol):
     """What the list needs of a transaction."""
 
@@ -36,7 +44,7 @@ class Listed(Protocol):
     def id(self) -> bytes: ...
 
     @property
-    def owner(self) -> object: ...
+    def control(self) -> Named: ...
 
     @property
     def open(self) -> bool: ...
@@ -75,7 +83,7 @@ class Registration:
         for txn in self._txns:
             if txn.open and txn.halves is None:
                 undecided = Undecided(
-                    owner=str(txn.owner).replace("\0", "").encode(),
+                    owner=txn.control.named,
                     declared=micros_of(txn.id) - POSTGRES_EPOCH * 1_000_000,
                     timeout=now + int((txn.began + txn.timeout - monotonic) * 1e6),
                     posted=txn.posted,

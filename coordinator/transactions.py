@@ -76,6 +76,10 @@ class Discharging(Protocol):
     def number(self) -> int:
         """Of its connection, at this instance."""
 
+    @property
+    def named(self) -> bytes:
+        """Its connection, as the list of undecided transactions shows it."""
+
     def give_up(self, txn_id: bytes) -> None:
         """Another control link of the connection discharges the transaction."""
 

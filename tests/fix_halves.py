@@ -14,7 +14,7 @@ ROW = Declared(b"client", 0, 1, b"shop", 6000, 30_000, 15, 4)
 
 
 class Half(Post):
-    """Unit: a half of a checkable transaction, with its row if it is the ``first``."""
+    """Unit: a half of a checkable transaction, with its row if it is the ``first``; ``new``: which is not there yet."""
 
     def __init__(
         self,
@@ -22,12 +22,14 @@ class Half(Post):
         txn_id: bytes,
         *,
         first: bool = False,
+        new: bool = False,
         address: int = 1,
         size: int = 10,
         terms: Terms = PLAIN,
     ) -> None:
         super().__init__(store, txn_id=txn_id, size=size)
         self.first = first
+        self.new = new
         self.address = address
         self.terms = terms
 
@@ -37,7 +39,7 @@ class Half(Post):
         rows = batch.check_back()
         rows.pend(self.txn_id, self.ids[0], self.address, self.terms, [])
         if self.first:
-            rows.declare(self.txn_id, ROW)
+            rows.declare(self.txn_id, ROW, new=self.new)
         else:
             rows.enlist(self.txn_id)
 
@@ -90,7 +92,7 @@ def post_halves(store: Store, count: int = 1) -> list[Half]:
     txn_id = store.uuids.next()
     halves = []
     for number in range(count):
-        halves.append(Half(store, txn_id, first=not number))
+        halves.append(Half(store, txn_id, first=not number, new=not number))
         store.add(halves[-1])
         store.settle()
     assert all(half.heard == [None] for half in halves)

@@ -94,8 +94,8 @@ class Enqueue:
         return None
 
     def wake(self, batch: Batch, address: Address, entry_id: int, terms: Terms) -> None:
-        """Let other instances know of an entry that the store makes of a half it has."""
-        if self._instance.peers and terms.available == BEFORE:
+        """Let other instances, where there are any, know of an entry that the store makes of a half it has."""
+        if terms.available == BEFORE:
             queue = address.queue
             group = -address.id if queue is None or address.fans else queue.group_id
             self._wake(batch, group, entry_id, terms)

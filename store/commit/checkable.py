@@ -65,6 +65,7 @@ class CheckableRows:
         "left_out_hi",
         "left_out_lo",
         "let_go",
+        "listed",
         "orphaned",
         "overdue",
         "owed",
@@ -91,6 +92,8 @@ class CheckableRows:
         self.left_out_lo: list[int] = []
         self.left_out_hi: list[int] = []
         self.declared: dict[bytes, Declared] = {}
+        #: those whose rows may be in the store already
+        self.listed: dict[bytes, Declared] = {}
         self.enlisted: dict[bytes, None] = {}
         self.orphaned: list[bytes] = []
         self.overdue: list[bytes] = []
@@ -124,9 +127,11 @@ class CheckableRows:
         self.left_out += left_out
         self.left_out_hi.append(len(self.left_out))
 
-    def declare(self, txn_id: bytes, declared: Declared) -> None:
-        """The transaction has its first half. The batch is refused if it is decided already."""
-        self.declared[txn_id] = declared
+    def declare(self, txn_id: bytes, declared: Declared, *, new: bool = False) -> None:
+        """The transaction has its first half. The batch is refused if it is decided already. ``new``: this instance has
+        never sent its row to the store, which costs less.
+        """
+        (self.declared if new else self.listed)[txn_id] = declared
 
     def enlist(self, txn_id: bytes) -> None:
         """It has another half. The batch is refused if it is decided already."""
@@ -168,13 +173,13 @@ class CheckableRows:
 
     @property
     def changed(self) -> set[bytes]:
-        """Transactions whose rows change."""
-        return {*self.declared, *self.orphaned, *self.overdue, *self.decided_ids, *self.settled}
+        """Transactions whose rows change, where they are there."""
+        return {*self.listed, *self.orphaned, *self.overdue, *self.decided_ids, *self.settled}
 
     @property
     def named(self) -> set[bytes]:
         """Transactions whose rows are locked."""
-        return self.changed.union(self.enlisted)
+        return self.changed.union(self.declared, self.enlisted)
 
     def wanted(self) -> tuple[bytes, bytes, bytes]:
         """Transactions, decisions and reasons of the ops that this batch writes."""
@@ -230,32 +235,40 @@ def _add_posted(rows: CheckableRows, names: list[str], parameters: list[bytes]) 
     """Halves, and the rows of transactions whose first they are."""
     if rows.pending_halves:
         names.append("pending")
+        expires, available, priorities, message_groups = map(list, zip(*rows.terms, strict=True))
         parameters += (
             arrays.uuid(rows.pending_txns),
             arrays.int8(rows.pending_halves),
             arrays.int4(rows.addresses),
-            arrays.timestamptz([each.expires for each in rows.terms]),
-            arrays.timestamptz([each.available for each in rows.terms]),
-            arrays.int2([each.priority for each in rows.terms]),
-            arrays.int8([each.message_group for each in rows.terms]),
+            arrays.timestamptz(expires),
+            arrays.timestamptz(available),
+            arrays.int2(priorities),
+            arrays.int8(message_groups),
             arrays.int4(rows.left_out_lo),
             arrays.int4(rows.left_out_hi),
             arrays.int4(rows.left_out),
         )
-    if rows.declared:
-        names.append("declared")
-        listed = rows.declared.values()
-        parameters += (
-            arrays.uuid(list(rows.declared)),
-            arrays.text([each.owner for each in listed]),
-            arrays.timestamptz([each.declared for each in listed]),
-            arrays.timestamptz([each.timeout for each in listed]),
-            arrays.text([each.producer_group for each in listed]),
-            arrays.int4([each.immunity_ms for each in listed]),
-            arrays.int4([each.interval_ms for each in listed]),
-            arrays.int2([each.most_checks for each in listed]),
-            arrays.int8([each.connection for each in listed]),
-        )
+    for name, declared in (("declared", rows.declared), ("listed", rows.listed)):
+        if declared:
+            names.append(name)
+            parameters += _declared(declared)
+
+
+def _declared(rows: Mapping[bytes, Declared]) -> tuple[bytes, ...]:
+    owners, declared, timeouts, groups, immunities, intervals, most, connections = map(
+        list, zip(*rows.values(), strict=True)
+    )
+    return (
+        arrays.uuid(list(rows)),
+        arrays.text(owners),
+        arrays.timestamptz(declared),
+        arrays.timestamptz(timeouts),
+        arrays.text(groups),
+        arrays.int4(immunities),
+        arrays.int4(intervals),
+        arrays.int2(most),
+        arrays.int8(connections),
+    )
 
 
 def _hand_over_settled(rows: CheckableRows) -> None:

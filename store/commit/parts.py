@@ -35,6 +35,25 @@ _THERE = f"select from {SCHEMA}.address a where a.id = any({{0}}) order by a.id 
 #: When a checkable transaction is due to be checked that its client has left, or keeps for too long (H7).
 _DUE = "greatest(e.declared_at + e.check_immunity_ms * interval '1 ms', now())"
 
+_DECLARED = (
+    f"insert into {SCHEMA}.txn (id, instance_id, owner, declared_at, timeout_at, posted, retired, producer_group, "
+    "check_immunity_ms, check_interval_ms, most_checks, connection) "
+    "select i, {me}, o, d, t, 0, 0, g, m, v, c, n "
+    "from unnest({0}, {1}, {2}, {3}, {4}, {5}, {6}, {7}, {8}) u(i, o, d, t, g, m, v, c, n)"
+)
+#: The columns of :class:`store.commit.checkable.Declared`, after the transaction.
+_DECLARED_TYPES = (
+    "uuid[]",
+    "text[]",
+    "timestamptz[]",
+    "timestamptz[]",
+    "text[]",
+    "int4[]",
+    "int4[]",
+    "int2[]",
+    "int8[]",
+)
+
 #: The columns of :class:`store.commit.checkable.Retired`, after transaction, group and entry.
 _RETIRED = ("uuid[]", "int4[]", "int8[]", "text[]", "text[]", "int2[]", "text[]", "bytea[]", "int8[]", "text[]")
 
@@ -140,17 +159,15 @@ PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
             "int4[]",
         ),
     ),
-    # Their rows, written with the first half; perhaps there already, of a plain transaction that was listed.
-    "declared": (
-        f"insert into {SCHEMA}.txn (id, instance_id, owner, declared_at, timeout_at, posted, retired, producer_group, "
-        "check_immunity_ms, check_interval_ms, most_checks, connection) "
-        "select i, {me}, o, d, t, 0, 0, g, m, v, c, n "
-        "from unnest({0}, {1}, {2}, {3}, {4}, {5}, {6}, {7}, {8}) u(i, o, d, t, g, m, v, c, n) "
-        "on conflict (id) do update set producer_group = excluded.producer_group, "
+    # Their rows, written with the first half.
+    "declared": (_DECLARED + " returning 1", _DECLARED_TYPES),
+    # As declared, where a row may be there already, as a plain transaction is listed or an earlier half is on its way.
+    "listed": (
+        f"{_DECLARED} on conflict (id) do update set producer_group = excluded.producer_group, "
         "check_immunity_ms = excluded.check_immunity_ms, check_interval_ms = excluded.check_interval_ms, "
         "most_checks = excluded.most_checks, connection = excluded.connection "
         f"where {SCHEMA}.txn.producer_group is null returning 1",
-        ("uuid[]", "text[]", "timestamptz[]", "timestamptz[]", "text[]", "int4[]", "int4[]", "int2[]", "int8[]"),
+        _DECLARED_TYPES,
     ),
     # The rows of checkable transactions that the batch changes. It waits for none: an application's commit, which has
     # discharged one in SQL, may hold its row for long.
@@ -273,6 +290,7 @@ REFUSED: dict[str, tuple[str, str, str]] = {
     "free": ("(select count(*) from free) < 0", "55P03", "a checkable transaction is locked"),
     # The function looks when the rows are there: a decision that ran beside the insertion is seen.
     "declared": (f"{SCHEMA}.any_decided({{0}}, (select count(*) from declared))", *_DECIDED),
+    "listed": (f"{SCHEMA}.any_decided({{0}}, (select count(*) from listed))", *_DECIDED),
     "enlisted": ("(select count(*) from enlisted) <> cardinality({0})", *_DECIDED),
     "holding": ("(select count(*) from holding) <> cardinality({1})", *_NOT_HELD),
     "decided": ("exists (select from decided where not won)", *_DECIDED),
@@ -291,7 +309,7 @@ REFUSED: dict[str, tuple[str, str, str]] = {
 
 #: Parts of checkable transactions. They wait for no row of these; where they wait for another lock, the wait is cut
 #: into pieces: batches of other connections go on in between.
-_WAITS = frozenset({"declared", "enlisted", "orphaned", "overdue", "settled", "decided"})
+_WAITS = frozenset({"declared", "listed", "enlisted", "orphaned", "overdue", "settled", "decided"})
 LOCK_WAIT_SECONDS = 0.2
 _IN_PIECES = f"set_config('lock_timeout', '{LOCK_WAIT_SECONDS:g}s', true) is null or "
 

@@ -152,12 +152,15 @@ def _combinations() -> Iterator[tuple[str, ...]]:
             yield parts
     yield from (("registered",), ("forgotten",), ("half", "gone", "op", "registered", "forgotten", "wake"))
     post = ("half", "there", "pending")
-    first = ("half", "there", "free", "pending", "declared")
-    yield from (first, (*post, "enlisted"), ("free", "orphaned", "overdue"), ("gone", "free", "decided", "mark"))
+    new, first = ("half", "there", "pending", "declared"), ("half", "there", "free", "pending", "listed")
+    yield from (new, first, (*post, "enlisted"), ("free", "orphaned", "overdue"), ("gone", "free", "decided", "mark"))
     settled = ("settled", "concluded", "still_there", "unpended", "delivered")
-    yield from ((*first, *settled), ("free", *settled))
+    yield from ((*first[:4], "declared", *settled), ("free", *settled))
     held = ("let_go", "owed", "taken", "holding", "retiring", "replaced")
-    yield from ((*first, "enlisted", "orphaned", "overdue", *held, "decided"), ("free", "declared", *held[3:5], "mark"))
+    yield from (
+        (*first[:4], "declared", "listed", "enlisted", "orphaned", "overdue", *held, "decided"),
+        ("free", "listed", *held[3:5], "mark"),
+    )
 
 
 def test_no_part_is_left_out_of_the_combinations() -> None:
@@ -180,7 +183,7 @@ def test_each_combination_prepares_on_a_migrated_database(database_url: str) -> 
             expected = [_ARRAY_OIDS[kind[:-2]] if kind.endswith("[]") else _OIDS[kind] for kind in types]
             assert [described.param_type(number) for number in range(described.nparams)] == expected, parts
             count += 1
-    assert count == 2**9 * 3 * 3 - 1 + 3 + 8
+    assert count == 2**9 * 3 * 3 - 1 + 3 + 9
 
 
 def test_arrays_say_the_types_that_the_statement_expects() -> None:
@@ -219,7 +222,8 @@ def _batches() -> Iterator[batch.Batch]:
     checked.half(1, bytes(15) + b"\4", 1, b"m")
     rows = checked.check_back()
     rows.pend(bytes(15) + b"\4", 1, 1, terms.PLAIN, [3])
-    rows.declare(bytes(15) + b"\4", checkable.Declared(b"client", 0, 1, b"shop", 1, 2, 3, 4))
+    rows.declare(bytes(15) + b"\4", checkable.Declared(b"client", 0, 1, b"shop", 1, 2, 3, 4), new=True)
+    rows.declare(bytes(15) + b"\x09", checkable.Declared(b"client", 0, 1, b"shop", 1, 2, 3, 4))
     rows.enlist(bytes(15) + b"\5")
     for listed_in in (rows.orphaned, rows.let_go, rows.owed, rows.overdue):
         listed_in.append(bytes(15) + b"\6")

@@ -111,7 +111,8 @@ def test_a_decision_under_way_is_waited_for(store: Store, truth: Truth, database
 
 
 @pytest.mark.rule("H5", "T11")
-def test_a_question_before_the_first_half_refuses_it(store: Store, truth: Truth) -> None:
+@pytest.mark.parametrize("new", [False, True])
+def test_a_question_before_the_first_half_refuses_it(store: Store, truth: Truth, new: bool) -> None:
     txn_id = store.uuids.next()
     truth.rows(
         f"insert into {SCHEMA}.op (id, decision, txn_id, reason, posted) values (%s, 'rollback', %s, 'asked', 0) "
@@ -119,7 +120,7 @@ def test_a_question_before_the_first_half_refuses_it(store: Store, truth: Truth)
         UUID(bytes=txn_id),
         UUID(bytes=txn_id),
     )
-    half = Half(store, txn_id, first=True)
+    half = Half(store, txn_id, first=True, new=new)
     store.add(half)
     store.settle()
     assert isinstance(half.heard[0], AlreadyDecided)
@@ -134,7 +135,7 @@ def test_a_question_under_way_is_waited_for(store: Store, truth: Truth, database
     for _ in range(listed):
         store.add(Listed(store, txn_id=txn_id))
         store.settle()
-    half = Half(store, txn_id, first=True)
+    half = Half(store, txn_id, first=True, new=not listed)
     with psycopg.connect(database_url) as asking:
         asking.execute(f"prepare question (uuid, int4) as {DECIDE}".encode())
         asking.execute(f"execute question ('{UUID(bytes=txn_id)}', {ME})".encode())

@@ -150,6 +150,7 @@ class Host:
     # as a control link
 
     number = 1
+    named = b"a connection"
 
     def discharged(self, txn: Transaction, refusal: Refusal | None) -> None:
         pass

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from coordinator.address.directory import Directory
     from coordinator.address.nodes import Address
+    from coordinator.checkable import CheckTerms
     from coordinator.group.entries import Entry
     from coordinator.instance import Instance
     from coordinator.outcomes import Outcome
@@ -96,10 +97,9 @@ class Checkable(Transaction):
         self.parked += 1
         self._instance.commit.add(unit, octets)
 
-    def declared(self) -> Declared:
+    def declared(self, terms: CheckTerms) -> Declared:
         """Its row in the store."""
         halves = self.halves
-        terms = halves.asked.over(halves.terms)
         left = self.began + self.timeout - time.monotonic()
         return Declared(
             owner=self.control.named,

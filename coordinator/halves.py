@@ -72,8 +72,9 @@ class Halves:
         self.news = False
         #: the reason of a rollback that waits for them
         self.waiting: str | None = None
-        #: its row was sent to the store; and is there
-        self.sent = False
+        #: the terms with which its row was sent to the store; None: it was not
+        self.sent: CheckTerms | None = None
+        #: its row is in the store
         self.entered = False
         #: its time was over, and the store was told
         self.overdue = False
@@ -133,7 +134,7 @@ class Checked(Protocol):
     @property
     def directory(self) -> Directory: ...
 
-    def declared(self) -> Declared:
+    def declared(self, terms: CheckTerms) -> Declared:
         """Its row in the store."""
 
     def stored(self, half_id: int, address: Address, terms: Terms) -> None:
@@ -154,10 +155,13 @@ def enter(txn: Checked, batch: Batch) -> None:
     halves = txn.halves
     if halves.entered:
         rows.enlist(txn.id)
-    elif txn.id not in rows.declared:
+        return
+    before, halves.sent = halves.sent, halves.asked.over(halves.terms)
+    here = txn.id in rows.declared
+    if not here or halves.sent != before:  # a later message of the same batch may say how it is checked
         batch.registered.pop(txn.id, None)
-        rows.declare(txn.id, txn.declared(), new=not (halves.sent or txn.registered))
-        halves.sent = True
+        new = here or (before is None and not txn.registered)
+        rows.declare(txn.id, txn.declared(halves.sent), new=new)
 
 
 class HalfPost:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
 
-from tests.fix_service import Service
+from tests.fix_service import PATIENCE, Service
 from tests.fix_wire import Ask, Begin, decided
 from tests.wire.checkable import GROUP, accept, in_group, named, pending, row
 from tests.wire.frames import Accepted, Discharge, Released, TransactionalState
@@ -90,6 +91,24 @@ def test_a_message_names_the_group(begin: Begin, address: str, ask: Ask, settled
     assert row(ask, txn)[3] == 500
     control.commit(txn)
     assert other.receiver(address).bodies() == [b"1", b"2", b"3"]
+
+
+@pytest.mark.rule("H2", "H3")
+def test_one_that_is_listed_becomes_checkable(begin: Begin, address: str, ask: Ask) -> None:
+    """Its row is there, as that of a plain transaction which lives longer than a moment."""
+    session = begin()
+    control, sender = session.control(), session.sender(address)
+    txn = control.declare()
+    accept(sender, b"1", txn)
+    deadline = time.monotonic() + PATIENCE
+    while row(ask, txn) is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    sender.outcome(named(b"2", producer_group="billing"), txn=txn)
+    assert (row(ask, txn)[0], pending(ask, txn)) == ("billing", 2)
+    control.commit(txn)
+    consumer = session.receiver(address, credit=2)
+    assert [consumer.take().body for _ in range(2)] == [b"1", b"2"]
 
 
 @pytest.mark.rule("H2", "T23")

@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from store.errors import StoreError
     from store.spool import Octets
 
-
 #: no discharge has come; and with these, states in which a discharge waits for the addresses of posts
 _UNDISCHARGED = (ACTIVE, ROLLBACK_ONLY, CHECKABLE)
 _OPEN = (*_UNDISCHARGED, WAITING, WAITING_REFUSED, WAITING_CHECKABLE)
@@ -147,7 +146,6 @@ class Transaction(Work):
         self.reason = ""
         #: the encoded state of answers to its posts, set and used by links
         self.wire_state: bytes = b""
-
         self._askers: tuple[Callable[[], object], ...] = ()
 
     def when_decided(self, callback: Callable[[], object]) -> None:
@@ -191,8 +189,7 @@ class Transaction(Work):
         octets = self.octets + size
         if (rows > limits.max_messages or octets > limits.max_bytes) and self.rows:
             raise self._too_much(rows)
-        self.rows = rows
-        self.octets = octets
+        self.rows, self.octets = rows, octets
         if self.state is not ACTIVE and self.refused_work:
             self.dropped += 1
             return
@@ -257,8 +254,7 @@ class Transaction(Work):
         elif entry.outcome is not None:
             before = held_octets(entry.outcome)
         entry.state = AFTER_RETIRE[entry.state]
-        if peer_settled:
-            entry.peer_settled = True
+        entry.peer_settled = entry.peer_settled or peer_settled
         entry.outcome = outcome
         if outcome.annotations or before:
             self._count_annotations(entry, before)

@@ -10,6 +10,6 @@ setup(
     # Without a compiler, or when it fails, the twins in Python run: `coordinator --version` says so.
     ext_modules=[
         Extension(module, [module.replace(".", "/") + ".c"], extra_compile_args=_CAREFUL, optional=True)
-        for module in ("coordinator.codec._scan", "links._steps", "store._packing")
+        for module in ("coordinator.codec._scan", "links._frames", "links._steps", "store._packing")
     ]
 )

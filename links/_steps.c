@@ -52,6 +52,8 @@ static PyObject *(*from_pointer)(char *, PyObject *);
 static char *(*to_pointer)(PyObject *, PyObject *);
 /* cffi's types of pointers */
 static PyObject *collector_type, *event_type, *link_type, *delivery_type;
+/* What is asked of a link's object. */
+static PyObject *takes_name, *complete_name, *on_delivery_name, *on_flow_name;
 
 static int DELIVERY, LINK_FLOW, TRANSPORT;
 enum { TRANSACTIONAL = 0x34 };
@@ -119,73 +121,104 @@ static void *pointer_of(PyObject *object, PyObject *type) {
     return pointer;
 }
 
-static PyObject *following(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+/* The fields of the state that the peer has set; how many octets, or less than 0. */
+static ssize_t fields_of(void *delivery, char room[MOST_OF_A_STATE]) {
+    return pn_data_encode(pn_disposition_data(pn_delivery_remote(delivery)), room, MOST_OF_A_STATE);
+}
+
+/* The link's object takes the message that is there whole: 1; 0: it is not such, or had before; -1: an error. */
+static int take(PyObject *object, PyObject *delivery_object, void *link, void *delivery, size_t most) {
+    if (delivery != pn_link_current(link) || pn_delivery_partial(delivery) || pn_delivery_aborted(delivery))
+        return 0;
+    size_t size = pn_delivery_pending(delivery);
+    if (size > most || size >= MOST_OCTETS)
+        return 0;
+    PyObject *txn_id = NULL, *message = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)size);
+    if (message == NULL)
+        return -1;
+    uint64_t state = pn_delivery_remote_state(delivery);
+    if (state == TRANSACTIONAL) {
+        char room[MOST_OF_A_STATE];
+        if (fields_of(delivery, room) >= TXN_ID + TXN_ID_OCTETS && memcmp(room + TXN_ID - 2, "\xa0\x10", 2) == 0)
+            txn_id = PyBytes_FromStringAndSize(room + TXN_ID, TXN_ID_OCTETS);
+    }
+    PyObject *number = PyErr_Occurred() ? NULL : PyLong_FromUnsignedLongLong(state), *done = NULL;
+    if (number != NULL) {
+        if (size > 0)
+            pn_link_recv(link, PyBytes_AS_STRING(message), size);
+        PyObject *settled = pn_delivery_settled(delivery) ? Py_True : Py_False;
+        pn_link_advance(link);
+        PyObject *args[] = {object, delivery_object, message, number, settled, txn_id == NULL ? Py_None : txn_id};
+        done = PyObject_VectorcallMethod(complete_name, args, 6, NULL);
+    }
+    Py_DECREF(message);
+    Py_XDECREF(number);
+    Py_XDECREF(txn_id);
+    Py_XDECREF(done);
+    return done == NULL ? -1 : 1;
+}
+
+/* What a delivery's link does about it; false: an error. */
+static bool deliver(PyObject *object, void *link, void *delivery) {
+    PyObject *takes = PyObject_GetAttr(object, takes_name);
+    Py_ssize_t most = takes == NULL ? -1 : PyLong_AsSsize_t(takes);
+    Py_XDECREF(takes);
+    PyObject *delivery_object = PyErr_Occurred() ? NULL : from_pointer(delivery, delivery_type);
+    if (delivery_object == NULL)
+        return false;
+    int taken = most < 0 ? 0 : take(object, delivery_object, link, delivery, (size_t)most);
+    if (taken == 0) {
+        PyObject *args[] = {object, delivery_object};
+        PyObject *done = PyObject_VectorcallMethod(on_delivery_name, args, 2, NULL);
+        taken = done == NULL ? -1 : 1;
+        Py_XDECREF(done);
+    }
+    Py_DECREF(delivery_object);
+    return taken > 0;
+}
+
+static PyObject *drain(PyObject *self, PyObject *const *args, Py_ssize_t count) {
     (void)self;
-    if (!have(count, 2))
+    if (!have(count, 3))
         return NULL;
     void *events = pointer_of(args[0], collector_type), *event;
     if (events == NULL)
         return NULL;
-    bool pops = args[1] == Py_True;
-    for (;;) {
+    if (!PyDict_CheckExact(args[1]))
+        return PyErr_Format(PyExc_TypeError, "a dict of links was expected");
+    for (bool pops = args[2] == Py_True;; pops = true) {
         if (pops)
             pn_collector_pop(events);
         event = pn_collector_peek(events);
         if (event == NULL)
             Py_RETURN_NONE;
         int kind = pn_event_type(event);
-        if (kind == TRANSPORT) {
-            pops = true;
+        if (kind == TRANSPORT)
             continue;
-        }
         void *delivery = kind == DELIVERY ? pn_event_delivery(event) : NULL;
         void *link = kind == DELIVERY ? pn_delivery_link(delivery) : kind == LINK_FLOW ? pn_event_link(event) : NULL;
-        return Py_BuildValue("(NiNN)", from_pointer(event, event_type), kind,
-                             delivery == NULL ? Py_NewRef(Py_None) : from_pointer(delivery, delivery_type),
-                             link == NULL ? Py_NewRef(Py_None) : from_pointer(link, link_type));
-    }
-}
-
-/* The fields of the state that the peer has set; how many octets, or less than 0. */
-static ssize_t fields_of(void *delivery, char room[MOST_OF_A_STATE]) {
-    return pn_data_encode(pn_disposition_data(pn_delivery_remote(delivery)), room, MOST_OF_A_STATE);
-}
-
-static PyObject *received(PyObject *self, PyObject *const *args, Py_ssize_t count) {
-    (void)self;
-    if (!have(count, 3))
-        return NULL;
-    void *link = pointer_of(args[0], link_type);
-    void *delivery = link == NULL ? NULL : pointer_of(args[1], delivery_type);
-    if (delivery == NULL)
-        return NULL;
-    size_t most = PyLong_AsSize_t(args[2]);
-    if (most == (size_t)-1 && PyErr_Occurred())
-        return NULL;
-    if (delivery != pn_link_current(link) || pn_delivery_partial(delivery) || pn_delivery_aborted(delivery))
-        Py_RETURN_NONE;
-    size_t size = pn_delivery_pending(delivery);
-    if (size > most || size >= MOST_OCTETS)
-        Py_RETURN_NONE;
-    PyObject *txn_id = NULL, *message = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)size);
-    if (message == NULL)
-        return NULL;
-    uint64_t state = pn_delivery_remote_state(delivery);
-    if (state == TRANSACTIONAL) {
-        char room[MOST_OF_A_STATE];
-        if (fields_of(delivery, room) >= TXN_ID + TXN_ID_OCTETS && memcmp(room + TXN_ID - 2, "\xa0\x10", 2) == 0)
-            txn_id = PyBytes_FromStringAndSize(room + TXN_ID, TXN_ID_OCTETS);
-        if (PyErr_Occurred()) {
-            Py_DECREF(message);
-            return NULL;
+        PyObject *key = link == NULL ? NULL : from_pointer(link, link_type), *object = NULL;
+        if (key != NULL) {
+            object = PyDict_GetItemWithError(args[1], key);
+            Py_XINCREF(object); /* the link may end in what it does */
+            Py_DECREF(key);
         }
+        if (PyErr_Occurred())
+            return NULL;
+        if (object == NULL)
+            return Py_BuildValue("(Ni)", from_pointer(event, event_type), kind);
+        bool done;
+        if (delivery != NULL) {
+            done = deliver(object, link, delivery);
+        } else {
+            PyObject *said = PyObject_CallMethodNoArgs(object, on_flow_name);
+            done = said != NULL;
+            Py_XDECREF(said);
+        }
+        Py_DECREF(object);
+        if (!done)
+            return NULL;
     }
-    if (size > 0)
-        pn_link_recv(link, PyBytes_AS_STRING(message), size);
-    bool settled = pn_delivery_settled(delivery);
-    pn_link_advance(link);
-    return Py_BuildValue("(NKNN)", message, (unsigned long long)state, PyBool_FromLong(settled),
-                         txn_id == NULL ? Py_NewRef(Py_None) : txn_id);
 }
 
 static PyObject *said(PyObject *self, PyObject *argument) {
@@ -261,8 +294,7 @@ static PyObject *send_whole(PyObject *self, PyObject *const *args, Py_ssize_t co
 static PyMethodDef methods[] = {
     {"bind", bind, METH_VARARGS, NULL},
     {"same", same, METH_O, NULL},
-    {"following", (PyCFunction)(void (*)(void))following, METH_FASTCALL, NULL},
-    {"received", (PyCFunction)(void (*)(void))received, METH_FASTCALL, NULL},
+    {"drain", (PyCFunction)(void (*)(void))drain, METH_FASTCALL, NULL},
     {"said", said, METH_O, NULL},
     {"answer", (PyCFunction)(void (*)(void))answer, METH_FASTCALL, NULL},
     {"end", (PyCFunction)(void (*)(void))end, METH_FASTCALL, NULL},
@@ -272,4 +304,10 @@ static PyMethodDef methods[] = {
 
 static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_steps", NULL, -1, methods, NULL, NULL, NULL, NULL};
 
-PyMODINIT_FUNC PyInit__steps(void) { return PyModule_Create(&module); }
+PyMODINIT_FUNC PyInit__steps(void) {
+    takes_name = PyUnicode_InternFromString("takes");
+    complete_name = PyUnicode_InternFromString("complete");
+    on_delivery_name = PyUnicode_InternFromString("on_delivery");
+    on_flow_name = PyUnicode_InternFromString("on_flow");
+    return PyErr_Occurred() ? NULL : PyModule_Create(&module);
+}

@@ -20,10 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from links.endpoints import Endpoints
+    from links.frames import Key
     from links.output import Output
 
-    #: The octets of a plain transfer that stand for its channel and its handle; of a disposition none.
-    Key = tuple[bytes | None, ...]
     #: What is done about a frame: before the engine has it if it is a transfer, else right after.
     Act = Callable[[], None]
 

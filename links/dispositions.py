@@ -10,6 +10,7 @@ from __future__ import annotations
 from struct import Struct
 
 from coordinator.errors import Condition, Refusal
+from links import frames
 
 #: octets of a state times the deliveries it is said of
 MOST_OCTETS = 1 << 20
@@ -27,8 +28,8 @@ _DESCRIPTORS = (b"\x00\x53\x15", b"\x00\x80\x00\x00\x00\x00\x00\x00\x00\x15")
 _TRANSFERS = (b"\x00\x53\x14", b"\x00\x80\x00\x00\x00\x00\x00\x00\x00\x14")
 _LISTS = {0xC0: 3, 0xD0: 9}
 _LARGE_LIST = 0xD0
-#: a transfer as nearly all peers send it: the frame's header in 8 octets, and a small number for its descriptor
-_BARE, _TRANSFER = 2, 0x14
+#: octets of a frame, and of one up to its descriptor
+_SMALLEST, _UP_TO_DESCRIPTOR = 8, 11
 _ROLES = {0x41: 1, 0x42: 1, 0x56: 2}
 #: octets of a delivery number by its constructor
 _NUMBERS = {0x43: 0, 0x52: 1, 0x70: 4}
@@ -63,24 +64,23 @@ class Dispositions:
         large_end = self._large_left
         if not large_end:
             self.largest = 0
-        frames = octets if not self._begun else memoryview(self._begun + octets)
-        at, end, size_of, head, little = self._left, len(frames), _SIZE.unpack_from, _HEAD, _LITTLE
-        last = end - 11
+        there = octets if not self._begun else memoryview(self._begun + octets)
+        end, head = len(there), _HEAD
+        last = end - _UP_TO_DESCRIPTOR
+        at = frames.small(there, self._left, _LITTLE, head)
         while at <= last:
-            (size,) = size_of(frames, at)
-            # transfers in their usual form need a look only where their fields may be large
-            if size > head or (size > little and not (frames[at + 4] == _BARE and frames[at + 10] == _TRANSFER)):
-                if at + min(size, head) > end:
-                    break
-                if self._is_large(bytes(frames[at : at + min(size, head)]).ljust(head, b"\0"), size):
-                    large_end = at + size
-            elif size < 8:  # the engine says what is wrong
+            (size,) = _SIZE.unpack_from(there, at)
+            if size < _SMALLEST:  # the engine says what is wrong
                 self._left, self._begun = end, b""
                 return
-            at += size
+            if at + min(size, head) > end:
+                break
+            if self._is_large(bytes(there[at : at + min(size, head)]).ljust(head, b"\0"), size):
+                large_end = at + size
+            at = frames.small(there, at + size, _LITTLE, head)
         self._left = max(0, at - end)
         self._large_left = max(0, large_end - end)
-        self._begun = bytes(frames[at:])
+        self._begun = bytes(there[at:])
 
     def also(self, frame: bytes) -> None:
         """Look at a frame that the engine gets in place of one that came.

@@ -26,7 +26,7 @@ class Incoming(Link):
     A delivery that is large, or for which memory has no room, is gathered in a file (:mod:`store.spool`).
     """
 
-    __slots__ = ("_begun", "_congested", "_credit", "_gathered", "_lent", "_most_octets", "_size", "_spool", "_used")
+    __slots__ = ("_congested", "_credit", "_gathered", "_lent", "_most_octets", "_size", "_spool", "_used", "takes")
 
     def __init__(self, connection: Carrier, pointer: engine.Pointer, credit: int, most_octets: int) -> None:
         super().__init__(connection, pointer)
@@ -36,8 +36,9 @@ class Incoming(Link):
         self._lent = 0
         self._congested = False
         self._most_octets = most_octets
+        #: of one message at once; none while another is not complete
+        self.takes = most_octets
         #: the delivery that is not complete: its octets so far, in memory or in a file
-        self._begun = False
         self._size = 0
         self._gathered = bytearray()
         self._spool: Spool | None = None
@@ -53,10 +54,7 @@ class Incoming(Link):
         pass
 
     def on_delivery(self, delivery: engine.Pointer) -> None:
-        whole = None if self._begun else steps.received(self.pointer, delivery, self._most_octets)
-        if whole is not None:
-            self._complete(delivery, *whole)
-        elif delivery != engine.link_current(self.pointer):
+        if delivery != engine.link_current(self.pointer):
             self.settled_later(delivery)
         else:
             self._gather(delivery)
@@ -95,7 +93,7 @@ class Incoming(Link):
         if engine.delivery_aborted(delivery):
             self._aborted(delivery)
             return
-        self._begun = True
+        self.takes = -1
         self.partial(delivery)
         while True:
             size = engine.link_recv(self.pointer, engine.message_buffer, _ROOM)
@@ -119,7 +117,7 @@ class Incoming(Link):
         self._forget_parts()
         state, settled, _ = steps.said(delivery)
         engine.link_advance(self.pointer)
-        self._complete(delivery, message, state, settled, None)
+        self.complete(delivery, message, state, settled, None)
 
     def _too_large(self, delivery: engine.Pointer) -> None:
         refusal = Refusal(
@@ -151,7 +149,7 @@ class Incoming(Link):
             self._spool.close()
             self._spool = None
         self._forget_gathered()
-        self._begun = False
+        self.takes = self._most_octets
         self._size = 0
         self.partial_ended()
 
@@ -165,7 +163,7 @@ class Incoming(Link):
         engine.delivery_settle(delivery)
         self._top_up()
 
-    def _complete(
+    def complete(
         self, delivery: engine.Pointer, message: Octets, state: int, settled: bool, txn_id: bytes | None
     ) -> None:
         self.on_message(delivery, message, state, settled, txn_id)

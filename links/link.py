@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from links.output import Output
     from links.parked import Parked
     from store.permissions import Verb
+    from store.spool import Octets
 
 log = structlog.get_logger(__name__)
 
@@ -117,6 +118,9 @@ class Link:
 
     __slots__ = ("_looked", "connection", "identity", "name", "open", "pointer", "right", "session")
 
+    #: see :class:`links.steps.Link`
+    takes: int = -1
+
     def __init__(self, connection: Carrier, pointer: engine.Pointer) -> None:
         self.connection = connection
         self._looked = connection.dispositions
@@ -129,6 +133,11 @@ class Link:
         self.open = True
         #: without it, the link ends (S3)
         self.right: tuple[Verb, str] | None = None
+
+    def complete(
+        self, delivery: engine.Pointer, message: Octets, state: int, settled: bool, txn_id: bytes | None
+    ) -> None:
+        raise NotImplementedError
 
     def on_delivery(self, delivery: engine.Pointer) -> None:
         raise NotImplementedError

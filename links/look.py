@@ -4,7 +4,6 @@ from it, and what the standard says is done instead (:mod:`links.channels`).
 
 from __future__ import annotations
 
-import re
 from functools import partial
 from struct import Struct
 from typing import TYPE_CHECKING, Protocol
@@ -13,14 +12,13 @@ import structlog
 
 from coordinator.codec.encoding import DecodeError, encode_uint
 from coordinator.errors import Condition, Refusal
-from links import channels, descriptors, engine, performatives
-from links.channels import Channel, Channels
+from links import channels, descriptors, engine, frames, performatives
+from links.channels import Channels
 from links.performatives import CLOSE, FLOW, TRANSFER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from links.channels import Key
     from links.dispositions import Dispositions
 
     #: Until where the engine gets what came before, what it gets in place of the frame, from where on it gets the rest,
@@ -41,43 +39,6 @@ _TRANSFERS = (
     b"\x00\xa3\x12amqp:transfer:list",
     b"\x00\xb3\x00\x00\x00\x12amqp:transfer:list",
 )
-
-# -- plain frames
-
-#: dots, and what is likeliest first: half as dear as with repetitions
-_UINT = rb"(?:\x70....|\x52.|\x43)"
-#: a list, up to the last octet of its count
-_FEW, _MANY = rb"\xc0.", rb"\xd0....\x00\x00\x00"
-_TAG = rb"\xa0(?:" + b"|".join(re.escape(bytes((size,))) + b"." * size for size in range(33)) + rb")"
-#: four fields, five, six, or more
-_COUNT = rb"(?:(\x04)|(\x05)|(\x06)|[\x07-\x0b])"
-#: the message-format 0; then settled, more=false and no rcv-settle-mode, as far as the count says that they are there
-_REST = rb"(?:\x43|\x52\x00|\x70\x00\x00\x00\x00)(?(2)|[\x40-\x42](?(3)|[\x40\x42](?(4)|\x40(?!\x00[\xa3\xb3]))))"
-_HANDLE = rb"(\x43|\x52.|\x70....)"
-_TRANSFER = rb"(..)\x00\x53\x14(?:" + _FEW + rb"|" + _MANY + rb")" + _COUNT + _HANDLE + _UINT + _TAG + _REST
-#: of a disposition: a state whose descriptor is a symbol, or a rejected with an error, which may have one
-_NAMED = rb"(?!(?:\x40|" + _UINT + rb")[\x40-\x42]\x00(?:[\xa3\xb3]|\x53\x25[\xc0\xd0]))"
-_DISPOSITION = rb"..\x00\x53\x15(?:" + _FEW + rb"|" + _MANY + rb")[\x02-\x06][\x41\x42]" + _UINT + _NAMED
-_plain = re.compile(rb"....\x02\x00(?:" + _TRANSFER + rb"|" + _DISPOSITION + rb")", re.DOTALL).match
-
-
-def passed(octets: bytes, at: int, plain: dict[Key, Channel]) -> int:
-    """Pass over plain frames: where the first begins that is not plain.
-
-    Plain are transfers of one frame, of a link in ``plain``, with all that is mandatory; and dispositions, while
-    ``plain`` has their key. No descriptor of theirs is a symbol.
-    """
-    match, channel_of, size_of = _plain, plain.get, _SIZE.unpack_from
-    while (found := match(octets, at)) is not None:
-        (size,) = size_of(octets, at)
-        if size < _HEADER:  # the engine says what is wrong
-            break
-        channel = channel_of(found.group(1, 5))
-        if channel is None:
-            break
-        channel.received += 1
-        at += size
-    return at
 
 
 class Carrier(channels.Carrier, Protocol):
@@ -121,7 +82,7 @@ class Look:
         end, at = len(octets), self._left
         start = min(at, end) if self._withheld else 0
         while at < end and not (self._blind or self._refused):
-            after = passed(octets, at, self.channels.plain)
+            after = frames.plain(octets, at, self.channels.plain)
             if after > at:
                 at, self._withheld = after, False
             size = self._size(octets, at, end)

@@ -148,32 +148,28 @@ class Reactor(Loop):
 
     def drain_events(self) -> None:
         """Handle what the engine reports."""
-        events, following = self.events, steps.following
-        links = self.links
-        found = following(events, False)
-        while found is not None:
-            event, kind, delivery, about = found
+        events, links, drain = self.events, self.links, steps.drain
+        pops = False
+        while True:
             try:
-                if delivery is not None:
-                    link = links.get(about)
-                    if link is not None:
-                        link.on_delivery(delivery)
-                    else:
-                        connection = self.by_transport.get(engine.event_transport(event))
-                        if connection is not None:
-                            engine.discard(delivery)
-                            connection.mark()
-                elif about is not None:
-                    link = links.get(about)
-                    if link is not None:
-                        link.on_flow()
-                else:
-                    connection = self.by_transport.get(engine.event_transport(event))
-                    if connection is not None:
-                        connection.on_event(kind, event)
+                found = drain(events, links, pops)
+                if found is None:
+                    return
+                self._on_event(*found)
             except Exception:  # noqa: BLE001 - a defect costs one connection only
-                self._contain(event)
-            found = following(events, True)
+                self._contain(engine.collector_peek(events))
+            pops = True
+
+    def _on_event(self, event: engine.Pointer, kind: int) -> None:
+        """What is about no link that there is."""
+        connection = self.by_transport.get(engine.event_transport(event))
+        if connection is None:
+            return
+        if kind == engine.DELIVERY:
+            engine.discard(engine.event_delivery(event))
+            connection.mark()
+        elif kind != engine.LINK_FLOW:
+            connection.on_event(kind, event)
 
     def contain(self, what: object) -> None:
         """After a defect of ours: close the connection that ``what`` belongs to, and no other (P14)."""

@@ -9,14 +9,13 @@ from struct import Struct
 from typing import NamedTuple
 
 from coordinator.codec.encoding import encode_boolean, encode_list, encode_uint
-from links import performatives
-from links.performatives import ATTACH, BEGIN, DETACH, END, FLOW, TRANSFER
+from links import frames, performatives
+from links.performatives import ATTACH, BEGIN, DETACH, FLOW
 
-#: a frame's size, channel, and descriptor, as the engine writes them
-_HEAD = Struct(">I2xH2xB")
+#: a frame's size and channel, as the engine writes them, and what is up to its descriptor
+_HEAD = Struct(">I2xH3x")
 _FRAME = Struct(">IBBH")
-_PROTOCOL_HEADER, _EMPTY = 8, 8
-_NOTED = frozenset((BEGIN, ATTACH, DETACH, END))
+_PROTOCOL_HEADER = 8
 #: of the engine, both ways
 _WINDOW = (1 << 31) - 1
 _NULL = b"\x40"
@@ -59,20 +58,15 @@ class Said:
         """The next octets of ours, which need not end with a frame."""
         if self._begun:
             octets = memoryview(self._begun + octets)
-        at, end, sessions, head = self._left, len(octets), self._sessions, _HEAD.unpack_from
+        end, sessions = len(octets), self._sessions
         last = end - _HEAD.size
+        at = frames.unnoted(octets, self._left, sessions)
         while at <= last:
-            size, channel, code = head(octets, at)
-            if size == _EMPTY:
-                at += size
-                continue
-            if code == TRANSFER:
-                sessions[channel].sent += 1
-            elif code in _NOTED:
-                if at + size > end:
-                    break
-                self._note(channel, bytes(octets[at : at + size]))
-            at += size
+            size, channel = _HEAD.unpack_from(octets, at)
+            if at + size > end:
+                break
+            self._note(channel, bytes(octets[at : at + size]))
+            at = frames.unnoted(octets, at + size, sessions)
         self._left, self._begun = max(0, at - end), bytes(octets[at:])
 
     def _note(self, channel: int, frame: bytes) -> None:

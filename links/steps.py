@@ -4,7 +4,7 @@ there (``_steps.c``); the functions here are its twins, and say what it does.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 import cproton_ffi
 from cproton_ffi import ffi
@@ -13,10 +13,26 @@ from links import engine
 from store.compiled import compiled
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from types import ModuleType
 
-#: An event, its kind, and the delivery and the link that it is about, where it is a delivery or a flow.
-Event = tuple[engine.Pointer, int, engine.Pointer | None, engine.Pointer | None]
+
+class Link(Protocol):
+    """What is done about the events of a link."""
+
+    #: octets of a message that is taken at once where it is whole; below 0: none is
+    takes: int
+
+    def complete(
+        self, delivery: engine.Pointer, message: bytes, state: int, settled: bool, txn_id: bytes | None, /
+    ) -> None:
+        """A message was taken. ``txn_id``: of a transactional state, where it is as long as ours."""
+
+    def on_delivery(self, delivery: engine.Pointer, /) -> None:
+        """All else that is reported of a delivery."""
+
+    def on_flow(self) -> None: ...
+
 
 #: Octets of a message that is taken at once, and fewer.
 _MOST_OCTETS: Final = engine.MESSAGE_ROOM
@@ -30,35 +46,46 @@ _tag.start = _tag_octets
 _tag_by_value = _tag[0]
 
 
-def _following_in_python(events: engine.Pointer, pops: bool) -> Event | None:
-    """The event on top of the collector that is there to be handled; None: no more. ``pops``: the one before it is
-    handled.
+def _drain_in_python(
+    events: engine.Pointer, links: Mapping[engine.Pointer, Link], pops: bool
+) -> tuple[engine.Pointer, int] | None:
+    """Handle deliveries and flows of these links, one after the other, up to another event: that and its kind. It stays
+    on top of the collector, as does one whose handling raises. None: no more. ``pops``: the one on top is handled.
+
+    A link goes on to its next delivery when it has taken one.
     """
     while True:
         if pops:
             engine.collector_pop(events)
+        pops = True
         event = engine.collector_peek(events)
         if not event:
             return None
         kind = engine.event_type(event)
         if kind == engine.DELIVERY:
             delivery = engine.event_delivery(event)
-            return event, kind, delivery, engine.delivery_link(delivery)
-        if kind == engine.LINK_FLOW:
-            return event, kind, None, engine.event_link(event)
-        if kind != engine.TRANSPORT:
-            return event, kind, None, None
-        pops = True
+            pointer = engine.delivery_link(delivery)
+            link = links.get(pointer)
+            if link is None:
+                return event, kind
+            whole = None if link.takes < 0 else _received(pointer, delivery, link.takes)
+            if whole is None:
+                link.on_delivery(delivery)
+            else:
+                link.complete(delivery, *whole)
+        elif kind == engine.LINK_FLOW:
+            link = links.get(engine.event_link(event))
+            if link is None:
+                return event, kind
+            link.on_flow()
+        elif kind != engine.TRANSPORT:
+            return event, kind
 
 
-def _received_in_python(
+def _received(
     link: engine.Pointer, delivery: engine.Pointer, most: int
 ) -> tuple[bytes, int, bool, bytes | None] | None:
-    """A message that is there whole, of at most so many octets, is taken from the link, which goes on to the next: its
-    octets, its state, whether it is settled, and of a transactional state the txn-id, where it is as long as ours.
-
-    None: it is not such, and nothing was taken; or the link had it before.
-    """
+    """None: it is not whole, or larger, and nothing was taken; or the link had it before."""
     if (
         delivery != engine.link_current(link)
         or engine.delivery_partial(delivery)
@@ -141,8 +168,7 @@ def _bound() -> ModuleType | None:
 
 
 _steps = _bound()
-following = _following_in_python if _steps is None else _steps.following
-received = _received_in_python if _steps is None else _steps.received
+drain = _drain_in_python if _steps is None else _steps.drain
 said = _said_in_python if _steps is None else _steps.said
 answer = _answer_in_python if _steps is None else _steps.answer
 end = _end_in_python if _steps is None else _steps.end

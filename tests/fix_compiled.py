@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from coordinator.codec import message
+from links import frames
 from store import arrays
 from tests.fuzz.compiled import installed
 
@@ -40,4 +41,6 @@ def both_forms(request: pytest.FixtureRequest) -> Iterator[None]:
         patch.setattr(message, "_scan", None)
         patch.setattr(arrays, "_pack_fixed", None)
         patch.setattr(arrays, "_pack_varying", None)
+        for name in ("plain", "small", "unnoted"):
+            patch.setattr(frames, name, getattr(frames, f"_{name}_in_python"))
         yield

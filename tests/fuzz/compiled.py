@@ -1,7 +1,7 @@
 """The compiled part under the same octets as its twins in Python, and under the sanitizers.
 
-:func:`play` gives both messages of the grammar and of real clients, whole and broken, and looks for what they do not
-answer alike; :func:`sanitized` compiles the C with ASan and UBSan, and a second Python does the same with that.
+:func:`play` gives both messages and frames of the grammar and of real clients, whole and broken, and looks for what
+they do not answer alike; :func:`sanitized` compiles the C with ASan and UBSan, in which a second Python does the same.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from coordinator.codec import encoding, message
 from coordinator.codec.encoding import DecodeError
 from store import arrays
 from store.compiled import MODULES, compiled
+from tests.fuzz.compiled_frames import Frames
+from tests.fuzz.compiled_frames import differs as frames_differ
 from tests.fuzz.grammar import Grammar
 from tests.fuzz.mutation import SEEDS, is_frame, units
 from tests.wire import messages, types
@@ -159,17 +161,20 @@ def told_by_twin(octets: bytes) -> message.Facts | None:
 
 
 def play(modules: dict[str, Any], seed: int, count: int) -> int:
-    """How many of ``count`` messages the compiled part has taken; of arrays there are a tenth as many.
+    """How many of ``count`` messages the compiled part has taken; of frames there are a fourth, of arrays a tenth.
 
     :raises Differs: it does not say what the twin says
     """
     scan: Callable[[bytes], tuple[Any, ...] | None] = modules["coordinator.codec._scan"].scan
     random = Random(seed)
     found = Inputs(random).messages()
+    made = Frames(random)
     taken = 0
     for number in range(count):
         if number % 10 == 0:
             _pack(modules["store._packing"], random, seed)
+        if number % 4 == 0 and (differs := frames_differ(modules["links._frames"], random, made)):
+            raise Differs(f"of seed {seed}: {differs}")
         octets = next(found)
         said = scan(octets)
         if said is None:

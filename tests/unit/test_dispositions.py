@@ -9,6 +9,8 @@ import pytest
 from coordinator.errors import Refusal
 from links.dispositions import Dispositions
 
+pytestmark = pytest.mark.usefixtures("both_forms")
+
 _HEADER = b"AMQP\x00\x01\x00\x00"
 _EXTENDED = 3
 

@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from links import engine
+from links import engine, frames
 from links.channels import Channel
-from links.look import passed
 from tests.look_engine import Served
 from tests.model import profiles
 from tests.wire.frames import (
@@ -34,6 +33,8 @@ from tests.wire.frames import (
     Transfer,
     frame,
 )
+
+pytestmark = pytest.mark.usefixtures("both_forms")
 
 _OPENING = AMQP_HEADER + frame(Open(container_id="test", max_frame_size=512))
 _BEGIN = Begin(next_outgoing_id=7, incoming_window=99, outgoing_window=99)
@@ -318,7 +319,7 @@ def test_which_transfers_are_plain(count: int, fields: bytes, plain: bool, large
     """Those of which nothing is to be said but how many they are."""
     channel = Channel(0)
     octets = _transfer(count, fields, large=large)
-    assert passed(octets + octets, 0, {_KEY: channel}) == (2 * len(octets) if plain else 0)
+    assert frames.plain(octets + octets, 0, {_KEY: channel}) == (2 * len(octets) if plain else 0)
     assert channel.received == (2 if plain else 0)
 
 
@@ -337,5 +338,5 @@ def test_which_transfers_are_plain(count: int, fields: bytes, plain: bool, large
 )
 def test_which_dispositions_are_plain(fields: bytes, plain: bool) -> None:
     octets = frame(b"\x00\x53\x15" + fields)
-    assert passed(octets, 0, {(None, None): Channel(0)}) == (len(octets) if plain else 0)
-    assert passed(octets, 0, {}) == 0
+    assert frames.plain(octets, 0, {(None, None): Channel(0)}) == (len(octets) if plain else 0)
+    assert frames.plain(octets, 0, {}) == 0

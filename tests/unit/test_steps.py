@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -31,13 +30,14 @@ from tests.wire.frames import (
     frame,
 )
 
-_STEPS = ("following", "received", "said", "answer", "end", "send_whole")
+_STEPS = ("drain", "said", "answer", "end", "send_whole")
 _TXN_ID = b"0123456789abcdef"
 _FIELDS = b"\xc0\x17\x02\xa0\x10" + _TXN_ID + b"\x00\x53\x24\x45"
 _WINDOWS: dict[str, Any] = {
     "next_incoming_id": 0, "incoming_window": 99, "next_outgoing_id": 0, "outgoing_window": 99,
 }  # fmt: skip
 _MOST = 1000
+_FLOW = frame(Flow(**_WINDOWS, handle=1, delivery_count=0, link_credit=9))
 
 
 @pytest.fixture(params=["compiled", "in Python"])
@@ -46,6 +46,27 @@ def form(request: pytest.FixtureRequest) -> Any:
     if request.param == "compiled":
         return request.getfixturevalue("compiled_part")["links._steps"]
     return SimpleNamespace(**{name: getattr(steps, f"_{name}_in_python") for name in _STEPS})
+
+
+class Link:
+    """As of :class:`links.steps.Link`; what it is called with, and which link it is, goes to the engine's list."""
+
+    takes = _MOST
+
+    def __init__(self, peer: Engine, pointer: Any) -> None:
+        self._peer = peer
+        self._pointer = pointer
+        if not engine.link_is_receiver(pointer):
+            self.takes = -1
+
+    def complete(self, delivery: Any, *message: object) -> None:
+        self._peer.came.append(("complete", self._pointer, delivery, message))
+
+    def on_delivery(self, delivery: Any) -> None:
+        self._peer.came.append(("on_delivery", self._pointer, delivery))
+
+    def on_flow(self) -> None:
+        self._peer.came.append(("on_flow", self._pointer))
 
 
 class Engine:
@@ -60,10 +81,9 @@ class Engine:
         self.output = Output(self.transport)
         self.posting: Any = None
         self.taking: Any = None
-        #: what came that is no attach: kind, delivery and link of each
-        self.came: list[tuple[int, Any, Any]] = []
-        #: called with each, before the next is asked for
-        self.on_event: Callable[[int, Any, Any], object] = lambda *_: None
+        #: what is done about the events of each link, by its pointer; and what came of them
+        self.links: dict[Any, Link] = {}
+        self.came: list[tuple[Any, ...]] = []
         self.hear(AMQP_HEADER)
         self.send(Open(container_id="test"))
         self.send(Begin(next_outgoing_id=0, incoming_window=99, outgoing_window=99))
@@ -87,13 +107,16 @@ class Engine:
             taken = engine.transport_push(self.transport, engine.buffer_of(octets), len(octets))
             assert taken > 0
             octets = octets[taken:]
-            found = self._form.following(self.events, False)
-            while found is not None:
-                self._handle(*found)
-                found = self._form.following(self.events, True)
+            self.drain()
         self.output.write(1 << 16)
 
-    def _handle(self, event: Any, kind: int, delivery: Any, link: Any) -> None:
+    def drain(self, pops: bool = False) -> None:
+        found = self._form.drain(self.events, self.links, pops)
+        while found is not None:
+            self._handle(*found)
+            found = self._form.drain(self.events, self.links, True)
+
+    def _handle(self, event: Any, kind: int) -> None:
         assert engine.event_type(event) == kind != engine.TRANSPORT
         if kind == engine.CONNECTION_REMOTE_OPEN:
             engine.connection_open(self.pointer)
@@ -107,9 +130,9 @@ class Engine:
                 engine.link_flow(link, 50)
             else:
                 self.taking = link
+            self.links[link] = Link(self, link)
         elif kind in (engine.DELIVERY, engine.LINK_FLOW):
-            self.came.append((kind, delivery, link))
-            self.on_event(kind, delivery, link)
+            self.came.append(("no link", kind))
 
     def written(self) -> list[Record]:
         """The performatives since the last time."""
@@ -129,15 +152,65 @@ def _transfer(octets: bytes = b"", number: int = 0, **more: Any) -> bytes:
     return frame(Transfer(handle=0, **given), payload=octets)
 
 
-def test_events_come_one_by_one_with_what_they_are_about(peer: Engine) -> None:
-    peer.hear(_transfer(b"a") + _transfer(b"b", 1) + frame(Flow(**_WINDOWS, handle=1, delivery_count=0, link_credit=9)))
-    assert [(kind, link) for kind, _, link in peer.came] == [
-        (engine.DELIVERY, peer.posting),
-        (engine.DELIVERY, peer.posting),
-        (engine.LINK_FLOW, peer.taking),
+def test_events_come_one_by_one_to_their_links(peer: Engine) -> None:
+    peer.hear(_transfer(b"a") + _FLOW + _transfer(b"b", 1))
+    assert [each[:2] for each in peer.came] == [
+        ("complete", peer.posting),
+        ("on_flow", peer.taking),
+        ("complete", peer.posting),
     ]
-    assert [engine.tag_of(delivery) for _, delivery, _ in peer.came[:2]] == [b"0", b"1"]
-    assert peer.came[2][1] is None
+    assert [engine.tag_of(peer.came[place][2]) for place in (0, 2)] == [b"0", b"1"]
+
+
+def test_those_of_links_that_are_no_more_come_back(peer: Engine) -> None:
+    peer.links.clear()
+    peer.hear(_transfer(b"a") + _FLOW + _transfer(b"b", 1))
+    kinds = (engine.DELIVERY, engine.LINK_FLOW, engine.DELIVERY)
+    assert peer.came == [("no link", kind) for kind in kinds]
+
+
+class Broken(Link):
+    def complete(self, delivery: Any, *message: object) -> None:
+        super().complete(delivery, *message)
+        raise ArithmeticError
+
+    def on_delivery(self, delivery: Any) -> None:
+        super().on_delivery(delivery)
+        raise ArithmeticError
+
+    def on_flow(self) -> None:
+        super().on_flow()
+        raise ArithmeticError
+
+
+@pytest.mark.parametrize(
+    ("octets", "expected"),
+    [(_transfer(b"a"), "complete"), (_transfer(b"a", more=True), "on_delivery"), (_FLOW, "on_flow")],
+    ids=["complete", "on_delivery", "on_flow"],
+)
+def test_what_raises_stays_on_top(peer: Engine, octets: bytes, expected: str) -> None:
+    """So that it is known which connection's it was; and is not handled again."""
+    for pointer in peer.links:
+        peer.links[pointer] = Broken(peer, pointer)
+    with pytest.raises(ArithmeticError):
+        peer.hear(octets)
+    assert engine.event_type(engine.collector_peek(peer.events)) in (engine.DELIVERY, engine.LINK_FLOW)
+    peer.drain(pops=True)
+    assert [each[0] for each in peer.came] == [expected]
+
+
+class Ending(Link):
+    """Ends with what it is given: by the time the next is handled, there is no such link."""
+
+    def complete(self, delivery: Any, *message: object) -> None:
+        super().complete(delivery, *message)
+        del self._peer.links[self._pointer]
+
+
+def test_a_link_may_end_in_what_it_does(peer: Engine) -> None:
+    peer.links[peer.posting] = Ending(peer, peer.posting)
+    peer.hear(_transfer(b"a") + _transfer(b"b", 1))
+    assert [each[0] for each in peer.came] == ["complete", "no link"]
 
 
 @pytest.mark.parametrize(
@@ -163,13 +236,9 @@ def test_events_come_one_by_one_with_what_they_are_about(peer: Engine) -> None:
         ),
     ],
 )
-def test_a_message_that_is_whole_is_taken(
-    peer: Engine, form: Any, octets: bytes, more: dict[str, Any], expected: object
-) -> None:
-    taken = []
-    peer.on_event = lambda _, delivery, link: taken.append(form.received(link, delivery, _MOST))
+def test_a_message_that_is_whole_is_taken(peer: Engine, octets: bytes, more: dict[str, Any], expected: object) -> None:
     peer.hear(_transfer(octets, **more) + _transfer(b"next", 1))
-    assert taken == [expected, (b"next", 0, False, None)]
+    assert [each[3] for each in peer.came] == [expected, (b"next", 0, False, None)]
 
 
 @pytest.mark.parametrize(
@@ -181,22 +250,23 @@ def test_a_message_that_is_whole_is_taken(
     ],
     ids=["larger than the link takes", "not complete", "aborted"],
 )
-def test_one_that_is_not_stays_in_the_engine(peer: Engine, form: Any, frames: bytes) -> None:
-    taken = []
-    peer.on_event = lambda _, delivery, link: taken.append(form.received(link, delivery, _MOST))
+def test_one_that_is_not_stays_in_the_engine(peer: Engine, frames: bytes) -> None:
     peer.hear(frames)
-    assert taken
-    assert {*taken} == {None}
-    _, delivery, link = peer.came[-1]
-    assert engine.link_current(link) == delivery
+    assert {each[0] for each in peer.came} == {"on_delivery"}
+    _, pointer, delivery = peer.came[-1]
+    assert engine.link_current(pointer) == delivery
 
 
-def test_one_that_the_link_had_before_is_not_taken_again(peer: Engine, form: Any) -> None:
-    taken = []
-    peer.on_event = lambda _, delivery, link: taken.append(form.received(link, delivery, _MOST))
+def test_none_is_taken_where_the_link_takes_none_now(peer: Engine) -> None:
+    peer.links[peer.posting].takes = -1
+    peer.hear(_transfer(b"x"))
+    assert [each[0] for each in peer.came] == ["on_delivery"]
+
+
+def test_one_that_the_link_had_before_is_not_taken_again(peer: Engine) -> None:
     peer.hear(_transfer(b"x"))
     peer.send(Disposition(role=SENDER, first=0, settled=True))
-    assert taken == [(b"x", 0, False, None), None]
+    assert [each[0] for each in peer.came] == ["complete", "on_delivery"]
 
 
 def _sent(peer: Engine, form: Any, octets: bytes = b"message", tag: bytes = b"tag") -> Any:
@@ -240,7 +310,7 @@ def test_fields_that_are_long_are_read_elsewhere(peer: Engine, form: Any) -> Non
 def test_an_answer(peer: Engine, form: Any, settles: bool) -> None:
     peer.hear(_transfer(b"x"))
     peer.written()
-    form.answer(peer.came[0][1], engine.TRANSACTIONAL, _FIELDS, settles)
+    form.answer(peer.came[0][2], engine.TRANSACTIONAL, _FIELDS, settles)
     (found,) = peer.written()
     assert isinstance(found, Disposition)
     assert (found.first, bool(found.settled)) == (0, settles)
@@ -263,12 +333,12 @@ def test_pointers_of_another_type_and_none_are_refused(compiled_part: dict[str, 
     module = compiled_part["links._steps"]
     peer = Engine(module)
     peer.hear(_transfer(b"x"))
-    _, delivery, link = peer.came[0]
+    _, link, delivery, _ = peer.came[0]
     for step, *arguments in (
-        (module.received, delivery, link, 1),
+        (module.drain, delivery, {}, False),
+        (module.drain, peer.events, [], False),
         (module.said, link),
         (module.end, 5, engine.ACCEPTED),
-        (module.following, link, False),
         (module.send_whole, delivery, b"", b""),
         (module.answer, delivery, engine.ACCEPTED, "x", True),
         (module.answer, delivery, engine.ACCEPTED),
@@ -286,12 +356,11 @@ def test_it_keeps_nothing(peer: Engine, form: Any) -> None:
     before = 0
     for number in range(40):
         peer.hear(_transfer(b"x" * 100, number, state=state))
-        _, delivery, link = peer.came.pop()
-        assert form.received(link, delivery, _MOST) == (b"x" * 100, engine.TRANSACTIONAL, False, _TXN_ID)
+        _, _, delivery, message = peer.came.pop()
+        assert message == (b"x" * 100, engine.TRANSACTIONAL, False, _TXN_ID)
         for _ in range(50):
             form.said(delivery)
-            form.received(link, delivery, _MOST)
-            form.following(peer.events, False)
+            peer.drain()
         form.answer(delivery, engine.TRANSACTIONAL, _FIELDS, True)
         before = before or sys.getallocatedblocks()
     assert sys.getallocatedblocks() - before < 1000

@@ -1,0 +1,281 @@
+/* What is passed over of the frames that a peer sends, and of those that the service has sent, each as one call from
+ * Python; frames.py has their twins, and says what they do.
+ *
+ * Nothing is read at or behind the end of the octets. The size of a frame is compared with what is there in 64 bits
+ * before it moves anything, and nothing is allocated by it. */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+
+/* Under the sanitizer the octet that each `bytes` has behind its last is none of its own: reading it is found. */
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
+#else
+#define ASAN_POISON_MEMORY_REGION(at, size) ((void)(at))
+#define ASAN_UNPOISON_MEMORY_REGION(at, size) ((void)(at))
+#endif
+
+enum { EMPTY = 8, BARE = 2 };
+/* Descriptors, where the frame's header is of 8 octets. */
+enum { BEGIN = 0x11, ATTACH = 0x12, TRANSFER = 0x14, DISPOSITION = 0x15, DETACH = 0x16, END = 0x17 };
+/* Octets of a frame up to its descriptor. */
+enum { HEAD = 11 };
+enum { MOST_OF_A_TAG = 32 };
+
+static PyObject *received_name, *sent_name;
+
+static uint32_t u32(const uint8_t *at) {
+    return (uint32_t)at[0] << 24 | (uint32_t)at[1] << 16 | (uint32_t)at[2] << 8 | at[3];
+}
+
+/* Octets of a uint with its constructor; 0: it is none, or cut off. */
+static size_t uint_at(const uint8_t *at, const uint8_t *end) {
+    if (at == end)
+        return 0;
+    size_t size = *at == 0x43 ? 1 : *at == 0x52 ? 2 : *at == 0x70 ? 5 : 0;
+    return size <= (size_t)(end - at) ? size : 0;
+}
+
+struct handle {
+    const uint8_t *octets; /* NULL: of a disposition */
+    size_t size;
+};
+
+/* Whether a value is described by a symbol. */
+static bool is_named(const uint8_t *at, const uint8_t *end) {
+    return end - at >= 2 && at[0] == 0 && (at[1] == 0xa3 || at[1] == 0xb3);
+}
+
+/* Whether a disposition, from its field last on, has a state whose descriptor is a symbol, or a rejected with an error,
+ * which may have one. */
+static bool has_named_state(const uint8_t *at, const uint8_t *end) {
+    size_t size = at < end && *at == 0x40 ? 1 : uint_at(at, end);
+    if (size == 0 || (size_t)(end - at) == size || at[size] < 0x40 || at[size] > 0x42) /* settled */
+        return false;
+    at += size + 1;
+    return is_named(at, end) || (end - at >= 4 && at[0] == 0 && at[1] == 0x53 && at[2] == 0x25 &&
+                                 (at[3] == 0xc0 || at[3] == 0xd0));
+}
+
+/* Whether the frame at `at` is plain, as far as its own octets say, and of which handle. */
+static bool is_plain(const uint8_t *at, const uint8_t *end, struct handle *handle) {
+    if (end - at < HEAD || at[4] != BARE || at[5] != 0 || at[8] != 0 || at[9] != 0x53)
+        return false;
+    uint8_t code = at[10];
+    at += HEAD;
+    if (end - at >= 3 && at[0] == 0xc0)
+        at += 2;
+    else if (end - at >= 9 && at[0] == 0xd0 && at[5] == 0 && at[6] == 0 && at[7] == 0)
+        at += 8;
+    else
+        return false;
+    uint8_t count = *at++;
+    size_t size;
+    if (code == DISPOSITION) {
+        *handle = (struct handle){NULL, 0};
+        if (count < 2 || count > 6 || at == end || (*at != 0x41 && *at != 0x42) || (size = uint_at(at + 1, end)) == 0)
+            return false;
+        return !has_named_state(at + 1 + size, end);
+    }
+    if (code != TRANSFER || count < 4 || count > 11 || (size = uint_at(at, end)) == 0)
+        return false;
+    *handle = (struct handle){at, size};
+    at += size;
+    if ((size = uint_at(at, end)) == 0) /* the delivery-id */
+        return false;
+    at += size;
+    if (end - at < 2 || at[0] != 0xa0 || at[1] > MOST_OF_A_TAG || end - at < 2 + at[1])
+        return false;
+    at += 2 + at[1];
+    size = uint_at(at, end); /* the message-format */
+    if (size == 0 || (size == 2 && at[1] != 0) || (size == 5 && u32(at + 1) != 0))
+        return false;
+    at += size;
+    if (count == 4)
+        return true;
+    if (at == end || *at < 0x40 || *at > 0x42) /* settled */
+        return false;
+    at++;
+    if (count == 5)
+        return true;
+    if (at == end || (*at != 0x40 && *at != 0x42)) /* more */
+        return false;
+    at++;
+    return count == 6 || (at < end && *at == 0x40 && !is_named(at + 1, end)); /* rcv-settle-mode */
+}
+
+/* owner.name += more; whether that was done. */
+static bool add(PyObject *owner, PyObject *name, Py_ssize_t more) {
+    if (more == 0)
+        return true;
+    PyObject *before = PyObject_GetAttr(owner, name), *by = before == NULL ? NULL : PyLong_FromSsize_t(more);
+    PyObject *after = by == NULL ? NULL : PyNumber_Add(before, by);
+    bool done = after != NULL && PyObject_SetAttr(owner, name, after) == 0;
+    Py_XDECREF(before);
+    Py_XDECREF(by);
+    Py_XDECREF(after);
+    return done;
+}
+
+/* The channel of such a frame; a new reference. NULL without an error: there is none. */
+static PyObject *channel_of(PyObject *plain, const uint8_t *frame, const struct handle *handle) {
+    PyObject *key = handle->octets == NULL ? Py_BuildValue("(OO)", Py_None, Py_None)
+                                           : Py_BuildValue("(y#y#)", frame + 6, (Py_ssize_t)2, handle->octets,
+                                                           (Py_ssize_t)handle->size);
+    PyObject *channel = key == NULL ? NULL : PyDict_GetItemWithError(plain, key);
+    Py_XINCREF(channel);
+    Py_XDECREF(key);
+    return channel;
+}
+
+static Py_ssize_t pass_plain(const uint8_t *octets, Py_ssize_t size, Py_ssize_t at, PyObject *plain) {
+    const uint8_t *end = octets + size, *before = NULL;
+    struct handle handle = {NULL, 0}, last = handle;
+    PyObject *channel = NULL;
+    Py_ssize_t count = 0;
+    while (at < size && is_plain(octets + at, end, &handle)) {
+        const uint8_t *frame = octets + at;
+        uint32_t octets_of_it = u32(frame);
+        if (octets_of_it < EMPTY)
+            break;
+        /* nearly always the same link as of the frame before */
+        bool same = before != NULL && (handle.octets == NULL) == (last.octets == NULL) && handle.size == last.size &&
+                    (handle.octets == NULL || (memcmp(frame + 6, before + 6, 2) == 0 &&
+                                               memcmp(handle.octets, last.octets, handle.size) == 0));
+        if (!same) {
+            PyObject *other = channel_of(plain, frame, &handle);
+            if (other == NULL)
+                break;
+            if (channel != NULL && !add(channel, received_name, count)) {
+                Py_DECREF(channel);
+                Py_DECREF(other);
+                return -1;
+            }
+            Py_XDECREF(channel);
+            channel = other;
+            count = 0;
+        }
+        before = frame;
+        last = handle;
+        count++;
+        at += octets_of_it;
+    }
+    if (channel != NULL) {
+        if (!PyErr_Occurred())
+            add(channel, received_name, count);
+        Py_DECREF(channel);
+    }
+    return PyErr_Occurred() ? -1 : at;
+}
+
+static PyObject *plain(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+    (void)self;
+    if (count != 3 || !PyBytes_CheckExact(args[0]) || !PyDict_CheckExact(args[2]))
+        return PyErr_Format(PyExc_TypeError, "bytes, a place in them and a dict were expected");
+    Py_ssize_t at = PyLong_AsSsize_t(args[1]), size = PyBytes_GET_SIZE(args[0]);
+    if (at < 0)
+        return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_ValueError, "the place is below 0");
+    const uint8_t *octets = (const uint8_t *)PyBytes_AS_STRING(args[0]);
+    ASAN_POISON_MEMORY_REGION(octets + size, 1);
+    at = pass_plain(octets, size, at, args[2]);
+    ASAN_UNPOISON_MEMORY_REGION(octets + size, 1);
+    return at < 0 ? NULL : PyLong_FromSsize_t(at);
+}
+
+/* The octets of a buffer and a place in them, where the buffer is one; a buffer that has to be released. */
+static bool octets_and_place(PyObject *const *args, Py_ssize_t count, Py_ssize_t wanted, Py_buffer *view,
+                             Py_ssize_t *at) {
+    if (count != wanted) {
+        PyErr_Format(PyExc_TypeError, "%zd arguments were expected, not %zd", wanted, count);
+        return false;
+    }
+    *at = PyLong_AsSsize_t(args[1]);
+    if (*at < 0) {
+        if (!PyErr_Occurred())
+            PyErr_SetString(PyExc_ValueError, "the place is below 0");
+        return false;
+    }
+    return PyObject_GetBuffer(args[0], view, PyBUF_SIMPLE) == 0;
+}
+
+static PyObject *small(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+    (void)self;
+    Py_buffer view;
+    Py_ssize_t at;
+    if (!octets_and_place(args, count, 4, &view, &at))
+        return NULL;
+    unsigned long little = PyLong_AsUnsignedLong(args[2]), head = PyLong_AsUnsignedLong(args[3]);
+    bool wrong = PyErr_Occurred() != NULL;
+    const uint8_t *octets = view.buf;
+    while (!wrong && at <= view.len - HEAD) {
+        const uint8_t *frame = octets + at;
+        uint32_t size = u32(frame);
+        if (size < EMPTY || size > head || (size > little && !(frame[4] == BARE && frame[10] == TRANSFER)))
+            break;
+        at += size;
+    }
+    PyBuffer_Release(&view);
+    return wrong ? NULL : PyLong_FromSsize_t(at);
+}
+
+static PyObject *unnoted(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+    (void)self;
+    Py_buffer view;
+    Py_ssize_t at;
+    if (!octets_and_place(args, count, 3, &view, &at))
+        return NULL;
+    const uint8_t *octets = view.buf;
+    PyObject *session = NULL;
+    unsigned number = 0;
+    Py_ssize_t transfers = 0;
+    while (at <= view.len - HEAD) {
+        const uint8_t *frame = octets + at;
+        uint32_t size = u32(frame);
+        uint8_t code = frame[10];
+        if (size < EMPTY)
+            break;
+        if (size > EMPTY && (code == BEGIN || code == ATTACH || code == DETACH || code == END))
+            break;
+        if (size > EMPTY && code == TRANSFER) {
+            unsigned channel = (unsigned)frame[6] << 8 | frame[7];
+            if (session == NULL || channel != number) {
+                if (session != NULL && !add(session, sent_name, transfers))
+                    break;
+                Py_CLEAR(session);
+                transfers = 0;
+                PyObject *key = PyLong_FromUnsignedLong(channel);
+                session = key == NULL ? NULL : PyObject_GetItem(args[2], key);
+                Py_XDECREF(key);
+                if (session == NULL)
+                    break;
+                number = channel;
+            }
+            transfers++;
+        }
+        at += size;
+    }
+    if (session != NULL) {
+        if (!PyErr_Occurred())
+            add(session, sent_name, transfers);
+        Py_DECREF(session);
+    }
+    PyBuffer_Release(&view);
+    return PyErr_Occurred() ? NULL : PyLong_FromSsize_t(at);
+}
+
+static PyMethodDef methods[] = {
+    {"plain", (PyCFunction)(void (*)(void))plain, METH_FASTCALL, NULL},
+    {"small", (PyCFunction)(void (*)(void))small, METH_FASTCALL, NULL},
+    {"unnoted", (PyCFunction)(void (*)(void))unnoted, METH_FASTCALL, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_frames", NULL, -1, methods, NULL, NULL, NULL, NULL};
+
+PyMODINIT_FUNC PyInit__frames(void) {
+    received_name = PyUnicode_InternFromString("received");
+    sent_name = PyUnicode_InternFromString("sent");
+    return received_name == NULL || sent_name == NULL ? NULL : PyModule_Create(&module);
+}

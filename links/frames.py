@@ -1,0 +1,122 @@
+"""What is passed over of the frames that a peer sends, and of those that the service has sent: nearly all of them. Each
+function is one call of C where the compiled part is there (``_frames.c``); those here are its twins, and say what it
+does.
+"""
+
+from __future__ import annotations
+
+import re
+from struct import Struct
+from typing import TYPE_CHECKING, Protocol
+
+from links.performatives import ATTACH, BEGIN, DETACH, END, TRANSFER
+from store.compiled import compiled
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    #: The octets of a plain transfer that stand for its channel and its handle; of a disposition none.
+    Key = tuple[bytes | None, ...]
+
+
+class Channel(Protocol):
+    """A session of the peer's."""
+
+    #: the id of the next transfer
+    received: int
+
+
+class Session(Protocol):
+    """One of ours."""
+
+    #: how many transfers
+    sent: int
+
+
+_SIZE = Struct(">I").unpack_from
+#: a frame's size, channel, and descriptor, where its header has 8 octets
+_HEAD = Struct(">I2xH2xB")
+_EMPTY = 8
+_BARE = 2
+_NOTED = frozenset((BEGIN, ATTACH, DETACH, END))
+
+# -- plain frames
+
+#: dots, and what is likeliest first: half as dear as with repetitions
+_UINT = rb"(?:\x70....|\x52.|\x43)"
+#: a list, up to the last octet of its count
+_FEW, _MANY = rb"\xc0.", rb"\xd0....\x00\x00\x00"
+_TAG = rb"\xa0(?:" + b"|".join(re.escape(bytes((size,))) + b"." * size for size in range(33)) + rb")"
+#: four fields, five, six, or more
+_COUNT = rb"(?:(\x04)|(\x05)|(\x06)|[\x07-\x0b])"
+#: the message-format 0; then settled, more=false and no rcv-settle-mode, as far as the count says that they are there
+_REST = rb"(?:\x43|\x52\x00|\x70\x00\x00\x00\x00)(?(2)|[\x40-\x42](?(3)|[\x40\x42](?(4)|\x40(?!\x00[\xa3\xb3]))))"
+_HANDLE = rb"(\x43|\x52.|\x70....)"
+_TRANSFER = rb"(..)\x00\x53\x14(?:" + _FEW + rb"|" + _MANY + rb")" + _COUNT + _HANDLE + _UINT + _TAG + _REST
+#: of a disposition: a state whose descriptor is a symbol, or a rejected with an error, which may have one
+_NAMED = rb"(?!(?:\x40|" + _UINT + rb")[\x40-\x42]\x00(?:[\xa3\xb3]|\x53\x25[\xc0\xd0]))"
+_DISPOSITION = rb"..\x00\x53\x15(?:" + _FEW + rb"|" + _MANY + rb")[\x02-\x06][\x41\x42]" + _UINT + _NAMED
+_plain = re.compile(rb"....\x02\x00(?:" + _TRANSFER + rb"|" + _DISPOSITION + rb")", re.DOTALL).match
+
+
+def _plain_in_python(octets: bytes, at: int, channels: Mapping[Key, Channel]) -> int:
+    """Pass over plain frames of a peer: where the first begins that is not plain. ``received`` of each one's channel is
+    one more.
+
+    Plain are transfers of one frame, of a link that has a channel, with all that is mandatory; and dispositions, while
+    ``channels`` has their key. No descriptor of theirs is a symbol.
+    """
+    while (found := _plain(octets, at)) is not None:
+        (size,) = _SIZE(octets, at)
+        if size < _EMPTY:  # the engine says what is wrong
+            break
+        channel = channels.get(found.group(1, 5))
+        if channel is None:
+            break
+        channel.received += 1
+        at += size
+    return at
+
+
+def _small_in_python(octets: bytes | memoryview, at: int, little: int, head: int) -> int:
+    """Pass over frames of a peer whose states are small: where the first begins that may have a large one, or is cut
+    off before its descriptor, or smaller than a frame can be.
+
+    Such are frames of at most ``little`` octets, and transfers in their usual form of at most ``head``.
+    """
+    last = len(octets) - _HEAD.size
+    while at <= last:
+        (size,) = _SIZE(octets, at)
+        if size < _EMPTY or size > head:
+            break
+        # transfers in their usual form need a look only where their fields may be large
+        if size > little and not (octets[at + 4] == _BARE and octets[at + 10] == TRANSFER):
+            break
+        at += size
+    return at
+
+
+def _unnoted_in_python(octets: bytes | memoryview, at: int, sessions: Mapping[int, Session]) -> int:
+    """Pass over frames of ours: where the first begins that says something of a session or a link, or is cut off before
+    its descriptor. ``sent`` of each transfer's session is one more.
+    """
+    last, head = len(octets) - _HEAD.size, _HEAD.unpack_from
+    while at <= last:
+        size, channel, code = head(octets, at)
+        if size < _EMPTY:
+            break
+        if size > _EMPTY:
+            if code in _NOTED:
+                break
+            if code == TRANSFER:
+                sessions[channel].sent += 1
+        at += size
+    return at
+
+
+_frames = compiled("links._frames")
+plain: Callable[[bytes, int, Mapping[Key, Channel]], int] = _plain_in_python if _frames is None else _frames.plain
+small: Callable[[bytes | memoryview, int, int, int], int] = _small_in_python if _frames is None else _frames.small
+unnoted: Callable[[bytes | memoryview, int, Mapping[int, Session]], int] = (
+    _unnoted_in_python if _frames is None else _frames.unnoted
+)

@@ -1,0 +1,104 @@
+"""The compiled part of ``links/frames.py`` under the same frames as its twins in Python."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+from links import frames
+from links.channels import Channel
+from tests.fuzz.mutation import SEEDS, is_frame, units
+
+_DISPOSITION = (None, None)
+_ODD = bytes.fromhex("00 01 02 04 05 06 07 08 0b 0c 10 14 15 20 21 40 41 42 43 52 53 56 70 7f 80 a0 b0 c0 d0 ff")
+_FIELDS = b"\xa0\x01t\x43"
+
+
+class Session:
+    """As of :class:`links.frames.Session`."""
+
+    def __init__(self) -> None:
+        self.sent = 0
+
+
+class Frames:
+    """``stream()``: some frames, whole and broken, most of them plain."""
+
+    def __init__(self, random: Random) -> None:
+        self._random = random
+        recorded = [unit for path in sorted(SEEDS.glob("*.bin")) for unit in units(path.read_bytes()) if is_frame(unit)]
+        self._recorded = [unit for unit in recorded if len(unit) < 2000]
+
+    def stream(self) -> bytes:
+        random = self._random
+        found = b"".join(self._frame() for _ in range(random.choice((1, 2, 3, 8))))
+        while random.random() < 0.6:
+            found = self._changed(found)
+        return found
+
+    def _frame(self) -> bytes:
+        random = self._random
+        which = random.random()
+        if which < 0.3:
+            return random.choice(self._recorded)
+        if which < 0.35:
+            return b"\x00\x00\x00\x08\x02\x00\x00\x00"
+        if which < 0.5:
+            body = b"\x00\x53\x15" + self._list(random.randrange(8), random.choice((b"\x41", b"\x42")) + self._number())
+        else:
+            fields = self._number() + self._number() + random.choice((_FIELDS, b"\xa0\x20" + bytes(32) + b"\x52\x00"))
+            more = random.choice((b"", b"\x41", b"\x41\x42", b"\x41\x42\x40", b"\x40\x40\x40\x00\x53\x24\x45"))
+            body = b"\x00\x53\x14" + self._list(4 + min(len(more), random.choice((4, 7))), fields + more)
+            body += bytes(random.choice((0, 1, 80, 300)))
+        channel = random.choice((b"\x00\x00", b"\x00\x00", b"\x00\x01", b"\x01\x00"))
+        return (8 + len(body)).to_bytes(4, "big") + b"\x02\x00" + channel + body
+
+    def _number(self) -> bytes:
+        return self._random.choice((b"\x43", b"\x52\x01", b"\x52\x02", b"\x70\x00\x00\x00\x01", b"\x40"))
+
+    def _list(self, count: int, fields: bytes) -> bytes:
+        if self._random.random() < 0.5:
+            return b"\xc0" + bytes((len(fields) + 1, count)) + fields
+        return b"\xd0" + (len(fields) + 4).to_bytes(4, "big") + count.to_bytes(4, "big") + fields
+
+    def _changed(self, octets: bytes) -> bytes:
+        random = self._random
+        at = random.randrange(len(octets)) if octets else 0
+        which = random.randrange(4)
+        if which == 0:
+            return octets[:at]
+        if which == 1:
+            return octets[:at] + octets[at + random.randrange(4) :]
+        return octets[:at] + bytes((random.choice(_ODD),)) + octets[at + 1 :]
+
+
+def differs(module: Any, random: Random, made: Frames) -> str:
+    """What the compiled part says otherwise than its twins of the next stream; empty: nothing."""
+    octets = made.stream()
+    at = random.choice((0, 0, 0, 0, 1, len(octets), len(octets) + 9))
+    said = []
+    for form in (module.plain, frames._plain_in_python):
+        channels: dict[frames.Key, Channel] = {_DISPOSITION: Channel(0)}
+        channels |= {(number, handle): Channel(7) for number in (b"\x00\x00", b"\x00\x01") for handle in _HANDLES}
+        said.append((form(octets, at, channels), [each.received for each in channels.values()]))
+    if said[0] != said[1]:
+        return f"plain frames of {octets!r} from {at}: {said[0]} compiled, {said[1]} in Python"
+    little, head = random.choice(((80, 1068), (20, 60)))
+    small = [form(memoryview(octets), at, little, head) for form in (module.small, frames._small_in_python)]
+    if small[0] != small[1]:
+        return f"small states of {octets!r} from {at}: {small[0]} compiled, {small[1]} in Python"
+    unnoted = [_unnoted(form, octets, at) for form in (module.unnoted, frames._unnoted_in_python)]
+    if unnoted[0] != unnoted[1]:
+        return f"frames of ours, {octets!r} from {at}: {unnoted[0]} compiled, {unnoted[1]} in Python"
+    return ""
+
+
+_HANDLES = (b"\x43", b"\x52\x01", b"\x70\x00\x00\x00\x01")
+
+
+def _unnoted(form: Any, octets: bytes, at: int) -> object:
+    sessions = {0: Session(), 1: Session()}
+    try:
+        return form(memoryview(octets), at, sessions), [each.sent for each in sessions.values()]
+    except KeyError as error:
+        return str(error)

@@ -16,6 +16,8 @@ from coordinator.outcomes import without_annotations
 from coordinator.registration import Removal
 from coordinator.transitions import (
     ACTIVE,
+    AFTER_DISCHARGE,
+    AFTER_DURABLE,
     AFTER_RETIRE,
     CHECKABLE,
     COMMITTED,
@@ -295,7 +297,7 @@ class Transaction(Work):
             self._decide(self.wanted)
 
     def _decide(self, fail: bool) -> None:
-        self.state = after(self.state, TxnEvent.DISCHARGE_FAIL if fail else TxnEvent.DISCHARGE)
+        self.state = after(self.state, TxnEvent.DISCHARGE_FAIL) if fail else AFTER_DISCHARGE[self.state]
         if self.state is ROLLED_BACK:
             self._roll_back("discharged" if fail else "rollback-only")
         elif self.empty and not self.registered:  # costs nothing in the store (T35)
@@ -338,7 +340,7 @@ class Transaction(Work):
 
     def durable(self) -> None:
         self._host.forget(self)
-        self.state = after(self.state, TxnEvent.DURABLE)
+        self.state = AFTER_DURABLE[self.state]
         if self.state is COMMITTED:
             self.apply_commit()
         else:

@@ -44,6 +44,7 @@ class Work:
         "_host",
         "_instance",
         "annotated",
+        "columns",
         "counted",
         "dropped",
         "entries",
@@ -80,6 +81,8 @@ class Work:
         #: of the posts, once written: their ids, and those of their entries that are born leased to this instance
         self.half_ids: list[int] = []
         self.entries: list[Entry | None] = []
+        #: they were written all at once
+        self.columns = False
         #: the retirements, and whether the rollback under way decides each
         self.undone: list[tuple[Entry, bool]] = []
 
@@ -112,11 +115,12 @@ class Work:
         for entry in self.entries:  # written before, in a batch that the store refused for another unit
             enqueue.unposted(entry)
         entries = self.entries = []
-        next_id = instance.ids.next
-        ids = self.half_ids = self.half_ids or [next_id() for _ in self.posts]
-        for (address, message, terms), half_id in zip(self.posts, ids, strict=True):
-            batch.half(half_id, txn_id, address.id, message)
-            entries.append(enqueue.write_entry(batch, address, half_id, message, terms, self.owner))
+        ids = self.half_ids = self.half_ids or instance.ids.take(len(self.posts))
+        self.columns = len(ids) > 1 and enqueue.write_columns(batch, self.posts, ids, txn_id)
+        if not self.columns:
+            for (address, message, terms), half_id in zip(self.posts, ids, strict=True):
+                batch.half(half_id, txn_id, address.id, message)
+                entries.append(enqueue.write_entry(batch, address, half_id, message, terms, self.owner))
         if self.retired:
             accepted = deliveries.write(batch, self.retired, instance.uuids, txn_id)
             batch.op(txn_id, b"commit", txn_id=txn_id, posted=len(self.posts), covers=accepted)
@@ -141,12 +145,15 @@ class Work:
     def apply_commit(self) -> None:
         enqueue = self._host.enqueue
         told: Address | None = None
-        for (address, _, terms), half_id, entry in zip(self.posts, self.half_ids, self.entries, strict=True):
-            if entry is None and terms is PLAIN:
-                if address is told:
-                    continue  # the address knows of the first, which has the lowest id
-                told = address
-            enqueue.posted(address, entry, half_id, terms)
+        if self.columns:
+            enqueue.posted(self.posts[0][0], None, self.half_ids[0], PLAIN)
+        else:
+            for (address, _, terms), half_id, entry in zip(self.posts, self.half_ids, self.entries, strict=True):
+                if entry is None and terms is PLAIN:
+                    if address is told:
+                        continue  # the address knows of the first, which has the lowest id
+                    told = address
+                enqueue.posted(address, entry, half_id, terms)
         for retired in self.retired:
             deliveries.settle(retired)
 

@@ -84,6 +84,15 @@ class HalfIds:
         self._last = value
         return value
 
+    def take(self, count: int) -> list[int]:
+        """As many of :meth:`next`."""
+        first = self._last + 1
+        used = first & _SEQUENCE_MASK
+        if not used or used + count - 1 > _SEQUENCE_MASK:
+            return [self.next() for _ in range(count)]
+        self._last += count
+        return list(range(first, first + count))
+
 
 class UuidV7:
     """UUIDv7 as 16 octets; each is above the one before."""

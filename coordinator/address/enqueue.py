@@ -13,8 +13,11 @@ from coordinator.group.entries import POSTGRES_EPOCH, Entry, now_micros
 from coordinator.group.message_groups import message_group
 from store import priorities
 from store.commit.terms import ALONE, BEFORE, INFINITY, LATEST, PLAIN, Terms, key_of
+from store.spool import LARGE
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from coordinator.address.nodes import Address
     from coordinator.codec.message import Facts
     from coordinator.group.schedule import Schedule
@@ -92,6 +95,26 @@ class Enqueue:
         if self._instance.peers and now:
             self._wake(batch, queue.group_id, half_id, terms)
         return None
+
+    def write_columns(
+        self, batch: Batch, posts: Sequence[tuple[Address, Octets, Terms]], half_ids: Sequence[int], txn_id: bytes
+    ) -> bool:
+        """Write the halves of a transaction, and what :meth:`write_entry` writes of each, all at once. False: nothing
+        was written, as not all are plain, small, and for one queue that nobody consumes from here.
+        """
+        only = posts[0][0]
+        queue = only.queue
+        if queue is None or only.fans or queue.consumers:
+            return False
+        messages: list[Octets] = []
+        for address, message, terms in posts:
+            if address is not only or terms is not PLAIN or len(message) > LARGE:
+                return False
+            messages.append(message)
+        batch.columns(half_ids, txn_id, only.id, messages, queue.group_id)
+        if self._instance.peers:
+            self._wake(batch, queue.group_id, half_ids[0], PLAIN)
+        return True
 
     def wake(self, batch: Batch, address: Address, entry_id: int, terms: Terms) -> None:
         """Let other instances, where there are any, know of an entry that the store makes of a half it has."""

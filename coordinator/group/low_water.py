@@ -67,10 +67,12 @@ class LowWater:
 
     def lower(self, below: int, priority: int | None) -> None:
         """Something came that is above this id; ``priority``: its own, None where that is not known."""
-        steps = range(len(self.marks)) if priority is None else (step_of(priority),)
-        for step in steps:
-            self.marks[step] = min(self.marks[step], below)
-            self._lowered[step] = min(self._lowered[step], below)
+        marks, lowered = self.marks, self._lowered
+        for step in range(len(marks)) if priority is None else (step_of(priority),):
+            if below < marks[step]:
+                marks[step] = below
+            if below < lowered[step]:
+                lowered[step] = below
 
     def asked(self) -> None:
         """A load looks above the marks."""

@@ -139,11 +139,14 @@ class Window:
         self.more = True
         self._version += 1
         normal = self.rank is Rank.NORMAL
-        if lowest is not None or not normal:
+        bound, news = self.bound, self._news
+        if normal and lowest is not None and bound and news and bound[1] < lowest and news[1] < lowest:
+            pass  # as for nearly all that is posted: what came before is lower
+        elif lowest is not None or not normal:
             known = DEFAULT if normal else priority
             before = _BEFORE_ALL if lowest is None or known is None else (-known, lowest - 1)
-            self.bound = before if self.bound is None else min(self.bound, before)
-            self._news = before if self._news is None else min(self._news, before)
+            self.bound = before if bound is None else min(bound, before)
+            self._news = before if news is None else min(news, before)
         if lowest is not None:
             self.low.lower(max(0, lowest - 1), priority)
 

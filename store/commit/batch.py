@@ -183,6 +183,24 @@ class Batch:
         self.half_addresses.append(address_id)
         self.half_messages.append(message)
 
+    def columns(
+        self, half_ids: Sequence[int], txn_id: bytes, address_id: int, messages: Sequence[Octets], group_id: int
+    ) -> None:
+        """Halves of at most :data:`LARGE` octets, all of one transaction for one queue, and the entry of each, which is
+        plain and not leased: as :meth:`half` and :meth:`entry` of each of them.
+        """
+        count = len(half_ids)
+        self.rows += count
+        self.octets += sum(map(len, messages))
+        self.half_ids += half_ids
+        self.half_txns += [txn_id] * count
+        self.half_addresses += [address_id] * count
+        self.half_messages += messages
+        self.queue_addresses.add(address_id)
+        self.entry_groups += [group_id] * count
+        self.entry_ids += half_ids
+        self.entry_leases += [0] * count
+
     def copied_half(self, half: CopiedHalf) -> None:
         """A large message that the store copies from another half."""
         self.octets += len(half.prefix)

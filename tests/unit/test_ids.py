@@ -18,6 +18,17 @@ MOMENTS = st.integers(758937600000000, 1892160000000000).map(
 )
 
 
+@given(st.integers(0, SLOTS - 1), st.lists(st.integers(0, 5000), max_size=20))
+def test_half_ids_taken_at_once_are_those_taken_one_by_one(slot: int, counts: list[int]) -> None:
+    """Over the end of a millisecond's, too."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("store.ids.time.time", lambda: 1.8e9)
+        together, apart = HalfIds(slot), HalfIds(slot)
+        for count in counts:
+            assert together.take(count) == [apart.next() for _ in range(count)]
+            assert together.last == apart.last
+
+
 @given(st.integers(0, SLOTS - 1), st.lists(st.integers(-5_000, 5_000), max_size=20), st.integers(1, 300))
 def test_half_ids_only_grow(slot: int, clock: list[int], burst: int) -> None:
     """Also over a clock that is set back, and beyond the 4,096 of a millisecond; the slot stays the instance's."""

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 
+from coordinator.address.enqueue import Enqueue
 from coordinator.group.entries import Entry
 from coordinator.outcomes import ACCEPTED
 from coordinator.settlements import Settlement
@@ -15,7 +16,8 @@ from coordinator.work import Work
 from store import priorities
 from store.commit.batch import Batch
 from store.commit.terms import PLAIN, Terms
-from store.ids import UuidV7
+from store.ids import HalfIds, UuidV7
+from store.spool import LARGE
 from tests.fix_queue import Consumer, queue_of
 
 URGENT = Terms(priority=9)
@@ -35,6 +37,78 @@ def test_each_kind_of_post_is_told_to_its_address_once_or_more() -> None:
     work.entries = [None] * 6
     work.apply_commit()
     assert told == [("a", 1, PLAIN), ("a", 3, URGENT), ("a", 4, LATER), ("b", 6, PLAIN)]
+
+
+QUEUE = SimpleNamespace(group_id=7, consumers={}, name="q")
+ADDRESS = SimpleNamespace(id=5, queue=QUEUE, fans=False, groups=1, subscriptions=())
+
+
+def _enqueue(*, peers: bool) -> Any:
+    instance = SimpleNamespace(peers=peers, ids=HalfIds(1), uuids=UuidV7(), instance_id=3)
+    return Enqueue(cast(Any, instance), cast(Any, None))
+
+
+def _rows(batch: Batch) -> dict[str, Any]:
+    return {name: getattr(batch, name) for name in Batch.__slots__}
+
+
+@pytest.mark.rule("T8", "D10")
+@pytest.mark.parametrize("peers", [False, True])
+def test_posts_that_are_written_at_once_are_written_as_one_by_one(peers: bool) -> None:
+    posts: Any = [(ADDRESS, b"m" * size, PLAIN) for size in (0, 1, LARGE)]
+    together, apart = Batch(), Batch()
+    enqueue = _enqueue(peers=peers)
+    assert enqueue.write_columns(together, posts, [11, 12, 13], bytes(16))
+    for (address, message, terms), half_id in zip(posts, [11, 12, 13], strict=True):
+        apart.half(half_id, bytes(16), address.id, message)
+        assert enqueue.write_entry(apart, address, half_id, message, terms) is None
+    assert _rows(together) == _rows(apart)
+    assert bool(together.wake) == peers
+
+
+@pytest.mark.rule("T8", "D10")
+@pytest.mark.parametrize(
+    ("posts", "address"),
+    [
+        ([(ADDRESS, b"m", PLAIN), (SimpleNamespace(**vars(ADDRESS)), b"m", PLAIN)], {}),
+        ([(ADDRESS, b"m", PLAIN), (ADDRESS, b"m", URGENT)], {}),
+        ([(ADDRESS, b"m", LATER), (ADDRESS, b"m", PLAIN)], {}),
+        ([(ADDRESS, b"m", PLAIN), (ADDRESS, bytes(LARGE + 1), PLAIN)], {}),
+        ([(ADDRESS, b"m", PLAIN)] * 2, {"fans": True}),
+        ([(ADDRESS, b"m", PLAIN)] * 2, {"queue": None}),
+        ([(ADDRESS, b"m", PLAIN)] * 2, {"queue": SimpleNamespace(group_id=7, consumers={1: None})}),
+    ],
+    ids=["two addresses", "a priority", "later", "a large one", "several groups", "a topic", "a consumer"],
+)
+def test_which_posts_are_written_one_by_one(posts: Any, address: dict[str, Any], monkeypatch: Any) -> None:
+    for name, value in address.items():
+        monkeypatch.setattr(ADDRESS, name, value)
+    batch = Batch()
+    assert not _enqueue(peers=True).write_columns(batch, posts, [11, 12], bytes(16))
+    assert _rows(batch) == _rows(Batch())
+
+
+@pytest.mark.rule("T8")
+def test_posts_that_were_written_at_once_are_told_to_their_address_once() -> None:
+    """The first has the lowest id; and written again, one by one as a consumer has come, each is told as it is."""
+    told: list[tuple[Any, object, int]] = []
+    enqueue = _enqueue(peers=False)
+    enqueue.posted = lambda address, entry, half_id, _terms: told.append((address, entry, half_id))
+    host = SimpleNamespace(enqueue=enqueue, instance=enqueue._instance, settlements=None)
+    work = Work(cast(Any, host), bytes(16), None)
+    work.posts = [(cast(Any, ADDRESS), b"m", PLAIN)] * 3
+    work.write_commit(Batch())
+    work.apply_commit()
+    assert told == [(ADDRESS, None, work.half_ids[0])]
+    before = list(work.half_ids)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(QUEUE, "consumers", {1: None})
+        patch.setattr(QUEUE, "reserve", lambda _size, _priority: True, raising=False)
+        told.clear()
+        work.write_commit(Batch())
+    work.apply_commit()
+    assert work.half_ids == before
+    assert [(half_id, type(entry)) for _, entry, half_id in told] == [(each, Entry) for each in before]
 
 
 def _held(count: int) -> tuple[Any, Consumer, list[Entry]]:

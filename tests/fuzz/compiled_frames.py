@@ -11,6 +11,11 @@ from tests.fuzz.mutation import SEEDS, is_frame, units
 
 _DISPOSITION = (None, None)
 _ODD = bytes.fromhex("00 01 02 04 05 06 07 08 0b 0c 10 14 15 20 21 40 41 42 43 52 53 56 70 7f 80 a0 b0 c0 d0 ff")
+_STATES = (
+    b"", b"\x00", b"\x00\x53\x24\x45", b"\x00\x53\x25\x45", b"\x00\x53\x25\xc0\x01\x00", b"\x00\x53\x25\xd0",
+    b"\x00\xa3\x01a\x45",
+    b"\x00\xb3\x00\x00\x00\x01a\x45",
+)  # fmt: skip
 _FIELDS = b"\xa0\x01t\x43"
 
 
@@ -44,14 +49,19 @@ class Frames:
         if which < 0.35:
             return b"\x00\x00\x00\x08\x02\x00\x00\x00"
         if which < 0.5:
-            body = b"\x00\x53\x15" + self._list(random.randrange(8), random.choice((b"\x41", b"\x42")) + self._number())
+            said = random.choice((b"", self._number() + random.choice((b"\x40", b"\x41", b"\x43")) + self._state()))
+            first = random.choice((b"\x41", b"\x42")) + self._number()
+            body = b"\x00\x53\x15" + self._list(random.randrange(8), first + said)
         else:
             fields = self._number() + self._number() + random.choice((_FIELDS, b"\xa0\x20" + bytes(32) + b"\x52\x00"))
-            more = random.choice((b"", b"\x41", b"\x41\x42", b"\x41\x42\x40", b"\x40\x40\x40\x00\x53\x24\x45"))
+            more = random.choice((b"", b"\x41", b"\x41\x42", b"\x41\x42\x40", b"\x40\x40\x40" + self._state()))
             body = b"\x00\x53\x14" + self._list(4 + min(len(more), random.choice((4, 7))), fields + more)
             body += bytes(random.choice((0, 1, 80, 300)))
         channel = random.choice((b"\x00\x00", b"\x00\x00", b"\x00\x01", b"\x01\x00"))
         return (8 + len(body)).to_bytes(4, "big") + b"\x02\x00" + channel + body
+
+    def _state(self) -> bytes:
+        return self._random.choice(_STATES)
 
     def _number(self) -> bytes:
         return self._random.choice((b"\x43", b"\x52\x01", b"\x52\x02", b"\x70\x00\x00\x00\x01", b"\x40"))

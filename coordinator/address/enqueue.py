@@ -100,7 +100,7 @@ class Enqueue:
         self, batch: Batch, posts: Sequence[tuple[Address, Octets, Terms]], half_ids: Sequence[int], txn_id: bytes
     ) -> bool:
         """Write the halves of a transaction, and what :meth:`write_entry` writes of each, all at once. False: nothing
-        was written, as not all are plain, small, and for one queue that nobody consumes from here.
+        was written, as not all are plain, small, and for one queue without a consumer here.
         """
         only = posts[0][0]
         queue = only.queue

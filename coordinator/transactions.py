@@ -369,11 +369,8 @@ class Transaction(Work):
             return Refusal(Condition.TXN_ROLLBACK, f"the transaction was rolled back: {self.reason}")
         if self.error.condition in (Condition.TXN_TIMEOUT, Condition.TXN_ROLLBACK):
             return self.error
-        return Refusal(
-            Condition.TXN_ROLLBACK,
-            "the transaction was rolled back, as part of it was refused: "
-            f"{self.error.condition}: {self.error.description}",
-        )
+        reason = f"{self.error.condition}: {self.error.description}"
+        return Refusal(Condition.TXN_ROLLBACK, f"the transaction was rolled back, as part of it was refused: {reason}")
 
     def refused(self, error: StoreError) -> None:
         """The store has refused the decision."""

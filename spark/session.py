@@ -113,7 +113,7 @@ def _version_text(binary: Path) -> str:
     return ran.stderr if ran.returncode == 0 else ""
 
 
-#: Half of the processor time of a Java that lives for seconds.
+#: Half of the processor time of a Java that lives for seconds, and less for a minute or two.
 _BRIEF_JAVA: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 #: Java would keep them in a file at a place of its own, and leave that behind when it is killed.
 _NO_COUNTERS: Final = "-XX:-UsePerfData"
@@ -220,10 +220,11 @@ def open_session(
 ) -> SparkSession:
     """A session; 3 to 5 s the first time.
 
-    ``memory`` is the heap of the driver, which in local mode is all of Spark's; ``brief``: it will work for seconds,
-    too short for Java's second compiler and parallel collector to earn their start; ``settings`` win over those
-    chosen here; ``archive`` is of the driver's Java alone: where none is given, one that is there is used. ``folder``
-    is for Java's temporary files, and ``told`` takes what it says; by default they are the system's, and ours.
+    ``memory`` is the heap of the driver, which in local mode is all of Spark's; ``brief``: it will work for so short
+    (:data:`spark.snapshot.BRIEF_BYTES`) that Java's second compiler and parallel collector do not pay; ``settings``
+    win over those chosen here; ``archive`` is of the driver's Java alone: where none is given, one that is there is
+    used. ``folder`` is for Java's temporary files, and ``told`` takes what it says; by default they are the system's,
+    and ours.
 
     :raises JavaMissing: see :func:`java_home`.
     """

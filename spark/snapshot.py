@@ -16,6 +16,9 @@ from store.tables import SCHEMA
 
 #: A store is small up to this size of its large tables.
 SMALL_BYTES: Final = 16 * 1024 * 1024
+#: A run over a store up to this size, some 1,000,000 halves, is short: it takes more processor time with Java's second
+#: compiler than without.
+BRIEF_BYTES: Final = 192 * 1024 * 1024
 _LARGE_TABLES: Final = ("half", "op", "entry")
 
 
@@ -119,13 +122,13 @@ def store_bytes(connection: psycopg.Connection) -> int:
     return int(row[0])
 
 
-def is_small(url: str) -> bool:
-    """Whether the store at ``url`` is so small that a run takes most of its time for starting.
+def is_brief(url: str) -> bool:
+    """Whether a run over the store at ``url`` is too short to earn back what Java's second compiler takes.
 
     :raises StoreUnreadable: no connection, or no answer.
     """
     with read_error(), psycopg.connect(url, application_name="coordinator reconcile") as connection:
-        return store_bytes(connection) <= SMALL_BYTES
+        return store_bytes(connection) <= BRIEF_BYTES
 
 
 @contextmanager

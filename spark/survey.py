@@ -172,8 +172,16 @@ class Survey:
         """R16, of what waits."""
         tables, deliveries = self._tables, ledger.delivery_ops(self._tables.op)
         held = waiting.held(self._spark, tables.directory)
-        found = waiting.passed_over(tables.entry, deliveries, tables.stated, held, self._seen_at)
-        for row in found.toLocalIterator():
+        passed = waiting.passed_over(tables.entry, deliveries, held, self._seen_at)
+        count = 0
+        if not tables.small:
+            # mostly none, and never as many as there are halves: these stay where they are
+            passed = self._keep(passed)
+            count = passed.count()
+            if not count:
+                return
+        found = waiting.of_the_period(self._sent(passed, count), tables.stated)
+        for row in brought(found, count, self._keep):
             yield checks.passed_over(checks.Waiting(**row.asDict()), self._look)
 
     def _letters(self) -> Iterator[Finding]:
@@ -189,9 +197,11 @@ class Survey:
     def _count_dead_letters(self, deliveries: DataFrame) -> list[tuple[int | None, int, str, int]]:
         """Address, group, error and count of the period's dead letters, the most frequent first."""
         dead = deliveries.where(f.col("decision") == "dead-letter").select("half_id", "group_id", "reason")
+        count = sum(counts[1] for counts in self._sums.attempts.values())
         judged = self._tables.stated.where("judged").select("half_id", "address_id")
         rows = (
-            dead.join(judged, "half_id")
+            self._sent(dead, count)
+            .join(judged, "half_id")
             .groupBy("address_id", "group_id", f.coalesce("reason", f.lit("no reason given")).alias("error"))
             .count()
             .orderBy(f.desc("count"), "address_id", "group_id", "error")
@@ -227,6 +237,7 @@ class Survey:
         )
 
     def _sent(self, frame: DataFrame, count: int) -> DataFrame:
+        """``frame``, of ``count`` rows or so, as it is joined with what is large."""
         return f.broadcast(frame) if count <= _MOST_SENT else frame
 
 

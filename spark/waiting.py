@@ -34,14 +34,12 @@ def held(spark: SparkSession, directory: Directory) -> DataFrame:
     return local(spark, _HELD, ({"group_id": key, "through": value} for key, value in directory.held.items()))
 
 
-def passed_over(
-    entry: DataFrame, deliveries: DataFrame, stated: DataFrame, held_through: DataFrame, seen_at: datetime
-) -> DataFrame:
-    """``half_id, group_id, txn_id, address_id, since, yields``: the pairs of the period that are available for longer
-    than ``LONGEST``, and passed over since; ``since`` in microseconds since 1970. ``yields``: its priority is below the
-    default, and so most of what comes later goes first.
+def passed_over(entry: DataFrame, deliveries: DataFrame, held_through: DataFrame, seen_at: datetime) -> DataFrame:
+    """``half_id, group_id, since, yields``: the pairs that are available for longer than ``LONGEST``, and passed over
+    since; ``since`` in microseconds since 1970. ``yields``: its priority is below the default, and so most of what
+    comes later goes first.
 
-    ``deliveries`` is of :func:`spark.ledger.delivery_ops`, ``stated`` of :func:`spark.ledger.states`.
+    ``deliveries`` is of :func:`spark.ledger.delivery_ops`.
     """
     long_ago = f.lit(seen_at - LONGEST)
     since = f.coalesce("available_at", ledger.half_moment(f.col("id")))
@@ -60,10 +58,15 @@ def passed_over(
     last = (
         deliveries.where(had & (f.col("decided_at") >= long_ago)).groupBy("group_id").agg(f.max("half_id").alias("had"))
     )
-    known = stated.where("judged and half_id is not null").select("half_id", "txn_id", "address_id")
     return (
         waiting.join(f.broadcast(last), "group_id")
         .where(f.col("half_id") < f.col("had"))
-        .join(known, "half_id")
-        .select("half_id", "group_id", "txn_id", "address_id", f.unix_micros("since").alias("since"), "yields")
+        .select("half_id", "group_id", f.unix_micros("since").alias("since"), "yields")
     )
+
+
+def of_the_period(passed: DataFrame, stated: DataFrame) -> DataFrame:
+    """Of the pairs of :func:`passed_over` those of the period, with ``txn_id, address_id`` of their halves. ``stated``
+    is of :func:`spark.ledger.states`."""
+    known = stated.where("judged and half_id is not null").select("half_id", "txn_id", "address_id")
+    return passed.join(known, "half_id")

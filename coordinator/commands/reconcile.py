@@ -174,14 +174,14 @@ def _compared(
     from spark.reconcile import STAGES, OutputUnusable
     from spark.reconcile import reconcile as run_reconciliation
     from spark.session import JavaMissing, MasterUnusable, SparkFailed, check_master, running_session
-    from spark.snapshot import StoreUnreadable, is_small
+    from spark.snapshot import StoreUnreadable, is_brief
     from store.archive.copies import ArchiveUnusable
 
     try:
         check_master(master, url, credentials)
         with (
             ProgressBar(STAGES + 2 * (len(books) + inbox)) as bar,
-            running_session(master, memory=memory, brief=is_small(url), credentials=credentials) as spark,
+            running_session(master, memory=memory, brief=is_brief(url), credentials=credentials) as spark,
             bar.watching(spark),
         ):
             return run_reconciliation(

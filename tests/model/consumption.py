@@ -312,6 +312,16 @@ CONSUMPTION: dict[str, list[Step]] = {
         Hear(5),
         Take(2, 9),
     ],
+    # D1: whatever became of it at the listener
+    "what a listener does not accept does not come again": [
+        *_LISTENED,
+        *(
+            step
+            for number, outcome in enumerate((Outcome.RELEASED, Outcome.FAILED, Outcome.REJECTED), 2)
+            for step in (Post(1, number), Hear(3, outcome), Hear(3))
+        ),
+        Hear(4),
+    ],
     # D1, T23
     "what is rolled back no listener hears": [
         *_LISTENED,

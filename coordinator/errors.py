@@ -22,6 +22,7 @@ class Condition(StrEnum):
     ILLEGAL_STATE = "amqp:illegal-state"
     RESOURCE_DELETED = "amqp:resource-deleted"
     RESOURCE_LOCKED = "amqp:resource-locked"
+    FRAMING_ERROR = "amqp:connection:framing-error"
     FRAME_SIZE_TOO_SMALL = "amqp:frame-size-too-small"
     CONNECTION_FORCED = "amqp:connection:forced"
     MESSAGE_SIZE_EXCEEDED = "amqp:link:message-size-exceeded"

@@ -39,8 +39,8 @@ log = structlog.get_logger(__name__)
 
 
 class PostLink(Protocol):
-    """A link on which a client posts. A ``delivery`` that its sender has settled is not used any more, so that posts
-    that were sent settled can outlive their link.
+    """A link on which a client posts. Of a ``delivery`` that its sender has settled, only its tag is used, on the
+    anonymous relay, so that posts that were sent settled can outlive their link.
     """
 
     @property
@@ -80,7 +80,7 @@ class PostLink(Protocol):
         """It is durable."""
 
     def not_stored(self, delivery: Any, octets: int, refusal: Refusal) -> None:
-        """The store has refused a post outside transactions. ``delivery``: None if its sender has settled it."""
+        """The store has refused an unsettled post outside transactions."""
 
     def accepted_in(self, delivery: Any, txn: Transaction) -> None:
         """An unsettled post is part of the transaction (T21)."""
@@ -96,6 +96,9 @@ class PostLink(Protocol):
 
     def rejected(self, delivery: Any, refusal: Refusal) -> None:
         """An unsettled post outside transactions is refused."""
+
+    def refuse_settled(self, delivery: Any, refusal: Refusal) -> None:
+        """A settled post outside transactions is refused: detach. ``delivery``: on the relay its tag."""
 
     def decided(self, delivery: Any, committed: bool) -> None:
         """The transaction of an unsettled post is decided (T25)."""
@@ -152,12 +155,10 @@ class Posts:
                 if facts.producer_group is not None or address.transactional or (facts.checks and checkable):
                     look_at_group(txn, facts, address, self.registry.check_terms)
             if txn is None:
-                octets = len(message)
-                if settled:
-                    self.instance.commit.add(PlainPost(self, link, None, address, message, terms), octets)
-                else:
-                    link.waits(delivery, octets)
-                    self.instance.commit.add(PlainPost(self, link, delivery, address, message, terms), 2 * octets)
+                if not settled:
+                    link.waits(delivery, len(message))
+                octets = len(message) if settled else 2 * len(message)
+                self.instance.commit.add(PlainPost(self, link, delivery, settled, address, message, terms), octets)
                 return
             if txn.halves is not None:
                 cast("Checkable", txn).take(link, None if settled else delivery, address, message, terms)
@@ -182,7 +183,7 @@ class Posts:
     def refuse_unknown(self, link: PostLink, delivery: Any, settled: bool, refusal: Refusal) -> None:
         """T24: the message is never stored."""
         if settled:
-            link.refuse(refusal)
+            link.refuse_settled(delivery, refusal)
         else:
             link.rejected(delivery, refusal)
 
@@ -217,15 +218,16 @@ class Posts:
 class PlainPost:
     """Unit: one message posted outside transactions."""
 
-    __slots__ = ("_address", "_delivery", "_entry", "_id", "_link", "_message", "_posts", "_terms")
+    __slots__ = ("_address", "_delivery", "_entry", "_id", "_link", "_message", "_posts", "_settled", "_terms")
 
     def __init__(
-        self, posts: Posts, link: PostLink, delivery: Any, address: Address, message: Octets, terms: Terms
+        self, of: Posts, link: PostLink, delivery: Any, settled: bool, address: Address, message: Octets, terms: Terms
     ) -> None:
-        """``delivery``: None if its sender has settled it."""
-        self._posts = posts
+        """``settled``: by its sender."""
+        self._posts = of
         self._link = link
         self._delivery = delivery
+        self._settled = settled
         self._address = address
         self._message = message
         self._terms = terms
@@ -249,7 +251,7 @@ class PlainPost:
 
     def durable(self) -> None:
         self._posts.enqueue.posted(self._address, self._entry, self._id, self._terms)
-        if self._delivery is not None:
+        if not self._settled:
             self._link.stored(self._delivery, len(self._message))
 
     def refused(self, error: StoreError) -> None:
@@ -262,6 +264,9 @@ class PlainPost:
         if isinstance(error, AddressGone):
             refusal = resource_deleted(self._address)
             self._posts.directory.removed(self._address)
+        if self._settled:
+            self._link.refuse_settled(self._delivery, refusal)
+            return
         self._link.not_stored(self._delivery, len(self._message), refusal)
 
 

@@ -54,6 +54,9 @@ class Broadcasting(Subscribing):
         super().__init__(connection, pointer, address, queue, group, honoured)
         self.default_outcome = ACCEPTED
 
+    def _default_outcome(self, asked: Outcome) -> Outcome:
+        return ACCEPTED
+
     def _means(self, entry: Entry, outcome: Outcome | None) -> Outcome | None:
         if outcome is None:
             return None

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from coordinator.codec.encoding import DecodeError
 from coordinator.errors import Condition, Refusal
-from links import engine
+from links import engine, termini, theft
+from links.ends import Channel, End
 from links.incoming import Incoming
 from links.performatives import ATTACH, BEGIN, CLOSE, DETACH, END, FLOW, OPEN, TRANSFER, Performative
 from links.said import LinkState
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from links.endpoints import Endpoints
     from links.frames import Key
     from links.output import Output
+    from links.termini import Termini
 
     #: What is done about a frame: before the engine has it if it is a transfer, else right after.
     Act = Callable[[], None]
@@ -32,6 +34,10 @@ _SECOND = 1
 _DISPOSITIONS: Key = (None, None)
 #: a channel that carries a session carries the connection's own frames, too
 _ALWAYS = (OPEN, END, CLOSE)
+
+
+class Broken(Refusal):
+    """Not only the session must end, but the connection."""
 
 
 class Carrier(Protocol):
@@ -45,55 +51,19 @@ class Carrier(Protocol):
         """Once the begin is answered."""
 
 
-class Channel:
-    """A session that the peer has begun. ``pointer``: the engine's, once it has it."""
-
-    __slots__ = ("ended", "links", "pointer", "received")
-
-    def __init__(self, first: int) -> None:
-        self.pointer: engine.Pointer | None = None
-        #: the id of the next transfer
-        self.received = first
-        self.links: dict[int, End] = {}
-        #: we have ended it: what the peer sends until it has ended it too means nothing (part 2, section 2.5.5)
-        self.ended = False
-
-
-class End:
-    """A link that the peer has attached."""
-
-    __slots__ = ("incomplete", "keys", "limit", "pointer", "refusal", "second", "sends", "settled")
-
-    def __init__(self, *, sends: bool, second: bool) -> None:
-        self.pointer: engine.Pointer | None = None
-        #: the peer is its sender
-        self.sends = sends
-        #: its receiver settles second
-        self.second = second
-        #: of a receiver: the delivery-count up to which it has given credit
-        self.limit = 0
-        #: a delivery has begun, and more of it is to come
-        self.incomplete = False
-        #: and is settled
-        self.settled = False
-        #: under which its transfers are plain
-        self.keys: set[Key] = set()
-        #: why its attach is refused
-        self.refusal: Refusal | None = None
-
-
 class Channels:
     """Of one peer. ``plain``: the channel of each link whose next transfer may begin a delivery; and for dispositions
     one that stands for all, while there is none that we have ended.
     """
 
     __slots__ = (
-        "_attaching", "_beginning", "_by_symbol", "_channels", "_connection", "_ended", "_refused", "open_refused",
-        "opened", "plain",
+        "_asked", "_attaching", "_beginning", "_by_symbol", "_channels", "_connection", "_ended", "_handle_max",
+        "_refused", "open_refused", "opened", "plain",
     )  # fmt: skip
 
-    def __init__(self, connection: Carrier) -> None:
+    def __init__(self, connection: Carrier, handle_max: int) -> None:
         self._connection = connection
+        self._handle_max = handle_max
         self._channels: dict[int, Channel] = {}
         self.plain: dict[Key, Channel] = {_DISPOSITIONS: Channel(0)}
         #: the peer gives descriptors as symbols: none of its frames is plain
@@ -104,6 +74,7 @@ class Channels:
         self._beginning: deque[Channel] = deque()
         self._attaching: deque[End] = deque()
         self._refused: dict[engine.Pointer, Refusal] = {}
+        self._asked: dict[engine.Pointer, Termini] = {}
         #: it has sent the open
         self.opened = False
         #: why the open is to be refused, and its field that is the reason
@@ -119,12 +90,18 @@ class Channels:
         if self._attaching:
             end = self._attaching.popleft()
             end.pointer = link
+            if end.asked is not None:
+                self._asked[link] = end.asked
             if end.refusal is not None:
                 self._refused[link] = end.refusal
 
     def refusal_of(self, link: engine.Pointer) -> Refusal | None:
         """Why its attach is refused, for what the engine does not show. It is told once."""
         return self._refused.pop(link, None)
+
+    def asked(self, link: engine.Pointer) -> Termini | None:
+        """What its attach says of its termini; None: the peer has no such link any more."""
+        return self._asked.get(link)
 
     # -- what the peer says
 
@@ -133,15 +110,33 @@ class Channels:
         self._by_symbol = True
         self.plain.clear()
 
-    def ignores(self, number: int, code: int) -> bool:
-        """Whether the frame is of a session that we have ended."""
+    def ignores(self, number: int, found: Performative) -> bool:
+        """Whether the frame is of a session that we have ended, or of a link that was stolen."""
         channel = self._channels.get(number)
-        return channel is not None and channel.ended and code not in _ALWAYS
+        if channel is None or found.code in _ALWAYS:
+            return False
+        return channel.ended or theft.is_of_stolen(channel, found)
+
+    def robbed(self, number: int, attach: Performative) -> int | None:
+        """The handle of the link whose name it has, if there is one."""
+        channel = self._channels.get(number)
+        return None if channel is None else theft.robbed(channel, attach)
+
+    def steal(self, number: int, handle: int) -> bytes:
+        """End that link. Returns what tells the engine so; nothing: it has posts that are not answered yet."""
+        channel = self._channels[number]
+        end = channel.links[handle]
+        frame = theft.take(self._connection, number, channel, end, handle)
+        if frame:
+            channel.named = {key: other for key, other in channel.named.items() if other != handle}
+            self._forget(channel, end)
+            self._leave(end)
+        return frame
 
     def take(self, number: int, found: Performative, octets: bytes) -> Act | None:
         """The frame on that channel. ``octets``: of it, as far as ``found`` was read from them.
 
-        :raises Refusal: the session must end, and the engine must not have the frame.
+        :raises Refusal: the session must end, and the engine must not have the frame. Broken: the connection must.
         :raises DecodeError: the same of the connection.
         """
         if not self.opened and found.code != OPEN:
@@ -160,8 +155,10 @@ class Channels:
         if found.code == DETACH:
             end = self._link(channel, found, 0)
             self._forget(channel, end)
-            end.pointer = None
-            del channel.links[found.number(0) or 0]
+            self._leave(end)
+            handle = found.number(0) or 0
+            del channel.links[handle]
+            channel.named = {key: other for key, other in channel.named.items() if other != handle}
         return None
 
     def _on_open(self, number: int, found: Performative) -> None:
@@ -198,12 +195,21 @@ class Channels:
         if isinstance(name, str) and "\0" in name:
             raise _cut("the name of a link")
         handle = found.number(1) or 0
+        if handle > self._handle_max:
+            text = f"an attach with the handle {handle}: at most {self._handle_max} was expected (limits.handle_max)"
+            raise Broken(Condition.FRAMING_ERROR, text)
         if handle in channel.links:
             raise Refusal(Condition.HANDLE_IN_USE, f"an attach with the handle {handle}, which another link has")
         sends = found.value(2) is False
         if sends and not found.has(9):
             raise Refusal(Condition.INVALID_FIELD, "an attach by a sender without its initial-delivery-count")
+        if isinstance(name, str):
+            channel.named[sends, name] = handle
         end = channel.links[handle] = End(sends=sends, second=found.value(4) == _SECOND)
+        try:
+            end.asked = termini.asked(found)
+        except DecodeError as error:
+            end.refusal = Refusal(Condition.INVALID_FIELD, str(error))
         address = found.address(6 if sends else 5)
         if isinstance(address, str) and "\0" in address:
             end.refusal = _cut("an address")
@@ -259,7 +265,12 @@ class Channels:
                 self.plain[_DISPOSITIONS] = Channel(0)
             for end in channel.links.values():
                 self._forget(channel, end)
-                end.pointer = None
+                self._leave(end)
+
+    def _leave(self, end: End) -> None:
+        """The peer has detached it."""
+        self._asked.pop(end.pointer, None)
+        end.pointer = None
 
     def _forget(self, channel: Channel, end: End) -> None:
         """Its transfers are plain no more."""

@@ -23,12 +23,13 @@ from links.sole import Sole, policy
 from links.tls import TlsOutput, TlsSocket
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Collection, Sequence
 
     from coordinator.address.permissions import Rights
     from coordinator.service import Service
     from links.crowd import Crowd
     from links.link import Sending
+    from links.termini import Termini
     from store.permissions import Verb
 
 log = structlog.get_logger(__name__)
@@ -57,6 +58,8 @@ class Reactor(endpoints.Reactor, Protocol):
 
     def resume(self, connection: Connection) -> None: ...
 
+    def go_on(self, connection: Connection) -> None: ...
+
     def proceed(self, connection: Connection) -> None: ...
 
     def read_again(self, connection: Connection) -> None: ...
@@ -68,7 +71,6 @@ class Reactor(endpoints.Reactor, Protocol):
 
 class Connection(Client):
     __slots__ = (
-        "_early",
         "_sole",
         "addresses_made",
         "asking",
@@ -86,6 +88,7 @@ class Connection(Client):
         "number",
         "open",
         "opened",
+        "opening",
         "output",
         "parked",
         "paused",
@@ -125,7 +128,7 @@ class Connection(Client):
         #: None once the protocol headers, and SASL, are done
         self.greeting: Greeting | None = Greeting(self._offered, self._log_in, lambda: reactor.proceed(self))
         self.dispositions = Dispositions()
-        self.look = Look(self, limits.max_frame_size_bytes)
+        self.look = Look(self, limits.max_frame_size_bytes, limits.handle_max)
         #: how many links the peer posts on
         self.posting = 0
         #: posts and attaches that wait until their addresses are known
@@ -138,8 +141,8 @@ class Connection(Client):
         self.closing = False
         #: its claim to be the container's only connection (P15)
         self._sole: Sole | None = None
-        #: while the open is not answered: what is done about sessions and links once it is
-        self._early: list[Callable[[], None]] | None = None
+        #: its open has come, and is not answered yet
+        self.opening = False
         self.dirty = False
         self.output = self._output_of(sock)
         #: it is not read until there is room again
@@ -190,6 +193,7 @@ class Connection(Client):
         """Whether it is not to be read for now."""
         return bool(
             (self.output.unread and self.output.too_much_unread)
+            or self.look.waits
             or self.parked.too_much
             or (self.posting and self.posts_wait)
         )
@@ -269,25 +273,26 @@ class Connection(Client):
             )
 
     def _on_endpoint(self, kind: int, pointer: engine.Pointer) -> None:
-        if self.closing:
-            return
-        if self._early is not None:
-            self._early.append(partial(self.endpoints.on_event, kind, pointer))
-        else:
+        if not self.closing:
             self.endpoints.on_event(kind, pointer)
 
     def end_session(self, session: engine.Pointer, refusal: Refusal) -> None:
-        """From our side, for what the peer has sent on it; after the answer to its begin."""
-        if self.closing:
-            return
-        if self._early is not None:
-            self._early.append(partial(self.endpoints.end, session, refusal))
-        else:
+        """From our side, for what the peer has sent on it."""
+        if not self.closing:
             self.endpoints.end(session, refusal)
+
+    def go_on(self) -> None:
+        """What its peer has sent may wait no longer."""
+        if self.look.waits:
+            self.service.loop.call_later(0, partial(self.reactor.go_on, self))
 
     def refusal_of(self, link: engine.Pointer) -> Refusal | None:
         """Of an attach, for what the engine does not show."""
         return self.look.channels.refusal_of(link)
+
+    def asked(self, link: engine.Pointer) -> Termini | None:
+        """What its attach says of its termini, and the engine does not show."""
+        return self.look.channels.asked(link)
 
     def _on_open(self) -> None:
         if self.opened:
@@ -310,7 +315,7 @@ class Connection(Client):
         if no_room is not None:
             self.refuse_open(no_room, field="")
             return
-        self._early = []
+        self.opening = True
         if self.rights is not None:
             self._go_on_opening()
 
@@ -327,15 +332,13 @@ class Connection(Client):
             self._sole = Sole(self, asked)
 
     def admit(self) -> None:
-        """Answer the open, and then the begins and attaches that came with it."""
+        """Answer the open; what came with it goes on then."""
         self._describe()
         engine.connection_open(self.pointer)
         self.reactor.opened(self)
         log.debug("connection opened", peer=self.peer, container=self.container, user=self.user)
-        early, self._early = self._early, None
-        for act in early or ():
-            if not self.closing:
-                act()
+        self.opening = False
+        self.go_on()
         self.mark()
 
     def refuse_open(self, refusal: Refusal, *, field: str) -> None:
@@ -380,7 +383,7 @@ class Connection(Client):
         if self._sole is not None:
             self._sole.release()
             self._sole = None
-        self._early = None
+        self.opening = False
 
     def force_close(self, condition: Condition, description: str, info: dict[object, object] | None = None) -> None:
         """Close from our side (rules F5, P14, P15)."""
@@ -390,4 +393,5 @@ class Connection(Client):
         if info:
             engine.set_condition_info(engine.connection_condition(self.pointer), info)
         engine.connection_close(self.pointer)
+        self.go_on()
         self.mark()

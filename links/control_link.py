@@ -16,6 +16,7 @@ from coordinator.control import Control
 from coordinator.errors import Condition, Refusal
 from links import container, engine, states, steps, values
 from links.incoming import Incoming
+from links.link import copy_source
 from store.permissions import Verb
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ class ControlLink(Incoming):
         )
         #: a source without a list takes all outcomes
         self._rejects = not outcomes or "amqp:rejected:list" in outcomes
-        engine.terminus_copy(engine.link_source(pointer), engine.link_remote_source(pointer))
+        copy_source(connection, pointer)
         target = engine.link_target(pointer)
         engine.terminus_set_type(target, engine.COORDINATOR)
         engine.put(container.symbols(container.TXN_CAPABILITIES), engine.terminus_capabilities(target))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from coordinator.errors import Condition
 from links import container, engine
-from links.link import Link, answer_terminus
+from links.link import Link, answer_terminus, copy_target
 from links.output import MOST_HANDED
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class Delivering(Link):
         # P8: the answer leaves out unknown filters
         engine.put_octets(filters, engine.terminus_filter(source))
         engine.put(container.symbols(container.OUTCOMES), engine.terminus_outcomes(source))
-        engine.terminus_copy(engine.link_target(pointer), engine.link_remote_target(pointer))
+        copy_target(connection, pointer)
         engine.link_set_snd_settle_mode(pointer, engine.link_remote_snd_settle_mode(pointer))
         engine.link_set_rcv_settle_mode(pointer, engine.link_remote_rcv_settle_mode(pointer))
         engine.link_set_max_message_size(pointer, int(connection.service.limits.max_message_size_bytes))

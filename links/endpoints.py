@@ -56,6 +56,9 @@ class Owner(Carrier, Protocol):
 
     def refusal_of(self, link: engine.Pointer) -> Refusal | None: ...
 
+    def go_on(self) -> None:
+        """What its peer has sent may wait no longer."""
+
 
 class Endpoints:
     __slots__ = ("connection", "dynamic", "links", "sessions")
@@ -86,6 +89,7 @@ class Endpoints:
             self.connection.force_close(Condition.NOT_ALLOWED, text)
             return
         self.sessions[session] = {}
+        self.connection.output.amending.begins()
         engine.session_open(session)
 
     def _on_attach(self, pointer: engine.Pointer) -> None:
@@ -131,7 +135,7 @@ class Endpoints:
             refuse_attach(self.connection, pointer, refusal)
 
     def _within_handles(self, pointer: engine.Pointer) -> bool:
-        """Proton 0.40 cannot say a ``handle-max`` in the begin, so that links beyond it are refused one by one."""
+        """The links of a session are bounded by its handles; those of a connection are refused one by one."""
         limits = self.connection.service.limits
         most, most_of_all = limits.handle_max + 1, limits.links_per_connection
         links = len(self.sessions[engine.link_session(pointer)])
@@ -195,6 +199,7 @@ class Endpoints:
             link.lost()
         engine.link_close(link.pointer)
         self.refused(link.pointer)
+        self.connection.go_on()  # with an attach of its name that waits for it
 
     def refused(self, pointer: engine.Pointer) -> None:
         """We have closed a link; it keeps its handle until the peer has closed it."""

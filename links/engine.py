@@ -44,7 +44,7 @@ REMOTE_ACTIVE, REMOTE_CLOSED = lib.PN_REMOTE_ACTIVE, lib.PN_REMOTE_CLOSED
 
 # termini
 COORDINATOR = lib.PN_COORDINATOR
-SOURCE, UNSPECIFIED = lib.PN_SOURCE, lib.PN_UNSPECIFIED
+SOURCE, TARGET, UNSPECIFIED = lib.PN_SOURCE, lib.PN_TARGET, lib.PN_UNSPECIFIED
 DIST_MODE_COPY = lib.PN_DIST_MODE_COPY
 SND_SETTLED = lib.PN_SND_SETTLED
 RCV_SECOND = lib.PN_RCV_SECOND
@@ -341,7 +341,7 @@ def link_is_named(pointer: Pointer) -> bool:
 
 
 #: octets of an attach without names, addresses and the values of the peer
-_ATTACH_ROOM = 210
+_ATTACH_ROOM = 220
 
 
 def link_name(pointer: Pointer) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 import structlog
 
 from coordinator.errors import Condition, Refusal
-from links import container, engine
+from links import container, engine, termini
 
 if TYPE_CHECKING:
     from coordinator.address.nodes import Address
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from links.dispositions import Dispositions
     from links.output import Output
     from links.parked import Parked
+    from links.termini import Termini
     from store.permissions import Verb
     from store.spool import Octets
 
@@ -55,6 +56,9 @@ class Carrier(Protocol):
 
     @property
     def endpoints(self) -> Endpoints: ...
+
+    def asked(self, link: engine.Pointer) -> Termini | None:
+        """What its attach says of its termini, and the engine does not show; None: the peer has no such link."""
 
     #: as which the client has logged in; None: as none
     user: str | None
@@ -191,6 +195,25 @@ class Attaching(Link):
 
     def lost(self) -> None:
         self.connection.parked.forget(self)
+
+
+def copy_source(connection: Carrier, pointer: engine.Pointer) -> None:
+    """The peer's source in our answer, also where it has no address: the engine takes such a one for none."""
+    source, asked = engine.link_source(pointer), connection.asked(pointer)
+    engine.terminus_copy(source, engine.link_remote_source(pointer))
+    if asked is not None and asked.source:
+        engine.terminus_set_type(source, engine.SOURCE)
+        if asked.default_outcome is not None:
+            default = termini.encoded(asked.default_outcome)
+            connection.output.amending.attaches(engine.link_name(pointer), True, default)
+
+
+def copy_target(connection: Carrier, pointer: engine.Pointer) -> None:
+    """The same of its target."""
+    target, asked = engine.link_target(pointer), connection.asked(pointer)
+    engine.terminus_copy(target, engine.link_remote_target(pointer))
+    if asked is not None and asked.target:
+        engine.terminus_set_type(target, engine.TARGET)
 
 
 def answer_terminus(answer: engine.Pointer, asked: engine.Pointer, *, lasts: bool = False) -> None:

@@ -13,8 +13,8 @@ import structlog
 from coordinator.codec.encoding import DecodeError, encode_uint
 from coordinator.errors import Condition, Refusal
 from links import channels, descriptors, engine, frames, performatives
-from links.channels import Channels
-from links.performatives import CLOSE, FLOW, TRANSFER
+from links.channels import Broken, Channels
+from links.performatives import ATTACH, CLOSE, FLOW, OPEN, TRANSFER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -48,18 +48,36 @@ class Carrier(channels.Carrier, Protocol):
     closing: bool
     dispositions: Dispositions
 
+    @property
+    def opening(self) -> bool:
+        """Its open has come and is not answered yet."""
+
     def force_close(self, condition: Condition, description: str) -> None: ...
 
 
 class Look:
-    """At what one peer sends, from its protocol header on. ``most``: our max-frame-size."""
+    """At what one peer sends, from its protocol header on. ``most``: our max-frame-size; ``handle_max``: of our
+    begins.
+    """
 
-    __slots__ = ("_begun", "_blind", "_connection", "_left", "_most", "_refused", "_withheld", "channels")
+    __slots__ = (
+        "_begun",
+        "_blind",
+        "_connection",
+        "_held",
+        "_left",
+        "_most",
+        "_refused",
+        "_told",
+        "_withheld",
+        "channels",
+        "waits",
+    )
 
-    def __init__(self, connection: Carrier, most: int) -> None:
+    def __init__(self, connection: Carrier, most: int, handle_max: int) -> None:
         self._connection = connection
         self._most = most
-        self.channels = Channels(connection)
+        self.channels = Channels(connection, handle_max)
         #: octets of the current frame that are still to come; ``_withheld``: the engine does not get them
         self._left = _HEADER
         self._withheld = False
@@ -68,6 +86,11 @@ class Look:
         #: no more is looked at: the engine says what is wrong; ``_refused``: it gets nothing more
         self._blind = False
         self._refused = False
+        #: a frame that the engine gets before the one that is looked at, which is then looked at again
+        self._told = b""
+        #: what came stays here for now, and the connection is not read
+        self.waits = False
+        self._held = b""
 
     def pieces(self, octets: bytes, buffer: engine.Pointer) -> Iterator[tuple[engine.Pointer, int]]:
         """What the engine may have of these octets, which ``buffer`` has too, with how many they are.
@@ -81,7 +104,7 @@ class Look:
             self._begun = b""
         end, at = len(octets), self._left
         start = min(at, end) if self._withheld else 0
-        while at < end and not (self._blind or self._refused):
+        while at < end and self._goes_on:
             after = frames.plain(octets, at, self.channels.plain)
             if after > at:
                 at, self._withheld = after, False
@@ -98,7 +121,16 @@ class Look:
                     yield engine.buffer_of(instead), len(instead)
                 start = min(again, end)
                 act()
+                if self._told:
+                    told, self._told = self._told, b""
+                    yield engine.buffer_of(told), len(told)
+                    continue
+                if self.waits and again == at:
+                    break
             at += size
+        if self.waits:
+            self._left, self._held = 0, octets[start:]
+            return
         if self._refused:
             if not self.channels.opened:  # the engine writes a close only to a peer that has opened
                 self.channels.opened = True
@@ -109,6 +141,16 @@ class Look:
         self._left, self._begun = max(0, at - end), octets[at:]
         if min(at, end) > start:
             yield buffer + start, min(at, end) - start
+
+    @property
+    def _goes_on(self) -> bool:
+        return not (self._blind or self._refused or self.waits)
+
+    def held(self) -> bytes:
+        """What has waited. It is to be looked at as what comes next."""
+        self.waits = False
+        held, self._held = self._held, b""
+        return held
 
     def _size(self, octets: bytes, at: int, end: int) -> int:
         """Octets of the frame at ``at``. 0: too few of them are there to look at, or the engine says what is wrong."""
@@ -145,6 +187,8 @@ class Look:
         until, instead, again, act = cut
         if until == at + size:  # it is done once the engine has the frame
             return at, head, at + end, act
+        if again == at and not _is_transfer(octets, at):  # the frame is looked at again
+            return cut
         return at, instead, max(again, at + size), act
 
     def _judge_head(self, at: int, size: int, head: bytes, body: int) -> Cut | None:
@@ -154,15 +198,20 @@ class Look:
             found = performatives.read(head, body)
             if found is None:
                 return None
-            if self.channels.ignores(number, found.code):
+            if self.channels.ignores(number, found):
                 return at, b"", at + size, _nothing
+            robbed = self.channels.robbed(number, found) if found.code == ATTACH else None
+            if robbed is not None:
+                return at, b"", at, partial(self._steal, number, robbed)
             act = self.channels.take(number, found, head)
         except DecodeError as error:
             return at, b"", at + size, partial(self._close, Refusal(Condition.DECODE_ERROR, str(error)))
         except Refusal as refusal:
-            if not self.channels.opened:
+            if isinstance(refusal, Broken) or not self.channels.opened:
                 return at, b"", at + size, partial(self._close, refusal)
             return at, b"", at + size, partial(self.channels.end, number, refusal)
+        if found.code == OPEN:
+            act = self._opened
         if found.code == CLOSE:
             act = self._stop
         if found.code == FLOW and not found.has(0):
@@ -170,6 +219,14 @@ class Look:
         if act is None:
             return None
         return (at, b"", at, act) if found.code == TRANSFER else (at + size, b"", at + size, act)
+
+    def _opened(self) -> None:
+        """The engine takes no transfers before it has written our begin, which the answer to the open comes before."""
+        self.waits = self._connection.opening
+
+    def _steal(self, number: int, handle: int) -> None:
+        self._told = self.channels.steal(number, handle)
+        self.waits = not self._told
 
     def _stop(self) -> None:
         """Nothing that follows has a meaning."""

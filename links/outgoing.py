@@ -17,7 +17,7 @@ from coordinator.codec.message import names_count, outgoing
 from coordinator.errors import Condition, Refusal
 from coordinator.group import loading
 from coordinator.group.entries import now_micros
-from links import engine, steps
+from links import engine, steps, termini
 from links.delivering import Delivering
 
 if TYPE_CHECKING:
@@ -86,9 +86,18 @@ class Outgoing(Delivering):
         self._queue = queue
         self._store_prefix = connection.service.store_id.encode() + b":"
         self.presettled = engine.link_remote_snd_settle_mode(pointer) == engine.SND_SETTLED
-        #: never set on the wire: Proton 0.40 drops the source's default-outcome, and the default of T28 applies
+        asked = connection.asked(pointer)
+        #: None: the source names none, and the default of T28 applies
         self.default_outcome: Outcome | None = None
+        if asked is not None and asked.default_outcome is not None:
+            self.default_outcome = self._default_outcome(asked.default_outcome)
+            default = termini.encoded(self.default_outcome)
+            connection.output.amending.attaches(engine.link_name(pointer), False, default)
         super().__init__(connection, pointer, address.name, honoured.answer(), lasts=lasts)
+
+    def _default_outcome(self, asked: Outcome) -> Outcome:
+        """The one that holds where a source asks for this one."""
+        return asked
 
     def on_flow(self) -> None:
         self.credit = max(0, engine.link_credit(self.pointer))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 import structlog
 
 from links import engine
+from links.amending import Amending
 from links.said import Said
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ class Output:
 
     __slots__ = (
         "_asked", "_buffers", "_connection", "_kept", "_most_posted", "_moved", "_states", "_states_kept", "_unsettled",
-        "handed", "posted", "said", "unread", "writing",
+        "amending", "handed", "posted", "said", "unread", "writing",
     )  # fmt: skip
 
     def __init__(self, connection: Carrier) -> None:
@@ -78,6 +79,7 @@ class Output:
         #: taken out of the engine, and not by the socket yet
         self.unread = bytearray()
         self.said = Said()
+        self.amending = Amending(connection.service.limits.handle_max)
         #: each makes a frame that the engine cannot be asked for, once the engine has nothing to write; by what it is
         #: about, so that a peer that asks again before it is answered takes no more memory
         self._asked: dict[object, Callable[[], bytes]] = {}
@@ -198,6 +200,8 @@ class Output:
 
     def write(self) -> None:
         connection = self._connection
+        if self.amending.due:
+            self._set_aside()
         if self.unread and not self._write_unread():
             self._set_aside()
             return
@@ -260,14 +264,17 @@ class Output:
         if not connection.open:
             return
         transport = connection.transport
+        begun = len(self.unread)
         size = engine.transport_pending(transport)
         while size > 0:
             size = engine.transport_peek(transport, engine.write_buffer, min(size, engine.READ_ROOM))
             self.said.hear(engine.write_view[:size])
             self.unread += engine.write_view[:size]
-            connection.service.memory.unread += size
             engine.transport_pop(transport, size)
             size = engine.transport_pending(transport)
+        if self.amending.due:  # what was begun is whole: all before was taken out of the engine, too
+            self.unread[begun:] = self.amending.amended(bytes(self.unread[begun:]))
+        connection.service.memory.unread += len(self.unread) - begun
         if size == 0:
             self._add_asked()
 

@@ -94,6 +94,8 @@ _DEFINITIONS: dict[int, tuple[str, tuple[_Field, ...]]] = {
     CLOSE: ("close", (_Field("error"),)),
 }  # fmt: skip
 _LISTS = {0x45: (0, 0), 0xC0: (1, 1), 0xD0: (4, 4)}
+#: of those, the ones with values
+_MANY = (0xC0, 0xD0)
 
 
 def _article(name: str) -> str:
@@ -103,10 +105,10 @@ def _article(name: str) -> str:
 class Performative:
     """``code``: of its descriptor. ``starts``: where its fields begin."""
 
-    __slots__ = ("_octets", "code", "starts")
+    __slots__ = ("code", "octets", "starts")
 
     def __init__(self, octets: Octets, code: int, starts: list[int]) -> None:
-        self._octets = octets
+        self.octets = octets
         self.code = code
         self.starts = starts
 
@@ -117,11 +119,11 @@ class Performative:
 
     def has(self, place: int) -> bool:
         """Whether the field is there, and not null."""
-        return place < len(self.starts) and self._octets[self.starts[place]] != _NULL
+        return place < len(self.starts) and self.octets[self.starts[place]] != _NULL
 
     def value(self, place: int) -> object:
         """A field that holds no other values; None: it is not there."""
-        return scalar(self._octets, self.starts[place])[0] if place < len(self.starts) else None
+        return scalar(self.octets, self.starts[place])[0] if place < len(self.starts) else None
 
     def number(self, place: int) -> int | None:
         """A field that holds a number; None: it is not there.
@@ -133,17 +135,32 @@ class Performative:
             return value
         raise DecodeError(f"{self.name} whose field {place + 1} is no number")
 
+    def fields(self, place: int, most: int) -> list[int]:
+        """Where the fields of a source or a target begin, as many as ``most``; none where it is not there."""
+        if not self.has(place) or self.octets[self.starts[place]] != 0x00:
+            return []
+        return starts_of(self.octets, skip(self.octets, self.starts[place] + 1), most)
+
     def address(self, place: int) -> object:
         """The first field of a source or a target, if it is no list or array; None: it is not there."""
-        if not self.has(place) or self._octets[self.starts[place]] != 0x00:
-            return None
-        at = skip(self._octets, self.starts[place] + 1)
-        if at >= len(self._octets) or self._octets[at] not in (0xC0, 0xD0):
-            return None
-        width, _ = _LISTS[self._octets[at]]
-        count = int.from_bytes(self._octets[at + 1 + width : at + 1 + 2 * width], "big")
-        at += 1 + 2 * width
-        return scalar(self._octets, at)[0] if count and self._octets[at : at + 1] in _STRINGS else None
+        fields = self.fields(place, 1)
+        return (
+            scalar(self.octets, fields[0])[0] if fields and self.octets[fields[0] : fields[0] + 1] in _STRINGS else None
+        )
+
+
+def starts_of(octets: Octets, at: int, most: int) -> list[int]:
+    """Where the values of the list at ``at`` begin, as many as ``most``; none where it is no list, or has none."""
+    if at >= len(octets) or octets[at] not in _MANY:
+        return []
+    width, _ = _LISTS[octets[at]]
+    count = int.from_bytes(octets[at + 1 + width : at + 1 + 2 * width], "big")
+    found = []
+    at += 1 + 2 * width
+    for _ in range(min(count, most)):
+        found.append(at)
+        at = skip(octets, at)
+    return found
 
 
 def read(octets: Octets, at: int) -> Performative | None:

@@ -16,7 +16,7 @@ from coordinator.posts import Relay
 from coordinator.transactions import Transaction
 from links import container, engine, states, steps, values
 from links.incoming import Incoming
-from links.link import Attaching, answer_terminus
+from links.link import Attaching, answer_terminus, copy_source
 from store.permissions import Verb
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ class Posting(Incoming):
         self._sizes: dict[engine.Pointer, int] = {}
         self._awaited: dict[engine.Pointer, int] = {}
         self.continues = continues
-        engine.terminus_copy(engine.link_source(pointer), engine.link_remote_source(pointer))
+        copy_source(connection, pointer)
         target = engine.link_target(pointer)
         answer_terminus(target, engine.link_remote_target(pointer))
         if address is not None:
@@ -167,7 +167,9 @@ class Posting(Incoming):
             except DecodeError as error:
                 malformed = Refusal(Condition.DECODE_ERROR, str(error))
         if settled:  # it gets no answer, so the engine need not keep it
+            tag = None if self.relay is None else engine.tag_of(delivery)
             engine.delivery_settle(delivery)
+            delivery = tag
         elif self.second:
             self._sizes[delivery] = len(message) + POST_OCTETS if isinstance(message, bytes) else POST_OCTETS
         if malformed is not None:
@@ -210,6 +212,12 @@ class Posting(Incoming):
                 return
         engine.set_rejected(delivery, refusal.condition, refusal.description, info)
         self._conclude(delivery)
+
+    def refuse_settled(self, delivery: bytes | None, refusal: Refusal) -> None:
+        if self.open and self._leave is None and delivery is not None:  # anonymous terminus 1.0, section 2.2
+            info: dict[object, object] = {symbol(states.DELIVERY_TAG): delivery}
+            engine.set_condition_info(engine.link_condition(self.pointer), info)
+        self.refuse(refusal)
 
     def _conclude(self, delivery: engine.Pointer) -> None:
         """Settle a post that has its outcome; with receiver settle mode second, once its sender has (part 2, section
@@ -265,17 +273,13 @@ class Posting(Incoming):
             elif connection.service.commit.overfull:  # it may have become overfull while the connection was paused
                 connection.service.when_uncongested(connection.resume)
 
-    def not_stored(self, delivery: engine.Pointer | None, octets: int, refusal: Refusal) -> None:
-        if delivery is not None:
-            self._release(octets)
-        if delivery is not None and self.open:
+    def not_stored(self, delivery: engine.Pointer, octets: int, refusal: Refusal) -> None:
+        self._release(octets)
+        if self.open:
             self.rejected(delivery, refusal)
-        if (
-            delivery is None or refusal.condition is not Condition.RESOURCE_DELETED
-        ):  # the relay still has its other addresses
+        if refusal.condition is not Condition.RESOURCE_DELETED:  # the relay still has its other addresses
             self.refuse(refusal)
-        if delivery is not None:
-            self._answered()
+        self._answered()
 
     # -- the end
 

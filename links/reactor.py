@@ -14,8 +14,8 @@ from functools import partial
 
 import structlog
 
-from coordinator.errors import Condition, Refusal
-from links import engine, steps
+from coordinator.errors import Condition
+from links import engine, malformed, steps
 from links.connection import Connection
 from links.containment import connection_of, name_of
 from links.crowd import Crowd
@@ -269,11 +269,14 @@ class Reactor(Loop):
 
     def _push(self, connection: Connection, size: int) -> None:
         """Octets from the beginning of the buffer."""
+        if malformed.may_have(connection, engine.read_view[:size]):
+            self._feed(connection, bytes(engine.read_view[:size]), engine.read_buffer)
+
+    def _feed(self, connection: Connection, read: bytes, buffer: engine.Pointer) -> None:
+        """What the engine may have of it."""
         transport = connection.transport
         push = engine.transport_push
-        if not self._take(connection, size):
-            return
-        for octets, length in connection.look.pieces(bytes(engine.read_view[:size]), engine.read_buffer):
+        for octets, length in connection.look.pieces(read, buffer):
             at = 0
             while at < length:
                 taken = push(transport, octets + at, length - at)
@@ -285,22 +288,17 @@ class Reactor(Loop):
                 at += taken
             connection.mark()
             if at < length or engine.transport_capacity(transport) < 0:
-                self._refuse_input(connection)
+                malformed.refuse(connection)
                 return
+        if connection.look.waits:
+            self._pause(connection)
 
-    @staticmethod
-    def _take(connection: Connection, size: int) -> bool:
-        """Whether the octets just read may be pushed into the engine."""
-        dispositions = connection.dispositions
-        if dispositions.refused:
-            return False
-        try:
-            dispositions.look(engine.read_view[:size])
-        except Refusal as refusal:
-            log.info("connection refused", peer=connection.peer, description=refusal.description)
-            connection.force_close(refusal.condition, refusal.description)
-            return False
-        return True
+    def go_on(self, connection: Connection) -> None:
+        """With what has waited; then read on."""
+        if connection.open and connection.look.waits:
+            held = connection.look.held()
+            self._feed(connection, held, engine.buffer_of(held))
+            self.resume(connection)
 
     def _greet(self, connection: Connection, greeting: Greeting, size: int) -> int:
         """Answer the peer's protocol headers. Returns how many octets at the beginning of the buffer are for the engine
@@ -333,26 +331,6 @@ class Reactor(Loop):
             self._push(connection, size)
         if not greeting.waiting:
             self.resume(connection)
-
-    def _refuse_input(self, connection: Connection) -> None:
-        """The engine takes no more input. Unless it closes by itself, tell the peer why (P14; part 2, section 2.8.15).
-
-        Proton 0.40 closes with an error when the header of a frame is malformed, but not when the frame's body cannot
-        be decoded or is out of its place.
-        """
-        state = engine.connection_state(connection.pointer)
-        if not connection.open or state & engine.REMOTE_CLOSED:
-            return
-        if engine.is_set(engine.transport_condition(connection.transport)):
-            return
-        if state & engine.REMOTE_ACTIVE:
-            if not connection.closing:
-                connection.force_close(
-                    Condition.DECODE_ERROR, "a frame that cannot be decoded, or that is out of its place"
-                )
-        else:
-            connection.output.write()
-            self.close(connection)
 
     def _flush(self) -> None:
         while self.dirty:

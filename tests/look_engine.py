@@ -15,7 +15,7 @@ from links.look import Look
 from links.said import Said
 from tests.wire.frames import Attach, Begin, Detach, End, Frame, Transfer, parse
 
-MOST_FRAME = 4096
+MOST_FRAME, HANDLE_MAX = 4096, 1023
 _HEADER = 8
 _CREDIT = 50
 _ROOM = 1 << 16
@@ -110,6 +110,7 @@ class Served:
     """A connection that answers all that the engine reports: begins, attaches, and credit with a message each."""
 
     peer = "test"
+    opening = False
 
     def __init__(self) -> None:
         self._events = engine.collector()
@@ -127,7 +128,7 @@ class Served:
         self.got = b""
         #: what was refused, in its order
         self.refused: list[object] = []
-        self.look = Look(self, MOST_FRAME)
+        self.look = Look(self, MOST_FRAME, HANDLE_MAX)
         self._sent = 0
 
     # -- as the look asks for it

@@ -11,17 +11,21 @@ from tests.wire import types
 from tests.wire.frames import (
     AMQP_HEADER,
     SENDER,
+    Accepted,
     Attach,
     Close,
+    Detach,
     End,
     Flow,
     Open,
     Record,
     Target,
+    Transfer,
     frame,
     without,
 )
 from tests.wire.frames import Begin as BeginFrame
+from tests.wire.messages import data
 
 _BEGIN = BeginFrame(next_outgoing_id=0, incoming_window=9, outgoing_window=9)
 
@@ -43,6 +47,40 @@ def test_a_frame_size_that_is_too_small(dial: Dial, size: int) -> None:
     assert isinstance(answer, Open)
     assert close.error is not None
     assert close.error.condition == "amqp:invalid-field"
+
+
+@pytest.mark.rule("P1", "P14")
+@pytest.mark.parametrize("desired", [None, ("sole-connection-for-container",)])
+@pytest.mark.parametrize("settled", [True, False])
+@pytest.mark.parametrize("piece", [1, 1 << 16])
+def test_transfers_that_come_with_the_open_end_their_link(
+    dial: Dial, address: str, desired: tuple[str, ...] | None, settled: bool, piece: int
+) -> None:
+    """Part 2, section 2.6.7: there was no credit for them; the connection, and its session, go on. An open that has to
+    wait for the store holds back what comes behind it.
+    """
+    peer = dial()
+    attach = Attach(name="hasty", handle=0, role=SENDER, target=Target(address=address), initial_delivery_count=0)
+    transfers = [
+        frame(
+            Transfer(handle=0, delivery_id=number, delivery_tag=b"%d" % number, message_format=0, settled=settled),
+            payload=data(b"x"),
+        )
+        for number in range(5)
+    ]
+    opening = frame(Open(container_id=address, desired_capabilities=desired))
+    octets = b"".join((AMQP_HEADER, opening, frame(_BEGIN), frame(attach), *transfers))
+    for at in range(0, len(octets), piece):
+        peer.send_octets(octets[at : at + piece])
+    assert peer.read_header() == AMQP_HEADER
+    peer.remote_open = peer.wait(Open)
+    assert peer.wait(BeginFrame).remote_channel == 0
+    assert peer.wait(Attach, name="hasty").target is None
+    assert peer.wait(Detach).error.condition == "amqp:link:transfer-limit-exceeded"
+    peer._channels = 1
+    session = peer.begin()
+    assert session.sender(address).outcome(data(b"y")) == Accepted()
+    assert session.receiver(address).bodies() == [b"y"]
 
 
 @pytest.mark.rule("P14")

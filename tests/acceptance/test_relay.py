@@ -111,6 +111,21 @@ def test_what_cannot_be_forwarded_is_named_by_its_tag(begin: Begin, in_transacti
 
 
 @pytest.mark.rule("P9")
+def test_a_settled_message_that_cannot_be_forwarded_ends_the_link(begin: Begin, address: str) -> None:
+    """The same: with the error, and the delivery-tag of that message."""
+    session = begin()
+    relay = session.sender(Target())
+    relay.post(Properties(to=address).encoded() + data(b"x"), settled=True, delivery_tag=b"another")
+    relay.post(Properties(to=_INVALID).encoded() + data(b"y"), settled=True, delivery_tag=b"the tag")
+    relay.post(Properties(to=_INVALID).encoded() + data(b"z"), settled=True, delivery_tag=b"a later")
+    error = relay.wait_detached().error
+    assert error is not None
+    assert error.condition == "amqp:invalid-field"
+    assert error.info == {Symbol("delivery-tag"): b"the tag"}
+    assert session.receiver(address).bodies() == [b"x"]
+
+
+@pytest.mark.rule("P9")
 def test_a_relay_whose_source_takes_no_rejected_is_detached(begin: Begin, address: str) -> None:
     """The same: with the error, and the delivery-tag."""
     session = begin()

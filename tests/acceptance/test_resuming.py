@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.fix_wire import Begin
-from tests.wire.frames import RECEIVER, SENDER, Accepted, Attach, Received, Source, Target
+from tests.wire.frames import RECEIVER, SENDER, Accepted, Attach, Modified, Received, Source, Target
 from tests.wire.links import Link, Receiver
 from tests.wire.messages import Properties, data
 from tests.wire.peer import Session
@@ -56,6 +56,22 @@ def test_a_terminus_of_a_queue_goes_with_its_link(begin: Begin, address: str, as
     assert_goes_with_its_link(session.sender(Target(address=address, **asked)).answer)
     assert_goes_with_its_link(session.receiver(Source(address=address, **asked)).answer)
     assert_goes_with_its_link(session.receiver(Source(address=address, distribution_mode="copy", **asked)).answer)
+
+
+@pytest.mark.rule("P8", "P9", "T1")
+def test_a_terminus_without_an_address_is_in_the_answer(begin: Begin, address: str) -> None:
+    """Part 2, section 2.6.3: the answer has what the peer has, and nothing where the peer has nothing."""
+    session = begin()
+    mine = Source(outcomes=("amqp:accepted:list",), default_outcome=Modified(delivery_failed=True))
+    for answer in (session.sender(address, source=mine).answer, session.control(source=mine).answer):
+        assert isinstance(answer.source, Source)
+        assert answer.source.outcomes == ("amqp:accepted:list",)
+        assert answer.source.default_outcome == Modified(delivery_failed=True, undeliverable_here=False)
+        assert answer.target is not None
+    assert session.sender(address, source=None).answer.source is None
+    assert session.control(source=None).answer.source is None
+    assert isinstance(session.receiver(address, target=Target()).answer.target, Target)
+    assert session.receiver(address, target=None).answer.target is None
 
 
 @pytest.mark.rule("P8", "P9")

@@ -14,7 +14,6 @@ from tests.wire.frames import (
     Received,
     Rejected,
     Released,
-    Source,
     State,
     TransactionalState,
 )
@@ -158,19 +157,24 @@ def test_rolled_back_and_settled_it_has_the_default_outcome(begin: Begin, addres
     assert (again.body, again.count) == (b"x", 1)
 
 
-@pytest.mark.rule("T28")
-def test_a_default_outcome_of_the_source_is_not_granted(begin: Begin, address: str) -> None:
-    """Part 3, section 3.5.3: Proton 0.40 does not see default-outcome; the answer says none, and our own holds."""
+@pytest.mark.rule("P6", "T26")
+def test_a_receiver_that_settles_second_in_a_transaction(begin: Begin, address: str) -> None:
+    """Part 2, section 2.8.3: the service settles when the outcome is applied, and not when it is said."""
     session = begin()
     post(session, address, b"x")
-    control = session.control()
-    consumer = session.receiver(Source(address=address, default_outcome=Released()))
-    assert isinstance(consumer.answer.source, Source)
-    assert consumer.answer.source.default_outcome is None
+    control, consumer = session.control(), session.receiver(address, rcv_settle_mode=1)
+    delivery = consumer.take()
     txn = control.declare()
-    consumer.take().retire(txn, Accepted())
-    control.roll_back(txn)
-    assert [each.count for each in consumer.drain()] == [1]
+    delivery.retire(txn, Accepted(), settled=False)
+    session.sync()
+    assert not any(each.settled for each in session.settlements[delivery.id])
+    control.commit(txn)
+    while not any(each.settled for each in session.settlements[delivery.id]):
+        session.peer.step()
+    assert session.settlements[delivery.id][-1].state == Accepted()
+    delivery.disposition(None, settled=True)
+    consumer.detach()
+    assert session.receiver(address).bodies() == []
 
 
 @pytest.mark.rule("T29")

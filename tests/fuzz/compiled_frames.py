@@ -6,7 +6,7 @@ from random import Random
 from typing import Any
 
 from links import frames
-from links.channels import Channel
+from links.ends import Channel
 from tests.fuzz.mutation import SEEDS, is_frame, units
 
 _DISPOSITION = (None, None)

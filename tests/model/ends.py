@@ -138,7 +138,10 @@ class SenderEnd(LinkEnd):
         if self.open:
             self.driver.say(delivery, "accepted")
 
-    def not_stored(self, delivery: Label | None, octets: int, refusal: Refusal) -> None:
+    def refuse_settled(self, delivery: Label, refusal: Refusal) -> None:
+        self.refuse(refusal)
+
+    def not_stored(self, delivery: Label, octets: int, refusal: Refusal) -> None:
         raise AssertionError(refusal)
 
     def stored_in(self, delivery: Label, octets: int, txn: Transaction) -> None:

@@ -40,11 +40,11 @@ ANONYMOUS = (
         "Where the source does not take rejected, the link is detached with that error.",
         "relay: a_relay_whose_source_takes_no_rejected_is_detached",
     ),
-    not_kept(
+    kept(
         "2.2",
         MUST,
         "A settled message that cannot be forwarded ends the link, with its delivery-tag in the error's info.",
-        "The link ends with the error; its info has no tag.",
+        "relay: a_settled_message_that_cannot_be_forwarded_ends_the_link",
     ),
     kept("2.2", MUST, "A message without to is refused.", "messaging: the_relay_to_nowhere"),
 )

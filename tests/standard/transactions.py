@@ -83,9 +83,8 @@ TRANSACTIONS = (
          "transactional_posts: after_the_decision_an_unsettled_post_has_its_plain_outcome"),
     kept("4.4.4.2", MUST, "A delivery that the controller has settled in a transaction that rolls back gets the default outcome of "
          "the source.", "transactional_retirement: rolled_back_and_settled_it_has_the_default_outcome"),
-    not_kept("4.4.4.2", MUST, "That is the default-outcome that the attach names.",
-             "Proton 0.40 drops the source's default-outcome; the answer names none, so that modified(delivery-failed) is what "
-             "both sides know of.", "transactional_retirement: a_default_outcome_of_the_source_is_not_granted"),
+    kept("4.4.4.2", MUST, "That is the default-outcome that the attach names.",
+         "default_outcomes: the_default_outcome_of_the_source", "default_outcomes: a_default_outcome_that_retires"),
     kept("4.4.4", MUST_NOT, "Deliveries that no transaction names are untouched by a rollback.",
          "transactional_retirement: deliveries_not_enlisted_are_untouched"),
     kept("4.5.1", MUST, "The coordinator's capabilities in the answer are what there really is, whatever was desired.",

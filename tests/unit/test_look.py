@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from links import engine, frames
-from links.channels import Channel
+from links.ends import Channel
 from tests.look_engine import Served
 from tests.model import profiles
 from tests.wire.frames import (

@@ -10,8 +10,11 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
+
+#: What must be free, in octets: some batches' notes.
+_ROOM: Final = 64 << 10
 
 
 class CheckpointUnusable(Exception):
@@ -36,8 +39,10 @@ def open_checkpoint(folder: Path) -> Checkpoint:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=folder, prefix=".coordinator-"):
-            pass
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=".coordinator-") as probe:
+            # a disk that is full takes a file, but nothing in it
+            probe.write(bytes(_ROOM))
+            probe.flush()
         if not (folder / "metadata").exists():
             # killed before it was written, Spark leaves a part of it
             others = sorted(each.name for each in folder.iterdir() if not each.name.startswith("."))

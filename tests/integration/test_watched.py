@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
@@ -270,3 +272,26 @@ def test_what_cannot_be_watched_is_said_before_spark_starts(
     assert refused(tmp_path / "c") == (
         f"error: database schema is at 0009, this version needs {migrations.HEAD}; run: coordinator migrate"
     )
+
+
+@pytest.fixture
+def full_disk(tmp_path: Path) -> Iterator[Path]:
+    """A folder on a disk of its own, with room for the name of a file and nothing in it."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode != 0:
+        pytest.skip("a small disk needs the right to mount one")
+    try:
+        (folder / ".ballast").write_bytes(bytes(64 << 10))
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", folder], check=True)
+
+
+def test_a_full_disk_is_said_before_spark_starts(command: Command, database_url: str, full_disk: Path) -> None:
+    """Spark would take a minute to start, to try, and to fail."""
+    ran = command("watch", "--checkpoint", str(full_disk), "--database-url", database_url, JAVA_HOME="/nonexistent")
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert ran.stderr == f"error: checkpoint {full_disk}: No space left on device\n"
+    assert list(full_disk.iterdir()) == [full_disk / ".ballast"]

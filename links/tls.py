@@ -22,14 +22,17 @@ log = structlog.get_logger(__name__)
 #: octets read from the socket at once, and those of one record
 _READ_OCTETS = 1 << 16
 _RECORD_OCTETS = 1 << 14
+#: Octets that the socket has not taken: a record, and what TLS answers by itself, to one who asks to negotiate again.
+_MOST_UNSENT = 1 << 16
 
 #: by the client, where ``tls.client_certificates`` requires one
 _NOT_SHOWN = "peer did not return a certificate"
 
 
 class TlsSocket(socket.socket):
-    """``must_read`` and ``must_write`` are called when it is to be read once more, or written, though the socket itself
-    may say nothing; ``distrusted``, with the reason, when it ends as the client has shown no certificate to trust.
+    """``must_read`` is called when it is to be read once more, though the socket itself may say nothing; ``must_write``
+    when what was read leaves something to write; ``distrusted``, with the reason, when it ends as the client has shown
+    no certificate to trust.
     """
 
     def __init__(self, sock: socket.socket, context: ssl.SSLContext) -> None:
@@ -73,7 +76,11 @@ class TlsSocket(socket.socket):
                 taken += more
         if taken == room or (taken and ended):  # there may be more, of which the socket does not know
             self.must_read()
-        self._flush()
+        if not self.flush():
+            if self._greeted and len(self._unsent) > _MOST_UNSENT:
+                log.info("connection failed", peer=_host(self), why="TLS: it asks for answers, and reads none")
+                return 0
+            self.must_write()
         if not taken and not ended:
             raise BlockingIOError
         return taken
@@ -106,7 +113,7 @@ class TlsSocket(socket.socket):
         """How much was taken: encrypted at least."""
         if self._over or not self._greeted:
             raise OSError
-        if self._unsent and not self._flush():
+        if self._unsent and not self.flush():
             raise BlockingIOError
         sent = 0
         with memoryview(data) as view:
@@ -115,14 +122,11 @@ class TlsSocket(socket.socket):
                     sent += self._tls.write(view[sent : sent + _RECORD_OCTETS])
                 except ssl.SSLError as error:
                     raise OSError(_reason(error)) from None
-                self._flush()
+                self.flush()
         return sent
 
     def flush(self) -> bool:
         """Write what was left. Whether the socket has taken all; an error is seen by the next read."""
-        return self._flush()
-
-    def _flush(self) -> bool:
         if self._going.pending:
             self._unsent += self._going.read()
         if not self._unsent:
@@ -134,8 +138,6 @@ class TlsSocket(socket.socket):
         except OSError:  # the peer is gone
             sent = len(self._unsent)
         self._unsent = self._unsent[sent:]
-        if self._unsent:
-            self.must_write()
         return not self._unsent
 
     def shutdown(self, how: int) -> None:
@@ -143,7 +145,7 @@ class TlsSocket(socket.socket):
         if self._greeted:
             with contextlib.suppress(ssl.SSLError):  # it wants the peer's end, which is not waited for
                 self._tls.unwrap()
-        self._flush()
+        self.flush()
         self._over = True
         self.must_write = self.must_read = _nothing
         super().shutdown(how)

@@ -228,6 +228,7 @@ def test_ciphers_of_1_2_prove_what_was_sent(service: Service, ca: Authority, cip
 
 @pytest.mark.rule("S2")
 def test_nothing_is_negotiated_again(service: Service, ca: Authority) -> None:
+    """As seen by a client; the option that asks for it has a test in test_certificates."""
     done = _openssl(service, ca, "-tls1_2", typed="R\n")
     assert "RENEGOTIATING" in done.stdout + done.stderr
     assert "no renegotiation" in done.stdout + done.stderr

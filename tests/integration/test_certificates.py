@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import ssl
 import subprocess
 from pathlib import Path
 
@@ -26,6 +27,12 @@ def good(ca: Authority, tmp_path: Path) -> TlsSettings:
 @pytest.mark.rule("S2")
 def test_what_can_be_used(good: TlsSettings) -> None:
     load(good)
+
+
+@pytest.mark.rule("S2")
+def test_nothing_is_negotiated_again_by_any_openssl(good: TlsSettings) -> None:
+    """OpenSSL 3 refuses it by itself; 1.1.1, of which Python 3.11 may be built, only when it is told to."""
+    assert load(good).options & ssl.OP_NO_RENEGOTIATION
 
 
 @pytest.mark.rule("S2")

@@ -16,7 +16,8 @@ _STATES = (
     b"\x00\xa3\x01a\x45",
     b"\x00\xb3\x00\x00\x00\x01a\x45",
 )  # fmt: skip
-_FIELDS = b"\xa0\x01t\x43"
+#: a delivery-tag of 1, 32 and 33 octets (one too long), and the message-format
+_TAGGED = (b"\xa0\x01t\x43", b"\xa0\x01t\x43", b"\xa0\x20" + bytes(32) + b"\x52\x00", b"\xa0\x21" + bytes(33) + b"\x43")
 
 
 class Session:
@@ -53,7 +54,7 @@ class Frames:
             first = random.choice((b"\x41", b"\x42")) + self._number()
             body = b"\x00\x53\x15" + self._list(random.randrange(8), first + said)
         else:
-            fields = self._number() + self._number() + random.choice((_FIELDS, b"\xa0\x20" + bytes(32) + b"\x52\x00"))
+            fields = self._number() + self._number() + random.choice(_TAGGED)
             more = random.choice((b"", b"\x41", b"\x41\x42", b"\x41\x42\x40", b"\x40\x40\x40" + self._state()))
             body = b"\x00\x53\x14" + self._list(4 + min(len(more), random.choice((4, 7))), fields + more)
             body += bytes(random.choice((0, 1, 80, 300)))

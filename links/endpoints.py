@@ -13,7 +13,7 @@ from links import engine, filters
 from links.consuming import Consuming
 from links.control_link import ControlLink
 from links.delivering import Delivering
-from links.link import Attaching, Carrier, Link, Refused, refuse_attach
+from links.link import Attaching, Carrier, Identity, Link, Refused, refuse_attach
 from links.posting import Posting, attach_target
 from links.source import attach_source
 
@@ -40,7 +40,7 @@ class Reactor(Protocol):
     attaches: Attaches
     #: every open link by its pointer in the engine, and by user, container, direction and name (P13, S3)
     links: dict[engine.Pointer, Link]
-    named: dict[tuple[str | None, str, bool, str], Link]
+    named: dict[Identity, Link]
 
 
 class Owner(Carrier, Protocol):
@@ -68,8 +68,9 @@ class Endpoints:
         self.links: dict[engine.Pointer, Link] = {}
         #: the links of each
         self.sessions: dict[engine.Pointer, dict[engine.Pointer, Link]] = {}
-        #: dynamic addresses, which live as long as the connection, by the link that made them
-        self.dynamic: dict[engine.Pointer, Address] = {}
+        #: dynamic addresses, which live as long as the connection at most, by the link that made them; by its identity
+        #: once it is detached and not closed (part 3, section 3.5.10)
+        self.dynamic: dict[engine.Pointer | Identity, Address] = {}
 
     def on_event(self, kind: int, pointer: engine.Pointer) -> None:
         """``pointer``: of the session or link that the peer has opened or closed."""
@@ -190,7 +191,14 @@ class Endpoints:
         else:
             engine.link_detach(pointer)
         engine.link_free(pointer)
-        self._forget_dynamic(pointer)
+        if link is None or isinstance(link, Refused):
+            self._forget_dynamic(pointer)
+        elif closed:
+            self._forget_dynamic(pointer)
+            self._forget_dynamic(link.identity)
+        elif pointer in self.dynamic:
+            self._forget_dynamic(link.identity)  # an earlier one of the same name
+            self.dynamic[link.identity] = self.dynamic.pop(pointer)
         self.connection.mark()
 
     def detach(self, link: Link) -> None:
@@ -265,8 +273,8 @@ class Endpoints:
             link.lost()
             self._forget_dynamic(link.pointer)
 
-    def _forget_dynamic(self, pointer: engine.Pointer) -> None:
-        address = self.dynamic.pop(pointer, None)
+    def _forget_dynamic(self, made_by: engine.Pointer | Identity) -> None:
+        address = self.dynamic.pop(made_by, None)
         if address is not None:
             self.connection.service.directory.remove_dynamic(address, self.connection)
 

@@ -86,8 +86,8 @@ class Carrier(Protocol):
 class Endpoints(Protocol):
     """The links of a connection, as each of them sees it."""
 
-    #: dynamic addresses, which live as long as the connection, by the link that made them
-    dynamic: dict[engine.Pointer, Address]
+    #: dynamic addresses, which live as long as the connection at most, by the link that made them
+    dynamic: dict[engine.Pointer | Identity, Address]
 
     def made(self, name: str) -> bool:
         """Whether it is the name of a dynamic address of this connection."""
@@ -117,6 +117,10 @@ class Sending(Protocol):
         """Less is unsettled: look again whether more may be sent."""
 
 
+#: user, container, whether the peer sends, and name: what makes it the same link on another connection (part 2, 2.6.1)
+Identity = tuple[str | None, str, bool, str]
+
+
 class Link:
     """Code that waited for the store checks ``open`` before it uses ``pointer``."""
 
@@ -131,9 +135,13 @@ class Link:
         self.pointer = pointer
         self.session = engine.link_session(pointer)
         self.name = engine.link_name(pointer)
-        #: identifies the same link on another connection (part 2, section 2.6.1): of the same user, else any client
-        #: could end the links, and with a control link the transactions, of another (S3)
-        self.identity = (connection.user, connection.container, bool(engine.link_is_receiver(pointer)), self.name)
+        #: with its user, else any client could end the links, and with a control link the transactions, of another (S3)
+        self.identity: Identity = (
+            connection.user,
+            connection.container,
+            bool(engine.link_is_receiver(pointer)),
+            self.name,
+        )
         self.open = True
         #: without it, the link ends (S3)
         self.right: tuple[Verb, str] | None = None

@@ -22,7 +22,7 @@ from links.crowd import Crowd
 from links.greeting import Greeting
 from links.in_turn import Attaches
 from links.leaving import Leaving
-from links.link import Link
+from links.link import Identity, Link
 from links.loop import Loop
 from links.ticks import Ticks
 
@@ -51,7 +51,7 @@ class Reactor(Loop):
         #: every open link by its pointer in the engine
         self.links: dict[engine.Pointer, Link] = {}
         #: and by user, container, direction and name, where the container has an id (P13)
-        self.named: dict[tuple[str | None, str, bool, str], Link] = {}
+        self.named: dict[Identity, Link] = {}
         self.by_transport: dict[engine.Pointer, Connection] = {}
         #: attaches that have filters to be read
         self.attaches = Attaches(self)

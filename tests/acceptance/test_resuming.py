@@ -137,6 +137,47 @@ def _dynamic(session: Session, role: bool, asked: dict[Any, Any]) -> Link:
     return session.receiver(Source(dynamic=True, dynamic_node_properties=asked))
 
 
+def _node(link: Link) -> str:
+    terminus: Any = link.answer.target if link.answer.role is RECEIVER else link.answer.source
+    assert terminus.address
+    return str(terminus.address)
+
+
+def _is_there(session: Session, name: str) -> bool:
+    return session.sender(name).accepted
+
+
+@pytest.mark.rule("P8")
+@pytest.mark.parametrize("role", [SENDER, RECEIVER], ids=["target", "source"])
+def test_a_dynamic_node_outlives_a_detach(begin: Begin, role: bool) -> None:
+    """Part 3, section 3.5.10: it goes with a close, also of a later link of the same name."""
+    session, other = begin(), begin()
+    maker = _dynamic(session, role, {})
+    name = _node(maker)
+    maker.detach(closed=False)
+    assert session.sender(name).outcome(data(b"x")) == Accepted()
+    assert session.receiver(name, credit=1).bodies() == [b"x"]
+    again = (
+        session.sender(name, name=maker.answer.name)
+        if role is SENDER
+        else session.receiver(name, name=maker.answer.name)
+    )
+    again.detach()
+    assert not _is_there(other, name)
+
+
+@pytest.mark.rule("P8")
+@pytest.mark.parametrize("role", [SENDER, RECEIVER], ids=["target", "source"])
+def test_a_dynamic_node_that_a_detach_has_left_goes_with_its_connection(begin: Begin, role: bool) -> None:
+    session, other = begin(), begin()
+    maker = _dynamic(session, role, {})
+    name = _node(maker)
+    maker.detach(closed=False)
+    assert _is_there(other, name)
+    session.peer.close()
+    assert not _is_there(other, name)
+
+
 @pytest.mark.rule("P8")
 @pytest.mark.parametrize("role", [SENDER, RECEIVER], ids=["target", "source"])
 @pytest.mark.parametrize(

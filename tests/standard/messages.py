@@ -56,8 +56,8 @@ MESSAGES = (
     kept("3.5.9", MUST, "dynamic-node-properties that are not understood, or of other types, are refused.",
          "resuming: a_dynamic_node_with_properties_that_are_understood", "resuming: a_dynamic_node_with_properties_that_are_not_is_refused"),
     kept("3.5.10", MUST, "delete-on-close: the node goes when the link that made it is closed.", "messaging: a_dynamic_node"),
-    not_kept("3.5.10", MUST, "A detach that does not close the link leaves such a node.", "It goes at a detach, too; links cannot be resumed.",
-             "resuming: a_dynamic_node_is_deleted_on_close_whatever_is_asked"),
+    kept("3.5.10", MUST, "A detach that does not close the link leaves such a node.",
+         "resuming: a_dynamic_node_outlives_a_detach", "resuming: a_dynamic_node_that_a_detach_has_left_goes_with_its_connection"),
     not_kept("3.5.11", MUST, "delete-on-no-links, delete-on-no-messages and delete-on-no-links-or-messages are kept where asked for.",
              "The answer says delete-on-close, which is what the service does.", "resuming: a_dynamic_node_is_deleted_on_close_whatever_is_asked"),
 )  # fmt: skip

@@ -65,6 +65,7 @@ class Look:
         "_blind",
         "_connection",
         "_held",
+        "_instead",
         "_left",
         "_most",
         "_refused",
@@ -88,6 +89,8 @@ class Look:
         self._refused = False
         #: a frame that the engine gets before the one that is looked at, which is then looked at again
         self._told = b""
+        #: one that it gets in place of the one that was looked at, once what is to be done is done
+        self._instead = b""
         #: what came stays here for now, and the connection is not read
         self.waits = False
         self._held = b""
@@ -121,6 +124,9 @@ class Look:
                     yield engine.buffer_of(instead), len(instead)
                 start = min(again, end)
                 act()
+                if self._instead:
+                    late, self._instead = self._instead, b""
+                    yield engine.buffer_of(late), len(late)
                 if self._told:
                     told, self._told = self._told, b""
                     yield engine.buffer_of(told), len(told)
@@ -187,8 +193,10 @@ class Look:
         until, instead, again, act = cut
         if until == at + size:  # it is done once the engine has the frame
             return at, head, at + end, act
-        if again == at and not _is_transfer(octets, at):  # the frame is looked at again
-            return cut
+        if again == at:
+            if not _is_transfer(octets, at):  # the frame is looked at again
+                return cut
+            return at, b"", at + end, partial(self._before, act, head)
         return at, instead, max(again, at + size), act
 
     def _judge_head(self, at: int, size: int, head: bytes, body: int) -> Cut | None:
@@ -219,6 +227,11 @@ class Look:
         if act is None:
             return None
         return (at, b"", at, act) if found.code == TRANSFER else (at + size, b"", at + size, act)
+
+    def _before(self, act: Callable[[], None], frame: bytes) -> None:
+        """A link is refused before the engine has the transfer that is the reason."""
+        act()
+        self._instead = frame
 
     def _opened(self) -> None:
         """The engine takes no transfers before it has written our begin, which the answer to the open comes before."""

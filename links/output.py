@@ -204,6 +204,7 @@ class Output:
             self._set_aside()
         if self.unread and not self._write_unread():
             self._set_aside()
+            self._wait_for_room()
             return
         transport = connection.transport
         pending, peek, pop = engine.transport_pending, engine.transport_peek, engine.transport_pop
@@ -235,11 +236,15 @@ class Output:
                 pop(transport, sent)
             if sent < size:
                 self._moved = time.monotonic()
-                if not self.writing:
-                    self.writing = True
-                    connection.watch_socket()
+                self._wait_for_room()
                 self._set_aside()
                 return
+
+    def _wait_for_room(self) -> None:
+        connection = self._connection
+        if connection.open and not self.writing:
+            self.writing = True
+            connection.watch_socket()
 
     def _write_unread(self) -> bool:
         """Whether the socket has taken all of it."""

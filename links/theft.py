@@ -50,7 +50,10 @@ def take(connection: Carrier, number: int, channel: Channel, end: End, handle: i
 
 
 def is_of_stolen(channel: Channel, found: Performative) -> bool:
-    """Whether the frame is of a link that was stolen, and means nothing. Its detach gives its handle back."""
+    """Whether the frame is of a link that was stolen, and means nothing. Its detach gives its handle back.
+
+    :raises Refusal: it is a transfer. The engine has no link to count it for, and closes the connection at the next.
+    """
     place = _PLACES.get(found.code)
     if place is None or not found.has(place):
         return False
@@ -58,6 +61,8 @@ def is_of_stolen(channel: Channel, found: Performative) -> bool:
     end = channel.links.get(handle)
     if end is None or not end.stolen:
         return False
+    if found.code == TRANSFER:
+        raise Refusal(Condition.ILLEGAL_STATE, "a transfer on a link whose name was attached again on the same session")
     if found.code == DETACH:
         del channel.links[handle]
     return True

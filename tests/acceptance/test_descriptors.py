@@ -20,6 +20,7 @@ from tests.wire.frames import (
     State,
     Target,
     TransactionalState,
+    Transfer,
 )
 from tests.wire.messages import data
 from tests.wire.peer import Peer, Session
@@ -124,3 +125,16 @@ def test_a_large_state_by_symbol_for_many_deliveries_is_refused(begin: Begin, ad
     annotations = {Symbol(f"x-opt-{number}"): UInt(number) for number in range(300)}
     _disposition(session, Modified(message_annotations=annotations), last=100_000)
     assert session.peer.closed().condition == "amqp:resource-limit-exceeded"
+
+
+@pytest.mark.rule("P14")
+def test_a_transfer_by_symbol_that_ends_its_link(begin: Begin, address: str) -> None:
+    """It counts in its session, as by number: the next transfer is in order."""
+    session = begin()
+    ended, other = session.sender(address), session.sender(address)
+    assert other.outcome(data(b"before")) == Accepted()
+    without_tag = Transfer(handle=ended.handle, delivery_id=session.next_delivery_id(), message_format=0)
+    session.peer.send(without_tag.encoded(symbolic=True), channel=session.channel, payload=data(b"x"))
+    session.next_outgoing_id += 1
+    assert ended.error == "amqp:invalid-field"
+    assert other.outcome(data(b"behind")) == Accepted()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.fix_wire import Ask, Begin, decided
-from tests.wire.frames import RECEIVER, SENDER, Accepted, Attach, Detach, Flow, Source, Target, Transfer
+from tests.wire.frames import RECEIVER, SENDER, Accepted, Attach, Detach, End, Flow, Source, Target, Transfer
 from tests.wire.messages import data
 from tests.wire.peer import Session
 from tests.wire.queues import post
@@ -91,18 +91,13 @@ def test_posts_are_answered_before_their_link_is_stolen(begin: Begin, address: s
 
 @pytest.mark.rule("P13", "P14")
 def test_what_comes_on_a_stolen_link_means_nothing(begin: Begin, address: str) -> None:
-    """Until its detach, which gives its handle back: nothing is stored, and the session goes on."""
+    """Until its detach, which gives its handle back: the session goes on."""
     session = begin()
     first = _sender(session, address)
     second = _sender(session, address)
     session.send(
-        Transfer(handle=first.handle, delivery_id=session.next_delivery_id(), delivery_tag=b"t", message_format=0),
-        payload=data(b"lost"),
-    )
-    session.next_outgoing_id += 1
-    session.send(
-        Flow(next_incoming_id=0, incoming_window=9, next_outgoing_id=1, outgoing_window=9, handle=first.handle,
-             delivery_count=1, echo=True)
+        Flow(next_incoming_id=0, incoming_window=9, next_outgoing_id=0, outgoing_window=9, handle=first.handle,
+             delivery_count=0, echo=True)
     )  # fmt: skip
     assert second.outcome(data(b"kept")) == Accepted()
     assert first.error == "amqp:link:stolen"
@@ -110,6 +105,25 @@ def test_what_comes_on_a_stolen_link_means_nothing(begin: Begin, address: str) -
     assert session.peer.wait(Attach, name="third").source is not None
     session.send(Detach(handle=first.handle, closed=True))
     assert session.receiver(address, name="fourth").bodies() == [b"kept"]
+
+
+@pytest.mark.rule("P13", "P14")
+@pytest.mark.parametrize("settled", [True, False])
+def test_a_transfer_on_a_stolen_link_ends_its_session(begin: Begin, address: str, settled: bool) -> None:
+    """Also one that was under way: nothing of it is stored, and the connection goes on."""
+    session = begin()
+    first = _sender(session, address)
+    assert first.outcome(data(b"kept")) == Accepted()
+    _sender(session, address)
+    session.send(
+        Transfer(handle=first.handle, delivery_id=session.next_delivery_id(), delivery_tag=b"t", message_format=0,
+                 settled=settled),
+        payload=data(b"lost"),
+    )  # fmt: skip
+    error = session.peer.wait(End).error
+    assert error is not None
+    assert error.condition == "amqp:illegal-state"
+    assert session.peer.begin().receiver(address).bodies() == [b"kept"]
 
 
 @pytest.mark.rule("P13")

@@ -214,13 +214,15 @@ class Reactor(Loop):
     def _pause(self, connection: Connection) -> None:
         """Too many octets wait for the store, or for the peer to read: leave what the peer sends in its socket.
 
-        No idle time runs meanwhile: whether the peer is silent cannot be seen.
+        No idle time runs meanwhile: whether the peer is silent cannot be seen. Before the answer to the open it does: the
+        engine says there what it is set to.
         """
         if connection.paused:
             return
         connection.paused = True
         self.watch_socket(connection)
-        engine.transport_set_idle_timeout(connection.transport, 0)
+        if not connection.opening:
+            engine.transport_set_idle_timeout(connection.transport, 0)
         if connection.posting and connection.service.commit.overfull:
             connection.service.when_uncongested(connection.resume)
 

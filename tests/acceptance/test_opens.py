@@ -74,6 +74,7 @@ def test_transfers_that_come_with_the_open_end_their_link(
         peer.send_octets(octets[at : at + piece])
     assert peer.read_header() == AMQP_HEADER
     peer.remote_open = peer.wait(Open)
+    assert peer.remote_open.idle_time_out
     assert peer.wait(BeginFrame).remote_channel == 0
     assert peer.wait(Attach, name="hasty").target is None
     assert peer.wait(Detach).error.condition == "amqp:link:transfer-limit-exceeded"

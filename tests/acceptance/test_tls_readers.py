@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import ssl
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -61,8 +62,10 @@ def test_one_who_asks_to_negotiate_again_and_reads_no_answer_is_closed(
 ) -> None:
     neighbour = _dial(service, ca)
     asking = Renegotiating(service.port, _client(ca), tmp_path / "keys")
-    with asking.socket, pytest.raises(ConnectionError):
+    with asking.socket, suppress(ConnectionError):
         _ask_on(asking)
+        while asking.socket.recv(1 << 16):  # the service may read on for a moment, so that the end is seen here alone
+            pass
     said = service.wait_for(lambda line: line.get("event") == "connection failed")
     assert said["why"] == "TLS: it asks for answers, and reads none"
     assert neighbour.begin().sender("beside").outcome(data(b"x")) == Accepted()

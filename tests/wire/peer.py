@@ -310,7 +310,7 @@ class Session:
     def attach(self, role: bool, *, name: str | None = None, **fields: Any) -> Attach:
         """Send an attach as it is given, and have the answer."""
         handle = self._handles
-        self._handles += 1
+        self._handles = 0 if handle == self.remote.handle_max else handle + 1
         name = name or f"{'receiver' if role is RECEIVER else 'sender'}-{self.channel}-{handle}"
         self.send(Attach(name=name, handle=handle, role=role, **fields))
         answer = self.peer.wait(Attach, name=name)

@@ -191,14 +191,11 @@ class Endpoints:
         else:
             engine.link_detach(pointer)
         engine.link_free(pointer)
-        if link is None or isinstance(link, Refused):
-            self._forget_dynamic(pointer)
-        elif closed:
-            self._forget_dynamic(pointer)
-            self._forget_dynamic(link.identity)
-        elif pointer in self.dynamic:
-            self._forget_dynamic(link.identity)  # an earlier one of the same name
-            self.dynamic[link.identity] = self.dynamic.pop(pointer)
+        if link is not None and not isinstance(link, Refused) and (closed or pointer in self.dynamic):
+            self._forget_dynamic(link.identity)  # one that an earlier link of this name has left
+            if not closed:
+                self.dynamic[link.identity] = self.dynamic.pop(pointer)
+        self._forget_dynamic(pointer)
         self.connection.mark()
 
     def detach(self, link: Link) -> None:

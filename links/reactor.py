@@ -214,8 +214,8 @@ class Reactor(Loop):
     def _pause(self, connection: Connection) -> None:
         """Too many octets wait for the store, or for the peer to read: leave what the peer sends in its socket.
 
-        No idle time runs meanwhile: whether the peer is silent cannot be seen. Before the answer to the open it does: the
-        engine says there what it is set to.
+        No idle time runs meanwhile: whether the peer is silent cannot be seen. Before the answer to the open it
+        does, as that says what it is set to.
         """
         if connection.paused:
             return

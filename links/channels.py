@@ -25,19 +25,24 @@ if TYPE_CHECKING:
     from links.output import Output
     from links.termini import Termini
 
-    #: What is done about a frame: before the engine has it if it is a transfer, else right after.
+    #: What is done about a frame, right after the engine has it.
     Act = Callable[[], None]
 
 #: the smallest max-frame-size (part 2, section 2.8.19)
 _SMALLEST_FRAME = 512
 _SECOND = 1
 _DISPOSITIONS: Key = (None, None)
+_TXN_ID = "txn-id"
 #: a channel that carries a session carries the connection's own frames, too
 _ALWAYS = (OPEN, END, CLOSE)
 
 
 class Broken(Refusal):
     """Not only the session must end, but the connection."""
+
+
+class Before(partial[None]):
+    """What is done before the engine has the frame: it is the reason for which a link ends."""
 
 
 class Carrier(Protocol):
@@ -243,7 +248,7 @@ class Channels:
         if begins and not found.has(1):
             raise Refusal(Condition.INVALID_FIELD, "the first transfer of a delivery without its delivery-id")
         refusal = _of_delivery(end, found, begins)
-        return None if refusal is None else partial(self._refuse, end, refusal)
+        return None if refusal is None else Before(self._refuse, end, refusal)
 
     def _on_flow(self, number: int, channel: Channel, found: Performative) -> Act | None:
         asked = found.value(9) is True
@@ -253,6 +258,9 @@ class Channels:
                     raise Refusal(Condition.INVALID_FIELD, f"a flow of the session, without a handle, with {name}")
             return partial(self._echo, number, None, drains=False) if asked else None
         end = self._link(channel, found, 4)
+        if not end.sends and found.tells(10, _TXN_ID):
+            text = "messages are not acquired in a transaction (part 4, section 4.4.3): expected a flow without a txn-id"
+            return Before(self._refuse, end, Refusal(Condition.NOT_IMPLEMENTED, text))
         end.limit = (found.number(5) or 0) + (found.number(6) or 0)
         drains = found.value(8) is True and not end.sends
         return partial(self._echo, number, end, drains) if asked or drains else None

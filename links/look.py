@@ -13,8 +13,8 @@ import structlog
 from coordinator.codec.encoding import DecodeError, encode_uint
 from coordinator.errors import Condition, Refusal
 from links import channels, descriptors, engine, frames, performatives
-from links.channels import Broken, Channels
-from links.performatives import ATTACH, CLOSE, FLOW, OPEN, TRANSFER
+from links.channels import Before, Broken, Channels
+from links.performatives import ATTACH, CLOSE, FLOW, OPEN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -193,10 +193,10 @@ class Look:
         until, instead, again, act = cut
         if until == at + size:  # it is done once the engine has the frame
             return at, head, at + end, act
-        if again == at:
-            if not _is_transfer(octets, at):  # the frame is looked at again
-                return cut
-            return at, b"", at + end, partial(self._before, act, head)
+        if isinstance(act, Before):
+            return at, b"", at + end, partial(self._before, act, instead or head)
+        if again == at:  # the frame is looked at again
+            return cut
         return at, instead, max(again, at + size), act
 
     def _judge_head(self, at: int, size: int, head: bytes, body: int) -> Cut | None:
@@ -222,11 +222,12 @@ class Look:
             act = self._opened
         if found.code == CLOSE:
             act = self._stop
-        if found.code == FLOW and not found.has(0):
-            return at, _counted(head, found), at + size, act or _nothing
-        if act is None:
-            return None
-        return (at, b"", at, act) if found.code == TRANSFER else (at + size, b"", at + size, act)
+        frame = _counted(head, found) if found.code == FLOW and not found.has(0) else b""
+        if isinstance(act, Before):
+            return (at, b"", at + size, partial(self._before, act, frame)) if frame else (at, b"", at, act)
+        if frame:
+            return at, frame, at + size, act or _nothing
+        return None if act is None else (at + size, b"", at + size, act)
 
     def _before(self, act: Callable[[], None], frame: bytes) -> None:
         """A link is refused before the engine has the transfer that is the reason."""

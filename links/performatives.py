@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from coordinator.codec.encoding import DecodeError, scalar, skip
+from coordinator.codec.encoding import DecodeError, Symbol, pairs, scalar, skip
 
 if TYPE_CHECKING:
     from store.spool import Octets
@@ -147,6 +147,16 @@ class Performative:
         return (
             scalar(self.octets, fields[0])[0] if fields and self.octets[fields[0] : fields[0] + 1] in _STRINGS else None
         )
+
+    def tells(self, place: int, key: str) -> bool:
+        """Whether the field is a map in which this symbol has a value.
+
+        :raises DecodeError: it is there, and is no map.
+        """
+        if not self.has(place) or key.encode() not in bytes(self.octets[self.starts[place] :]):
+            return False
+        found = pairs(self.octets, self.starts[place])
+        return any(name == key and pair[skip(pair, 0) :] != b"@" for name, pair in found if type(name) is Symbol)
 
 
 def starts_of(octets: Octets, at: int, most: int) -> list[int]:

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from tests.standard import MUST, MUST_NOT, SHOULD, kept, not_kept
+from tests.standard import MUST, MUST_NOT, SHOULD, kept
 
 TRANSACTIONS = (
     kept(
@@ -67,11 +67,8 @@ TRANSACTIONS = (
          "transactional_retirement: rolled_back_and_not_settled_it_may_be_settled_outside"),
     kept("4.4.2", MUST, "A second transactional outcome, while another transaction has the delivery, ends that control link with "
          "amqp:transaction:rollback.", "transactional_retirement: two_undecided_transactions_for_one_delivery"),
-    not_kept("4.4.3", MUST, "Messages sent for credit that a flow gave with a txn-id are acquired in that transaction.",
-             "Proton 0.40 drops a flow's properties; such credit is as any other (T33).",
-             "transactional_work: a_flow_with_a_txn_id_acquires_outside_transactions"),
-    not_kept("4.4.3", MUST, "Their transfers carry a transactional-state that names it.", "As above."),
-    not_kept("4.4.3", MUST, "A drain of such a link, or the end of its transaction, ends the acquisition.", "As above."),
+    kept("4.4.3", MUST, "A link whose messages are not acquired in transactions ends with amqp:not-implemented when a flow gives it a txn-id.",
+         "transactional_work: a_flow_with_a_txn_id_ends_its_link", "transactional_work: a_flow_with_other_properties_gives_credit"),
     kept("4.4.4.1", MUST_NOT, "A settled post that cannot be processed: its transaction is not discharged with success.",
          "transactional_posts: a_settled_post_that_cannot_be_stored_spoils_the_transaction"),
     kept("4.4.4.1", MUST, "The outcome of an unsettled post is determined, and told, before a discharge succeeds.",

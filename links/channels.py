@@ -33,6 +33,7 @@ _SMALLEST_FRAME = 512
 _SECOND = 1
 _DISPOSITIONS: Key = (None, None)
 _TXN_ID = "txn-id"
+_IDS = 1 << 32
 #: a channel that carries a session carries the connection's own frames, too
 _ALWAYS = (OPEN, END, CLOSE)
 
@@ -251,7 +252,10 @@ class Channels:
         return None if refusal is None else Before(self._refuse, end, refusal)
 
     def _on_flow(self, number: int, channel: Channel, found: Performative) -> Act | None:
-        asked = found.value(9) is True
+        asked, sent = found.value(9) is True, found.number(2) or 0
+        if sent != channel.received % _IDS:  # part 2, section 2.5.6: what the peer says counts
+            self._connection.output.amending.counts(number, sent - channel.received)
+            channel.received = sent
         if not found.has(4):
             for place, name in ((5, "delivery-count"), (6, "link-credit"), (7, "available"), (8, "drain")):
                 if found.has(place) and found.value(place) is not False:
@@ -259,7 +263,9 @@ class Channels:
             return partial(self._echo, number, None, drains=False) if asked else None
         end = self._link(channel, found, 4)
         if not end.sends and found.tells(10, _TXN_ID):
-            text = "messages are not acquired in a transaction (part 4, section 4.4.3): expected a flow without a txn-id"
+            text = (
+                "messages are not acquired in a transaction (part 4, section 4.4.3): expected a flow without a txn-id"
+            )
             return Before(self._refuse, end, Refusal(Condition.NOT_IMPLEMENTED, text))
         end.limit = (found.number(5) or 0) + (found.number(6) or 0)
         drains = found.value(8) is True and not end.sends
@@ -268,6 +274,7 @@ class Channels:
     def _on_end(self, number: int, _found: Performative) -> None:
         channel = self._channels.pop(number, None)
         if channel is not None:
+            self._connection.output.amending.ended(number)
             self._ended -= channel.ended
             if not self._ended and not self._by_symbol:
                 self.plain[_DISPOSITIONS] = Channel(0)

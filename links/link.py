@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Protocol
 import structlog
 
 from coordinator.errors import Condition, Refusal
-from links import container, engine, termini
+from links import amending, container, engine, termini
 
 if TYPE_CHECKING:
     from coordinator.address.nodes import Address
+    from coordinator.outcomes import Outcome
     from coordinator.service import Service
     from links.dispositions import Dispositions
     from links.output import Output
@@ -212,8 +213,15 @@ def copy_source(connection: Carrier, pointer: engine.Pointer) -> None:
     if asked is not None and asked.source:
         engine.terminus_set_type(source, engine.SOURCE)
         if asked.default_outcome is not None:
-            default = termini.encoded(asked.default_outcome)
-            connection.output.amending.attaches(engine.link_name(pointer), True, default)
+            answer_default_outcome(connection, pointer, asked.default_outcome)
+
+
+def answer_default_outcome(connection: Carrier, pointer: engine.Pointer, outcome: Outcome) -> None:
+    """The answer to the attach, which is not written yet, says that our source has this default-outcome."""
+    properties = engine.terminus_properties(engine.link_source(pointer))
+    marked = amending.with_default_outcome(termini.encoded(outcome), engine.encoded_short(properties) or b"")
+    engine.put_octets(marked, properties)
+    connection.output.amending.due = True
 
 
 def copy_target(connection: Carrier, pointer: engine.Pointer) -> None:

@@ -17,8 +17,9 @@ from coordinator.codec.message import names_count, outgoing
 from coordinator.errors import Condition, Refusal
 from coordinator.group import loading
 from coordinator.group.entries import now_micros
-from links import engine, steps, termini
+from links import engine, steps
 from links.delivering import Delivering
+from links.link import answer_default_outcome
 
 if TYPE_CHECKING:
     from coordinator.address.nodes import Address
@@ -91,9 +92,9 @@ class Outgoing(Delivering):
         self.default_outcome: Outcome | None = None
         if asked is not None and asked.default_outcome is not None:
             self.default_outcome = self._default_outcome(asked.default_outcome)
-            default = termini.encoded(self.default_outcome)
-            connection.output.amending.attaches(engine.link_name(pointer), False, default)
         super().__init__(connection, pointer, address.name, honoured.answer(), lasts=lasts)
+        if self.default_outcome is not None:
+            answer_default_outcome(connection, pointer, self.default_outcome)
 
     def _default_outcome(self, asked: Outcome) -> Outcome:
         """The one that holds where a source asks for this one."""

@@ -268,20 +268,22 @@ class Output:
         connection = self._connection
         if not connection.open:
             return
-        transport = connection.transport
-        begun = len(self.unread)
+        transport, taken = connection.transport, bytearray()
         size = engine.transport_pending(transport)
         while size > 0:
             size = engine.transport_peek(transport, engine.write_buffer, min(size, engine.READ_ROOM))
             self.said.hear(engine.write_view[:size])
-            self.unread += engine.write_view[:size]
+            taken += engine.write_view[:size]
             engine.transport_pop(transport, size)
             size = engine.transport_pending(transport)
-        if self.amending.due:  # what was begun is whole: all before was taken out of the engine, too
-            self.unread[begun:] = self.amending.amended(bytes(self.unread[begun:]))
-        connection.service.memory.unread += len(self.unread) - begun
+        # what was begun is whole: all before was taken out of the engine, too
+        self._add_unread(self.amending.amended(bytes(taken)) if self.amending.due else taken)
         if size == 0:
             self._add_asked()
+
+    def _add_unread(self, octets: bytes | bytearray) -> None:
+        self.unread += octets
+        self._connection.service.memory.unread += len(octets)
 
     def ask(self, about: object, frame: Callable[[], bytes]) -> None:
         """Write the frame, behind all that the engine has to write: one for all that ask about the same until then."""
@@ -297,9 +299,7 @@ class Output:
 
     def _add_asked(self) -> None:
         asked, self._asked = self._asked, {}
-        octets = b"".join(frame() for frame in asked.values())
-        self.unread += octets
-        self._connection.service.memory.unread += len(octets)
+        self._add_unread(b"".join(frame() for frame in asked.values()))
 
     def lost(self) -> None:
         """The connection is closed, and its part of the engine freed."""

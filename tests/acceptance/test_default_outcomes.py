@@ -7,7 +7,19 @@ from typing import Any
 import pytest
 
 from tests.fix_wire import Begin
-from tests.wire.frames import Accepted, Declared, Modified, Received, Rejected, Released, Source, State
+from tests.wire.frames import (
+    RECEIVER,
+    Accepted,
+    Attach,
+    Declared,
+    Modified,
+    Received,
+    Rejected,
+    Released,
+    Source,
+    State,
+    Target,
+)
 from tests.wire.queues import dead_letters, post
 from tests.wire.types import Raw, Symbol
 
@@ -52,6 +64,21 @@ def test_a_default_outcome_that_retires(begin: Begin, address: str, default: Sta
     session.sync()
     consumer.detach()
     assert session.receiver(address).bodies() == left
+
+
+@pytest.mark.rule("T28", "P8")
+def test_each_answer_says_its_own(begin: Begin, address: str) -> None:
+    """Of links of one name on two sessions, and on one, whose attaches come in one go: each steals the one before."""
+    session = begin()
+    session.sender(address)  # the service knows the address, and waits for nothing
+    said = [Released(), None, Modified(delivery_failed=True, undeliverable_here=True), Accepted()]
+    sessions = [session, session.peer.begin(), session, session]
+    with session.peer.at_once():
+        for handle, (on, default) in enumerate(zip(sessions, said, strict=True), start=1):
+            source = Source(address=address, default_outcome=default)
+            on.send(Attach(name="one", handle=handle, role=RECEIVER, source=source, target=Target()))
+    answers = [session.peer.wait(Attach, name="one") for _ in said]
+    assert [answer.source.default_outcome for answer in answers] == said
 
 
 @pytest.mark.rule("T28", "P8")

@@ -39,8 +39,30 @@ def test_of_a_session(begin: Begin, address: str, size: int) -> None:
     session.flow(echo=True)
     found = of_session(session)
     assert (found.next_incoming_id, found.next_outgoing_id) == (session.next_outgoing_id, session.next_incoming_id)
-    assert found.incoming_window > 0
+    assert found.incoming_window == session.remote.incoming_window
     assert found.handle is None
+
+
+@pytest.mark.rule("P5")
+@pytest.mark.parametrize("sent", [1000, -3])
+def test_what_the_peer_says_that_it_has_sent_counts(begin: Begin, address: str, sent: int) -> None:
+    """Part 2, section 2.5.6: of that session, in echoes and in flows that give credit, until its end."""
+    peer = begin().peer
+    session, other = peer.begin(next_outgoing_id=10), peer.begin()
+    session.next_outgoing_id += sent
+    session.flow(echo=True)
+    assert of_session(session).next_incoming_id == session.next_outgoing_id
+    sender = session.sender(address)
+    assert session.remote_window == session.remote.incoming_window
+    assert sender.outcome(data(b"x")) == Accepted()
+    session.flow(echo=True)
+    assert of_session(session).next_incoming_id == session.next_outgoing_id
+    other.sender(address)
+    assert other.remote_window == other.remote.incoming_window
+    session.end()
+    again = peer.begin()
+    again.sender(address)
+    assert again.remote_window == again.remote.incoming_window
 
 
 @pytest.mark.rule("P5")

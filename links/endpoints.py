@@ -106,10 +106,6 @@ class Endpoints:
             return
         refused = self.connection.refusal_of(pointer)
         try:
-            if 0 < most < engine.attach_size(pointer):
-                raise Refusal(
-                    Condition.FRAME_SIZE_TOO_SMALL, f"the attach cannot be answered in a frame of {most} bytes"
-                )
             if not self._within_handles(pointer):
                 return
             if refused is not None:
@@ -162,6 +158,12 @@ class Endpoints:
         self.sessions[link.session][link.pointer] = link
         self.connection.reactor.links[link.pointer] = link
         self.connection.mark()
+        most = engine.transport_remote_max_frame(self.connection.transport)
+        if 0 < most < engine.answer_size(link.pointer):
+            for terminus in (engine.link_source(link.pointer), engine.link_target(link.pointer)):
+                engine.terminus_set_type(terminus, engine.UNSPECIFIED)
+            text = f"the attach cannot be answered in a frame of {most} bytes"
+            link.refuse(Refusal(Condition.FRAME_SIZE_TOO_SMALL, text))
 
     def _steal(self, link: Link) -> None:
         """P13: a link that its client attaches again, on another connection or session, is taken from the first."""

@@ -161,6 +161,9 @@ data_decode = lib.pn_data_decode
 data_encode = lib.pn_data_encode
 data_encoded_size = lib.pn_data_encoded_size
 
+#: of a terminus, as large as others make them
+_VALUES = (terminus_filter, terminus_capabilities, terminus_outcomes, terminus_properties)
+
 READ_ROOM = 1 << 18
 _read_octets = bytearray(READ_ROOM)
 #: buffers for the input and output of one socket in one turn
@@ -340,8 +343,8 @@ def link_is_named(pointer: Pointer) -> bool:
     return bool(lib.pn_link_name(pointer) != NULL)
 
 
-#: octets of an attach without names, addresses and the values of the peer
-_ATTACH_ROOM = 220
+#: octets of an attach without names, addresses and values of others
+_ATTACH_ROOM = 150
 
 
 def link_name(pointer: Pointer) -> str:
@@ -354,14 +357,13 @@ def _said(_transport: Pointer, message: Pointer) -> None:
     log.info("the engine says", what=_text(message))
 
 
-def attach_size(pointer: Pointer) -> int:
-    """An upper bound for the octets of our answer to the peer's attach."""
+def answer_size(pointer: Pointer) -> int:
+    """An upper bound for the octets of our attach, which is not written yet."""
     size = _ATTACH_ROOM + len(ffi.string(lib.pn_link_name(pointer)))
-    for terminus in (lib.pn_link_remote_source(pointer), lib.pn_link_remote_target(pointer)):
+    for terminus in (link_source(pointer), link_target(pointer)):
         address = lib.pn_terminus_get_address(terminus)
         size += 0 if address == NULL else len(ffi.string(address))
-        for data in (terminus_filter(terminus), terminus_capabilities(terminus), lib.pn_terminus_properties(terminus)):
-            size += max(0, data_encoded_size(data))
+        size += sum(max(0, data_encoded_size(of(terminus))) for of in _VALUES)
     return size
 
 

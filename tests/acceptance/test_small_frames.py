@@ -14,6 +14,7 @@ from tests.wire.frames import (
     Accepted,
     Attach,
     Close,
+    Coordinator,
     Detach,
     Discharge,
     Modified,
@@ -22,7 +23,7 @@ from tests.wire.frames import (
 )
 from tests.wire.messages import data
 from tests.wire.peer import Session
-from tests.wire.queues import select
+from tests.wire.queues import SELECTOR, filtered, select
 from tests.wire.types import Described, Symbol
 
 SMALLEST = 512
@@ -80,15 +81,37 @@ def test_what_cannot_be_answered_in_a_frame(session: Session, address: str) -> N
     """The attach is refused, as its answer would be larger; where the name is, nothing can be answered."""
     if session.peer.remote_open is None or session.peer.remote_open.max_frame_size == SMALLEST:
         pytest.skip("the peer's own frame has no room for it")
+    symbols = tuple(f"x:{number}" for number in range(200))
     for role, terminus in (
         (SENDER, {"target": Target(address="y" * 500), "initial_delivery_count": 0}),
-        (RECEIVER, {"source": Source(address=address, filter={Symbol("f"): Described(Symbol("x:y"), "z" * 500)})}),
+        (SENDER, {"source": Source(outcomes=symbols), "target": Target(address=address), "initial_delivery_count": 0}),
+        (SENDER, {"source": Source(outcomes=symbols), "target": Coordinator(), "initial_delivery_count": 0}),
+        (RECEIVER, {"source": filtered(address, {"jms-selector": Described(SELECTOR, "a = 1" + " or a = 1" * 60)})}),
     ):
         answer = session.attach(role, **terminus)
+        assert (answer.source, answer.target) == (None, None)
         assert session.peer.wait(Detach, handle=answer.handle).error.condition == "amqp:frame-size-too-small"
     assert session.sender(address).outcome(data(b"x")) == Accepted()
     session.send(Attach(name="n" * 1000, handle=99, role=RECEIVER, source=Source(address=address), target=Target()))
     assert session.peer.wait(Close).error.condition == "amqp:frame-size-too-small"
+
+
+@pytest.mark.rule("P2", "P14")
+def test_a_name_that_leaves_little_room(session: Session, address: str) -> None:
+    """For what the service adds to an answer: the default-outcome, and the name of a dynamic node."""
+    default = Modified(delivery_failed=True, undeliverable_here=True)
+    granted = []
+    for size in range(100, 300, 3):
+        for source in (Source(address=address, default_outcome=default), Source(dynamic=True, default_outcome=default)):
+            link = session.receiver(source, name="n" * size)
+            if link.answer.source is None:
+                assert link.error == "amqp:frame-size-too-small"
+            else:
+                assert link.answer.source.default_outcome == default
+                granted.append(size)
+                link.detach()
+    assert 100 in granted
+    assert 298 not in granted
 
 
 @pytest.mark.rule("P2", "P14")

@@ -1,7 +1,8 @@
-"""A client attaches the link of a lasting subscription again, at another instance: the later link stays (P13).
+"""A client attaches a link again, at another instance: the later link stays (P13).
 
-A notice announces each attach. PostgreSQL delivers all notices to all instances in the order of their commits, so all
-see the same one last: a notice of another instance that comes after a link's own notice steals the link.
+A notice announces each attach, unless this instance is alone. PostgreSQL delivers all notices to all instances in the
+order of their commits, so all see the same one last: a notice of another instance that comes after a link's own notice
+steals the link.
 """
 
 from __future__ import annotations
@@ -27,29 +28,39 @@ class Stealable(Protocol):
 class _Held:
     __slots__ = ("announced", "link", "number")
 
-    def __init__(self, link: Stealable, number: int) -> None:
+    def __init__(self, link: Stealable, number: int, *, announced: bool) -> None:
         self.link = link
         self.number = number
-        #: whether its own notice has come
-        self.announced = False
+        #: whether its own notice has come; at an instance that is alone, none is needed
+        self.announced = announced
 
 
 class Stealing:
-    """The links of this instance that others may steal."""
+    """The links of this instance, which others may steal. ``identity``: what makes it the same link (part 2, 2.6.1)."""
 
     def __init__(self, instance: Instance) -> None:
         self._instance = instance
         self._held: dict[str, _Held] = {}
         self._numbers = count(1)
+        #: notices of this turn
+        self._told: list[str] = []
 
-    def attached(self, user: str | None, container: str, name: str, link: Stealable) -> None:
-        held = _Held(link, next(self._numbers))
-        digest = _digest(user, container, name)
-        self._held[digest] = held
-        notices.announce_link(self._instance.queries, f"{self._instance.instance_id} {held.number} {digest}")
+    def attached(self, identity: tuple[object, ...], link: Stealable) -> None:
+        alone = not self._instance.peers
+        digest, number = _digest(identity), next(self._numbers)
+        self._held[digest] = _Held(link, number, announced=alone)
+        if alone:
+            return
+        if not self._told:
+            self._instance.loop.call_later(0, self._tell)
+        self._told.append(f"{self._instance.instance_id} {number} {digest}")
 
-    def lost(self, user: str | None, container: str, name: str, link: Stealable) -> None:
-        digest = _digest(user, container, name)
+    def _tell(self) -> None:
+        told, self._told = self._told, []
+        notices.announce_links(self._instance.queries, told)
+
+    def lost(self, identity: tuple[object, ...], link: Stealable) -> None:
+        digest = _digest(identity)
         held = self._held.get(digest)
         if held is not None and held.link is link:
             del self._held[digest]
@@ -65,6 +76,5 @@ class Stealing:
             held.link.refuse(_STOLEN)
 
 
-def _digest(user: str | None, container: str, name: str) -> str:
-    user = user or ""
-    return hashlib.sha256(f"{len(user)} {user} {len(container)} {container} {name}".encode()).hexdigest()
+def _digest(identity: tuple[object, ...]) -> str:
+    return hashlib.sha256(repr(identity).encode()).hexdigest()

@@ -315,8 +315,6 @@ class Subscribing(Consuming):
         self.selects = honoured.text
         queue.not_from = connection if honoured.no_local else None
         super().__init__(connection, pointer, address, queue, group, honoured)
-        if group.ends_with_close:
-            connection.service.stealing.attached(connection.user, connection.container, self.name, self)
 
     @property
     def room(self) -> int:
@@ -349,6 +347,4 @@ class Subscribing(Consuming):
 
     def lost(self) -> None:
         self._queue.not_from = None
-        connection = self.connection
-        connection.service.stealing.lost(connection.user, connection.container, self.name, self)
         super().lost()

@@ -172,6 +172,8 @@ class Endpoints:
         if before is not None and (before.connection is not self.connection or before.pointer != link.pointer):
             before.refuse(Refusal(Condition.STOLEN, f"the link was attached again, from {self.connection.peer}"))
         named[link.identity] = link
+        if not isinstance(link, Attaching):
+            self.connection.service.stealing.attached(link.identity, link)
 
     def _on_detach(self, pointer: engine.Pointer, *, closed: bool) -> None:
         leaving = self.links.get(pointer)
@@ -239,6 +241,7 @@ class Endpoints:
             self.sessions[link.session].pop(pointer)
             if self.connection.reactor.named.get(link.identity) is link:
                 del self.connection.reactor.named[link.identity]
+                self.connection.service.stealing.lost(link.identity, link)
         return link
 
     def _on_end(self, session: engine.Pointer) -> None:

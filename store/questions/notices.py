@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from store import arrays
 from store.asking import Query, nothing
 from store.channels import ARRIVED, LINK, READY
 
@@ -16,10 +17,10 @@ ARRIVE = Query(
     nothing,
 )
 
-#: parameter: the payload of the notice
-ANNOUNCE_LINK = Query(
-    b"announce_link",
-    f"select pg_notify('{LINK}', $1::text)",
+#: parameter: the payloads of the notices
+ANNOUNCE_LINKS = Query(
+    b"announce_links",
+    f"select pg_notify('{LINK}', t) from unnest($1::text[]) u(t)",
     nothing,
 )
 
@@ -29,6 +30,6 @@ def arrive(asked: Queries) -> None:
     asked.ask(ARRIVE, [], lambda _: None)
 
 
-def announce_link(asked: Queries, text: str) -> None:
-    """A link of a lasting subscription is attached; ``text`` says which."""
-    asked.ask(ANNOUNCE_LINK, [text.encode()], lambda _: None)
+def announce_links(asked: Queries, texts: list[str]) -> None:
+    """Links are attached; each text says which."""
+    asked.ask(ANNOUNCE_LINKS, [arrays.text([text.encode() for text in texts])], lambda _: None)

@@ -1,16 +1,17 @@
-"""The link of a lasting subscription that its client attaches again at another worker (rule P13, part 2, 2.6.1)."""
+"""A link that its client attaches again at another worker (rule P13, part 2, 2.6.1)."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from tests.acceptance.subscribers import begin, lasting, poster
 from tests.fix_service import Service, running_service
 from tests.fix_wire import DialTo
-from tests.wire.frames import Accepted
+from tests.wire.frames import Accepted, Source
 from tests.wire.links import Receiver
 from tests.wire.messages import data
 from tests.wire.peer import Session
@@ -41,6 +42,59 @@ def test_it_is_stolen_from_the_other_worker_with_what_it_held(dial_to: DialTo, a
         before = now
     assert [other.take().body for other in others] == [b"1", b"1"]
     assert all(other.detached is None for other in (*others, before))
+
+
+def _sender(session: Session, address: str) -> Any:
+    return session.sender(address, name="again")
+
+
+def _receiver(session: Session, address: str) -> Any:
+    return session.receiver(address, name="again")
+
+
+def _browser(session: Session, address: str) -> Any:
+    return session.receiver(Source(address=address, distribution_mode="copy"), name="again")
+
+
+def _control(session: Session, _address: str) -> Any:
+    return session.control(name="again")
+
+
+@pytest.mark.rule("P13")
+@pytest.mark.parametrize("attach", [_sender, _receiver, _browser, _control])
+def test_any_link_is(dial_to: DialTo, address: str, attach: Any) -> None:
+    """To and fro; but for one of the other direction, and of another container."""
+    other = attach(begin(dial_to, 0, f"d-{address}"), address)
+    session = begin(dial_to, 0, f"c-{address}")
+    before = attach(session, address)
+    against = session.receiver(address, name="again") if attach in (_sender, _control) else _sender(session, address)
+    for worker in (1, 0, 1):
+        now = attach(begin(dial_to, worker, f"c-{address}"), address)
+        assert before.error == "amqp:link:stolen"
+        before = now
+    for link in (other, against, before):
+        link.session.sync()
+        assert link.detached is None
+
+
+@pytest.mark.rule("P13", "D9")
+def test_posts_of_one_that_is_stolen_are_answered(dial_to: DialTo, address: str) -> None:
+    """And what its consumer had comes to the next."""
+    before = _sender(begin(dial_to, 0, f"c-{address}"), address)
+    assert before.outcome(data(b"1")) == Accepted()
+    first = _receiver(begin(dial_to, 0, f"d-{address}"), address)
+    assert first.take().body == b"1"
+    numbers = [before.post(data(b"%d" % number)) for number in range(2, 6)]
+    _sender(begin(dial_to, 1, f"c-{address}"), address)
+    assert before.error == "amqp:link:stolen"
+    assert [before.answer_to(number).state for number in numbers] == [Accepted()] * 4
+    second = _receiver(begin(dial_to, 1, f"d-{address}"), address)
+    assert first.error == "amqp:link:stolen"
+    taken = second.take_many(5)
+    assert sorted((each.body, each.count) for each in taken) == [
+        (b"1", 1),
+        *((b"%d" % number, 0) for number in range(2, 6)),
+    ]
 
 
 @pytest.mark.rule("P13", "D1")

@@ -42,6 +42,7 @@ class TlsSocket(socket.socket):
         #: octets that the socket has not taken
         self._unsent = b""
         self._greeted = False
+        self._shown: dict[str, Any] = {}
         self._over = False
         self.must_read: Callable[[], None] = _nothing
         self.must_write: Callable[[], None] = _nothing
@@ -49,7 +50,7 @@ class TlsSocket(socket.socket):
 
     def certificate(self) -> dict[str, Any]:
         """Of the client, verified; empty: it has shown none."""
-        return self._tls.getpeercert() or {} if self._greeted else {}
+        return self._shown
 
     @property
     def unsent(self) -> bool:
@@ -92,6 +93,7 @@ class TlsSocket(socket.socket):
             if not self._greeted:
                 self._tls.do_handshake()
                 self._greeted = True
+                self._shown = self._tls.getpeercert() or {}  # which it says no more behind an error
             while taken < room:
                 size = int(self._tls.read(room - taken, view[taken:room]))
                 if not size:
@@ -115,14 +117,16 @@ class TlsSocket(socket.socket):
             raise OSError
         if self._unsent and not self.flush():
             raise BlockingIOError
-        sent = 0
+        sent, broken = 0, ""
         with memoryview(data) as view:
-            while sent < len(view) and not self._unsent:
+            while sent < len(view) and not self._unsent and not broken:
                 try:
                     sent += self._tls.write(view[sent : sent + _RECORD_OCTETS])
                 except ssl.SSLError as error:
-                    raise OSError(_reason(error)) from None
+                    broken = _reason(error)
                 self.flush()
+        if broken:  # raised here: with the error of TLS, it would hold what is to be sent
+            raise OSError(broken)
         return sent
 
     def flush(self) -> bool:

@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+#: a record of TLS that no key fits
+NONSENSE = b"\x17\x03\x03\x00\x20" + bytes(32)
+
 
 @dataclass(frozen=True)
 class Authority:

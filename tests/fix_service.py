@@ -50,6 +50,7 @@ class Service:
         """``folder``: for its data. ``settings``: by dotted name, such as ``addresses.create``."""
         self.data_dir = folder / "data"
         self.port = 0
+        self.ports: list[int] = []
         # A server of its own, unless one is given.
         self._store = {} if "database_url" in settings else {"COORDINATOR_DATA_DIR": str(self.data_dir)}
         self._settings = {f"COORDINATOR_{name.upper().replace('.', '__')}": value for name, value in settings.items()}
@@ -66,6 +67,11 @@ class Service:
         return f"{scheme}://127.0.0.1:{self.port}"
 
     @property
+    def listens(self) -> list[str]:
+        """What it is told to listen on; :attr:`ports` has the port of each, once it runs."""
+        return [self.url]
+
+    @property
     def pid(self) -> int:
         """The process id of the supervisor."""
         assert self._process is not None, "the service is not running"
@@ -80,15 +86,14 @@ class Service:
         seen = len(self._lines)
         log, theirs = (os.fdopen(each, mode) for each, mode in zip(os.pipe(), "rw", strict=True))
         with Path(os.devnull).open("wb") as nothing:
-            arguments = ["serve", "--listen", self.url]
+            arguments = ["serve", *(f"--listen={url}" for url in self.listens)]
             self._process = prepared.started(arguments, self.environment(), nothing.fileno(), theirs.fileno())
         theirs.close()
         threading.Thread(target=self._read, args=(log,), daemon=True).start()
         line = self.wait_for(lambda line: line.get("event") == "listening", since=seen)
-        (place,) = line["listen"]
-        port = urlsplit(place).port
-        assert port, line
-        self.port = port
+        self.ports = [urlsplit(place).port or 0 for place in line["listen"]]
+        assert len(self.ports) == len(self.listens), line
+        self.port = self.ports[0]
 
     def stop(self) -> int:
         """Ask it to end (SIGTERM) and wait; the exit status."""

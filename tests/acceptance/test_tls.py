@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -17,7 +18,7 @@ import pytest
 from store import users
 from store.database import connected
 from store.embedded.running import running_url
-from tests.fix_certificates import Authority, authority, key_of
+from tests.fix_certificates import NONSENSE, Authority, authority, key_of
 from tests.fix_service import Service, running_service
 from tests.fix_users import PASSWORD, add_users
 from tests.wire.frames import AMQP_HEADER, Accepted
@@ -119,8 +120,8 @@ class Octets:
         self._coming, self._going = ssl.MemoryBIO(), ssl.MemoryBIO()
         self.tls = context.wrap_bio(self._coming, self._going, server_hostname="127.0.0.1")
 
-    def send(self, size: int) -> None:
-        octets = self._going.read()
+    def send(self, size: int, more: bytes = b"") -> None:
+        octets = self._going.read() + more
         for start in range(0, len(octets), size):
             self.socket.sendall(octets[start : start + size])
 
@@ -174,10 +175,24 @@ def test_nonsense_after_the_handshake_ends(dial: Dial, service: Service) -> None
     peer = dial()
     peer.open()
     raw = socket.socket(fileno=os.dup(peer.socket.fileno()))
-    raw.sendall(b"\x17\x03\x03\x00\x20" + bytes(32))
+    raw.sendall(NONSENSE)
     with pytest.raises((Ended, ssl.SSLError)):
         _read_on(peer)
     raw.close()
+    dial().open()
+
+
+@pytest.mark.rule("S2", "S6")
+def test_nonsense_behind_the_first_octets_ends(dial: Dial, service: Service, ca: Authority) -> None:
+    """Read with them: TLS is over before they are looked at, and says no more whose certificate it was shown."""
+    client = Octets(service.port, _client(ca))
+    client.step(client.tls.do_handshake, 1 << 16)
+    client.tls.write(AMQP_HEADER)
+    client.send(1 << 16, NONSENSE)
+    with contextlib.suppress(ConnectionResetError):
+        while client.socket.recv(1 << 16):
+            pass
+    client.socket.close()
     dial().open()
 
 

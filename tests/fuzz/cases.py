@@ -21,6 +21,7 @@ class Case(NamedTuple):
     """``writes``: octets that go out at once; the next follow when the service has answered, or a moment later.
 
     ``frames``: how many frames each write has. ``abrupt``: the socket is reset at the end, not closed in order.
+    ``records``: what is drawn from it is done to the records of TLS, of which ``stage`` says where; none: no TLS.
     """
 
     generator: str
@@ -28,6 +29,7 @@ class Case(NamedTuple):
     writes: list[bytes]
     frames: list[int]
     abrupt: bool = False
+    records: int | None = None
 
 
 def save(path: Path, cases: Iterable[Case], why: str) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 from tests.fuzz.cases import Case
 from tests.fuzz.grammar import CONTAINERS, LINKS, QUEUES, TAGS, TOPICS, UINTS, Grammar
+from tests.fuzz.logins import login
 from tests.fuzz.stages import EVERYWHERE, SHARES, STAGES
 from tests.wire import messages
 from tests.wire.frames import (
@@ -33,9 +34,7 @@ from tests.wire.frames import (
     Flow,
     Open,
     SaslInit,
-    SaslMechanisms,
     SaslOutcome,
-    SaslResponse,
     Source,
     Target,
     TransactionalState,
@@ -132,7 +131,6 @@ class Conversation:
 
     def _opening(self, stage: str) -> None:
         random = self._random
-        grammar = self._grammar
         if stage == "header":
             self._header(
                 random.choice(
@@ -144,12 +142,11 @@ class Conversation:
             self._header(SASL_HEADER)
             if stage == "sasl":
                 for _ in range(random.choice((1, 1, 2))):
-                    kind = random.choice((SaslInit, SaslInit, SaslInit, SaslResponse, SaslMechanisms, SaslOutcome))
-                    given = {"mechanism": random.choice(("ANONYMOUS", "PLAIN", "EXTERNAL", "", "x" * 300))}
-                    body = grammar.record(kind, **(given if kind is SaslInit else {}))
-                    self._pending.append(frame(body, kind=SASL, channel=random.choice((0, 0, 0, 1))))
-                if random.random() < 0.3:
-                    self._write()
+                    self._pending.append(
+                        frame(login(random, self._grammar), kind=SASL, channel=random.choice((0, 0, 0, 1)))
+                    )
+                    if random.random() < 0.3:
+                        self._write()
             else:
                 self._pending.append(frame(SaslInit(mechanism="ANONYMOUS", initial_response=b""), kind=SASL))
         self._header(AMQP_HEADER)

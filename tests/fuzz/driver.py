@@ -14,12 +14,14 @@ import socket
 import struct
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from tests.fuzz.cases import TXN, Case
+from tests.fuzz.tls import Contexts, Layer
 
-#: what a write waits for an answer before the next goes out
+#: what a write waits for an answer before the next goes out, and a flight of a handshake before the end
 _PAUSE_SECONDS = 0.004
+_HANDSHAKE_SECONDS = 0.2
 #: ``declared``, as the service says it
 _DECLARED = re.compile(rb"\x00\x53\x33\xc0\x13\x01\xa0\x10(.{16})", re.DOTALL)
 _PLACE = re.compile(re.escape(TXN) + b"(.)", re.DOTALL)
@@ -32,10 +34,11 @@ class Hang(Exception):
 
 
 class _Connection:
-    __slots__ = ("at", "case", "ended", "frames", "moment", "sock", "txns", "unsent", "waiting")
+    __slots__ = ("at", "case", "ended", "frames", "moment", "sock", "tls", "txns", "unsent", "waiting")
 
-    def __init__(self, case: Case, port: int, now: float) -> None:
+    def __init__(self, case: Case, port: int, tls: Layer | None, now: float) -> None:
         self.case = case
+        self.tls = tls
         self.sock = socket.create_connection(("127.0.0.1", port), timeout=30)
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.sock.setblocking(False)
@@ -48,14 +51,29 @@ class _Connection:
         self.ended = False
         self.frames = 0
 
+    @property
+    def pause(self) -> float:
+        return _PAUSE_SECONDS if self.tls is None or self.tls.there else _HANDSHAKE_SECONDS
+
 
 class Driver:
-    """``bound``: seconds within which a connection must end; ``busy()``: seconds of processor time that the service's
-    worker has used, to tell a service that hangs from a machine that has no time.
+    """``ports``: in plain text and behind TLS. ``bound``: seconds within which a connection must end; ``busy()``:
+    seconds of processor time that the service's worker has used, to tell a service that hangs from a machine that has
+    no time.
     """
 
-    def __init__(self, port: int, *, width: int, bound: float, patience: float, busy: Callable[[], float]) -> None:
-        self._port = port
+    def __init__(
+        self,
+        ports: Sequence[int],
+        contexts: Contexts,
+        *,
+        width: int,
+        bound: float,
+        patience: float,
+        busy: Callable[[], float],
+    ) -> None:
+        self._plain, self._behind_tls = ports
+        self._contexts = contexts
         self._width = width
         self._bound = bound
         self._patience = patience
@@ -63,7 +81,7 @@ class Driver:
         self._selector = selectors.DefaultSelector()
         self._running: set[_Connection] = set()
         self._ending: dict[_Connection, float] = {}
-        #: frames that went out, by generator and stage
+        #: frames that went out, by generator and stage; of TLS, its records
         self.frames: Counter[tuple[str, str]] = Counter()
         self.cases: Counter[tuple[str, str]] = Counter()
         self.octets = 0
@@ -102,10 +120,16 @@ class Driver:
     def _start(self, case: Case) -> None:
         self.recent.append(case)
         self.cases[case.generator, case.stage] += 1
-        connection = _Connection(case, self._port, time.monotonic())
+        if case.records is None:
+            connection = _Connection(case, self._plain, None, time.monotonic())
+        else:
+            connection = _Connection(case, self._behind_tls, Layer(case, self._contexts), time.monotonic())
         self._running.add(connection)
         self._selector.register(connection.sock, selectors.EVENT_READ, connection)
-        self._go_on(connection)
+        if connection.tls is None:
+            self._go_on(connection)
+        else:
+            self._answer(connection, connection.tls, b"")
 
     def _turn(self) -> None:
         for key, events in self._selector.select(_PAUSE_SECONDS):
@@ -119,7 +143,7 @@ class Driver:
             if connection.ended or connection.unsent:
                 if now - connection.moment > self._bound:
                     self._late(connection, now)
-            elif connection.waiting and now - connection.moment >= _PAUSE_SECONDS:
+            elif connection.waiting and now - connection.moment >= connection.pause:
                 self._go_on(connection)
 
     def _late(self, connection: _Connection, now: float) -> None:
@@ -134,18 +158,34 @@ class Driver:
             )
 
     def _go_on(self, connection: _Connection) -> None:
-        case = connection.case
-        if connection.at >= len(case.writes):
+        case, tls = connection.case, connection.tls
+        if connection.at >= len(case.writes) or (tls is not None and (tls.over or not tls.there)):
             self._end(connection)
             return
         octets = case.writes[connection.at]
         if TXN in octets:
             txns = connection.txns
             octets = _PLACE.sub(lambda found: txns[found[1][0] % len(txns)] if txns else _NO_TXN, octets)
-        self.frames[case.generator, case.stage] += case.frames[connection.at]
+        if tls is None:
+            self.frames[case.generator, case.stage] += case.frames[connection.at]
+        else:
+            octets = self._counted(connection, tls, tls.out(octets))
         connection.at += 1
-        connection.unsent = octets
+        connection.unsent += octets
         self._send(connection)
+
+    def _answer(self, connection: _Connection, tls: Layer, octets: bytes) -> bytes:
+        """What TLS says by itself goes out; what the service has said in it."""
+        came, answer = tls.took(octets)
+        if answer and not connection.ended:
+            connection.unsent += self._counted(connection, tls, answer)
+            self._send(connection)
+        return came
+
+    def _counted(self, connection: _Connection, tls: Layer, octets: bytes) -> bytes:
+        self.frames[connection.case.generator, connection.case.stage] += tls.records
+        tls.records = 0
+        return octets
 
     def _send(self, connection: _Connection) -> None:
         connection.waiting = False
@@ -178,9 +218,15 @@ class Driver:
                 self.worst = max(self.worst, time.monotonic() - connection.moment)
             self._drop(connection, "ended" if connection.ended else "closed")
             return
+        if connection.tls is not None:
+            octets = self._answer(connection, connection.tls, octets)
         connection.txns += _DECLARED.findall(octets)
-        if connection.waiting and not connection.ended:
+        if connection in self._running and connection.waiting and not connection.ended and self._may_go_on(connection):
             self._go_on(connection)
+
+    @staticmethod
+    def _may_go_on(connection: _Connection) -> bool:
+        return connection.tls is None or connection.tls.there or connection.tls.over
 
     def _end(self, connection: _Connection) -> None:
         """All is said."""

@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from random import Random, SystemRandom
 
@@ -30,6 +31,7 @@ from tests.fuzz.driver import Driver, Hang
 from tests.fuzz.grammar import QUEUES, Grammar
 from tests.fuzz.mutation import Mutation
 from tests.fuzz.oracle import Bystander, Watched
+from tests.fuzz.tls import Contexts, behind_tls
 
 FOLDER = REPOSITORY / "build" / "fuzz"
 
@@ -38,6 +40,8 @@ MIB = 1 << 20
 MOST_GROWTH = 24 * MIB
 _MOST_FAILURES = 10
 _LOOK_SECONDS = 0.5
+#: of the connections: a handshake costs what some hundreds of frames do
+_BEHIND_TLS = 0.1
 #: frames between two times that the queues are emptied
 _PIECE = 100_000
 
@@ -69,12 +73,12 @@ class Report:
 
 
 def cases(seed: int) -> Iterator[Case]:
-    """Of both generators, by turns, for ever; the same for the same seed."""
+    """Of both generators, by turns, for ever, some behind TLS; the same for the same seed."""
     random = Random(seed)
     grammar, mutation = Grammar(random), Mutation(random)
-    while True:
-        yield Conversation(grammar, random).case()
-        yield mutation.case()
+    for number in count():
+        made = mutation.case() if number % 2 else Conversation(grammar, random).case()
+        yield behind_tls(random, made) if random.random() < _BEHIND_TLS else made
 
 
 class Run:
@@ -85,7 +89,8 @@ class Run:
         self.report = Report(seed)
         self._pid = service.worker
         self._driver = Driver(
-            service.port,
+            service.ports,
+            Contexts(service.ca),
             width=width,
             bound=bound,
             patience=PATIENCE,
@@ -206,7 +211,8 @@ class _Enough(Exception):
 def watched_service() -> Iterator[Watched]:
     """A service with an empty store; removes its data at the end."""
     patterns = '[{"match": "fuzz-topic-*", "routing": "topic"}, {"match": "fuzz-1", "max_attempts": 2}]'
-    with running(lambda folder: Watched(folder, {"addresses.patterns": patterns})) as service:
+    settings = {"addresses.patterns": patterns, "login.plain": "always"}
+    with running(lambda folder: Watched(folder, settings)) as service:
         yield service
 
 

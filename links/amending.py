@@ -7,12 +7,17 @@ from __future__ import annotations
 from struct import Struct
 from typing import TYPE_CHECKING
 
-from coordinator.codec.encoding import encode_list, encode_uint, skip
+from coordinator.codec.encoding import encode_list, encode_string, encode_uint, skip
 from links import performatives
 from links.performatives import ATTACH, BEGIN, FLOW, starts_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from links.performatives import Performative
+
+    #: by place, the values that are to be others
+    _Change = Callable[["Amending", Performative, int], dict[int, bytes]]
 
 _HEAD = Struct(">I2xH2xB")
 _SIZE = Struct(">I")
@@ -21,7 +26,7 @@ _PROTOCOL = b"AMQP"
 _BODY = 8
 _REMOTE_CHANNEL, _HANDLE_MAX = 0, 4
 _NEXT_INCOMING_ID = 0
-_SOURCE = 5
+_NAME, _SOURCE = 0, 5
 _NODE_PROPERTIES, _DEFAULT_OUTCOME = 5, 8
 _MOST_FIELDS = 16
 _NULL = b"\x40"
@@ -39,7 +44,7 @@ def with_default_outcome(default_outcome: bytes, properties: bytes) -> bytes:
 class Amending:
     """Of one connection. ``due``: frames are to be written that say more than the engine knows."""
 
-    __slots__ = ("_counted", "_handle_max", "_sessions", "due")
+    __slots__ = ("_counted", "_handle_max", "_renames", "_sessions", "due")
 
     def __init__(self, handle_max: int) -> None:
         self._handle_max = handle_max
@@ -47,7 +52,12 @@ class Amending:
         self._sessions: dict[int, int | None] = {}
         #: by the peer's channel: how many of its transfers the engine does not know of, modulo 2^32
         self._counted: dict[int | None, int] = {}
+        self._renames = False
         self.due = False
+
+    def renames(self) -> None:
+        """From now on the engine's names of links may not be the peer's."""
+        self._renames = self.due = True
 
     def counts(self, number: int, more: int) -> None:
         """Of the session on the peer's channel ``number`` so many more transfers were sent than the engine has got."""
@@ -68,46 +78,53 @@ class Amending:
                 _, channel, code = _HEAD.unpack_from(octets, at)
                 change = _CHANGES.get(code)
                 if change is not None:
-                    pieces += [octets[begun:at], change(self, channel, octets[at : at + size])]
+                    pieces += [octets[begun:at], self._changed(change, octets[at : at + size], channel)]
                     begun = at + size
             at += size
-        self.due = bool(self._counted)
+        self.due = self._renames or bool(self._counted)
         return b"".join((*pieces, octets[begun:]))
 
-    def _begin(self, channel: int, frame: bytes) -> bytes:
+    def _changed(self, change: _Change, frame: bytes, channel: int) -> bytes:
         found = performatives.read(frame, _BODY)
         assert found is not None
+        changes = change(self, found, channel)
+        return found.rewritten(changes) if changes else frame
+
+    def _begin(self, found: Performative, channel: int) -> dict[int, bytes]:
         self._sessions[channel] = found.number(_REMOTE_CHANNEL)
-        return _frame(frame, _put(_fields(frame, _BODY), _HANDLE_MAX, encode_uint(self._handle_max)))
+        return {_HANDLE_MAX: encode_uint(self._handle_max)}
 
-    def _flow(self, channel: int, frame: bytes) -> bytes:
-        more = self._counted.get(self._sessions.get(channel))
-        if not more:
-            return frame
-        found = performatives.read(frame, _BODY)
-        assert found is not None
-        expected = found.number(_NEXT_INCOMING_ID) or 0
-        fields = _put(_fields(frame, _BODY), _NEXT_INCOMING_ID, encode_uint((expected + more) % _IDS))
-        return _frame(frame, fields)
+    def _flow(self, found: Performative, channel: int) -> dict[int, bytes]:
+        more, expected = self._counted.get(self._sessions.get(channel)), found.number(_NEXT_INCOMING_ID)
+        return {_NEXT_INCOMING_ID: encode_uint((expected + more) % _IDS)} if more and expected is not None else {}
 
-    def _attach(self, _channel: int, frame: bytes) -> bytes:
-        found = performatives.read(frame, _BODY)
-        assert found is not None
-        if not found.has(_SOURCE) or _MARK not in frame:
-            return frame
+    def _attach(self, found: Performative, _channel: int) -> dict[int, bytes]:
+        changes = {}
+        name, source = found.value(_NAME), self._source(found)
+        if isinstance(name, str) and "\0" in name:  # see channels.renamed
+            changes[_NAME] = encode_string(name.partition("\0")[0])
+        if source:
+            changes[_SOURCE] = source
+        return changes
+
+    @staticmethod
+    def _source(found: Performative) -> bytes:
+        """With its default-outcome; empty: as it is."""
+        frame = bytes(found.octets)
+        if _MARK not in frame or not found.has(_SOURCE):
+            return b""
         at = found.starts[_SOURCE]
-        source = _fields(frame, at)
-        if len(source) <= _NODE_PROPERTIES or not source[_NODE_PROPERTIES].startswith(_MARK):
-            return frame
-        marked = _fields(source[_NODE_PROPERTIES], 0)
-        if len(marked) != _MARKED:  # the mark is the peer's own
-            return frame
-        default, source[_NODE_PROPERTIES] = marked
-        body = frame[at : skip(frame, at + 1)] + encode_list(_put(source, _DEFAULT_OUTCOME, default))
-        return _frame(frame, _put(_fields(frame, _BODY), _SOURCE, body))
+        fields = _fields(frame, at)
+        marked = fields[_NODE_PROPERTIES] if len(fields) > _NODE_PROPERTIES else b""
+        default_and_properties = _fields(marked, 0) if marked.startswith(_MARK) else []
+        if len(default_and_properties) != _MARKED:  # the mark is the peer's own
+            return b""
+        fields += [_NULL] * (_DEFAULT_OUTCOME + 1 - len(fields))
+        fields[_DEFAULT_OUTCOME], fields[_NODE_PROPERTIES] = default_and_properties
+        return frame[at : skip(frame, at + 1)] + encode_list(fields)
 
 
-_CHANGES: dict[int, Callable[[Amending, int, bytes], bytes]] = {
+_CHANGES: dict[int, _Change] = {
     BEGIN: Amending._begin,
     ATTACH: Amending._attach,
     FLOW: Amending._flow,
@@ -118,15 +135,3 @@ def _fields(octets: bytes, at: int) -> list[bytes]:
     """Of the described list at ``at``, as they are encoded."""
     starts = starts_of(octets, skip(octets, at + 1), _MOST_FIELDS)
     return [octets[each : skip(octets, each)] for each in starts]
-
-
-def _put(fields: list[bytes], place: int, value: bytes) -> list[bytes]:
-    fields += [_NULL] * (place + 1 - len(fields))
-    fields[place] = value
-    return fields
-
-
-def _frame(before: bytes, fields: list[bytes]) -> bytes:
-    """The same frame with other fields."""
-    body = before[_BODY : skip(before, _BODY + 1)] + encode_list(fields)
-    return _SIZE.pack(_BODY + len(body)) + before[_SIZE.size : _BODY] + body

@@ -9,9 +9,9 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from coordinator.codec.encoding import DecodeError
+from coordinator.codec.encoding import DecodeError, encode_string
 from coordinator.errors import Condition, Refusal
-from links import engine, termini, theft
+from links import engine, termini
 from links.ends import Channel, End
 from links.incoming import Incoming
 from links.performatives import ATTACH, BEGIN, CLOSE, DETACH, END, FLOW, OPEN, TRANSFER, Performative
@@ -64,7 +64,7 @@ class Channels:
 
     __slots__ = (
         "_asked", "_attaching", "_beginning", "_by_symbol", "_channels", "_connection", "_ended", "_handle_max",
-        "_refused", "open_refused", "opened", "plain",
+        "_refused", "_renamed", "open_refused", "opened", "plain",
     )  # fmt: skip
 
     def __init__(self, connection: Carrier, handle_max: int) -> None:
@@ -81,6 +81,8 @@ class Channels:
         self._attaching: deque[End] = deque()
         self._refused: dict[engine.Pointer, Refusal] = {}
         self._asked: dict[engine.Pointer, Termini] = {}
+        #: how many links have a name that is not the peer's
+        self._renamed = 0
         #: it has sent the open
         self.opened = False
         #: why the open is to be refused, and its field that is the reason
@@ -117,27 +119,24 @@ class Channels:
         self.plain.clear()
 
     def ignores(self, number: int, found: Performative) -> bool:
-        """Whether the frame is of a session that we have ended, or of a link that was stolen."""
+        """Whether the frame is of a session that we have ended."""
         channel = self._channels.get(number)
-        if channel is None or found.code in _ALWAYS:
-            return False
-        return channel.ended or theft.is_of_stolen(channel, found)
+        return channel is not None and channel.ended and found.code not in _ALWAYS
 
-    def robbed(self, number: int, attach: Performative) -> int | None:
-        """The handle of the link whose name it has, if there is one."""
-        channel = self._channels.get(number)
-        return None if channel is None else theft.robbed(channel, attach)
-
-    def steal(self, number: int, handle: int) -> bytes:
-        """End that link. Returns what tells the engine so; nothing: it has posts that are not answered yet."""
-        channel = self._channels[number]
-        end = channel.links[handle]
-        frame = theft.take(self._connection, number, channel, end, handle)
-        if frame:
-            channel.named = {key: other for key, other in channel.named.items() if other != handle}
-            self._forget(channel, end)
-            self._leave(end)
-        return frame
+    def renamed(self, number: int, attach: Performative) -> bytes:
+        """The frame with a name that no link of its session has, where another has its own (part 2, section 2.6.1): the
+        engine would close the connection. Behind a NUL, where it ends for all but the engine. Empty: as it is.
+        """
+        channel, name = self._channels.get(number), attach.value(0)
+        if channel is None or not isinstance(name, str):
+            return b""
+        if "\0" in name:
+            raise _cut("the name of a link")
+        if not channel.named[attach.value(2) is False, name]:
+            return b""
+        self._renamed += 1
+        self._connection.output.amending.renames()
+        return attach.rewritten({0: encode_string(f"{name}\0{self._renamed}")})
 
     def take(self, number: int, found: Performative, octets: bytes) -> Act | None:
         """The frame on that channel. ``octets``: of it, as far as ``found`` was read from them.
@@ -162,9 +161,11 @@ class Channels:
             end = self._link(channel, found, 0)
             self._forget(channel, end)
             self._leave(end)
-            handle = found.number(0) or 0
-            del channel.links[handle]
-            channel.named = {key: other for key, other in channel.named.items() if other != handle}
+            name = end.sends, _said(end.name)
+            channel.named[name] -= 1
+            if not channel.named[name]:
+                del channel.named[name]
+            del channel.links[found.number(0) or 0]
         return None
 
     def _on_open(self, number: int, found: Performative) -> None:
@@ -197,9 +198,6 @@ class Channels:
         channel = self._channels.get(number)
         if channel is None:
             return None
-        name = found.value(0)  # one that is no UTF-8 is no string (part 1, section 1.6.20)
-        if isinstance(name, str) and "\0" in name:
-            raise _cut("the name of a link")
         handle = found.number(1) or 0
         if handle > self._handle_max:
             text = f"an attach with the handle {handle}: at most {self._handle_max} was expected (limits.handle_max)"
@@ -209,9 +207,9 @@ class Channels:
         sends = found.value(2) is False
         if sends and not found.has(9):
             raise Refusal(Condition.INVALID_FIELD, "an attach by a sender without its initial-delivery-count")
-        if isinstance(name, str):
-            channel.named[sends, name] = handle
-        end = channel.links[handle] = End(sends=sends, second=found.value(4) == _SECOND)
+        name = str(found.value(0))
+        channel.named[sends, _said(name)] += 1
+        end = channel.links[handle] = End(name, sends=sends, second=found.value(4) == _SECOND)
         try:
             end.asked = termini.asked(found)
         except DecodeError as error:
@@ -329,7 +327,7 @@ class Channels:
         if link is None:
             return b""
         left = engine.link_credit(link.pointer) + engine.link_queued(link.pointer)
-        state = LinkState(link.name, end.limit - left, max(0, left), bool(engine.link_get_drain(link.pointer)))
+        state = LinkState(end.name, end.limit - left, max(0, left), bool(engine.link_get_drain(link.pointer)))
         return self._connection.output.said.flow(number, channel.received, state)
 
     def _refuse(self, end: End, refusal: Refusal) -> None:
@@ -350,6 +348,11 @@ def _of_delivery(end: End, found: Performative, begins: bool) -> Refusal | None:
         text = "a transfer with the rcv-settle-mode second, on a link whose own is first"
         return Refusal(Condition.INVALID_FIELD, text)
     return None
+
+
+def _said(name: str) -> str:
+    """As the peer says it."""
+    return name.partition("\0")[0]
 
 
 def _cut(what: str) -> Refusal:

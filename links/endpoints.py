@@ -149,8 +149,7 @@ class Endpoints:
         return True
 
     def attached(self, link: Link) -> None:
-        if self.connection.container:
-            self._steal(link)
+        self._steal(link)
         before = self.links.get(link.pointer)
         if before is not None:
             link.right = before.right
@@ -166,13 +165,13 @@ class Endpoints:
             link.refuse(Refusal(Condition.FRAME_SIZE_TOO_SMALL, text))
 
     def _steal(self, link: Link) -> None:
-        """P13: a link that its client attaches again, on another connection or session, is taken from the first."""
+        """P13: a link that its client attaches again, also on the same session, is taken from the first."""
         named = self.connection.reactor.named
         before = named.get(link.identity)
         if before is not None and (before.connection is not self.connection or before.pointer != link.pointer):
             before.refuse(Refusal(Condition.STOLEN, f"the link was attached again, from {self.connection.peer}"))
         named[link.identity] = link
-        if not isinstance(link, Attaching):
+        if self.connection.container and not isinstance(link, Attaching):
             self.connection.service.stealing.attached(link.identity, link)
 
     def _on_detach(self, pointer: engine.Pointer, *, closed: bool) -> None:
@@ -208,7 +207,6 @@ class Endpoints:
             link.lost()
         engine.link_close(link.pointer)
         self.refused(link.pointer)
-        self.connection.go_on()  # with an attach of its name that waits for it
 
     def refused(self, pointer: engine.Pointer) -> None:
         """We have closed a link; it keeps its handle until the peer has closed it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -21,8 +22,8 @@ class Channel:
         #: the id of the next transfer
         self.received = first
         self.links: dict[int, End] = {}
-        #: the handle of each, by whether the peer is its sender, and its name
-        self.named: dict[tuple[bool, str], int] = {}
+        #: how many of them have a name, by whether the peer is their sender, and the name
+        self.named: Counter[tuple[bool, str]] = Counter()
         #: we have ended it: what the peer sends until it has ended it too means nothing (part 2, section 2.5.5)
         self.ended = False
 
@@ -30,9 +31,11 @@ class Channel:
 class End:
     """A link that the peer has attached."""
 
-    __slots__ = ("asked", "incomplete", "keys", "limit", "pointer", "refusal", "second", "sends", "settled", "stolen")
+    __slots__ = ("asked", "incomplete", "keys", "limit", "name", "pointer", "refusal", "second", "sends", "settled")
 
-    def __init__(self, *, sends: bool, second: bool) -> None:
+    def __init__(self, name: str, *, sends: bool, second: bool) -> None:
+        #: as the engine knows it
+        self.name = name
         self.pointer: engine.Pointer | None = None
         #: the peer is its sender
         self.sends = sends
@@ -48,7 +51,5 @@ class End:
         self.keys: set[Key] = set()
         #: why its attach is refused
         self.refusal: Refusal | None = None
-        #: another has taken its name: what the peer sends on it until its detach means nothing
-        self.stolen = False
         #: of its termini
         self.asked: Termini | None = None

@@ -118,7 +118,8 @@ class Sending(Protocol):
         """Less is unsettled: look again whether more may be sent."""
 
 
-#: user, container, whether the peer sends, and name: what makes it the same link on another connection (part 2, 2.6.1)
+#: user, container (the connection where it has no id), whether the peer sends, and name: what makes it the same link on
+#: another connection (part 2, 2.6.1)
 Identity = tuple[str | None, str, bool, str]
 
 
@@ -139,7 +140,7 @@ class Link:
         #: with its user, else any client could end the links, and with a control link the transactions, of another (S3)
         self.identity: Identity = (
             connection.user,
-            connection.container,
+            connection.container or f"\0{connection.number}",
             bool(engine.link_is_receiver(pointer)),
             self.name,
         )

@@ -32,6 +32,8 @@ _HEADER = 8
 _SMALLEST_OFFSET = 2
 #: octets of a transfer before its message, which :mod:`links.dispositions` bounds, with what may stand before them
 _HEAD_OF_TRANSFER = 4 * 255 + 1200
+#: the window of a flow without next-incoming-id counts from our first id, which is 0 (part 2, section 2.5.6)
+_FROM_THE_FIRST = {0: encode_uint(0)}
 _AN_OPEN = b"\x00\x00\x00\x10\x02\x00\x00\x00\x00\x53\x10\xc0\x03\x01\xa1\x00"
 _TRANSFERS = (
     b"\x00\x53\x14",
@@ -69,7 +71,6 @@ class Look:
         "_left",
         "_most",
         "_refused",
-        "_told",
         "_withheld",
         "channels",
         "waits",
@@ -87,8 +88,6 @@ class Look:
         #: no more is looked at: the engine says what is wrong; ``_refused``: it gets nothing more
         self._blind = False
         self._refused = False
-        #: a frame that the engine gets before the one that is looked at, which is then looked at again
-        self._told = b""
         #: one that it gets in place of the one that was looked at, once what is to be done is done
         self._instead = b""
         #: what came stays here for now, and the connection is not read
@@ -127,12 +126,6 @@ class Look:
                 if self._instead:
                     late, self._instead = self._instead, b""
                     yield engine.buffer_of(late), len(late)
-                if self._told:
-                    told, self._told = self._told, b""
-                    yield engine.buffer_of(told), len(told)
-                    continue
-                if self.waits and again == at:
-                    break
             at += size
         if self.waits:
             self._left, self._held = 0, octets[start:]
@@ -195,8 +188,6 @@ class Look:
             return at, head, at + end, act
         if isinstance(act, Before):
             return at, b"", at + end, partial(self._before, act, instead or head)
-        if again == at:  # the frame is looked at again
-            return cut
         return at, instead, max(again, at + size), act
 
     def _judge_head(self, at: int, size: int, head: bytes, body: int) -> Cut | None:
@@ -208,9 +199,9 @@ class Look:
                 return None
             if self.channels.ignores(number, found):
                 return at, b"", at + size, _nothing
-            robbed = self.channels.robbed(number, found) if found.code == ATTACH else None
-            if robbed is not None:
-                return at, b"", at, partial(self._steal, number, robbed)
+            frame = self.channels.renamed(number, found) if found.code == ATTACH else b""
+            if frame:
+                head, found = frame, performatives.read(frame, _HEADER) or found
             act = self.channels.take(number, found, head)
         except DecodeError as error:
             return at, b"", at + size, partial(self._close, Refusal(Condition.DECODE_ERROR, str(error)))
@@ -222,7 +213,8 @@ class Look:
             act = self._opened
         if found.code == CLOSE:
             act = self._stop
-        frame = _counted(head, found) if found.code == FLOW and not found.has(0) else b""
+        if found.code == FLOW and not found.has(0):
+            frame = found.rewritten(_FROM_THE_FIRST)
         if isinstance(act, Before):
             return (at, b"", at + size, partial(self._before, act, frame)) if frame else (at, b"", at, act)
         if frame:
@@ -237,10 +229,6 @@ class Look:
     def _opened(self) -> None:
         """The engine takes no transfers before it has written our begin, which the answer to the open comes before."""
         self.waits = self._connection.opening
-
-    def _steal(self, number: int, handle: int) -> None:
-        self._told = self.channels.steal(number, handle)
-        self.waits = not self._told
 
     def _stop(self) -> None:
         """Nothing that follows has a meaning."""
@@ -257,14 +245,6 @@ class Look:
 
 def _nothing() -> None:
     """The frame is kept from the engine, and that is all."""
-
-
-def _counted(flow: bytes, found: performatives.Performative) -> bytes:
-    """A flow without next-incoming-id, as the engine understands it: its window counts from our first id, which is 0
-    (part 2, section 2.5.6).
-    """
-    at = found.starts[0]
-    return flow[:at] + encode_uint(0) + flow[at + 1 :]
 
 
 def _is_transfer(octets: bytes, at: int) -> bool:

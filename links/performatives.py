@@ -7,15 +7,19 @@ for, and a list of more fields than it may have is not read, so that a large fra
 
 from __future__ import annotations
 
+from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
-from coordinator.codec.encoding import DecodeError, Symbol, pairs, scalar, skip
+from coordinator.codec.encoding import DecodeError, Symbol, encode_list, pairs, scalar, skip
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from store.spool import Octets
 
 OPEN, BEGIN, ATTACH, FLOW, TRANSFER, DISPOSITION, DETACH, END, CLOSE = range(0x10, 0x19)
 
+_FRAME = Struct(">IBBH")
 _NULL = 0x40
 _STRINGS = (b"\xa1", b"\xb1")
 
@@ -140,6 +144,16 @@ class Performative:
         if not self.has(place) or self.octets[self.starts[place]] != 0x00:
             return []
         return starts_of(self.octets, skip(self.octets, self.starts[place] + 1), most)
+
+    def rewritten(self, changes: Mapping[int, bytes]) -> bytes:
+        """The frame, which it begins with, with other values in these places."""
+        octets = bytes(self.octets)
+        fields = [octets[start : skip(octets, start)] for start in self.starts]
+        fields += [bytes((_NULL,))] * (max(changes) + 1 - len(fields))
+        for place, value in changes.items():
+            fields[place] = value
+        body = b"\x00\x53" + bytes((self.code,)) + encode_list(fields)
+        return _FRAME.pack(_FRAME.size + len(body), 2, 0, int.from_bytes(octets[6:8], "big")) + body
 
     def address(self, place: int) -> object:
         """The first field of a source or a target, if it is no list or array; None: it is not there."""

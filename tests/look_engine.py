@@ -10,6 +10,7 @@ from cproton_ffi import ffi
 
 from coordinator.errors import Condition, Refusal
 from links import engine, steps
+from links.amending import Amending
 from links.dispositions import Dispositions
 from links.look import Look
 from links.said import Said
@@ -42,7 +43,8 @@ class _Session:
 
     remote: int | None
     sent: int
-    handles: dict[tuple[str, bool], int] = field(default_factory=dict)
+    #: name and role by handle: where a name is attached again, two links have it
+    handles: dict[int, tuple[str, bool]] = field(default_factory=dict)
 
 
 class Output:
@@ -51,6 +53,7 @@ class Output:
     def __init__(self, transport: engine.Pointer) -> None:
         self._transport = transport
         self.said = Said()
+        self.amending = Amending(HANDLE_MAX)
         self._asked: dict[object, Callable[[], bytes]] = {}
         self._octets = b""
         self._left = _HEADER
@@ -63,11 +66,13 @@ class Output:
 
     def write(self, room: int) -> None:
         """So many octets at once."""
+        taken = b""
         while (size := engine.transport_pending(self._transport)) > 0:
             size = engine.transport_peek(self._transport, engine.write_buffer, min(size, room))
             self.said.hear(engine.write_view[:size])
-            self._octets += bytes(engine.write_view[:size])
+            taken += bytes(engine.write_view[:size])
             engine.transport_pop(self._transport, size)
+        self._octets += self.amending.amended(taken) if self.amending.due else taken
         for flow in self._asked.values():
             octets = flow()
             if octets:
@@ -96,14 +101,11 @@ class Output:
         elif isinstance(found, End):
             del self.sessions[channel]
         elif isinstance(found, Attach):
-            self.sessions[channel].handles[found.name, found.role] = found.handle
+            self.sessions[channel].handles[found.handle] = found.name, found.role
         elif isinstance(found, Transfer):
             self.sessions[channel].sent += 1
         elif isinstance(found, Detach):
-            handles = self.sessions[channel].handles
-            gone = [key for key, handle in handles.items() if handle == found.handle]
-            assert len(gone) == 1
-            del handles[gone[0]]
+            del self.sessions[channel].handles[found.handle]
 
 
 class Served:
@@ -176,6 +178,7 @@ class Served:
             session = engine.event_session(event)
             self.look.channels.begun(session)
             self.sessions.add(session)
+            self.output.amending.due = True
             engine.session_open(session)
         elif kind == engine.SESSION_REMOTE_CLOSE:
             session = engine.event_session(event)

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.fix_wire import Ask, Begin, decided
-from tests.wire.frames import RECEIVER, SENDER, Accepted, Attach, Detach, End, Flow, Source, Target, Transfer
+from tests.fix_wire import Ask, Begin, Dial, decided
+from tests.wire.frames import AMQP_HEADER, RECEIVER, SENDER, Accepted, Attach, Detach, Flow, Open, Source, Target
 from tests.wire.messages import data
 from tests.wire.peer import Session
 from tests.wire.queues import post
@@ -109,21 +109,75 @@ def test_what_comes_on_a_stolen_link_means_nothing(begin: Begin, address: str) -
 
 @pytest.mark.rule("P13", "P14")
 @pytest.mark.parametrize("settled", [True, False])
-def test_a_transfer_on_a_stolen_link_ends_its_session(begin: Begin, address: str, settled: bool) -> None:
-    """Also one that was under way: nothing of it is stored, and the connection goes on."""
+@pytest.mark.parametrize("begun", [True, False], ids=["under-way", "new"])
+def test_transfers_on_a_stolen_link_are_let_go(begin: Begin, address: str, begun: bool, settled: bool) -> None:
+    """Also where the first of a delivery came before: nothing of it is stored, and its session goes on."""
     session = begin()
     first = _sender(session, address)
     assert first.outcome(data(b"kept")) == Accepted()
-    _sender(session, address)
-    session.send(
-        Transfer(handle=first.handle, delivery_id=session.next_delivery_id(), delivery_tag=b"t", message_format=0,
-                 settled=settled),
-        payload=data(b"lost"),
-    )  # fmt: skip
-    error = session.peer.wait(End).error
-    assert error is not None
-    assert error.condition == "amqp:illegal-state"
-    assert session.peer.begin().receiver(address).bodies() == [b"kept"]
+    fields: dict[str, Any] = {
+        "delivery_id": session.next_delivery_id(), "delivery_tag": b"t", "message_format": 0, "settled": settled
+    }  # fmt: skip
+    message = data(b"lost")
+    if begun:
+        first.transfer(message[:3], **fields, more=True)
+        fields = {}
+    second = _sender(session, address)
+    first.transfer(message[3:] if begun else message, **fields)
+    assert first.error == "amqp:link:stolen"
+    for number in range(3):
+        assert second.outcome(data(b"%d" % number)) == Accepted()
+    assert session.receiver(address).bodies() == [b"kept", b"0", b"1", b"2"]
+
+
+@pytest.mark.rule("P13")
+def test_an_echo_of_each_is_its_own(begin: Begin, address: str) -> None:
+    """The name is in use by three links at once: the last one alone is there for the service."""
+    session = begin()
+    receivers = [_receiver(session, address) for _ in range(3)]
+    receivers[2].credit(5, echo=True)
+    while not receivers[2].flows:
+        session.peer.step()
+    assert receivers[2].flows.popleft().link_credit == 5
+    for receiver in receivers[:2]:
+        receiver.credit(7, echo=True)
+        assert receiver.error == "amqp:link:stolen"
+    again = _receiver(session, address)
+    assert receivers[2].error == "amqp:link:stolen"
+    again.credit(1)
+    post(session, address, b"x")
+    assert again.take().body == b"x"
+
+
+@pytest.mark.rule("P13")
+def test_names_that_are_free_again(begin: Begin, address: str) -> None:
+    """In every order in which two of one name, and a third, may come and go."""
+    session = begin()
+    first, second = _receiver(session, address), _receiver(session, address)
+    second.detach()
+    third = _receiver(session, address)
+    assert first.error == "amqp:link:stolen"
+    third.detach()
+    for _ in range(3):
+        _receiver(session, address).detach()
+    post(session, address, b"x")
+    assert _receiver(session, address).bodies() == [b"x"]
+
+
+@pytest.mark.rule("P13")
+def test_a_container_without_an_id(dial: Dial, address: str) -> None:
+    """Its links are those of its connection."""
+    peers = [dial(), dial()]
+    for peer in peers:
+        peer.send_octets(AMQP_HEADER)
+        assert peer.read_header() == AMQP_HEADER
+        peer.send(Open(container_id=""))
+        peer.remote_open = peer.wait(Open)
+    sessions = [peer.begin() for peer in peers]
+    first, other = [_sender(session, address) for session in sessions]
+    second = _sender(sessions[0], address)
+    assert first.error == "amqp:link:stolen"
+    assert [link.outcome(data(b"x")) for link in (second, other)] == [Accepted()] * 2
 
 
 @pytest.mark.rule("P13")

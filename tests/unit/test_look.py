@@ -250,10 +250,14 @@ def test_the_look_and_the_engine_agree(steps: list[Step], random: Random) -> Non
     assert set(links) == set(served.links)
     for pointer, channel in links.items():
         assert engine.link_session(pointer) == channel.pointer
-    said = served.output.said
-    assert {number: (each.sent, {(name, role): handle for (name, role), handle in each.handles.items()})
-            for number, each in said._sessions.items()} == {
-        number: (each.sent, each.handles) for number, each in served.output.sessions.items()}  # fmt: skip
+    said = {
+        number: (
+            each.sent,
+            {handle: (str(name).partition("\0")[0], role) for (name, role), handle in each.handles.items()},
+        )
+        for number, each in served.output.said._sessions.items()
+    }
+    assert said == {number: (each.sent, each.handles) for number, each in served.output.sessions.items()}
     _same_count(served)
 
 

@@ -30,6 +30,6 @@ def test_no_sentence_stands_twice() -> None:
 
 
 def test_more_is_kept_than_was() -> None:
-    """It goes up as sentences are mended; 95 % is the aim."""
+    """It goes up as sentences are mended."""
     musts = [each for each in _ALL if each.level in (MUST, MUST_NOT)]
-    assert sum(not each.why for each in musts) / len(musts) >= 0.8
+    assert sum(not each.why for each in musts) / len(musts) >= 0.95

@@ -274,21 +274,6 @@ def test_a_policy_changes_while_the_service_runs(begin: Begin, service: Service,
     assert (shown["retry"], shown["max_attempts"]) == (LATER, 9)
 
 
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        (("--retry", "soon"), "--retry: the retry policy 'soon': expected immediate"),
-        (("--retry", "ladder 1s 9"), "the wait '9'"),
-        (("--on-expiry", "burn"), "--on-expiry: expected drop or dead-letter"),
-        ((), "give at least one of"),
-    ],
-)
-def test_a_policy_that_cannot_be(service: Service, options: tuple[str, ...], says: str) -> None:
-    done = service.command("address", "set", "nothing", *options)
-    assert done.returncode == 2
-    assert says in done.stderr
-
-
 @pytest.fixture
 def own() -> Iterator[Service]:
     with running_service({"addresses.patterns": '[{"match": "shortly*", "retry": "ladder 1s"}]'}) as service:

@@ -114,7 +114,7 @@ def test_a_ladder_that_cannot_be_makes_no_address(service: Service) -> None:
 
 
 def test_the_service_goes_by_those_that_were_in_force(session: Session, service: Service, ask: Ask) -> None:
-    """After refusals that it may have heard of: address and group wait as before, and so do checks."""
+    """It looks for changes after the refusals: address and group wait as before, and so do checks."""
     service.cli("address", "set", ADDRESS, "--retry", "ladder 1s 9", "--check-most", "9", status=2)
     service.cli("group", "set", GROUP, "--max-attempts", "1", "--retry", "soon", status=2)
     _known(session)

@@ -22,6 +22,7 @@ from tests.model.steps import (
     Post,
     Replay,
     Retire,
+    Rob,
     Seek,
     Settle,
     Step,
@@ -378,6 +379,19 @@ CONSUMPTION: dict[str, list[Step]] = {
         Hear(3),
         Take(2, 9),
         Retire(2, 0, 9),
+        Settle(),
+    ],
+    # D10, D5: the link of the outcome that was refused has others, and its address another link
+    "an entry that another instance has taken": [
+        Open(0),
+        AttachSender(1, 0, 0),
+        AttachReceiver(2, 0, 0),
+        AttachReceiver(3, 0, 0),
+        *(Post(1, number) for number in range(1, 5)),
+        Take(2, 3),
+        Rob(2, 1),
+        Take(3, 2),
+        Retire(3, 0, 9),
         Settle(),
     ],
 }

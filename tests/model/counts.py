@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 from uuid import UUID
 
@@ -11,6 +12,7 @@ from sqlalchemy import Connection
 
 from store import figures
 from store.tables import SCHEMA
+from tests.model.model import Model
 from tests.model.state import ADDRESSES, POLICIES
 from tests.model.truth import address, box, group
 
@@ -52,6 +54,23 @@ def for_metrics(
     letters = {each.address: each.count for each in figures.dead_letters(connection, named=_ALL)}
     dead = {queue: letters[name] for queue in range(len(POLICIES)) if (name := box(history, queue)) in letters}
     return waiting, pending, dead
+
+
+def compare(
+    model: Model, store: psycopg.Connection[Any], connection: Connection, history: str, dead: Counter[int]
+) -> None:
+    """The views count what the model has (H18), and so do the metrics (H19). ``dead``: letters by their queue."""
+    places = [Counter(each.stored.place for each in queue) for queue in model.queues]
+    left = [txn for txn in model.txns.values() if txn.entered and txn.op is None and not txn.decided]
+    wanted = {queue: (found["queue"], found["later"]) for queue, found in enumerate(places)}
+    pending = Counter(address for txn in left for address, _ in txn.posts)
+    waiting, undecided = of_history(store, history)
+    told = {queue: waiting.get(queue, (0, 0)) for queue in wanted}
+    assert told == wanted, f"the views count {told}, not {wanted}"
+    assert undecided == pending, f"the views count {undecided} undecided, not {dict(pending)}"
+    measured = for_metrics(connection, history)
+    wanted_of_metrics = (waiting, undecided, dict(dead))
+    assert measured == wanted_of_metrics, f"the metrics count {measured}, not {wanted_of_metrics}"
 
 
 def bodies(connection: psycopg.Connection[Any], txn_id: bytes) -> list[str]:

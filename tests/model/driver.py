@@ -20,6 +20,7 @@ from tests.fix_service import PATIENCE
 from tests.model import counts, truth
 from tests.model.model import Model
 from tests.model.possible import allows, waits
+from tests.model.robbing import rob
 from tests.model.state import FIFO, POLICIES, QUEUES, Label, Receiver, Stored, in_txn
 from tests.model.steps import (
     AttachControl,
@@ -35,6 +36,7 @@ from tests.model.steps import (
     Post,
     Replay,
     Retire,
+    Rob,
     Seek,
     Step,
     Take,
@@ -151,13 +153,7 @@ class Driver(ABC):
         elif isinstance(step, Exhaust):
             truth.exhaust(self.truth, self.history, exhausted)
             self.until(lambda: not truth.undecided(self.truth, exhausted), "what no checker has answered")
-        elif isinstance(step, Replay):
-            self._replay(step)
-        elif isinstance(step, Seek):
-            self._seek(step)
-        elif isinstance(step, Drop):
-            self._drop(step)
-        else:
+        elif not self._from_outside(step):
             self.perform(step, label, places)
         there = len(self.model.listeners())
         if there != listened:  # what a post costs goes by how many there are
@@ -165,6 +161,21 @@ class Driver(ABC):
         if self.model.decided_elsewhere or there != listened:
             self.wait()
             self.hear_notices()
+
+    def _from_outside(self, step: Step) -> bool:
+        """Whether no client does it, but an operator or another instance."""
+        match step:
+            case Replay():
+                self._replay(step)
+            case Seek():
+                self._seek(step)
+            case Drop():
+                self._drop(step)
+            case Rob():
+                rob(self, step)
+            case _:
+                return False
+        return True
 
     def _places(self, step: Step) -> list[int]:
         """Of the deliveries that a retirement speaks of."""
@@ -357,23 +368,10 @@ class Driver(ABC):
         stored = self._stored()
         wrong = differences(self.model, stored)
         assert not wrong, wrong
-        self._compare_counts(Counter(queue for queue, _ in stored.dead))
-        self._compare_outcomes({self.txn_ids[number]: op for number, op in stored.ops.items()})
-
-    def _compare_counts(self, dead: Counter[int]) -> None:
-        """The views count what the model has (H18), and so do the metrics (H19)."""
-        places = [Counter(each.stored.place for each in queue) for queue in self.model.queues]
-        left = [txn for txn in self.model.txns.values() if txn.entered and txn.op is None and not txn.decided]
-        wanted = {queue: (found["queue"], found["later"]) for queue, found in enumerate(places)}
-        pending = Counter(address for txn in left for address, _ in txn.posts)
-        waiting, undecided = counts.of_history(self.truth, self.history)
-        told = {queue: waiting.get(queue, (0, 0)) for queue in wanted}
-        assert told == wanted, f"the views count {told}, not {wanted}"
-        assert undecided == pending, f"the views count {undecided} undecided, not {dict(pending)}"
+        dead = Counter(queue for queue, _ in stored.dead)
         with self._engine.connect() as connection:
-            measured = counts.for_metrics(connection, self.history)
-        wanted_of_metrics = (waiting, undecided, dict(dead))
-        assert measured == wanted_of_metrics, f"the metrics count {measured}, not {wanted_of_metrics}"
+            counts.compare(self.model, self.truth, connection, self.history, dead)
+        self._compare_outcomes({self.txn_ids[number]: op for number, op in stored.ops.items()})
 
     def _compare_outcomes(self, ops: dict[bytes, str]) -> None:
         """The view and the command line say of all transactions what the store holds (H15)."""

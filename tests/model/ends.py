@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, cast
 from coordinator import outcomes
 from coordinator.codec.encoding import encode_long, encode_map, encode_symbol
 from coordinator.control import Control
+from coordinator.errors import Condition, Refusal
 from coordinator.outcomes import Kind
 from coordinator.posts import Relay
 from tests.model import truth
@@ -17,7 +18,6 @@ from tests.model.steps import AttachControl, AttachListener, AttachReceiver, Att
 if TYPE_CHECKING:
     from coordinator.address.nodes import Address
     from coordinator.checks import Due
-    from coordinator.errors import Refusal
     from coordinator.group.entries import Entry
     from coordinator.group.queues import Queue
     from coordinator.transactions import Transaction
@@ -256,7 +256,9 @@ class ReceiverEnd(LinkEnd):
                 self.driver.say(("settled", self.driver.number_of(self.number, place)), said)
 
     def unretired(self, entry: Entry, description: str) -> None:
-        raise AssertionError(description)
+        if self.open:
+            assert self.unsettled.pop(cast("int", entry.delivery)) is entry
+            self.refuse(Refusal(Condition.INTERNAL_ERROR, description))
 
     def lost(self) -> None:
         self.queue.remove(self)

@@ -27,6 +27,7 @@ from tests.model.state import (
     FIFO,
     GROUPS,
     ILLEGAL_STATE,
+    INTERNAL_ERROR,
     KIND,
     LATER_HOURS,
     MOST_POSTS,
@@ -80,6 +81,7 @@ from tests.model.steps import (
     Replay,
     Restart,
     Retire,
+    Rob,
     Seek,
     Settle,
     Step,
@@ -153,6 +155,15 @@ class Model:
             and not (each.spoken_of and step.txn is None and step.outcome is Outcome.NONE)
         ]
 
+    def plain(self, receiver: int, place: int) -> bool:
+        """Whether the client has said nothing of this delivery, of a queue without message groups."""
+        link = self.links[receiver]
+        assert isinstance(link, Receiver)
+        if link.queue == FIFO or place >= len(link.deliveries):
+            return False
+        found = link.deliveries[place]
+        return not (found.done or found.closed or found.spoken_of) and found.txn is None
+
     def listeners(self, address: int | None = None) -> list[Listener]:
         """Those that are there; of one address, or of all."""
         found = [link for link in self.open_links(Listener) if isinstance(link, Listener)]
@@ -196,7 +207,7 @@ class Model:
                 listener = self.links[step.listener]
                 assert isinstance(listener, Listener)
                 self.heard, listener.waiting = listener.waiting, []
-            case Retire():
+            case Retire() | Rob():
                 self._retire(step)
             case Discharge():
                 self._answer(step.control, self._discharge(step))
@@ -625,7 +636,10 @@ class Model:
         by_number = {each.number: each for each in self.there}
         self._deliver(receiver, [by_number[number] for number in numbers])
 
-    def _retire(self, step: Retire) -> None:
+    def _retire(self, step: Retire | Rob) -> None:
+        if isinstance(step, Rob):
+            self._rob(step)
+            return
         for each in self.named(step):
             if not each.receiver.open:
                 return
@@ -634,6 +648,16 @@ class Model:
                 self._retire_plainly(each, step)
             else:
                 self._retire_in(each, step)
+
+    def _rob(self, step: Rob) -> None:
+        """D10. That it comes back is no failure of its own."""
+        receiver = self.links[step.receiver]
+        assert isinstance(receiver, Receiver)
+        found = receiver.deliveries[step.place]
+        found.done = found.closed = True
+        found.message.delivery = None
+        self.came_back.add(receiver.queue)
+        self._detach(receiver, INTERNAL_ERROR)
 
     def _retire_plainly(self, each: Delivery, step: Retire) -> None:
         each.settled = each.settled or step.settled

@@ -38,6 +38,7 @@ from tests.model.steps import (
     Replay,
     Restart,
     Retire,
+    Rob,
     Seek,
     Settle,
     Step,
@@ -75,6 +76,8 @@ def allows(model: Model, step: Step) -> bool:
             return model.is_open(step.listener, Listener)
         case Retire():
             return model.is_open(step.receiver, Receiver) and _knows(model, step.txn) and _may_retire(model, step)
+        case Rob():
+            return model.is_open(step.receiver, Receiver) and model.plain(step.receiver, step.place)
         case Discharge():
             return model.is_open(step.control, Control) and _knows(model, step.txn)
         case Overdue():
@@ -133,9 +136,13 @@ def waits(model: Model, step: Step) -> bool:
         return True
     if isinstance(step, Discharge) and step.txn in model.txns and model.txns[step.txn].state == "left":
         return True  # what is on its way to the store is not there for others (T11)
+    if isinstance(step, Close | End | Detach) and any(
+        each.settled for txn in model.txns.values() for each in txn.giving_back
+    ):
+        return True  # what a rollback on its way gives back has failed, or was on a link that went: either may be
     if isinstance(step, Close | End | Detach | Post | Discharge):
         # a discharge that waits for halves goes with its control link: then a checker decides; what is committed
         # meanwhile comes before it
         return any(txn.entered and txn.pending for txn in model.txns.values())
     others = Decide | Check | Exhaust | Replay | Seek | Drop
-    return isinstance(step, AttachListener | Take | Hear | ComeDue | others | Overdue | Settle | Restart)
+    return isinstance(step, AttachListener | Take | Hear | Rob | ComeDue | others | Overdue | Settle | Restart)

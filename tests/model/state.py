@@ -68,6 +68,7 @@ REFUSALS = (Outcome.ELSEWHERE, Outcome.FAILED_ELSEWHERE)
 #: what a consumer says with ``rejected``, as a dead letter tells it
 WHY_REJECTED = "amqp:internal-error: by the consumer"
 ILLEGAL_STATE = "amqp:illegal-state"
+INTERNAL_ERROR = "amqp:internal-error"
 DECODE_ERROR = "amqp:decode-error"
 RESOURCE_LIMIT_EXCEEDED = "amqp:resource-limit-exceeded"
 UNKNOWN_ID = "amqp:transaction:unknown-id"

@@ -168,6 +168,14 @@ class Retire:
 
 
 @dataclass(frozen=True)
+class Rob:
+    """The receiver accepts a delivery whose entry another instance has taken, which gives it back afterwards (D10)."""
+
+    receiver: int
+    place: int
+
+
+@dataclass(frozen=True)
 class Discharge:
     control: int
     txn: int
@@ -260,6 +268,7 @@ Step = (
     | Take
     | Hear
     | Retire
+    | Rob
     | Discharge
     | Overdue
     | Decide

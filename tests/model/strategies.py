@@ -35,6 +35,7 @@ from tests.model.steps import (
     Replay,
     Restart,
     Retire,
+    Rob,
     Seek,
     Settle,
     Step,
@@ -191,6 +192,17 @@ def retiring(model: Model) -> Steps:
     return st.one_of(found) if found else None
 
 
+def robbing(model: Model) -> Steps:
+    there = [
+        Rob(each.number, place)
+        for each in model.open_links(Receiver)
+        if isinstance(each, Receiver)
+        for place in range(len(each.deliveries))
+        if model.plain(each.number, place)
+    ]
+    return st.sampled_from(there) if there else None
+
+
 def discharging(model: Model) -> Steps:
     controls = model.open_links(Control)
     if not controls:
@@ -280,6 +292,7 @@ KINDS: dict[Callable[[Model], Steps], int] = {
     taking: 7,
     hearing: 3,
     retiring: 16,
+    robbing: 1,
     discharging: 7,
     deciding: 1,
     leaving: 4,

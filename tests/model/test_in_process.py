@@ -81,9 +81,27 @@ def machine(driver: InProcess) -> type[RuleBasedStateMachine]:
 @pytest.mark.rule("T8", "T9", "T10", "T11", "T12", "T13", "T14", "T20", "T21", "T22", "T23", "T24", "T25", "T26", "T27")
 @pytest.mark.rule("T28", "T29", "T30", "T31", "T32", "T34", "T35", "P11", "D4", "D5", "D6", "H4", "H5", "H6", "H13")
 @pytest.mark.rule(
-    "H1", "H2", "H3", "H7", "H8", "H9", "H10", "H14", "H15", "H16", "H17", "H18", "H19", "H20", "D1", "D2", "D3", "D7"
+    "H1",
+    "H2",
+    "H3",
+    "H7",
+    "H8",
+    "H9",
+    "H10",
+    "H14",
+    "H15",
+    "H16",
+    "H17",
+    "H18",
+    "H19",
+    "H20",
+    "D1",
+    "D2",
+    "D3",
+    "D7",
+    "D10",
 )
-@pytest.mark.rule("P18")
+@pytest.mark.rule("P18", "D10")
 def test_any_history_goes_as_the_model_says(driver: InProcess) -> None:
     run_state_machine_as_test(machine(driver), settings=profiles.of(30, stateful_step_count=30))
 
@@ -94,7 +112,7 @@ def test_what_went_wrong_once(driver: InProcess, name: str) -> None:
     driver.run(HISTORIES[name])
 
 
-@pytest.mark.rule("D1", "D2", "D3", "D4", "D5", "D6", "H10", "H13", "H15", "H17", "H20", "P11", "P18")
+@pytest.mark.rule("D1", "D2", "D3", "D4", "D5", "D6", "D10", "H10", "H13", "H15", "H17", "H20", "P11", "P18")
 @pytest.mark.parametrize("name", CONSUMPTION)
 def test_consumption(driver: InProcess, name: str) -> None:
     driver.run(CONSUMPTION[name])

@@ -41,6 +41,7 @@ _MORE_RULES = (
     "D6",
     "D7",
     "D8",
+    "D10",
     "H1",
     "H2",
     "H3",
@@ -76,7 +77,7 @@ def test_what_went_wrong_once(driver: OverTheWire, name: str) -> None:
     driver.run(HISTORIES[name])
 
 
-@pytest.mark.rule("D1", "D2", "D3", "D4", "D5", "D6", "H10", "H13", "H15", "H17", "H20", "P11", "P18")
+@pytest.mark.rule("D1", "D2", "D3", "D4", "D5", "D6", "D10", "H10", "H13", "H15", "H17", "H20", "P11", "P18")
 @pytest.mark.parametrize("name", CONSUMPTION)
 def test_consumption(driver: OverTheWire, name: str) -> None:
     driver.run(CONSUMPTION[name])

@@ -360,6 +360,8 @@ class Conversation:
         if handle is not None:
             given.update(delivery_count=random.choice((0, 0, 1, 5, *UINTS)),
                          link_credit=random.choice((0, 1, 10, 1000, *UINTS)), drain=random.random() < 0.3)  # fmt: skip
+            if random.random() < 0.02:
+                given["properties"] = {Symbol("txn-id"): self._grammar.any(1)}
         return frame(self._grammar.record(Flow, **given), channel=channel)
 
     def _disposition(self) -> bytes:

@@ -58,6 +58,6 @@ MESSAGES = (
     kept("3.5.10", MUST, "delete-on-close: the node goes when the link that made it is closed.", "messaging: a_dynamic_node"),
     kept("3.5.10", MUST, "A detach that does not close the link leaves such a node.",
          "resuming: a_dynamic_node_outlives_a_detach", "resuming: a_dynamic_node_that_a_detach_has_left_goes_with_its_connection"),
-    not_kept("3.5.11", MUST, "delete-on-no-links, delete-on-no-messages and delete-on-no-links-or-messages are kept where asked for.",
-             "The answer says delete-on-close, which is what the service does.", "resuming: a_dynamic_node_is_deleted_on_close_whatever_is_asked"),
+    kept("3.5.3", MUST, "dynamic-node-properties of the answer are those of the node that was made: its lifetime-policy is delete-on-close, "
+         "whichever of the four (3.5.10 to 3.5.13) was asked for.", "resuming: a_dynamic_node_is_deleted_on_close_whatever_is_asked"),
 )  # fmt: skip

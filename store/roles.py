@@ -1,7 +1,8 @@
 """Roles of the database for a service that owns nothing, and for one that only reads, such as Spark (S9).
 
 The service's can add halves, ops and rows of the audit, and neither change nor delete one; it can alter, drop and
-truncate nothing. Retention, which empties and drops days, is the owner's: ``coordinator maintain``.
+truncate nothing. Retention, which empties and drops days, is the owner's: ``coordinator maintain``, or with the server
+that comes along the service's own maintenance.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ _TOLD = ("action", "subject", "detail", "reason", "os_user", "client_user", "pla
 _SECRET = ("user_verifier", "store_identity", "audit")
 _IDENTITY = ("singleton", "id", "created_at", "permission_changes")
 
+_EXISTS = text("select exists (select from pg_roles where rolname = :name)")
 _DUPLICATE = "42710"
 
 
@@ -110,10 +112,26 @@ def grant(connection: Connection, group: str, role: str) -> None:
         if owns(connection, role):
             connection.rollback()
             raise NotApart(f"the role {role} owns the store, or is a superuser: make another one for this")
-        for statement in statements(group):
-            connection.exec_driver_sql(statement)
-        join(connection, group, role)
+        _grant(connection, group, role)
         audit.note(connection, audit.Action.GRANT_ROLES, role, {"group": group})
+        connection.commit()
+
+
+def _grant(connection: Connection, group: str, role: str) -> None:
+    for statement in statements(group):
+        connection.exec_driver_sql(statement)
+    join(connection, group, role)
+
+
+def put_apart(connection: Connection, role: str) -> None:
+    """Make ``role`` where it is missing, which runs the service and owns nothing, in a server that the store has to
+    itself; commits.
+    """
+    with boundary():
+        if not connection.scalar(_EXISTS, {"name": role}):
+            connection.exec_driver_sql(f"create role {_quoted(role)} login")
+        make(connection, SERVICE, for_=role)
+        _grant(connection, SERVICE, role)
         connection.commit()
 
 
@@ -131,11 +149,10 @@ def make(connection: Connection, group: str, *, for_: str) -> None:
 
     :raises NoSuchRole: there is no role ``for_``, that is to be its member.
     """
-    exists = text("select exists (select from pg_roles where rolname = :name)")
-    if not connection.scalar(exists, {"name": for_}):
+    if not connection.scalar(_EXISTS, {"name": for_}):
         connection.rollback()
         raise NoSuchRole(f"there is no role {for_}")
-    if connection.scalar(exists, {"name": group}):
+    if connection.scalar(_EXISTS, {"name": group}):
         return
     try:
         with connection.begin_nested():

@@ -7,6 +7,9 @@ import time
 import structlog
 
 from coordinator.process.children import Pause
+from store import migrations, roles
+from store.database import connected
+from store.embedded import access
 from store.embedded.errors import EmbeddedError, StartCancelled
 from store.embedded.server import EmbeddedServer
 
@@ -42,6 +45,13 @@ class OwnDatabase:
         url = self._server.start()
         _log.info("database started", data_dir=str(self._server.data_dir), pid=self._server.pid)
         return url
+
+    def prepare(self, url: str) -> str:
+        """The store at ``url``, of this version; the URL by which the service serves, as a role that owns nothing."""
+        migrations.upgrade(url)
+        with connected(url, application_name="coordinator migrate") as connection:
+            roles.put_apart(connection, access.SERVES)
+        return access.serving(url)
 
     @property
     def runs(self) -> bool:

@@ -88,7 +88,8 @@ class Supervisor:
         self._maintenance_at = time.monotonic() + _MAINTENANCE_DELAY_SECONDS
         #: None: the service uses a server that others run
         self._database: OwnDatabase | None = None
-        self._database_url = ""
+        #: of the service, and for maintenance, which with a server that others run is the same
+        self._database_url = self._owner_url = ""
         self._announced = False
 
     def run(self) -> int:
@@ -124,11 +125,11 @@ class Supervisor:
                 cancelled=lambda: self._stopping,
             )
             self._database = OwnDatabase(server, self._settings.limits.disk_free_bytes)
-            self._database_url = self._database.start()
+            self._owner_url = self._database.start()
             with self._interruptible():
-                migrations.upgrade(self._database_url)
+                self._database_url = self._database.prepare(self._owner_url)
         else:
-            self._database_url = check_url(given.get_secret_value())
+            self._owner_url = self._database_url = check_url(given.get_secret_value())
             with self._interruptible(), connected(self._database_url, patience=_START_PATIENCE) as connection:
                 migrations.check(connection)
                 check_room(connection, self._settings.workers)
@@ -275,6 +276,7 @@ class Supervisor:
         program: Program,
         listeners: Sequence[socket.socket] = (),
         *,
+        database_url: str | None = None,
         number: int = 0,
         disk_low: bool = False,
     ) -> Child | None:
@@ -284,7 +286,7 @@ class Supervisor:
             return program(
                 Handed(
                     settings=self._settings,
-                    database_url=self._database_url,
+                    database_url=database_url or self._database_url,
                     supervising=supervising,
                     listeners=listeners,
                     places=self._places,
@@ -326,7 +328,7 @@ class Supervisor:
             self._maintenance = None
         if now >= self._maintenance_at and self._database_runs:
             self._maintenance_at = now + _MAINTENANCE_SECONDS
-            self._maintenance = self._spawn("coord-maintain", self._programs.maintenance)
+            self._maintenance = self._spawn("coord-maintain", self._programs.maintenance, database_url=self._owner_url)
 
     def _told_by_watch(self, words: Mapping[str, Any]) -> None:
         """Kill workers whose instance was given up: they would accept connections and never answer."""

@@ -12,7 +12,9 @@ from urllib.parse import quote
 from store.embedded.account import Account
 from store.embedded.errors import DataFolderUnusable
 
+#: the owner of the store, and the role by which the service serves, which owns nothing
 ROLE = "coordinator"
+SERVES = "coordinator_serves"
 DATABASE = "coordinator"
 PORT = 5432  # only a part of the socket's name
 
@@ -45,11 +47,16 @@ def write_access_rules(cluster: Path) -> None:
     user = pwd.getpwuid(os.geteuid()).pw_name
     for name, content in (
         ("coordinator_hba.conf", "local all all peer map=service\n"),
-        ("coordinator_ident.conf", f'service "{user}" {ROLE}\n'),
+        ("coordinator_ident.conf", "".join(f'service "{user}" {role}\n' for role in (ROLE, SERVES))),
     ):
         path = cluster / name
         path.write_text(content, encoding="utf-8")
         path.chmod(0o644)  # in a folder of 0700
+
+
+def serving(url: str) -> str:
+    """The same with the role by which the service serves."""
+    return url.replace(f"//{ROLE}@", f"//{SERVES}@", 1)
 
 
 def url_of(socket_dir: Path) -> str:

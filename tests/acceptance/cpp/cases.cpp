@@ -310,11 +310,15 @@ void expiration(const Service& service, Seen& seen) {
     seen.put("left", service.take_all("q"));
 }
 
-/// Logs in as the environment says, with the one mechanism that it allows.
-void login(const Service& service, Seen& seen) {
+/// A user as the environment says, with the one mechanism that it allows.
+proton::connection_options user() {
     proton::connection_options options;
     options.user(std::getenv("LOGIN_USER")).password(std::getenv("LOGIN_PASSWORD"));
-    options.sasl_enabled(true).sasl_allow_insecure_mechs(true).sasl_allowed_mechs(std::getenv("LOGIN_MECHANISM"));
+    return options.sasl_enabled(true).sasl_allow_insecure_mechs(true).sasl_allowed_mechs(std::getenv("LOGIN_MECHANISM"));
+}
+
+void login(const Service& service, Seen& seen) {
+    proton::connection_options options = user();
     const char* authority = std::getenv("LOGIN_CA");
     const char* certificate = std::getenv("LOGIN_CERTIFICATE");
     const auto names = proton::ssl::VERIFY_PEER_NAME;
@@ -330,6 +334,34 @@ void login(const Service& service, Seen& seen) {
     } catch (const std::runtime_error& error) {
         seen.put("refused", std::string(error.what()));
     }
+}
+
+/// What a user gets at an address that is not its own, and at its own: links, and posts on the relay, one of them settled.
+void permissions(const Service& service, Seen& seen) {
+    const std::string others = std::getenv("LOGIN_ADDRESS"), own = std::getenv("LOGIN_OWN");
+    Client client(service.url, "cpp-user", user());
+    auto refusal = [](auto attach) {
+        try {
+            attach();
+        } catch (const Refused& refused) {
+            return std::string(refused.what());
+        }
+        return std::string("attached");
+    };
+    seen.put("send", refusal([&] { client.sender(others); }));
+    seen.put("receive", refusal([&] { client.receiver(others); }));
+    auto anonymous = sender_options().target(target_options().anonymous(true));
+    Sender& relay = client.sender("", anonymous);
+    Sender& unanswered = client.sender("", anonymous.delivery_mode(proton::delivery_mode::AT_MOST_ONCE));
+    message posted("permitted");
+    posted.to(others);
+    seen.put("post", relay.send(posted));
+    posted.to(own);
+    seen.put("permitted", relay.send(posted));
+    seen.put("own", client.receiver(own).accepted_text());
+    posted.to(others);
+    unanswered.send(posted, true);
+    seen.put("settled", unanswered.ended());
 }
 
 const std::map<std::string, void (*)(const Service&, Seen&)> CASES{
@@ -348,6 +380,7 @@ const std::map<std::string, void (*)(const Service&, Seen&)> CASES{
     {"groups", groups},
     {"expiration", expiration},
     {"login", login},
+    {"permissions", permissions},
 };
 
 }  // namespace

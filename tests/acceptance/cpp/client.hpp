@@ -185,6 +185,11 @@ class Sender : public proton::messaging_handler {
         connection_.run([this](proton::connection&) { sender_.close(); });
         state_.wait("the answer to a detach", [this] { return closed_; });
     }
+    /// The name of the error with which the service ends the link.
+    std::string ended() {
+        state_.wait("the end of the link", [this] { return closed_; });
+        return error_;
+    }
 
   private:
     void on_sender_open(proton::sender&) override {

@@ -30,7 +30,12 @@ var cases = map[string]func(context.Context, *client) (seen, error){
 	"relay":            relay,
 	"expiration":       expiration,
 	"dead-letters":     deadLetters,
-	"login":            nil,
+}
+
+// logins have no connection before they log in.
+var logins = map[string]func(context.Context, string) (seen, error){
+	"login":       login,
+	"permissions": permissions,
 }
 
 // client has a connection with one session, and the addresses of one case.
@@ -42,7 +47,7 @@ type client struct {
 }
 
 func run(ctx context.Context, name, url string) (seen, error) {
-	if name == "login" {
+	if login, found := logins[name]; found {
 		return login(ctx, url)
 	}
 	conn, err := amqp.Dial(ctx, url, &amqp.ConnOptions{ContainerID: "go-amqp-" + name})
@@ -83,6 +88,44 @@ func login(ctx context.Context, url string) (seen, error) {
 		return seen{"refused": err.Error()}, nil
 	}
 	return seen{"in": true}, conn.Close()
+}
+
+// permissions is what a user gets at an address that is not its own, and at its own: links, and posts on the relay.
+func permissions(ctx context.Context, url string) (seen, error) {
+	others, own := os.Getenv("LOGIN_ADDRESS"), os.Getenv("LOGIN_OWN")
+	plain := amqp.SASLTypePlain(os.Getenv("LOGIN_USER"), os.Getenv("LOGIN_PASSWORD"))
+	conn, err := amqp.Dial(ctx, url, &amqp.ConnOptions{SASLType: plain})
+	if err != nil {
+		return nil, err
+	}
+	session, err := conn.NewSession(ctx, nil)
+	if err != nil {
+		return nil, err
+	}
+	result := seen{}
+	_, err = session.NewSender(ctx, others, nil)
+	result["send"] = fmt.Sprint(err)
+	_, err = session.NewReceiver(ctx, others, nil)
+	result["receive"] = fmt.Sprint(err)
+	relay, err := session.NewSender(ctx, "", nil)
+	if err != nil {
+		return nil, err
+	}
+	message := amqp.NewMessage([]byte("permitted"))
+	message.Properties = &amqp.MessageProperties{To: &others}
+	result["post"] = fmt.Sprint(relay.Send(ctx, message, nil))
+	message.Properties.To = &own
+	if err := relay.Send(ctx, message, nil); err != nil {
+		return nil, err
+	}
+	receiver, err := session.NewReceiver(ctx, own, nil)
+	if err != nil {
+		return nil, err
+	}
+	if result["own"], err = take(ctx, receiver, 1); err != nil {
+		return nil, err
+	}
+	return result, conn.Close()
 }
 
 func loginTLS() (*tls.Config, error) {

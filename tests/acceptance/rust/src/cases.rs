@@ -20,8 +20,10 @@ type Failure = Box<dyn Error + Send + Sync>;
 
 /// What `case` saw; none where there is no such case.
 pub async fn run(case: &str, url: &str) -> Result<Option<Value>, Failure> {
-    if case == "login" {
-        return Ok(Some(login(url).await?));
+    match case {
+        "login" => return Ok(Some(login(url).await?)),
+        "permissions" => return Ok(Some(permissions(url).await?)),
+        _ => (),
     }
     let mut client = Client::open(case, url).await?;
     let seen = match case {
@@ -46,18 +48,22 @@ pub async fn run(case: &str, url: &str) -> Result<Option<Value>, Failure> {
     Ok(Some(seen))
 }
 
-/// Logs in as the environment says.
-async fn login(url: &str) -> Result<Value, Failure> {
+/// As the environment says.
+fn profile() -> Result<SaslProfile, Failure> {
     let (user, password) = (std::env::var("LOGIN_USER")?, std::env::var("LOGIN_PASSWORD")?);
-    let profile = match std::env::var("LOGIN_MECHANISM")?.as_str() {
+    Ok(match std::env::var("LOGIN_MECHANISM")?.as_str() {
         "PLAIN" => SaslProfile::Plain { username: user, password },
         "SCRAM-SHA-256" => SaslScramSha256::new(user, password).into(),
         "SCRAM-SHA-512" => SaslScramSha512::new(user, password).into(),
         "ANONYMOUS" => SaslProfile::Anonymous,
         "EXTERNAL" => SaslProfile::External,
         other => return Err(format!("no such mechanism: {other}").into()),
-    };
-    let builder = Connection::builder().container_id("fe2o3-login").sasl_profile(profile);
+    })
+}
+
+/// Logs in as the environment says.
+async fn login(url: &str) -> Result<Value, Failure> {
+    let builder = Connection::builder().container_id("fe2o3-login").sasl_profile(profile()?);
     let opened = match std::env::var("LOGIN_CA") {
         // its default sends the header of TLS (part 5, section 5.2) on the port of TLS, too
         Ok(authority) => builder.tls_connector(tls(&authority)?).alt_tls_establishment(true).open(url).await,
@@ -70,6 +76,42 @@ async fn login(url: &str) -> Result<Value, Failure> {
         }
         Err(refused) => Ok(json!({"refused": format!("{refused:?}")})),
     }
+}
+
+/// What a user gets at an address that is not its own, and at its own: links, and posts in transactions.
+async fn permissions(url: &str) -> Result<Value, Failure> {
+    let (others, own) = (std::env::var("LOGIN_ADDRESS")?, std::env::var("LOGIN_OWN")?);
+    let mut connection = Connection::builder().container_id("fe2o3-user").sasl_profile(profile()?).open(url).await?;
+    let session = Session::begin(&mut connection).await?;
+    let mut client = Client { case: "permissions".to_owned(), links: 0, connection, session };
+    let link = client.link();
+    let send = Sender::attach(&mut client.session, link, others.clone()).await.err();
+    let link = client.link();
+    let receive = Receiver::attach(&mut client.session, link, others.clone()).await.err();
+    let controller = client.controller().await?;
+    let link = client.link();
+    let target = Target::builder().build();
+    let mut relay = Sender::builder().name(link).target(target).attach(&mut client.session).await?;
+    let addressed = |to: &str| {
+        Message::builder().properties(Properties::builder().to(to.to_owned()).build()).value("permitted".to_string()).build()
+    };
+    let transaction = Transaction::declare(&controller, None).await?;
+    let post = transaction.post(&mut relay, addressed(&others)).await?;
+    let commit = transaction.commit().await.err();
+    let transaction = Transaction::declare(&controller, None).await?;
+    accepted(transaction.post(&mut relay, addressed(&own)).await?)?;
+    transaction.commit().await?;
+    let link = client.link();
+    let mut receiver = Receiver::attach(&mut client.session, link, own).await?;
+    let came = take(&mut receiver, 1).await?;
+    client.close().await?;
+    Ok(json!({
+        "send": format!("{send:?}"),
+        "receive": format!("{receive:?}"),
+        "post": format!("{post:?}"),
+        "commit": format!("{commit:?}"),
+        "own": came,
+    }))
 }
 
 /// Trusts one authority alone, and shows the certificate that the environment names.

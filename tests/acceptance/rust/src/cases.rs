@@ -84,10 +84,11 @@ async fn permissions(url: &str) -> Result<Value, Failure> {
     let mut connection = Connection::builder().container_id("fe2o3-user").sasl_profile(profile()?).open(url).await?;
     let session = Session::begin(&mut connection).await?;
     let mut client = Client { case: "permissions".to_owned(), links: 0, connection, session };
-    let link = client.link();
-    let send = Sender::attach(&mut client.session, link, others.clone()).await.err();
-    let link = client.link();
-    let receive = Receiver::attach(&mut client.session, link, others.clone()).await.err();
+    // on sessions of their own: the client may detach a link that was refused twice, which ends the session
+    let mut sends = Session::begin(&mut client.connection).await?;
+    let send = Sender::attach(&mut sends, "send", others.clone()).await.err();
+    let mut receives = Session::begin(&mut client.connection).await?;
+    let receive = Receiver::attach(&mut receives, "receive", others.clone()).await.err();
     let controller = client.controller().await?;
     let link = client.link();
     let target = Target::builder().build();

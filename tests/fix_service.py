@@ -193,6 +193,14 @@ class Service:
         self.kill()
 
 
+class TwoDoors(Service):
+    """In plain text at the first port, and behind TLS at the second."""
+
+    @property
+    def listens(self) -> list[str]:
+        return [f"amqp://127.0.0.1:{self.port}", "amqps://127.0.0.1:0"]
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """A failure comes with the state of the services that there are."""

@@ -83,14 +83,42 @@ def stages(full: str) -> dict[str, bytes]:
     }
 
 
-def tls_stages(authority: Path) -> dict[str, bytes]:
-    """The same for TLS: before the handshake is done."""
+def before_tls(authority: Path) -> dict[str, bytes]:
+    """The same for TLS: before the service has answered."""
     going = ssl.MemoryBIO()
     context = ssl.create_default_context(cafile=str(authority))
     with suppress(ssl.SSLWantReadError):
         context.wrap_bio(ssl.MemoryBIO(), going, server_hostname="127.0.0.1").do_handshake()
     hello = going.read()
     return {"nothing": b"", "half a hello": hello[: len(hello) // 2], "a hello": hello}
+
+
+HALF_A_HANDSHAKE = "half a handshake"
+
+
+def within_tls(full: str) -> dict[str, bytes]:
+    """The same behind TLS; the first are silent before its last message is whole."""
+    there = {stage: octets for stage, octets in stages(full).items() if stage != HALF_A_MESSAGE}
+    return {HALF_A_HANDSHAKE: b"", **there}
+
+
+def _shake_hands(sock: socket.socket, context: ssl.SSLContext, stage: str, octets: bytes) -> None:
+    """In order, and then say ``octets``; or the half of what is last."""
+    coming, going = ssl.MemoryBIO(), ssl.MemoryBIO()
+    tls = context.wrap_bio(coming, going, server_hostname="127.0.0.1")
+    sock.settimeout(PATIENCE)
+    with suppress(ConnectionError, ssl.SSLError):  # the connection's time is up
+        while True:
+            with suppress(ssl.SSLWantReadError):
+                tls.do_handshake()
+                break
+            sock.sendall(going.read())
+            coming.write(sock.recv(1 << 16))
+        if octets:
+            tls.write(octets)
+        last = going.read()
+        sock.sendall(last[: len(last) // 2] if stage == HALF_A_HANDSHAKE else last)
+    sock.setblocking(False)
 
 
 def _post(sock: socket.socket) -> None:
@@ -110,14 +138,17 @@ class SlowPeers:
     def __init__(self) -> None:
         self.sockets: dict[str, list[socket.socket]] = {}
 
-    def connect(self, port: int, said: Mapping[str, bytes], count: int) -> None:
-        """So many more, over all stages alike."""
+    def connect(self, port: int, said: Mapping[str, bytes], count: int, context: ssl.SSLContext | None = None) -> None:
+        """So many more, over all stages alike; behind TLS, where there is a ``context``."""
         for number, (stage, same) in enumerate(islice(cycle(said.items()), count)):
             octets = same.replace(_CONTAINER.encode(), b"slow-%04d" % number)
             sock = socket.socket()
             self.sockets.setdefault(stage, []).append(sock)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             sock.connect(("127.0.0.1", port))
+            if context is not None:
+                _shake_hands(sock, context, stage, octets)
+                continue
             sock.setblocking(False)
             with suppress(ConnectionError):  # its time may be up already
                 assert sock.send(octets) == len(octets)

@@ -14,15 +14,17 @@ import pytest
 from tests.acceptance.engine_client import Client
 from tests.acceptance.neighbour import neighbour
 from tests.fix_certificates import Authority, key_of
-from tests.fix_service import PATIENCE, Service, running_service
+from tests.fix_service import PATIENCE, Service, TwoDoors, running, running_service
 from tests.fix_users import PASSWORD, add_users
-from tests.slow_peers import slow_peers, stages, tls_stages
+from tests.slow_peers import before_tls, slow_peers, stages, within_tls
 from tests.wire.peer import Ended, Peer
 from tests.wire.sasl import Login, ScramClient
 from tests.workers import Worker
 
 PEERS = 2_000
 SECONDS = {"limits.opening_seconds": "4", "limits.idle_timeout_seconds": "4"}
+#: that many handshakes take seconds
+LONGER = dict.fromkeys(SECONDS, "10")
 #: octets for each of them, whatever it has said; TLS keeps a handshake besides
 MOST_EACH, MOST_EACH_BEHIND_TLS = 64 * 1024, 128 * 1024
 #: what one may leave unread or unsettled of messages is the least where so many share the bound
@@ -53,17 +55,21 @@ def _come_in(log_in: Callable[[], None]) -> None:
             assert time.monotonic() < deadline
 
 
+def _fill(service: Service) -> None:
+    filler = Client(service.port, "filler")
+    sender = filler.sender("full")
+    for _ in range(200):
+        filler.post(sender, "x" * 10_000, settled=True)
+    assert filler.discharge(filler.declare(), fail=False).accepted
+    filler.close()
+
+
 @pytest.mark.rule("S4", "S5", "P4")
 def test_two_thousand_slow_peers_beside_a_neighbour() -> None:
     """At each stage from no octet to deliveries that are never settled. A client that logs in meanwhile comes in."""
     with running_service({**SECONDS, **MEMORY}) as service:
         add_users(service, "alice")
-        filler = Client(service.port, "filler")
-        sender = filler.sender("full")
-        for _ in range(200):
-            filler.post(sender, "x" * 10_000, settled=True)
-        assert filler.discharge(filler.declare(), fail=False).accepted
-        filler.close()
+        _fill(service)
 
         def log_in() -> None:
             login = Login(Peer(service.port))
@@ -79,18 +85,25 @@ def test_two_thousand_slow_peers_beside_a_neighbour() -> None:
 
 
 @pytest.mark.rule("S2", "S4", "S5")
-def test_two_thousand_slow_peers_before_tls_is_there(ca: Authority) -> None:
+def test_two_thousand_slow_peers_of_tls_beside_a_neighbour(ca: Authority) -> None:
+    """In its handshake, behind it, and at the stages above within it."""
     server = ca.sign("slow", alternative="IP:127.0.0.1")
-    settings = {"tls.certificate": str(server), "tls.key": str(key_of(server)), **SECONDS}
+    settings = {"tls.certificate": str(server), "tls.key": str(key_of(server)), **LONGER, **MEMORY}
+    context = ssl.create_default_context(cafile=str(ca.certificate))
 
-    with running_service(settings) as service:
+    with running(lambda folder: TwoDoors(folder, settings)) as service:
+        _fill(service)
+        behind_tls = service.ports[1]
 
         def log_in() -> None:
-            client = Peer(service.port)
-            client.behind_tls(ssl.create_default_context(cafile=str(ca.certificate)))
+            client = Peer(behind_tls)
+            client.behind_tls(context)
             client.open()
             client.close_socket()
 
-        with slow_peers() as peers, all_of_them_end(service, MOST_EACH_BEHIND_TLS):
-            peers.connect(service.port, tls_stages(ca.certificate), PEERS)
+        with slow_peers() as peers, neighbour(service) as beside, all_of_them_end(service, MOST_EACH_BEHIND_TLS):
+            peers.connect(behind_tls, before_tls(ca.certificate), PEERS // 4)
+            peers.connect(behind_tls, within_tls("full"), PEERS - PEERS // 4, context)
+            commits = beside.commits
             _come_in(log_in)
+        assert beside.commits > commits

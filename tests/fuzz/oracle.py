@@ -15,7 +15,7 @@ import psycopg
 
 from store.embedded.running import running_url
 from tests.fix_certificates import authority, key_of
-from tests.fix_service import PATIENCE, Service
+from tests.fix_service import PATIENCE, Service, TwoDoors
 from tests.wire.frames import Accepted, TransactionalState
 from tests.wire.messages import data
 from tests.wire.peer import Peer
@@ -33,10 +33,8 @@ _ROUTINE = frozenset(
 )
 
 
-class Watched(Service):
-    """The service, in plain text and behind TLS; of its log the lines that fuzzing brings by the thousand are only
-    counted.
-    """
+class Watched(TwoDoors):
+    """The service; of its log the lines that fuzzing brings by the thousand are only counted."""
 
     def __init__(self, folder: Path, settings: Mapping[str, str]) -> None:
         self.ca = authority(folder / "ca")
@@ -44,10 +42,6 @@ class Watched(Service):
         behind = {"certificate": server, "key": key_of(server), "client_ca": self.ca.certificate}
         super().__init__(folder, {**settings, **{f"tls.{name}": str(path) for name, path in behind.items()}})
         self.routine: Counter[str] = Counter()
-
-    @property
-    def listens(self) -> list[str]:
-        return [f"amqp://127.0.0.1:{self.port}", "amqps://127.0.0.1:0"]
 
     def _read(self, stream: IO[str]) -> None:
         super()._read(_Sifted(stream, self.routine))  # type: ignore[arg-type]

@@ -7,7 +7,7 @@ import uuid
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from store.ids import SLOTS, HalfIds, TxnIds, UuidV7, declared_at, id_at, moment_of
@@ -19,6 +19,8 @@ MOMENTS = st.integers(758937600000000, 1892160000000000).map(
 
 
 @given(st.integers(0, SLOTS - 1), st.lists(st.integers(0, 5000), max_size=20))
+@example(3, [4095, 2])
+@example(3, [4096])
 def test_half_ids_taken_at_once_are_those_taken_one_by_one(slot: int, counts: list[int]) -> None:
     """Over the end of a millisecond's, too."""
     with pytest.MonkeyPatch.context() as patched:

@@ -37,6 +37,8 @@ _WINDOWS: dict[str, Any] = {
     "next_incoming_id": 0, "incoming_window": 99, "next_outgoing_id": 0, "outgoing_window": 99,
 }  # fmt: skip
 _MOST = 1000
+#: octets of a message in one frame
+_PIECE = 4000
 _FLOW = frame(Flow(**_WINDOWS, handle=1, delivery_count=0, link_credit=9))
 
 
@@ -255,6 +257,24 @@ def test_one_that_is_not_stays_in_the_engine(peer: Engine, frames: bytes) -> Non
     assert {each[0] for each in peer.came} == {"on_delivery"}
     _, pointer, delivery = peer.came[-1]
     assert engine.link_current(pointer) == delivery
+
+
+@pytest.mark.parametrize(
+    ("size", "step"), [(engine.MESSAGE_ROOM - 1, "complete"), (engine.MESSAGE_ROOM, "on_delivery")]
+)
+def test_one_as_large_as_the_room_is_not_taken(peer: Engine, size: int, step: str) -> None:
+    """However much the link takes."""
+    peer.links[peer.posting].takes = 2 * engine.MESSAGE_ROOM
+    for at in range(0, size, _PIECE):
+        piece = bytes(min(_PIECE, size - at))
+        peer.hear(_transfer(piece, more=at + _PIECE < size))
+    assert peer.came[-1][0] == step
+
+
+def test_a_link_that_takes_no_octets_takes_an_empty_message(peer: Engine) -> None:
+    peer.links[peer.posting].takes = 0
+    peer.hear(_transfer() + _transfer(b"x", 1))
+    assert [each[0] for each in peer.came] == ["complete", "on_delivery"]
 
 
 def test_none_is_taken_where_the_link_takes_none_now(peer: Engine) -> None:

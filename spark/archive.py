@@ -19,12 +19,11 @@ import sys
 import time
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib.metadata import version as version_of
+from importlib.util import find_spec
 from pathlib import Path
 from shutil import disk_usage
 from typing import Final
-
-import pyspark
-from pyspark.find_spark_home import _find_spark_home
 
 #: Files kept, of those used last: some 180 MB each.
 MOST_KEPT: Final = 3
@@ -105,10 +104,21 @@ def cache_folder() -> Path | None:
         return None
 
 
+def spark_home() -> Path:
+    """The folder of Spark: ``SPARK_HOME``, or that of PySpark."""
+    given = os.environ.get("SPARK_HOME")
+    if given is not None:
+        return Path(given)
+    found = find_spec("pyspark")
+    assert found is not None
+    assert found.origin is not None
+    return Path(found.origin).parent
+
+
 def _name(java: Path, version: str) -> str:
-    home = Path(_find_spark_home())
+    home = spark_home()
     jars = sorted((jar.name, jar.stat().st_size, jar.stat().st_mtime_ns) for jar in (home / "jars").iterdir())
-    known = (str(java), version, pyspark.__version__, str(home), jars)
+    known = (str(java), version, version_of("pyspark"), str(home), jars)
     return hashlib.sha256(repr(known).encode()).hexdigest()[:16]
 
 

@@ -12,7 +12,7 @@ import psycopg
 
 from spark.period import Period
 from store.ids import begin_of
-from store.tables import SCHEMA
+from store.schema import SCHEMA
 
 #: A store is small up to this size of its large tables.
 SMALL_BYTES: Final = 16 * 1024 * 1024
@@ -123,12 +123,13 @@ def store_bytes(connection: psycopg.Connection) -> int:
 
 
 def is_brief(url: str) -> bool:
-    """Whether a run over the store at ``url`` is too short to earn back what Java's second compiler takes.
-
-    :raises StoreUnreadable: no connection, or no answer.
-    """
-    with read_error(), psycopg.connect(url, application_name="coordinator reconcile") as connection:
-        return store_bytes(connection) <= BRIEF_BYTES
+    """Whether a run over the store at ``url`` is too short to earn back what Java's second compiler takes; one that
+    cannot be read has the shortest."""
+    try:
+        with psycopg.connect(url, application_name="coordinator reconcile") as connection:
+            return store_bytes(connection) <= BRIEF_BYTES
+    except psycopg.Error:
+        return True
 
 
 @contextmanager

@@ -51,6 +51,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from spark.master import DATABASE_VARIABLE
 from spark.period import BEGINNING, END, Period
 from spark.schemas import TABLES, SourceTable
 from store import tables
@@ -59,7 +60,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 FORMAT: Final = "halfop"
-DATABASE_VARIABLE: Final = "COORDINATOR_DATABASE_URL"
 BYTES_PER_PARTITION: Final = 64 * 1024 * 1024
 #: What one Arrow batch may take in a task, about.
 BATCH_BYTES: Final = 4 * 1024 * 1024

@@ -40,8 +40,7 @@ from store.application import message as _message
 from store.application import outbox as _outbox
 from store.channels import DECIDED, DUE, READY
 from store.ids import EPOCH_MS
-
-SCHEMA = "coordinator"
+from store.schema import SCHEMA as SCHEMA
 
 #: Processes that make or drop partitions do so one after the other.
 PARTITIONS_LOCK = 0x636F6F72_70617274  # "coorpart"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
@@ -16,6 +17,7 @@ from coordinator.commands.stopping import stopped_by_name
 
 if TYPE_CHECKING:
     from spark.books.description import Description
+    from spark.java import Running
     from spark.period import Period
     from spark.report import Run
 
@@ -104,10 +106,9 @@ def reconcile(
         period = _period(since, until)
         files = book or []
         own = _INBOX in files
-        books = _prepared([Path(file) for file in files if file != _INBOX], out, url, inbox=own, store=store)
-        run = _compared(
-            master, memory, url, period, books, out, fail_on, inbox=own, archive=archive, credentials=credentials
-        )
+        with _java(master, memory, url, credentials) as java:
+            books = _prepared([Path(file) for file in files if file != _INBOX], out, url, inbox=own, store=store)
+            run = _compared(java, url, period, books, out, fail_on, inbox=own, archive=archive, credentials=credentials)
         found = run.findings
         if run.shortened:
             typer.echo(run.shortened)
@@ -135,9 +136,26 @@ def _period(since: str | None, until: str | None) -> Period:
         fail(f"--since, --until: {error}", 2)
 
 
+@contextmanager
+def _java(master: str, memory: str, url: str, credentials: Path | None) -> Iterator[Running]:
+    """A Java that starts while this process imports what it needs, and looks at what it was given: each takes a second
+    or two. Ends the command if there is none, or no such master."""
+    from spark.java import JavaMissing, running_java
+    from spark.master import MasterUnusable, check_master
+    from spark.snapshot import is_brief
+
+    try:
+        check_master(master, url, credentials)
+        with running_java(master, memory=memory, brief=is_brief(url)) as java:
+            yield java
+    except (JavaMissing, MasterUnusable) as error:
+        fail(str(error), 2)
+    except OSError as error:
+        fail(f"Spark: {error}", 2)
+
+
 def _prepared(files: list[Path], out: Path, url: str, *, inbox: bool, store: bool) -> Sequence[Description]:
     """The books; ends the command if one of them, the output folder or the store cannot be used."""
-    # Spark takes seconds to import: refusals that need none of it come first.
     from spark.books.description import BookError, describe
     from spark.reconcile import OutputUnusable, prepare_output
 
@@ -154,8 +172,7 @@ def _prepared(files: list[Path], out: Path, url: str, *, inbox: bool, store: boo
 
 
 def _compared(
-    master: str,
-    memory: str,
+    java: Running,
     url: str,
     period: Period,
     books: Sequence[Description],
@@ -170,18 +187,18 @@ def _compared(
     from coordinator.version import VERSION
     from spark.books.description import BookError
     from spark.cluster import ClusterUnusable
+    from spark.master import MasterUnusable
     from spark.progress import ProgressBar
     from spark.reconcile import STAGES, OutputUnusable
     from spark.reconcile import reconcile as run_reconciliation
-    from spark.session import JavaMissing, MasterUnusable, SparkFailed, check_master, running_session
-    from spark.snapshot import StoreUnreadable, is_brief
+    from spark.session import SparkFailed, running_session
+    from spark.snapshot import StoreUnreadable
     from store.archive.copies import ArchiveUnusable
 
     try:
-        check_master(master, url, credentials)
         with (
             ProgressBar(STAGES + 2 * (len(books) + inbox)) as bar,
-            running_session(master, memory=memory, brief=is_brief(url), credentials=credentials) as spark,
+            running_session(java, credentials) as spark,
             bar.watching(spark),
         ):
             return run_reconciliation(
@@ -197,11 +214,9 @@ def _compared(
                 steps=bar,
                 version=VERSION,
             )
-    except (BookError, StoreUnreadable, ArchiveUnusable, JavaMissing, OutputUnusable) as error:
+    except (BookError, StoreUnreadable, ArchiveUnusable, OutputUnusable, MasterUnusable, ClusterUnusable) as error:
         fail(str(error), 2)
-    except (MasterUnusable, ClusterUnusable) as error:
-        fail(str(error), 2)
-    except (SparkFailed, OSError) as error:
+    except SparkFailed as error:
         fail(f"Spark: {error}", 2)
 
 

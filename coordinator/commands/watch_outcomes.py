@@ -75,14 +75,19 @@ def watch_outcomes(
 def _run(book: _Book, url: str, master: str, memory: str, every: int, rows: int, credentials: Path | None) -> None:
     """Watch, until an error ends it."""
     from spark.cluster import ClusterUnusable
-    from spark.session import JavaMissing, MasterUnusable, SparkFailed, check_master, running_session
+    from spark.java import JavaMissing, running_java
+    from spark.master import MasterUnusable, check_master
+    from spark.session import SparkFailed, running_session
     from spark.snapshot import StoreUnreadable
     from spark.watching import watch
 
     try:
         check_master(master, url, credentials)
         book.say("starting Spark")
-        with running_session(master, memory=memory, brief=True, credentials=credentials) as spark:
+        with (
+            running_java(master, memory=memory, brief=True) as java,
+            running_session(java, credentials) as spark,
+        ):
             watch(
                 spark,
                 url=url,

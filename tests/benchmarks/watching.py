@@ -18,6 +18,7 @@ import psycopg
 from pyspark.sql import SparkSession
 
 from spark.finding import Finding
+from spark.java import running_java
 from spark.session import running_session
 from spark.watching import Batch, watch
 from store import watched
@@ -79,7 +80,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(f"filled in {time.perf_counter() - began:.1f} s: {in_store(asked.database_url)}", flush=True)
     with (
         tempfile.TemporaryDirectory(prefix="coordinator-watch-") as folder,
-        running_session("local[*]", memory=asked.memory, brief=True) as spark,
+        running_java("local[*]", memory=asked.memory, brief=True) as java,
+        running_session(java) as spark,
     ):
         ledger = _Counts(spark, asked.database_url)
         began = time.perf_counter()

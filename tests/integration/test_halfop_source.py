@@ -16,11 +16,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as f
 from pyspark.sql.datasource import EqualTo, GreaterThan, In, IsNull, Not
 
+from spark.master import DATABASE_VARIABLE
 from spark.period import MARGIN
 from spark.schemas import TABLES
 from spark.snapshot import StoreUnreadable, exported_snapshot
 from spark.source import (
-    DATABASE_VARIABLE,
     HalfOpReader,
     KeyRange,
     ReadOptions,

@@ -28,7 +28,7 @@ from typer.testing import CliRunner
 
 from coordinator.__main__ import app
 from spark.cluster import Place, disagreement
-from spark.session import _environment, java_home
+from spark.java import _environment, java_home
 from store.processes import die_with_parent
 from tests.fix_command import PATIENCE_SECONDS, ROOT, environment
 from tests.fix_proxy import Proxy

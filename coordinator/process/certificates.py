@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import ssl
-import stat
 from pathlib import Path
 
+from coordinator.process.secret_files import FileInvalid, readable, secret
 from coordinator.settings import TlsSettings
 
 _EXPIRED, _NOT_YET = 10, 9
@@ -14,60 +14,45 @@ _EXPIRED, _NOT_YET = 10, 9
 _PARTIAL_CHAIN = 0x80000
 #: Of TLS 1.2, those with forward secrecy whose encryption also proves what was sent (AEAD), as all of TLS 1.3 do.
 _CIPHERS = "@SECLEVEL=2:ECDHE+AESGCM:ECDHE+CHACHA20:!aNULL"
-_OTHERS = stat.S_IROTH | stat.S_IWOTH
-
-
-class CertificatesInvalid(Exception):
-    """A file cannot be used; the message names the setting and the file, and says why."""
 
 
 def load(settings: TlsSettings) -> ssl.SSLContext:
     """For the server's side of new connections.
 
-    :raises CertificatesInvalid: also where the certificate has expired, or other users may read the key.
+    :raises FileInvalid: also where the certificate has expired, or other users may read the key.
     """
     if settings.certificate is None or settings.key is None:
-        raise CertificatesInvalid("amqps needs tls.certificate and tls.key")
+        raise FileInvalid("amqps and https need tls.certificate and tls.key")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_ciphers(_CIPHERS)
     context.options |= ssl.OP_NO_RENEGOTIATION
-    _readable("tls.certificate", settings.certificate)
-    key = _readable("tls.key", settings.key)
-    if settings.key.stat().st_mode & _OTHERS:
-        mode = stat.S_IMODE(settings.key.stat().st_mode)
-        raise CertificatesInvalid(f"tls.key: {settings.key}: all users may read it (mode {mode:o}); expected 600")
+    readable("tls.certificate", settings.certificate)
+    key = secret("tls.key", settings.key)
     if b"ENCRYPTED" in key:
-        raise CertificatesInvalid(f"tls.key: {settings.key}: it has a passphrase; expected a key without one")
+        raise FileInvalid(f"tls.key: {settings.key}: it has a passphrase; expected a key without one")
     try:
         context.load_cert_chain(settings.certificate, settings.key, password=lambda: "")
     except ssl.SSLError as error:
         if "MISMATCH" in (error.reason or ""):
-            raise CertificatesInvalid(
+            raise FileInvalid(
                 f"tls.key: {settings.key}: it is not the key of the certificate {settings.certificate}"
             ) from None
-        raise CertificatesInvalid(
+        raise FileInvalid(
             f"tls.certificate: {settings.certificate}, tls.key: {settings.key}: expected PEM, a certificate and its "
             "key of a kind that OpenSSL takes"
         ) from None
     _check_time(context, settings.certificate)
     if settings.client_ca is not None:
-        _readable("tls.client_ca", settings.client_ca)
+        readable("tls.client_ca", settings.client_ca)
         try:
             context.load_verify_locations(settings.client_ca)
         except ssl.SSLError:
-            raise CertificatesInvalid(
+            raise FileInvalid(
                 f"tls.client_ca: {settings.client_ca}: expected certificates of authorities in PEM"
             ) from None
         context.verify_mode = ssl.CERT_OPTIONAL if settings.client_certificates == "asked" else ssl.CERT_REQUIRED
     return context
-
-
-def _readable(setting: str, path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise CertificatesInvalid(f"{setting}: {path}: {error.strerror}") from None
 
 
 def _check_time(context: ssl.SSLContext, certificate: Path) -> None:
@@ -87,7 +72,7 @@ def _check_time(context: ssl.SSLContext, certificate: Path) -> None:
     except ssl.SSLCertVerificationError as error:
         if error.verify_code in (_EXPIRED, _NOT_YET):
             why = "it has expired" if error.verify_code == _EXPIRED else "it is not valid yet"
-            raise CertificatesInvalid(f"tls.certificate: {certificate}: {why}") from None
-        raise CertificatesInvalid(f"tls.certificate: {certificate}: {error.verify_message}") from None
+            raise FileInvalid(f"tls.certificate: {certificate}: {why}") from None
+        raise FileInvalid(f"tls.certificate: {certificate}: {error.verify_message}") from None
     except ssl.SSLError as error:
-        raise CertificatesInvalid(f"tls.certificate: {certificate}: no client could use it: {error.reason}") from None
+        raise FileInvalid(f"tls.certificate: {certificate}: no client could use it: {error.reason}") from None

@@ -6,8 +6,10 @@ seen.
 
 from __future__ import annotations
 
+import hmac
 import select
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Sequence
@@ -19,9 +21,12 @@ from typing import Any
 import structlog
 from prometheus_client.exposition import choose_encoder
 
+from coordinator.process import certificates, doors
 from coordinator.process.exposition import registry
+from coordinator.process.secret_files import FileInvalid
 from coordinator.process.supervising import Supervising
 from coordinator.process.telling import Workers
+from coordinator.settings import Settings
 from store.looking import Looks, Seen
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger()
@@ -47,7 +52,18 @@ _LONGEST_REQUEST_SECONDS = 10.0
 class Measuring:
     """``run()`` until the supervisor has ended."""
 
-    def __init__(self, url: str, supervising: Supervising, listeners: Sequence[socket.socket]) -> None:
+    def __init__(
+        self,
+        url: str,
+        supervising: Supervising,
+        listeners: Sequence[socket.socket],
+        settings: Settings,
+        tls: ssl.SSLContext | None,
+    ) -> None:
+        self._settings = settings
+        #: of requests from now on, where there is TLS
+        self.tls = tls if settings.metrics.has_tls else None
+        self.token = doors.token(settings.metrics)
         self._looks = Looks(url)
         self._supervising = supervising
         self._listeners = listeners
@@ -79,7 +95,19 @@ class Measuring:
             if not words:
                 return False
             for each in words:
-                self.workers.told(**each)
+                if "certificates" in each:
+                    self._read_again()
+                else:
+                    self.workers.told(**each)
+
+    def _read_again(self) -> None:
+        """Certificates, and the token; where a file cannot be used, what was in it stays."""
+        if self.tls is None:
+            return
+        try:
+            self.tls, self.token = certificates.load(self._settings.tls), doors.token(self._settings.metrics)
+        except FileInvalid as error:
+            _log.error("certificates not read again", reason=str(error))
 
     def seen(self) -> Seen | None:
         """The last look, unless there was none yet."""
@@ -122,17 +150,34 @@ class _Server(ThreadingHTTPServer):
             self.shutdown_request(request)
 
     def process_request_thread(self, request: socket.socket, client_address: Any) -> None:  # type: ignore[override]
-        def cut() -> None:
-            with suppress(OSError):
-                request.shutdown(socket.SHUT_RDWR)
-
-        limit = threading.Timer(_LONGEST_REQUEST_SECONDS, cut)
-        limit.start()
         try:
-            super().process_request_thread(request, client_address)
+            own = self._behind_tls(request)
+
+            def cut() -> None:
+                with suppress(OSError):
+                    own.shutdown(socket.SHUT_RDWR)
+
+            limit = threading.Timer(_LONGEST_REQUEST_SECONDS, cut)
+            limit.start()
+            try:
+                super().process_request_thread(own, client_address)
+            finally:
+                limit.cancel()
+        except OSError:
+            self.handle_error(request, client_address)
         finally:
-            limit.cancel()
             self._room.release()
+
+    def _behind_tls(self, request: socket.socket) -> socket.socket:
+        """Where there is TLS; its handshake comes with what is read first."""
+        tls = self.measuring.tls
+        if tls is None:
+            return request
+        try:
+            return tls.wrap_socket(request, server_side=True, do_handshake_on_connect=False)
+        except OSError:
+            self.shutdown_request(request)
+            raise
 
     def handle_error(self, request: object, client_address: object) -> None:
         """A peer that goes away, or asks what is none of HTTP."""
@@ -148,7 +193,9 @@ class _Request(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         measuring = self.server.measuring
         path = self.path.partition("?")[0]
-        if path == "/metrics":
+        if path == "/metrics" and not self._shows_token():
+            self._answer(HTTPStatus.UNAUTHORIZED, b"expected the token of metrics.token\n")
+        elif path == "/metrics":
             seen = measuring.seen()
             if seen is None:
                 self._answer(HTTPStatus.SERVICE_UNAVAILABLE, b"the store is not looked at yet\n")
@@ -171,10 +218,19 @@ class _Request(BaseHTTPRequestHandler):
         self.close_connection = True
         self._answer(HTTPStatus(code), b"expected GET or HEAD\n")
 
+    def _shows_token(self) -> bool:
+        token = self.server.measuring.token
+        if token is None:
+            return True
+        kind, _, shown = self.headers.get("Authorization", "").partition(" ")
+        return kind.lower() == "bearer" and hmac.compare_digest(shown.strip().encode(), token)
+
     def _answer(self, status: HTTPStatus, body: bytes, kind: str = "text/plain; charset=utf-8") -> None:
         self.send_response(status)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
+        if status is HTTPStatus.UNAUTHORIZED:
+            self.send_header("WWW-Authenticate", 'Bearer realm="metrics"')
         for name, value in _HEADERS.items():
             self.send_header(name, value)
         self.end_headers()

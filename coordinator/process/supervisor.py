@@ -20,13 +20,13 @@ from typing import Any
 import structlog
 
 from coordinator.process import certificates, doors
-from coordinator.process.certificates import CertificatesInvalid
 from coordinator.process.children import MOST_FAILED_STARTS, Child, Kept, Pause
 from coordinator.process.days import make_days
-from coordinator.process.listeners import CannotListen, listen, loopback
+from coordinator.process.listeners import CannotListen, listen
 from coordinator.process.own_database import OwnDatabase
+from coordinator.process.secret_files import FileInvalid
 from coordinator.process.supervising import Handed, Program, Programs, Supervising
-from coordinator.settings import Endpoint, Settings
+from coordinator.settings import HTTP, Endpoint, Settings
 from store import migrations
 from store.database import Patience, check_url, connected, place
 from store.embedded.errors import EmbeddedError, StartCancelled
@@ -106,7 +106,7 @@ class Supervisor:
                     self._turn([str(each) for each in self._places])
             except StartCancelled:
                 pass
-            except (Unfit, CannotListen, CertificatesInvalid, EmbeddedError, StoreError) as error:
+            except (Unfit, CannotListen, FileInvalid, doors.TooOpen, EmbeddedError, StoreError) as error:
                 _log.error("cannot start", reason=str(error))
                 self._status = STATUS_UNFIT
             finally:
@@ -210,12 +210,12 @@ class Supervisor:
         """For new connections; those that are there stay. Where the files cannot be used, the old ones stay, too."""
         try:
             self._tls = certificates.load(self._settings.tls)
-        except CertificatesInvalid as error:
+        except FileInvalid as error:
             _log.error("certificates not read again", reason=str(error))
             return
-        for worker in self._workers:
-            if worker.child is not None:
-                worker.child.tell(certificates=True)
+        for each in (*(worker.child for worker in self._workers), self._measuring):
+            if each is not None:
+                each.tell(certificates=True)
         _log.info("certificates read again")
 
     def _tend_worker(self, worker: _Worker, now: float) -> None:
@@ -314,12 +314,11 @@ class Supervisor:
         url = self._settings.metrics.listen
         if url is None:
             return
-        (self._metrics,), places = listen([url], 1, ("http",))
+        (self._metrics,), places = listen([url], 1, HTTP)
+        doors.check_metrics(self._settings.metrics, places)
         self._measuring = Kept("metrics", lambda: self._spawn("coord-metrics", self._programs.metrics, self._metrics))
         self._kept.append(self._measuring)
         _log.info("metrics", listen=[str(each) for each in places])
-        if not all(loopback(place.host) for place in places):
-            _log.warning("those who ask for metrics are not authenticated: every client may read them")
 
     def _maintain(self, now: float) -> None:
         if self._maintenance is not None:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.process.certificates import CertificatesInvalid, load
+from coordinator.process.certificates import load
+from coordinator.process.secret_files import FileInvalid
 from coordinator.settings import TlsSettings
 from tests.fix_certificates import Authority, authority, key_of
 from tests.fix_command import Serve
@@ -46,7 +47,7 @@ def test_files_that_are_not_there_or_nonsense(good: TlsSettings, name: str, cont
         file.unlink()
     else:
         file.write_text(content)
-    with pytest.raises(CertificatesInvalid, match=rf"tls\.{name}: .*{file.name}.*{said}"):
+    with pytest.raises(FileInvalid, match=rf"tls\.{name}: .*{file.name}.*{said}"):
         load(good)
 
 
@@ -55,21 +56,21 @@ def test_files_that_are_not_there_or_nonsense(good: TlsSettings, name: str, cont
 def test_a_key_that_all_may_read(good: TlsSettings, mode: int) -> None:
     assert good.key is not None
     good.key.chmod(mode)
-    with pytest.raises(CertificatesInvalid, match=rf"tls.key: .*server.key: all users may .*mode {mode:o}"):
+    with pytest.raises(FileInvalid, match=rf"tls.key: .*server.key: all users may .*mode {mode:o}"):
         load(good)
 
 
 @pytest.mark.rule("S2")
 def test_a_certificate_that_has_expired(good: TlsSettings, ca: Authority) -> None:
     made = ca.sign("old", days="expired")
-    with pytest.raises(CertificatesInvalid, match=r"tls.certificate: .*old.pem: it has expired"):
+    with pytest.raises(FileInvalid, match=r"tls.certificate: .*old.pem: it has expired"):
         load(good.model_copy(update={"certificate": made, "key": key_of(made)}))
 
 
 @pytest.mark.rule("S2")
 def test_the_key_of_another_certificate(good: TlsSettings, ca: Authority) -> None:
     other = ca.sign("other")
-    with pytest.raises(CertificatesInvalid, match=r"tls.key: .*other.key: it is not the key of the certificate"):
+    with pytest.raises(FileInvalid, match=r"tls.key: .*other.key: it is not the key of the certificate"):
         load(good.model_copy(update={"key": key_of(other)}))
 
 
@@ -88,7 +89,7 @@ def test_a_key_with_a_passphrase(good: TlsSettings, tmp_path: Path) -> None:
     command = ["openssl", "pkcs8", "-topk8", "-in", str(good.key), "-out", str(locked), "-passout", "pass:x"]
     subprocess.run(command, check=True)
     locked.chmod(0o600)
-    with pytest.raises(CertificatesInvalid, match="it has a passphrase"):
+    with pytest.raises(FileInvalid, match="it has a passphrase"):
         load(good.model_copy(update={"key": locked}))
 
 
@@ -96,7 +97,7 @@ def test_a_key_with_a_passphrase(good: TlsSettings, tmp_path: Path) -> None:
 def test_the_service_does_not_start(serve: Serve, tmp_path: Path) -> None:
     listen = ("--listen", "amqps://127.0.0.1:0", "--data-dir", str(tmp_path / "data"))
     for more, said in (
-        ({}, "amqps needs tls.certificate and tls.key"),
+        ({}, "amqps and https need tls.certificate and tls.key"),
         ({"COORDINATOR_TLS__CERTIFICATE": "/none.pem", "COORDINATOR_TLS__KEY": "/none.key"}, "/none.pem: No such file"),
     ):
         service = serve(*listen, **more)

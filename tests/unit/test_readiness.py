@@ -9,6 +9,7 @@ import pytest
 
 from coordinator.process.measuring import Measuring
 from coordinator.process.supervising import Supervising
+from coordinator.settings import Settings
 from store.figures import Decided, State
 from store.looking import Seen
 
@@ -42,14 +43,14 @@ def test_a_look_of_long_ago_says_nothing() -> None:
 def test_before_the_first_look_it_is_not_ready() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        assert Measuring("postgresql://", Supervising(ours), []).wanting() != []
-        assert Measuring("postgresql://", Supervising(ours), []).seen() is None
+        assert Measuring("postgresql://", Supervising(ours), [], Settings(), None).wanting() != []
+        assert Measuring("postgresql://", Supervising(ours), [], Settings(), None).seen() is None
 
 
 def _measuring(state: State | None, since: float) -> Measuring:
     """``since``: seconds since the next look was due."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        measuring = Measuring("postgresql://", Supervising(ours), [])
+        measuring = Measuring("postgresql://", Supervising(ours), [], Settings(), None)
     measuring._last = (Seen(state=state, decided=Decided()), time.monotonic() - since)
     return measuring

@@ -42,8 +42,9 @@ class Stealing:
         self._instance = instance
         self._held: dict[str, _Held] = {}
         self._numbers = count(1)
-        #: notices of this turn
-        self._told: list[str] = []
+        #: the links that the others are not told of yet; while they are told of some, the next ones wait here
+        self._untold: dict[str, None] = {}
+        self._telling = False
 
     def attached(self, identity: tuple[object, ...], link: Stealable) -> None:
         alone = not self._instance.peers
@@ -51,19 +52,25 @@ class Stealing:
         self._held[digest] = _Held(link, number, announced=alone)
         if alone:
             return
-        if not self._told:
+        self._untold[digest] = None
+        if not self._telling:
+            self._telling = True
             self._instance.loop.call_later(0, self._tell)
-        self._told.append(f"{self._instance.instance_id} {number} {digest}")
 
     def _tell(self) -> None:
-        told, self._told = self._told, []
-        notices.announce_links(self._instance.queries, told)
+        """Of those that are still there: however long the store is away, no more wait than there are links."""
+        untold, self._untold = self._untold, {}
+        self._telling = bool(untold)
+        if untold:
+            texts = [f"{self._instance.instance_id} {self._held[digest].number} {digest}" for digest in untold]
+            notices.announce_links(self._instance.queries, texts, self._tell)
 
     def lost(self, identity: tuple[object, ...], link: Stealable) -> None:
         digest = _digest(identity)
         held = self._held.get(digest)
         if held is not None and held.link is link:
             del self._held[digest]
+            self._untold.pop(digest, None)
 
     def notified(self, payload: str) -> None:
         instance, number, digest = payload.split(" ")

@@ -9,6 +9,8 @@ from store.asking import Query, nothing
 from store.channels import ARRIVED, LINK, READY
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from store.asking import Queries
 
 ARRIVE = Query(
@@ -30,6 +32,6 @@ def arrive(asked: Queries) -> None:
     asked.ask(ARRIVE, [], lambda _: None)
 
 
-def announce_links(asked: Queries, texts: list[str]) -> None:
+def announce_links(asked: Queries, texts: list[str], told: Callable[[], None]) -> None:
     """Links are attached; each text says which."""
-    asked.ask(ANNOUNCE_LINKS, [arrays.text([text.encode() for text in texts])], lambda _: None)
+    asked.ask(ANNOUNCE_LINKS, [arrays.text([text.encode() for text in texts])], lambda _: told())

@@ -11,7 +11,7 @@ import pytest
 from tests.acceptance.subscribers import begin, lasting, poster
 from tests.fix_service import Service, running_service
 from tests.fix_wire import DialTo
-from tests.wire.frames import Accepted, Source
+from tests.wire.frames import RECEIVER, Accepted, Attach, Detach, Source
 from tests.wire.links import Receiver
 from tests.wire.messages import data
 from tests.wire.peer import Session
@@ -120,6 +120,22 @@ def test_of_two_that_are_attached_at_once_one_stays(dial_to: DialTo, address: st
         for link in links:
             if link not in stolen:
                 link.detach()
+
+
+@pytest.mark.rule("P13")
+def test_many_that_are_attached_in_one_go_are_all_stolen(dial_to: DialTo, address: str) -> None:
+    """More than one turn reads: while the others are told of some, the next ones wait."""
+    sessions = [begin(dial_to, worker, f"c-{address}") for worker in (0, 1)]
+    names = [f"{number}-{address}" for number in range(200)]
+    for session in sessions:
+        session.sender(address).detach()  # the address is known from now on: no attach waits
+        with session.peer.at_once():
+            for handle, name in enumerate(names):
+                session.send(Attach(name=name, handle=handle, role=RECEIVER, source=Source(address=address)))
+        for name in names:
+            assert session.peer.wait(Attach, name=name).source is not None
+    stolen = [sessions[0].peer.wait(Detach) for _ in names]
+    assert {str(each.error.condition) for each in stolen} == {"amqp:link:stolen"}
 
 
 def _stolen(link: Receiver, body: bytes) -> bool:

@@ -200,6 +200,9 @@ class Look:
             if self.channels.ignores(number, found):
                 return at, b"", at + size, _nothing
             frame = self.channels.renamed(number, found) if found.code == ATTACH else b""
+            if len(frame) > self._most:
+                text = f"an attach of {size} octets, by the name of another link of its session: detach that one first"
+                raise Refusal(Condition.FRAME_SIZE_TOO_SMALL, text)
             if frame:
                 head, found = frame, performatives.read(frame, _HEADER) or found
             act = self.channels.take(number, found, head)

@@ -7,10 +7,24 @@ from typing import Any
 import pytest
 
 from tests.fix_wire import Ask, Begin, Dial, decided
-from tests.wire.frames import AMQP_HEADER, RECEIVER, SENDER, Accepted, Attach, Detach, Flow, Open, Source, Target
+from tests.wire.frames import (
+    AMQP_HEADER,
+    RECEIVER,
+    SENDER,
+    Accepted,
+    Attach,
+    Detach,
+    End,
+    Flow,
+    Open,
+    Source,
+    Target,
+    frame,
+)
 from tests.wire.messages import data
 from tests.wire.peer import Session
 from tests.wire.queues import post
+from tests.wire.types import Symbol
 
 
 def _sender(session: Session, address: str) -> Any:
@@ -128,6 +142,29 @@ def test_transfers_on_a_stolen_link_are_let_go(begin: Begin, address: str, begun
     for number in range(3):
         assert second.outcome(data(b"%d" % number)) == Accepted()
     assert session.receiver(address).bodies() == [b"kept", b"0", b"1", b"2"]
+
+
+@pytest.mark.rule("P13", "P14")
+def test_an_attach_as_large_as_a_frame_may_be(begin: Begin, address: str) -> None:
+    """The engine's name of its link is longer: it would take the frame for one that is too large."""
+    sessions = [begin()]
+    peer = sessions[0].peer
+    sessions.append(peer.begin())
+    assert peer.remote_open is not None
+    most = peer.remote_open.max_frame_size or 0
+
+    def attach(octets: int) -> Attach:
+        more = {Symbol("more"): "x" * octets}
+        return Attach(name="again", handle=9, role=RECEIVER, source=Source(address=address), properties=more)
+
+    largest = attach(1000 + most - len(frame(attach(1000))))
+    assert len(frame(largest)) == most
+    sessions[0].send(largest)
+    peer.wait(Attach, name="again")
+    _receiver(sessions[1], address)
+    sessions[1].send(largest)
+    assert peer.wait(End).error.condition == "amqp:frame-size-too-small"
+    sessions[0].sync()
 
 
 @pytest.mark.rule("P13")

@@ -239,7 +239,8 @@ class Endpoints:
             self.sessions[link.session].pop(pointer)
             if self.connection.reactor.named.get(link.identity) is link:
                 del self.connection.reactor.named[link.identity]
-                self.connection.service.stealing.lost(link.identity, link)
+            # also of one whose name another has by now, which was refused perhaps
+            self.connection.service.stealing.lost(link.identity, link)
         return link
 
     def _on_end(self, session: engine.Pointer) -> None:

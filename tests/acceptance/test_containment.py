@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import threading
 import time
 import uuid
 from collections.abc import Iterator
@@ -12,20 +11,16 @@ from typing import Any
 
 import psycopg
 import pytest
-from sqlalchemy import Connection as StoreConnection
 
-from coordinator.address.addresses import AddressPolicy
 from coordinator.address.directory import Directory
 from coordinator.address.enqueue import Enqueue
 from coordinator.group import deliveries
 from coordinator.group.queues import Queue
 from coordinator.service import Service
-from coordinator.settings import Settings
 from coordinator.transactions import Transaction
 from links.connection import Connection
 from links.output import Output
 from links.reactor import Reactor
-from store import recovery
 from store.tables import SCHEMA
 from tests.acceptance.engine_client import PATIENCE, Client, Detached, Lost
 
@@ -34,37 +29,6 @@ INTERNAL_ERROR = "amqp:internal-error"
 
 class Fault(Exception):
     """What nothing foresaw."""
-
-
-@pytest.fixture
-def service_and_port(
-    database_url: str, database: StoreConnection, request: pytest.FixtureRequest
-) -> Iterator[tuple[Service, int]]:
-    """A worker's reactor in a thread of this process, so that its functions can be made to fail; a test may give
-    settings."""
-    registration = recovery.register(database, "1")
-    reactor = Reactor()
-    settings = Settings(**getattr(request, "param", {}))
-    service = Service(
-        reactor, settings, AddressPolicy(settings.addresses), database_url, registration, fenced=reactor.stop
-    )
-    reactor.end_turn = service.end_turn
-    service.start()
-    listener = socket.create_server(("127.0.0.1", 0))
-    reactor.listen(listener, lambda sock: Connection(reactor, service, sock, ["ANONYMOUS"]))
-    thread = threading.Thread(target=reactor.run)
-    thread.start()
-    try:
-        yield service, listener.getsockname()[1]
-        assert thread.is_alive(), "the worker has ended"
-    finally:
-        reactor.stop()
-        thread.join()
-        for connection in list(reactor.connections):
-            reactor.close(connection)
-        reactor.leaving.close()
-        service.close()
-        listener.close()
 
 
 @pytest.fixture

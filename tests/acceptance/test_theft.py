@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import pytest
 
+from coordinator.service import Service as InProcess
+from links.posting import Posting
 from tests.fix_wire import Ask, Begin, Dial, decided
 from tests.wire.frames import (
     AMQP_HEADER,
@@ -22,7 +25,7 @@ from tests.wire.frames import (
     frame,
 )
 from tests.wire.messages import data
-from tests.wire.peer import Session
+from tests.wire.peer import Peer, Session
 from tests.wire.queues import post
 from tests.wire.types import Symbol
 
@@ -101,6 +104,35 @@ def test_posts_are_answered_before_their_link_is_stolen(begin: Begin, address: s
     assert sender.error == "amqp:link:stolen"
     assert session.peer.wait(Attach, name="again").target is None
     assert session.peer.wait(Attach, name="behind").source is not None
+
+
+@pytest.mark.rule("P13", "S5")
+@pytest.mark.parametrize("by", ["detach", "attach"])
+def test_a_link_that_another_could_not_steal_is_let_go(
+    service_and_port: tuple[InProcess, int], by: str, address: str
+) -> None:
+    """The second is refused while posts of the first wait for the store: once these are answered, nothing is left."""
+    peer = Peer(service_and_port[1])
+    peer.open()
+    session = peer.begin()
+    sender = _sender(session, address)
+    with peer.at_once():
+        number = sender.post(data(b"x"))
+        session.send(
+            Attach(name="again", handle=9, role=SENDER, target=Target(address="$no"), initial_delivery_count=0)
+        )
+        if by == "detach":
+            session.send(Detach(handle=sender.handle, closed=True))
+    assert sender.answer_to(number).state == Accepted()
+    while sender.detached is None:
+        peer.step()
+    assert peer.wait(Attach, name="again").target is None
+    peer.close()
+    other = Peer(service_and_port[1])
+    other.open()  # answered in a later turn
+    other.close()
+    gc.collect()
+    assert not [each for each in gc.get_objects() if isinstance(each, Posting)]
 
 
 @pytest.mark.rule("P13", "P14")

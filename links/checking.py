@@ -101,7 +101,19 @@ class Checking(Delivering):
         output = self.connection.output
         output.handed += len(octets)
         output.hold(delivery, len(octets))
+        if len(self.unsettled) >= _MOST_UNSETTLED:
+            self._let_go_of_earlier()
         self.connection.mark()
+
+    def _let_go_of_earlier(self) -> None:
+        """Of a transaction with several unanswered checks here, the last one remains: one that is never answered, and
+        asked about a thousand times, takes the room of one (H11).
+        """
+        last = {due.txn_id: delivery for delivery, due in self.unsettled.items()}
+        for delivery, due in list(self.unsettled.items()):
+            if last[due.txn_id] != delivery and delivery not in self._deciding:
+                self._checks.unanswered += 1
+                self._settle(delivery, engine.RELEASED)
 
     def looked(self) -> None:
         if self.open and self.draining and not self.coming and not self._starved:

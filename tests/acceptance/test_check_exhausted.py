@@ -112,6 +112,26 @@ def test_a_checker_that_never_answers(begin: Begin, address: str, planted: Plant
     assert consumer.drain() == []
 
 
+@pytest.mark.rule("H11")
+def test_one_that_is_never_answered_takes_the_room_of_one(begin: Begin, address: str, planted: Plant, ask: Ask) -> None:
+    """It is asked about more often than a checker may leave checks unanswered; the earlier ones are let go."""
+
+    def txn_of(check: Delivery) -> object:
+        return check.message.delivery_annotations["x-opt-txn-id"]
+
+    stuck = planted(address, address, data(b"1"), interval_ms=1, most=1000)
+    link = begin().receiver(f"$check/{address}", credit=1000)
+    checks = [link.take() for _ in range(100)]
+    other = planted(address, address, data(b"2"))
+    later = [link.take()]
+    while txn_of(later[-1]) == stuck:
+        later.append(link.take())
+    assert txn_of(later[-1]) == other
+    later[-1].disposition(Accepted())
+    assert decided(ask, other) == ("commit", "checked")
+    assert [each.settlement().state for each in checks[:99]] == [Released()] * 99
+
+
 @pytest.mark.rule("H10", "P2")
 def test_large_messages_are_kept_whole(begin: Begin, address: str, planted: Plant, ask: Ask) -> None:
     messages = [data(b"%d" % number * (1 << 21)) for number in range(2)]

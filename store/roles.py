@@ -23,8 +23,8 @@ READER = "coordinator_reader"
 
 #: Rows are only added.
 _APPENDED = ("half", "op")
-#: Written by migrations, retention and the archive, which are the owner's.
-_READ = ("alembic_version", "retention", "archive", "archived_day")
+#: Written by migrations, retention and the archive, which are the owner's; of the identity the service counts changes.
+_READ = ("alembic_version", "retention", "archive", "archived_day", "store_identity")
 #: What the service writes of a row of the audit: who it is and when it was, the server says.
 _TOLD = ("action", "subject", "detail", "reason", "os_user", "client_user", "place", "times")
 #: What a reader does not see: what passwords are compared with, the store's secret, who has done what.
@@ -82,7 +82,10 @@ def statements(role: str) -> list[str]:
         _each_day("insert", role),
         f"grant insert ({', '.join(_TOLD)}) on {SCHEMA}.audit to {role}",
         f"grant insert, update, delete on {_qualified(changed)} to {role}",
-        f"grant usage, select, update on all sequences in schema {SCHEMA} to {role}",
+        f"grant update (permission_changes) on {SCHEMA}.store_identity to {role}",
+        f"revoke update on all sequences in schema {SCHEMA} from {role}",
+        f"grant usage, select on all sequences in schema {SCHEMA} to {role}",
+        f"grant update on {SCHEMA}.promoted to {role}",
         f"grant execute on all functions in schema {SCHEMA} to {role}",
     ]
 

@@ -1124,6 +1124,7 @@ begin
   insert into {SCHEMA}.inbox (consumer, message_id) values ($1, $2) on conflict do nothing;
   return found;
 end $$""",
+    f"revoke execute on function {SCHEMA}.first_time(text, text) from public",
     # Rolls back a transaction that was checked often enough, and copies its halves to the address ``target`` (H10). The
     # copies get these ids, and their entries the annotations of the address that the half was posted to. False: it is
     # decided, checked again, or there is no such address any more. In the order of the steps: no post comes after.

@@ -41,8 +41,9 @@ _CATALOG = {
         select indexname, indexdef from pg_indexes where schemaname = :schema and tablename !~ '^alembic_version'
          order by 1""",
     "functions": """
-        select proname, pg_get_functiondef(oid), coalesce(proacl::text, '') from pg_proc
-         where pronamespace = :schema ::regnamespace
+        select proname, pg_get_functiondef(oid),
+               array(select a::text from unnest(coalesce(proacl, acldefault('f', proowner))) a order by 1)
+          from pg_proc where pronamespace = :schema ::regnamespace
          order by 1, 2""",
     "triggers": """
         select tgrelid::regclass::text, tgname, pg_get_triggerdef(oid), tgenabled::text from pg_trigger

@@ -1,0 +1,18 @@
+"""Who may tell the inbox what was done (S9): applications (``coordinator grant-sql``) and the service, and no reader."""
+
+from __future__ import annotations
+
+from alembic import op
+
+revision = "0026"
+down_revision = "0025"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    op.execute("revoke execute on function coordinator.first_time(text, text) from public")
+
+
+def downgrade() -> None:
+    op.execute("grant execute on function coordinator.first_time(text, text) to public")

@@ -1,4 +1,4 @@
-"""Who may tell the inbox what was done (S9): applications (``coordinator grant-sql``) and the service, and no reader."""
+"""The inbox is written by applications (``coordinator grant-sql``) and the service, and by no reader (S9)."""
 
 from __future__ import annotations
 

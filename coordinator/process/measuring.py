@@ -12,6 +12,7 @@ import socket
 import ssl
 import threading
 import time
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from http import HTTPStatus
@@ -47,6 +48,8 @@ _HEADERS = {
     "Cache-Control": "no-store",
 }
 _LONGEST_REQUEST_SECONDS = 10.0
+#: How long a request that was cut off may take to end.
+_CUT_SECONDS = 1.0
 
 
 class Measuring:
@@ -131,7 +134,9 @@ class Measuring:
 
 
 class _Server(ThreadingHTTPServer):
-    """On a socket that listens already. Requests beyond some at a time, and those that take long, are cut off."""
+    """On a socket that listens already. Requests that take long are cut off; of those beyond some at a time, one of the
+    host that has the most, so that it keeps no other out (S5).
+    """
 
     daemon_threads = True
 
@@ -142,46 +147,51 @@ class _Server(ThreadingHTTPServer):
         listener.setblocking(False)
         self.measuring = measuring
         self._room = threading.BoundedSemaphore(_MOST_REQUESTS)
+        #: the host of each request, the oldest first
+        self._hosts: dict[socket.socket, str] = {}
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        """Behind TLS, where there is; its handshake comes with what is read first."""
+        request, address = super().get_request()
+        tls = self.measuring.tls
+        if tls is not None:
+            request = tls.wrap_socket(request, server_side=True, do_handshake_on_connect=False)
+        return request, address
 
     def process_request(self, request: socket.socket, client_address: Any) -> None:  # type: ignore[override]
-        if self._room.acquire(blocking=False):
-            super().process_request(request, client_address)
-        else:
-            self.shutdown_request(request)
+        if not self._room.acquire(blocking=False):
+            self._make_room()
+            if not self._room.acquire(timeout=_CUT_SECONDS):
+                self.shutdown_request(request)
+                return
+        self._hosts[request] = client_address[0]
+        super().process_request(request, client_address)
+
+    def _make_room(self) -> None:
+        hosts = self._hosts.copy()
+        if hosts:
+            ((most, _),) = Counter(hosts.values()).most_common(1)
+            _cut(next(request for request, host in hosts.items() if host == most))
 
     def process_request_thread(self, request: socket.socket, client_address: Any) -> None:  # type: ignore[override]
+        limit = threading.Timer(_LONGEST_REQUEST_SECONDS, _cut, [request])
+        limit.start()
         try:
-            own = self._behind_tls(request)
-
-            def cut() -> None:
-                with suppress(OSError):
-                    own.shutdown(socket.SHUT_RDWR)
-
-            limit = threading.Timer(_LONGEST_REQUEST_SECONDS, cut)
-            limit.start()
-            try:
-                super().process_request_thread(own, client_address)
-            finally:
-                limit.cancel()
-        except OSError:
-            self.handle_error(request, client_address)
+            super().process_request_thread(request, client_address)
         finally:
+            limit.cancel()
+            del self._hosts[request]
             self._room.release()
-
-    def _behind_tls(self, request: socket.socket) -> socket.socket:
-        """Where there is TLS; its handshake comes with what is read first."""
-        tls = self.measuring.tls
-        if tls is None:
-            return request
-        try:
-            return tls.wrap_socket(request, server_side=True, do_handshake_on_connect=False)
-        except OSError:
-            self.shutdown_request(request)
-            raise
 
     def handle_error(self, request: object, client_address: object) -> None:
         """A peer that goes away, or asks what is none of HTTP."""
         _log.debug("a request for metrics failed", exc_info=True)
+
+
+def _cut(request: socket.socket) -> None:
+    """End it, while its thread reads or writes: below TLS, so that nothing more goes out, encrypted or not."""
+    with suppress(OSError):
+        socket.socket.shutdown(request, socket.SHUT_RDWR)
 
 
 class _Request(BaseHTTPRequestHandler):

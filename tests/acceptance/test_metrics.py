@@ -183,6 +183,17 @@ def test_peers_that_send_nothing_are_cut_off(service: Service) -> None:
     assert _get(service, "/healthz") == (200, "ok\n")
 
 
+@pytest.mark.rule("S5", "S11")
+def test_peers_that_send_nothing_keep_none_out(service: Service) -> None:
+    """A proxy that is told nothing takes the service for dead."""
+    place = urlsplit(_place(service))
+    for _ in range(3):
+        silent = [socket.create_connection((place.hostname, place.port), timeout=PATIENCE) for _ in range(30)]
+        assert _get(service, "/healthz") == (200, "ok\n")
+        for peer in silent:
+            peer.close()
+
+
 def _processes(service: Service, name: str) -> list[int]:
     children = Path(f"/proc/{service.pid}/task/{service.pid}/children").read_text().split()
     return [int(each) for each in children if Path(f"/proc/{each}/comm").read_text().strip() == name]

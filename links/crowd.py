@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import secrets
 from collections import Counter
-from ipaddress import IPv6Address, ip_address
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 import structlog
 
 from coordinator.errors import Condition, Refusal
+from coordinator.login.origin import origin_of
 
 if TYPE_CHECKING:
     from links.client import Client
@@ -37,7 +37,7 @@ class Crowd(Generic[ClientT]):
         the most, picked at random, so that neither who is first nor who is last keeps all others out.
         """
         limits = connection.service.limits
-        origin = origin_of(connection)
+        origin = _origin_of(connection)
         self._from[origin] += 1
         self._unopened.setdefault(origin, {})[connection] = None
         self._count_unopened += 1
@@ -56,7 +56,7 @@ class Crowd(Generic[ClientT]):
         self._is_not_unopened(connection)
         limits, user = connection.service.limits, connection.user
         own = len(self._users.get(user, ())) if user is not None else 0
-        same_host = self._from[origin_of(connection)] - 1
+        same_host = self._from[_origin_of(connection)] - 1
         for has, most, whose, name in (
             (connection.service.memory.connections - 1, limits.connections, "", "connections"),
             (same_host, limits.connections_per_address, " from one host", "connections_per_address"),
@@ -71,7 +71,7 @@ class Crowd(Generic[ClientT]):
 
     def left(self, connection: ClientT) -> None:
         self._is_not_unopened(connection)
-        origin = origin_of(connection)
+        origin = _origin_of(connection)
         self._from[origin] -= 1
         if not self._from[origin]:
             del self._from[origin]
@@ -82,7 +82,7 @@ class Crowd(Generic[ClientT]):
                 del self._users[connection.user or ""]
 
     def _is_not_unopened(self, connection: ClientT) -> None:
-        origin = origin_of(connection)
+        origin = _origin_of(connection)
         unopened = self._unopened.get(origin, {})
         if connection in unopened:
             del unopened[connection]
@@ -91,13 +91,5 @@ class Crowd(Generic[ClientT]):
                 del self._unopened[origin]
 
 
-def origin_of(connection: Client) -> str:
-    """The peer's host; of IPv6 the network of 64 bits, all of which one host may have."""
-    host = connection.peer.rpartition(":")[0]
-    try:
-        address = ip_address(host)
-    except ValueError:
-        return host
-    if not isinstance(address, IPv6Address):
-        return host
-    return str(address.ipv4_mapped or IPv6Address(int(address) >> 64 << 64))
+def _origin_of(connection: Client) -> str:
+    return origin_of(connection.peer.rpartition(":")[0])

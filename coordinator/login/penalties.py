@@ -1,7 +1,8 @@
 """How long a wrong password waits for its answer: longer with each by the same address, or for the same user.
 
 A right one waits only where the same address has just been wrong about the same user, so that guesses at once gain
-nothing; no client at another address waits. Each worker counts for itself, in bounded memory.
+nothing; no client at another address waits. Of IPv6, a network of 64 bits is one address. Each worker counts for
+itself, in bounded memory.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Generic, TypeVar
+
+from coordinator.login.origin import origin_of
 
 FIRST_SECONDS = 0.1
 LONGEST_SECONDS = 3.0
@@ -51,11 +54,11 @@ class Penalties:
     def wait(self, address: str, user: str) -> float:
         """Seconds until a password may be looked at."""
         now = self._clock()
-        return max(0.0, self._next.get((address, user), now) - now)
+        return max(0.0, self._next.get((origin_of(address), user), now) - now)
 
     def failed(self, address: str, user: str) -> float:
         """A password was wrong. Returns the seconds until that is answered."""
-        now = self._clock()
+        now, address = self._clock(), origin_of(address)
         of_address = self._by_address.get(address, now) + 1
         of_user = self._by_user.get(user, now) + 1
         self._by_address.put(address, of_address, now)

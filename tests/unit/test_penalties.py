@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from coordinator.login.exchange import REFUSED, Challenge, Code, Outcome, Say
+from coordinator.login.origin import origin_of
 from coordinator.login.password import LONGEST_WAIT_SECONDS, Comparison
 from coordinator.login.penalties import (
     FIRST_SECONDS,
@@ -51,6 +52,32 @@ def test_an_address_that_tries_one_name_after_the_other_waits_longer(penalties: 
     assert waits[OF_AN_ADDRESS] == 2 * FIRST_SECONDS
     assert waits[-1] == LONGEST_SECONDS
     assert penalties.failed("10.0.0.2", "another") == FIRST_SECONDS
+
+
+@pytest.mark.rule("S1", "S4")
+@pytest.mark.parametrize(
+    ("first", "second", "same"),
+    [
+        ("2001:db8::1", "2001:db8::ffff:0:0:2", True),
+        ("2001:db8::1", "2001:db8:0:1::1", False),
+        ("fe80::1%eth0", "fe80::2%eth0", True),
+        ("::ffff:10.0.0.1", "10.0.0.1", True),
+        ("::ffff:10.0.0.1", "::ffff:10.0.0.2", False),
+        ("10.0.0.1", "10.0.0.2", False),
+        ("gone", "gone", True),
+    ],
+)
+def test_a_host_has_all_addresses_of_a_network_of_ipv6(
+    penalties: Penalties, first: str, second: str, same: bool
+) -> None:
+    """Guesses at once from each would wait for none of the others."""
+    assert (origin_of(first) == origin_of(second)) is same
+    penalties.failed(first, "alice")
+    assert (penalties.wait(second, "alice") > 0) is same
+    penalties.failed(first, "bob")
+    for number in range(OF_AN_ADDRESS):
+        penalties.failed(first, f"user{number}")
+    assert (penalties.failed(second, "another") > FIRST_SECONDS) is same
 
 
 @pytest.mark.rule("S1")

@@ -1,0 +1,16 @@
+"""Where a client comes from, as it is counted: by its host, or by what a host may have many of."""
+
+from __future__ import annotations
+
+from ipaddress import IPv6Address, ip_address
+
+
+def origin_of(host: str) -> str:
+    """Of IPv6 the network of 64 bits, all of whose addresses one host may have."""
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return host
+    if not isinstance(address, IPv6Address):
+        return host
+    return str(address.ipv4_mapped or IPv6Address(int(address) >> 64 << 64))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import ssl
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -19,8 +20,11 @@ from links.output import Output
 
 log = structlog.get_logger(__name__)
 
-#: octets read from the socket at once, and those of one record
-_READ_OCTETS = 1 << 16
+#: Octets read from the socket at once: from the least to the most, half as many after each read that took the processor
+#: longer than this. A record may cost much and say nothing: one that asks for new keys.
+_LEAST_READ, _MOST_READ = 1 << 9, 1 << 16
+_LONGEST_READ_SECONDS = 0.001
+#: and those of one record
 _RECORD_OCTETS = 1 << 14
 #: Octets that the socket has not taken: a record, and what TLS answers by itself, to one who asks to negotiate again.
 _MOST_UNSENT = 1 << 16
@@ -41,6 +45,7 @@ class TlsSocket(socket.socket):
         self._tls = context.wrap_bio(self._coming, self._going, server_side=True)
         #: octets that the socket has not taken
         self._unsent = b""
+        self._read_octets = 1 << 12
         self._greeted = False
         self._shown: dict[str, Any] = {}
         self._over = False
@@ -65,15 +70,11 @@ class TlsSocket(socket.socket):
         taken, ended = self._decrypt(view, room)
         if taken < room and not ended:
             try:
-                octets = super().recv(_READ_OCTETS)
+                octets = super().recv(self._read_octets)
             except (BlockingIOError, InterruptedError):
                 octets = None
-            if octets:
-                self._coming.write(octets)
-            elif octets is not None:
-                self._coming.write_eof()
             if octets is not None:
-                more, ended = self._decrypt(view[taken:], room - taken)
+                more, ended = self._decrypt_new(octets, view[taken:], room - taken)
                 taken += more
         if taken == room or (taken and ended):  # there may be more, of which the socket does not know
             self.must_read()
@@ -85,6 +86,20 @@ class TlsSocket(socket.socket):
         if not taken and not ended:
             raise BlockingIOError
         return taken
+
+    def _decrypt_new(self, octets: bytes, view: memoryview, room: int) -> tuple[int, bool]:
+        """As :meth:`_decrypt`, what was just read; none: the end."""
+        if not octets:
+            self._coming.write_eof()
+            return self._decrypt(view, room)
+        self._coming.write(octets)
+        began = time.thread_time()
+        found = self._decrypt(view, room)
+        if time.thread_time() - began > _LONGEST_READ_SECONDS:
+            self._read_octets = max(self._read_octets >> 1, _LEAST_READ)
+        elif len(octets) == self._read_octets:
+            self._read_octets = min(self._read_octets << 1, _MOST_READ)
+        return found
 
     def _decrypt(self, view: memoryview, room: int) -> tuple[int, bool]:
         """How many octets were put into ``view``; and whether the peer says no more."""

@@ -1,25 +1,34 @@
-"""Peers behind TLS that do not read: they hold up themselves alone (rules S2, S5)."""
+"""Peers behind TLS that do not read, or ask for what costs more than it says: they hold up themselves alone (rules S2,
+S5).
+"""
 
 from __future__ import annotations
 
 import os
+import socket
 import ssl
+import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from tests.fix_certificates import Authority, key_of
+from tests.fix_certificates import NONSENSE, Authority, key_of
 from tests.fix_service import Service, running_service
 from tests.wire.frames import Accepted
 from tests.wire.messages import data
 from tests.wire.peer import Peer
 from tests.wire.renegotiating import Renegotiating
+from tests.wire.updating import Updating
 
 _BODIES = [os.urandom(1_000_000) for _ in range(24)]
 #: Many more than the answers to them that the sockets' buffers hold
 _HELLOS = 300_000
+#: They take the service a second or more.
+_UPDATES = 60_000
+#: What a neighbour is to post meanwhile, at least: where each read of them is one turn, it is less than ten.
+_BESIDE = 30
 
 
 @pytest.fixture(scope="module")
@@ -74,3 +83,25 @@ def test_one_who_asks_to_negotiate_again_and_reads_no_answer_is_closed(
 def _ask_on(asking: Renegotiating) -> None:
     for _ in range(_HELLOS // 1000):
         asking.socket.sendall(b"".join(asking.hello() for _ in range(1000)))
+
+
+@pytest.mark.rule("S2", "S5")
+@pytest.mark.parametrize("asks", [False, True], ids=["says so", "asks for the same"])
+def test_new_keys_record_after_record_hold_up_none(service: Service, ca: Authority, tmp_path: Path, asks: bool) -> None:
+    sender = _dial(service, ca).begin().sender("beside")
+    updating = Updating(service.port, _client(ca), tmp_path / "keys")
+    octets = b"".join(updating.update(asks=asks) for _ in range(_UPDATES)) + NONSENSE
+    seen, done = len(service.log_lines()), 0
+    with updating.socket:
+        sending = threading.Thread(target=_send, args=(updating.socket, octets))
+        sending.start()
+        while not [line for line in service.log_lines()[seen:] if line.get("event") == "connection failed"]:
+            assert sender.outcome(data(b"x")) == Accepted()
+            done += 1
+        sending.join()
+    assert done > _BESIDE
+
+
+def _send(sock: socket.socket, octets: bytes) -> None:
+    with suppress(ConnectionError):
+        sock.sendall(octets)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from coordinator.address.addresses import UNANSWERED
 from coordinator.codec.encoding import encode_map, encode_string, encode_symbol, encode_uint, encode_uuid
 from store.commit.terms import BEFORE
 from store.errors import StoreError
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-#: RocketMQ's name of the address of these messages
-ADDRESS = "TRANS_CHECK_MAX_TIME_TOPIC"
 _LOOK_SECONDS = 1.0
 _AT_ONCE = 20
 #: between looks at all of the past, for what was written more than a minute late
@@ -63,7 +62,7 @@ class Exhaustion:
             return
         self._found = answer.found
         self._wait = 0.0 if len(answer.found) == _AT_ONCE else _LOOK_SECONDS
-        self._directory.resolve(ADDRESS, self._resolved, origin="dead-letter")
+        self._directory.resolve(UNANSWERED, self._resolved, origin="dead-letter")
 
     def _resolved(self, address: Address | Refusal) -> None:
         if isinstance(address, Exception):
@@ -92,7 +91,7 @@ class Exhaustion:
                 log.warning("rolled back: no checker has answered", txn=txn, group=exhausted.group, halves=len(ids))
             else:  # perhaps the address was removed
                 self._wait = _LOOK_SECONDS
-                self._directory.changed(ADDRESS)
+                self._directory.changed(UNANSWERED)
             self._next(address)
 
         questions.exhaust(instance.queries, exhausted.txn_id, ids, address.id, annotations, instance.instance_id, done)

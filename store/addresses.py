@@ -102,6 +102,7 @@ def add(
     max_attempts: int,
     retry: str = "immediate",
     retention_hours: int | None = None,
+    origin: str = "administration",
 ) -> None:
     """Make an address; commits. A queue gets its default group; a topic has no group before its first subscription.
 
@@ -116,7 +117,9 @@ def add(
         "retention_hours": retention_hours,
     }
     with boundary():
-        address_id = connection.scalar(insert(address).values(name=name, **terms).returning(address.c.id))
+        address_id = connection.scalar(
+            insert(address).values(name=name, origin=origin, **terms).returning(address.c.id)
+        )
         if routing == "queue":
             connection.execute(insert(consumer_group).values(address_id=address_id, name=""))
         audit.note(connection, Action.ADDRESS_ADD, name, terms)

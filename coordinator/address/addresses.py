@@ -16,6 +16,8 @@ LONGEST_NAME = 1024
 #: Reserved prefixes: the service's own nodes, and the dead letters of a group (D4).
 SERVICE_PREFIX = "$"
 DEAD_LETTER_PREFIX = "%DLQ%"
+#: RocketMQ's name of the address of messages whose transaction no checker has answered (H10)
+UNANSWERED = "TRANS_CHECK_MAX_TIME_TOPIC"
 #: Separates the address from the consumer group in a source address (D1).
 GROUP_SEPARATOR = "::"
 
@@ -81,6 +83,11 @@ def check_name(name: str) -> str:
     if GROUP_SEPARATOR in name:
         raise AddressInvalid(f"the address {shown(name)} has '::', which parts an address from a consumer group")
     return name
+
+
+def keeps_dead_letters(name: str) -> bool:
+    """Whether the address is of dead letters, or of what no checker has answered: the service posts there itself."""
+    return name == UNANSWERED or name.startswith(DEAD_LETTER_PREFIX)
 
 
 def dead_letter_name(name: str) -> str:

@@ -197,6 +197,8 @@ class Directory:
         elif made:
             refusal = Refusal(Condition.NOT_FOUND, f"the address {name!r} was removed while it was made")
             self._tell(name, origin, refusal)
+        elif origin == "use" and name == addresses.UNANSWERED:
+            self._make_for_letters(name)
         elif origin == "use" and name.startswith(DEAD_LETTERS):
             self._make_dead_letters(name)
         else:
@@ -207,16 +209,20 @@ class Directory:
 
         def answered(there: bool | StoreError) -> None:
             if there is True:
-                try:
-                    maker = self._named_by(name, "use")
-                except Refusal as refusal:
-                    self._tell(name, "use", refusal)
-                    return
-                self.resolve(name, lambda found: self._tell(name, "use", found), maker=maker, origin="dead-letter")
+                self._make_for_letters(name)
             else:
                 self._make(name, "use", topic=False)
 
         questions.has_consumers(self._instance.queries, name.removeprefix(DEAD_LETTERS), answered)
+
+    def _make_for_letters(self, name: str) -> None:
+        """As the service makes it, a queue, whatever its client asks for: none is lost for lack of a subscription."""
+        try:
+            maker = self._named_by(name, "use")
+        except Refusal as refusal:
+            self._tell(name, "use", refusal)
+            return
+        self.resolve(name, lambda found: self._tell(name, "use", found), maker=maker, origin="dead-letter")
 
     def _make(self, name: str, origin: str, topic: bool) -> None:
         new = self._policy.decide(name, topic=topic) if origin == "use" else addresses.own(name, topic=topic)

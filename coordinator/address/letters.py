@@ -53,12 +53,24 @@ class Story(NamedTuple):
 
 def read_story(head: bytes) -> Story:
     """``head``: a dead letter, or its beginning with all sections before its properties."""
-    told: dict[str, object] = {}
+    section = b""
     with suppress(DecodeError):
         section = front_of(head).annotations
-        for key, octets in pairs(section, _SECTION_BEGIN) if section else ():
+    return _told(section, _SECTION_BEGIN)
+
+
+def told_beside(annotations: bytes) -> Story:
+    """The same of what no checker has answered: an encoded map that its entry has beside the message."""
+    return _told(annotations, 0)
+
+
+def _told(octets: bytes, at: int) -> Story:
+    """``at``: where the map begins, if there is any. Up to a pair that cannot be read."""
+    told: dict[str, object] = {}
+    with suppress(DecodeError):
+        for key, pair in pairs(octets, at) if octets else ():
             if key in _TOLD:
-                told[str(key)], _ = decode(octets, skip(octets, 0))
+                told[str(key)], _ = decode(pair, skip(pair, 0))
     address, number, count, error, txn_id = (told.get(name) for name in _TOLD)
     return Story(
         original_address=address if isinstance(address, str) and _can_be(address) else None,

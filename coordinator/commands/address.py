@@ -113,7 +113,7 @@ def add(
     config: Config = None,
 ) -> None:
     """Make an address."""
-    from coordinator.address.addresses import AddressInvalid, check_name, shown
+    from coordinator.address.addresses import AddressInvalid, check_name, keeps_dead_letters, shown
     from store import addresses
     from store.errors import AddressExists
 
@@ -121,6 +121,9 @@ def add(
         check_name(name)
     except AddressInvalid as error:
         fail(str(error), 2)
+    letters = keeps_dead_letters(name)
+    if letters and topic:
+        fail(f"--topic: {shown(name)} keeps dead letters; expected a queue, as a topic keeps none for later", 2)
     _check_kind(kind)
     on_expiry = expiry_policy(on_expiry or "drop")
     retry = retry_policy(retry or "immediate")
@@ -135,6 +138,7 @@ def add(
                 max_attempts=max_attempts or 16,
                 retry=retry,
                 retention_hours=retention_hours,
+                origin="dead-letter" if letters else "administration",
             )
         except AddressExists:
             fail(f"there is an address {shown(name)} already")

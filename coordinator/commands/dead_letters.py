@@ -33,7 +33,10 @@ app = typer.Typer(help="Look at dead letters, and replay them.", no_args_is_help
 
 Name = Annotated[
     str,
-    typer.Argument(metavar="GROUP", help="The group or queue whose messages they were, or their address (%DLQ%...)."),
+    typer.Argument(
+        metavar="GROUP",
+        help="The group or queue whose messages they were, or their address: %DLQ%..., or TRANS_CHECK_MAX_TIME_TOPIC.",
+    ),
 ]
 _COLUMNS = ("id", "since", "original_address", "original_id", "delivery_count", "last_error")
 
@@ -61,7 +64,8 @@ def show(
 ) -> None:
     """Show dead letters, the oldest first: where each came from, and why it is one."""
     with store(config, database_url, data_dir) as connection:
-        lines = [_line(connection, stored) for stored in islice(_all(connection, name), limit)]
+        group, box = _group(connection, name)
+        lines = [_line(connection, box, stored) for stored in islice(_all(connection, group), limit)]
     print_rows(lines, _COLUMNS, as_json=as_json)
 
 
@@ -71,9 +75,10 @@ def export(name: Name, database_url: DatabaseUrl = None, data_dir: DataDir = Non
     from store import dead_letters
 
     with store(config, database_url, data_dir) as connection:
-        for stored in _all(connection, name):
+        group, box = _group(connection, name)
+        for stored in _all(connection, group):
             message = dead_letters.message(connection, stored.half_id)
-            line = {**_line(connection, stored), "message": base64.b64encode(message).decode()}
+            line = {**_line(connection, box, stored), "message": base64.b64encode(message).decode()}
             typer.echo(json.dumps(line, default=str, ensure_ascii=True))
 
 
@@ -132,11 +137,14 @@ class _Goals:
         self._known: dict[str, Goal | str] = {}
 
     def decide(self, stored: Stored) -> tuple[Goal, Terms] | str:
+        from coordinator.address.addresses import UNANSWERED
         from coordinator.address.again import terms_of
         from coordinator.address.letters import read_story
         from coordinator.codec.encoding import DecodeError
         from coordinator.codec.message import examine_head
 
+        if self._to is None and self._box == UNANSWERED:
+            return "its transaction was rolled back, as no checker has answered; give --to ADDRESS"
         head = _head(self._connection, stored)
         name = self._to or read_story(head).original_address
         if name is None:
@@ -172,31 +180,31 @@ class _Goals:
 
 def _group(connection: Connection, name: str) -> tuple[int, str]:
     """The consumer group of the letters, and the name of their address."""
-    from coordinator.address.addresses import DEAD_LETTER_PREFIX, dead_letter_name, shown
+    from coordinator.address.addresses import dead_letter_name, keeps_dead_letters, shown
     from store import dead_letters
 
-    box = name if name.startswith(DEAD_LETTER_PREFIX) else dead_letter_name(name)
+    box = name if keeps_dead_letters(name) else dead_letter_name(name)
     group = dead_letters.group_of(connection, box)
     if group is None:
         fail(f"there are no dead letters of {shown(name)}")
     return group, box
 
 
-def _all(connection: Connection, name: str) -> Iterator[Stored]:
+def _all(connection: Connection, group: int) -> Iterator[Stored]:
     """In pieces, as there may be many."""
     from store import dead_letters
 
-    group, _ = _group(connection, name)
     above = 0
     while found := dead_letters.letters(connection, group, above=above):
         yield from found
         above = found[-1].id
 
 
-def _line(connection: Connection, stored: Stored) -> dict[str, object]:
-    from coordinator.address.letters import read_story
+def _line(connection: Connection, box: str, stored: Stored) -> dict[str, object]:
+    from coordinator.address.addresses import UNANSWERED
+    from coordinator.address.letters import read_story, told_beside
 
-    story = read_story(_head(connection, stored))
+    story = told_beside(stored.annotations or b"") if box == UNANSWERED else read_story(_head(connection, stored))
     return {"id": stored.id, "since": stored.since, "size": stored.size, **story._asdict()}
 
 

@@ -9,12 +9,11 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from coordinator.address.addresses import DEAD_LETTER_PREFIX, dead_letter_name
+from coordinator.address.addresses import DEAD_LETTER_PREFIX, UNANSWERED, dead_letter_name
 from coordinator.address.letters import ORIGINAL_ID, TXN_ID
 from coordinator.checks import CHECKED
 from coordinator.codec.encoding import encode_long, encode_symbol, encode_uuid
 from coordinator.commands.events import Event, group_name, of_place, of_step, posted, said
-from coordinator.exhaustion import ADDRESS as EXHAUSTED_ADDRESS
 from store import history, retention, traces
 from store.application.enlistment import REASON as APPLICATION
 from store.archive.reading import Archived
@@ -178,9 +177,9 @@ def _add_decision(connection: Connection, line: Timeline, txn_id: UUID, decided:
         line.notes.append("how often it was checked, and when, is not kept once it is decided")
     if reason == EXHAUSTED:
         mark = encode_symbol(TXN_ID) + encode_uuid(txn_id.bytes)
-        waiting = history.set_aside(connection, mark, at, EXHAUSTED_ADDRESS)
+        waiting = history.set_aside(connection, mark, at, UNANSWERED)
         copies = ", ".join(str(each) for each in waiting) or "none of them waits there now"
-        line.notes.append(f"its messages were copied to {EXHAUSTED_ADDRESS}: {copies}")
+        line.notes.append(f"its messages were copied to {UNANSWERED}: {copies}")
 
 
 def _add_retired(connection: Connection, line: Timeline, txn_id: UUID, decided: Decided, most: int) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from coordinator.exhaustion import ADDRESS
+from coordinator.address.addresses import UNANSWERED as ADDRESS
 from tests.fix_check_back import plant
 from tests.fix_service import PATIENCE, Service
 from tests.fix_wire import Ask, BeginAt, decided

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from coordinator.exhaustion import ADDRESS
+from coordinator.address.addresses import UNANSWERED as ADDRESS
 from store.embedded.running import running_url
 from tests.fix_check_back import Plant, plant
 from tests.fix_service import PATIENCE, Service, running_service
 from tests.fix_wire import Ask, Begin, BeginAt, decided
-from tests.wire.frames import Accepted, Released
+from tests.wire.frames import Accepted, Released, Source
 from tests.wire.links import Delivery
 from tests.wire.messages import MESSAGE_ANNOTATIONS, data, section
 from tests.wire.peer import Session
@@ -195,6 +195,38 @@ def test_the_address_may_be_removed(begin: Begin, address: str, planted: Plant, 
         assert decided(ask, txn) == EXHAUSTED
         (kept,) = aside(begin(), address, 1)
         assert kept.body == b"%d" % link
+
+
+@pytest.mark.rule("H10")
+def test_a_client_cannot_make_a_topic_of_the_address(
+    begin: Begin, address: str, planted: Plant, ask: Ask, service: Service
+) -> None:
+    """On which no copy would stay for lack of a subscription."""
+    assert decided(ask, planted(address, address, data(b"0"), checks=15)) == EXHAUSTED
+    service.cli("address", "remove", "--force", ADDRESS)
+    begin().receiver(Source(address=ADDRESS, capabilities=(Symbol("topic"),))).detach()
+    assert decided(ask, planted(address, address, data(b"1"), checks=15)) == EXHAUSTED
+    (kept,) = aside(begin(), address, 1)
+    assert kept.body == b"1"
+    assert "expected a queue" in service.command("address", "add", ADDRESS, "--topic").stderr
+
+
+@pytest.mark.rule("D4", "H10")
+def test_an_operator_sees_them_and_posts_them_elsewhere(
+    begin: Begin, address: str, planted: Plant, ask: Ask, service: Service
+) -> None:
+    """As dead letters; not to where they came from, as their transaction is rolled back."""
+    txn = planted(address, f"{address}-orders", data(b"1"), checks=15)
+    assert decided(ask, txn) == EXHAUSTED
+    shown = json.loads(service.cli("dead-letters", "show", ADDRESS, "--limit", "1000", "--json"))
+    (letter,) = [each for each in shown if each["txn_id"] == str(uuid.UUID(bytes=txn))]
+    assert letter["original_address"] == f"{address}-orders"
+    one = ("dead-letters", "replay", ADDRESS, str(letter["id"]))
+    why = "its transaction was rolled back, as no checker has answered; give --to ADDRESS"
+    assert service.cli(*one, status=1) == f"replayed 0, left 1\nleft: {letter['id']}: {why}\n"
+    consumer = begin().receiver(f"{address}-anew", credit=1)
+    assert service.cli(*one, "--to", f"{address}-anew") == "replayed 1, left 0\n"
+    assert consumer.take().body == b"1"
 
 
 def undecided(service: Service) -> int:

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from coordinator.address.addresses import UNANSWERED as ADDRESS
 from coordinator.commands import timeline
-from coordinator.exhaustion import ADDRESS
 from store.database import connected
 from store.embedded.running import running_url
 from tests.fix_check_back import Plant

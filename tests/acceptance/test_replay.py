@@ -201,6 +201,24 @@ def test_list_and_export(begin: Begin, service: Service, address: str) -> None:
     assert [base64.b64decode(line["message"])[-len(data(b"x")) :] for line in exported] == [data(b"x"), data(b"y")]
 
 
+@pytest.mark.rule("H1")
+def test_an_address_of_dead_letters_that_an_operator_has_made(begin: Begin, service: Service, address: str) -> None:
+    """With a kind of its own: they are listed, shown and replayed as ever. A topic would keep none."""
+    box = f"%DLQ%{address}"
+    done = service.command("address", "add", box, "--topic")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "keeps dead letters; expected a queue" in done.stderr
+    service.cli("address", "add", box, "--kind", "fifo")
+    session = begin()
+    post(session, address, b"x")
+    _bury(session, address, 1)
+    (letter,) = _letters(service, session, address, 1)
+    assert letter["original_address"] == address
+    assert box in [each["name"] for each in json.loads(service.cli("dead-letters", "list", "--json"))]
+    assert service.cli("dead-letters", "replay", address, "--all") == "replayed 1, left 0\n"
+    assert session.receiver(address, credit=1).take().body == b"x"
+
+
 @pytest.mark.parametrize(
     ("arguments", "status", "says"),
     [

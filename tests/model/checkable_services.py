@@ -21,7 +21,7 @@ from uuid import UUID
 import psycopg
 from proton import Delivery, Receiver, Sender
 
-from coordinator.exhaustion import ADDRESS as ASIDE
+from coordinator.address.addresses import UNANSWERED as ASIDE
 from tests.acceptance.engine_client import Answer, Client, Detached, Lost, Taken
 from tests.fix_service import PATIENCE
 from tests.model import counts

@@ -10,7 +10,7 @@ from uuid import UUID
 import psycopg
 from sqlalchemy import delete, update
 
-from coordinator.exhaustion import ADDRESS as ASIDE
+from coordinator.address.addresses import UNANSWERED as ASIDE
 from store import channels, retention
 from store.database import connected
 from store.ids import id_at

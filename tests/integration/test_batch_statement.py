@@ -70,7 +70,9 @@ def _split(text: str) -> list[str]:
 
 
 def _aliases(sql: str, types: tuple[str, ...]) -> dict[str, str]:
-    """``unnest({0}, {1}) u(g, i)`` -> the types of g and i."""
+    """``unnest({0}, {1}) u(g, i)`` or ``unnest({0}) g, unnest({1}) i`` -> the types of g and i."""
+    if alone := re.findall(r"unnest\(\{(\d)\}\) (\w+)", sql):
+        return {name: types[int(number)].removesuffix("[]") for number, name in alone}
     found = re.search(r"unnest\((\{\d\}(?:, \{\d\})*)\) u\(([\w, ]+)\)", sql)
     assert found, sql
     names = _split(found[2])

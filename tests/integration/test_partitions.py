@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
@@ -144,3 +145,26 @@ def test_what_is_locked_by_another_is_left_for_later(database: Connection, datab
         assert (made.created, made.ahead) == ((), DAYS_AHEAD - 1)
         other.rollback()
     assert make_ahead(database, now=NOW + timedelta(days=1)).ahead == DAYS_AHEAD
+
+
+@pytest.mark.rule("H5")
+def test_decisions_are_looked_up_in_the_partitions_of_their_days_alone(database: Connection) -> None:
+    """Of others the plan has nothing to begin with, as bounds of the ids are parameters."""
+    make_ahead(database, now=NOW, days=5)
+    ids = [op_id_at(NOW + timedelta(days=days)) for days in (2, 1)]
+    asked = text("select coordinator.any_decided(:ids, 0)")
+    assert database.scalar(asked, {"ids": ids}) is False
+    body = str(database.scalar(text("select prosrc from pg_proc where proname = 'any_decided'")))
+    query = re.search(r"exists \((.+)\);", body, re.DOTALL)
+    assert query is not None
+    numbered = query[1]
+    for number, name in enumerate(("txns", "lowest", "highest"), 1):
+        numbered = re.sub(rf"\b{name}\b", f"${number}", numbered)
+    database.execute(text("set plan_cache_mode = force_generic_plan"))
+    database.execute(text(f"prepare looked (uuid[], uuid, uuid) as {numbered}"))
+    given = f"'{{{ids[0]},{ids[1]}}}', '{ids[1]}', '{ids[0]}'"
+    plan = "\n".join(database.scalars(text(f"explain execute looked ({given})")))
+    assert set(re.findall(r" on (op_\d+)", plan)) == {"op_20270228", "op_20270301"}
+    database.execute(insert(op).values(id=ids[0], decision="accept"))
+    assert database.scalar(asked, {"ids": ids}) is True
+    assert database.scalar(asked, {"ids": ids[1:]}) is False

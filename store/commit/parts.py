@@ -57,7 +57,7 @@ _DECLARED_TYPES = (
 #: The columns of :class:`store.commit.checkable.Retired`, after transaction, group and entry.
 _RETIRED = ("uuid[]", "int4[]", "int8[]", "text[]", "text[]", "int2[]", "text[]", "bytea[]", "int8[]", "text[]")
 
-# "unnest" in the list of a select of many arrays is cheaper than in "from", where each is kept as a table.
+# In the list of a select "unnest" of many arrays is cheaper than in "from", where each is kept as a table.
 
 #: Part -> (its common table expression, the types of its parameters). ``{0}``, ``{1}``… are its own parameters,
 #: ``{me}`` the instance.

@@ -257,12 +257,11 @@ def fields_of(message: Octets, value: int, code: int) -> list[object]:
 
 
 def unsigned(fields: list[object], index: int, name: str, most: int) -> int | None:
-    if len(fields) <= index or fields[index] is None:
-        return None
-    found = fields[index]
-    if type(found) is not int or not 0 <= found <= most:
-        raise DecodeError(f"{name} is no unsigned number up to {most}, but of the type {type(found).__name__}")
-    return found
+    found = fields[index] if index < len(fields) else None
+    if found is None or (type(found) is int and 0 <= found <= most):
+        return found
+    came = found if type(found) is int else f"of the type {type(found).__name__}"
+    raise DecodeError(f"{name} is {came}; expected a number from 0 to {most}")
 
 
 def _boolean(fields: list[object], index: int, name: str) -> None:

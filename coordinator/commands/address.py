@@ -113,7 +113,7 @@ def add(
     config: Config = None,
 ) -> None:
     """Make an address."""
-    from coordinator.address.addresses import AddressInvalid, check_name, keeps_dead_letters, shown
+    from coordinator.address.addresses import SERVICE_PREFIX, AddressInvalid, check_name, keeps_dead_letters, shown
     from store import addresses
     from store.errors import AddressExists
 
@@ -121,6 +121,8 @@ def add(
         check_name(name)
     except AddressInvalid as error:
         fail(str(error), 2)
+    if name.startswith(SERVICE_PREFIX):
+        fail(f"the address {shown(name)}: names that begin with {SERVICE_PREFIX} are the service's own", 2)
     letters = keeps_dead_letters(name)
     if letters and topic:
         fail(f"--topic: {shown(name)} keeps dead letters; expected a queue, as a topic keeps none for later", 2)

@@ -116,11 +116,19 @@ def test_one_that_expires_before(begin: Begin, address: str) -> None:
 
 
 @pytest.mark.rule("P10")
-@pytest.mark.parametrize("wrong", [{"at": "tomorrow"}, {"delay": -5}, {"at": True}])
-def test_a_time_that_is_none(begin: Begin, address: str, wrong: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"at": "tomorrow"}, "x-opt-delivery-time is of the type str"),
+        ({"delay": -5}, "x-opt-delivery-delay is -5"),
+        ({"at": True}, "x-opt-delivery-time is of the type bool"),
+    ],
+)
+def test_a_time_that_is_none(begin: Begin, address: str, wrong: dict[str, Any], says: str) -> None:
+    """What came is named beside what was expected."""
     outcome = begin().sender(address).outcome(later(b"x", **wrong))
     assert condition(outcome) == "amqp:decode-error"
-    assert "x-opt-delivery" in outcome.error.description
+    assert f"{says}; expected a number from 0 to {(1 << 64) - 1}" in outcome.error.description
 
 
 @pytest.mark.parametrize("far", [1 << 62, (1 << 63) - 1])

@@ -48,6 +48,7 @@ def test_addresses(run: Command) -> None:
     ("arguments", "status", "said"),
     [
         (("address", "add", "x" * 10_240), 2, "(10240 characters) is too long"),
+        (("address", "add", "$check/orders"), 2, "names that begin with $ are the service's own"),
         (("address", "add", "a\nerror: forged"), 2, r"'a\nerror: forged' has U+000A at character 2"),
         (("address", "add", ""), 2, "the address is empty"),
         (("address", "add", "a", "--on-expiry", "burn"), 2, "--on-expiry: expected drop or dead-letter, not 'burn'"),

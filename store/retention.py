@@ -41,6 +41,9 @@ AGAIN = timedelta(hours=6)
 #: and where messages take too much room
 AGAIN_BY_SIZE = timedelta(hours=1)
 
+#: by the index of the partition
+_LAST_WRITTEN = "order by written_xid::text::int8 desc limit 1"
+
 _NEVER = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -283,8 +286,8 @@ class _Work:
         return self._there("op", end)
 
     def ops(self) -> None:
-        """A decision is kept at least as long as the halves of its day, and as a transaction of the day is
-        undecided.
+        """A decision is kept at least as long as the halves of its day, as a transaction of the day is undecided, and
+        as one was decided not long ago, however long before it was declared.
         """
         connection = self._connection
         messages = connection.scalar(select(retention.c.kept_from).where(retention.c.table_name == "half"))
@@ -294,8 +297,11 @@ class _Work:
             if day in there["half"] and (messages is None or day >= messages):
                 break
             name = name_of("op", day)
-            some = connection.scalar(text(f"select exists (select from {SCHEMA}.{name})"))
+            last = connection.scalar(text(f"select decided_at from {SCHEMA}.{name} {_LAST_WRITTEN}"))
             connection.rollback()
+            if last is not None and last > self._now - self._policy.decisions:
+                break
+            some = last is not None
             safe = not some or self._is_copied("op", day)
             if not safe and self._archiving:
                 self.unarchived.append(name)

@@ -16,6 +16,7 @@ from spark.snapshot import StoreUnreadable, exported_snapshot
 from store import retention
 from store.errors import NoPartition, boundary
 from store.ids import id_at
+from store.outcomes import outcome_of
 from store.partitions import existing, make_ahead, make_days, op_id_at
 from store.retention import Dropped, Policy, drop_old
 from store.tables import PARTITIONS_LOCK, address, consumer_group, entry, half, instance, op, pending, txn
@@ -230,6 +231,25 @@ def test_what_is_undecided_is_carried_and_so_is_the_day_of_its_decision(days: Da
     days.drop()
     assert days.halves() == [waits]
     assert days.connection.scalar(select(entry.c.half_id)) == waits
+
+
+@pytest.mark.rule("H15")
+def test_a_decision_that_came_late_is_kept_as_long_as_others(days: Days) -> None:
+    """From the decision on, not from the declare."""
+    others = days.accepted([], to=days.address("orders"), at=ANCIENT + timedelta(seconds=1))
+    values = {"instance_id": 1, "owner": "c", "declared_at": ANCIENT, "timeout_at": NOW, "posted": 0, "retired": 0}
+    txn_id = op_id_at(ANCIENT)
+    days.connection.execute(insert(txn).values(id=txn_id, producer_group="shop", **values))
+    days.connection.commit()
+    assert days.connection.scalar(select(func.coordinator.decide(txn_id, "rollback", "late")))
+    days.connection.commit()
+    days.drop()
+    found = outcome_of(days.connection, txn_id)
+    assert found is not None
+    assert (found.outcome, found.reason) == ("rollback", "late")
+    assert others in days.connection.scalars(select(op.c.id)).all()
+    days.drop(Policy(messages=timedelta(0), decisions=timedelta(0)))
+    assert outcome_of(days.connection, txn_id) is None
 
 
 def test_a_dropped_day_is_not_made_again(days: Days) -> None:

@@ -32,8 +32,9 @@ _IN = select.EPOLLIN
 _OUT = select.EPOLLOUT
 #: where a connection cannot be accepted
 _ACCEPT_RETRY_SECONDS = 0.5
-#: connections that one turn takes from a listener
-_MOST_ACCEPTED = 64
+#: Connections that one turn takes from a listener. Each is a third of a millisecond, and some more until it is open:
+#: those that are open already wait for them.
+_MOST_ACCEPTED = 8
 #: epoll reports these always
 _GONE = select.EPOLLERR | select.EPOLLHUP
 

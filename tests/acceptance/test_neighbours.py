@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import select
+import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,10 +19,11 @@ from store.tables import SCHEMA
 from tests.acceptance.neighbour import neighbour
 from tests.benchmarks import neighbours
 from tests.fix_service import PATIENCE, Service, running_service
-from tests.wire.frames import Accepted, Declare, Declared, Discharge, Target
+from tests.wire.frames import SASL_HEADER, Accepted, Declare, Declared, Discharge, Target
 from tests.wire.messages import data
 from tests.wire.peer import Peer
 from tests.wire.types import Symbol
+from tests.workers import pid_of_worker
 
 
 @pytest.fixture
@@ -98,6 +103,34 @@ def test_a_topic_with_many_subscriptions(lone: Service) -> None:
     assert row[0] == 0
     assert row[1] >= groups * posts
     peer.close_socket()
+
+
+#: More than one turn may take, and fewer than wait in the kernel.
+_NEW = 1000
+#: Posts of one who is in already, one after the other, until all of these are answered: with 64 in a turn, five.
+_BESIDE = 12
+
+
+@pytest.mark.rule("S5")
+def test_many_who_connect_at_once() -> None:
+    """They have all come when the worker takes the first."""
+    with running_service({"limits.connections_unopened": str(2 * _NEW)}) as service, contextlib.ExitStack() as sockets:
+        peer = Peer(service.port)
+        peer.open()
+        sender = peer.begin().sender("beside")
+        pid = pid_of_worker(service)
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            for _ in range(_NEW):
+                new = sockets.enter_context(socket.create_connection(("127.0.0.1", service.port), PATIENCE))
+                new.sendall(SASL_HEADER)
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        done = 0
+        while not select.select([new], [], [], 0)[0]:
+            assert sender.outcome(data(b"x")) == Accepted()
+            done += 1
+        assert done > _BESIDE
 
 
 def _wait_for(done: Callable[[], bool]) -> None:

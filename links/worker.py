@@ -221,7 +221,8 @@ class _Ending:
     def _finish(self) -> None:
         late = time.monotonic() >= self._deadline
         written = not any(connection.output.has_any for connection in self._reactor.connections)
-        if late or (self._service.commit.idle and written):
+        told = self._service.users.failures.end()
+        if late or (self._service.commit.idle and written and told):
             self._reactor.stop()
         else:
             self._reactor.call_later(0.01, self._finish)

@@ -1,5 +1,5 @@
-"""Logins that failed go to the audit (S10): once a minute, folded by user, host and why, in bounded memory. A flood
-of them adds :data:`MOST_REMEMBERED` rows and one more each minute to the store, at each worker.
+"""Logins that failed go to the audit (S10): once a minute and at the end, folded by user, host and why, in bounded
+memory. A flood of them adds :data:`MOST_REMEMBERED` rows and one more each minute to the store, at each worker.
 """
 
 from __future__ import annotations
@@ -36,27 +36,42 @@ class Failures:
         self._counts: dict[tuple[str, str, str], int] = {}
         #: a write is due, or the time after one is not over
         self._busy = False
+        #: and the store has not answered it
+        self._writing = False
 
     def count(self, host: str, user: str | None, why: str = "") -> None:
         """``user``: None, if there is none of that name: it may be a password. ``why``: one of a few texts, or nothing,
         where it was a password or a user that may not log in.
         """
-        key = (user or "", host, why)
+        self._count((user or "", host, why), 1)
+
+    def _count(self, key: tuple[str, str, str], times: int) -> None:
         if key not in self._counts and len(self._counts) >= MOST_REMEMBERED:
             key = _OTHERS
-        self._counts[key] = min(self._counts.get(key, 0) + 1, _MOST_TIMES)
+        self._counts[key] = min(self._counts.get(key, 0) + times, _MOST_TIMES)
         if not self._busy:
             self._busy = True
             self._instance.loop.call_later(self._first_seconds, self._write)
 
+    def end(self) -> bool:
+        """The worker ends: what is counted is written now. Whether there is no more of it."""
+        if self._counts and not self._writing:
+            self._write()
+        return not self._writing
+
     def _write(self) -> None:
-        self._busy = bool(self._counts)
+        if self._writing:  # since :meth:`end`
+            return
+        self._busy = self._writing = bool(self._counts)
         if self._busy:
             counts, self._counts = self._counts, {}
             rows = [(*key, times) for key, times in counts.items()]
-            questions.failed_logins(self._instance.queries, rows, self._written)
+            questions.failed_logins(self._instance.queries, rows, lambda error: self._written(counts, error))
 
-    def _written(self, error: StoreError | None) -> None:
+    def _written(self, counts: dict[tuple[str, str, str], int], error: StoreError | None) -> None:
+        self._writing = False
         if error is not None:
-            log.warning("logins that failed are not in the audit", reason=str(error))
+            log.warning("logins that failed are not in the audit yet", reason=str(error))
+            for key, times in counts.items():
+                self._count(key, times)
         self._instance.loop.call_later(self._between_seconds, self._write)

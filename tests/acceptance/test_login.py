@@ -338,6 +338,29 @@ def test_a_user_that_was_disabled_while_the_store_was_away_is_out(own_service: S
     assert login.peer.closed().condition == "amqp:unauthorized-access"
 
 
+@pytest.mark.rule("S10", "F5")
+def test_a_service_that_ends_has_told_of_the_last_login_that_failed(own_service: Service) -> None:
+    """The first is told at once, and the next would be a minute later."""
+    add_users(own_service, "alice")
+    told = "select sum(times) from coordinator.audit where action = 'login-failed' and client_user = 'alice'"
+
+    def times() -> int | None:
+        with connected(running_url(own_service.data_dir)) as store:
+            found: int | None = store.exec_driver_sql(told).scalar()
+            return found
+
+    def fail() -> None:
+        assert Login(Peer(own_service.port)).scram(ScramClient(user="alice", password="wrong")).code == 1
+
+    fail()
+    while not times():
+        pass
+    fail()
+    own_service.stop()
+    own_service.restart()
+    assert times() == 2
+
+
 @pytest.mark.rule("S1", "S5")
 def test_a_store_that_does_not_answer(own_service: Service) -> None:
     """Part 5, section 5.3.3.6: sys-temp, so that the client comes again; others are served meanwhile."""

@@ -341,6 +341,19 @@ def test_logins_that_fail_alike_are_one_row(asking: Asking, database: Connection
     ]
 
 
+def test_logins_that_fail_while_the_store_takes_no_row_are_told_later(asking: Asking, database: Connection) -> None:
+    failures = _failures(asking)
+    database.exec_driver_sql("alter table coordinator.audit rename to away")
+    database.commit()
+    for _ in range(2):
+        failures.count("10.0.0.1", "alice")
+        asking.loop.run_for(0.1)
+    database.exec_driver_sql("alter table coordinator.away rename to audit")
+    database.commit()
+    asking.loop.run_until(lambda: _all(database))
+    assert [(line.client_user, line.times) for line in _all(database)] == [("alice", 2)]
+
+
 @pytest.mark.rule("S2")
 def test_certificates_that_are_not_trusted_are_told_apart(asking: Asking, database: Connection) -> None:
     failures = _failures(asking)

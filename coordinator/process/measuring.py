@@ -105,10 +105,10 @@ class Measuring:
 
     def _read_again(self) -> None:
         """Certificates, and the token; where a file cannot be used, what was in it stays."""
-        if self.tls is None:
-            return
         try:
-            self.tls, self.token = certificates.load(self._settings.tls), doors.token(self._settings.metrics)
+            token = doors.token(self._settings.metrics)
+            self.tls = certificates.load(self._settings.tls) if self._settings.metrics.has_tls else None
+            self.token = token
         except FileInvalid as error:
             _log.error("certificates not read again", reason=str(error))
 

@@ -8,6 +8,7 @@ import re
 import signal
 import socket
 import ssl
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -148,6 +149,30 @@ def test_a_new_certificate_and_token_are_read_at_a_sighup(ca: Authority, tmp_pat
         assert "expected 16 or more letters" in error["reason"]
         assert "short" not in error["reason"]
         assert _get(service, ca, "/metrics", **new)[0] in (200, 503)
+
+
+def test_a_new_token_is_read_on_loopback_too(ca: Authority, tmp_path: Path) -> None:
+    """There without TLS, which clients have."""
+    _put(tmp_path, ca.sign("clients", alternative=_HOST), "a-token-of-yesterday")
+
+    def asked(service: Service, token: str) -> int:
+        (line,) = (line for line in service.log_lines() if line.get("event") == "metrics")
+        connection = http.client.HTTPConnection("127.0.0.1", urlsplit(line["listen"][0]).port, timeout=PATIENCE)
+        connection.request("GET", "/metrics", headers={"Authorization": f"Bearer {token}"})
+        try:
+            return connection.getresponse().status
+        finally:
+            connection.close()
+
+    with running_service({**_settings(tmp_path), "metrics.listen": "http://127.0.0.1:0"}) as service:
+        assert asked(service, "the-token-of-today") == 401
+        (tmp_path / "token").write_text("the-token-of-today", "utf-8")
+        os.kill(service.pid, signal.SIGHUP)
+        service.wait_for(lambda line: line.get("event") == "certificates read again")
+        deadline = time.monotonic() + PATIENCE
+        while asked(service, "a-token-of-yesterday") != 401:
+            assert time.monotonic() < deadline
+        assert asked(service, "the-token-of-today") in (200, 503)
 
 
 @pytest.mark.parametrize(

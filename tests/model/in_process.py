@@ -178,6 +178,27 @@ class InProcess(Driver):
             )
         )
 
+    def end(self) -> None:
+        """Nothing is undecided then, nor with a client: all that was counted meanwhile is counted off again (S4)."""
+        super().end()
+        left = {} if self._failed else self._counted()
+        self._failed = any(left.values())
+        assert not self._failed, left
+
+    def _counted(self) -> dict[str, int]:
+        service = self.service
+        memory, registry, waiting = service.memory, service.registry, service.commit._waiting
+        queues = list(service.queues.by_group.values())
+        for queue in queues:
+            queue.count()
+        return {
+            "transactions": len(registry.txns) + len(registry.working) + len(registry._undecided),
+            "octets of transactions": memory.transactions + memory.parked + registry.spool_room._used,
+            "octets of windows": memory.windows,
+            "entries held": sum(len(queue.held) for queue in queues),
+            "units that wait": waiting.count + waiting.octets,
+        }
+
     def settle(self) -> None:
         super().settle()
         wanted = self.model.let_go

@@ -101,12 +101,14 @@ def machine(driver: InProcess) -> type[RuleBasedStateMachine]:
     "D7",
     "D10",
 )
-@pytest.mark.rule("P18", "D10")
+@pytest.mark.rule("P18", "S4")
 def test_any_history_goes_as_the_model_says(driver: InProcess) -> None:
     run_state_machine_as_test(machine(driver), settings=profiles.of(30, stateful_step_count=30))
 
 
-@pytest.mark.rule("T22", "T23", "T24", "T25", "T27", "T28", "T29", "T30", "T34", "P11", "D7", "D9", "H1", "H13", "H14")
+@pytest.mark.rule(
+    "T22", "T23", "T24", "T25", "T27", "T28", "T29", "T30", "T34", "P11", "D7", "D9", "H1", "H13", "H14", "S4"
+)
 @pytest.mark.parametrize("name", HISTORIES)
 def test_what_went_wrong_once(driver: InProcess, name: str) -> None:
     driver.run(HISTORIES[name])

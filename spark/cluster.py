@@ -96,6 +96,7 @@ def _look(credentials: str | None, _: Iterable[int]) -> Iterator[Place]:
 
 def _wrong(credentials: str | None) -> str | None:
     try:
+        import spark.messages  # noqa: F401 - what reads messages has to be there, too
         from spark.source import HalfOpReader, ReadOptions
 
         options = {"table": "address", "columns": "id"}

@@ -1,67 +1,47 @@
-"""What a stored message says: its id, its application properties, its body (AMQP 1.0, parts 1 and 3).
+"""What a stored message says: its id, its application properties, its body (AMQP 1.0, part 3).
 
-The store keeps messages as they came, all sections. This decoder reads just what a book's key or compared pair may
-name, in Spark's Python workers, without the engine of the wire. Broken input raises :class:`MessageUnreadable`, never
-anything else.
+The store keeps messages as they came. Of each is read what a book's key or compared pair names, in Spark's Python
+workers, without the engine of the wire; all else is passed over. Broken input raises
+:class:`~spark.values.MessageUnreadable`, never anything else.
 """
 
 from __future__ import annotations
 
-import json
 import re
-import struct
-import uuid
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
-from decimal import Decimal
+from collections.abc import Callable, Iterator
+from operator import methodcaller
 from typing import Final
 
-#: How deep lists and maps may be nested before a message counts as broken.
-DEEPEST: Final = 32
-_UNIX: Final = datetime(1970, 1, 1, tzinfo=UTC)
+from jiter import from_json
 
-
-class MessageUnreadable(ValueError):
-    """The bytes are not an AMQP message, or a selector finds something that has no text; says what."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Message:
-    """The parts of a message that a book may refer to; ``body`` is ``bytes`` for data sections, else the AMQP
-    value(s)."""
-
-    message_id: object = None
-    application_properties: dict[object, object] = field(default_factory=dict)
-    body: object = None
-
-
-# Fixed-width primitive types (part 1, section 1.6): constructor -> how to unpack
-_FIXED: Final[dict[int, struct.Struct]] = {
-    0x50: struct.Struct(">B"),
-    0x60: struct.Struct(">H"),
-    0x70: struct.Struct(">I"),
-    0x52: struct.Struct(">B"),
-    0x80: struct.Struct(">Q"),
-    0x53: struct.Struct(">B"),
-    0x51: struct.Struct(">b"),
-    0x61: struct.Struct(">h"),
-    0x71: struct.Struct(">i"),
-    0x54: struct.Struct(">b"),
-    0x81: struct.Struct(">q"),
-    0x55: struct.Struct(">b"),
-    0x72: struct.Struct(">f"),
-    0x82: struct.Struct(">d"),
-}
-_CONSTANT: Final[dict[int, object]] = {0x40: None, 0x41: True, 0x42: False, 0x43: 0, 0x44: 0, 0x45: ()}
-_OPAQUE: Final = {0x74: 4, 0x84: 8, 0x94: 16}  # IEEE 754 decimals: rare, kept as bytes
+from spark.values import (
+    LISTS,
+    MAPS,
+    OCTETS,
+    ONE,
+    WIDTHS,
+    MessageUnreadable,
+    Names,
+    content,
+    count_of,
+    end_of,
+    item_of,
+    names_of,
+    plain,
+    text_of,
+    text_of_octets,
+)
 
 _PROPERTIES: Final = 0x73
 _APPLICATION_PROPERTIES: Final = 0x74
 _DATA: Final = 0x75
 _SEQUENCE: Final = 0x76
 _VALUE: Final = 0x77
-_SECTIONS: Final = {
+#: Sections that may be there several times, one after the other (section 3.2).
+_SEVERAL: Final = {_DATA, _SEQUENCE}
+#: How a section begins, as all clients write it.
+_BEGINNINGS: Final = {bytes((0x00, 0x53, code)): code for code in range(0x70, 0x79)}
+_SYMBOLS: Final = {
     b"amqp:header:list": 0x70,
     b"amqp:delivery-annotations:map": 0x71,
     b"amqp:message-annotations:map": 0x72,
@@ -72,158 +52,190 @@ _SECTIONS: Final = {
     b"amqp:amqp-value:*": _VALUE,
     b"amqp:footer:map": 0x78,
 }
+_CODES: Final = frozenset(_SYMBOLS.values())
+_BINARY: Final = (0xA0, 0xB0)
+_UNREAD: Final = object()
+_BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 
 
-class _Reader:
-    """A cursor over the encoded bytes."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._at = 0
-
-    @property
-    def more(self) -> bool:
-        return self._at < len(self._data)
-
-    def take(self, count: int) -> bytes:
-        end = self._at + count
-        if end > len(self._data):
-            raise MessageUnreadable(f"ends at octet {len(self._data)}, in the middle of a value that needs {end}")
-        part = self._data[self._at : end]
-        self._at = end
-        return part
-
-    def number(self, width: int) -> int:
-        return int.from_bytes(self.take(width), "big")
-
-    def value(self, depth: int = 0) -> object:
-        """Decode the next value, whatever its type."""
-        if depth > DEEPEST:
-            raise MessageUnreadable(f"values are nested more than {DEEPEST} deep")
-        constructor = self.number(1)
-        if constructor == 0:
-            self.value(depth + 1)  # the descriptor: what is described is enough for a book
-            return self.value(depth + 1)
-        return self.primitive(constructor, depth)
-
-    def primitive(self, constructor: int, depth: int) -> object:
-        if constructor in _CONSTANT:
-            constant = _CONSTANT[constructor]
-            return [] if constant == () else constant
-        if constructor in _FIXED:
-            fixed = _FIXED[constructor]
-            number: int | float = fixed.unpack(self.take(fixed.size))[0]
-            return number
-        if constructor == 0x56:
-            return self.number(1) == 1
-        if constructor == 0x73:
-            return _text(self.take(4), "utf-32-be")
-        if constructor == 0x83:
-            milliseconds: int = struct.unpack(">q", self.take(8))[0]
-            try:
-                return _UNIX + timedelta(milliseconds=milliseconds)
-            except OverflowError:
-                return milliseconds
-        if constructor == 0x98:
-            return uuid.UUID(bytes=self.take(16))
-        if constructor in _OPAQUE:
-            return self.take(_OPAQUE[constructor])
-        high, low = constructor & 0xF0, constructor & 0x0F
-        if high in (0xA0, 0xB0) and low in (0, 1, 3):
-            content = self.take(self.number(1 if high == 0xA0 else 4))
-            return content if low == 0 else _text(content, "utf-8" if low == 1 else "ascii")
-        if high in (0xC0, 0xD0) and low in (0, 1):
-            return self._compound(4 if high == 0xD0 else 1, is_map=low == 1, depth=depth)
-        if constructor in (0xE0, 0xF0):
-            return self._array(4 if constructor == 0xF0 else 1, depth)
-        raise MessageUnreadable(f"0x{constructor:02x} at octet {self._at - 1} is no type of AMQP 1.0")
-
-    def _sized(self, width: int) -> tuple[_Reader, int]:
-        inner = _Reader(self.take(self.number(width)))
-        return inner, inner.number(width)
-
-    def _compound(self, width: int, *, is_map: bool, depth: int) -> object:
-        inner, count = self._sized(width)
-        values: list[object] = []
-        for _ in range(count):
-            values.append(inner.value(depth + 1))
-        if not is_map:
-            return values
-        if count % 2:
-            raise MessageUnreadable(f"a map of {count} values: one key has none")
-        pairs = zip(values[::2], values[1::2], strict=True)
-        return {(str(key) if isinstance(key, list | dict) else key): value for key, value in pairs}
-
-    def _array(self, width: int, depth: int) -> list[object]:
-        inner, count = self._sized(width)
-        constructor = inner.number(1)
-        if constructor == 0:
-            inner.value(depth + 1)
-            constructor = inner.number(1)
-        if constructor in _CONSTANT and count > 65_536:
-            raise MessageUnreadable(f"an array of {count} values without any octets")
-        return [inner.primitive(constructor, depth + 1) for _ in range(count)]
+#: Of a path: a name in an object of JSON or a map of AMQP, or a place in an array or a list.
+Step = str | int
 
 
-def _text(content: bytes, encoding: str) -> str:
+class Message:
+    """A message as the store keeps it. It has whole sections; what these hold is read when it is asked for."""
+
+    __slots__ = ("_again", "_document", "_names", "_octets", "_sections")
+
+    def __init__(self, octets: bytes) -> None:
+        """:raises MessageUnreadable: what is broken, and where."""
+        self._octets = octets
+        sections: dict[int, int] = {}
+        again: list[int] = []
+        size, at = len(octets), 0
+        try:
+            while at < size:
+                code = _BEGINNINGS.get(octets[at : at + 3])
+                if code is None:
+                    code, at = _described(octets, at)
+                else:
+                    at += 3
+                if code not in sections:
+                    sections[code] = at
+                elif code in _SEVERAL:
+                    again.append(at)
+                else:
+                    raise MessageUnreadable(f"two sections 0x{code:02x}, where one is allowed")
+                if WIDTHS[octets[at]] == ONE:
+                    at += 2 + octets[at + 1]
+                else:
+                    at = end_of(octets, at)
+        except IndexError:
+            at = size + 1
+        if at != size:
+            raise MessageUnreadable(f"ends at octet {size}, in the midst of a value")
+        #: of each section, where its value begins; and where that of each further data or sequence
+        self._sections = sections
+        self._again = again
+        self._names: dict[int, Names] = {}
+        self._document: object = _UNREAD
+
+    def message_id(self) -> str | None:
+        at = self._sections.get(_PROPERTIES)
+        if at is None:
+            return None
+        if self._octets[at] not in LISTS:
+            raise MessageUnreadable("properties that are no list")
+        first = item_of(self._octets, at, 0)
+        return None if first is None else text_of(*first)
+
+    def application_property(self, name: str) -> str | None:
+        at = self._sections.get(_APPLICATION_PROPERTIES)
+        if at is None:
+            return None
+        if self._octets[at] not in MAPS:
+            raise MessageUnreadable("application properties that are no map")
+        value = self._names_of(at).get(name.encode())
+        return None if value is None else text_of(self._octets, value)
+
+    def body(self, path: tuple[Step, ...]) -> str | None:
+        """What is at the end of ``path``; without a step the whole body, which has to be a single value."""
+        sections = self._sections
+        at = sections.get(_VALUE)
+        if (at is not None) + (_DATA in sections) + (_SEQUENCE in sections) > 1:
+            raise MessageUnreadable("bodies of several kinds")
+        if at is not None:
+            at = plain(self._octets, at)
+            return self._of_text(path) if self._octets[at] in OCTETS else self._follow(at, path)
+        if _DATA in sections:
+            return self._of_text(path)
+        return self._of_sequences(path) if _SEQUENCE in sections else None
+
+    def _names_of(self, at: int) -> Names:
+        names = self._names.get(at)
+        if names is None:
+            names = self._names[at] = names_of(self._octets, at)
+        return names
+
+    def _text(self) -> bytes:
+        """The octets of a body that is text: of one value, or of data."""
+        octets, at = self._octets, self._sections.get(_VALUE)
+        if at is not None:
+            return content(octets, plain(octets, at))
+        places = (self._sections[_DATA], *self._again)
+        if any(octets[at] not in _BINARY for at in places):
+            raise MessageUnreadable("data that is no binary")
+        return b"".join([content(octets, at) for at in places])
+
+    def _of_text(self, path: tuple[Step, ...]) -> str | None:
+        """A text is JSON; as a whole it may be any."""
+        document = self._document
+        if document is _UNREAD:
+            document = self._document = _read_json(self._text())
+        if type(document) is MessageUnreadable:
+            if path:
+                raise document
+            return text_of_octets(self._text())
+        for step in path:
+            if isinstance(step, int):
+                document = document[step] if isinstance(document, list) and step < len(document) else None
+            else:
+                document = document.get(step) if isinstance(document, dict) else None
+        return _text_of_json(document)
+
+    def _of_sequences(self, path: tuple[Step, ...]) -> str | None:
+        """Several lists are one (section 3.2.7)."""
+        if not path:
+            raise MessageUnreadable("a sequence is not a single value")
+        number, octets = path[0], self._octets
+        if isinstance(number, str):
+            return None
+        for at in (self._sections[_SEQUENCE], *self._again):
+            if octets[at] not in LISTS:
+                raise MessageUnreadable("a sequence that is no list")
+            found = item_of(octets, at, number)
+            if found is not None:
+                return self._follow(found[1], path[1:])
+            number -= count_of(octets, at)
+        return None
+
+    def _follow(self, at: int, path: tuple[Step, ...]) -> str | None:
+        octets = self._octets
+        for step in path:
+            at = plain(octets, at)
+            if isinstance(step, int):
+                found = item_of(octets, at, step)
+                if found is None:
+                    return None
+                octets, at = found
+            else:
+                if octets[at] not in MAPS:
+                    return None
+                names = self._names_of(at) if octets is self._octets else names_of(octets, at)
+                value = names.get(step.encode())
+                if value is None:
+                    return None
+                at = value
+        return text_of(octets, at)
+
+
+def _described(octets: bytes, at: int) -> tuple[int, int]:
+    """The code of the section at ``at``, and where its value begins: its descriptor may be any number, or a symbol."""
+    if octets[at] != 0:
+        raise MessageUnreadable(f"a section was expected at octet {at}, not 0x{octets[at]:02x}")
+    value = end_of(octets, at + 1)
+    kind = octets[at + 1]
+    if kind in (0xA3, 0xB3):
+        code = _SYMBOLS.get(content(octets, at + 1))
+    else:
+        code = int.from_bytes(octets[at + 2 : value], "big") if kind in (0x53, 0x80) else None
+    if code not in _CODES:
+        raise MessageUnreadable(f"the section at octet {at} is none of a message's")
+    return code, value
+
+
+def _read_json(octets: bytes) -> object:
+    """The document, its fractions as they are written; or why it is none."""
     try:
-        return content.decode(encoding)
-    except UnicodeDecodeError:
-        raise MessageUnreadable(f"text that is not {encoding}") from None
+        return from_json(
+            octets.removeprefix(_BYTE_ORDER_MARK),
+            allow_inf_nan=False,
+            cache_mode="keys",
+            catch_duplicate_keys=True,
+            float_mode="lossless-float",
+        )
+    except ValueError as error:
+        return MessageUnreadable(f"the body is not JSON: {str(error)[:200]}")
 
 
-def decode(data: bytes) -> Message:
-    """The message in ``data`` (part 3, section 3.2).
-
-    :raises MessageUnreadable: what is broken, and where.
-    """
-    reader = _Reader(bytes(data))
-    message_id: object = None
-    properties: dict[object, object] = {}
-    chunks: list[bytes] = []
-    sequences: list[object] = []
-    body: object = None
-    while reader.more:
-        if reader.number(1) != 0:
-            raise MessageUnreadable("a section does not begin with a descriptor")
-        descriptor = reader.value()
-        section = _SECTIONS.get(descriptor.encode()) if isinstance(descriptor, str) else descriptor
-        value = reader.value()
-        if section == _PROPERTIES and isinstance(value, list):
-            message_id = value[0] if value else None
-        elif section == _APPLICATION_PROPERTIES and isinstance(value, dict):
-            properties = value
-        elif section == _DATA and isinstance(value, bytes):
-            chunks.append(value)
-        elif section == _SEQUENCE and isinstance(value, list):
-            sequences.extend(value)
-        elif section == _VALUE:
-            body = value
-        elif section not in (0x70, 0x71, 0x72, 0x78):
-            raise MessageUnreadable(f"a section described by {descriptor!r} with a {type(value).__name__}")
-    if chunks:
-        body = b"".join(chunks)
-    elif sequences:
-        body = sequences
-    return Message(message_id=message_id, application_properties=properties, body=body)
-
-
-def text_of(value: object) -> str | None:
-    """A key or a compared value as text; ``None`` stays ``None``.
-
-    :raises MessageUnreadable: lists, maps, and octets that are no text.
-    """
-    if value is None or isinstance(value, str):
+def _text_of_json(value: object) -> str | None:
+    if isinstance(value, str) or value is None:
         return value
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, int | float | Decimal | uuid.UUID):
-        return str(value)
-    if isinstance(value, datetime):
-        return value.isoformat()
-    if isinstance(value, bytes):
-        return _text(value, "utf-8")
-    raise MessageUnreadable(f"a {type(value).__name__} is not a single value")
+    if isinstance(value, dict | list):
+        raise MessageUnreadable(f"{'an object' if isinstance(value, dict) else 'an array'} is not a single value")
+    return str(value)
 
 
 Selector = Callable[[Message], str | None]
@@ -233,43 +245,28 @@ _STEP: Final = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]")
 
 def selector(source: str) -> Selector:
     """What ``source`` picks from a message: ``message-id``, ``property:NAME``, or ``body:PATH`` with a path like
-    ``$.order.lines[0].sku``.
+    ``$.order.lines[0].sku``. It raises :class:`MessageUnreadable`.
 
     The body is an AMQP value, or JSON in data sections or in a string. What is not there is ``None``.
 
     :raises ValueError: no such form.
     """
     if source == "message-id":
-        return lambda message: text_of(message.message_id)
+        return Message.message_id
     form, _, rest = source.partition(":")
     if form == "property" and rest:
-        return lambda message: text_of(message.application_properties.get(rest))
+        return methodcaller("application_property", rest)
     if form == "body" and rest.startswith("$"):
-        steps: list[str | int] = []
-        at = 1
-        while at < len(rest):
-            found = _STEP.match(rest, at)
-            if found is None:
-                raise ValueError(f"{source!r}: cannot read the path from {rest[at:]!r} on; expected .name or [number]")
-            steps.append(found.group(1) if found.group(1) is not None else int(found.group(2)))
-            at = found.end()
-        return lambda message: text_of(_follow(_document(message.body), steps))
+        return methodcaller("body", tuple(_steps(source, rest)))
     raise ValueError(f"{source!r}: expected message-id, property:NAME or body:$.PATH")
 
 
-def _document(body: object) -> object:
-    if isinstance(body, str | bytes):
-        try:
-            return json.loads(body, parse_float=Decimal)
-        except (ValueError, RecursionError):
-            raise MessageUnreadable("the body is not JSON") from None
-    return body
-
-
-def _follow(value: object, steps: list[str | int]) -> object:
-    for step in steps:
-        if isinstance(step, int):
-            value = value[step] if isinstance(value, list) and step < len(value) else None
-        else:
-            value = value.get(step) if isinstance(value, dict) else None
-    return value
+def _steps(source: str, path: str) -> Iterator[Step]:
+    at = 1
+    while at < len(path):
+        found = _STEP.match(path, at)
+        if found is None:
+            raise ValueError(f"{source!r}: cannot read the path from {path[at:]!r} on; expected .name or [number]")
+        name, number = found.groups()
+        yield name if name is not None else int(number)
+        at = found.end()

@@ -10,7 +10,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.pandas.functions import arrow_udf
 
-from spark.messages import MessageUnreadable, Selector, decode, selector
+from spark.messages import Message, Selector, selector
+from spark.values import MessageUnreadable
 
 if TYPE_CHECKING:
     from spark.books.description import Description
@@ -39,48 +40,65 @@ def pick(book: Description, messages: DataFrame) -> DataFrame:
         )
     key = None if book.by_txn_id else book.message_key
     # its kind comes from the annotations of the function, as PySpark prefers; its stubs know only the other way
-    picking = arrow_udf(_picker(key, [pair.message for pair in book.equal]), _PICKED)  # type: ignore[call-overload]
+    picking = arrow_udf(picker(key, [pair.message for pair in book.equal]), _PICKED)  # type: ignore[call-overload]
     found = messages.select(f.col("id").alias("half_id"), "address_id", picking("message").alias("found"))
     return found.select("half_id", "address_id", "found.*")
 
 
+#: Characters of a key.
+LONGEST_KEY: Final = 4096
+#: Messages that are taken out of a batch together.
+_AT_ONCE: Final = 256
 _PICKED: Final = "struct<problem: string, key: string, picked: array<string>>"
 
 
-def _picker(key: str | None, pairs: list[str]) -> Callable[[pa.Array], pa.Array]:
+def picker(key: str | None, pairs: list[str]) -> Callable[[pa.Array], pa.Array]:
     """A function from messages to ``_PICKED``, for Spark's Arrow workers (which need no pandas, as ``mapInArrow``
     does)."""
 
     def run(messages: pa.Array) -> pa.Array:
         select_key = selector(key) if key is not None else None
         selectors = [selector(pair) for pair in pairs]
-        rows = [_picked(message.as_py(), select_key, selectors) for message in messages]
-        problems, keys, values = zip(*rows, strict=True) if rows else ((), (), ())
+        problems: list[str | None] = []
+        keys: list[str | None] = []
+        values: list[str | None] = []
+        for first in range(0, len(messages), _AT_ONCE):
+            for octets in messages.slice(first, _AT_ONCE).to_pylist():
+                problem, found = _pick(octets, select_key, selectors, values)
+                problems.append(problem)
+                keys.append(found)
+        places = pa.array(range(0, len(values) + 1, len(pairs)) if pairs else [0] * (len(keys) + 1), pa.int32())
         return pa.StructArray.from_arrays(
-            [pa.array(problems, pa.string()), pa.array(keys, pa.string()), pa.array(values, pa.list_(pa.string()))],
+            [
+                pa.array(problems, pa.string()),
+                pa.array(keys, pa.string()),
+                pa.ListArray.from_arrays(places, pa.array(values, pa.string())),
+            ],
             names=["problem", "key", "picked"],
         )
 
     return run
 
 
-def _picked(
-    message: bytes, select_key: Selector | None, selectors: list[Selector]
-) -> tuple[str | None, str | None, list[str | None]]:
-    """What is wrong with the key, the key, and the compared values of one message."""
+def _pick(
+    octets: bytes, select_key: Selector | None, selectors: list[Selector], values: list[str | None]
+) -> tuple[str | None, str | None]:
+    """What is wrong with the key of one message, and the key; ``values`` gets those that are compared."""
     try:
-        decoded = decode(message)
-        key = select_key(decoded) if select_key is not None else None
+        message = Message(octets)
+        key = select_key(message) if select_key is not None else None
+        if key is not None and len(key) > LONGEST_KEY:
+            raise MessageUnreadable(f"a text of {len(key)} characters, at most {LONGEST_KEY} were expected")
     except MessageUnreadable as error:
-        return str(error), None, [f"unreadable: {error}"] * len(selectors)
-    values: list[str | None] = []
+        values.extend([f"unreadable: {error}"] * len(selectors))
+        return str(error), None
     for select in selectors:
         try:
-            values.append(select(decoded))
+            values.append(select(message))
         except MessageUnreadable as error:
             # differs from whatever is in the column, and says why
             values.append(f"unreadable: {error}")
-    return None, key, values
+    return None, key
 
 
 def sent(book: Description, picked: DataFrame, stated: DataFrame, open_transactions: DataFrame) -> DataFrame:

@@ -19,10 +19,13 @@ from coordinator.errors import Refusal
 from coordinator.login.exchange import Anonymous
 from links import filters, states
 from links.greeting import SASL_HEADER, Greeting
+from spark import messages
+from spark.values import MessageUnreadable
 from tests.fuzz.grammar import SELECTORS, Grammar
 from tests.wire import types
 from tests.wire.frames import SaslInit, frame
 
+_PICKS = [messages.selector(source) for source in ("message-id", "property:a", "body:$", "body:$.a", "body:$[0][1].a")]
 #: Seconds of processor time for one input.
 MOST_SECONDS = 1.0
 _WORDS = (*"()=<>+-*/',\" \n", "a", "JMSType", "JMSPriority", "amqp.to", "AND", "OR", "NOT", "BETWEEN", "IN", "LIKE",
@@ -54,6 +57,7 @@ class Decoders:
             (self._state, self._read_state),
             (lambda: types.encode(self._grammar.filter()), self._filter),
             (self._selector, self._select),
+            (self._grammar.message, self._pick),
             (self._greeting, self._greet),
         )
 
@@ -167,6 +171,12 @@ class Decoders:
     def _filter(self, octets: bytes) -> None:
         with suppress(Refusal, DecodeError):
             encoding.decode(filters.known(octets).answer() or b"\x40")
+
+    def _pick(self, octets: bytes) -> None:
+        """As a book's key is."""
+        for pick in _PICKS:
+            with suppress(MessageUnreadable):
+                pick(messages.Message(octets))
 
     def _select(self, octets: bytes) -> None:
         with suppress(Refusal):

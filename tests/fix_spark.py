@@ -21,15 +21,21 @@ JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("SPARK_SUBMIT_OPTS", JAVA_OPTIONS)
-    # Java's classes are kept by no test but those of that: to make the file takes a processor for a minute, beside the
-    # tests that follow, and it is the user's. What others have in the user's cache folder stays where it is.
+    if hasattr(config, "workerinput"):
+        return  # the folder is that of the process that has started this one
+    # What others have in the user's cache folder stays where it is; what the tests put into it goes with them.
     caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    config.add_cleanup((folder := TemporaryDirectory(prefix="coordinator-test-cache-")).cleanup)
+    config.add_cleanup(
+        (folder := TemporaryDirectory(prefix="coordinator-test-cache-", ignore_cleanup_errors=True)).cleanup
+    )
     for cache in caches.iterdir() if caches.is_dir() else ():
         Path(folder.name, cache.name).symlink_to(cache.absolute())
     kept = Path(folder.name, "coordinator")
     kept.unlink(missing_ok=True)
-    kept.touch()
+    # Java's classes: the file takes a processor for a minute, and saves each of some sixty commands a third of its
+    # time. A few tests are better without.
+    if not config.getoption("numprocesses", None):
+        kept.touch()
     os.environ["XDG_CACHE_HOME"] = folder.name
 
 

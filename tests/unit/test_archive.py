@@ -72,8 +72,10 @@ def test_another_java_or_spark_has_another(
     assert len(names) == 3
 
 
-def test_tests_of_other_things_keep_none() -> None:
-    assert our_java.java_archive(note=True) == Archive()
+def test_tests_of_other_things_keep_theirs_for_as_long_as_they_run() -> None:
+    folder = archive.cache_folder()
+    assert folder is not None
+    assert folder.parent.parent.name.startswith("coordinator-test-cache-")
 
 
 def test_one_of_another_user_is_not_used(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:

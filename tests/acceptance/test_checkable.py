@@ -129,6 +129,30 @@ def test_a_second_group_spoils_the_transaction(begin: Begin, address: str, ask: 
     assert session.receiver(address).bodies() == []
 
 
+@pytest.mark.rule("H1", "H2", "T23")
+@pytest.mark.parametrize("first", ["the connection", "the control link", "the address"])
+@pytest.mark.parametrize("settled", [False, True])
+def test_a_message_names_another_group_than(
+    service: Service, begin: Begin, address: str, ask: Ask, first: str, settled: bool
+) -> None:
+    """The error has both; of one that was sent settled, the discharge has it."""
+    group = address if first == "the address" else "shop"
+    if first == "the address":
+        service.cli("address", "add", address, "--kind", "transaction")
+    session = begin(properties={GROUP: group} if first == "the connection" else None)
+    control, sender = in_group(session) if first == "the control link" else session.control(), session.sender(address)
+    txn = control.declare()
+    accept(sender, b"1", txn)
+    number = sender.post(named(b"2", producer_group="other"), txn=txn, settled=settled)
+    answer: Any = None if settled else sender.answer_to(number).state
+    told = control.discharge(txn) if answer is None else answer.outcome
+    assert condition(told) == ("amqp:transaction:rollback" if settled else "amqp:precondition-failed")
+    assert f"the producer group '{group[:60]}" in told.error.description
+    assert "a message in it 'other'" in told.error.description
+    assert decided(ask, txn) == ("rollback", "rollback-only: amqp:precondition-failed")
+    assert session.receiver(address).bodies() == []
+
+
 @pytest.mark.rule("H2")
 @pytest.mark.parametrize(
     "group", ["", "x" * 256, "a\nb", UInt(7), b"shop"], ids=["empty", "long", "line", "number", "octets"]

@@ -40,3 +40,17 @@ def test_what_cannot_be_done_says_why(
     assert (done.exit_code, done.stdout) == (status, "")
     assert says in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.rule("H17")
+@pytest.mark.parametrize("option", ["--to", "--back-to", "--forth-to"])
+def test_a_message_of_another_address_is_no_place(rows: Rows, database_url: str, option: str) -> None:
+    """Nothing is moved or skipped."""
+    orders = rows.queue("orders")
+    rows.entry(orders)
+    other = rows.entry(rows.queue("others"))
+    done = CliRunner().invoke(app, ["group", "seek", "orders", option, str(other), "--database-url", database_url])
+    said = f"error: {option}: the store has no message '{other}' of this address\n"
+    assert (done.exit_code, done.stdout, done.stderr) == (1, "", said)
+    assert rows.entries(orders) == [(0, 0, None)]
+    assert rows.ops() == []

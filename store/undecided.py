@@ -129,8 +129,8 @@ def commit(connection: Connection, txn_id: UUID, reason: str, action: Action = A
     )
 
 
-def resume(connection: Connection, txn_id: UUID) -> None:
-    """Check ``txn_id`` again, from the first check on; commits.
+def resume(connection: Connection, txn_id: UUID) -> bool:
+    """Check ``txn_id`` again, from the first check on; commits. Whether it is due now: else its client holds it still.
 
     :raises CannotCheck: when it is a plain transaction.
     :raises AlreadyDecided: saying how.
@@ -144,12 +144,14 @@ def resume(connection: Connection, txn_id: UUID) -> None:
         raise CannotCheck(f"transaction {txn_id} is a plain one: it has no producer group that could be asked")
     due = case((txn.c.next_check_at.is_not(None), func.now()))
     with waiting(connection, txn_id):
-        found = connection.execute(update(txn).where(txn.c.id == txn_id).values(checks=0, next_check_at=due))
-        if found.rowcount:
+        anew = update(txn).where(txn.c.id == txn_id).values(checks=0, next_check_at=due)
+        found = connection.execute(anew.returning(txn.c.next_check_at)).one_or_none()
+        if found is not None:
             audit.note(connection, Action.RESUME, str(txn_id))
         connection.commit()
-    if not found.rowcount:
+    if found is None:
         raise _not_undecided(connection, txn_id)
+    return found.next_check_at is not None
 
 
 def _checkable(connection: Connection, txn_id: UUID) -> bool:

@@ -123,5 +123,6 @@ def resume(
     from store import undecided
 
     with store(config, database_url, data_dir, reason) as connection:
-        undecided.resume(connection, wanted)
-    typer.echo(f"transaction {wanted} is checked again from the first check on")
+        due = undecided.resume(connection, wanted)
+    until = "" if due else ", once its client has left it, or its time is over"
+    typer.echo(f"transaction {wanted} is checked again from the first check on{until}")

@@ -10,7 +10,9 @@ from uuid import UUID, uuid4
 import psycopg
 import pytest
 from sqlalchemy import Connection, func, insert, text, update
+from typer.testing import CliRunner
 
+from coordinator.__main__ import app
 from store import addresses, outcomes, undecided
 from store.addresses import Counts
 from store.database import connected
@@ -260,11 +262,16 @@ def test_the_checks_of_an_undecided_one_are_resumed(database: Connection, rows: 
 
 
 @pytest.mark.rule("H10")
-def test_one_that_its_client_still_holds_is_not_due_by_resuming_it(database: Connection, rows: Rows) -> None:
+def test_one_that_its_client_still_holds_is_not_due_by_resuming_it(
+    database: Connection, database_url: str, rows: Rows
+) -> None:
+    """The command says when it will be."""
     txn_id = rows.checkable(rows.instance(), rows.address_of(rows.queue("orders")))
     database.execute(update(txn).values(next_check_at=None))
     database.commit()
-    undecided.resume(database, txn_id)
+    done = CliRunner().invoke(app, ["resume", str(txn_id), "--database-url", database_url])
+    until = "once its client has left it, or its time is over"
+    assert done.stdout == f"transaction {txn_id} is checked again from the first check on, {until}\n"
     (found,) = undecided.all_undecided(database)
     assert (found.next_check_at, found.waits_seconds) == (None, None)
 

@@ -161,6 +161,12 @@ KINDS: Final = {
         many="rows of a book say nothing clear",
         meaning="A row of a book without a time, or with two outcomes.",
     ),
+    "time-without-zone": KindText(
+        title="Times without a zone",
+        one="A book has times without a zone",
+        many="books have times without a zone",
+        meaning="Rows of a book say no zone with their time; they were taken for UTC.",
+    ),
     "unknown-consumer": KindText(
         title="A consumer that is no group",
         one="A consumer in the store's inbox has the name of no group",

@@ -6,9 +6,18 @@ from typing import Final
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
-from pyspark.sql.types import DateType, StringType, StructField, StructType, TimestampNTZType, TimestampType
+from pyspark.sql.types import (
+    DataType,
+    DateType,
+    DecimalType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
 
 from spark.books.description import BookError, Description
 
@@ -17,23 +26,96 @@ _STRICT: Final = {"mode": "FAILFAST"}
 _DEFAULTS: Final = {
     "csv": {**_STRICT, "header": "true", "enforceSchema": "false", "columnPruning": "false"},
     "json": _STRICT,
+    # else a time without a zone looks like one with it
+    "jdbc": {"preferTimestampNTZ": "true"},
 }
+#: The formats whose files are text.
+_WRITTEN: Final = ("csv", "json")
 #: The formats whose files have names for their columns, other than ``columns`` may say.
 _NAMED: Final = ("csv", "json", "parquet")
 
 
+#: Of a row: whether its time, as it is written, has no zone.
+WITHOUT_ZONE: Final = "_without_zone"
+_NO_ZONE: Final = r"^\s*\d{4,6}-\d{1,2}-\d{1,2}([ T]\d{1,2}:\d{1,2}(:\d{1,2}(\.\d*)?)?)?\s*$"
+#: What stands for octets that are no text of the encoding.
+_NO_CHARACTER: Final = "\ufffd"
+_ENCODINGS: Final = ("encoding", "charset")
+
+
 def load(spark: SparkSession, description: Description) -> DataFrame:
-    """The rows of a book.
+    """The rows of a book, and of each :data:`WITHOUT_ZONE`.
+
+    Reading it raises where a cell of a CSV or JSON file cannot be what ``columns`` says (:func:`unreadable`).
 
     :raises BookError: names the book, and says why it cannot be read.
     """
     try:
         reader = spark.read.format(description.format).options(**_options(description))
-        if description.columns is not None:
-            reader = reader.schema(description.columns)
-        return reader.load()
+        if description.columns is None:
+            data = reader.load()
+            declared = data.schema
+        else:
+            declared = _declared(spark, description)
+            written = (StructField(each.name, _written(description, each)) for each in declared)
+            data = reader.schema(StructType(list(written))).load()
+        cells = [_cell(description, data.schema[field.name].dataType, field) for field in declared]
+        return data.select(*cells, _without_zone(description, data.schema).alias(WITHOUT_ZONE))
     except (PySparkException, Py4JJavaError) as error:
         raise unreadable(description, error) from None
+
+
+def _written(description: Description, field: StructField) -> DataType:
+    """The type that a column is read as: text, where Spark's readers would lose what is written, digits or the zone."""
+    names = {name.lower() for name in description.options}
+    if description.format not in _WRITTEN:
+        return field.dataType
+    if isinstance(field.dataType, DecimalType) and "locale" not in names:
+        return StringType()
+    if isinstance(field.dataType, TimestampType) and field.name == description.time and "timestampformat" not in names:
+        return StringType()
+    return field.dataType
+
+
+def _cell(description: Description, written: DataType, field: StructField) -> Column:
+    """The value of a column that was read as ``written``; where it has none, reading it raises."""
+    text = f.col(f"`{field.name}`")
+    if not isinstance(written, StringType):
+        return text
+    fault = _fault(description, text, field.dataType)
+    value = f.when(fault, f.raise_error(f.lit("no value"))).otherwise(_value(text, field.dataType))
+    return value.alias(field.name)
+
+
+def _value(text: Column, data_type: DataType) -> Column:
+    """What ``text`` stands for, or null."""
+    if isinstance(data_type, TimestampType):
+        seconds = text.rlike(r"^\s*-?\d{5,12}\s*$")
+        return f.when(seconds, f.timestamp_seconds(text.try_cast("bigint"))).otherwise(text.try_cast(data_type))
+    return text.try_cast(data_type)
+
+
+def _fault(description: Description, text: Column, data_type: DataType) -> Column:
+    """Whether ``text``, of a CSV or JSON file, is there, and is no value of this type."""
+    if isinstance(data_type, StringType):
+        given = description.format != "csv" or any(name.lower() in _ENCODINGS for name in description.options)
+        return f.lit(False) if given else f.coalesce(text.contains(_NO_CHARACTER), f.lit(False))
+    value = _value(text, data_type)
+    fault = value.isNull()
+    if isinstance(data_type, DecimalType):
+        # as many digits before the point, and all that there is room for behind it
+        wide = DecimalType(38, 38 - data_type.precision + data_type.scale)
+        fault = fault | f.coalesce(text.try_cast(wide) != value, f.lit(False))
+    return text.isNotNull() & fault
+
+
+def _without_zone(description: Description, written: StructType) -> Column:
+    if description.time not in written.names:
+        return f.lit(False)
+    found, time = written[description.time].dataType, f.col(f"`{description.time}`")
+    if isinstance(found, StringType):
+        return f.coalesce(time.rlike(_NO_ZONE), f.lit(False))
+    return f.lit(isinstance(found, TimestampNTZType | DateType))
 
 
 def declared_and_there(spark: SparkSession, description: Description) -> DataFrame | None:
@@ -70,7 +152,7 @@ def declared_and_there(spark: SparkSession, description: Description) -> DataFra
 def unreadable(description: Description, error: PySparkException | Py4JJavaError) -> BookError:
     """Why the rows of a book cannot be read: in a CSV or JSON file by the first row, and cell, that is at fault."""
     try:
-        fault = _first_fault(description) if description.format in ("csv", "json") else None
+        fault = _first_fault(description) if description.format in _WRITTEN else None
     except (PySparkException, Py4JJavaError):
         # no row is at fault: the file is missing, or cannot be read at all
         fault = None
@@ -124,7 +206,7 @@ def _first_fault(description: Description) -> str | None:
     formatted = any(name.lower().endswith("format") for name in options)
     bad = [
         f.when(
-            f.col(f"`{field.name}`").isNotNull() & f.col(f"`{field.name}`").try_cast(field.dataType).isNull(),
+            _fault(description, f.col(f"`{field.name}`"), field.dataType),
             f.struct(f.lit(field.name).alias("column"), f.col(f"`{field.name}`").alias("value")),
         )
         for field in types
@@ -146,4 +228,6 @@ def _first_fault(description: Description) -> str | None:
             f"{row}: {value!r} is no JSON object; an array of them, or one over several lines, needs"
             " options.multiLine = true"
         )
+    if isinstance(types[column].dataType, StringType):
+        return f"{row}, column {column!r}: {value!r} is not UTF-8; options.encoding says what it is, such as ISO-8859-1"
     return f"{row}, column {column!r}: {value!r} is no {types[column].dataType.simpleString()}"

@@ -22,15 +22,16 @@ from pyspark.sql.types import (
 )
 
 from spark.books.description import BookError, Description
-from spark.books.loading import declared_and_there, load, reason
+from spark.books.loading import WITHOUT_ZONE, declared_and_there, load, reason
 
 
 @dataclass(frozen=True, kw_only=True)
 class Book:
     """A book that can be read.
 
-    ``rows``: ``key`` (text), ``problem`` (``kind:detail`` of a finding, or null), ``at``, ``state`` (one of the
-    description's, or ``open``), and for each compared pair ``compared_<n>``, of the Spark type ``types[n]``.
+    ``rows``: ``key`` (text), ``problem`` (``kind:detail`` of a finding, or null), ``at``, ``without_zone`` (it was
+    taken for UTC), ``state`` (one of the description's, or ``open``), and for each compared pair ``compared_<n>``, of
+    the Spark type ``types[n]``.
     ``behind``: how long before the store they began to be read. What happened since may have no row yet.
     """
 
@@ -54,7 +55,7 @@ def open_book(spark: SparkSession, description: Description) -> Book:
     :raises BookError: names the book and the column.
     """
     data = load(spark, description)
-    types = {field.name: field.dataType for field in data.schema.fields}
+    types = {field.name: field.dataType for field in data.schema.fields if field.name != WITHOUT_ZONE}
     _check_columns(description, types)
     written = declared_and_there(spark, description)
     if written is not None:
@@ -78,6 +79,7 @@ def open_book(spark: SparkSession, description: Description) -> Book:
         .when(several, f"unclear-row:both {' and '.join(description.states.values())} hold")
         .alias("problem"),
         at.alias("at"),
+        f.col(WITHOUT_ZONE).alias("without_zone"),
         state.alias("state"),
         *(f.col(f"`{pair.column}`").alias(f"compared_{place}") for place, pair in enumerate(description.equal)),
     )

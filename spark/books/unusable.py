@@ -29,6 +29,27 @@ def unusable_rows(name: str, rows: DataFrame, seen_at: datetime) -> DataFrame:
     return findings(rows, seen_at, problem)
 
 
+def rows_without_zone(description: Description, rows: DataFrame, seen_at: datetime) -> DataFrame:
+    """One finding of all rows whose time has no zone, and was taken for UTC."""
+    without = rows.where("judged_row and without_zone").agg(
+        f.count("*").alias("rows"), f.min("at").alias("first"), f.min_by("key", "at").alias("key")
+    )
+    told = Case(
+        kind="time-without-zone",
+        severity="note",
+        where=f.col("rows") > 0,
+        detail=f.format_string(
+            f"book {description.name}, column {description.time.replace('%', '%%')}: %d times have no zone and were"
+            " taken for UTC, the first of key %s: %s",
+            f.col("rows"),
+            f.coalesce("key", f.lit("unknown")),
+            f.date_format("first", "yyyy-MM-dd HH:mm:ss"),
+        ),
+        suggested_repair="write the zone with the time; where it is another, rows are judged too early or too late",
+    )
+    return findings(without, seen_at, told)
+
+
 def repeated_rows(name: str, by_key: DataFrame, seen_at: datetime) -> DataFrame:
     """Findings of keys. ``by_key``: the usable rows, with how many there are of each key (``rows``)."""
     repeated = Case(

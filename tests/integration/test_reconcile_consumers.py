@@ -96,7 +96,8 @@ def test_a_book_in_a_database(spark: SparkSession, database_url: str, tmp_path: 
     text = BOOK.replace('"csv"', '"jdbc"').replace('options.path = "till.csv"', options)
     book.write_text("".join(line for line in text.splitlines(keepends=True) if not line.startswith("columns")), "utf-8")
     found = run(spark, database_url, tmp_path / "out", books=[describe(book)]).findings
-    assert dict(found.by_kind) == {"consumed-not-processed": 1}
+    # Derby's times have no zone
+    assert dict(found.by_kind) == {"consumed-not-processed": 1, "time-without-zone": 1}
     assert found.shown["consumed-not-processed"][0].half_id == half
 
 

@@ -108,6 +108,19 @@ def test_a_json_file_without_any_row_is_an_empty_book(spark: SparkSession, tmp_p
         ("json", COLUMNS, _lines(ORDER, ORDER, '{"order_id": "a'), 'row 3: \'{"order_id": "a\' is no JSON object'),
         ("json", None, _lines(ORDER, ORDER, '{"order_id": "a'), 'row 3: \'{"order_id": "a\' is no JSON object'),
         ("json", COLUMNS, json.dumps([ORDER], indent=2), r"row 1: '\[' is no JSON object; an array .*multiLine = true"),
+        (
+            "csv",
+            COLUMNS,
+            _lines(HEADER, LINE, LINE.replace("1.50", "1.005")),
+            "row 2, column 'amount': '1.005' is no dec",
+        ),
+        ("json", COLUMNS, _lines(ORDER, ORDER | {"amount": 1.005}), "row 2, column 'amount': '1.005' is no decimal"),
+        (
+            "csv",
+            COLUMNS,
+            _lines(HEADER, LINE.replace("1.50", "123456789.5")),
+            "row 1, column 'amount': '123456789.5' is no",
+        ),
         ("json", COLUMNS, _lines(_without("status")), "committed_when: .*`status` cannot be resolved"),
         ("json", COLUMNS, _lines(_without("order_id")), "key: there is no column 'order_id'; there are placed_at"),
         ("json", COLUMNS, _lines(_without("amount")), r"equal\[0\].column: there is no column 'amount'"),
@@ -122,6 +135,47 @@ def test_a_file_that_is_otherwise_is_refused(
     with pytest.raises(BookError, match=f"^book orders: .*{says}") as refused:
         _rows(spark, _book(tmp_path, kind, columns))
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("columns", [COLUMNS, None])
+def test_a_file_that_is_not_in_utf_8_is_refused_or_read_as_it_says(
+    spark: SparkSession, tmp_path: Path, columns: str | None
+) -> None:
+    """Spark would put a mark in place of each letter it cannot read, and the keys would be others."""
+    lines = _lines(HEADER, LINE, LINE.replace("a1", "M\u00fcller"))
+    (tmp_path / "rows").write_bytes(lines.encode("latin-1"))
+    with pytest.raises(BookError, match=r"row 2, column 'order_id': 'M.ller' is not UTF-8; options.encoding says"):
+        _rows(spark, _book(tmp_path, "csv", columns))
+    found = _rows(spark, _book(tmp_path, "csv", columns, 'encoding = "ISO-8859-1"'))
+    assert [row["key"] for row in found] == ["a1", "M\u00fcller"]
+
+
+@pytest.mark.parametrize(("kind", "columns"), [("csv", COLUMNS), ("csv", None), ("json", COLUMNS), ("json", None)])
+def test_what_is_written_is_kept(spark: SparkSession, tmp_path: Path, kind: str, columns: str | None) -> None:
+    """Zeros behind the digits that there is room for, spaces, no amount; times with a zone, and without."""
+    times = ["2026-03-01T00:00:00Z", "2026-03-01 01:00:00+01:00", "2026-03-01 00:00:00.000", "2026-03-01"]
+    amounts = ["1.5000", "1.5", "1.50", ""]
+    rows = [ORDER | {"placed_at": at, "amount": amount or None} for at, amount in zip(times, amounts, strict=True)]
+    lines = [f"a1,{at},paid,{amount},x" for at, amount in zip(times, amounts, strict=True)]
+    (tmp_path / "rows").write_text(_lines(*rows) if kind == "json" else _lines(HEADER, *lines), encoding="utf-8")
+    found = _rows(spark, _book(tmp_path, kind, columns))
+    assert [row["without_zone"] for row in found] == [False, False, True, True]
+    assert len({row["at"] for row in found}) == 1
+    assert [row["compared_0"] and float(row["compared_0"]) for row in found] == [1.5, 1.5, 1.5, None]
+
+
+def test_a_time_may_be_a_number_of_seconds_in_json(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "rows").write_text(_lines(ORDER | {"placed_at": 1_772_323_200}), encoding="utf-8")
+    (row,) = _rows(spark, _book(tmp_path, "json"))
+    assert (row["at"].timestamp(), row["without_zone"]) == (1_772_323_200, False)
+
+
+@pytest.mark.parametrize(("kind", "without"), [("timestamp", False), ("timestamp_ntz", True), ("date", True)])
+def test_a_type_says_whether_it_has_a_zone(spark: SparkSession, tmp_path: Path, kind: str, without: bool) -> None:
+    rows = spark.sql(f"select 'a1' order_id, cast('2026-03-01' as {kind}) placed_at, 'paid' status, 1.50 amount")
+    rows.write.parquet(str(tmp_path / "rows"))
+    (row,) = _rows(spark, _book(tmp_path, "parquet", None))
+    assert (row["at"].timestamp(), row["without_zone"]) == (1_772_323_200, without)
 
 
 def test_each_file_of_a_folder_has_its_header(spark: SparkSession, tmp_path: Path) -> None:

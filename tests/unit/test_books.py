@@ -250,6 +250,8 @@ def test_a_book_by_txn_id_in_a_csv_file(spark: SparkSession, tmp_path: Path) -> 
     for txn in (paid, waiting.replace("-", ""), plain_waiting.upper(), rolled_back, "no-uuid", ""):
         lines.append(f"{txn},{AT.isoformat()},done")
     lines.append(f"{shop.store.uuid_v7(AT)},yesterday,done")
+    early = [shop.store.committed([shop.orders], AT - timedelta(days=1))[0] for _ in range(2)]
+    lines += [f"{txn},{AT - timedelta(days=1):%Y-%m-%d %H:%M:%S},done" for txn in early]
     (tmp_path / "book.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
     description = describe_text(
         tmp_path,
@@ -279,8 +281,12 @@ def test_a_book_by_txn_id_in_a_csv_file(spark: SparkSession, tmp_path: Path) -> 
             ("unparsable-key", None, None): 1,
             ("null-key", None, None): 1,
             ("unclear-row", None, None): 1,
+            ("time-without-zone", None, None): 1,
         }
     )
+    (without,) = (row for row in findings if row["kind"] == "time-without-zone")
+    assert "book tills, column at: 2 times have no zone and were taken for UTC, the first of key " in without["detail"]
+    assert without["severity"] == "note"
 
 
 @pytest.mark.rule("R25")

@@ -6,6 +6,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING, TypeVar
 
 import structlog
@@ -43,8 +44,9 @@ class Users:
         self._instance = instance
         self._secret = secret
         self._asked = 0
-        #: what asks the questions in line, the first to come first
-        self._line: OrderedDict[Callable[[], None], None] = OrderedDict()
+        self._numbers = count()
+        #: by number, what asks the questions in line, the first to come first
+        self._line: OrderedDict[int, Callable[[], None]] = OrderedDict()
         #: by user: what ends its connections
         self._connected: dict[str, set[Callable[[], None]]] = {}
         self.penalties = Penalties()
@@ -78,38 +80,37 @@ class Users:
     def _ask(
         self, ask: Callable[[Callable[[T | StoreError], None]], None], found: Callable[[T], None], say: Fail
     ) -> None:
-        waiting = True
+        number = next(self._numbers)
+        # emptied by the answer: the deadline, which comes seconds later, then keeps nothing of the connection
+        waiting = [say]
 
         def begin() -> None:
             self._asked += 1
             ask(answered)
 
         def answered(answer: T | StoreError) -> None:
-            nonlocal waiting
             self._asked -= 1
             self._ask_next()
             if waiting:
-                waiting = False
+                waiting.clear()
                 if isinstance(answer, StoreError):
                     say(Outcome(Code.SYS_TEMP))
                 else:
                     found(answer)
 
-        def too_late() -> None:
-            nonlocal waiting
-            self._line.pop(begin, None)
-            if waiting:
-                waiting = False
-                log.warning("a client cannot log in: the store does not answer", seconds=STORE_SECONDS)
-                say(Outcome(Code.SYS_TEMP))
-
-        self._line[begin] = None
+        self._line[number] = begin
         self._ask_next()
-        self.call_later(STORE_SECONDS, too_late)
+        self.call_later(STORE_SECONDS, partial(self._too_late, number, waiting))
+
+    def _too_late(self, number: int, waiting: list[Fail]) -> None:
+        self._line.pop(number, None)
+        if waiting:
+            log.warning("a client cannot log in: the store does not answer", seconds=STORE_SECONDS)
+            waiting.pop()(Outcome(Code.SYS_TEMP))
 
     def _ask_next(self) -> None:
         while self._line and self._asked < MOST_ASKED:
-            begin, _ = self._line.popitem(last=False)
+            _, begin = self._line.popitem(last=False)
             begin()
 
     # -- users that are disabled while they are in

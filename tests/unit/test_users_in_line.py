@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -33,6 +34,21 @@ class Store:
     def run_timers(self) -> None:
         for _, callback in list(self.timers):
             callback()
+
+    def run_next_timer(self) -> None:
+        """The one that is due first."""
+        self.timers.remove(due := min(self.timers, key=lambda timer: timer[0]))
+        due[1]()
+
+
+class Kept:
+    """A client that logs in."""
+
+    def __init__(self) -> None:
+        self.told: list[object] = []
+
+    def found(self, answer: object) -> None:
+        self.told.append(answer)
 
 
 @pytest.fixture
@@ -94,3 +110,18 @@ def test_none_is_told_sooner_whether_its_user_is_there_or_not(
     assert seconds == pytest.approx(FOUND_SECONDS)
     tell()
     assert said == [(0, found)]
+
+
+@pytest.mark.rule("S4")
+def test_nothing_is_kept_of_a_login_until_its_deadline(store: Store) -> None:
+    """A flood of those that end at once would hold the memory of seconds of them."""
+    instance: Any = SimpleNamespace(queries=store, loop=store)
+    users, client = Users(instance, b"secret"), Kept()
+    kept = weakref.ref(client)
+    users.look_up("alice", "SCRAM-SHA-256", client.found, client.found)
+    store.answers.pop()(None)
+    store.run_next_timer()
+    assert client.told == [None]
+    del client
+    assert [seconds for seconds, _ in store.timers] == [STORE_SECONDS]
+    assert kept() is None

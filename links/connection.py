@@ -226,11 +226,11 @@ class Connection(Client):
             self.service.permissions.enter(self)
 
     def granted(self, rights: Rights) -> None:
-        first = self.rights is None
-        super().granted(rights)
+        first, waits = self.rights is None, self.opening
+        super().granted(rights)  # where they end a login, what came with it is done before this returns
         if not first:
             self.endpoints.look_at_rights()
-        elif self.opened:
+        elif waits:
             self._go_on_opening()
 
     def may(self, verb: Verb, name: str) -> bool:

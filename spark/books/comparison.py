@@ -23,7 +23,7 @@ from pyspark.sql.types import (
 
 from spark.books.description import BookDescription
 from spark.books.rows import Book
-from spark.books.unusable import repeated_messages, repeated_rows, rows_without_zone, unusable_messages, unusable_rows
+from spark.books.unusable import repeated_messages, repeated_rows, unclear_times, unusable_messages, unusable_rows
 from spark.finding import HALF, Case, findings
 from spark.period import Period
 
@@ -58,7 +58,7 @@ def book_findings(book: Book, marks: DataFrame, period: Period, seen_at: datetim
             *comparison.different(book),
         ),
         unusable_rows(book.name, rows, seen_at),
-        rows_without_zone(book.description, rows, seen_at),
+        unclear_times(book.description, rows, seen_at),
         repeated_rows(book.name, keyed_rows, seen_at),
         unusable_messages(book.description, committed, seen_at),
         repeated_messages(book.description, committed, seen_at),

@@ -29,25 +29,55 @@ def unusable_rows(name: str, rows: DataFrame, seen_at: datetime) -> DataFrame:
     return findings(rows, seen_at, problem)
 
 
-def rows_without_zone(description: Description, rows: DataFrame, seen_at: datetime) -> DataFrame:
-    """One finding of all rows whose time has no zone, and was taken for UTC."""
-    without = rows.where("judged_row and without_zone").agg(
-        f.count("*").alias("rows"), f.min("at").alias("first"), f.min_by("key", "at").alias("key")
+def unclear_times(description: Description, rows: DataFrame, seen_at: datetime) -> DataFrame:
+    """One finding of all rows whose time has no zone, and was taken for UTC; and one of those in the future."""
+    future = f.col("at") > f.lit(seen_at + description.grace)
+    told = rows.where("judged_row").agg(
+        *_counted("without", f.col("without_zone")),
+        *_counted("future", future),
     )
-    told = Case(
-        kind="time-without-zone",
-        severity="note",
-        where=f.col("rows") > 0,
-        detail=f.format_string(
-            f"book {description.name}, column {description.time.replace('%', '%%')}: %d times have no zone and were"
-            " taken for UTC, the first of key %s: %s",
-            f.col("rows"),
-            f.coalesce("key", f.lit("unknown")),
-            f.date_format("first", "yyyy-MM-dd HH:mm:ss"),
+    return findings(
+        told,
+        seen_at,
+        _of_times(
+            description,
+            "without",
+            kind="time-without-zone",
+            severity="note",
+            said="have no zone and were taken for UTC",
+            repair="write the zone with the time; where it is another, rows are judged too early or too late",
         ),
-        suggested_repair="write the zone with the time; where it is another, rows are judged too early or too late",
+        _of_times(
+            description,
+            "future",
+            kind="unclear-row",
+            severity="warning",
+            said="are in the future, and their rows were not judged",
+            repair="see whether the times are of another zone, or the book's clock is wrong",
+        ),
     )
-    return findings(without, seen_at, told)
+
+
+def _counted(name: str, where: Column) -> tuple[Column, Column]:
+    """How many rows, and the first of them."""
+    first = f.min(f.when(where, f.struct("at", "key")))
+    return f.count_if(where).alias(f"{name}_rows"), first.alias(f"{name}_first")
+
+
+def _of_times(description: Description, name: str, *, kind: str, severity: str, said: str, repair: str) -> Case:
+    column = description.time.replace("%", "%%")
+    return Case(
+        kind=kind,
+        severity=severity,
+        where=f.col(f"{name}_rows") > 0,
+        detail=f.format_string(
+            f"book {description.name}, column {column}: %d times {said}, the first of key %s: %s",
+            f.col(f"{name}_rows"),
+            f.coalesce(f.col(f"{name}_first.key"), f.lit("unknown")),
+            f.date_format(f.col(f"{name}_first.at"), "yyyy-MM-dd HH:mm:ss"),
+        ),
+        suggested_repair=repair,
+    )
 
 
 def repeated_rows(name: str, by_key: DataFrame, seen_at: datetime) -> DataFrame:

@@ -127,8 +127,10 @@ def test_checked_orders_are_repaired_after_a_kill(service: Service, consumer_pro
     assert sorted(json.loads(line)["id"] for line in lines) == ["order-1", "order-2"]
 
 
-@pytest.mark.rule("X1")
-def test_orders_in_java(service: Service, orders_java_classpath: str, consumer_project: Path, tmp_path: Path) -> None:
+@pytest.mark.rule("X1", "R20", "R21")
+def test_orders_in_java(
+    service: Service, orders_java_classpath: str, consumer_project: Path, spark: SparkSession, tmp_path: Path
+) -> None:
     program = ["java", "-XX:TieredStopAtLevel=1", "-cp", orders_java_classpath, "orders.OrderService"]
     book = "jdbc:h2:./orders"
     assert "placed 30 orders" in run(*program, "place", service.url, book, "30", cwd=tmp_path)
@@ -143,6 +145,14 @@ def test_orders_in_java(service: Service, orders_java_classpath: str, consumer_p
         assert orders_in(inbox, 50) == list(range(1, 51))
     received = [json.loads(line) for line in inbox.read_text().splitlines()]
     assert {order["order"]: order["amount"] for order in received} == amounts
+    # its book, without the last of its rows, and with one that was never sent
+    lines = (tmp_path / "orders.csv").read_text().splitlines(keepends=True)
+    (tmp_path / "orders.csv").write_text("".join([*lines[:-1], lines[1].replace("1,", "99,", 1)]))
+    (tmp_path / "book.toml").write_text((EXAMPLES / "orders_java" / "orders_book.toml").read_text())
+    books = [describe(tmp_path / "book.toml")]
+    reconcile(spark, running_url(service.data_dir), tmp_path / "report", books=books)
+    summary = json.loads((tmp_path / "report" / "summary.json").read_text())
+    assert summary["findings"]["by_kind"] == {"lost-message": 1, "phantom-message": 1}
 
 
 @pytest.mark.rule("H2", "H7", "H8", "H13", "X1")

@@ -166,7 +166,11 @@ class Shop:
         self.committed(key)
 
     def _rows_that_cannot_be_used(self) -> None:
-        """R25: each is listed."""
+        """R25: each is listed; those in the future, as of another zone, as one."""
+        for hours in (1, 2):
+            self.row(self._key(), at=NOW + timedelta(hours=hours))
+        self.row(self._key(), at=NOW + GRACE / 2)
+        self.expect("unclear-row")
         self.row(None)
         self.expect("null-key")
         self.row(self._key(), at=None)
@@ -217,6 +221,10 @@ def test_a_book_finds_what_differs_and_nothing_else(spark: SparkSession, tmp_pat
     keys = Counter((row["kind"], row["txn_id"], row["half_id"]) for row in found)
     assert shop.expected - keys == Counter(), "not found"
     assert keys - shop.expected == Counter(), "invented"
+    details = [row["detail"] for row in found if row["kind"] == "unclear-row"]
+    assert any(
+        "column placed_at: 2 times are in the future, and their rows were not judged" in each for each in details
+    )
     repairs = {row["detail"][-11:]: row["suggested_repair"] for row in found if row["kind"] == "undecided-but-known"}
     assert "--commit" in repairs["s committed"]
     assert "--rollback" in repairs["rolled back"]

@@ -11,8 +11,9 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -87,21 +88,47 @@ def built(project: Path, program: str, command: list[str], **environment: str) -
     return project / "target" / program
 
 
-@pytest.fixture(scope="session")
-def fe2o3_program() -> Path:
-    """The acceptance cases with fe2o3-amqp."""
+def _build_fe2o3() -> Path:
     need("cargo", "--version", (1, 85), "https://rustup.rs")
     project = REPOSITORY / "tests" / "acceptance" / "rust"
     build = ["cargo", "build", "--locked", "--quiet", "--target-dir", "target"]
     return built(project, "debug/acceptance-rust", build)
 
 
-@pytest.fixture(scope="session")
-def go_program() -> Path:
-    """The acceptance cases with go-amqp."""
+def _build_go() -> Path:
     need("go", "version", (1, 18), "Debian: apt-get install golang-go")
     build = ["go", "build", "-buildvcs=false", "-o", "target/acceptance", "."]
     return built(REPOSITORY / "tests" / "acceptance" / "go", "acceptance", build, GOTOOLCHAIN="local", GOFLAGS="")
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Where several processes share the tests, the first builds what takes minutes beside the tests that come before:
+    its tests, in this process and in others, would wait for it.
+    """
+    if os.environ.get("PYTEST_XDIST_WORKER") != "gw0":
+        return
+    wanted = {name for item in session.items for name in getattr(item, "fixturenames", ())}
+    for name, build in (("fe2o3_program", _build_fe2o3), ("go_program", _build_go)):
+        if name in wanted:
+            threading.Thread(target=_build_quietly, args=(build,), daemon=True).start()
+
+
+def _build_quietly(build: Callable[[], Path]) -> None:
+    """What is wrong its tests will say."""
+    with suppress(AssertionError, pytest.skip.Exception):
+        build()
+
+
+@pytest.fixture(scope="session")
+def fe2o3_program() -> Path:
+    """The acceptance cases with fe2o3-amqp."""
+    return _build_fe2o3()
+
+
+@pytest.fixture(scope="session")
+def go_program() -> Path:
+    """The acceptance cases with go-amqp."""
+    return _build_go()
 
 
 @pytest.fixture(scope="session")

@@ -162,17 +162,20 @@ class Start:
     credentials: Path
     running: list[Running] = field(default_factory=list)
 
+    @property
+    def _out(self) -> Path:
+        """Of the next one."""
+        return self.folder / f"out-{len(self.running)}"
+
     def __call__(
         self, *arguments: str, env: dict[str, str] | None = None, file: Path | None = None, master: str | None = None
     ) -> Running:
-        return self.command(
-            "reconcile", "--out", str(self.folder / "out"), *arguments, env=env, file=file, master=master
-        )
+        return self.command("reconcile", "--out", str(self._out), *arguments, env=env, file=file, master=master)
 
     def command(
         self, *arguments: str, env: dict[str, str] | None = None, file: Path | None = None, master: str | None = None
     ) -> Running:
-        errors = (self.folder / "errors").open("w+", encoding="utf-8")
+        errors = (self.folder / f"errors-{len(self.running)}").open("w+", encoding="utf-8")
         command = [sys.executable, "-c", _AS_LARGE, *arguments, "--master", master or self.cluster.master]
         names = ("SPARK_LOCAL_IP", "SPARK_CONF_DIR", "TMPDIR", "SPARK_LOCAL_DIRS")
         process = subprocess.Popen(
@@ -184,7 +187,7 @@ class Start:
             text=True,
             start_new_session=True,
         )
-        self.running.append(Running(process, errors, self.folder / "out"))
+        self.running.append(Running(process, errors, self._out))
         return self.running[-1]
 
 
@@ -274,17 +277,6 @@ def test_outcomes_are_watched_on_a_cluster(start: Start, database_url: str) -> N
     assert SECRET not in said + errors
 
 
-@pytest.mark.rule("R31")
-def test_a_port_that_is_no_master_is_said(start: Start) -> None:
-    """Spark tries for a minute; what it says then is a stack."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        master = f"spark://127.0.0.1:{listener.getsockname()[1]}"
-        status, said, errors = start(master=master).end()
-    assert (status, said) == (2, "")
-    assert errors.splitlines()[-1].startswith(f"error: {master} takes connections, and has not taken this application")
-    assert "java" not in errors
-
-
 def test_an_older_copy_of_the_package_on_a_worker_is_refused(start: Start, tmp_path: Path) -> None:
     """Where its Python has it before the one that was sent; else the sent one goes before it."""
     older = tmp_path / "older"
@@ -302,14 +294,24 @@ def test_an_older_copy_of_the_package_on_a_worker_is_refused(start: Start, tmp_p
 
 
 @pytest.mark.rule("R31")
-def test_executors_that_cannot_come_are_said(cluster: Cluster, start: Start, tmp_path: Path) -> None:
-    """They want more memory than a worker has; Spark would wait for ever."""
+def test_what_never_comes_is_said(cluster: Cluster, start: Start, tmp_path: Path) -> None:
+    """Executors that want more memory than a worker has, for which Spark would wait for ever; and a port that is no
+    master, which it tries for a minute. Both at once, as both wait.
+    """
     greedy = tmp_path / "conf"
     greedy.mkdir()
     (greedy / "spark-defaults.conf").write_text("spark.executor.memory 4g\n", "utf-8")
-    status, said, errors = start(env={"SPARK_CONF_DIR": str(greedy)}).end()
-    assert (status, said) == (2, "")
-    assert errors.splitlines()[-1].startswith(f"error: no executor of {cluster.master} came")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        master = f"spark://127.0.0.1:{listener.getsockname()[1]}"
+        runs = (
+            (start(env={"SPARK_CONF_DIR": str(greedy)}), f"error: no executor of {cluster.master} came"),
+            (start(master=master), f"error: {master} takes connections, and has not taken this application"),
+        )
+        for running, says in runs:
+            status, said, errors = running.end()
+            assert (status, said) == (2, "")
+            assert errors.splitlines()[-1].startswith(says)
+            assert "java" not in errors
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,8 @@ from links.output import Output
 log = structlog.get_logger(__name__)
 
 #: Octets read from the socket at once: from the least to the most, half as many after each read that took the processor
-#: longer than this. A record may cost much and say nothing: one that asks for new keys.
+#: longer than this, and the least more after each other that was full. A record may cost much and say nothing, such as
+#: one that asks for new keys, and cheap ones before it say nothing of that.
 _LEAST_READ, _MOST_READ = 1 << 9, 1 << 16
 _LONGEST_READ_SECONDS = 0.001
 #: and those of one record
@@ -70,7 +71,8 @@ class TlsSocket(socket.socket):
         taken, ended = self._decrypt(view, room)
         if taken < room and not ended:
             try:
-                octets = super().recv(self._read_octets)
+                # what there is no room for, TLS would keep: it waits in the socket
+                octets = super().recv(min(self._read_octets, room - taken))
             except (BlockingIOError, InterruptedError):
                 octets = None
             if octets is not None:
@@ -98,7 +100,7 @@ class TlsSocket(socket.socket):
         if time.thread_time() - began > _LONGEST_READ_SECONDS:
             self._read_octets = max(self._read_octets >> 1, _LEAST_READ)
         elif len(octets) == self._read_octets:
-            self._read_octets = min(self._read_octets << 1, _MOST_READ)
+            self._read_octets = min(self._read_octets + _LEAST_READ, _MOST_READ)
         return found
 
     def _decrypt(self, view: memoryview, room: int) -> tuple[int, bool]:

@@ -168,7 +168,9 @@ def test_what_comes_after_the_end_means_nothing(begin: Begin, address: str, size
         session.send(End())
     assert session.peer.wait(End).error.condition == "amqp:session:unattached-handle"
     del session.peer.sessions[session.remote_channel]
-    assert other.receiver(address).bodies() == [b"before"]
+    receiver = other.receiver(address)
+    assert receiver.take().body == b"before"  # it may be on its way to the store
+    assert receiver.bodies() == []
     # the channel is free, for a session of its own
     session.send(BeginFrame(next_outgoing_id=0, incoming_window=9, outgoing_window=9))
     assert session.peer.wait(BeginFrame).remote_channel == session.channel

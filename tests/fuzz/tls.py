@@ -75,6 +75,8 @@ def _flipped(random: Random, record: bytes) -> list[bytes]:
 
 
 def _headed(random: Random, record: bytes) -> list[bytes]:
+    if len(record) < _HEADER:  # cut before
+        return [record]
     kind, version, size = struct.unpack(">BHH", record[:_HEADER])
     which = random.randrange(3)
     kind = random.choice(_TYPES) if which == 0 else kind

@@ -105,6 +105,7 @@ def test_a_role_of_the_application_needs_no_right_to_the_table(database_url: str
     with psycopg.connect(database_url) as owner:
         owner.execute("create role application_of_inbox")
         owner.execute("grant usage on schema coordinator to application_of_inbox")
+        owner.execute("grant execute on function coordinator.first_time(text, text) to application_of_inbox")
         owner.execute("set role application_of_inbox")
         owner.execute("create temporary table inbox (consumer text, message_id text, taken_at timestamptz)")
         assert first_time(owner, "a", "1")

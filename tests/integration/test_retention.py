@@ -252,6 +252,19 @@ def test_a_decision_that_came_late_is_kept_as_long_as_others(days: Days) -> None
     assert outcome_of(days.connection, txn_id) is None
 
 
+@pytest.mark.rule("H15")
+def test_a_late_decision_is_kept_beside_those_of_another_server(days: Days) -> None:
+    """A dump that is restored into a new server has the numbers of the old one, which are greater."""
+    restored = op_id_at(ANCIENT)
+    values = {"decision": "accept", "decided_at": ANCIENT, "half_ids": [], "group_ids": []}
+    make_days(days.connection, [ANCIENT.date()])
+    days.connection.execute(insert(op).values(id=restored, written_xid=text("'1099511627776'::xid8"), **values))
+    days.connection.commit()
+    late = days.accepted([], to=days.address("orders"), at=NOW, declared_at=ANCIENT)
+    days.drop()
+    assert set(days.connection.scalars(select(op.c.id))) == {restored, late}
+
+
 def test_a_dropped_day_is_not_made_again(days: Days) -> None:
     orders = days.address("orders")
     half_id = days.half(OLD, to=orders)

@@ -38,6 +38,7 @@ class Failures:
         self._busy = False
         #: and the store has not answered it
         self._writing = False
+        self._ending = False
 
     def count(self, host: str, user: str | None, why: str = "") -> None:
         """``user``: None, if there is none of that name: it may be a password. ``why``: one of a few texts, or nothing,
@@ -54,7 +55,8 @@ class Failures:
             self._instance.loop.call_later(self._first_seconds, self._write)
 
     def end(self) -> bool:
-        """The worker ends: what is counted is written now. Whether there is no more of it."""
+        """The worker ends: what is counted is written now, or is lost. Whether there is no more of it."""
+        self._ending = True
         if self._counts and not self._writing:
             self._write()
         return not self._writing
@@ -70,7 +72,9 @@ class Failures:
 
     def _written(self, counts: dict[tuple[str, str, str], int], error: StoreError | None) -> None:
         self._writing = False
-        if error is not None:
+        if error is not None and self._ending:  # each further try would be one more line of the log
+            log.warning("logins that failed are not in the audit", reason=str(error))
+        elif error is not None:
             log.warning("logins that failed are not in the audit yet", reason=str(error))
             for key, times in counts.items():
                 self._count(key, times)

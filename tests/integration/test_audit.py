@@ -12,6 +12,7 @@ from uuid import UUID
 
 import pytest
 from sqlalchemy import Connection, text
+from structlog.testing import capture_logs
 from typer.testing import CliRunner, Result
 
 from coordinator.__main__ import app
@@ -352,6 +353,18 @@ def test_logins_that_fail_while_the_store_takes_no_row_are_told_later(asking: As
     database.commit()
     asking.loop.run_until(lambda: _all(database))
     assert [(line.client_user, line.times) for line in _all(database)] == [("alice", 2)]
+
+
+@pytest.mark.rule("S10", "F5")
+def test_a_worker_that_ends_tries_once_where_the_store_takes_no_row(asking: Asking, database: Connection) -> None:
+    """It does not go on for as long as it has to end, with a line of the log for each try."""
+    failures = _failures(asking)
+    database.exec_driver_sql("alter table coordinator.audit rename to away")
+    database.commit()
+    failures.count("10.0.0.1", "alice")
+    with capture_logs() as lines:
+        asking.loop.run_until(failures.end)
+    assert [line["event"] for line in lines] == ["query refused", "logins that failed are not in the audit"]
 
 
 @pytest.mark.rule("S2")

@@ -299,13 +299,12 @@ class _Work:
             connection.rollback()
             if last is not None and last > self._now - self._policy.decisions:
                 break
-            some = last is not None
-            safe = not some or self._is_copied("op", day)
+            safe = last is None or self._is_copied("op", day)
             if not safe and self._archiving:
                 self.unarchived.append(name)
                 break
             self._mark("op", day, archived=safe)
-            if some:
+            if last is not None:
                 self._empty("op", day, copied=safe)
 
     # -- both

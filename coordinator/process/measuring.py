@@ -22,6 +22,7 @@ from typing import Any
 import structlog
 from prometheus_client.exposition import choose_encoder
 
+from coordinator.login.origin import origin_of
 from coordinator.process import certificates, doors
 from coordinator.process.exposition import registry
 from coordinator.process.secret_files import FileInvalid
@@ -147,7 +148,7 @@ class _Server(ThreadingHTTPServer):
         listener.setblocking(False)
         self.measuring = measuring
         self._room = threading.BoundedSemaphore(_MOST_REQUESTS)
-        #: the host of each request, the oldest first
+        #: the host of each request, or its network of 64 bits, the oldest first
         self._hosts: dict[socket.socket, str] = {}
 
     def get_request(self) -> tuple[socket.socket, Any]:
@@ -164,7 +165,7 @@ class _Server(ThreadingHTTPServer):
             if not self._room.acquire(timeout=_CUT_SECONDS):
                 self.shutdown_request(request)
                 return
-        self._hosts[request] = client_address[0]
+        self._hosts[request] = origin_of(client_address[0])
         super().process_request(request, client_address)
 
     def _make_room(self) -> None:
@@ -175,8 +176,8 @@ class _Server(ThreadingHTTPServer):
 
     def process_request_thread(self, request: socket.socket, client_address: Any) -> None:  # type: ignore[override]
         limit = threading.Timer(_LONGEST_REQUEST_SECONDS, _cut, [request])
-        limit.start()
         try:
+            limit.start()
             super().process_request_thread(request, client_address)
         finally:
             limit.cancel()

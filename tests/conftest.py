@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,15 @@ pytest.register_assert_rewrite(*pytest_plugins)
 # No test is about time, and the machine may be busy with other things.
 settings.register_profile("busy machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy machine")
+
+
+def pytest_configure() -> None:
+    """Signals that this process was told to ignore (``nohup``, a job in the background of a shell) are handled by doing
+    nothing: what is ignored stays so in every command that a test starts, and ends by such a signal.
+    """
+    for number in (signal.SIGHUP, signal.SIGINT):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)
 
 
 def pytest_collection_finish() -> None:

@@ -8,6 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psycopg
@@ -108,6 +109,15 @@ def _fill_the_log(url: str) -> None:
         while (room := left()) > 1000:
             octets = max(1, int(room * 0.99) - 900)  # pages have headers
             connection.execute("select pg_logical_emit_message(false, 'filling', repeat('x', %s))", [octets])
+
+
+def _leave_a_mebibyte(disk: Path) -> None:
+    """The service's log may grow between the look and the file."""
+    with (disk / "ballast").open("wb") as ballast:
+        while (room := os.statvfs(disk)).f_bavail > 256:
+            with suppress(OSError):
+                size = os.fstat(ballast.fileno()).st_size
+                os.posix_fallocate(ballast.fileno(), size, (room.f_bavail - 256) * room.f_frsize)
 
 
 def test_the_command_line_says_what_ails_a_service_without_its_database(small_disk: Path) -> None:

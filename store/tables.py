@@ -35,6 +35,7 @@ from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from sqlalchemy.types import UserDefinedType
 
 from store import priorities
+from store import set_aside as _set_aside
 from store.application import enlistment as _enlistment
 from store.application import message as _message
 from store.application import outbox as _outbox
@@ -1126,8 +1127,9 @@ begin
 end $$""",
     f"revoke execute on function {SCHEMA}.first_time(text, text) from public",
     # Rolls back a transaction that was checked often enough, and copies its halves to the address ``target`` (H10). The
-    # copies get these ids, and their entries the annotations of the address that the half was posted to. False: it is
-    # decided, checked again, or there is no such address any more. In the order of the steps: no post comes after.
+    # copies get these ids, the annotations of the address that the half was posted to, a map of the type 0xd1, and the
+    # half's id. False: it is decided, checked again, or there is no such address any more. In the order of the steps:
+    # no post comes after.
     f"""
 create function {SCHEMA}.exhaust(
   txn uuid, ids int8[], target int4, addresses int4[], annotations bytea[], instance int4)
@@ -1152,12 +1154,17 @@ begin
     return false;
   end if;
   insert into {SCHEMA}.half (id, txn_id, address_id, message)
-  select c.id, null, target, h.message
-    from unnest(ids, halves) c(id, half_id) join {SCHEMA}.half h on h.id = c.half_id;
-  insert into {SCHEMA}.entry (group_id, id, half_id, available_at, message_group, annotations)
-  select g.id, c.id, c.id, now(), case kind when 'fifo' then c.id end, s.annotations
+  select c.id, null, target, {SCHEMA}.told(
+           h.message,
+           substring(s.annotations from 10) || {SCHEMA}.amqp_sized(163, 'x-opt-original-id') || '\\x81'
+             || int8send(c.half_id),
+           ({SCHEMA}.amqp_number(s.annotations, 5) / 2)::int4 + 1)
     from unnest(ids, halves, origins) c(id, half_id, address_id)
     join unnest(addresses, annotations) s(address_id, annotations) on s.address_id = c.address_id
+    join {SCHEMA}.half h on h.id = c.half_id;
+  insert into {SCHEMA}.entry (group_id, id, half_id, available_at, message_group)
+  select g.id, c.id, c.id, now(), case kind when 'fifo' then c.id end
+    from unnest(ids, halves) c(id, half_id)
     cross join (select id from {SCHEMA}.consumer_group where address_id = target for key share) g
    where exists (select from {SCHEMA}.half h where h.id = c.half_id);
   perform pg_notify('{DUE}', '');
@@ -1276,6 +1283,7 @@ create view {SCHEMA}.findings as
   select f.run_id as run, coalesce(f.seen_at, r.seen_at) as seen_at, f.kind, f.severity, f.txn_id, f.half_id, f.address,
          f.consumer_group, f.detail, f.suggested_repair, f.number
     from {SCHEMA}.finding f join {SCHEMA}.run r on r.id = f.run_id""",
+    *_set_aside.objects(SCHEMA),
     *_message.objects(SCHEMA),
     *_outbox.objects(SCHEMA),
     *_enlistment.objects(SCHEMA),

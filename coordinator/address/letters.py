@@ -1,4 +1,7 @@
-"""What a dead letter says: annotations that tell where it came from, and why it is one (rule D4)."""
+"""What a dead letter says: annotations that tell where it came from, and why it is one (rule D4).
+
+What no checker has answered says the same, by ``store/set_aside.py``.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +63,7 @@ def read_story(head: bytes) -> Story:
 
 
 def told_beside(annotations: bytes) -> Story:
-    """The same of what no checker has answered: an encoded map that its entry has beside the message."""
+    """The same of what no checker had answered before 0028: its entry has it beside the message, an encoded map."""
     return _told(annotations, 0)
 
 

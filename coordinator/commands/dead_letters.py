@@ -204,7 +204,9 @@ def _line(connection: Connection, box: str, stored: Stored) -> dict[str, object]
     from coordinator.address.addresses import UNANSWERED
     from coordinator.address.letters import read_story, told_beside
 
-    story = told_beside(stored.annotations or b"") if box == UNANSWERED else read_story(_head(connection, stored))
+    story = read_story(_head(connection, stored))
+    if box == UNANSWERED and (beside := told_beside(stored.annotations or b"")).txn_id is not None:
+        story = beside
     return {"id": stored.id, "since": stored.since, "size": stored.size, **story._asdict()}
 
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
-from coordinator.address.addresses import DEAD_LETTER_PREFIX, GROUP_SEPARATOR
+from coordinator.address.addresses import GROUP_SEPARATOR, keeps_dead_letters
 from store.dead_letters import REPLAYED
 
 if TYPE_CHECKING:
@@ -52,7 +52,8 @@ def posted(message: Message, what: str = "posted", to: str = "to") -> Event:
 def of_step(step: Step, names: dict[int, tuple[str, str]], inside: str | None = None) -> Event:
     what, parts = _BECAME[step.decision], []
     if step.decision == "accept" and step.reason == REPLAYED:
-        what = "replayed" if names.get(step.group_id, ("",))[0].startswith(DEAD_LETTER_PREFIX) else "left out"
+        address, group = names.get(step.group_id, ("", ""))
+        what = "replayed" if keeps_dead_letters(address) and not group else "left out"
     elif step.decision == "accept" and step.reason is not None:
         what = "left out"
     elif step.decision == "purge" and step.reason == "skipped":

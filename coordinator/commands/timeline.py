@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from coordinator.address.addresses import DEAD_LETTER_PREFIX, UNANSWERED, dead_letter_name
-from coordinator.address.letters import ORIGINAL_ID, TXN_ID
+from coordinator.address.letters import ORIGINAL_ID, TXN_ID, read_story
 from coordinator.checks import CHECKED
 from coordinator.codec.encoding import encode_long, encode_symbol, encode_uuid
 from coordinator.commands.events import Event, group_name, of_place, of_step, posted, said
@@ -98,6 +98,7 @@ def of_transaction(connection: Connection, txn_id: UUID, most: int, root: Path |
     messages = history.posted(connection, txn_id, decided, most, archive)
     _note_messages(connection, line, txn_id, decided, row, len(messages), most)
     _add_messages(connection, line, messages, decided)
+    _add_set_aside(connection, line, decided, encode_symbol(TXN_ID) + encode_uuid(txn_id.bytes), most)
     _note_archive(line)
     return line
 
@@ -131,6 +132,7 @@ def _of_kept(connection: Connection, message: Message, now: datetime, archive: A
         line.notes.append("the store has neither a decision about its transaction nor the transaction as undecided")
     _add_transaction(connection, line, message.txn_id, decided, row)
     _add_messages(connection, line, [message], decided)
+    _add_set_aside(connection, line, decided, _mark(message.half_id), 1)
     return line
 
 
@@ -175,11 +177,6 @@ def _add_decision(connection: Connection, line: Timeline, txn_id: UUID, decided:
     line.events.append(Event(at, what, None, None, detail, txn_id, reason, decided.instance_id, decided.archived))
     if reason in (CHECKED, EXHAUSTED):
         line.notes.append("how often it was checked, and when, is not kept once it is decided")
-    if reason == EXHAUSTED:
-        mark = encode_symbol(TXN_ID) + encode_uuid(txn_id.bytes)
-        waiting = history.set_aside(connection, mark, at, UNANSWERED)
-        copies = ", ".join(str(each) for each in waiting) or "none of them waits there now"
-        line.notes.append(f"its messages were copied to {UNANSWERED}: {copies}")
 
 
 def _add_retired(connection: Connection, line: Timeline, txn_id: UUID, decided: Decided, most: int) -> None:
@@ -288,6 +285,21 @@ def _add_messages(connection: Connection, line: Timeline, messages: Sequence[Mes
         _Chain(connection, line).follow(committed, at)
 
 
+def _add_set_aside(connection: Connection, line: Timeline, decided: Decided | None, mark: bytes, most: int) -> None:
+    """What was kept aside after the last check, and what came of that: the first ``most`` with ``mark``."""
+    if decided is None or decided.reason != EXHAUSTED or not decided.posted:
+        return
+    copies = history.set_aside(connection, mark, decided.decided_at, UNANSWERED, most, line.archive)
+    _Chain(connection, line).set_aside(copies, decided.decided_at)
+    if not copies:
+        line.notes.append(f"what was copied to {UNANSWERED} is not there any more")
+
+
+def _mark(original_id: int) -> bytes:
+    """Octets that only what was made of this message has in its annotations."""
+    return encode_symbol(ORIGINAL_ID) + encode_long(original_id)
+
+
 class _Chain:
     """The deliveries of messages; of those that became dead letters also the letters', and of letters that were
     replayed what came of that.
@@ -315,12 +327,17 @@ class _Chain:
             elif step.reason == REPLAYED and original_id is not None:
                 self._copies(original_id, step, None)
 
+    def set_aside(self, copies: Sequence[Message], at: datetime) -> None:
+        """What no checker has answered, with the rollback ``at`` that moment."""
+        for copy in copies:
+            self._line.events.append(posted(copy, "kept aside", "at")._replace(at=at))
+            self.follow([copy], copy.posted_at, read_story(copy.head).original_id)
+
     def _copies(self, original_id: int, step: Step, box: str | None) -> None:
         root = self._roots.get(step.half_id, step.half_id)
         if self._found[root] > _LONGEST_CHAIN:
             return
-        mark = encode_symbol(ORIGINAL_ID) + encode_long(original_id)
-        for copy in history.copies(self._connection, mark, step.decided_at, box, self._line.archive):
+        for copy in history.copies(self._connection, _mark(original_id), step.decided_at, box, self._line.archive):
             if copy.half_id in (step.half_id, original_id) or copy.half_id in self._roots:
                 continue
             self._roots[copy.half_id] = root

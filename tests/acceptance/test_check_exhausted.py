@@ -11,6 +11,7 @@ import psycopg
 import pytest
 
 from coordinator.address.addresses import UNANSWERED as ADDRESS
+from coordinator.codec.encoding import encode_map, encode_string, encode_symbol, encode_uuid
 from store.embedded.running import running_url
 from tests.fix_check_back import Plant, plant
 from tests.fix_service import PATIENCE, Service, running_service
@@ -66,8 +67,9 @@ def test_after_the_last_check_it_is_rolled_back_and_its_messages_are_kept(
         "x-opt-txn-id": uuid.UUID(bytes=txn),
         "x-opt-check-count": 3,
     }
-    assert kept[0].message.annotations == {"x-opt-mine": "1", **told}
-    assert kept[1].message.annotations == told
+    halves = ask("select id from coordinator.half where txn_id = encode(%s, 'hex')::uuid order by id", txn)
+    ids = [{"x-opt-original-id": number} for (number,) in halves]
+    assert [each.message.annotations for each in kept] == [{"x-opt-mine": "1", **told, **ids[0]}, {**told, **ids[1]}]
     assert checker.drain() == []
     assert consumer.drain() == []
     assert ask("select from coordinator.pending where txn_id = encode(%s, 'hex')::uuid", txn) == []
@@ -166,7 +168,7 @@ def test_those_whose_copies_the_store_refuses_stop_no_other(
     with psycopg.connect(running_url(service.data_dir)) as store:
         store.execute(
             "alter table coordinator.half add constraint no_poison "
-            f"check (txn_id is not null or message <> '\\x{poison.hex()}') not valid".encode()
+            f"check (txn_id is not null or position('\\x{poison.hex()}'::bytea in message) = 0) not valid".encode()
         )
     refused = [planted(address, address, poison, checks=15, due=-20) for _ in range(25)]
     sound = planted(address, address, data(b"1"), checks=15)
@@ -227,6 +229,72 @@ def test_an_operator_sees_them_and_posts_them_elsewhere(
     consumer = begin().receiver(f"{address}-anew", credit=1)
     assert service.cli(*one, "--to", f"{address}-anew") == "replayed 1, left 0\n"
     assert consumer.take().body == b"1"
+
+
+def copies(ask: Ask) -> list[int]:
+    """The messages kept aside, those that were consumed, too."""
+    return [
+        number
+        for (number,) in ask(
+            "select h.id from coordinator.half h join coordinator.address a on a.id = h.address_id "
+            "where a.name = %s order by h.id",
+            ADDRESS,
+        )
+    ]
+
+
+@pytest.mark.rule("H10", "H17")
+def test_they_tell_where_they_came_from_after_a_seek_too(
+    begin: Begin, address: str, planted: Plant, ask: Ask, service: Service
+) -> None:
+    txn = planted(address, f"{address}-orders", data(b"1"), data(b"2"), checks=15)
+    assert decided(ask, txn) == EXHAUSTED
+    session = begin()
+    before = [each.message.annotations for each in aside(session, address, 2)]
+    first, second = copies(ask)[-2:]
+    service.cli("group", "seek", ADDRESS, "--back-to", str(first))
+    shown = json.loads(service.cli("dead-letters", "show", ADDRESS, "--limit", "1000", "--json"))
+    told = {each["id"]: each["original_address"] for each in shown if each["txn_id"] == str(uuid.UUID(bytes=txn))}
+    assert told == dict.fromkeys((first, second), f"{address}-orders")
+    assert [each.message.annotations for each in aside(session, address, 2)] == before
+    lived = json.loads(service.cli("history", txn.hex(), "--json"))["events"]
+    assert [each["message"] for each in lived if each["what"] == "kept aside"] == [first, second]
+    assert [each["message"] for each in lived if each["what"] == "moved back"] == [first, second]
+
+
+@pytest.mark.rule("H10", "F6")
+def test_those_of_an_earlier_version_tell_it_beside_the_message(
+    begin: Begin, address: str, planted: Plant, ask: Ask, service: Service
+) -> None:
+    """To their consumers, to operators and in the history."""
+    txn = planted(address, address, data(b"1"), checks=15)
+    assert decided(ask, txn) == EXHAUSTED
+    session = begin()
+    aside(session, address, 1)
+    story = [
+        encode_symbol("x-opt-original-address") + encode_string(address),
+        encode_symbol("x-opt-producer-group") + encode_string(address),
+        encode_symbol("x-opt-txn-id") + encode_uuid(txn),
+    ]
+    ((earlier,),) = ask(
+        """with copy as (insert into coordinator.half (id, address_id, message)
+                         select max(h.id) + 1, h.address_id, %s from coordinator.half h
+                           join coordinator.address a on a.id = h.address_id where a.name = %s group by h.address_id
+                         returning id, address_id)
+           insert into coordinator.entry (group_id, id, half_id, available_at, annotations)
+           select g.id, c.id, c.id, now(), %s from copy c
+             join coordinator.consumer_group g on g.address_id = c.address_id returning half_id""",
+        data(b"1"),
+        ADDRESS,
+        encode_map(story),
+    )
+    shown = json.loads(service.cli("dead-letters", "show", ADDRESS, "--limit", "1000", "--json"))
+    assert [each["original_address"] for each in shown if each["txn_id"] == str(uuid.UUID(bytes=txn))] == [address]
+    lived = json.loads(service.cli("history", txn.hex(), "--json"))["events"]
+    assert [each["message"] for each in lived if each["what"] == "kept aside"][-1] == earlier
+    (kept,) = aside(session, address, 1)
+    told = {"x-opt-original-address": address, "x-opt-producer-group": address, "x-opt-txn-id": uuid.UUID(bytes=txn)}
+    assert kept.message.annotations == told
 
 
 def undecided(service: Service) -> int:

@@ -184,10 +184,16 @@ def test_one_that_no_checker_answered(begin: Begin, service: Service, address: s
     txn = planted(address, address, data(b"1"), checks=15)
     assert decided(ask, txn) == ("rollback", "check-exhausted")
     found = _history(service, txn)
-    assert sorted(_told(found)) == [("declared", None), ("posted", None), ("rolled back", None)]
+    life = [(what, None) for what in ("declared", "posted", "rolled back", "kept aside")]
+    assert _told(found) == [*life, ("now ready", ADDRESS)]
     assert "no checker answered, however often one was asked" in str(found["events"])
-    assert f"its messages were copied to {ADDRESS}: " in found["notes"][1]
-    assert str(_halves(ask, ADDRESS)[-1]) in found["notes"][1]
+    (_, half, _, copy, _) = [event["message"] for event in found["events"]]
+    assert copy == _halves(ask, ADDRESS)[-1]
+    service.cli("dead-letters", "replay", ADDRESS, "--all", "--to", address)
+    replayed = [("replayed", ADDRESS), ("replayed", None), ("now ready", address)]
+    assert _told(_history(service, txn)) == _told(_history(service, half)) == [*life, *replayed]
+    _take(begin().receiver(address), Accepted())
+    _soon(service, txn, lambda told: told[-1] == ("accepted", address))
 
 
 def test_one_after_its_last_check_and_one_that_its_client_holds(

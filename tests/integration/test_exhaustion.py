@@ -11,6 +11,7 @@ import psycopg
 import pytest
 
 from coordinator import exhaustion
+from coordinator.codec.encoding import encode_map, encode_string, encode_symbol
 from store.asking import Queries
 from store.commit.terms import BEFORE, INFINITY
 from store.errors import StoreError
@@ -20,14 +21,16 @@ from store.questions.checks import LATE_SECONDS, Exhausted, Late
 from tests.fix_check_back import GROUP, QUEUE, counts, due, rows_of
 from tests.fix_store import Rows
 from tests.fix_store_driver import ME, Asking, Truth
+from tests.wire.messages import Message
 
-#: an address, its group, and what copies from there are told
+#: an address, and its groups
 ASIDE = (
     "insert into coordinator.address (id, name, kind) overriding system value values (2, 'aside', '{}'); "
     "insert into coordinator.consumer_group (id, address_id, name) overriding system value "
     "values (2, 2, ''), (3, 2, 'b')"
 )
-TOLD = {QUEUE: b"told"}
+#: what copies of a queue's messages say
+TOLD = {QUEUE: encode_map([encode_symbol("x-opt-original-address") + encode_string("queue")])}
 #: one for all: two that begin in the same millisecond give the same
 _copy_ids = HalfIds(ME)
 
@@ -61,11 +64,13 @@ def test_what_was_checked_often_enough_is_set_aside_once(asking: Asking, truth: 
         "select group_id, id = half_id, annotations, lease, available_at <= now(), message_group is not null "
         "from coordinator.entry order by group_id, id"
     )
-    assert found == [(group, True, b"told", 0, True, kind == "fifo") for group in (2, 3) for _ in range(3)]
-    assert (
-        truth.rows("select txn_id, address_id, message from coordinator.half where address_id = 2")
-        == [(None, 2, b"x")] * 3
-    )
+    assert found == [(group, True, None, 0, True, kind == "fifo") for group in (2, 3) for _ in range(3)]
+    halves = truth.rows(f"select id from coordinator.half where txn_id = '{txn_id}' order by id")
+    copies = truth.rows("select txn_id, message from coordinator.half where address_id = 2 order by id")
+    # the message cannot be read, and is the body
+    assert [(txn_id, Message(octets).body) for txn_id, octets in copies] == [(None, b"x")] * 3
+    told = [{"x-opt-original-address": "queue", "x-opt-original-id": number} for (number,) in halves]
+    assert [Message(octets).annotations for _, octets in copies] == told
     assert truth.rows("select id, decision, reason, posted, instance_id from coordinator.op") == [
         (txn_id, "rollback", "check-exhausted", 3, ME)
     ]

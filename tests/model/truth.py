@@ -21,7 +21,7 @@ from tests.model.state import ADDRESSES, GROUPS, LATER_HOURS, POLICIES, QUEUE_KI
 from tests.model.state import Stored as State
 from tests.model.steps import Post
 from tests.wire.messages import APPLICATION_PROPERTIES, MESSAGE_ANNOTATIONS, Message, Properties, data, section
-from tests.wire.types import Long, Symbol, decode
+from tests.wire.types import Long, Symbol
 
 MALFORMED = b"\x00\x53\x77"
 
@@ -286,15 +286,15 @@ def _parked(
     names = [address(history, number) for number in range(ADDRESSES)]
     groups = {producer_group(history, each): each for each in range(GROUPS + ADDRESSES)}
     rows = connection.execute(
-        f"""select e.annotations, h.message from {SCHEMA}.address a
+        f"""select h.message from {SCHEMA}.address a
               join {SCHEMA}.consumer_group g on g.address_id = a.id
               join {SCHEMA}.entry e on e.group_id = g.id join {SCHEMA}.half h on h.id = e.half_id
              where a.name = %s""".encode(),
         [ASIDE],
     )
     found: dict[int, tuple[int, int, list[tuple[int, int]]]] = {}
-    for story_of, message in rows:
-        told = decode(story_of, 0)[0]
+    for (message,) in rows:
+        told = Message(message).annotations
         number = by_id.get(told["x-opt-txn-id"])
         if number is not None:
             story = (groups[told["x-opt-producer-group"]], told["x-opt-check-count"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 
 import psycopg
@@ -11,7 +12,7 @@ from store import priorities
 from store.errors import StoreUnavailable
 from store.ids import id_at
 from store.priorities import Rank
-from store.questions import consumer_groups, entries
+from store.questions import consumer_groups, entries, message_groups
 from store.tables import SCHEMA
 from tests.fix_proxy import Proxy
 from tests.fix_store_driver import GROUP, ME, Asking, Truth
@@ -82,6 +83,46 @@ def test_a_load_still_at_work_is_ended_before_it_is_given_up(
         assert truth.rows(busy) == [(0,)]
     assert isinstance(asking.answers[1], StoreUnavailable)
     assert truth.rows(f"select count(*) from {SCHEMA}.entry where lease <> 0") == [(0,)]
+
+
+KEY = -5
+
+
+def _release(asking: Asking) -> None:
+    message_groups.release(asking.queries, GROUP, [KEY], ME, notify=False)
+
+
+def _forget(asking: Asking) -> None:
+    message_groups.forget(asking.queries, GROUP, [], ME, lambda _: None)
+
+
+@pytest.mark.rule("P18")
+@pytest.mark.parametrize("give_up", [_release, _forget])
+def test_a_message_group_that_is_claimed_anew_stays_claimed(
+    asking: Asking, proxy: Proxy, truth: Truth, database_url: str, give_up: Callable[[Asking], None]
+) -> None:
+    """To give it up is asked again after the connection was lost, but not beside the process that is at work on the
+    first question: that one would take a later claim away, and another instance could deliver the group as well.
+    """
+    first = id_at(datetime.now(UTC))
+    truth.run(f"insert into {SCHEMA}.half (id, address_id, message) values ({first}, 1, 'm')")
+    truth.run(
+        f"insert into {SCHEMA}.entry (group_id, id, half_id, message_group) values ({GROUP}, {first}, {first}, {KEY})"
+    )
+    truth.run(f"insert into {SCHEMA}.message_group (group_id, key, instance_id) values ({GROUP}, {KEY}, {ME})")
+    waiting = "select pid from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
+    with psycopg.connect(database_url) as blocker:
+        blocker.execute(f"lock table {SCHEMA}.message_group in share mode".encode())  # a deletion waits
+        give_up(asking)
+        asking.loop.run_until(lambda: truth.rows(waiting))
+        before = truth.rows(waiting)
+        proxy.cut_client_side()
+        asking.ask(message_groups.claim, GROUP, [KEY], ME)
+        asking.loop.run_until(lambda: set(truth.rows(waiting)) - set(before))
+        assert not set(truth.rows(waiting)) & set(before)
+    asking.loop.run_until(asking.answered(1))
+    assert asking.answers == [[KEY]]
+    assert truth.rows(f"select key, instance_id from {SCHEMA}.message_group") == [(KEY, ME)]
 
 
 def test_notices_are_heard_after_a_lost_connection_too(asking: Asking, proxy: Proxy, truth: Truth) -> None:

@@ -9,11 +9,14 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 
 import psycopg
 import pytest
+from proton import Message
 
 from store.embedded.running import running_url
+from store.ids import id_at
 from store.tables import SCHEMA
 from tests.acceptance.engine_client import Client, Lost
 from tests.acceptance.history import Consumer, History, Mover, Producer, Worker, decisions, left
@@ -21,8 +24,16 @@ from tests.fix_service import PATIENCE, Service, running_service
 from tests.workers import pids_of_workers, worker_of
 
 
+@pytest.fixture(scope="module")
+def both() -> Iterator[Service]:
+    """For tests that leave the workers alive."""
+    with running_service({"workers": "2"}) as service:
+        yield service
+
+
 @pytest.fixture
 def two() -> Iterator[Service]:
+    """For tests that kill them."""
     with running_service({"workers": "2"}) as service:
         yield service
 
@@ -45,10 +56,10 @@ def _one_each(service: Service, pids: dict[int, int]) -> dict[int, Client]:
     return clients
 
 
-def test_what_is_posted_at_one_is_delivered_at_the_other(two: Service) -> None:
-    clients = _one_each(two, pids_of_workers(two))
-    receiver = clients[1].receiver("orders", 10)
-    sender = clients[0].sender("orders")
+def test_what_is_posted_at_one_is_delivered_at_the_other(both: Service) -> None:
+    clients = _one_each(both, pids_of_workers(both))
+    receiver = clients[1].receiver("one-by-one", 10)
+    sender = clients[0].sender("one-by-one")
     # each only after the one before was taken: it is the notice that brings it, and no look at the store by chance
     for number in range(20):
         txn = clients[0].declare()
@@ -63,14 +74,54 @@ def test_what_is_posted_at_one_is_delivered_at_the_other(two: Service) -> None:
 
 
 @pytest.mark.rule("T11")
-def test_the_outcome_is_known_at_the_other(two: Service) -> None:
-    clients = _one_each(two, pids_of_workers(two))
-    sender = clients[0].sender("orders")
+def test_the_outcome_is_known_at_the_other(both: Service) -> None:
+    clients = _one_each(both, pids_of_workers(both))
+    sender = clients[0].sender("outcomes")
     txn = clients[0].declare()
     clients[0].post(sender, "m", txn=txn)
     assert clients[0].discharge(txn, fail=False).accepted
     assert clients[1].discharge(txn, fail=False).accepted
     assert clients[1].discharge(txn, fail=True).condition == "amqp:illegal-state"
+    for client in clients.values():
+        client.close()
+
+
+@pytest.mark.rule("D5")
+def test_what_a_slower_clock_has_stamped_comes_while_a_backlog_is_read(both: Service) -> None:
+    """Ids tell the time of their instance: this one lies minutes before all that waits, and no notice names it."""
+    clients = _one_each(both, pids_of_workers(both))
+    sender, receiver = clients[0].sender("backlog"), clients[1].receiver("backlog", 10)
+    posted = itertools.count()
+
+    def go_on(count: int) -> set[object]:
+        """So many more are posted, and as many taken: the backlog stays."""
+        for _ in range(count):
+            clients[0].post(sender, f"m{next(posted)}", settled=True)
+        clients[0].turn(0)
+        found: set[object] = set()
+        for _ in range(count):
+            taken = clients[1].receive(receiver)
+            clients[1].accept(taken)
+            receiver.flow(1)
+            found.add(taken.body)
+        return found
+
+    for _ in range(100):
+        assert clients[0].outcome(clients[0].post(sender, f"m{next(posted)}")) == 0x24
+    go_on(50)
+    late = id_at(datetime.now(UTC) - timedelta(minutes=3))
+    with psycopg.connect(running_url(both.data_dir)) as store:
+        store.execute(
+            f"""with there as (
+                  insert into {SCHEMA}.half (id, address_id, message)
+                  select {late}, id, %s from {SCHEMA}.address where name = 'backlog' returning id, address_id)
+                insert into {SCHEMA}.entry (group_id, id, half_id)
+                select g.id, t.id, t.id from there t join {SCHEMA}.consumer_group g using (address_id)""".encode(),
+            [Message(body="late").encode()],
+        )
+    deadline = time.monotonic() + PATIENCE
+    while "late" not in go_on(5):
+        assert time.monotonic() < deadline, "all that is newer goes first"
     for client in clients.values():
         client.close()
 
@@ -108,16 +159,16 @@ def test_a_killed_worker_gives_back_what_it_held_and_the_other_goes_on(two: Serv
 
 
 @pytest.mark.rule("D5")
-def test_competing_consumers_at_both_get_each_message_once(two: Service) -> None:
+def test_competing_consumers_at_both_get_each_message_once(both: Service) -> None:
     count = 2000
-    clients = _one_each(two, pids_of_workers(two))
-    senders = {number: client.sender("orders") for number, client in clients.items()}
+    clients = _one_each(both, pids_of_workers(both))
+    senders = {number: client.sender("competing") for number, client in clients.items()}
     got: Counter[str] = Counter()
     by: Counter[int] = Counter()
     lock = threading.Lock()
 
     def consume(number: int, client: Client) -> None:
-        receiver = client.receiver("orders", 50)
+        receiver = client.receiver("competing", 50)
         while True:
             taken = client.receive(receiver)
             with lock:
@@ -131,7 +182,7 @@ def test_competing_consumers_at_both_get_each_message_once(two: Service) -> None
             receiver.flow(1)
 
     consumers = [
-        threading.Thread(target=consume, args=(number, Client(two.port, f"consumer-{number}")), daemon=True)
+        threading.Thread(target=consume, args=(number, Client(both.port, f"consumer-{number}")), daemon=True)
         for number in range(6)
     ]
     for thread in consumers:

@@ -8,14 +8,17 @@ from __future__ import annotations
 import hashlib
 import platform
 import socket
+import threading
 import time
 import zipfile
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import pyspark
+from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 #: What is sent; the packages that these import have to be there.
@@ -23,6 +26,9 @@ PACKAGES: Final = ("coordinator", "spark", "store")
 #: How long an executor may take to come.
 _EXECUTOR_SECONDS: Final = 90.0
 _LOOK_SECONDS: Final = 0.2
+#: How long work waits for an executor where all that there were are lost.
+_REPLACED_SECONDS: Final = 90.0
+_GUARD_SECONDS: Final = 1.0
 
 
 class ClusterUnusable(Exception):
@@ -113,12 +119,61 @@ def _wrong(credentials: str | None) -> str | None:
 def _wait_for_executor(spark: SparkSession) -> None:
     """A session begins without any; Spark would wait for ever."""
     context = spark.sparkContext
-    status = context._jsc.sc()
     limit = time.monotonic() + _EXECUTOR_SECONDS
-    while status.getExecutorMemoryStatus().size() < 2:  # the driver is the first
+    while not _has_executors(spark):
         if time.monotonic() > limit:
             raise ClusterUnusable(
                 f"no executor of {context.master} came within {_EXECUTOR_SECONDS:g} s: see that it has workers, and"
                 " that these have the cores and the memory that spark.executor.cores and spark.executor.memory ask for"
             )
         time.sleep(_LOOK_SECONDS)
+
+
+def _has_executors(spark: SparkSession) -> bool:
+    return int(spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size()) > 1  # the driver is the first
+
+
+@contextmanager
+def guarded(spark: SparkSession) -> Iterator[None]:
+    """End the work of the block where all executors are lost and none replaces them, as when the master has died, too:
+    Spark would wait for ever.
+
+    :raises ClusterUnusable: it was so.
+    """
+    master = str(spark.sparkContext.master)
+    if master.startswith("local"):
+        yield
+        return
+    stopped, lost = threading.Event(), threading.Event()
+    guard = threading.Thread(target=_guard, args=(spark, stopped, lost), name="executors", daemon=True)
+    guard.start()
+    try:
+        yield
+    except Exception:
+        if not lost.is_set():
+            raise
+        raise ClusterUnusable(
+            f"all executors of {master} were lost, and none came within {_REPLACED_SECONDS:g} s:"
+            " see that its master lives, and has workers"
+        ) from None
+    finally:
+        stopped.set()
+        guard.join()
+
+
+def _guard(spark: SparkSession, stopped: threading.Event, lost: threading.Event) -> None:
+    context = spark.sparkContext
+    jobs = context.statusTracker()
+    since: float | None = None
+    try:
+        while not stopped.wait(_GUARD_SECONDS):
+            if _has_executors(spark):
+                since = None
+            elif since is not None and time.monotonic() > since + _REPLACED_SECONDS:
+                lost.set()
+                context._jsc.sc().stop()  # its jobs fail, and none begins
+                return
+            elif since is None and jobs.getActiveJobsIds():  # executors that have nothing to do may go
+                since = time.monotonic()
+    except Py4JError:
+        return  # Java has ended; the run itself says so

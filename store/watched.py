@@ -251,7 +251,8 @@ def _add(
                          order by {", ".join(about)}, place) s
                  cross join (select coalesce(max(number), 0) as number from {SCHEMA}.finding where run_id = :run) above
                  where not exists (select from {SCHEMA}.finding f where f.run_id = :run and {same})
-                   and above.number < :most
+                 order by s.place limit greatest(0, :most - (
+                   select coalesce(max(number), 0) from {SCHEMA}.finding where run_id = :run))
                 returning kind, severity, txn_id, half_id, address, consumer_group, detail, suggested_repair, seen_at
             """
         ),

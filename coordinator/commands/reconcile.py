@@ -186,7 +186,7 @@ def _compared(
     """What Spark finds; ends the command if Spark cannot run."""
     from coordinator.version import VERSION
     from spark.books.description import BookError
-    from spark.cluster import ClusterUnusable
+    from spark.cluster import ClusterUnusable, guarded
     from spark.master import MasterUnusable
     from spark.progress import ProgressBar
     from spark.reconcile import STAGES, OutputUnusable
@@ -200,6 +200,7 @@ def _compared(
             ProgressBar(STAGES + 2 * (len(books) + inbox)) as bar,
             running_session(java, credentials) as spark,
             bar.watching(spark),
+            guarded(spark),
         ):
             return run_reconciliation(
                 spark,

@@ -74,7 +74,7 @@ def watch_outcomes(
 
 def _run(book: _Book, url: str, master: str, memory: str, every: int, rows: int, credentials: Path | None) -> None:
     """Watch, until an error ends it."""
-    from spark.cluster import ClusterUnusable
+    from spark.cluster import ClusterUnusable, guarded
     from spark.java import JavaMissing, running_java
     from spark.master import MasterUnusable, check_master
     from spark.session import SparkFailed, running_session
@@ -87,6 +87,7 @@ def _run(book: _Book, url: str, master: str, memory: str, every: int, rows: int,
         with (
             running_java(master, memory=memory, brief=True) as java,
             running_session(java, credentials) as spark,
+            guarded(spark),
         ):
             watch(
                 spark,

@@ -15,13 +15,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import IO
 from urllib.parse import urlsplit, urlunsplit
 
+import psycopg
 import pyspark
 import pytest
 from typer.testing import CliRunner
@@ -39,6 +40,9 @@ SECRET = "told-to-nobody"
 _LONG = 20 * PATIENCE_SECONDS
 #: Has the executors read a store that the driver would read by itself, as it is small.
 _AS_LARGE = "import spark.reading; spark.reading.SMALL_BYTES = 0; from coordinator.__main__ import main; main()"
+#: The same, which waits for a lost executor no longer than that.
+_PATIENCE = 5
+_IMPATIENT = f"import spark.cluster; spark.cluster._REPLACED_SECONDS = {_PATIENCE}; {_AS_LARGE}"
 
 
 def _wait(there: Callable[[], object], why: Callable[[], str]) -> None:
@@ -80,6 +84,26 @@ class Cluster:
         found = re.search(says, log.read_text("utf-8"))
         assert found is not None
         return found[0]
+
+    def kill_master(self) -> None:
+        master = self.processes.pop(0)
+        master.kill()
+        master.wait()
+
+    def new_master(self) -> None:
+        """At the place of the one that was killed; the workers look for it there."""
+        port = self.master.rpartition(":")[2]
+        self.start("master.Master", re.escape(self.master), "--port", port, "--webui-port", "0")
+        self.processes.insert(0, self.processes.pop())
+        workers = self.logs[1:3]
+        again = "Successfully registered"
+        _wait(lambda: all(log.read_text("utf-8").count(again) > 1 for log in workers), workers[0].read_text)
+
+    def kill_executors(self) -> list[int]:
+        found = self.executors()
+        for pid in found:
+            os.kill(pid, signal.SIGKILL)
+        return found
 
     def executors(self) -> list[int]:
         found = []
@@ -138,10 +162,6 @@ class Running:
     errors: IO[str]
     out: Path
 
-    def told(self, text: str) -> bool:
-        self.errors.seek(0)
-        return text in self.errors.read()
-
     def said(self) -> str:
         self.errors.seek(0)
         return self.errors.read()
@@ -160,6 +180,7 @@ class Start:
     proxy: Proxy
     folder: Path
     credentials: Path
+    python: str = _AS_LARGE
     running: list[Running] = field(default_factory=list)
 
     @property
@@ -176,7 +197,7 @@ class Start:
         self, *arguments: str, env: dict[str, str] | None = None, file: Path | None = None, master: str | None = None
     ) -> Running:
         errors = (self.folder / f"errors-{len(self.running)}").open("w+", encoding="utf-8")
-        command = [sys.executable, "-c", _AS_LARGE, *arguments, "--master", master or self.cluster.master]
+        command = [sys.executable, "-c", self.python, *arguments, "--master", master or self.cluster.master]
         names = ("SPARK_LOCAL_IP", "SPARK_CONF_DIR", "TMPDIR", "SPARK_LOCAL_DIRS")
         process = subprocess.Popen(
             [*command, "--credentials", str(file or self.credentials)],
@@ -240,9 +261,7 @@ def test_a_cluster_finds_what_is_wrong_and_never_sees_the_password(cluster: Clus
     start.proxy.on_request = hold
     running = start()
     _wait(lambda: reads.is_set() or running.process.poll() is not None, running.said)
-    dead = cluster.executors()
-    for pid in dead:
-        os.kill(pid, signal.SIGKILL)
+    dead = cluster.kill_executors()
     _wait(lambda: not set(dead) & set(cluster.executors()), lambda: f"of {dead} some live")
     killed.set()
     seen = []
@@ -262,18 +281,39 @@ def test_a_cluster_finds_what_is_wrong_and_never_sees_the_password(cluster: Clus
     assert SECRET not in said + errors
 
 
-@pytest.mark.rule("R33")
-def test_outcomes_are_watched_on_a_cluster(start: Start, database_url: str) -> None:
-    """Its executors read what is new, with the URL from their own file."""
-    running = start.command("watch", "--checkpoint", str(start.folder / "checkpoint"), "--every", "1")
-    _wait(
-        lambda: running.told("; 0 rows and 0.0 s behind") or running.process.poll() is not None,
-        running.said,
-    )
-    assert counted(database_url) == in_store(database_url) != {}
-    running.process.send_signal(signal.SIGINT)
-    status, said, errors = running.end()
-    assert (status, errors.splitlines()[-1]) == (130, "error: interrupted")
+@pytest.mark.rule("R31", "R33")
+def test_outcomes_are_watched_on_a_cluster_until_it_is_gone(start: Start, cluster: Cluster, database_url: str) -> None:
+    """Its executors read what is new, with the URL from their own file; they go on when the master has died. Once they
+    have, too, others do not come, for which Spark would wait for ever.
+    """
+    options = ("--checkpoint", str(start.folder / "checkpoint"), "--every", "1")
+    running = replace(start, python=_IMPATIENT).command("watch", *options)
+    ended = running.process.poll
+
+    def counts() -> None:
+        _wait(lambda: counted(database_url) == in_store(database_url) or ended() is not None, running.said)
+        assert counted(database_url) == in_store(database_url) != {}
+
+    def post() -> None:
+        with psycopg.connect(database_url) as store:
+            store.execute(
+                "insert into coordinator.half (id, address_id, message) select max(id) + 1, 1, '' from coordinator.half"
+            )
+
+    counts()
+    cluster.kill_master()
+    try:
+        post()
+        counts()
+        assert cluster.kill_executors()
+        post()
+        status, said, errors = running.end()
+    finally:
+        cluster.new_master()
+    assert status == 2
+    lost = f"error: all executors of {cluster.master} were lost, and none came within {_PATIENCE} s: "
+    assert errors.splitlines()[-1].startswith(lost), errors
+    assert "java" not in errors
     assert SECRET not in said + errors
 
 

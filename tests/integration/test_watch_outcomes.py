@@ -192,10 +192,19 @@ def test_what_is_wrong_is_found_as_it_comes(spark: SparkSession, database_url: s
     waits = rows.uuid_v7(at)
     rows.half(orders, at, waits)
     rows.undecided(waits, at, checks=1, next_check_at=NOW + timedelta(hours=1))
+    forgotten = rows.uuid_v7(at)
+    rows.half(orders, at, forgotten)
+    rows.undecided(forgotten, at)
+    # a plain one, which its instance rolls back
+    rows.undecided(rows.uuid_v7(at), at, producer_group=None)
+    # declared on a day that was dropped, and its decision with it
+    declared = rows.uuid_v7(NOW - timedelta(days=12))
+    rows.op("accept", at, covers=[(rows.half(orders, NOW - timedelta(days=9), declared), orders)])
     rows.write(database_url)
     with psycopg.connect(database_url) as connection:
         connection.execute(
-            "insert into coordinator.retention (table_name, kept_from) values ('half', current_date - 10)"
+            "insert into coordinator.retention (table_name, kept_from)"
+            " values ('half', current_date - 10), ('op', current_date - 30)"
         )
     told = Told(lambda told: told.counts() == in_store(database_url) and len(told.looks) > 1)
     _run(spark, database_url, tmp_path, told)
@@ -206,6 +215,7 @@ def test_what_is_wrong_is_found_as_it_comes(spark: SparkSession, database_url: s
             ("order", "warning", _txn_of(rows, early), "planted"),
             ("overdue", "error", unknown, "planted"),
             ("overdue", "warning", late, None),
+            ("overdue", "warning", forgotten, None),
         ]
     )
 

@@ -87,6 +87,28 @@ def test_findings_are_a_run_that_is_added_to(database: Connection) -> None:
     assert watched.watched(database) is None
 
 
+@pytest.mark.rule("R32")
+def test_the_first_findings_are_kept_and_no_more(database: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watched, "MOST_KEPT", 3)
+    assert _count(database, a_batch(findings=[vars(lost(number)) for number in (1, 2)])) == ["lost-delivery"] * 2
+    assert _count(database, a_batch(1, 10, 20, findings=[vars(lost(number)) for number in (3, 4)])) == ["lost-delivery"]
+    (stored,) = runs.runs(database)
+    assert [each.half_id for each in runs.findings(database, stored)] == [1, 2, 3]
+    assert _state(database).findings == {("lost-delivery", "error"): 3}
+
+
+def test_a_batch_whose_end_spark_has_not_noted_may_be_counted_already(database: Connection) -> None:
+    """Spark repeats that one: it may be one behind, and no more."""
+    watched.check(database, None, -1)
+    _count(database, a_batch(counts={"half": 3}))
+    for ended in (-1, 0):
+        watched.check(database, WATCH, ended)
+    _count(database, a_batch(1, 10, 20))
+    for ended in (-1, 2):
+        with pytest.raises(CannotWatch, match="one of them was restored"):
+            watched.check(database, WATCH, ended)
+
+
 def test_how_far_behind(database: Connection, rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
     _count(database, a_batch(until=figures.position(database)))
     now, _ = watched.look(database, WATCH, [], "1.2.3")
@@ -104,7 +126,17 @@ def test_how_far_behind(database: Connection, rows: Rows, monkeypatch: pytest.Mo
     assert lag.seconds >= 90
     monkeypatch.setattr(watched, "MOST_BEHIND", 2)
     assert (_state(database).lag.rows, _state(database).lag.more) == (2, True)
+    monkeypatch.undo()
     _count(database, a_batch(1, _state(database).position, figures.position(database)))
+    assert _state(database).lag.rows == 0
+    # a row of another server, whose dump was restored here
+    database.execute(
+        text(
+            "insert into coordinator.half (id, address_id, message, written_xid) values (:id, 1, '', '1099511627776')"
+        ),
+        {"id": rows.half_ids.next() + 10},
+    )
+    database.commit()
     assert _state(database).lag.rows == 0
 
 
@@ -119,23 +151,34 @@ def _retention(database: Connection, days_ago: int) -> None:
     database.commit()
 
 
-def test_days_that_were_dropped_unread_are_told(database: Connection) -> None:
+def test_days_that_were_dropped_unread_are_told(database: Connection, rows: Rows) -> None:
     """Not those from before it began, nor those that it had counted whole."""
 
     def missed() -> object:
         return watched.look(database, WATCH, [], "1.2.3")[0].missed_before
 
+    def not_up_to_date_for(days: int) -> None:
+        database.execute(
+            text("update coordinator.watch set up_to_date_at = now() - :days * interval '1 day'"), {"days": days}
+        )
+        database.commit()
+
     _retention(database, 9)
     assert missed() is None, "it begins with what is kept"
     _retention(database, 8)
     assert missed() is None, "all was counted since"
-    database.execute(text("update coordinator.watch set up_to_date_at = now() - interval '5 days'"))
-    database.commit()
+    not_up_to_date_for(5)
     _retention(database, 3)
     told = database.scalar(text("select current_date - 3"))
     assert missed() == told
     _retention(database, 2)
     assert missed() == told, "it is up to date again"
+    not_up_to_date_for(5)
+    rows.queue("orders")
+    rows.entry(1)
+    assert missed() == told, "nothing was dropped meanwhile, and there is something to count"
+    _retention(database, 1)
+    assert missed() == database.scalar(text("select current_date - 1"))
 
 
 def _plan(database: Connection, sql: str) -> dict[str, Any]:

@@ -10,12 +10,15 @@ once, clients that commit go first: looks pause then.
 from __future__ import annotations
 
 import time
+from collections import OrderedDict
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
 from coordinator.check_marks import Marks
+from coordinator.check_turns import Turns
 from coordinator.codec import checks as copies
 from coordinator.group.entries import now_micros
 from store.errors import AddressGone, StoreError
@@ -42,10 +45,10 @@ _LOOK_SECONDS = 0.5
 _SHORTEST_SECONDS = 0.02
 #: between looks at the whole of a group, for what another instance was very late to write
 _WHOLE_SECONDS = 600.0
-#: groups, with a checker or without, of which is known where to look
+#: groups without a checker of which is known where to look
 _MOST_MARKS = 1000
-#: transactions of one group that are taken at once
-_AT_ONCE = 50
+#: checkers that are looked for at once, and transactions of one group that are taken then
+_CHECKERS_AT_ONCE = _AT_ONCE = 50
 #: while clients commit, to take some and read their halves has one part in so many of the time: a crowd that is due at
 #: once must not slow them down. And the longest pause, where the store was slow
 _PARTS = 32
@@ -83,15 +86,18 @@ class Checks:
         self._instance = instance
         self._decisions = decisions
         #: by group; the one that had a check last comes last
-        self._checkers: dict[str, dict[Checker, None]] = {}
+        self._checkers: dict[str, OrderedDict[Checker, None]] = {}
+        #: by group and connection
+        self._own: dict[tuple[str, int], dict[Checker, None]] = {}
+        self._turns: Turns[Checker] = Turns()
         #: where to look, by group; and when to look at all of the past once more
         self._marks: dict[str, Marks] = {}
         self._all_again = 0.0
         self._asking = False
-        #: a checker has more room since the question under way was asked
+        #: it was time to look while halves were being read
         self._again = False
-        #: when to look next, by the monotonic clock; and not before this
-        self._next = float("inf")
+        #: by the monotonic clock, when to look next, when to look for all checkers next, and not before this
+        self._next = self._all_at = float("inf")
         self._earliest = 0.0
         #: when the last look began, what clients had committed then, and halves of it that are being read
         self._began = 0.0
@@ -106,23 +112,27 @@ class Checks:
         self.unanswered = 0
 
     def attached(self, checker: Checker) -> None:
-        self._checkers.setdefault(checker.group, {})[checker] = None
+        self._checkers.setdefault(checker.group, OrderedDict())[checker] = None
+        self._own.setdefault((checker.group, checker.number), {})[checker] = None
+        self._turns.add(checker)
 
     def lost(self, checker: Checker) -> None:
-        checkers = self._checkers[checker.group]
-        del checkers[checker]
+        self._turns.remove(checker)
+        checkers, own = self._checkers[checker.group], self._own[checker.group, checker.number]
+        del checkers[checker], own[checker]
         if not checkers:
             del self._checkers[checker.group]
+        if not own:
+            del self._own[checker.group, checker.number]
 
     def has(self, connection: int, group: str) -> bool:
         """Whether the connection of this number has a checker for the group attached here (H20)."""
-        return any(checker.number == connection for checker in self._checkers.get(group, ()))
+        return (group, connection) in self._own
 
-    def ready(self) -> None:
-        """A checker has more room."""
-        if self._asking:
-            self._again = True
-        else:
+    def ready(self, checker: Checker) -> None:
+        """It has more room."""
+        self._turns.first([checker])
+        if not self._asking:
             self._look_in(0.0)
 
     # -- looking
@@ -150,29 +160,37 @@ class Checks:
     def _look(self) -> None:
         self._again = False
         self._began, self._rows = time.monotonic(), self._instance.commit.rows
+        if self._began >= self._all_at:
+            self._all_at = float("inf")
+            self._turns.begin()
+        asked = [checker for checker in self._turns.take(_CHECKERS_AT_ONCE) if checker.room > 0]
+        if not asked:
+            self._look_on(0.0)
+            return
+        self._asking = True
         rooms: dict[str, int] = {}
-        asked: list[Checker] = []
-        for group, checkers in self._checkers.items():
-            room = 0
-            for checker in checkers:
-                if checker.room > 0:
-                    room += checker.room
-                    asked.append(checker)
-            if room:
-                rooms[group] = min(room, _AT_ONCE)
-        if rooms:
-            self._asking = True
-            if self._began >= self._all_again:
-                self._all_again = self._began + _WHOLE_SECONDS
-                for marks in self._marks.values():
-                    marks.again()
-            instance, now = self._instance, now_micros()
-            wanted = {group: self._marks_of(group, now).wanted(most, now) for group, most in rooms.items()}
-            questions.take(instance.queries, wanted, instance.instance_id, partial(self._taken, rooms, asked))
+        for checker in asked:
+            rooms[checker.group] = min(rooms.get(checker.group, 0) + checker.room, _AT_ONCE)
+        if self._began >= self._all_again:
+            self._all_again = self._began + _WHOLE_SECONDS
+            for marks in self._marks.values():
+                marks.again()
+        instance, now = self._instance, now_micros()
+        wanted = {group: self._marks_of(group, now).wanted(most, now) for group, most in rooms.items()}
+        questions.take(instance.queries, wanted, instance.instance_id, partial(self._taken, rooms, asked))
+
+    def _look_on(self, pause: float) -> None:
+        """For those that go first, now; for the others of the round after a pause; for all again once it is time."""
+        if self._turns.hurried:
+            self._look_in(0.0)
+        elif self._turns.left:
+            self._look_in(pause)
+        elif self._all_at < float("inf"):
+            self._look_in(max(0.0, self._all_at - time.monotonic()))
 
     def _marks_of(self, group: str, now: int) -> Marks:
         if group not in self._marks:
-            if len(self._marks) >= _MOST_MARKS:
+            if len(self._marks) - len(self._checkers) >= _MOST_MARKS:
                 self._marks = {each: marks for each, marks in self._marks.items() if each in self._checkers}
             self._marks[group] = Marks(now)
         return self._marks[group]
@@ -180,6 +198,7 @@ class Checks:
     def _taken(self, rooms: dict[str, int], asked: Iterable[Checker], answer: questions.Taken | StoreError) -> None:
         self._asking = False
         if isinstance(answer, StoreError):
+            self._all_at = time.monotonic() + _LOOK_SECONDS
             self._look_in(_LOOK_SECONDS)
             return
         # before anything is sent: a defect of a link must not end the looking
@@ -192,13 +211,17 @@ class Checks:
         for group, low in answer.lows.items():
             marks = self._marks[group]
             marks.looked(low, full=group in full, seconds=took)
-            complete = complete and marks.complete
-        # while it looks at the past, other questions have their turn
+            if group in full:
+                self._turns.first(islice(self._checkers.get(group, ()), _CHECKERS_AT_ONCE))
+            else:
+                complete = complete and marks.complete
+        # while it looks at the past, or for many checkers, other questions have their turn
         pause = min(took, _LOOK_SECONDS)
-        wait = 0.0 if self._again or full else _LOOK_SECONDS if complete else pause
+        wait = _LOOK_SECONDS if complete else pause
         if answer.next_ms is not None:
             wait = min(wait, max(answer.next_ms / 1000, _SHORTEST_SECONDS))
-        self._look_in(wait)
+        self._all_at = min(self._all_at, time.monotonic() + wait)
+        self._look_on(pause)
         for group, of_group in dues.items():
             self._load(group, of_group)
         for checker in asked:
@@ -223,15 +246,16 @@ class Checks:
 
     def _choose(self, due: Due) -> Checker | None:
         """Of those with room, the one on the connection that declared it; else the one that has waited longest (H8)."""
-        checkers = self._checkers.get(due.group, {})
-        chosen = None
-        for checker in checkers:
+        for checker in self._own.get((due.group, due.connection), ()):
             if checker.room > 0:
-                if checker.number == due.connection:
-                    chosen = checker
-                    break
-                chosen = chosen or checker
-        return chosen
+                return checker
+        checkers = self._checkers.get(due.group, OrderedDict())
+        for _ in range(len(checkers)):
+            checker = next(iter(checkers))
+            if checker.room > 0:
+                return checker
+            checkers.move_to_end(checker)
+        return None
 
     def _load(self, group: str, dues: list[Due]) -> None:
         """Read the first halves, each for a checker that has room; its check counts for this one alone until then."""
@@ -284,8 +308,7 @@ class Checks:
         if octets is None:
             log.error("the first half of a checked transaction cannot be read", txn=due.txn_id.hex(), half=due.half_id)
         octets = octets or b""
-        checkers = self._checkers[due.group]
-        checkers[checker] = checkers.pop(checker)
+        self._checkers[due.group].move_to_end(checker)
         told = copies.told(due.txn_id, due.checks, due.halves, due.retired, due.address, due.declared_ms)
         copy = copies.copy(octets, told, whole=0 < len(octets) <= LARGE)
         for less in (octets, b""):  # without its body, then without all that its producer wrote

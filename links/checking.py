@@ -73,7 +73,7 @@ class Checking(Delivering):
         super().__init__(connection, pointer, name, b"")
         self.right = Verb.CHECK, group
         self._checks.attached(self)
-        self._checks.ready()
+        self._checks.ready(self)
 
     @property
     def number(self) -> int:
@@ -127,7 +127,7 @@ class Checking(Delivering):
         self.connection.mark()
 
     def _has_room(self) -> None:
-        self._checks.ready()
+        self._checks.ready(self)
 
     def fed(self) -> None:
         self._starved = False

@@ -152,7 +152,8 @@ class Checking:
     def attach(self, *links: Link) -> None:
         for link in links:
             self.checks.attached(link)
-        self.checks.ready()
+        for link in links:
+            self.checks.ready(link)
 
 
 @pytest.fixture

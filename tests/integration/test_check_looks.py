@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
 from uuid import UUID
 
 import pytest
 
 from coordinator import checks
-from store.asking import Query
+from store.asking import Queries, Query
 from store.ids import SLOTS, HalfIds
 from store.questions import checks as questions
-from store.questions.checks import SMALL, Due
-from tests.fix_check_back import Checking, Link, due
+from store.questions.checks import SMALL, Due, Wanted
+from tests.fix_check_back import GROUP, Checking, Link, due
 from tests.fix_proxy import Proxy
 from tests.fix_store import Rows
 from tests.fix_store_driver import Truth
@@ -83,7 +85,7 @@ def test_a_crowd_that_is_due_lets_those_go_first_who_commit(
     checking.attach(link)
     checking.loop.run_until(lambda: len(link.sent) == 2)
     checking.loop.run_for(0.5)
-    checking.checks.ready()
+    checking.checks.ready(link)
     checking.loop.run_for(0.5)
     assert len(link.sent) == 2
 
@@ -192,6 +194,32 @@ def test_a_checker_that_comes_during_a_look_is_looked_for(checking: Checking, ro
     checking.loop.run_until(lambda: second.sent)
 
 
+@pytest.mark.rule("H11")
+def test_of_very_many_checkers_some_are_looked_for_at_a_time(
+    checking: Checking, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When they come, and again and again; the last of them has what is due."""
+    monkeypatch.setattr(checks, "_CHECKERS_AT_ONCE", 10)
+    asked: list[set[str]] = []
+    take = questions.take
+
+    def noting(queries: Queries, wanted: Mapping[str, Wanted], *others: Any) -> None:
+        asked.append(set(wanted))
+        take(queries, wanted, *others)
+
+    monkeypatch.setattr(questions, "take", noting)
+    links = [Link(number) for number in range(25)]
+    for number, link in enumerate(links):
+        link.group = f"{GROUP}-{number}"
+    checking.attach(*links)
+    for _ in range(2):
+        asked.clear()
+        checking.loop.run_until(lambda: len(set().union(*asked)) == len(links))
+        assert max(len(each) for each in asked) == 10
+    due(rows, seconds=0, producer_group=links[-1].group)
+    checking.loop.run_until(lambda: links[-1].sent)
+
+
 @pytest.mark.rule("H7", "H12")
 def test_what_was_written_very_late_is_seen_by_a_whole_look(
     checking: Checking, rows: Rows, monkeypatch: pytest.MonkeyPatch
@@ -209,7 +237,7 @@ def test_where_a_look_begins_is_forgotten_where_groups_without_a_checker_are_man
     checking: Checking, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Clients name groups: what is kept for them must not grow."""
-    monkeypatch.setattr(checks, "_MOST_MARKS", 1)
+    monkeypatch.setattr(checks, "_MOST_MARKS", 0)
     first, second, other = Link(), Link(), Link()
     other.group = OTHER
     checking.attach(first)

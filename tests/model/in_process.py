@@ -323,7 +323,7 @@ class InProcess(Driver):
         checks = self.service.checks
         checker = CheckerEnd(name)
         checks.attached(checker)
-        checks.ready()
+        checks.ready(checker)
         self.loop.run_until(lambda: checker.has_looked and not checker.coming)
         self.checks_came([(each.txn_id, each.checks, first, each.halves, each.retired) for each, first in checker.came])
         if step.commit is not None:

@@ -59,7 +59,17 @@ def attach_checker(connection: Carrier, pointer: engine.Pointer, name: str, aske
 class Checking(Delivering):
     """Implements :class:`coordinator.checks.Checker`."""
 
-    __slots__ = ("_checks", "_deciding", "_starved", "coming", "group", "most_octets", "unsettled")
+    __slots__ = (
+        "_checks",
+        "_deciding",
+        "_silent",
+        "_starved",
+        "_watched",
+        "coming",
+        "group",
+        "most_octets",
+        "unsettled",
+    )
 
     def __init__(self, connection: Carrier, pointer: engine.Pointer, name: str, group: str, most_octets: int) -> None:
         self.group = group
@@ -68,6 +78,9 @@ class Checking(Delivering):
         self.unsettled: dict[engine.Pointer, Due] = {}
         #: those of them with an outcome that is on its way to the store
         self._deciding: set[engine.Pointer] = set()
+        #: it has answered none since it got as many as it may leave unsettled; and whether that is looked at later
+        self._silent = True
+        self._watched = False
         self._starved = False
         self._checks = connection.service.checks
         super().__init__(connection, pointer, name, b"")
@@ -103,6 +116,7 @@ class Checking(Delivering):
         output.hold(delivery, len(octets))
         if len(self.unsettled) >= _MOST_UNSETTLED:
             self._let_go_of_earlier()
+            self._watch()
         self.connection.mark()
 
     def _let_go_of_earlier(self) -> None:
@@ -114,6 +128,26 @@ class Checking(Delivering):
             if last[due.txn_id] != delivery and delivery not in self._deciding:
                 self._checks.unanswered += 1
                 self._settle(delivery, engine.RELEASED)
+
+    def _watch(self) -> None:
+        """See after an interval whether it answers, if it is full of checks of as many transactions."""
+        if self._watched or len(self.unsettled) < _MOST_UNSETTLED:
+            return
+        self._watched = self._silent = True
+        service = self.connection.service
+        service.loop.call_later(service.registry.check_terms.interval_ms / 1000, self._let_go_of_later)
+
+    def _let_go_of_later(self) -> None:
+        """Of checks that it answers none of, the later half: it may be at work on the others (H11)."""
+        self._watched = False
+        if not self.open:
+            return
+        if self._silent and len(self.unsettled) >= _MOST_UNSETTLED:
+            waiting = [delivery for delivery in self.unsettled if delivery not in self._deciding]
+            for delivery in waiting[len(waiting) // 2 :]:
+                self._checks.unanswered += 1
+                self._settle(delivery, engine.RELEASED)
+        self._watch()
 
     def looked(self) -> None:
         if self.open and self.draining and not self.coming and not self._starved:
@@ -151,9 +185,11 @@ class Checking(Delivering):
             text = "a check is not retired in a transaction: its outcome decides another one at once"
             self.refuse(Refusal(Condition.NOT_ALLOWED, text))
         elif state in _DECISIONS:
+            self._silent = False
             self._deciding.add(delivery)
             self._checks.decide(due, _DECISIONS[state], partial(self._decided, delivery, due, state))
         elif state in _UNKNOWN or engine.delivery_settled(delivery):
+            self._silent = False
             self._checks.unanswered += 1
             self._settle(delivery, engine.RELEASED)
 

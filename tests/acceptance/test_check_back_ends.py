@@ -14,12 +14,12 @@ import psycopg
 import pytest
 
 from store.embedded.running import running_url
-from tests.fix_check_back import plant
+from tests.fix_check_back import Plant, plant
 from tests.fix_proxy import Proxy
 from tests.fix_service import PATIENCE, Service, running_service
 from tests.fix_wire import Ask, Begin, BeginAt, DialTo, decided
 from tests.wire.checkable import accept, in_group, left
-from tests.wire.frames import Accepted, Detach, Open, Rejected
+from tests.wire.frames import Accepted, Detach, Open, Rejected, Released
 from tests.wire.links import Delivery
 from tests.wire.messages import data
 from tests.wire.peer import Session
@@ -53,6 +53,31 @@ def posted(session: Session, address: str, *bodies: bytes, **properties: object)
 
 def told_by(check: Delivery) -> dict[str, object]:
     return {str(key): each for key, each in check.message.delivery_annotations.items()}
+
+
+def txn_of(check: Delivery) -> bytes:
+    found = told_by(check)["x-opt-txn-id"]
+    assert isinstance(found, bytes)
+    return found
+
+
+@pytest.mark.rule("H11")
+def test_a_checker_that_answers_none_keeps_no_other_from_being_checked(
+    begin: Begin, address: str, planted: Plant, ask: Ask, service: Service
+) -> None:
+    """It has as many as it may leave unanswered, each of another transaction. It may be at work on the first ones."""
+    with psycopg.connect(running_url(service.data_dir)) as connection:
+        for number in range(100):
+            plant(connection, address, address, [data(b"%d" % number)])
+    link = begin().receiver(f"$check/{address}", credit=1000)
+    stuck = link.take_many(100)
+    other = planted(address, address, data(b"other"))
+    check = link.take()
+    assert txn_of(check) == other
+    assert [each.settlement().state for each in stuck[50:]] == [Released()] * 50
+    for answered in (check, stuck[0]):
+        answered.disposition(Accepted())
+        assert decided(ask, txn_of(answered)) == ("commit", "checked")
 
 
 @pytest.mark.rule("H7", "H8", "H13")

@@ -50,13 +50,13 @@ COLUMNS: Final = {
 }
 
 
-def fill(url: str, halves: int) -> None:
+def fill(url: str, halves: int, span: timedelta = SPAN) -> None:
     """A healthy store of ``halves`` halves in the migrated, empty database at ``url``, in SQL transactions of
     :data:`PIECE` halves each: a watch splits none."""
-    begin = NOW - SPAN - timedelta(hours=1)
+    begin = NOW - span - timedelta(hours=1)
     with connected(url) as made:
-        make_days(made, sorted({(begin + timedelta(hours=hour)).date() for hour in range(24)}))
-    first, step = int(begin.timestamp() * 1000), SPAN / (halves // 2) / timedelta(milliseconds=1)
+        make_days(made, sorted({(begin + timedelta(days=day)).date() for day in range(span.days + 2)}))
+    first, step = int(begin.timestamp() * 1000), span / (halves // 2) / timedelta(milliseconds=1)
     functions = f"""
         create function pg_temp.ms(i bigint) returns bigint immutable language sql as
           'select {first} + (i * {step})::bigint';

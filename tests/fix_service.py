@@ -107,10 +107,10 @@ class Service:
         """Start on the same data and port, after :meth:`kill` or :meth:`stop`."""
         self.start()
 
-    def log_lines(self) -> list[dict[str, Any]]:
-        """What it has logged so far, over all its starts."""
+    def log_lines(self, since: int = 0) -> list[dict[str, Any]]:
+        """What it has logged so far, over all its starts, from line number ``since`` on."""
         with self._news:
-            return list(self._lines)
+            return self._lines[since:]
 
     def wait_for(self, wanted: Callable[[dict[str, Any]], bool], *, since: int = 0) -> dict[str, Any]:
         """Wait for the first log line from number ``since`` on that is ``wanted``; return it."""

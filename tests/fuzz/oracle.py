@@ -42,29 +42,35 @@ class Watched(TwoDoors):
         behind = {"certificate": server, "key": key_of(server), "client_ca": self.ca.certificate}
         super().__init__(folder, {**settings, **{f"tls.{name}": str(path) for name, path in behind.items()}})
         self.routine: Counter[str] = Counter()
+        #: how many lines of the log :meth:`failures` has looked at, what it has found by what such failures share, and
+        #: the process id of the last worker
+        self._looked_at = 0
+        self._found: dict[str, str] = {}
+        self._worker = 0
 
     def _read(self, stream: IO[str]) -> None:
         super()._read(_Sifted(stream, self.routine))  # type: ignore[arg-type]
 
     def failures(self) -> list[str]:
         """What a log without defects does not have; each once."""
-        found: dict[str, str] = {}
-        lines = self.log_lines()
-        said = [str(line["text"]) for line in lines if "text" in line]
-        if said:  # what is not of the log comes line by line: a crash of the interpreter, say
-            found[""] = "\n".join(said)
+        lines = self.log_lines(since=self._looked_at)
+        self._looked_at += len(lines)
         for line in lines:
+            if line.get("event") == "worker ready":
+                self._worker = int(line["pid"])
+            if "text" in line:  # what is not of the log comes line by line: a crash of the interpreter, say
+                self._found[""] = "\n".join(filter(None, (self._found.get(""), str(line["text"]))))
             if "traceback" in line or line.get("level") in ("error", "critical"):
                 text = str(line.get("traceback") or line)
                 # what differs between two of a kind is left out
-                found.setdefault(re.sub(r"0x[0-9a-f]+|\d{3,}", "#", text), f"{line.get('event', '')}\n{text}")
-        return list(found.values())
+                self._found.setdefault(re.sub(r"0x[0-9a-f]+|\d{3,}", "#", text), f"{line.get('event', '')}\n{text}")
+        return list(self._found.values())
 
     @property
     def worker(self) -> int:
         """The process id of its (last) worker."""
-        lines = [line for line in self.log_lines() if line.get("event") == "worker ready"]
-        return int(lines[-1]["pid"])
+        self.failures()
+        return self._worker
 
 
 class _Sifted:

@@ -125,9 +125,7 @@ def test_the_command_line_says_what_ails_a_service_without_its_database(small_di
     try:
         service.start()
         _fill_the_log(running_url(service.data_dir))
-        room = os.statvfs(small_disk)
-        with (small_disk / "ballast").open("wb") as ballast:
-            os.posix_fallocate(ballast.fileno(), 0, (room.f_bavail - 256) * room.f_frsize)
+        _leave_a_mebibyte(small_disk)
         (started,) = [line for line in service.log_lines() if line.get("event") == "database started"]
         seen = len(service.log_lines())
         os.kill(started["pid"], 9)

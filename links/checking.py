@@ -126,8 +126,12 @@ class Checking(Delivering):
         last = {due.txn_id: delivery for delivery, due in self.unsettled.items()}
         for delivery, due in list(self.unsettled.items()):
             if last[due.txn_id] != delivery and delivery not in self._deciding:
-                self._checks.unanswered += 1
-                self._settle(delivery, engine.RELEASED)
+                self._go_without(delivery)
+
+    def _go_without(self, delivery: engine.Pointer) -> None:
+        """Its check has no answer that decides."""
+        self._checks.unanswered += 1
+        self._settle(delivery, engine.RELEASED)
 
     def _watch(self) -> None:
         """See after an interval whether it answers, if it is full of checks of as many transactions."""
@@ -145,8 +149,7 @@ class Checking(Delivering):
         if self._silent and len(self.unsettled) >= _MOST_UNSETTLED:
             waiting = [delivery for delivery in self.unsettled if delivery not in self._deciding]
             for delivery in waiting[len(waiting) // 2 :]:
-                self._checks.unanswered += 1
-                self._settle(delivery, engine.RELEASED)
+                self._go_without(delivery)
         self._watch()
 
     def looked(self) -> None:
@@ -190,8 +193,7 @@ class Checking(Delivering):
             self._checks.decide(due, _DECISIONS[state], partial(self._decided, delivery, due, state))
         elif state in _UNKNOWN or engine.delivery_settled(delivery):
             self._silent = False
-            self._checks.unanswered += 1
-            self._settle(delivery, engine.RELEASED)
+            self._go_without(delivery)
 
     def _decided(self, delivery: engine.Pointer, due: Due, state: int, stands: bool) -> None:
         """``stands``: whether the transaction is decided as the checker said."""

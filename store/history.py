@@ -241,7 +241,11 @@ def copies(
     if archive is None:
         return live
     rows = (row for row in archive.halves(low, high, address=address) if mark in row["front"])
-    return _all(live, _archived(row for row in rows if address or row["id"] >> 12 & 1023 == ADMINISTRATION))
+    return _all(live, _archived(row for row in rows if address or _by_administration(row["id"])))
+
+
+def _by_administration(half_id: int) -> bool:
+    return half_id >> 12 & 1023 == ADMINISTRATION
 
 
 def set_aside(
@@ -266,7 +270,7 @@ def set_aside(
     rows = (
         row
         for row in archive.halves(low, high, address=address)
-        if mark in row["front"] and row["id"] >> 12 & 1023 != ADMINISTRATION
+        if mark in row["front"] and not _by_administration(row["id"])
     )
     return _all(live, islice(_archived(rows), most))[:most]
 

@@ -238,7 +238,8 @@ def _add(
     columns = ", ".join((*COLUMNS, "seen_at"))
     rows = connection.execute(
         text(
-            f"""insert into {SCHEMA}.finding (run_id, number, {columns})
+            f"""with above as (select coalesce(max(number), 0) as number from {SCHEMA}.finding where run_id = :run)
+                insert into {SCHEMA}.finding (run_id, number, {columns})
                 select :run, above.number + row_number() over (order by s.place), {
                 ", ".join(f"s.{name}" for name in (*COLUMNS, "seen_at"))
             }
@@ -249,10 +250,9 @@ def _add(
                             s(kind, severity, txn_id, half_id, address, consumer_group, detail, suggested_repair,
                               seen_at, place)
                          order by {", ".join(about)}, place) s
-                 cross join (select coalesce(max(number), 0) as number from {SCHEMA}.finding where run_id = :run) above
+                 cross join above
                  where not exists (select from {SCHEMA}.finding f where f.run_id = :run and {same})
-                 order by s.place limit greatest(0, :most - (
-                   select coalesce(max(number), 0) from {SCHEMA}.finding where run_id = :run))
+                 order by s.place limit greatest(0, :most - (select number from above))
                 returning kind, severity, txn_id, half_id, address, consumer_group, detail, suggested_repair, seen_at
             """
         ),

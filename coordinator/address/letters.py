@@ -92,6 +92,11 @@ def _can_be(address: str) -> bool:
     return True
 
 
+def mark_of(half_id: int) -> bytes:
+    """Octets that only what was made of this message has in its annotations."""
+    return encode_symbol(ORIGINAL_ID) + encode_long(half_id)
+
+
 class Letter(NamedTuple):
     """``prefix``, then the stored message from octet ``start`` on."""
 
@@ -103,7 +108,7 @@ def story_of(failed: Failed, origin: str) -> list[bytes]:
     """The annotations that say where a dead letter came from, and why."""
     story = [
         encode_symbol(ORIGINAL_ADDRESS) + encode_string(origin),
-        encode_symbol(ORIGINAL_ID) + encode_long(failed.half_id),
+        mark_of(failed.half_id),
         encode_symbol(DELIVERY_COUNT) + encode_uint(failed.attempts),
         encode_symbol(LAST_ERROR) + encode_string(failed.failed),
     ]

@@ -204,9 +204,9 @@ def _line(connection: Connection, box: str, stored: Stored) -> dict[str, object]
     from coordinator.address.addresses import UNANSWERED
     from coordinator.address.letters import read_story, told_beside
 
-    story = read_story(_head(connection, stored))
-    if box == UNANSWERED and (beside := told_beside(stored.annotations or b"")).txn_id is not None:
-        story = beside
+    story = told_beside(stored.annotations or b"") if box == UNANSWERED else None
+    if story is None or story.txn_id is None:
+        story = read_story(_head(connection, stored))
     return {"id": stored.id, "since": stored.since, "size": stored.size, **story._asdict()}
 
 

@@ -251,25 +251,19 @@ def _release(finding: dict[str, Any]) -> Repair | None:
 
 def _replay(finding: dict[str, Any]) -> Repair | None:
     """A letter without its op, a note, may be of a client."""
+    from coordinator.address.letters import mark_of
     from store.lost_letters import Replay
 
     half_id, group = finding["half_id"], finding["consumer_group"]
     if half_id is None or group is None or finding["severity"] != "error":
         return None
-    return Replay(half_id, group, _box, _mark, _terms)
+    return Replay(half_id, group, _box, mark_of, _terms)
 
 
 def _box(address: str, group: str) -> str:
     from coordinator.address.addresses import DEAD_LETTER_PREFIX, dead_letter_name
 
     return address if address.startswith(DEAD_LETTER_PREFIX) else dead_letter_name(group or address)
-
-
-def _mark(half_id: int) -> bytes:
-    from coordinator.address.letters import ORIGINAL_ID
-    from coordinator.codec.encoding import encode_long, encode_symbol
-
-    return encode_symbol(ORIGINAL_ID) + encode_long(half_id)
 
 
 def _terms(connection: Connection, message: Message, fifo: bool) -> Terms:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from coordinator.address.addresses import DEAD_LETTER_PREFIX, UNANSWERED, dead_letter_name
-from coordinator.address.letters import ORIGINAL_ID, TXN_ID, read_story
+from coordinator.address.letters import TXN_ID, mark_of, read_story
 from coordinator.checks import CHECKED
-from coordinator.codec.encoding import encode_long, encode_symbol, encode_uuid
+from coordinator.codec.encoding import encode_symbol, encode_uuid
 from coordinator.commands.events import Event, group_name, of_place, of_step, posted, said
 from store import history, retention, traces
 from store.application.enlistment import REASON as APPLICATION
@@ -132,7 +132,7 @@ def _of_kept(connection: Connection, message: Message, now: datetime, archive: A
         line.notes.append("the store has neither a decision about its transaction nor the transaction as undecided")
     _add_transaction(connection, line, message.txn_id, decided, row)
     _add_messages(connection, line, [message], decided)
-    _add_set_aside(connection, line, decided, _mark(message.half_id), 1)
+    _add_set_aside(connection, line, decided, mark_of(message.half_id), 1)
     return line
 
 
@@ -295,11 +295,6 @@ def _add_set_aside(connection: Connection, line: Timeline, decided: Decided | No
         line.notes.append(f"what was copied to {UNANSWERED} is not there any more")
 
 
-def _mark(original_id: int) -> bytes:
-    """Octets that only what was made of this message has in its annotations."""
-    return encode_symbol(ORIGINAL_ID) + encode_long(original_id)
-
-
 class _Chain:
     """The deliveries of messages; of those that became dead letters also the letters', and of letters that were
     replayed what came of that.
@@ -337,7 +332,7 @@ class _Chain:
         root = self._roots.get(step.half_id, step.half_id)
         if self._found[root] > _LONGEST_CHAIN:
             return
-        for copy in history.copies(self._connection, _mark(original_id), step.decided_at, box, self._line.archive):
+        for copy in history.copies(self._connection, mark_of(original_id), step.decided_at, box, self._line.archive):
             if copy.half_id in (step.half_id, original_id) or copy.half_id in self._roots:
                 continue
             self._roots[copy.half_id] = root

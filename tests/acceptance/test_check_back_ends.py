@@ -55,7 +55,7 @@ def told_by(check: Delivery) -> dict[str, object]:
     return {str(key): each for key, each in check.message.delivery_annotations.items()}
 
 
-def txn_of(check: Delivery) -> bytes:
+def check_id(check: Delivery) -> bytes:
     found = told_by(check)["x-opt-txn-id"]
     assert isinstance(found, bytes)
     return found
@@ -73,11 +73,11 @@ def test_a_checker_that_answers_none_keeps_no_other_from_being_checked(
     stuck = link.take_many(100)
     other = planted(address, address, data(b"other"))
     check = link.take()
-    assert txn_of(check) == other
+    assert check_id(check) == other
     assert [each.settlement().state for each in stuck[50:]] == [Released()] * 50
     for answered in (check, stuck[0]):
         answered.disposition(Accepted())
-        assert decided(ask, txn_of(answered)) == ("commit", "checked")
+        assert decided(ask, check_id(answered)) == ("commit", "checked")
 
 
 @pytest.mark.rule("H7", "H8", "H13")
@@ -177,12 +177,6 @@ def test_checkers_at_two_instances(dial_to: DialTo, address: str, ask: Ask) -> N
     consumer = sessions[0].receiver(address)
     assert len({each.body for each in consumer.take_many(len(txns))}) == len(txns)
     assert {decided(ask, txn) for txn in txns} == {("commit", "checked")}
-
-
-def check_id(check: Delivery) -> bytes:
-    found = told_by(check)["x-opt-txn-id"]
-    assert isinstance(found, bytes)
-    return found
 
 
 @pytest.mark.rule("H9")

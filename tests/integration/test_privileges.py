@@ -44,16 +44,20 @@ def readable(tmp_path: Path) -> tuple[str, ...]:
     return "-c", IN_THE_OPEN, OPEN, *view, sys.executable, "-m", "coordinator", "serve"
 
 
-def _family(pid: int) -> list[int]:
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return [pid, *(each for child in children for each in _family(int(child)))]
-
-
-def _ids(pid: int) -> dict[str, set[str]]:
-    """Of the user and of its groups: real, effective, saved and the file system's."""
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+def _ids_of_family(pid: int) -> dict[int, dict[str, set[str]]]:
+    """Of the user and of its groups (real, effective, saved and the file system's), by the process: this one and all
+    that come from it, but for those of PostgreSQL that end meanwhile.
+    """
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except (FileNotFoundError, ProcessLookupError):
+        return {}
     said = dict(line.split(":", 1) for line in lines if line.startswith(("Uid", "Gid", "Groups", "CapEff", "CapPrm")))
-    return {name: set(value.split()) for name, value in said.items()}
+    ids = {pid: {name: set(value.split()) for name, value in said.items()}}
+    for child in children:
+        ids |= _ids_of_family(int(child))
+    return ids
 
 
 @as_root
@@ -64,10 +68,9 @@ def test_all_its_processes_are_of_the_user(serve: Serve, open_folder: Path, read
     os.chown(folder, other.pw_uid, other.pw_gid)
     service = serve("--data-dir", str(folder), "--workers", "2", script=readable, COORDINATOR_RUN_AS=OTHER)
     assert answers(service.listening()) == HEADER
-    family = _family(service.process.pid)
+    family = _ids_of_family(service.process.pid)
     assert len(family) > 4, "the supervisor, two workers, PostgreSQL and its processes"
-    for pid in family:
-        ids = _ids(pid)
+    for pid, ids in family.items():
         assert ids["Uid"] == {str(other.pw_uid)}, pid
         assert ids["Gid"] == {str(other.pw_gid)}, pid
         assert "0" not in ids["Groups"], pid

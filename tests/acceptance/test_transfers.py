@@ -188,5 +188,6 @@ def test_a_link_is_refused_once(service: Service, begin: Begin, address: str) ->
         sender.transfer(b"", delivery_id=number, delivery_tag=b"%d" % number, message_format=1)
     assert sender.error == "amqp:not-implemented"
     assert session.sender(address).outcome(data(b"after")) == Accepted()
+    service.wait_for(lambda line: line["event"] == "link refused", since=since)
     refused = [line for line in service.log_lines()[since:] if line["event"] == "link refused"]
     assert len(refused) == 1

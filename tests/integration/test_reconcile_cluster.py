@@ -33,6 +33,7 @@ from spark.java import _environment, java_home
 from store.processes import die_with_parent
 from tests.fix_command import PATIENCE_SECONDS, ROOT, environment
 from tests.fix_proxy import Proxy
+from tests.fix_spark import JAVA_OPTIONS
 from tests.fix_store_rows import NOW, StoreRows
 from tests.watching import counted, in_store
 
@@ -130,7 +131,8 @@ def cluster() -> Iterator[Cluster]:
         folder = Path(name)
         (folder / "events").mkdir()
         (folder / "spark-defaults.conf").write_text(
-            "spark.executor.memory 512m\nspark.eventLog.enabled true\nspark.eventLog.compress false\n"
+            f"spark.executor.memory 512m\nspark.executor.extraJavaOptions {JAVA_OPTIONS}\n"
+            "spark.eventLog.enabled true\nspark.eventLog.compress false\n"
             f"spark.eventLog.dir {(folder / 'events').as_uri()}\n",
             "utf-8",
         )
@@ -140,7 +142,7 @@ def cluster() -> Iterator[Cluster]:
             "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_CONF_DIR": name,
             "SPARK_DAEMON_MEMORY": "256m",
-            "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+            "SPARK_DAEMON_JAVA_OPTS": JAVA_OPTIONS,
             "SPARK_LOCAL_DIRS": name,
             "TMPDIR": name,
         }

@@ -76,12 +76,12 @@ def states(half: DataFrame, decided: DataFrame, period: Period) -> DataFrame:
     # halves without a transaction have a key of their own, or all of them would meet in one task
     halves = half.select(
         f.col("id").alias("half_id"),
-        f.col("txn_id").alias("half_txn_id"),
+        f.col("txn_id").isNull().alias("plain"),
         "address_id",
         "posted_at",
         f.coalesce("txn_id", f.col("id").cast("string")).alias("key"),
     )
-    plain = f.col("half_id").isNotNull() & f.col("half_txn_id").isNull()
+    plain = f.coalesce("plain", f.lit(False))
     return (
         halves.join(decided.withColumnRenamed("txn_id", "key").hint("shuffle_hash"), "key", "full")
         .select(

@@ -108,10 +108,11 @@ class Store:
         """
         moments: list[datetime] = []
         with read_error():
-            for table, column, moment in (("half", "id", moment_of), ("op", "id::text", declared_at)):
+            for table, column, moment in (("half", "t.id", moment_of), ("op", "t.id::text", declared_at)):
                 for order in ("", " desc"):
+                    # by the column, and not by what is made of it: that would be a look at all rows
                     row = self.snapshot.connection.execute(
-                        f"select {column} from {SCHEMA}.{table} order by id{order} limit 1".encode()
+                        f"select {column} from {SCHEMA}.{table} t order by t.id{order} limit 1".encode()
                     ).fetchone()
                     if row is not None:
                         moments.append(moment(row[0]))

@@ -6,6 +6,7 @@ import os
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -304,17 +305,8 @@ def _read(
         )
         extent = store.extent()
         _fit(spark, store)
-        frames: dict[str, DataFrame] = {}
-        for name, columns in _COLUMNS.items():
-            steps.stage(f"reading {name}")
-            frames[name], known = store.table(name, columns)
-            if name == "half":
-                # kept with what became of it, and with the decisions that left no half
-                frames[name] = keep(ledger.states(frames[name], ledger.decisions(frames["op"]), period))
-            elif known is None:
-                frames[name] = keep(frames[name])
-            rows[name] = _count(frames[name], name) if known is None else known
-            steps.rows(sum(rows.values()))
+        frames, counts = _read_tables(store, keep, steps, sum(rows.values()))
+        rows |= counts
         picking = _Picking(store, directory, keep, steps)
         of_books = [picking.of(book) for book in books]
         own = open_inbox(store, directory) if inbox else None
@@ -326,8 +318,32 @@ def _read(
     return _Read(snapshot=snapshot, period=period, tables=tables, books=of_books, inbox=own, extent=extent, rows=rows)
 
 
-def _count(frame: DataFrame, table: str) -> int:
-    """Read ``frame``, which is kept; how many rows of the table there are in it."""
+def _read_tables(store: Store, keep: Keep, steps: Steps, before: int) -> tuple[dict[str, DataFrame], dict[str, int]]:
+    """The large tables, and how many rows each has; ``before``: rows that were read before them."""
+    frames: dict[str, DataFrame] = {}
+    counts: dict[str, int] = {}
+    # each is planned, and has tasks for a processor that the last tasks of the one before leave idle
+    with ThreadPoolExecutor(len(_COLUMNS)) as aside:
+        counting: dict[str, Future[int]] = {}
+        for name, columns in _COLUMNS.items():
+            frame, known = store.table(name, columns)
+            if name == "half":
+                # kept with what became of it, and with the decisions that left no half
+                frames[name] = keep(ledger.states(frame, ledger.decisions(frames["op"]), store.period))
+            else:
+                frames[name] = keep(frame) if known is None else frame
+            counting[name] = aside.submit(_count, frames[name], name, known)
+        for name, count in counting.items():
+            steps.stage(f"reading {name}")
+            counts[name] = count.result()
+            steps.rows(before + sum(counts.values()))
+    return frames, counts
+
+
+def _count(frame: DataFrame, table: str, known: int | None) -> int:
+    """Read ``frame``, which is kept; how many rows of the table there are in it, where they are not ``known``."""
+    if known is not None:
+        return known
     of_table = f.count("half_id") if table == "half" else f.count("*")
     return int(frame.agg(of_table).collect()[0][0])
 

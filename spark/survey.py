@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -28,6 +29,8 @@ _KEPT: Final = StorageLevel.DISK_ONLY
 _MOST_AT_ONCE: Final = 100_000
 #: As many ids are sent to every task.
 _MOST_SENT: Final = 1_000_000
+#: Looks that are taken aside from the one in hand.
+_ASIDE: Final = 2
 #: Dead letters shown, the most frequent first.
 _MOST_ERRORS: Final = 15
 
@@ -92,17 +95,26 @@ class Survey:
         self._sums = Sums(tables.directory, slot)
         self._halves = collapse.halves(tables.stated, slot)
         self._decisions = Decisions(width)
+        late = None if period.is_all else ledger.posted_elsewhere(tables.stated, period)
+        self._deliveries = ledger.of_the_period(ledger.delivery_ops(tables.op), period, late)
+        self._entry = ledger.of_the_period(tables.entry, period, late)
+        self._receivers = receivers(spark, tables.directory)
+        self._instances = sorted(tables.directory.instances)
         self._dead_letters: list[tuple[int | None, int, str, int]] = []
 
     def findings(self) -> Iterator[Finding]:
         """All that the checks find; after the last of them :meth:`metrics` has the numbers of all."""
-        self._steps.stage("adding up messages")
-        for cell in self._halves.collect():
-            self._sums.add_halves(cell)
-        self._steps.stage("looking at transactions")
-        yield from self._transactions()
-        self._steps.stage("looking at deliveries")
-        yield from self._pairs()
+        # While one is planned and compiled, or its last tasks run, the others have the processors.
+        with ThreadPoolExecutor(_ASIDE) as aside:
+            transactions = aside.submit(self._transactions_parted)
+            pairs = aside.submit(self._pairs_parted)
+            self._steps.stage("adding up messages")
+            for cell in self._halves.collect():
+                self._sums.add_halves(cell)
+            self._steps.stage("looking at transactions")
+            yield from self._transactions(transactions.result())
+            self._steps.stage("looking at deliveries")
+            yield from self._pairs(pairs.result())
         yield from checks.unbalanced(self._sums.balance, self._look)
 
     def metrics(self) -> Metrics:
@@ -116,9 +128,11 @@ class Survey:
             seen_at=self._seen_at,
         )
 
-    def _transactions(self) -> Iterator[Finding]:
+    def _transactions_parted(self) -> _Parted:
         found = ledger.transactions(self._tables.stated)
-        parted = self._parted(collapse.transactions(found, self._width), "looked_at")
+        return self._parted(collapse.transactions(found, self._width), "looked_at")
+
+    def _transactions(self, parted: _Parted) -> Iterator[Finding]:
         for cell in parted.cells:
             self._decisions.add_cell(cell)
         listed = self._tables.directory.open_transactions
@@ -137,34 +151,31 @@ class Survey:
         self._decisions.add(found)
         return checks.check_transaction(found, self._look)
 
-    def _pairs(self) -> Iterator[Finding]:
-        tables, period = self._tables, self._period
-        late = None if period.is_all else ledger.posted_elsewhere(tables.stated, period)
-        deliveries = ledger.of_the_period(ledger.delivery_ops(tables.op), period, late)
-        entry = ledger.of_the_period(tables.entry, period, late)
-        receiving = receivers(self._spark, tables.directory)
-        live = sorted(tables.directory.instances)
-        marked = ledger.marked(ledger.expected(tables.stated, receiving), deliveries, entry, self._seen_at, live)
-        parted = self._parted(collapse.pairs(self._together(marked, "half_id")), "half_id")
+    def _pairs_parted(self) -> _Parted:
+        expected = ledger.expected(self._tables.stated, self._receivers)
+        marked = ledger.marked(expected, self._deliveries, self._entry, self._seen_at, self._instances)
+        return self._parted(collapse.pairs(self._together(marked, "half_id")), "half_id")
+
+    def _pairs(self, parted: _Parted) -> Iterator[Finding]:
         for cell in parted.cells:
             self._sums.add_pairs(cell)
         if parted.count:
             found = ledger.looked_at(
                 parted.ids(),
-                stated=tables.stated,
-                receivers=receiving,
-                deliveries=deliveries,
-                entry=entry,
-                period=period,
+                stated=self._tables.stated,
+                receivers=self._receivers,
+                deliveries=self._deliveries,
+                entry=self._entry,
+                period=self._period,
                 now=self._seen_at,
-                instances=live,
+                instances=self._instances,
             )
             for row in brought(found.where("judged"), parted.count, self._keep):
                 pair = ledger.Pair(**row.asDict())
                 self._sums.add_pair(pair)
                 yield from checks.check_pair(pair, self._look)
         if any(counts[1] for counts in self._sums.attempts.values()):
-            self._dead_letters = self._count_dead_letters(deliveries)
+            self._dead_letters = self._count_dead_letters(self._deliveries)
         yield from self._letters()
         yield from self._passed_over()
 

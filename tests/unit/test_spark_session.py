@@ -125,6 +125,20 @@ def test_spark_runs_on_the_java_that_comes_along(tmp_path: Path) -> None:
     assert ran.stderr == ""
 
 
+@pytest.mark.parametrize("brief", [False, True])
+def test_a_collector_that_the_user_has_chosen_is_used(brief: bool) -> None:
+    """Java ends when it is given two."""
+    code = (
+        "from spark.session import open_session\n"
+        f"spark = open_session('local[1]', memory='512m', brief={brief})\n"
+        "beans = spark._jvm.java.lang.management.ManagementFactory.getGarbageCollectorMXBeans()\n"
+        "print(beans[0].getName())\n"
+    )
+    env = {**os.environ, "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseG1GC"}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
+    assert done.stdout == "G1 Young Generation\n", done.stderr
+
+
 def test_a_master_that_is_not_there_is_said_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COORDINATOR_DATABASE_URL", "postgresql://db.example/store")
     with socket.create_server(("127.0.0.1", 0)) as there:

@@ -11,7 +11,7 @@ from datetime import datetime
 from heapq import merge
 from itertools import groupby, islice
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import UUID
 
 from sqlalchemy import Connection, func, select, text
@@ -242,6 +242,36 @@ def copies(
         return live
     rows = (row for row in archive.halves(low, high, address=address) if mark in row["front"])
     return _all(live, _archived(row for row in rows if address or _by_administration(row["id"])))
+
+
+class Written(NamedTuple):
+    """A half by when and where it was written; ``front``: its first octets, which have its annotations."""
+
+    posted_at: datetime
+    address: str
+    front: bytes
+
+
+def written_at(connection: Connection, moments: Sequence[datetime], addresses: Sequence[str]) -> list[Written]:
+    """Messages that were written at one of these moments to one of these addresses, in one look at their time."""
+    with boundary():
+        rows = connection.execute(
+            text(
+                f"""select h.posted_at, coalesce(a.name, r.name) as address,
+                           substr(h.message, 1, {FRONT_OCTETS}) as front
+                      from {SCHEMA}.half h left join {SCHEMA}.address a on a.id = h.address_id
+                      left join {SCHEMA}.removed_address r on r.id = h.address_id
+                     where h.id >= :low and h.id < :high and h.posted_at = any(cast(:moments as timestamptz[]))
+                       and coalesce(a.name, r.name) = any(cast(:addresses as text[]))"""
+            ),
+            {
+                "low": max(0, id_at(min(moments) - SLACK)),
+                "high": id_at(max(moments) + SLACK),
+                "moments": list(moments),
+                "addresses": list(addresses),
+            },
+        ).all()
+    return [Written(row.posted_at, row.address, bytes(row.front)) for row in rows]
 
 
 def _by_administration(half_id: int) -> bool:

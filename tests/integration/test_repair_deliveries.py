@@ -238,12 +238,16 @@ def test_a_lost_letter_is_replayed_once_to_its_group(rows: Rows, command: Comman
     assert len(rows.ops()) == before + 2
 
 
-def test_a_lost_letter_of_a_group_that_is_gone_is_left(rows: Rows) -> None:
+@pytest.mark.parametrize("since", [[], ["billing"]], ids=["gone", "made anew"])
+def test_a_lost_letter_of_a_group_that_is_gone_is_left(rows: Rows, since: list[str]) -> None:
+    """One of its name that was made since is another group."""
     rows.queue("orders")
     billing = rows.queue("orders", group="billing")
     half_id = _buried(rows, billing, rows.now())
     rows.connection.execute(delete(consumer_group).where(consumer_group.c.id == billing))
     rows.connection.commit()
+    for name in since:
+        rows.queue("orders", group=name)
     repair = _repair(_lost_letter(half_id, group="billing"))
     said = f"the message, or its group, is not there any more: message {half_id} to orders::billing"
     assert repair.look(rows.connection) == (State.CANNOT, said)

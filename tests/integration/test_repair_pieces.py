@@ -7,20 +7,23 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import psycopg
 import pytest
-from sqlalchemy import Connection, event, func, insert, select, update
+from sqlalchemy import Connection, delete, event, func, insert, select, update
 from typer.testing import CliRunner
 
 from coordinator.__main__ import app
-from coordinator.commands.repair import _terms
+from coordinator.address.letters import mark_of
+from coordinator.commands.repair import _box, _terms
 from store import repairs
 from store.database import connected
 from store.delivery_repairs import Release, Requeue
+from store.ids import UuidV7
+from store.lost_letters import Replay
 from store.repairs import Repair, State, Verdict
 from store.tables import audit, consumer_group, entry, half, message_group, op, txn
 from store.transaction_repairs import Decide, Resume
@@ -92,6 +95,19 @@ class _Broken:
     def lost(self, count: int) -> list[Repair]:
         return [Requeue(self._half(), "orders", "billing", _terms) for _ in range(count)]
 
+    def letters(self, count: int) -> list[Repair]:
+        """Given up in one moment each, without a letter."""
+        now = self.rows.now()
+        return [self.letter(now - timedelta(seconds=number)) for number in range(count)]
+
+    def letter(self, at: datetime, group: str = "", *, half_id: int | None = None) -> Replay:
+        half_id = half_id or self._half()
+        row = {"id": UUID(bytes=UuidV7().next()), "decision": "dead-letter", "reason": "app:bad"}
+        covers = {"half_ids": [half_id], "group_ids": [self.billing if group else self.orders]}
+        self.rows.connection.execute(insert(op).values(**row, **covers, decided_at=at))
+        self.rows.connection.commit()
+        return Replay(half_id, group, _box, mark_of, _terms)
+
     def _half(self) -> int:
         half_id = self.rows.half_ids.next()
         row = {"id": half_id, "address_id": self.rows.address_of(self.orders), "message": MESSAGE}
@@ -141,7 +157,38 @@ def test_many_cost_no_more_statements_than_few(broken: _Broken, make: Callable[[
     assert len(set(told)) == len(told) == 32
 
 
-@pytest.mark.parametrize("make", _MAKERS)
+@pytest.mark.rule("R17")
+def test_many_lost_letters_cost_a_look_together(broken: _Broken) -> None:
+    """What each costs besides is its own half: its groups, its entries, what the others of its address do not get."""
+    asked = []
+    for count in (2, 30):
+        wanted = broken.letters(count)
+        with _statements(broken.rows.connection) as statements:
+            assert _all_done(_done(broken.rows.connection, wanted))
+        asked.append(len(statements))
+    assert asked[1] - asked[0] == 3 * 28
+
+
+@pytest.mark.rule("R17")
+def test_lost_letters_of_one_moment_are_replayed_once(broken: _Broken) -> None:
+    """Each finding of that moment is about all of them; one whose message is gone, or its group, stops no other."""
+    rows = broken.rows
+    at = rows.now()
+    first, second = broken.letter(at), broken.letter(at)
+    broken.letter(at, half_id=77)
+    gone = broken.letter(at - timedelta(seconds=9), "billing")
+    rows.connection.execute(delete(consumer_group).where(consumer_group.c.id == broken.billing))
+    rows.connection.commit()
+    found = _done(rows.connection, [first, gone, second])
+    both = f"replayed: message {first.half_id} to orders, message {second.half_id} to orders"
+    assert found[first] == found[second] == (State.DONE, both)
+    assert found[gone].state is State.CANNOT
+    assert len(rows.entries(broken.orders)) == 2
+    released = [row.half_ids for row in rows.ops() if row.decision == "release"]
+    assert sorted(released) == [[first.half_id], [second.half_id]]
+
+
+@pytest.mark.parametrize("make", [*_MAKERS, _Broken.letters])
 def test_stopped_at_each_statement_it_goes_on_and_does_nothing_twice(
     broken: _Broken, database_url: str, make: Callable[[_Broken, int], list[Repair]]
 ) -> None:

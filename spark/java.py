@@ -17,7 +17,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -32,23 +32,30 @@ OLDEST_JAVA: Final = 17
 _LOGGING: Final = Path(__file__).with_name("log4j2.properties")
 
 #: Half of the processor time of a Java that lives for seconds, and less for a minute or two.
-_BRIEF_JAVA: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+_BRIEF_JAVA: Final = ("-XX:TieredStopAtLevel=1", "-Dcoordinator.collector=UseSerialGC")
 #: A tenth less time than with the collector that Java chooses by itself, which works beside the tasks.
-_LONG_JAVA: Final = ("-XX:+UseParallelGC",)
-_COLLECTOR: Final = re.compile(r"-XX:\+Use\w+GC\b")
-#: Where users put options of any Java, or of any of Spark's.
-_USERS_OPTIONS: Final = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS")
+_LONG_JAVA: Final = ("-Dcoordinator.collector=UseParallelGC",)
 #: Java would keep them in a file at a place of its own, and leave that behind when it is killed.
 _NO_COUNTERS: Final = "-XX:-UsePerfData"
 #: The text of an error of a stream goes through a regular expression that recurses.
 _DEEP: Final = "-Xss4m"
 _VECTOR_MODULE: Final = "--add-modules=jdk.incubator.vector"
 _GONE_PACKAGE: Final = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
+# Java ends when it is given two collectors of garbage: ours is used where the user has chosen none, in whichever of
+# the places that come together here.
 _WRAPPER: Final = """#!/bin/sh
+own= chosen=
+case "$JAVA_TOOL_OPTIONS $JDK_JAVA_OPTIONS $_JAVA_OPTIONS" in *-XX:+Use*GC*) chosen=1 ;; esac
 for argument do
   shift
-  case $argument in {dropped}) ;; *) set -- "$@" "$argument" ;; esac
+  case $argument in
+  -Dcoordinator.collector=*) own=-XX:+${{argument#*=}}; continue ;;
+  -XX:+Use*GC) chosen=1 ;;
+  {dropped}) continue ;;
+  esac
+  set -- "$@" "$argument"
 done
+[ -n "$chosen" ] || set -- $own "$@"
 exec {binary} "$@"
 """
 
@@ -121,7 +128,7 @@ def _environment(home: Path) -> Iterator[Path]:
             "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),
             "PYSPARK_DRIVER_PYTHON": sys.executable,
             # of the Java that only puts the command line of the other together
-            "SPARK_LAUNCHER_OPTS": " ".join((*_without_second_collector(_BRIEF_JAVA), _NO_COUNTERS)),
+            "SPARK_LAUNCHER_OPTS": " ".join((*_BRIEF_JAVA, _NO_COUNTERS)),
             # the tasks import this package, also when it runs from a checkout
             "PYTHONPATH": f"{root}{os.pathsep}{known}" if known else root,
         }
@@ -234,12 +241,6 @@ def started(
         yield Java(process=process, settings=chosen, place=place)
 
 
-def _without_second_collector(options: Iterable[str]) -> list[str]:
-    """``options`` without a collector of garbage where the user has chosen one: Java ends when it is given two."""
-    chosen = any(_COLLECTOR.search(os.environ.get(name, "")) for name in _USERS_OPTIONS)
-    return [option for option in options if not (chosen and _COLLECTOR.fullmatch(option))]
-
-
 def _settings(master: str, memory: str, brief: bool, archive: Archive, folder: Path | None) -> dict[str, str]:
     """What :func:`open_session` sets."""
     return {
@@ -259,7 +260,7 @@ def _settings(master: str, memory: str, brief: bool, archive: Archive, folder: P
                 f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
                 _NO_COUNTERS,
                 _DEEP,
-                *_without_second_collector(_BRIEF_JAVA if brief else _LONG_JAVA),
+                *(_BRIEF_JAVA if brief else _LONG_JAVA),
                 *((f"-Djava.io.tmpdir={folder}",) if folder is not None else ()),
                 *archive.options,
             ]
@@ -275,4 +276,5 @@ def _settings(master: str, memory: str, brief: bool, archive: Archive, folder: P
         # What is kept is compressed as it is written. To look through each column before, for how it could be made
         # smaller, takes as long as all else that is done to decide what became of each half.
         "spark.sql.inMemoryColumnarStorage.compressed": "false",
+        "spark.rdd.compress": "true",
     }

@@ -6,7 +6,7 @@ import os
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -21,6 +21,7 @@ from pyspark.sql import functions as f
 
 from spark import ledger
 from spark.archived import open_archive, with_archive
+from spark.aside import aside
 from spark.books.comparison import book_findings
 from spark.books.consumption import consumer_findings, groups_named, taken, unmatched
 from spark.books.description import BookDescription, ConsumerBookDescription, Description
@@ -322,19 +323,18 @@ def _read_tables(store: Store, keep: Keep, steps: Steps, before: int) -> tuple[d
     """The large tables, and how many rows each has; ``before``: rows that were read before them."""
     frames: dict[str, DataFrame] = {}
     counts: dict[str, int] = {}
-    # each is planned, and has tasks for a processor that the last tasks of the one before leave idle
-    with ThreadPoolExecutor(len(_COLUMNS)) as aside:
+    with aside(store.spark, len(_COLUMNS)) as threads:
         counting: dict[str, Future[int]] = {}
         for name, columns in _COLUMNS.items():
+            steps.stage(f"reading {name}")
             frame, known = store.table(name, columns)
             if name == "half":
                 # kept with what became of it, and with the decisions that left no half
                 frames[name] = keep(ledger.states(frame, ledger.decisions(frames["op"]), store.period))
             else:
                 frames[name] = keep(frame) if known is None else frame
-            counting[name] = aside.submit(_count, frames[name], name, known)
+            counting[name] = threads.submit(_count, frames[name], name, known)
         for name, count in counting.items():
-            steps.stage(f"reading {name}")
             counts[name] = count.result()
             steps.rows(before + sum(counts.values()))
     return frames, counts

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -15,6 +14,7 @@ from pyspark.sql import functions as f
 from pyspark.storagelevel import StorageLevel
 
 from spark import checks, collapse, ledger, letters, waiting
+from spark.aside import aside
 from spark.directory import Directory
 from spark.finding import Finding
 from spark.metrics import Decisions, Metrics, measure
@@ -104,10 +104,9 @@ class Survey:
 
     def findings(self) -> Iterator[Finding]:
         """All that the checks find; after the last of them :meth:`metrics` has the numbers of all."""
-        # While one is planned and compiled, or its last tasks run, the others have the processors.
-        with ThreadPoolExecutor(_ASIDE) as aside:
-            transactions = aside.submit(self._transactions_parted)
-            pairs = aside.submit(self._pairs_parted)
+        with aside(self._spark, _ASIDE) as threads:
+            transactions = threads.submit(self._parted, self._collapsed_transactions(), "looked_at")
+            pairs = threads.submit(self._parted, self._collapsed_pairs(), "half_id")
             self._steps.stage("adding up messages")
             for cell in self._halves.collect():
                 self._sums.add_halves(cell)
@@ -128,9 +127,8 @@ class Survey:
             seen_at=self._seen_at,
         )
 
-    def _transactions_parted(self) -> _Parted:
-        found = ledger.transactions(self._tables.stated)
-        return self._parted(collapse.transactions(found, self._width), "looked_at")
+    def _collapsed_transactions(self) -> DataFrame:
+        return collapse.transactions(ledger.transactions(self._tables.stated), self._width)
 
     def _transactions(self, parted: _Parted) -> Iterator[Finding]:
         for cell in parted.cells:
@@ -151,10 +149,10 @@ class Survey:
         self._decisions.add(found)
         return checks.check_transaction(found, self._look)
 
-    def _pairs_parted(self) -> _Parted:
+    def _collapsed_pairs(self) -> DataFrame:
         expected = ledger.expected(self._tables.stated, self._receivers)
         marked = ledger.marked(expected, self._deliveries, self._entry, self._seen_at, self._instances)
-        return self._parted(collapse.pairs(self._together(marked, "half_id")), "half_id")
+        return collapse.pairs(self._together(marked, "half_id"))
 
     def _pairs(self, parted: _Parted) -> Iterator[Finding]:
         for cell in parted.cells:

@@ -125,16 +125,48 @@ def test_spark_runs_on_the_java_that_comes_along(tmp_path: Path) -> None:
     assert ran.stderr == ""
 
 
-@pytest.mark.parametrize("brief", [False, True])
-def test_a_collector_that_the_user_has_chosen_is_used(brief: bool) -> None:
+G1 = "-XX:+UseG1GC"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "env", "used"),
+    [
+        ([], {}, "UseParallelGC"),
+        ([G1], {}, "UseG1GC"),
+        (["-XX:+UseParallelGC"], {}, "UseParallelGC"),
+        (["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"], {}, "UseSerialGC"),
+        ([], {"JAVA_TOOL_OPTIONS": G1}, "UseG1GC"),
+        ([], {"JDK_JAVA_OPTIONS": f"-Xmx64m {G1}"}, "UseG1GC"),
+        ([], {"_JAVA_OPTIONS": G1}, "UseG1GC"),
+    ],
+)
+def test_a_collector_that_the_user_has_chosen_goes_before_ours(
+    arguments: list[str], env: dict[str, str], used: str
+) -> None:
     """Java ends when it is given two."""
+    with java._environment(java_home()) as folder:
+        command = [str(folder / "bin" / "java"), "-Dcoordinator.collector=UseParallelGC", *arguments]
+        shown = subprocess.run(
+            [*command, "-XX:+PrintFlagsFinal", "-version"],
+            env={**os.environ, **env},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+    flags = [line.split() for line in shown.splitlines()]
+    collectors = {f"Use{name}GC" for name in ("Epsilon", "G1", "Parallel", "Serial", "Shenandoah", "Z")}
+    assert [flag[1] for flag in flags if flag[2:4] == ["=", "true"] and flag[1] in collectors] == [used]
+
+
+def test_a_collector_in_the_options_of_spark_goes_before_ours() -> None:
     code = (
         "from spark.session import open_session\n"
-        f"spark = open_session('local[1]', memory='512m', brief={brief})\n"
+        "spark = open_session('local[1]', memory='512m')\n"
         "beans = spark._jvm.java.lang.management.ManagementFactory.getGarbageCollectorMXBeans()\n"
         "print(beans[0].getName())\n"
     )
-    env = {**os.environ, "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseG1GC"}
+    env = {name: value for name, value in os.environ.items() if name != "SPARK_SUBMIT_OPTS"}
+    env["PYSPARK_SUBMIT_ARGS"] = f"--conf spark.driver.defaultJavaOptions={G1} pyspark-shell"
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
     assert done.stdout == "G1 Young Generation\n", done.stderr
 

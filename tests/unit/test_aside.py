@@ -1,36 +1,78 @@
-"""Jobs of Spark beside the one in hand."""
+"""Entries that every consumer with room has refused stand aside (``coordinator/group/aside.py``, rules P11, S4)."""
 
 from __future__ import annotations
 
-import time
-from typing import TYPE_CHECKING
-
 import pytest
 
-from spark.aside import aside
-from tests.fix_command import PATIENCE_SECONDS
+from coordinator.group import aside
+from coordinator.group.entries import Entry
+from coordinator.group.queues import Queue
+from coordinator.group.windows import Window
+from tests.fix_queue import Consumer, queue_of
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+pytestmark = pytest.mark.rule("P11", "S4")
 
-
-@pytest.mark.rule("R31")
-def test_an_error_waits_for_no_job(spark: SparkSession) -> None:
-    context = spark.sparkContext
-
-    def lasts() -> None:
-        context.parallelize([1], 1).foreach(lambda _: time.sleep(3600))
-
-    with pytest.raises(ZeroDivisionError), aside(spark, 1) as threads:  # noqa: PT012 - the job runs by then
-        job = threads.submit(lasts)
-        while not context.statusTracker().getActiveJobsIds():
-            time.sleep(0.01)
-        raise ZeroDivisionError
-    with pytest.raises(Exception, match="cancelled"):
-        job.result(PATIENCE_SECONDS)
+KEY = 1
 
 
-def test_what_goes_well_is_waited_for(spark: SparkSession) -> None:
-    with aside(spark, 2) as threads:
-        counts = [threads.submit(spark.range(number).count) for number in (3, 4)]
-    assert [count.result(0) for count in counts] == [3, 4]
+def refused(queue: Queue, count: int, octets: int = 1) -> list[Entry]:
+    """So many in the window, refused by the consumer; the last is the first in order."""
+    entries = []
+    for number in range(count, 0, -1):
+        entry = Entry(queue, number, number, bytes(octets), 0, 0, b"")
+        entry.refused_by = (KEY,)
+        queue.held[number] = entry
+        queue.normal.give_back(entry)
+        entries.append(entry)
+    return entries
+
+
+def window(consumer: Consumer, *, most: int = 10, octets: int = 1 << 20) -> Window:
+    """Of a queue with this consumer; bounded."""
+    queue = queue_of([consumer])
+    queue.instance.limits = queue.instance.limits.model_copy(update={"window_messages": most, "window_bytes": octets})
+    queue.instance.memory.window_bytes = octets
+    return queue.normal
+
+
+@pytest.mark.parametrize(("count", "octets", "stand_aside"), [(4, 1, 0), (5, 1, 5), (4, 200_000, 4)])
+def test_they_do_so_when_they_fill_half_of_the_window(count: int, octets: int, stand_aside: int) -> None:
+    """In messages or in octets; they count no more then, and have no message."""
+    found = window(Consumer(KEY, 5))
+    entries = refused(found.queue, count, octets)
+    found.distribute()
+    assert (len(found.aside), len(found)) == (stand_aside, count - stand_aside)
+    assert found.octets == octets * (count - stand_aside)
+    assert sum(entry.message is None for entry in entries) == stand_aside
+
+
+def test_their_number_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What stays is sent in its order to a consumer that has not refused it."""
+    monkeypatch.setattr(aside, "_MOST", 3)
+    found = window(Consumer(KEY, 5))
+    refused(found.queue, 9)
+    found.distribute()
+    assert (len(found.aside), len(found)) == (3, 6)
+    stay = sorted(entry.id for entry in found.returned)
+    found.aside.empty()
+    other = Consumer(KEY + 1, 6)
+    found.queue.add(other)
+    found.distribute()
+    assert other.got == stay
+
+
+def test_what_waits_for_older_ones_of_the_store_does_not() -> None:
+    found = window(Consumer(KEY, 5))
+    refused(found.queue, 9)
+    found.bound = (-4, 0)
+    found.distribute()
+    assert (len(found.aside), len(found)) == (0, 9)
+
+
+def test_while_all_memory_is_full_none_does() -> None:
+    found = window(Consumer(KEY, 5))
+    refused(found.queue, 9)
+    memory = found.queue.instance.memory
+    memory.count_windows(memory.most + 1)
+    found.distribute()
+    assert (len(found.aside), len(found)) == (0, 9)

@@ -173,7 +173,7 @@ class Survey:
                 self._sums.add_pair(pair)
                 yield from checks.check_pair(pair, self._look)
         if any(counts[1] for counts in self._sums.attempts.values()):
-            self._dead_letters = self._count_dead_letters(self._deliveries)
+            self._dead_letters = self._count_dead_letters()
         yield from self._letters()
         yield from self._passed_over()
 
@@ -203,9 +203,9 @@ class Survey:
         for row in found.toLocalIterator():
             yield checks.dead_letter_mismatch(checks.Burials(**row.asDict()), self._look)
 
-    def _count_dead_letters(self, deliveries: DataFrame) -> list[tuple[int | None, int, str, int]]:
+    def _count_dead_letters(self) -> list[tuple[int | None, int, str, int]]:
         """Address, group, error and count of the period's dead letters, the most frequent first."""
-        dead = deliveries.where(f.col("decision") == "dead-letter").select("half_id", "group_id", "reason")
+        dead = self._deliveries.where(f.col("decision") == "dead-letter").select("half_id", "group_id", "reason")
         count = sum(counts[1] for counts in self._sums.attempts.values())
         judged = self._tables.stated.where("judged").select("half_id", "address_id")
         rows = (

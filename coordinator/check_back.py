@@ -21,7 +21,7 @@ from coordinator.transitions import CHECKABLE, COMMITTED, COMMITTING, LEFT, TxnE
 from coordinator.work import why
 from store.commit.checkable import Declared
 from store.decisions import Undecided
-from store.errors import AddressGone, AlreadyDecided, Locked, StoreError
+from store.errors import AddressGone, AlreadyDecided, GroupsChanged, Locked, StoreError
 from store.ids import micros_of
 
 if TYPE_CHECKING:
@@ -112,13 +112,15 @@ class Checkable(Transaction):
             connection=halves.connection,
         )
 
-    def stored(self, half_id: int, address: Address, terms: Terms) -> None:
-        """A half is durable."""
+    def stored(self, half_id: int, address: Address, terms: Terms, *, own_row: bool) -> None:
+        """A half is durable. ``own_row``: it has a row in ``pending``, and is not in the transaction's."""
         self.entered()
         if self.state is not CHECKABLE and (not self.open or self.refused_work):
             self.dropped += 1
             return
         self.halves.ids.append(half_id)
+        if own_row:
+            self.halves.own_rows.add(half_id)
         self.posts.append((address, b"", terms))
         self.counted += POST_OCTETS
         memory = self._instance.memory
@@ -264,10 +266,12 @@ class Checkable(Transaction):
         self.entries = [None] * len(self.posts)
         batch.rows += self.rows
         rows, halves = batch.check_back(), self.halves
-        if self.retired or halves.held or halves.left_out:
+        settled = None if self.retired or halves.held or halves.left_out else halves.settled(self.posts, self.half_ids)
+        if settled is None:
             rows.decide(self.id, b"commit", "", halves.ids, self.half_ids)
         else:
-            rows.settle(self.id, halves.ids, self.half_ids, {address.id for address, _, _ in self.posts})
+            rows.settle(self.id, settled, {address.id for address, _, _ in self.posts})
+            batch.queue_addresses.update(address.id for address, _, _ in self.posts if not address.fans)
         if self._instance.peers:
             for (address, _, terms), entry_id in zip(self.posts, self.half_ids, strict=True):
                 self._host.enqueue.wake(batch, address, entry_id, terms)
@@ -288,6 +292,11 @@ class Checkable(Transaction):
             super().refused(error)
             return
         self.entries = []
+        if isinstance(error, GroupsChanged):
+            for address, _, _ in self.posts:
+                address.fans = True
+            self._instance.commit.add(self)
+            return
         if isinstance(error, AlreadyDecided):
             self._host.decisions.ask(self.id, self._stands)
             return

@@ -11,6 +11,8 @@ import structlog
 from coordinator.address.nodes import resource_deleted
 from coordinator.errors import Condition, Refusal
 from coordinator.group import held
+from store.commit.checkable import Settled
+from store.commit.terms import PLAIN
 from store.errors import AddressGone, AlreadyDecided
 
 if TYPE_CHECKING:
@@ -49,6 +51,7 @@ class Halves:
         "news",
         "on_way",
         "overdue",
+        "own_rows",
         "placed",
         "sent",
         "terms",
@@ -64,6 +67,8 @@ class Halves:
         self.connection = connection
         #: of its halves that are in the store, as the posts of the transaction
         self.ids: list[int] = []
+        #: those of them that have rows of their own; all others are in the transaction's row
+        self.own_rows: set[int] = set()
         #: a group does not get one of them
         self.left_out = False
         #: units that are on their way to the store: no decision is written before they are answered
@@ -93,6 +98,24 @@ class Halves:
         if not self.placed:
             self.placed = True
             self.terms = address.check_terms.over(self.terms)
+
+    def settled(self, posts: Sequence[tuple[Address, Octets, Terms]], entry_ids: Sequence[int]) -> Settled | None:
+        """What its commit makes of its halves. None: the function must decide, as the queue of those in the
+        transaction's row has other groups by now.
+        """
+        settled = Settled([], [], [], [], [])
+        for (address, _, _), half_id, entry_id in zip(posts, self.ids, entry_ids, strict=True):
+            queue = address.queue
+            if half_id in self.own_rows:
+                settled.pended.append(half_id)
+                settled.pended_entries.append(entry_id)
+            elif queue is None or address.fans:
+                return None
+            else:
+                settled.halves.append(half_id)
+                settled.entries.append(entry_id)
+                settled.groups.append(queue.group_id)
+        return settled
 
 
 class PostLink(Protocol):
@@ -137,8 +160,8 @@ class Checked(Protocol):
     def declared(self, terms: CheckTerms) -> Declared:
         """Its row in the store."""
 
-    def stored(self, half_id: int, address: Address, terms: Terms) -> None:
-        """A half is durable."""
+    def stored(self, half_id: int, address: Address, terms: Terms, *, own_row: bool) -> None:
+        """A half is durable. ``own_row``: it has a row in ``pending``, and is not in the transaction's."""
 
     def awaits_decision(self, poster: Any, delivery: object, message: Octets) -> None: ...
 
@@ -169,7 +192,7 @@ class HalfPost:
     transaction was a plain one; ``delivery``: None if its sender has settled it.
     """
 
-    __slots__ = ("_address", "_delivery", "_id", "_link", "_message", "_terms", "_txn")
+    __slots__ = ("_address", "_delivery", "_id", "_link", "_message", "_own_row", "_terms", "_txn")
 
     def __init__(
         self,
@@ -187,25 +210,30 @@ class HalfPost:
         self._message = message
         self._terms = terms
         self._id = 0
+        self._own_row = False
 
     @property
     def owner(self) -> object:
         return self._txn.owner
 
     def write(self, batch: Batch) -> None:
-        txn, address = self._txn, self._address
+        txn, address, terms = self._txn, self._address, self._terms
         half_id = self._id = self._id or txn.instance.ids.next()
         batch.half(half_id, txn.id, address.id, self._message)
         left_out: Sequence[int] = ()
         if address.subscriptions:
             left_out = [queue.group_id for queue in address.subscriptions if queue.not_from is txn.owner]
             txn.halves.left_out = txn.halves.left_out or bool(left_out)
-        batch.check_back().pend(txn.id, half_id, address.id, self._terms, left_out)
         enter(txn, batch)
+        rows = batch.check_back()
+        simple = terms is PLAIN and not left_out and not address.fans and address.queue is not None
+        self._own_row = not (simple and rows.pend_in_row(txn.id, half_id, address.id))
+        if self._own_row:
+            rows.pend(txn.id, half_id, address.id, terms, left_out)
 
     def durable(self) -> None:
         txn, link = self._txn, self._link
-        txn.stored(self._id, self._address, self._terms)
+        txn.stored(self._id, self._address, self._terms, own_row=self._own_row)
         if link is not None and self._delivery is not None:
             link.stored_in(self._delivery, len(self._message), txn)
             if link.second:

@@ -12,9 +12,10 @@ from store import audit, channels
 from store.audit import Action
 from store.errors import boundary
 from store.seeks import Seek, all_seeks
-from store.tables import address, consumer_group, pending
+from store.tables import address, consumer_group
 from store.views import addresses as addresses_view
 from store.views import groups as groups_view
+from store.views import pending_half
 
 #: Each entry is in exactly one of these states, in the view ``entries``.
 STATES = ("ready", "inflight", "scheduled", "failed")
@@ -151,7 +152,7 @@ def change(connection: Connection, name: str, changes: Mapping[str, object]) -> 
 
 
 def all_addresses(connection: Connection) -> list[AddressLine]:
-    """All addresses by name, each with its messages counted: reads the whole of ``entry`` and ``pending``."""
+    """All addresses by name, each with its messages counted: reads the whole of ``entry``, ``pending`` and ``txn``."""
     with boundary():
         rows = connection.execute(select(addresses_view).order_by(addresses_view.c.address)).all()
     return [
@@ -176,7 +177,7 @@ def one_address(connection: Connection, name: str) -> AddressDetail | None:
         if found is None:
             return None
         groups = _groups(connection, groups_view.c.address_id == found.id)
-        undecided = connection.scalar(select(func.count()).where(pending.c.address_id == found.id))
+        undecided = connection.scalar(select(func.count()).where(pending_half.c.address_id == found.id))
     return AddressDetail(
         name=found.name,
         routing=found.routing,

@@ -212,8 +212,13 @@ def undecided(connection: Connection, *, named: int = MOST_NAMED) -> Undecided:
             )
         ).one()
     counted = f"""select a.name as address, p.counted, {_AGE} as oldest
-                    from (select address_id, count(*) as counted, min(half_id) as first from {SCHEMA}.pending
-                           group by address_id) p
+                    from (select h.address_id, sum(h.counted)::int8 as counted, min(h.first) as first
+                            from (select address_id, count(*) as counted, min(half_id) as first from {SCHEMA}.pending
+                                   group by address_id
+                                  union all
+                                  select address_id, sum(cardinality(half_ids)), min(half_ids[1]) from {SCHEMA}.txn
+                                   where address_id is not null group by address_id) h
+                           group by h.address_id) p
                     join {SCHEMA}.address a on a.id = p.address_id"""
     return Undecided(
         plain=row.plain,

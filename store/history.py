@@ -182,7 +182,8 @@ def posted(
     looked for from the decision back to the declare.
     """
     if decided is None:
-        waiting = f"h.id in (select p.half_id from {SCHEMA}.pending p where p.txn_id = :txn) order by h.id limit :most"
+        pending = f"select p.half_id from {SCHEMA}.pending_half p where p.txn_id = :txn"
+        waiting = f"h.id in ({pending}) order by h.id limit :most"
         return _messages(connection, waiting, txn=txn_id, most=most)
     found: list[Message] = []
     wanted = min(decided.posted, most)

@@ -15,7 +15,8 @@ from store.tables import address, half, op, pending, pending_retirement, txn
 #: The messages that a checkable transaction has posted; of a plain one, as its instance last wrote it.
 POSTED = case(
     (txn.c.producer_group.is_(None), txn.c.posted),
-    else_=select(func.count()).where(pending.c.txn_id == txn.c.id).scalar_subquery(),
+    else_=func.coalesce(func.cardinality(txn.c.half_ids), 0)
+    + select(func.count()).where(pending.c.txn_id == txn.c.id).scalar_subquery(),
 )
 
 #: The deliveries that it has retired, likewise.

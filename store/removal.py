@@ -31,7 +31,9 @@ from store.tables import (
     pending,
     removed_address,
     removed_group,
+    txn,
 )
+from store.views import pending_half
 
 #: Entries of one SQL transaction: short locks, and an op of bounded size.
 CHUNK = 1000
@@ -91,7 +93,7 @@ def remove(
         groups = [row.id for row in found]
         lasting = tuple(row.name for row in found if row.name and row.instance_id is None)
         waiting = any(connection.scalar(select(exists().where(entry.c.group_id == group))) for group in groups)
-        undecided = bool(connection.scalar(select(exists().where(pending.c.address_id == address_id))))
+        undecided = bool(connection.scalar(select(exists().where(pending_half.c.address_id == address_id))))
         used = unused is not None and connection.scalar(
             select(exists().where(address_use.c.address_id == address_id, address_use.c.used_at >= func.now() - unused))
         )
@@ -114,7 +116,9 @@ def _roll_back(connection: Connection, address_id: int) -> int:
 
     Not while the address is locked: a post of the transaction locks both, in another order.
     """
-    txns = connection.scalars(select(pending.c.txn_id).where(pending.c.address_id == address_id).distinct()).all()
+    txns = connection.scalars(
+        select(pending_half.c.txn_id).where(pending_half.c.address_id == address_id).distinct()
+    ).all()
     connection.rollback()
     rolled_back = 0
     for txn_id in txns:
@@ -146,6 +150,7 @@ def remove_unused(connection: Connection, unused: timedelta, *, most: int = MOST
                 address.c.origin == "use",
                 func.coalesce(address_use.c.used_at, address.c.created_at) < limit,
                 ~exists().where(pending.c.address_id == address.c.id),
+                ~exists().where(txn.c.address_id == address.c.id),
                 ~exists().where(
                     consumer_group.c.address_id == address.c.id,
                     ((consumer_group.c.name != "") & consumer_group.c.instance_id.is_(None))

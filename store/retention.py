@@ -214,7 +214,7 @@ class _Work:
                 f"""create temporary table staying as
                     select half_id from {SCHEMA}.entry where half_id < :end
                     union
-                    select half_id from {SCHEMA}.pending where half_id < :end
+                    select half_id from {SCHEMA}.pending_half where half_id < :end
                     union
                     select u.half_id from {SCHEMA}.op o cross join lateral unnest(o.half_ids, o.group_ids)
                              as u(half_id, group_id)

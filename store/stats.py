@@ -70,7 +70,13 @@ def look(connection: Connection) -> Stats:
             dead_letters=int(letters or 0),
             undecided=undecided.all,
             oldest_undecided_seconds=None if undecided.age is None else float(undecided.age),
-            pending=connection.scalar(select(func.count()).select_from(pending)) or 0,
+            pending=connection.scalar(
+                select(
+                    select(func.count()).select_from(pending).scalar_subquery()
+                    + func.coalesce(func.sum(func.cardinality(txn.c.half_ids)), 0)
+                )
+            )
+            or 0,
             days_ahead=ahead,
             messages_kept_from=kept.get("half"),
             decisions_kept_from=kept.get("op"),

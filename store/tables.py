@@ -416,8 +416,13 @@ txn = Table(
     Column("most_checks", SmallInteger),
     # The number, at its instance, of the connection that declared it; null: its control link is gone.
     Column("connection", BigInteger),
+    # The first halves of a checkable one, in their order, that go to one queue with one group, without terms of
+    # their own; all others have rows in pending. Written with the row; most such transactions need no other.
+    Column("half_ids", ARRAY(BigInteger)),
+    Column("address_id", Integer),
     postgresql_with=_VACUUM_BY_COUNT,
 )
+Index("txn_address_id_idx", txn.c.address_id, postgresql_where=txn.c.address_id.is_not(None))
 Index(
     "txn_next_check_at_idx",
     txn.c.producer_group,
@@ -429,7 +434,8 @@ Index("txn_exhausted_idx", txn.c.next_check_at, postgresql_where=txn.c.checks >=
 pending = Table(
     "pending",
     metadata,
-    # A half of an undecided checkable transaction, with the terms of its entries to be; deleted with the decision.
+    # A half of an undecided checkable transaction, with the terms of its entries to be, unless it is in the
+    # transaction's row; deleted with the decision. The view pending_half has all.
     Column("txn_id", Uuid, primary_key=True),
     Column("half_id", BigInteger, primary_key=True, autoincrement=False),
     Column("address_id", Integer, nullable=False),
@@ -769,7 +775,12 @@ STATE = f"""case when e.failed is not null then 'failed'
 THROUGH = f"""left join lateral (select max(n.read_through) as through from {SCHEMA}.group_read n
                         where n.group_id = g.id and n.instance_id = g.holder) r on true"""
 
-#: Deliveries that an undecided transaction ``t`` has retired; of a plain one, as its instance last wrote it.
+#: Messages that an undecided transaction ``t`` has posted; of a plain one, as its instance last wrote it.
+POSTED = f"""case when t.producer_group is null then t.posted
+              else coalesce(cardinality(t.half_ids), 0)
+                   + (select count(*)::int4 from {SCHEMA}.pending p where p.txn_id = t.id) end"""
+
+#: Deliveries that it has retired; of a plain one, as its instance last wrote it.
 RETIRED = f"""case when t.producer_group is null then t.retired
               else (select count(*)::int4 from {SCHEMA}.pending_retirement r where r.txn_id = t.id) end"""
 
@@ -1025,9 +1036,11 @@ begin
   due := clock_timestamp();
   with added as (
     insert into {SCHEMA}.op (id, decision, txn_id, reason, posted, half_ids, group_ids, instance_id, decided_at)
-    select a.t, a.d, a.t, nullif(a.r, ''), (select count(*) from {SCHEMA}.pending p where p.txn_id = a.t),
+    select a.t, a.d, a.t, nullif(a.r, ''),
+           coalesce(cardinality(x.half_ids), 0) + (select count(*) from {SCHEMA}.pending p where p.txn_id = a.t),
            c.half_ids, c.group_ids, instance, due
       from unnest(txns, decisions, reasons) a(t, d, r)
+      join {SCHEMA}.txn x on x.id = a.t
       left join lateral (
         select array_agg(r.half_id order by r.group_id, r.entry_id) as half_ids,
                array_agg(r.group_id order by r.group_id, r.entry_id) as group_ids
@@ -1042,19 +1055,30 @@ begin
   if committed <> '{{}}' then
     if exists (
       select from (
-          select distinct p.address_id from {SCHEMA}.pending p where p.txn_id = any(committed) order by 1) posted
+          select distinct p.address_id from {SCHEMA}.pending_half p where p.txn_id = any(committed) order by 1) posted
         left join lateral (
           select a.id from {SCHEMA}.address a where a.id = posted.address_id for key share) a on true
        where a.id is null) then
       raise exception 'an address that is posted to is gone' using errcode = 'CO003';
     end if;
     others := array(select unnest(committed) except select unnest(owners));
+    select array_agg(u.t), array_agg(u.h), array_agg(u.e) into owners, halves, entries
+      from unnest(owners, halves, entries) u(t, h, e) where u.t = any(committed);
     with known as (
       delete from {SCHEMA}.pending p using unnest(owners, halves, entries) u(t, h, e)
-       where p.txn_id = u.t and p.half_id = u.h and u.t = any(committed) returning p.*, u.e as entry_id),
+       where p.txn_id = u.t and p.half_id = u.h returning p.*, u.e as entry_id),
     rest as (
       delete from {SCHEMA}.pending p where p.txn_id = any(others) returning p.*, null::int8 as entry_id),
-    gone as (select * from known union all select * from rest),
+    beside as (
+      select t.id, u.h, t.address_id, null::timestamptz, null::timestamptz, {priorities.DEFAULT}::int2, null::int8,
+             null::int4[], u.e
+        from unnest(owners, halves, entries) u(t, h, e)
+        join {SCHEMA}.txn t on t.id = u.t and u.h = any(t.half_ids)
+      union all
+      select t.id, f.half_id, t.address_id, null, null, {priorities.DEFAULT}::int2, null, null, null
+        from {SCHEMA}.txn t cross join lateral unnest(t.half_ids) f(half_id)
+       where t.id = any(others)),
+    gone as (select * from known union all select * from rest union all select * from beside),
     delivered as (
       insert into {SCHEMA}.entry (group_id, id, half_id, expires_at, available_at, priority, message_group)
       select g.id, coalesce(m.entry_id, m.half_id), m.half_id, m.expires_at,
@@ -1066,7 +1090,9 @@ begin
     select {NEW_OP_ID},
            'accept', 'no-local', array_fill(m.half_id, array[cardinality(m.left_out)]), m.left_out, instance, due
       from gone m where m.left_out is not null;
-    if exists (select from {SCHEMA}.pending p where p.txn_id = any(committed)) then
+    if exists (select from {SCHEMA}.pending p where p.txn_id = any(committed)) or exists (
+      select f.half_id from {SCHEMA}.txn t cross join lateral unnest(t.half_ids) f(half_id)
+       where t.id = any(committed) and t.id <> all(others) except select unnest(halves)) then
       raise exception 'halves were left out of a commit' using errcode = 'data_exception';
     end if;
     if others <> '{{}}' and turn then
@@ -1146,7 +1172,7 @@ begin
   end if;
   select a.kind into kind from {SCHEMA}.address a where a.id = target for key share;
   select array_agg(p.half_id order by p.half_id), array_agg(p.address_id order by p.half_id) into halves, origins
-    from {SCHEMA}.pending p where p.txn_id = exhaust.txn;
+    from {SCHEMA}.pending_half p where p.txn_id = exhaust.txn;
   if kind is null or cardinality(halves) > cardinality(ids) or not origins <@ addresses then
     return false;
   end if;
@@ -1189,6 +1215,14 @@ begin
   return exists (
     select from {SCHEMA}.op o where o.id = any(txns) and o.id between lowest and highest);
 end $$""",
+    # All halves of undecided checkable transactions.
+    f"""
+create view {SCHEMA}.pending_half as
+  select p.txn_id, p.half_id, p.address_id, p.expires_at, p.available_at, p.priority, p.message_group, p.left_out
+    from {SCHEMA}.pending p
+  union all
+  select t.id, f.half_id, t.address_id, null, null, {priorities.DEFAULT}::int2, null, null
+    from {SCHEMA}.txn t cross join lateral unnest(t.half_ids) f(half_id)""",
     # H15: the outcome of a transaction.
     f"""
 create view {SCHEMA}.outcome as
@@ -1197,8 +1231,7 @@ create view {SCHEMA}.outcome as
     from {SCHEMA}.op where decision in ('commit', 'rollback')
   union all
   select t.id, 'undecided', null,
-         case when t.producer_group is null then t.posted
-              else (select count(*)::int4 from {SCHEMA}.pending p where p.txn_id = t.id) end,
+         {POSTED},
          {RETIRED},
          null, t.instance_id
     from {SCHEMA}.txn t where not exists (select from {SCHEMA}.op o where o.id = t.id)""",
@@ -1234,7 +1267,9 @@ create view {SCHEMA}.groups as
     f"""
 create view {SCHEMA}.addresses as
   select a.name as address, a.routing, a.kind, a.origin, c.groups,
-         (select count(*) from {SCHEMA}.pending p where p.address_id = a.id) as pending,
+         (select count(*) from {SCHEMA}.pending p where p.address_id = a.id)
+           + (select coalesce(sum(cardinality(t.half_ids)), 0)::int8 from {SCHEMA}.txn t where t.address_id = a.id)
+           as pending,
          c.ready, c.inflight, c.scheduled, c.failed, a.created_at, a.id as address_id
     from {SCHEMA}.address a
     cross join lateral (
@@ -1245,10 +1280,9 @@ create view {SCHEMA}.addresses as
     f"""
 create view {SCHEMA}.undecided as
   select t.id as txn_id, now() - t.declared_at as age, t.owner, t.producer_group,
-         case when t.producer_group is null then t.posted
-              else (select count(*)::int4 from {SCHEMA}.pending p where p.txn_id = t.id) end as posted,
+         {POSTED} as posted,
          {RETIRED} as retired,
-         array(select distinct a.name from {SCHEMA}.pending p join {SCHEMA}.address a on a.id = p.address_id
+         array(select distinct a.name from {SCHEMA}.pending_half p join {SCHEMA}.address a on a.id = p.address_id
                 where p.txn_id = t.id order by a.name) as addresses,
          t.declared_at, t.timeout_at, t.checks, t.next_check_at, t.instance_id
     from {SCHEMA}.txn t where not exists (select from {SCHEMA}.op o where o.id = t.id)""",
@@ -1263,7 +1297,7 @@ create view {SCHEMA}.messages as
      where o.decision in ('commit', 'accept', 'expire', 'dead-letter', 'purge')
      order by u.half_id, u.group_id, o.decided_at desc)
   select h.id as half_id, coalesce(a.name, r.name) as address, g.name as consumer_group,
-         case when p.half_id is not null then 'pending'
+         case when p.half_id is not null or t.id is not null then 'pending'
               when d.decision = 'rollback' then 'rolled-back'
               when h.txn_id is not null and d.id is null then 'unknown'
               else coalesce(e.state, n.state, 'no-entry') end as state,
@@ -1272,6 +1306,7 @@ create view {SCHEMA}.messages as
     left join {SCHEMA}.address a on a.id = h.address_id
     left join {SCHEMA}.removed_address r on r.id = h.address_id
     left join {SCHEMA}.pending p on p.txn_id = h.txn_id and p.half_id = h.id
+    left join {SCHEMA}.txn t on t.id = h.txn_id and h.id = any(t.half_ids)
     left join {SCHEMA}.op d on d.id = h.txn_id
     left join {SCHEMA}.consumer_group g
       on g.address_id = h.address_id and (h.txn_id is null or d.decision = 'commit')

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import ARRAY, Boolean, DateTime, Integer, Text, column, table
+from sqlalchemy import ARRAY, BigInteger, Boolean, DateTime, Integer, Text, Uuid, column, table
 
 from store.tables import SCHEMA
 
@@ -34,5 +34,13 @@ addresses = table(
     column("pending", Integer),
     *[column(each.name, Integer) for each in _COUNTS],
     column("created_at", DateTime(timezone=True)),
+    schema=SCHEMA,
+)
+
+pending_half = table(
+    "pending_half",
+    column("txn_id", Uuid),
+    column("half_id", BigInteger),
+    column("address_id", Integer),
     schema=SCHEMA,
 )

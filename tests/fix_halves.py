@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from store.commit.batch import Batch
-from store.commit.checkable import Declared
+from store.commit.checkable import Declared, Settled
 from store.commit.terms import PLAIN, Terms
 from store.tables import SCHEMA
-from tests.fix_store_driver import Post, Store, Truth
+from tests.fix_store_driver import GROUP, Post, Store, Truth
 
 ROW = Declared(b"client", 0, 1, b"shop", 6000, 30_000, 15, 4)
 
@@ -32,16 +32,20 @@ class Half(Post):
         self.new = new
         self.address = address
         self.terms = terms
+        #: it has a row in pending, and is not in the transaction's
+        self.own_row = True
 
     def write(self, batch: Batch) -> None:
         self.written += 1
         batch.half(self.ids[0], self.txn_id, self.address, self.message)
         rows = batch.check_back()
-        rows.pend(self.txn_id, self.ids[0], self.address, self.terms, [])
         if self.first:
             rows.declare(self.txn_id, ROW, new=self.new)
-        else:
+        elif self.txn_id not in rows.declared:
             rows.enlist(self.txn_id)
+        self.own_row = self.terms is not PLAIN or not rows.pend_in_row(self.txn_id, self.ids[0], self.address)
+        if self.own_row:
+            rows.pend(self.txn_id, self.ids[0], self.address, self.terms, [])
 
 
 class Decide(Post):
@@ -71,8 +75,12 @@ class Settle(Decide):
     def write(self, batch: Batch) -> None:
         self.written += 1
         self.entries = [self.store.ids.next() for _ in self.halves]
-        addresses = {half.address for half in self.posted}
-        batch.check_back().settle(self.txn_id, self.halves, self.entries, addresses)
+        settled = Settled([], [], [], [], [])
+        for half, half_id, entry_id in zip(self.posted, self.halves, self.entries, strict=True):
+            (settled.pended if half.own_row else settled.halves).append(half_id)
+            (settled.pended_entries if half.own_row else settled.entries).append(entry_id)
+        settled.groups.extend([GROUP] * len(settled.halves))
+        batch.check_back().settle(self.txn_id, settled, {half.address for half in self.posted})
 
 
 class Left(Post):
@@ -87,13 +95,12 @@ class Left(Post):
         (rows.overdue if self.overdue else rows.orphaned).append(self.txn_id)
 
 
-def post_halves(store: Store, count: int = 1) -> list[Half]:
-    """A transaction with so many durable halves."""
+def post_halves(store: Store, count: int = 1, *, terms: Terms = PLAIN, together: bool = False) -> list[Half]:
+    """A transaction with so many durable halves, each from a batch of its own, or all ``together`` from one."""
     txn_id = store.uuids.next()
-    halves = []
-    for number in range(count):
-        halves.append(Half(store, txn_id, first=not number, new=not number))
-        store.add(halves[-1])
+    halves = [Half(store, txn_id, first=not number, new=not number, terms=terms) for number in range(count)]
+    for batch in [halves] if together else [[half] for half in halves]:
+        store.add(*batch)
         store.settle()
     assert all(half.heard == [None] for half in halves)
     return halves
@@ -105,7 +112,7 @@ def decisions_of(truth: Truth) -> dict[bytes, tuple[str, int]]:
 
 
 def pending_of(truth: Truth) -> list[int]:
-    return [row[0] for row in truth.rows(f"select half_id from {SCHEMA}.pending order by half_id")]
+    return [row[0] for row in truth.rows(f"select half_id from {SCHEMA}.pending_half order by half_id")]
 
 
 def txns_of(truth: Truth) -> list[bytes]:

@@ -9,10 +9,11 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from sqlalchemy import Connection, func, insert, select
+from sqlalchemy import Connection, func, insert, select, update
 
 from store.ids import SLOTS, HalfIds, UuidV7
 from store.tables import address, consumer_group, entry, half, heartbeat, instance, op, pending, txn
+from store.views import pending_half
 
 
 @dataclass(frozen=True)
@@ -72,18 +73,24 @@ class Rows:
         return txn_id
 
     def checkable(self, instance_id: int, *addresses: int, txn_id: UUID | None = None, **values: object) -> UUID:
-        """A checkable transaction with a half at each of the addresses. ``values``: of its rows ``pending``."""
+        """A checkable transaction with a half at each of the addresses: the first in its row, as where each post waits
+        for the one before; with ``values``, of its rows ``pending``, none.
+        """
         txn_id = txn_id or UUID(bytes=self.txn_ids.next())
         row = {"id": txn_id, "instance_id": instance_id, "owner": "client", "posted": 0, "retired": 0}
         checks = {"producer_group": "shop", "check_immunity_ms": 6000, "check_interval_ms": 30_000, "most_checks": 15}
         times = {"declared_at": func.now(), "timeout_at": func.now(), "next_check_at": func.now(), "connection": 1}
         self.connection.execute(insert(txn).values(**row, **checks, **times))
-        for address_id in addresses:
+        for number, address_id in enumerate(addresses):
             half_id = self.half_ids.next()
             posted = {"id": half_id, "txn_id": txn_id, "address_id": address_id, "message": b"x"}
             self.connection.execute(insert(half).values(posted))
-            waits = {"txn_id": txn_id, "half_id": half_id, "address_id": address_id}
-            self.connection.execute(insert(pending).values(**waits, **values))
+            if number or values:
+                waits = {"txn_id": txn_id, "half_id": half_id, "address_id": address_id}
+                self.connection.execute(insert(pending).values(**waits, **values))
+            else:
+                in_row = {"half_ids": [half_id], "address_id": address_id}
+                self.connection.execute(update(txn).where(txn.c.id == txn_id).values(in_row))
         self.connection.commit()
         return txn_id
 
@@ -92,7 +99,9 @@ class Rows:
 
     def pending(self, txn_id: UUID) -> list[int]:
         """The halves that wait for the decision."""
-        found = self.connection.scalars(select(pending.c.half_id).where(pending.c.txn_id == txn_id).order_by("half_id"))
+        found = self.connection.scalars(
+            select(pending_half.c.half_id).where(pending_half.c.txn_id == txn_id).order_by("half_id")
+        )
         halves = list(found)
         self.connection.rollback()
         return halves

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from store.commit.terms import Terms
 
 
+#: the most halves in a transaction's row, so that PostgreSQL does not move the array out of it (2 kB)
+MOST_IN_ROW = 100
 #: the most failed deliveries that an entry counts
 LARGEST_COUNT = 32767
 
@@ -50,6 +52,22 @@ class Retired(NamedTuple):
     undo_failed: str
 
 
+class Settled(NamedTuple):
+    """A commit by the owner: its halves, and the ids of their entries."""
+
+    #: those in the transaction's row, in its order, and the default groups of their queues
+    halves: list[int]
+    entries: list[int]
+    groups: list[int]
+    #: those that have rows of their own
+    pended: list[int]
+    pended_entries: list[int]
+
+    @property
+    def posted(self) -> int:
+        return len(self.halves) + len(self.pended)
+
+
 class CheckableRows:
     """Columns of one statement, as those of :class:`store.commit.batch.Batch`."""
 
@@ -70,23 +88,22 @@ class CheckableRows:
         "overdue",
         "owed",
         "owners",
+        "pending_addresses",
         "pending_halves",
         "pending_txns",
         "reasons",
         "replaced",
         "retired",
+        "row_address",
+        "row_halves",
         "settled",
-        "settled_addresses",
-        "settled_entries",
-        "settled_halves",
-        "settled_owners",
         "terms",
     )
 
     def __init__(self) -> None:
         self.pending_txns: list[bytes] = []
         self.pending_halves: list[int] = []
-        self.addresses: list[int] = []
+        self.pending_addresses: list[int] = []
         self.terms: list[Terms] = []
         self.left_out: list[int] = []
         self.left_out_lo: list[int] = []
@@ -103,12 +120,13 @@ class CheckableRows:
         self.owners: list[bytes] = []
         self.halves: list[int] = []
         self.entries: list[int] = []
-        #: transactions that their owner commits, and how many halves each has
-        self.settled: dict[bytes, int] = {}
-        self.settled_owners: list[bytes] = []
-        self.settled_halves: list[int] = []
-        self.settled_entries: list[int] = []
-        self.settled_addresses: set[int] = set()
+        #: halves in the rows of ``declared``, and the one address of each of these transactions
+        self.row_halves: dict[bytes, list[int]] = {}
+        self.row_address: dict[bytes, int] = {}
+        #: transactions that their owner commits
+        self.settled: dict[bytes, Settled] = {}
+        #: addresses that halves or commits of this batch go to; they must be there
+        self.addresses: set[int] = set()
         #: by transaction, group and entry
         self.retired: dict[tuple[bytes, int, int], Retired] = {}
         self.replaced: dict[tuple[bytes, int, int], Retired] = {}
@@ -118,10 +136,11 @@ class CheckableRows:
         self.owed: list[bytes] = []
 
     def pend(self, txn_id: bytes, half_id: int, address_id: int, terms: Terms, left_out: Sequence[int]) -> None:
-        """A half waits for the decision. ``left_out``: groups that do not get it."""
+        """A half waits for the decision, in a row of its own. ``left_out``: groups that do not get it."""
         self.pending_txns.append(txn_id)
         self.pending_halves.append(half_id)
-        self.addresses.append(address_id)
+        self.pending_addresses.append(address_id)
+        self.addresses.add(address_id)
         self.terms.append(terms)
         self.left_out_lo.append(len(self.left_out) + 1)
         self.left_out += left_out
@@ -132,6 +151,20 @@ class CheckableRows:
         never sent its row to the store, which costs less.
         """
         (self.declared if new else self.listed)[txn_id] = declared
+
+    def pend_in_row(self, txn_id: bytes, half_id: int, address_id: int) -> bool:
+        """A half of plain terms, for a queue with one group, waits for the decision in the transaction's row. False: it
+        needs a row of its own, as this batch does not add the transaction's, or that has halves of another address, or
+        as many as it can.
+        """
+        if txn_id not in self.declared or self.row_address.setdefault(txn_id, address_id) != address_id:
+            return False
+        halves = self.row_halves.setdefault(txn_id, [])
+        if len(halves) >= MOST_IN_ROW:
+            return False
+        halves.append(half_id)
+        self.addresses.add(address_id)
+        return True
 
     def enlist(self, txn_id: bytes) -> None:
         """It has another half. The batch is refused if it is decided already."""
@@ -158,18 +191,15 @@ class CheckableRows:
         self.halves += halves
         self.entries += entries
 
-    def settle(self, txn_id: bytes, halves: Sequence[int], entries: Sequence[int], addresses: Iterable[int]) -> None:
+    def settle(self, txn_id: bytes, settled: Settled, addresses: Iterable[int]) -> None:
         """As :meth:`decide`, for a commit by the owner that has retired nothing and leaves out no group: it costs less.
         ``addresses``: of the halves.
         """
-        if not halves:  # that it has none is left to the function to see
+        if not settled.posted:  # that it has none is left to the function to see
             self.decide(txn_id, b"commit", "")
             return
-        self.settled[txn_id] = len(halves)
-        self.settled_owners += [txn_id] * len(halves)
-        self.settled_halves += halves
-        self.settled_entries += entries
-        self.settled_addresses.update(addresses)
+        self.settled[txn_id] = settled
+        self.addresses.update(addresses)
 
     @property
     def changed(self) -> set[bytes]:
@@ -239,7 +269,7 @@ def _add_posted(rows: CheckableRows, names: list[str], parameters: list[bytes]) 
         parameters += (
             arrays.uuid(rows.pending_txns),
             arrays.int8(rows.pending_halves),
-            arrays.int4(rows.addresses),
+            arrays.int4(rows.pending_addresses),
             arrays.timestamptz(expires),
             arrays.timestamptz(available),
             arrays.int2(priorities),
@@ -251,7 +281,21 @@ def _add_posted(rows: CheckableRows, names: list[str], parameters: list[bytes]) 
     for name, declared in (("declared", rows.declared), ("listed", rows.listed)):
         if declared:
             names.append(name)
-            parameters += _declared(declared)
+            parameters += (*_declared(declared), *_in_rows(rows, declared))
+
+
+def _in_rows(rows: CheckableRows, declared: Iterable[bytes]) -> tuple[bytes, ...]:
+    """The halves in the rows of transactions: the slice of each, the address or 0, then all halves."""
+    halves: list[int] = []
+    starts: list[int] = []
+    ends: list[int] = []
+    addresses: list[int] = []
+    for txn_id in declared:
+        starts.append(len(halves) + 1)
+        halves += rows.row_halves.get(txn_id, ())
+        ends.append(len(halves))
+        addresses.append(rows.row_address.get(txn_id, 0))
+    return arrays.int4(starts), arrays.int4(ends), arrays.int4(addresses), arrays.int8(halves)
 
 
 def _declared(rows: Mapping[bytes, Declared]) -> tuple[bytes, ...]:
@@ -273,28 +317,50 @@ def _declared(rows: Mapping[bytes, Declared]) -> tuple[bytes, ...]:
 
 def _hand_over_settled(rows: CheckableRows) -> None:
     """Where the function decides others, it decides all: rivals lock all of theirs in one order, too."""
-    for txn_id in rows.settled:
-        rows.decided_ids.append(txn_id)
-        rows.decisions.append(b"commit")
-        rows.reasons.append(b"")
-    rows.owners += rows.settled_owners
-    rows.halves += rows.settled_halves
-    rows.entries += rows.settled_entries
-    rows.settled, rows.settled_owners, rows.settled_halves, rows.settled_entries = {}, [], [], []
+    for txn_id, settled in rows.settled.items():
+        halves, entries = (*settled.halves, *settled.pended), (*settled.entries, *settled.pended_entries)
+        rows.decide(txn_id, b"commit", "", halves, entries)
+    rows.settled = {}
 
 
 def _add_settled(rows: CheckableRows, names: list[str], parameters: list[bytes]) -> None:
     """Their rows are locked in the order of ids, as when several are decided."""
-    names += ("settled", "concluded", "still_there", "unpended", "delivered")
-    listed = sorted(rows.settled.items())
+    names += ("settled", "concluded")
+    ids: list[bytes] = []
+    posted: list[int] = []
+    starts: list[int] = []
+    ends: list[int] = []
+    halves: list[int] = []
+    entries: list[int] = []
+    groups: list[int] = []
+    owners: list[bytes] = []
+    pended: list[int] = []
+    pended_entries: list[int] = []
+    for txn_id, settled in sorted(rows.settled.items()):
+        ids.append(txn_id)
+        posted.append(settled.posted)
+        starts.append(len(halves) + 1)
+        halves += settled.halves
+        ends.append(len(halves))
+        entries += settled.entries
+        groups += settled.groups
+        owners += [txn_id] * len(settled.pended)
+        pended += settled.pended
+        pended_entries += settled.pended_entries
     parameters += (
-        arrays.uuid([txn_id for txn_id, _ in listed]),
-        arrays.int4([posted for _, posted in listed]),
-        arrays.int4([*rows.settled_addresses]),
-        arrays.uuid(rows.settled_owners),
-        arrays.int8(rows.settled_halves),
-        arrays.int8(rows.settled_entries),
+        arrays.uuid(ids),
+        arrays.int4(posted),
+        arrays.int4(starts),
+        arrays.int4(ends),
+        arrays.int8(halves),
+        len(pended).to_bytes(8, "big"),
     )
+    if halves:
+        names.append("released")
+        parameters += (arrays.int4(groups), arrays.int8(entries), arrays.int8(halves))
+    if pended:
+        names += ("unpended", "delivered")
+        parameters += (arrays.uuid(owners), arrays.int8(pended), arrays.int8(pended_entries))
 
 
 def _keys(rows: Mapping[tuple[bytes, int, int], Retired]) -> tuple[bytes, bytes, bytes]:

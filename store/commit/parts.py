@@ -37,11 +37,13 @@ _DUE = "greatest(e.declared_at + e.check_immunity_ms * interval '1 ms', now())"
 
 _DECLARED = (
     f"insert into {SCHEMA}.txn (id, instance_id, owner, declared_at, timeout_at, posted, retired, producer_group, "
-    "check_immunity_ms, check_interval_ms, most_checks, connection) "
-    "select i, {me}, o, d, t, 0, 0, g, m, v, c, n from (select unnest({0}) i, unnest({1}) o, unnest({2}) d, "
-    "unnest({3}) t, unnest({4}) g, unnest({5}) m, unnest({6}) v, unnest({7}) c, unnest({8}) n) u"
+    "check_immunity_ms, check_interval_ms, most_checks, connection, half_ids, address_id) "
+    "select i, {me}, o, d, t, 0, 0, g, m, v, c, n, case when hi >= lo then ({12}::int8[])[lo:hi] end, nullif(a, 0) "
+    "from (select unnest({0}) i, unnest({1}) o, unnest({2}) d, unnest({3}) t, unnest({4}) g, unnest({5}) m, "
+    "unnest({6}) v, unnest({7}) c, unnest({8}) n, unnest({9}) lo, unnest({10}) hi, unnest({11}) a) u"
 )
-#: The columns of :class:`store.commit.checkable.Declared`, after the transaction.
+#: The columns of :class:`store.commit.checkable.Declared`, after the transaction; then of the halves in its row the
+#: slice and the address; all these halves.
 _DECLARED_TYPES = (
     "uuid[]",
     "text[]",
@@ -51,6 +53,10 @@ _DECLARED_TYPES = (
     "int4[]",
     "int4[]",
     "int2[]",
+    "int8[]",
+    "int4[]",
+    "int4[]",
+    "int4[]",
     "int8[]",
 )
 
@@ -141,7 +147,8 @@ PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
     # Their rows are locked before ops are written, as questions do (T11): PostgreSQL runs clauses that are not read
     # from the last to the first.
     "forgotten": (f"delete from {SCHEMA}.txn e using unnest({{0}}) u(i) where e.id = u.i", ("uuid[]",)),
-    # Of checkable transactions: halves that wait for the decision; left_out: groups that do not get them.
+    # Of checkable transactions: halves that wait for the decision, except those in the transactions' rows.
+    # left_out: groups that do not get them.
     "pending": (
         f"insert into {SCHEMA}.pending "
         "(txn_id, half_id, address_id, expires_at, available_at, priority, message_group, left_out) "
@@ -161,7 +168,7 @@ PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
             "int4[]",
         ),
     ),
-    # Their rows, written with the first half.
+    # Their rows, written with the first half, or with several.
     "declared": (_DECLARED + " returning 1", _DECLARED_TYPES),
     # As declared, where a row may be there already, as a plain transaction is listed or an earlier half is on its way.
     "listed": (
@@ -236,16 +243,24 @@ PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
     # Commits by their owners, which have retired nothing: what the function would do, in this statement. Their rows are
     # locked first, as the refusals are looked at in the order of the parts.
     "settled": (
-        f"delete from {SCHEMA}.txn e using unnest({{0}}, {{1}}) u(i, n) "
-        "where e.id = u.i and e.producer_group is not null returning e.id, u.n",
-        ("uuid[]", "int4[]"),
+        f"delete from {SCHEMA}.txn e "
+        "using (select unnest({0}) i, unnest({1}) n, unnest({2}) lo, unnest({3}) hi) u "
+        "where e.id = u.i and e.producer_group is not null "
+        "returning e.id, u.n, coalesce(e.half_ids, '{{}}') = ({4}::int8[])[u.lo:u.hi] as whole",
+        ("uuid[]", "int4[]", "int4[]", "int4[]", "int8[]"),
     ),
+    # Parameter: how many of their halves have rows of their own.
     "concluded": (
         f"insert into {SCHEMA}.op (id, decision, txn_id, posted, instance_id) "
         "select s.id, 'commit', s.id, s.n, {me} from settled s",
-        (),
+        ("int8",),
     ),
-    "still_there": (_THERE, ("int4[]",)),
+    # The entries of halves that were in the rows, in the default groups of their queues.
+    "released": (
+        f"insert into {SCHEMA}.entry (group_id, id, half_id) "
+        "select g, i, h from unnest({0}, {1}, {2}) u(g, i, h)",
+        ("int4[]", "int8[]", "int8[]"),
+    ),
     "unpended": (
         f"delete from {SCHEMA}.pending e using unnest({{0}}, {{1}}, {{2}}) u(t, h, i) "
         "where e.txn_id = u.t and e.half_id = u.h returning e.*, u.i as entry_id",
@@ -284,6 +299,7 @@ _GIVEN_UP = ("CO002", "the instance was given up")
 _NOT_HELD = ("CO001", "an entry is not held")
 _DECIDED = ("CO005", "a checkable transaction is decided")
 _ADDRESS_GONE = ("CO003", "an address that is posted to is gone")
+_LEFT_OUT = ("22000", "halves were left out of a commit")
 #: Part -> (the condition on which the whole batch is refused, the SQLSTATE, the reason).
 REFUSED: dict[str, tuple[str, str, str]] = {
     "gone": ("(select count(*) from gone) <> cardinality({1})", *_NOT_HELD),
@@ -297,14 +313,13 @@ REFUSED: dict[str, tuple[str, str, str]] = {
     "holding": ("(select count(*) from holding) <> cardinality({1})", *_NOT_HELD),
     "decided": ("exists (select from decided where not won)", *_DECIDED),
     "settled": ("(select count(*) from settled) <> cardinality({0})", *_DECIDED),
-    "still_there": ("(select count(*) from still_there) <> cardinality({0})", *_ADDRESS_GONE),
-    # All its halves and no others: one that is left behind would be lost. And none that a group does not get.
-    "unpended": (
-        "(select count(*) from unpended where left_out is null) <> cardinality({1}) "
-        f"or (select count(*) from {SCHEMA}.pending p where p.txn_id = any({{0}})) <> cardinality({{1}})",
-        "22000",
-        "halves were left out of a commit",
+    # All their halves and no others: one that is left behind would be lost. And none that a group does not get.
+    "concluded": (
+        "exists (select from settled where not whole) "
+        f"or (select count(*) from settled s join {SCHEMA}.pending p on p.txn_id = s.id) <> {{0}}",
+        *_LEFT_OUT,
     ),
+    "unpended": ("(select count(*) from unpended where left_out is null) <> cardinality({1})", *_LEFT_OUT),
     "there": ("(select count(*) from there) <> cardinality({0})", *_ADDRESS_GONE),
     "split": ("exists (select from split)", "CO004", "a queue has groups beside the default one"),
 }

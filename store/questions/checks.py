@@ -132,11 +132,11 @@ TAKE = Query(
                case when k.instance_id = $4::int4 then coalesce(k.connection, 0) else 0 end,
                coalesce(f.half_id, 0),
                {_NAME},
-               (select count(*) from {SCHEMA}.pending p where p.txn_id = k.id),
+               (select count(*) from {SCHEMA}.pending_half p where p.txn_id = k.id),
                (select count(*) from {SCHEMA}.pending_retirement r where r.txn_id = k.id), null::int8, null::int8
           from taken k left join lateral (
             select m.half_id, m.address_id from (
-              (select 0 as rank, p.half_id, p.address_id from {SCHEMA}.pending p where p.txn_id = k.id
+              (select 0 as rank, p.half_id, p.address_id from {SCHEMA}.pending_half p where p.txn_id = k.id
                 order by p.half_id limit 1)
               union all
               (select 1, r.half_id, (select g.address_id from {SCHEMA}.consumer_group g where g.id = r.group_id)
@@ -234,7 +234,7 @@ FIND_EXHAUSTED = Query(
         select uuid_send(l.id), l.producer_group, l.checks::int4, coalesce(f.address_id, 0), {_NAME},
                coalesce(f.halves, 0)
           from late l left join lateral (
-            select p.address_id, count(*) as halves from {SCHEMA}.pending p where p.txn_id = l.id
+            select p.address_id, count(*) as halves from {SCHEMA}.pending_half p where p.txn_id = l.id
              group by p.address_id) f on true
         union all
         select null, null, null, null, null,

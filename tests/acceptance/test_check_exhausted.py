@@ -72,7 +72,7 @@ def test_after_the_last_check_it_is_rolled_back_and_its_messages_are_kept(
     assert [each.message.annotations for each in kept] == [{"x-opt-mine": "1", **told, **ids[0]}, {**told, **ids[1]}]
     assert checker.drain() == []
     assert consumer.drain() == []
-    assert ask("select from coordinator.pending where txn_id = encode(%s, 'hex')::uuid", txn) == []
+    assert ask("select from coordinator.pending_half where txn_id = encode(%s, 'hex')::uuid", txn) == []
 
 
 @pytest.mark.rule("H10")
@@ -174,7 +174,7 @@ def test_those_whose_copies_the_store_refuses_stop_no_other(
     sound = planted(address, address, data(b"1"), checks=15)
     assert decided(ask, sound) == EXHAUSTED
     ((kept,),) = ask(
-        "select count(*) from coordinator.pending p where p.txn_id = any(%s)", [each.hex() for each in refused]
+        "select count(*) from coordinator.pending_half p where p.txn_id = any(%s)", [each.hex() for each in refused]
     )
     assert kept == len(refused)
     with psycopg.connect(running_url(service.data_dir)) as store:

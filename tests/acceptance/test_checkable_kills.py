@@ -87,7 +87,7 @@ def test_each_is_whole_or_checkable_after_a_kill_at_any_point(own_service: Servi
         producer.hear_rest()
         service.restart()
         halves = "select count(*) from coordinator.{} where txn_id = encode(%s, 'hex')::uuid"
-        ((pending,),) = _store(service, halves.format("pending"), producer.txn)
+        ((pending,),) = _store(service, halves.format("pending_half"), producer.txn)
         ((stored,),) = _store(service, halves.format("half"), producer.txn)
         ops = _store(
             service, "select decision, posted from coordinator.op where id = encode(%s, 'hex')::uuid", producer.txn
@@ -108,7 +108,7 @@ def test_each_is_whole_or_checkable_after_a_kill_at_any_point(own_service: Servi
             committed += producer.bodies[:stored]
     consumer = _begin(service).receiver("orders")
     assert sorted(consumer.bodies()) == sorted(committed)
-    assert _store(service, "select from coordinator.pending") == []
+    assert _store(service, "select from coordinator.pending_half") == []
     assert _store(service, "select from coordinator.txn") == []
 
 
@@ -136,7 +136,7 @@ def test_postgresql_is_killed_under_a_service_that_lives(own_service: Service, m
         assert producer.control.answer_to(asked).state == Accepted()
         committed += producer.bodies
     assert sorted(_begin(service).receiver("orders").bodies()) == sorted(committed)
-    assert _store(service, "select from coordinator.pending") == []
+    assert _store(service, "select from coordinator.pending_half") == []
 
 
 @pytest.mark.rule("H7", "H8", "H13")

@@ -40,13 +40,11 @@ _UNDECIDED = f"""
     address as (select id from {SCHEMA}.address where name = '{GROUP}'),
     halves as (
       insert into {SCHEMA}.half (id, txn_id, address_id, message)
-      select m.id, m.txn_id, a.id, {_MESSAGE} from made m, address a),
-    pended as (
-      insert into {SCHEMA}.pending (txn_id, half_id, address_id) select m.txn_id, m.id, a.id from made m, address a)
+      select m.id, m.txn_id, a.id, {_MESSAGE} from made m, address a)
     insert into {SCHEMA}.txn (id, instance_id, owner, declared_at, timeout_at, posted, retired, producer_group,
-                              next_check_at, check_immunity_ms, check_interval_ms, most_checks)
-    select txn_id, (select max(id) from {SCHEMA}.instance), 'gone', now(), now(), 0, 0, '{GROUP}',
-           now(), 6000, 30000, 15 from made"""
+                              next_check_at, check_immunity_ms, check_interval_ms, most_checks, half_ids, address_id)
+    select m.txn_id, (select max(id) from {SCHEMA}.instance), 'gone', now(), now(), 0, 0, '{GROUP}',
+           now(), 6000, 30000, 15, array[m.id], a.id from made m, address a"""
 _LEFT = f"select count(*) from {SCHEMA}.txn where producer_group = '{GROUP}'"
 
 

@@ -41,11 +41,11 @@ AT_ONCE = 50
 _CHUNK = 500_000
 
 _TXN = f"""insert into {SCHEMA}.txn (id, instance_id, owner, declared_at, timeout_at, posted, retired, producer_group,
-                                     next_check_at, check_immunity_ms, check_interval_ms, most_checks)
-    select md5('{{0}}' || i)::uuid, {ME}, 'client', now(), now(), 1, 0, '{GROUP}', {{2}}, 6000, 30000, 15
+                                     next_check_at, check_immunity_ms, check_interval_ms, most_checks, half_ids,
+                                     address_id)
+    select md5('{{0}}' || i)::uuid, {ME}, 'client', now(), now(), 1, 0, '{GROUP}', {{2}}, 6000, 30000, 15, array[i],
+           1
       from generate_series(1, {{1}}) i"""
-_PENDING = f"""insert into {SCHEMA}.pending (txn_id, half_id, address_id)
-    select md5('{{0}}' || i)::uuid, i, 1 from generate_series(1, {{1}}) i"""
 _DUE = f"update {SCHEMA}.txn set checks = 0, next_check_at = now() - interval '10 s'"
 
 
@@ -123,7 +123,6 @@ def _measure(url: str, decided: int, checked: int, undecided: int, traffic: Call
             return connection.execute(sql.encode())
 
         run(_TXN.format("undecided", undecided, "now()"))
-        run(_PENDING.format("undecided", undecided))
         looks = Looks(url)
         _print(f"{undecided:,} undecided", run, looks, undecided)
         holding.execute("set transaction isolation level repeatable read")
@@ -135,7 +134,6 @@ def _measure(url: str, decided: int, checked: int, undecided: int, traffic: Call
         _beside(traffic, run, looks, undecided)
         holding.rollback()
         run(f"vacuum {SCHEMA}.txn")
-        run(f"vacuum {SCHEMA}.pending")
         _print("all of them after a vacuum", run, looks, undecided)
         looks.close()
 
@@ -147,8 +145,6 @@ def _decide(run: Callable[[str], object], count: int, due: str) -> None:
         some = min(_CHUNK, count - begin)
         name = f"decided {due} {begin} ".replace("'", "")
         run(_TXN.format(name, some, due).replace("'client'", "'gone'"))
-        run(_PENDING.format(name, some))
-        run(f"delete from {SCHEMA}.pending p using {SCHEMA}.txn t where p.txn_id = t.id and t.owner = 'gone'")
         run(f"delete from {SCHEMA}.txn where owner = 'gone'")
 
 

@@ -71,7 +71,7 @@ def _split(text: str) -> list[str]:
 
 def _aliases(sql: str, types: tuple[str, ...]) -> dict[str, str]:
     """``unnest({0}, {1}) u(g, i)`` or ``unnest({0}) g, unnest({1}) i`` -> the types of g and i."""
-    if alone := re.findall(r"unnest\(\{(\d)\}\) (\w+)", sql):
+    if alone := re.findall(r"unnest\(\{(\d+)\}\) (\w+)", sql):
         return {name: types[int(number)].removesuffix("[]") for number, name in alone}
     found = re.search(r"unnest\((\{\d\}(?:, \{\d\})*)\) u\(([\w, ]+)\)", sql)
     assert found, sql
@@ -97,7 +97,7 @@ def _assigned(part: str) -> list[tuple[str, str, str]]:
         pairs += re.findall(r"e\.(\w+) = (u\.\w+)", sql)
     result = []
     for column, expression in pairs:
-        if flat := re.search(r"\(\{(\d)\}::(\w+\[\])\)\[lo:hi\]", expression):
+        if flat := re.search(r"\(\{(\d+)\}::(\w+\[\])\)\[lo:hi\]", expression):
             assert types[int(flat[1])] == flat[2]
             result.append((table, column, flat[2]))
             continue
@@ -109,7 +109,7 @@ def _assigned(part: str) -> list[tuple[str, str, str]]:
 
 
 #: Parts that write no columns of their own.
-_READ = ("mark", "there", "still_there", "split", "wake", "free", "enlisted", "let_go", "owed", "taken", "decided")
+_READ = ("mark", "there", "split", "wake", "free", "enlisted", "let_go", "owed", "taken", "decided")
 #: Those that write what other parts give them.
 _FED = ("concluded", "delivered")
 
@@ -156,8 +156,8 @@ def _combinations() -> Iterator[tuple[str, ...]]:
     post = ("half", "there", "pending")
     new, first = ("half", "there", "pending", "declared"), ("half", "there", "free", "pending", "listed")
     yield from (new, first, (*post, "enlisted"), ("free", "orphaned", "overdue"), ("gone", "free", "decided", "mark"))
-    settled = ("settled", "concluded", "still_there", "unpended", "delivered")
-    yield from ((*first[:4], "declared", *settled), ("free", *settled))
+    settled = ("settled", "concluded", "released", "unpended", "delivered")
+    yield from ((*first[:4], "declared", *settled), ("there", "free", *settled))
     held = ("let_go", "owed", "taken", "holding", "retiring", "replaced")
     yield from (
         (*first[:4], "declared", "listed", "enlisted", "orphaned", "overdue", *held, "decided"),
@@ -234,7 +234,7 @@ def _batches() -> Iterator[batch.Batch]:
     rows.decide(bytes(15) + b"\x08", b"commit", "", [2], [3])
     yield checked
     settled = batch.Batch()
-    settled.check_back().settle(bytes(15) + b"\x07", [4], [5], [1])
+    settled.check_back().settle(bytes(15) + b"\x07", checkable.Settled([4], [5], [1], [6], [7]), [1])
     yield settled
 
 
@@ -362,7 +362,7 @@ def test_a_commit_of_checkable_transactions_finds_its_rows_by_index(database_url
         )
         if analysed:
             connection.execute(b"analyze")
-        sql = statements.statement(("settled", "concluded", "still_there", "unpended", "delivered"), 7)
+        sql = statements.statement(("there", "settled", "concluded", "released", "unpended", "delivered"), 7)
         scans = [node for node in _planned(connection, statements.SETUP, sql) if node["Node Type"] != "ModifyTable"]
         found = sorted(
             node["Index Name"] for node in scans if "Index Name" in node and node["Relation Name"] != "instance"

@@ -4,6 +4,7 @@ decision without its halves, however others decide meanwhile and however the wir
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
@@ -13,7 +14,7 @@ import psycopg
 import pytest
 
 from store.commit.batch import Batch, Undecided
-from store.commit.terms import ALONE, Terms
+from store.commit.terms import ALONE, PLAIN, Terms
 from store.decisions import DECIDE
 from store.errors import AddressGone, AlreadyDecided
 from store.ids import id_at
@@ -59,6 +60,45 @@ def test_halves_wait_and_are_committed_with_new_ids(store: Store, truth: Truth, 
     assert rows == [(entry, half.ids[0], None) for entry, half in zip(decide.entries, halves, strict=True)]
     assert decisions_of(truth) == {decide.txn_id: ("commit", 3)}
     assert (pending_of(truth), txns_of(truth)) == ([], [])
+
+
+@pytest.mark.rule("H2", "H4")
+def test_a_batch_with_halves_of_several_transactions_keeps_them_apart(store: Store, truth: Truth) -> None:
+    """Each row has its own; and what others decide with them is in one statement."""
+    txns = [store.uuids.next() for _ in range(4)]
+    halves = [
+        [Half(store, txn_id, first=not number, new=not number, terms=terms) for number in range(2)]
+        for txn_id, terms in zip(txns, [PLAIN, PLAIN, Terms(priority=9), PLAIN], strict=True)
+    ]
+    store.add(*itertools.chain(*halves))
+    store.settle()
+    in_rows = truth.rows(f"select id, half_ids, address_id from {SCHEMA}.txn order by id")
+    ids = [[half.ids[0] for half in each] for each in halves]
+    assert [(row[0].bytes, *row[1:]) for row in in_rows] == [
+        (txn_id, None if number == 2 else ids[number], None if number == 2 else 1) for number, txn_id in enumerate(txns)
+    ]
+    for units in (
+        [Settle(store, txns[0], b"commit", halves[0]), Settle(store, txns[1], b"commit", halves[1])],
+        [Settle(store, txns[2], b"commit", halves[2]), Decide(store, txns[3], b"rollback")],
+    ):
+        before = sum(store.commit.sizes.counts)
+        store.add(*units)
+        store.settle()
+        assert [unit.heard for unit in units] == [[None], [None]]
+        assert sum(store.commit.sizes.counts) == before + 1
+        assert all(unit.written == 1 for unit in units)
+    delivered = truth.rows(f"select half_id, priority from {SCHEMA}.entry order by half_id")
+    assert delivered == [(half, 9 if number == 2 else 4) for number in range(3) for half in ids[number]]
+    assert (pending_of(truth), txns_of(truth)) == ([], [])
+
+
+@pytest.mark.rule("H2", "T23")
+def test_a_first_half_for_an_address_that_is_gone_is_refused(store: Store, truth: Truth) -> None:
+    half = Half(store, store.uuids.next(), first=True, new=True, address=4711)
+    store.add(half)
+    store.settle()
+    assert isinstance(half.heard[0], AddressGone)
+    assert (truth.halves(), pending_of(truth), txns_of(truth)) == ([], [], [])
 
 
 @pytest.mark.rule("H5")
@@ -192,7 +232,7 @@ def test_a_decision_whose_reply_was_lost_is_written_once(
     cuttable: Store, proxy: Proxy, truth: Truth, lost: str, commit: Commit
 ) -> None:
     store = cuttable
-    before, halves = post_halves(store), post_halves(store, 2)
+    before, halves = post_halves(store), post_halves(store, 2, together=True)
     first, decide = commit(store, before), commit(store, halves)
     store.add(first)  # the statement is known then
     store.settle()

@@ -17,7 +17,8 @@ from store import channels, outcomes, recovery, removal, undecided
 from store.database import connected
 from store.errors import AddressGone, AlreadyDecided, CannotCommit, Conflict, NotUndecided, boundary
 from store.ids import UuidV7, declared_at
-from store.tables import SCHEMA, address, entry, pending, txn
+from store.tables import SCHEMA, address, entry, txn
+from store.views import pending_half
 from tests.fix_store import Rows
 
 ME = 7
@@ -55,7 +56,7 @@ def _entries(connection: Connection, *columns: Any) -> list[Any]:
 
 def _left(connection: Connection) -> tuple[int, int]:
     """Rows of undecided transactions, and of their halves."""
-    counts = [connection.scalar(select(func.count()).select_from(table)) for table in (txn, pending)]
+    counts = [connection.scalar(select(func.count()).select_from(table)) for table in (txn, pending_half)]
     connection.rollback()
     return int(counts[0] or 0), int(counts[1] or 0)
 
@@ -202,11 +203,14 @@ def test_an_instance_gives_the_ids_of_the_entries(database: Connection, database
 
 
 @pytest.mark.rule("H4")
-def test_ids_for_some_halves_of_a_transaction_are_refused(database: Connection, database_url: str, rows: Rows) -> None:
+@pytest.mark.parametrize("which", [0, 1], ids=["that in the transaction's row", "the one with its own row"])
+def test_ids_for_some_halves_of_a_transaction_are_refused(
+    database: Connection, database_url: str, rows: Rows, which: int
+) -> None:
     """A half that is left out of the commit would be lost."""
     orders = rows.queue("orders")
     txn_id = rows.checkable(ME, rows.address_of(orders), rows.address_of(orders))
-    known = rows.pending(txn_id)[0]
+    known = rows.pending(txn_id)[which]
     with pytest.raises(psycopg.errors.DataException, match="left out"):
         _decide_all(database_url, [(txn_id, "commit")], [(txn_id, known, rows.half_ids.next())])
     assert rows.ops() == []
@@ -258,9 +262,10 @@ def test_groups_that_are_left_out_get_an_op_instead(database: Connection, rows: 
 
 
 @pytest.mark.rule("H4")
-def test_an_address_that_is_gone_refuses_the_commit_alone(database: Connection, rows: Rows) -> None:
-    orders, gone = rows.queue("orders"), rows.queue("gone")
-    txn_id = rows.checkable(ME, rows.address_of(orders), rows.address_of(gone))
+@pytest.mark.parametrize("first", ["orders", "gone"], ids=["of a half with its own row", "of that in the row"])
+def test_an_address_that_is_gone_refuses_the_commit_alone(database: Connection, rows: Rows, first: str) -> None:
+    queues = {name: rows.address_of(rows.queue(name)) for name in ("orders", "gone")}
+    txn_id = rows.checkable(ME, queues.pop(first), *queues.values())
     database.execute(address.delete().where(address.c.name == "gone"))
     database.commit()
     with pytest.raises(AddressGone):
@@ -275,9 +280,13 @@ def test_an_address_that_is_gone_refuses_the_commit_alone(database: Connection, 
 
 
 @pytest.mark.rule("H13", "H16")
-def test_an_address_with_undecided_messages_is_removed_by_force_only(database: Connection, rows: Rows) -> None:
+@pytest.mark.parametrize("last", [False, True], ids=["in the transaction's row", "in its own"])
+def test_an_address_with_undecided_messages_is_removed_by_force_only(
+    database: Connection, rows: Rows, last: bool
+) -> None:
     orders, other = rows.queue("orders", origin="use"), rows.queue("other")
-    lost = rows.checkable(ME, rows.address_of(other), rows.address_of(orders))
+    both = [rows.address_of(orders), rows.address_of(other)]
+    lost = rows.checkable(ME, *(reversed(both) if last else both))
     kept = rows.checkable(ME, rows.address_of(other))
     refused = removal.remove(database, "orders", force=False)
     assert refused == removal.Removal(removed=False, undecided=True)

@@ -210,15 +210,18 @@ def test_decisions_of_a_day_whose_halves_are_kept_whole_stay(days: Days, monkeyp
 
 
 @pytest.mark.rule("H16")
-def test_what_is_undecided_is_carried_and_so_is_the_day_of_its_decision(days: Days) -> None:
+@pytest.mark.parametrize("own_row", [False, True])
+def test_what_is_undecided_is_carried_and_so_is_the_day_of_its_decision(days: Days, own_row: bool) -> None:
     orders = days.address("orders")
     waits = days.half(ANCIENT, to=orders)
     days.half(ANCIENT, to=orders)
     make_days(days.connection, [ANCIENT.date()])
     values = {"instance_id": 1, "owner": "c", "declared_at": ANCIENT, "timeout_at": NOW, "posted": 1, "retired": 0}
     txn_id = op_id_at(ANCIENT)
-    days.connection.execute(insert(txn).values(id=txn_id, producer_group="shop", **values))
-    days.connection.execute(insert(pending).values(txn_id=txn_id, half_id=waits, address_id=orders[0]))
+    in_row = {} if own_row else {"half_ids": [waits], "address_id": orders[0]}
+    days.connection.execute(insert(txn).values(id=txn_id, producer_group="shop", **values, **in_row))
+    if own_row:
+        days.connection.execute(insert(pending).values(txn_id=txn_id, half_id=waits, address_id=orders[0]))
     days.connection.commit()
     days.accepted([], to=orders, at=ANCIENT)
     assert days.drop().carried == 1

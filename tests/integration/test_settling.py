@@ -10,6 +10,7 @@ from uuid import UUID
 import psycopg
 import pytest
 
+from store.commit.terms import Terms
 from store.errors import StoreError
 from store.tables import SCHEMA
 from tests.fix_halves import Decide, Half, Settle, decisions_of, pending_of, post_halves, txns_of
@@ -21,6 +22,7 @@ pytestmark = pytest.mark.rule("H4")
 _EACH_WAY = pytest.mark.parametrize("made", [Decide, Settle], ids=["by the function", "in the statement"])
 
 
+@pytest.mark.parametrize("together", [False, True], ids=["one has its own row", "both are in the transaction's row"])
 @pytest.mark.parametrize(
     ("made", "which"),
     [
@@ -29,10 +31,11 @@ _EACH_WAY = pytest.mark.parametrize("made", [Decide, Settle], ids=["by the funct
     ],
 )
 def test_a_commit_of_other_halves_than_it_has_is_refused_alone(
-    store: Store, truth: Truth, made: type[Decide], which: str
+    store: Store, truth: Truth, made: type[Decide], which: str, together: bool
 ) -> None:
     """A half that is left behind would be lost."""
-    halves, others = post_halves(store, 2), post_halves(store)
+    halves, others = post_halves(store, 2, together=together), post_halves(store)
+    assert [half.own_row for half in halves] == [False, not together]
     stranger = Half(store, halves[0].txn_id)
     named = {"too few": halves[:1], "one more": [*halves, stranger], "another one": [halves[0], stranger], "none": []}
     wrong = made(store, halves[0].txn_id, b"commit", named[which])
@@ -57,7 +60,7 @@ def test_the_function_commits_what_there_is(store: Store, truth: Truth) -> None:
 
 def test_a_half_that_a_group_does_not_get_is_not_settled(store: Store, truth: Truth) -> None:
     """Its owner has it decided by the function; were it mistaken, the group would get the message."""
-    halves = post_halves(store)
+    halves = post_halves(store, terms=Terms(priority=9))
     truth.run(f"update {SCHEMA}.pending set left_out = '{{{GROUP}}}'")
     unit = Settle(store, halves[0].txn_id, b"commit", halves)
     store.add(unit)

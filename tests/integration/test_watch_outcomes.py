@@ -193,7 +193,7 @@ def test_what_is_wrong_is_found_as_it_comes(spark: SparkSession, database_url: s
     rows.half(orders, at, waits)
     rows.undecided(waits, at, checks=1, next_check_at=NOW + timedelta(hours=1))
     forgotten = rows.uuid_v7(at)
-    rows.half(orders, at, forgotten)
+    waits = rows.half(orders, at, forgotten)
     rows.undecided(forgotten, at)
     # a plain one, which its instance rolls back
     rows.undecided(rows.uuid_v7(at), at, producer_group=None)
@@ -206,6 +206,8 @@ def test_what_is_wrong_is_found_as_it_comes(spark: SparkSession, database_url: s
             "insert into coordinator.retention (table_name, kept_from)"
             " values ('half', current_date - 10), ('op', current_date - 30)"
         )
+        in_row = "update coordinator.txn set half_ids = array[%s::int8], address_id = %s where id = %s"
+        connection.execute(in_row, [waits, orders, forgotten])
     told = Told(lambda told: told.counts() == in_store(database_url) and len(told.looks) > 1)
     _run(spark, database_url, tmp_path, told)
     assert _found(told) == sorted(
@@ -215,7 +217,7 @@ def test_what_is_wrong_is_found_as_it_comes(spark: SparkSession, database_url: s
             ("order", "warning", _txn_of(rows, early), "planted"),
             ("overdue", "error", unknown, "planted"),
             ("overdue", "warning", late, None),
-            ("overdue", "warning", forgotten, None),
+            ("overdue", "warning", forgotten, "planted"),
         ]
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from datetime import timedelta
 
 import psycopg
@@ -111,3 +112,41 @@ def test_what_an_earlier_version_has_dropped_is_archived_nowhere(database: Conne
     from_ = text("select archived_from::text from coordinator.retention order by table_name")
     with connected(database_url) as connection:
         assert list(connection.scalars(from_)) == ["2026-01-05", "2026-01-02"]
+
+
+@pytest.mark.rule("F6", "H2", "S9")
+def test_halves_in_rows_have_rows_of_their_own_in_an_earlier_version(
+    database: Connection, database_url: str, rows: Rows
+) -> None:
+    """Which commits them; and a role that reads these reads the view that has all, after the upgrade."""
+    orders = rows.queue("orders")
+    txn_id, other = rows.checkable(ME, *[rows.address_of(orders)] * 2), rows.checkable(ME, rows.address_of(orders))
+    halves, waits = rows.pending(txn_id), rows.pending(other)
+    role = f"reader_{secrets.token_hex(4)}"
+    database.execute(text(f"create role {role}"))
+    database.commit()
+    database.close()
+    migrations.downgrade(database_url, "0028")
+    decide = text("select coordinator.decide(:txn, 'commit', '')")
+    delivered = text("select half_id from coordinator.entry order by half_id")
+    try:
+        with connected(database_url) as connection:
+            connection.execute(text(f"grant select on coordinator.pending to {role}"))
+            assert (
+                connection.scalars(text("select half_id from coordinator.pending order by 1")).all() == halves + waits
+            )
+            assert connection.scalar(decide, {"txn": txn_id}) is True
+            assert connection.scalars(delivered).all() == halves
+            connection.commit()
+        migrations.upgrade(database_url)
+        with connected(database_url) as connection:
+            readable = text("select has_table_privilege(:role, 'coordinator.pending_half', 'select')")
+            assert connection.scalar(readable, {"role": role}) is True
+            assert connection.scalar(decide, {"txn": other}) is True
+            assert connection.scalars(delivered).all() == halves + waits
+            connection.execute(text(f"drop owned by {role}"))
+            connection.commit()
+    finally:
+        with connected(database_url) as connection:
+            connection.execute(text(f"drop role {role}"))
+            connection.commit()

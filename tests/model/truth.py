@@ -261,7 +261,7 @@ def stored(connection: psycopg.Connection[Any], history: str, txn_ids: dict[int,
     ).fetchall()
     result.ops = {by_id[txn_id]: decision for txn_id, decision in decided}
     undecided = connection.execute(
-        f"""select p.txn_id, a.name, null, h.message from {SCHEMA}.pending p
+        f"""select p.txn_id, a.name, null, h.message from {SCHEMA}.pending_half p
               join {SCHEMA}.address a on a.id = p.address_id
               join {SCHEMA}.half h on h.id = p.half_id where p.txn_id = any(%(ids)s)
             union all

@@ -192,7 +192,7 @@ def _checkable(txn: Transaction) -> None:
     _made_checkable(txn)
     assert isinstance(txn, Checkable)
     (address, _, terms) = POST
-    txn.stored(1, address, terms)
+    txn.stored(1, address, terms, own_row=True)
     txn.arrived()
 
 

@@ -38,7 +38,7 @@ def row(ask: Ask, txn: bytes) -> Any:
 
 
 def pending(ask: Ask, txn: bytes) -> int:
-    ((count,),) = ask("select count(*) from coordinator.pending where txn_id = encode(%s, 'hex')::uuid", txn)
+    ((count,),) = ask("select count(*) from coordinator.pending_half where txn_id = encode(%s, 'hex')::uuid", txn)
     return int(count)
 
 

@@ -193,7 +193,7 @@ def test_what_is_wrong_is_found_as_it_comes(spark: SparkSession, database_url: s
     rows.half(orders, at, waits)
     rows.undecided(waits, at, checks=1, next_check_at=NOW + timedelta(hours=1))
     forgotten = rows.uuid_v7(at)
-    waits = rows.half(orders, at, forgotten)
+    of_forgotten = rows.half(orders, at, forgotten)
     rows.undecided(forgotten, at)
     # a plain one, which its instance rolls back
     rows.undecided(rows.uuid_v7(at), at, producer_group=None)
@@ -207,7 +207,7 @@ def test_what_is_wrong_is_found_as_it_comes(spark: SparkSession, database_url: s
             " values ('half', current_date - 10), ('op', current_date - 30)"
         )
         in_row = "update coordinator.txn set half_ids = array[%s::int8], address_id = %s where id = %s"
-        connection.execute(in_row, [waits, orders, forgotten])
+        connection.execute(in_row, [of_forgotten, orders, forgotten])
     told = Told(lambda told: told.counts() == in_store(database_url) and len(told.looks) > 1)
     _run(spark, database_url, tmp_path, told)
     assert _found(told) == sorted(

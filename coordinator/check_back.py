@@ -271,7 +271,8 @@ class Checkable(Transaction):
             rows.decide(self.id, b"commit", "", halves.ids, self.half_ids)
         else:
             rows.settle(self.id, settled, {address.id for address, _, _ in self.posts})
-            batch.queue_addresses.update(address.id for address, _, _ in self.posts if not address.fans)
+            if settled.halves:
+                batch.queue_addresses.add(settled.address)
         if self._instance.peers:
             for (address, _, terms), entry_id in zip(self.posts, self.half_ids, strict=True):
                 self._host.enqueue.wake(batch, address, entry_id, terms)
@@ -288,15 +289,10 @@ class Checkable(Transaction):
             self._keep(entry)
 
     def refused(self, error: StoreError) -> None:
-        if not self.halves.entered:
+        if not self.halves.entered or isinstance(error, GroupsChanged):
             super().refused(error)
             return
         self.entries = []
-        if isinstance(error, GroupsChanged):
-            for address, _, _ in self.posts:
-                address.fans = True
-            self._instance.commit.add(self)
-            return
         if isinstance(error, AlreadyDecided):
             self._host.decisions.ask(self.id, self._stands)
             return

@@ -103,19 +103,23 @@ class Halves:
         """What its commit makes of its halves. None: the function must decide, as the queue of those in the
         transaction's row has other groups by now.
         """
-        settled = Settled([], [], [], [], [])
+        halves: list[int] = []
+        entries: list[int] = []
+        pended: list[int] = []
+        pended_entries: list[int] = []
+        of_row = group = 0
         for (address, _, _), half_id, entry_id in zip(posts, self.ids, entry_ids, strict=True):
             queue = address.queue
             if half_id in self.own_rows:
-                settled.pended.append(half_id)
-                settled.pended_entries.append(entry_id)
+                pended.append(half_id)
+                pended_entries.append(entry_id)
             elif queue is None or address.fans:
                 return None
             else:
-                settled.halves.append(half_id)
-                settled.entries.append(entry_id)
-                settled.groups.append(queue.group_id)
-        return settled
+                halves.append(half_id)
+                entries.append(entry_id)
+                of_row, group = address.id, queue.group_id
+        return Settled(halves, entries, of_row, group, pended, pended_entries)
 
 
 class PostLink(Protocol):

@@ -75,11 +75,10 @@ class Settle(Decide):
     def write(self, batch: Batch) -> None:
         self.written += 1
         self.entries = [self.store.ids.next() for _ in self.halves]
-        settled = Settled([], [], [], [], [])
+        settled = Settled([], [], 1, GROUP, [], [])
         for half, half_id, entry_id in zip(self.posted, self.halves, self.entries, strict=True):
             (settled.pended if half.own_row else settled.halves).append(half_id)
             (settled.pended_entries if half.own_row else settled.entries).append(entry_id)
-        settled.groups.extend([GROUP] * len(settled.halves))
         batch.check_back().settle(self.txn_id, settled, {half.address for half in self.posted})
 
 

@@ -55,10 +55,11 @@ class Retired(NamedTuple):
 class Settled(NamedTuple):
     """A commit by the owner: its halves, and the ids of their entries."""
 
-    #: those in the transaction's row, in its order, and the default groups of their queues
+    #: those in the transaction's row, in its order; their queue, and its default group
     halves: list[int]
     entries: list[int]
-    groups: list[int]
+    address: int
+    group: int
     #: those that have rows of their own
     pended: list[int]
     pended_entries: list[int]
@@ -284,18 +285,22 @@ def _add_posted(rows: CheckableRows, names: list[str], parameters: list[bytes]) 
             parameters += (*_declared(declared), *_in_rows(rows, declared))
 
 
-def _in_rows(rows: CheckableRows, declared: Iterable[bytes]) -> tuple[bytes, ...]:
+def _in_rows(rows: CheckableRows, declared: Mapping[bytes, Declared]) -> tuple[bytes, ...]:
     """The halves in the rows of transactions: the slice of each, the address or 0, then all halves."""
-    halves: list[int] = []
+    starts, ends, halves = _slices(rows.row_halves.get(txn_id, ()) for txn_id in declared)
+    return starts, ends, arrays.int4([rows.row_address.get(txn_id, 0) for txn_id in declared]), halves
+
+
+def _slices(lists: Iterable[Sequence[int]]) -> tuple[bytes, bytes, bytes]:
+    """Where each list begins and ends in an array of them all, and that array."""
+    together: list[int] = []
     starts: list[int] = []
     ends: list[int] = []
-    addresses: list[int] = []
-    for txn_id in declared:
-        starts.append(len(halves) + 1)
-        halves += rows.row_halves.get(txn_id, ())
-        ends.append(len(halves))
-        addresses.append(rows.row_address.get(txn_id, 0))
-    return arrays.int4(starts), arrays.int4(ends), arrays.int4(addresses), arrays.int8(halves)
+    for each in lists:
+        starts.append(len(together) + 1)
+        together += each
+        ends.append(len(together))
+    return arrays.int4(starts), arrays.int4(ends), arrays.int8(together)
 
 
 def _declared(rows: Mapping[bytes, Declared]) -> tuple[bytes, ...]:
@@ -326,38 +331,30 @@ def _hand_over_settled(rows: CheckableRows) -> None:
 def _add_settled(rows: CheckableRows, names: list[str], parameters: list[bytes]) -> None:
     """Their rows are locked in the order of ids, as when several are decided."""
     names += ("settled", "concluded")
-    ids: list[bytes] = []
-    posted: list[int] = []
-    starts: list[int] = []
-    ends: list[int] = []
-    halves: list[int] = []
+    listed = sorted(rows.settled.items())
+    starts, ends, halves = _slices(settled.halves for _, settled in listed)
     entries: list[int] = []
     groups: list[int] = []
     owners: list[bytes] = []
     pended: list[int] = []
     pended_entries: list[int] = []
-    for txn_id, settled in sorted(rows.settled.items()):
-        ids.append(txn_id)
-        posted.append(settled.posted)
-        starts.append(len(halves) + 1)
-        halves += settled.halves
-        ends.append(len(halves))
+    for txn_id, settled in listed:
         entries += settled.entries
-        groups += settled.groups
+        groups += [settled.group] * len(settled.halves)
         owners += [txn_id] * len(settled.pended)
         pended += settled.pended
         pended_entries += settled.pended_entries
     parameters += (
-        arrays.uuid(ids),
-        arrays.int4(posted),
-        arrays.int4(starts),
-        arrays.int4(ends),
-        arrays.int8(halves),
+        arrays.uuid([txn_id for txn_id, _ in listed]),
+        arrays.int4([settled.posted for _, settled in listed]),
+        starts,
+        ends,
+        halves,
         len(pended).to_bytes(8, "big"),
     )
-    if halves:
+    if entries:
         names.append("released")
-        parameters += (arrays.int4(groups), arrays.int8(entries), arrays.int8(halves))
+        parameters += (arrays.int4(groups), arrays.int8(entries), halves)
     if pended:
         names += ("unpended", "delivered")
         parameters += (arrays.uuid(owners), arrays.int8(pended), arrays.int8(pended_entries))

@@ -81,7 +81,7 @@ class Beside:
             some = min(_AT_ONCE, count - done)
             self._store.execute(_UNDECIDED.encode(), {"count": some, "before": self._before_ms})
             self._before_ms -= some
-        for table in ("txn", "pending", "entry"):
+        for table in ("txn", "entry"):
             self._store.execute(f"vacuum analyze {SCHEMA}.{table}".encode())
         self._store.execute(b"checkpoint")
 

@@ -234,7 +234,7 @@ def _batches() -> Iterator[batch.Batch]:
     rows.decide(bytes(15) + b"\x08", b"commit", "", [2], [3])
     yield checked
     settled = batch.Batch()
-    settled.check_back().settle(bytes(15) + b"\x07", checkable.Settled([4], [5], [1], [6], [7]), [1])
+    settled.check_back().settle(bytes(15) + b"\x07", checkable.Settled([4], [5], 1, 1, [6], [7]), [1])
     yield settled
 
 

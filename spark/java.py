@@ -42,9 +42,10 @@ _DEEP: Final = "-Xss4m"
 _VECTOR_MODULE: Final = "--add-modules=jdk.incubator.vector"
 _GONE_PACKAGE: Final = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
 # Java ends when it is given two collectors of garbage: ours is used where the user has chosen none, in whichever of
-# the places that come together here.
+# the places that come together here. Where "home" is set, the Java that runs Spark does not know SPARK_HOME: Python
+# workers import the PySpark that this process has, which is compiled, and not the sources in a file of that folder.
 _WRAPPER: Final = """#!/bin/sh
-own= chosen=
+own= chosen= home={home}
 case "$JAVA_TOOL_OPTIONS $JDK_JAVA_OPTIONS $_JAVA_OPTIONS" in *-XX:+Use*GC*) chosen=1 ;; esac
 for argument do
   shift
@@ -52,10 +53,12 @@ for argument do
   -Dcoordinator.collector=*) own=-XX:+${{argument#*=}}; continue ;;
   -XX:+Use*GC) chosen=1 ;;
   {dropped}) continue ;;
+  org.apache.spark.launcher.Main) home= ;;
   esac
   set -- "$@" "$argument"
 done
 [ -n "$chosen" ] || set -- $own "$@"
+[ -z "$home" ] || unset SPARK_HOME
 exec {binary} "$@"
 """
 
@@ -110,15 +113,17 @@ def _version_text(binary: Path) -> str:
 
 
 @contextmanager
-def _environment(home: Path) -> Iterator[Path]:
+def _environment(home: Path, master: str) -> Iterator[Path]:
     """What the JVM and its Python workers inherit; set back when the JVM runs. Gives a folder that is there as long."""
+    ours = master.startswith("local") and not {"SPARK_HOME", "PYSPARK_PYTHON"} & os.environ.keys()
     with tempfile.TemporaryDirectory(prefix="coordinator-java-") as name:
         folder = Path(name)
         binary = folder / "bin" / "java"
         binary.parent.mkdir()
         real = home / "bin" / "java"
         dropped = [_VECTOR_MODULE, *([_GONE_PACKAGE] if (_java_version(real) or 0) >= 24 else [])]
-        binary.write_text(_WRAPPER.format(dropped="|".join(dropped), binary=shlex.quote(str(real))), encoding="utf-8")
+        wrapper = _WRAPPER.format(home="1" if ours else "", dropped="|".join(dropped), binary=shlex.quote(str(real)))
+        binary.write_text(wrapper, encoding="utf-8")
         binary.chmod(0o700)
         root = str(Path(__file__).resolve().parent.parent)
         known = os.environ.get("PYTHONPATH")
@@ -221,7 +226,7 @@ def started(
     :raises JavaMissing: see :func:`java_home`.
     """
     chosen = {**_settings(master, memory, brief, archive or java_archive(note=False), folder), **(settings or {})}
-    with _environment(java_home()) as own:
+    with _environment(java_home(), master) as own:
         # as pyspark.java_gateway.launch_gateway does, which waits for it
         place = own / "gateway"
         process = subprocess.Popen(

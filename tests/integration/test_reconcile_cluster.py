@@ -127,7 +127,7 @@ class Cluster:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    with tempfile.TemporaryDirectory(prefix="coordinator-cluster-") as name, _environment(java_home()):
+    with tempfile.TemporaryDirectory(prefix="coordinator-cluster-") as name, _environment(java_home(), "spark://any"):
         folder = Path(name)
         (folder / "events").mkdir()
         (folder / "spark-defaults.conf").write_text(

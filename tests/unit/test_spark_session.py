@@ -144,7 +144,7 @@ def test_a_collector_that_the_user_has_chosen_goes_before_ours(
     arguments: list[str], env: dict[str, str], used: str
 ) -> None:
     """Java ends when it is given two."""
-    with java._environment(java_home()) as folder:
+    with java._environment(java_home(), "local[*]") as folder:
         command = [str(folder / "bin" / "java"), "-Dcoordinator.collector=UseParallelGC", *arguments]
         shown = subprocess.run(
             [*command, "-XX:+PrintFlagsFinal", "-version"],
@@ -169,6 +169,32 @@ def test_a_collector_in_the_options_of_spark_goes_before_ours() -> None:
     env["PYSPARK_SUBMIT_ARGS"] = f"--conf spark.driver.defaultJavaOptions={G1} pyspark-shell"
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
     assert done.stdout == "G1 Young Generation\n", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("master", "given", "argument", "known"),
+    [
+        ("local[*]", None, "org.apache.spark.deploy.SparkSubmit", ""),
+        ("local[*]", None, "org.apache.spark.launcher.Main", "/opt/spark"),
+        ("spark://db.example:7077", None, "org.apache.spark.deploy.SparkSubmit", "/opt/spark"),
+        ("local[*]", "PYSPARK_PYTHON", "org.apache.spark.deploy.SparkSubmit", "/opt/spark"),
+        ("local[*]", "SPARK_HOME", "org.apache.spark.deploy.SparkSubmit", "/opt/spark"),
+    ],
+)
+def test_workers_import_the_pyspark_that_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, master: str, given: str | None, argument: str, known: str
+) -> None:
+    """And not its sources, which they would compile each time, from the ``SPARK_HOME`` that Spark's scripts find."""
+    for name in ("SPARK_HOME", "PYSPARK_PYTHON"):
+        monkeypatch.delenv(name, raising=False)
+    if given is not None:
+        monkeypatch.setenv(given, "/opt/given")
+    home = fake_java(tmp_path, "17")
+    (home / "bin" / "java").write_text('#!/bin/sh\necho "$SPARK_HOME"\n', encoding="utf-8")
+    with java._environment(home, master) as folder:
+        env = {**os.environ, "SPARK_HOME": "/opt/spark"}
+        shown = subprocess.run([folder / "bin" / "java", argument], env=env, capture_output=True, text=True, check=True)
+    assert shown.stdout.strip() == known
 
 
 def test_a_master_that_is_not_there_is_said_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,8 +228,8 @@ def test_executors_elsewhere_cannot_use_a_socket_of_this_machine() -> None:
 
 def test_the_python_of_the_executors_is_that_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYSPARK_PYTHON", "/opt/python")
-    with java._environment(java_home()):
+    with java._environment(java_home(), "local[*]"):
         assert os.environ["PYSPARK_PYTHON"] == "/opt/python"
     monkeypatch.delenv("PYSPARK_PYTHON")
-    with java._environment(java_home()):
+    with java._environment(java_home(), "local[*]"):
         assert os.environ["PYSPARK_PYTHON"] == sys.executable

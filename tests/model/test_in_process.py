@@ -103,7 +103,7 @@ def machine(driver: InProcess) -> type[RuleBasedStateMachine]:
 )
 @pytest.mark.rule("P18", "S4")
 def test_any_history_goes_as_the_model_says(driver: InProcess) -> None:
-    run_state_machine_as_test(machine(driver), settings=profiles.of(30, stateful_step_count=30))
+    run_state_machine_as_test(machine(driver), settings=profiles.of(22, stateful_step_count=30))
 
 
 @pytest.mark.rule(

@@ -16,11 +16,12 @@ from typing import Final
 
 import psycopg
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from spark.ledger import declared_at
+from spark.ledger import declared_at, uuid_words
 from spark.period import Period, uuid_at
+from spark.schemas import TABLES, SourceTable
 from spark.snapshot import Snapshot, read_error
 from store.archive.copies import Manifest, check_files, check_root, file_of, folder_of, read_manifest
 from store.ids import begin_of, id_at, moment_of
@@ -85,7 +86,13 @@ class Archive:
         if kept := self.kept[name]:
             ids = pa.table({"id": pa.array(kept, _KEY[name])})
             found = found.join(f.broadcast(spark.createDataFrame(ids)), "id", "left_anti")
-        return found.select(*columns)
+        return found.withColumns(_words(TABLES[name], columns)).select(*columns)
+
+
+def _words(table: SourceTable, columns: Sequence[str]) -> dict[str, Column]:
+    """The numbers of UUIDs among these columns."""
+    of = {name: table.words[name] for name in columns if name in table.words}
+    return {name: uuid_words(f.col(uuid))[place] for name, (uuid, place) in of.items()}
 
 
 def _is_read(day: Manifest, period: Period) -> bool:

@@ -13,7 +13,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
 from spark import marks
-from spark.ledger import CLOCK_STEP, TIME_SHIFT, txn_moment
+from spark.ledger import CLOCK_STEP_MICROS, TIME_SHIFT, txn_millis, uuid_text
 from store.ids import EPOCH_MS
 
 #: Sums are held against each other hour by hour.
@@ -36,7 +36,7 @@ def halves(stated: DataFrame, width: timedelta) -> DataFrame:
             slot(f.col("half_id"), width).alias("slot"),
             (f.col("commits") > 0).alias("committed"),
             (f.col("rollbacks") > 0).alias("rolled_back"),
-            f.when(f.col("state") == "open", f.col("txn_id")).alias("open_txn_id"),
+            f.when(f.col("state") == "open", uuid_text(f.col("txn_high"), f.col("txn_low"))).alias("open_txn_id"),
         )
         .count()
     )
@@ -56,7 +56,7 @@ def transactions(found: DataFrame, width: timedelta) -> DataFrame:
     in_order = (f.col("commits") + f.col("rollbacks") == 1) & (
         ~is_committed | f.coalesce(f.col("posted") == f.col("halves"), f.lit(False))
     )
-    waited = (f.unix_micros("decided_at") - f.unix_micros(txn_moment(f.col("txn_id")))) / 1_000_000
+    waited = (f.unix_micros("decided_at") - 1_000 * txn_millis(f.col("txn_high"))) / 1_000_000
     step = f.floor(f.ln(f.greatest(waited, f.lit(SHORTEST)) / SHORTEST) * STEPS_PER_E).cast("int")
     unstored = f.when(is_committed, 0).otherwise(f.greatest(f.col("posted") - f.col("halves"), f.lit(0)))
     seconds = f.lit(int(width.total_seconds()))
@@ -79,7 +79,7 @@ def pairs(marked: DataFrame) -> DataFrame:
         f.min(f.when(f.col("at") > 0, f.col("at"))).alias("first_op"),
         f.max(f.when(f.col("at") < 0, -f.col("at"))).alias("sent"),
     )
-    too_early = f.col("first_op") < f.col("sent") - f.lit(int(CLOCK_STEP.total_seconds() * 1_000_000))
+    too_early = f.col("first_op") < f.col("sent") - CLOCK_STEP_MICROS
     in_order = marks.in_order(f.col("mark")) & ~f.coalesce(too_early, f.lit(False))
     return summed.groupBy(
         "group_id",

@@ -14,11 +14,13 @@ in, ``DataFrame`` out. Terms:
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import reduce
 from typing import Final
+from uuid import UUID
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
@@ -33,6 +35,7 @@ TIME_SHIFT: Final = id_at(moment_of(0) + timedelta(milliseconds=1)).bit_length()
 
 #: An op may be this much older than the commit of what it delivers: PostgreSQL's clock is set now and then.
 CLOCK_STEP: Final = timedelta(minutes=1)
+CLOCK_STEP_MICROS: Final = CLOCK_STEP // timedelta(microseconds=1)
 
 
 def half_moment(half_id: Column) -> Column:
@@ -40,10 +43,33 @@ def half_moment(half_id: Column) -> Column:
     return f.timestamp_millis(f.shiftright(half_id, TIME_SHIFT) + f.lit(EPOCH_MS))
 
 
-def txn_moment(txn_id: Column) -> Column:
-    """When a txn-id was made: the first 48 bits of a UUIDv7 are Unix milliseconds."""
-    digits = f.concat(f.substring(txn_id, 1, 8), f.substring(txn_id, 10, 4))
-    return f.timestamp_millis(f.conv(digits, 16, 10).cast("long"))
+def txn_millis(high: Column) -> Column:
+    """When a txn-id was made, by its first 64 bits: the first 48 of a UUIDv7 are Unix milliseconds."""
+    return f.shiftrightunsigned(high, 16)
+
+
+def uuid_text(high: Column, low: Column) -> Column:
+    """A UUID as the store shows it, from its first and its last 64 bits; null for null."""
+    digits = f.lower(f.concat(*(f.lpad(f.hex(word), 16, "0") for word in (high, low))))
+    return f.regexp_replace(digits, "(.{8})(.{4})(.{4})(.{4})", "$1-$2-$3-$4-")
+
+
+def uuid_of(high: int, low: int) -> str:
+    """The same in the driver."""
+    return str(UUID(bytes=struct.pack(">qq", high, low)))
+
+
+def words_of(text: str) -> tuple[int, int]:
+    """What :func:`uuid_of` takes."""
+    high, low = struct.unpack(">qq", UUID(text).bytes)
+    return high, low
+
+
+def uuid_words(text: Column) -> tuple[Column, Column]:
+    """The first and the last 64 bits of a UUID, as :mod:`spark.source` gives them."""
+    digits = f.replace(text, f.lit("-"), f.lit(""))
+    high, low = (f.conv(f.substring(digits, at, 16), 16, -10).cast("long") for at in (1, 17))
+    return high, low
 
 
 def declared_at(txn_id: str) -> datetime:
@@ -51,12 +77,35 @@ def declared_at(txn_id: str) -> datetime:
     return datetime.fromtimestamp(int(txn_id[:8] + txn_id[9:13], 16) / 1000, UTC)
 
 
+def halves(half: DataFrame, period: Period) -> DataFrame:
+    """``half_id, txn_high, txn_low, address_id, posted_at, judged``: each half that was read."""
+    named = half.select(
+        f.col("id").alias("half_id"),
+        f.col("txn_id_high").alias("txn_high"),
+        f.col("txn_id_low").alias("txn_low"),
+        "address_id",
+        "posted_at",
+    )
+    return named.withColumn("judged", f.expr(period.judged("half_id")))
+
+
+def with_txn_id(frame: DataFrame) -> DataFrame:
+    """``frame`` with ``txn_id``, the text of what it has as numbers."""
+    return frame.withColumn("txn_id", uuid_text(f.col("txn_high"), f.col("txn_low")))
+
+
+def decided(op: DataFrame) -> DataFrame:
+    """The ops that decide a transaction, whose id is theirs."""
+    # of the archive, what a commit covers comes as ops of their own (spark/archived.py)
+    return op.where(f.col("decision").isin("commit", "rollback") & f.col("posted").isNotNull())
+
+
 def decisions(op: DataFrame) -> DataFrame:
-    """``txn_id, commits, rollbacks, posted, decided_at``: what was decided of each transaction; two only if broken."""
+    """``txn_high, txn_low, commits, rollbacks, posted, decided_at``: what was decided of each transaction; two
+    only if broken."""
     return (
-        # of the archive, what a commit covers comes as ops of their own (spark/archived.py)
-        op.where(f.col("decision").isin("commit", "rollback") & f.col("posted").isNotNull())
-        .groupBy(f.col("id").alias("txn_id"))
+        decided(op)
+        .groupBy(f.col("id_high").alias("txn_high"), f.col("id_low").alias("txn_low"))
         .agg(
             f.count_if(f.col("decision") == "commit").cast("int").alias("commits"),
             f.count_if(f.col("decision") == "rollback").cast("int").alias("rollbacks"),
@@ -66,27 +115,31 @@ def decisions(op: DataFrame) -> DataFrame:
     )
 
 
-def states(half: DataFrame, decided: DataFrame, period: Period) -> DataFrame:
-    """Each half with what became of its transaction, and each decided transaction that left no half (``half_id`` null).
+def states(halves: DataFrame, decided: DataFrame, period: Period) -> DataFrame:
+    """Each half (:func:`halves`) with what became of its transaction, and each decided transaction (:func:`decisions`)
+    that left no half (``half_id`` null).
 
-    ``half_id, txn_id, address_id, posted_at, judged, state, commits, rollbacks, posted, decided_at``; state is
-    ``committed``, ``rolled-back`` or ``open``: not decided. A half posted outside a transaction is committed by being
-    stored.
+    ``half_id, txn_high, txn_low, address_id, posted_at, judged, state, commits, rollbacks, posted, decided_at``; state
+    is ``committed``, ``rolled-back`` or ``open``: not decided. A half posted outside a transaction is committed by
+    being stored.
     """
     # halves without a transaction have a key of their own, or all of them would meet in one task
-    halves = half.select(
-        f.col("id").alias("half_id"),
-        f.col("txn_id").isNull().alias("plain"),
+    keyed = halves.select(
+        "half_id",
+        f.col("txn_high").isNull().alias("plain"),
         "address_id",
         "posted_at",
-        f.coalesce("txn_id", f.col("id").cast("string")).alias("key"),
+        f.coalesce("txn_high", f.lit(0)).alias("high"),
+        f.coalesce("txn_low", "half_id").alias("low"),
     )
+    by_key = decided.withColumnsRenamed({"txn_high": "high", "txn_low": "low"})
     plain = f.coalesce("plain", f.lit(False))
     return (
-        halves.join(decided.withColumnRenamed("txn_id", "key").hint("shuffle_hash"), "key", "full")
+        keyed.join(by_key.hint("shuffle_hash"), ["high", "low"], "full")
         .select(
             "half_id",
-            f.when(~plain, f.col("key")).alias("txn_id"),
+            f.when(~plain, f.col("high")).alias("txn_high"),
+            f.when(~plain, f.col("low")).alias("txn_low"),
             "address_id",
             "posted_at",
             f.when(plain, 1).otherwise(f.coalesce("commits", f.lit(0))).alias("commits"),
@@ -108,11 +161,11 @@ def states(half: DataFrame, decided: DataFrame, period: Period) -> DataFrame:
 def transactions(stated: DataFrame) -> DataFrame:
     """The transactions declared in the period that have a decision or a half.
 
-    ``txn_id, commits, rollbacks, posted, decided_at, halves, address_id`` (of one of its halves).
+    ``txn_high, txn_low, commits, rollbacks, posted, decided_at, halves, address_id`` (of one of its halves).
     """
     return (
-        stated.where(f.col("judged") & f.col("txn_id").isNotNull())
-        .groupBy("txn_id")
+        stated.where(f.col("judged") & f.col("txn_high").isNotNull())
+        .groupBy("txn_high", "txn_low")
         .agg(
             f.max("commits").alias("commits"),
             f.max("rollbacks").alias("rollbacks"),
@@ -129,7 +182,7 @@ def delivery_ops(op: DataFrame) -> DataFrame:
     return (
         op.where(f.col("half_ids").isNotNull())
         .select(
-            f.col("id").alias("op_id"),
+            uuid_text(f.col("id_high"), f.col("id_low")).alias("op_id"),
             "decision",
             "reason",
             "decided_at",
@@ -157,10 +210,9 @@ def of_the_period(rows: DataFrame, period: Period, late: DataFrame | None) -> Da
     )
 
 
-def posted_elsewhere(stated: DataFrame, period: Period) -> DataFrame:
+def posted_elsewhere(halves: DataFrame, period: Period) -> DataFrame:
     """``half_id`` of the judged halves that were posted outside the period: their transaction was declared in it."""
-    posted = f.expr(period.posted("half_id"))
-    return stated.where(f.col("judged") & f.col("half_id").isNotNull() & ~posted).select("half_id")
+    return halves.where(f.col("judged") & ~f.expr(period.posted("half_id"))).select("half_id")
 
 
 def expected(stated: DataFrame, receivers: DataFrame) -> DataFrame:
@@ -174,22 +226,20 @@ def expected(stated: DataFrame, receivers: DataFrame) -> DataFrame:
     )
 
 
-def marked(
-    expected_pairs: DataFrame, deliveries: DataFrame, entry: DataFrame, now: datetime, instances: Collection[int]
-) -> DataFrame:
-    """``half_id, group_id, mark, at``: each fact that is known of a pair (:mod:`spark.marks`); ``at``: microseconds
-    when an op was decided, or below 0 when the half was committed."""
-    pair = ("half_id", "group_id")
-    decided = f.unix_micros("decided_at")
-    return (
-        expected_pairs.select(*pair, f.lit(marks.EXPECTED).cast("long").alias("mark"), (-f.col("sent_at")).alias("at"))
-        .unionAll(
-            deliveries.select(*pair, marks.of_op(f.col("decision"), f.col("reason")).alias("mark"), decided.alias("at"))
-        )
-        .unionAll(
-            entry.select(*pair, marks.of_entry(now, instances).alias("mark"), f.lit(None).cast("long").alias("at"))
-        )
-    )
+def marked(expected_pairs: DataFrame, met: DataFrame) -> DataFrame:
+    """``half_id, group_id, mark, at``: each fact that is known of a pair (:mod:`spark.marks`), those of :func:`met`
+    and that it is expected; ``at`` of the latter: when the half was committed, in microseconds, below 0."""
+    mark = f.lit(marks.EXPECTED).cast("long").alias("mark")
+    return expected_pairs.select("half_id", "group_id", mark, (-f.col("sent_at")).alias("at")).unionAll(met)
+
+
+def met(deliveries: DataFrame, entry: DataFrame, now: datetime, instances: Collection[int]) -> DataFrame:
+    """``half_id, group_id, mark, at``: what ops and entries say of pairs; ``at``: microseconds when the op was
+    decided."""
+    pair, decided_at = ("half_id", "group_id"), f.unix_micros("decided_at")
+    return deliveries.select(
+        *pair, marks.of_op(f.col("decision"), f.col("reason")).alias("mark"), decided_at.alias("at")
+    ).unionAll(entry.select(*pair, marks.of_entry(now, instances).alias("mark"), f.lit(None).cast("long").alias("at")))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -257,7 +307,11 @@ def looked_at(
             f.max("sent_at").alias("sent_at"),
         )
     )
-    known = stated.select("half_id", "txn_id", "address_id", "state", "judged").join(pairs, "half_id", "left_semi")
+    known = (
+        with_txn_id(stated)
+        .select("half_id", "txn_id", "address_id", "state", "judged")
+        .join(pairs, "half_id", "left_semi")
+    )
     return counted.join(known, "half_id", "left").withColumn(
         "judged", f.coalesce("judged", f.expr(period.posted("half_id")))
     )

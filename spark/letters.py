@@ -23,20 +23,18 @@ EDGE: Final = timedelta(hours=1)
 _REPAIRED: Final = "reconciliation"
 
 
-def unmatched(deliveries: DataFrame, stated: DataFrame, letters: Collection[int], period: Period) -> DataFrame:
+def unmatched(deliveries: DataFrame, halves: DataFrame, letters: Collection[int], period: Period) -> DataFrame:
     """The moments of ``period`` at which ops and letters are not as many.
 
     ``at`` (microseconds since 1970), ``ops, letters, half_id, group_id, letter_id``: how many of each, and one of them.
-    ``deliveries`` is of :func:`spark.ledger.delivery_ops`, ``stated`` of :func:`spark.ledger.states`, ``letters`` are
+    ``deliveries`` is of :func:`spark.ledger.delivery_ops`, ``halves`` of :func:`spark.ledger.halves`, ``letters`` are
     the addresses of dead letters.
     """
     none = f.lit(None)
     buried = _not_replayed(deliveries).select(
         f.unix_micros("decided_at").alias("at"), "half_id", "group_id", none.cast("long").alias("letter_id")
     )
-    posted = stated.where(
-        f.col("address_id").isin(*letters) & f.col("half_id").isNotNull() & f.col("txn_id").isNull()
-    ).select(
+    posted = halves.where(f.col("address_id").isin(*letters) & f.col("txn_high").isNull()).select(
         f.unix_micros("posted_at").alias("at"),
         none.cast("long").alias("half_id"),
         none.cast("int").alias("group_id"),

@@ -73,8 +73,8 @@ class Period:
         return self.since == BEGINNING and self.until == END
 
     def judged(self, half_id: str) -> str:
-        """SQL beside ``txn_id``: does the message belong to the period?"""
-        return f"case when txn_id is null then {self.posted(half_id)} else {self.declared('txn_id')} end"
+        """SQL beside ``txn_high``: does the message belong to the period?"""
+        return f"case when txn_high is null then {self.posted(half_id)} else {self.declared_high('txn_high')} end"
 
     def posted(self, half_id: str) -> str:
         """SQL: was the message whose id is in ``half_id`` posted in the period?"""
@@ -83,6 +83,11 @@ class Period:
     def declares(self, txn_id: str) -> bool:
         """Whether the transaction belongs to the period."""
         return uuid_at(self.since) <= txn_id < uuid_at(self.until)
+
+    def declared_high(self, column: str) -> str:
+        """SQL: the same by the first 64 bits of the id."""
+        since, until = (uuid.UUID(uuid_at(moment)).int >> 64 for moment in (self.since, self.until))
+        return f"({column} >= {since} and {column} < {until})"
 
     def declared(self, column: str) -> str:
         """SQL: does the transaction whose id is in ``column`` belong to the period?"""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -39,16 +40,17 @@ from spark.progress import Steps
 from spark.reading import Store, credentials_of_tasks, local
 from spark.report import BookTotals, Run, write_report
 from spark.results import write_findings
-from spark.snapshot import Snapshot, exported_snapshot, read_error, store_bytes
+from spark.slices import Weigher, width_of
+from spark.snapshot import Snapshot, exported_snapshot, has_keys, read_error, store_bytes
 from spark.source import HalfOpSource
 from spark.survey import Keep, Survey, Tables, brought, keeping
 from store.ids import id_at
 
 #: What is read of each large table; messages are read for the books alone.
 _COLUMNS: Final = {
-    "op": "id,decision,reason,posted,half_ids,group_ids,decided_at",
+    "op": "id_high,id_low,decision,reason,posted,half_ids,group_ids,decided_at",
     "entry": "group_id,id,half_id,lease,attempts,priority,acquired,message_group,available_at,failed",
-    "half": "id,txn_id,address_id,posted_at",
+    "half": "id,txn_id_high,txn_id_low,address_id,posted_at",
 }
 #: Of the store's large tables as PostgreSQL has them; a task aggregates and joins so much in some hundred megabytes.
 _BYTES_PER_TASK: Final = 48 * 1024 * 1024
@@ -150,14 +152,14 @@ def reconcile(
 
 @dataclass(frozen=True, kw_only=True)
 class _Read:
-    """What was read; ``extent`` in time, and ``rows`` of each table."""
+    """What was read, and ``rows`` of each table."""
 
     snapshot: Snapshot
     period: Period
     tables: Tables
+    survey: Survey
     books: list[_Messages]
     inbox: Inbox | None
-    extent: timedelta
     rows: dict[str, int]
 
     @property
@@ -189,18 +191,9 @@ class _Comparison:
 
     def findings(self) -> Iterator[Finding]:
         read = self._read
-        survey = Survey(
-            self._spark,
-            read.tables,
-            period=read.period,
-            seen_at=read.snapshot.taken_at,
-            width=bucket_width(read.extent),
-            keep=self._keep,
-            steps=self._steps,
-        )
         with_keys = [each.picked for each in read.books if not each.book.description.by_txn_id]
-        yield from keyed(self._spark, survey.findings(), with_keys, read.tables.stated)
-        self.metrics = survey.metrics()
+        yield from keyed(self._spark, read.survey.findings(), with_keys, read.tables.halves)
+        self.metrics = read.survey.metrics()
         for each in read.books:
             self._steps.stage(f"comparing book {each.book.name}")
             compared, differences = self._consumed(each) if each.groups is not None else self._posted(each)
@@ -216,7 +209,8 @@ class _Comparison:
         """How many messages are compared with a consumer's book, and the findings."""
         read, tables = self._read, self._read.tables
         assert each.groups is not None
-        messages = self._keep(taken(each.picked, each.groups, stated=tables.stated, op=tables.op, entry=tables.entry))
+        stated = ledger.with_txn_id(tables.stated)
+        messages = self._keep(taken(each.picked, each.groups, stated=stated, op=tables.op, entry=tables.entry))
         complete = read.snapshot.kept_since is None
         taken_at, groups = read.snapshot.taken_at, each.groups
         found = consumer_findings(each.book, messages, read.period, taken_at, groups=groups, complete=complete)
@@ -235,7 +229,9 @@ class _Comparison:
             {"address_id": pa.int32(), "address": pa.string()},
             ({"address_id": number, "address": name} for number, name in directory.addresses.items()),
         )
-        of_messages = sent(each.book.description, each.picked, read.tables.stated, open_transactions)
+        of_messages = sent(
+            each.book.description, each.picked, ledger.with_txn_id(read.tables.stated), open_transactions
+        )
         marks = self._keep(of_messages.join(f.broadcast(names), "address_id", "left"))
         compared = marks.where("judged and half_id is not null").count()
         return compared, book_findings(each.book, marks, read.period, read.snapshot.taken_at)
@@ -299,6 +295,7 @@ def _read(
         period = snapshot.kept(period)
         with read_error():
             size = store_bytes(snapshot.connection)
+            by_sums = has_keys(snapshot.connection)
         if archive is not None:
             size += _UNPACKED * archive.bytes
         store = Store(
@@ -306,21 +303,37 @@ def _read(
         )
         extent = store.extent()
         _fit(spark, store)
-        frames, counts = _read_tables(store, keep, steps, sum(rows.values()))
+        with _reading_tables(store, keep, steps, sum(rows.values())) as (frames, counts):
+            halves = ledger.halves(frames["half"], period)
+            weigher = None
+            if by_sums and not store.small:
+                weigher = Weigher(width=width_of(extent, size), seed=secrets.randbits(31), period=period)
+            tables = Tables(
+                halves=halves,
+                stated=keep(ledger.states(halves, ledger.decisions(frames["op"]), period)),
+                op=frames["op"],
+                entry=frames["entry"],
+                directory=directory,
+                weigher=weigher,
+                small=store.small,
+            )
+            seen_at, width = snapshot.taken_at, bucket_width(extent)
+            survey = Survey(spark, tables, period=period, seen_at=seen_at, width=width, keep=keep, steps=steps)
         rows |= counts
         picking = _Picking(store, directory, keep, steps)
         of_books = [picking.of(book) for book in books]
         own = open_inbox(store, directory) if inbox else None
         if own is not None:
             of_books.append(picking.of_consumers(_keep_book(own.book, keep, steps), own.begins))
-    tables = Tables(
-        stated=frames["half"], op=frames["op"], entry=frames["entry"], directory=directory, small=store.small
-    )
-    return _Read(snapshot=snapshot, period=period, tables=tables, books=of_books, inbox=own, extent=extent, rows=rows)
+    return _Read(snapshot=snapshot, period=period, tables=tables, survey=survey, books=of_books, inbox=own, rows=rows)
 
 
-def _read_tables(store: Store, keep: Keep, steps: Steps, before: int) -> tuple[dict[str, DataFrame], dict[str, int]]:
-    """The large tables, and how many rows each has; ``before``: rows that were read before them."""
+@contextmanager
+def _reading_tables(
+    store: Store, keep: Keep, steps: Steps, before: int
+) -> Iterator[tuple[dict[str, DataFrame], dict[str, int]]]:
+    """The large tables, which are read during the block, so that plans for them are made meanwhile; after it, how many
+    rows each has. ``before``: rows that were read before them."""
     frames: dict[str, DataFrame] = {}
     counts: dict[str, int] = {}
     with aside(store.spark, len(_COLUMNS)) as threads:
@@ -328,24 +341,17 @@ def _read_tables(store: Store, keep: Keep, steps: Steps, before: int) -> tuple[d
         for name, columns in _COLUMNS.items():
             steps.stage(f"reading {name}")
             frame, known = store.table(name, columns)
-            if name == "half":
-                # kept with what became of it, and with the decisions that left no half
-                frames[name] = keep(ledger.states(frame, ledger.decisions(frames["op"]), store.period))
-            else:
-                frames[name] = keep(frame) if known is None else frame
-            counting[name] = threads.submit(_count, frames[name], name, known)
+            frames[name] = keep(frame) if known is None else frame
+            counting[name] = threads.submit(_count, frames[name], known)
+        yield frames, counts
         for name, count in counting.items():
             counts[name] = count.result()
             steps.rows(before + sum(counts.values()))
-    return frames, counts
 
 
-def _count(frame: DataFrame, table: str, known: int | None) -> int:
-    """Read ``frame``, which is kept; how many rows of the table there are in it, where they are not ``known``."""
-    if known is not None:
-        return known
-    of_table = f.count("half_id") if table == "half" else f.count("*")
-    return int(frame.agg(of_table).collect()[0][0])
+def _count(frame: DataFrame, known: int | None) -> int:
+    """Read ``frame``, which is kept; how many rows it has, where they are not ``known``."""
+    return frame.count() if known is None else known
 
 
 @dataclass(frozen=True)

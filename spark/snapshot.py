@@ -122,6 +122,16 @@ def store_bytes(connection: psycopg.Connection) -> int:
     return int(row[0])
 
 
+def has_keys(connection: psycopg.Connection) -> bool:
+    """Whether the primary keys of halves and ops are there: no id is in one of the tables twice."""
+    row = connection.execute(
+        "select count(*) from pg_index where indisprimary and indisvalid"
+        f" and indrelid in ('{SCHEMA}.half'::regclass, '{SCHEMA}.op'::regclass)".encode()
+    ).fetchone()
+    assert row is not None
+    return int(row[0]) == 2
+
+
 def is_brief(url: str) -> bool:
     """Whether a run over the store at ``url`` is too short to earn back what Java's second compiler takes; one that
     cannot be read has the shortest."""

@@ -3,7 +3,8 @@
 Arrow record batches come from PostgreSQL's binary COPY through ADBC; a task holds one batch at a time. Options:
 
 ``table``        one of :data:`spark.schemas.TABLES`; required
-``columns``      comma-separated, in the order wanted; default: all (Spark does not tell a Python source what it prunes)
+``columns``      comma-separated, in the order wanted, and numbers of UUIDs besides (:mod:`spark.schemas`); default: all
+                 columns (Spark does not tell a Python source what it prunes)
 ``since``, ``until``  ISO 8601 with a zone: the period of :mod:`spark.period`; default: everything
 ``reach``        seconds, of the same period; default 0
 ``partitions``   how many at most; default: one per ``BYTES_PER_PARTITION`` of the table
@@ -17,12 +18,12 @@ The URL itself is never an option: options show in plans, logs and Spark's web U
 from __future__ import annotations
 
 import os
-import uuid
+import sys
+from array import array
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from decimal import Decimal
+from datetime import datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -30,29 +31,16 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
-    EqualTo,
     Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
     InputPartition,
-    IsNotNull,
-    IsNull,
-    LessThan,
-    LessThanOrEqual,
 )
 from pyspark.sql.types import (
-    BooleanType,
-    IntegerType,
-    LongType,
-    ShortType,
-    StringType,
     StructType,
-    TimestampType,
 )
 
 from spark.master import DATABASE_VARIABLE
 from spark.period import BEGINNING, END, Period
+from spark.pushdown import condition_sql, literal
 from spark.schemas import TABLES, SourceTable
 from store import tables
 
@@ -71,14 +59,6 @@ _PAGE: Final = 8192
 _OPTIONS: Final = frozenset(
     {"table", "columns", "since", "until", "reach", "partitions", "snapshot", "credentials", "path"}
 )
-
-_COMPARISONS: Final[dict[type[Filter], str]] = {
-    EqualTo: "=",
-    GreaterThan: ">",
-    GreaterThanOrEqual: ">=",
-    LessThan: "<",
-    LessThanOrEqual: "<=",
-}
 
 
 class SourceOptionError(ValueError):
@@ -110,9 +90,9 @@ class ReadOptions:
         table = TABLES[name]
         columns = tuple(part.strip() for part in given.get("columns", ",".join(table.schema.names)).split(","))
         for column in columns:
-            if column not in table.sql:
+            if column not in table.sql and column not in table.words:
                 raise SourceOptionError(
-                    f"option 'columns': {name} has no column {column!r}; it has {table.schema.names}"
+                    f"option 'columns': {name} has no column {column!r}; it has {[*table.schema.names, *table.words]}"
                 )
         if len(set(columns)) != len(columns):
             raise SourceOptionError(f"option 'columns': a column is named twice in {','.join(columns)!r}")
@@ -171,7 +151,7 @@ class HalfOpSource(DataSource):
 
     def schema(self) -> StructType:
         read = ReadOptions.parse(dict(self.options))
-        return StructType([read.table.schema[column] for column in read.columns])
+        return StructType([read.table.field(column) for column in read.columns])
 
     def reader(self, schema: StructType) -> HalfOpReader:
         return HalfOpReader(ReadOptions.parse(dict(self.options)))
@@ -214,12 +194,37 @@ class HalfOpReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, KeyRange)
         with Session(*self._at) as session, session.stream(self._select(partition)) as reader:
-            yield from reader
+            for rows in reader:
+                yield self._wanted(rows)
 
     def whole(self) -> pa.Table:
         """All rows, in this process."""
+        import pyarrow as pa
+
         with Session(*self._at) as session, session.stream(self._select(KeyRange(None, None))) as reader:
-            return reader.read_all()
+            found = reader.read_all()
+        none = pa.RecordBatch.from_pylist([], found.schema)
+        return pa.Table.from_batches(map(self._wanted, found.to_batches() or [none]))
+
+    def _wanted(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """The columns that were asked for: a UUID comes as it is where its numbers are."""
+        import pyarrow as pa
+
+        words = self._options.table.words
+        numbers = {uuid: _words(rows.column(f"{uuid}_words")) for uuid in self._uuids()}
+        columns = {}
+        for name in self._options.columns:
+            if name in words:
+                of, place = words[name]
+                columns[name] = numbers[of][place]
+            else:
+                columns[name] = rows.column(name)
+        return pa.RecordBatch.from_pydict(columns)
+
+    def _uuids(self) -> list[str]:
+        """Those whose numbers were asked for."""
+        words = self._options.table.words
+        return list(dict.fromkeys(words[name][0] for name in self._options.columns if name in words))
 
     def _select(self, partition: KeyRange) -> str:
         table = self._options.table
@@ -228,8 +233,25 @@ class HalfOpReader(DataSourceReader):
         for bound, comparison in ((partition.low, ">="), (partition.high, "<")):
             if bound is not None:
                 conditions.append(f"{key} {comparison} ({', '.join(bound)})")
-        columns = ", ".join(f"{table.sql[column]} as {column}" for column in self._options.columns)
-        return f"select {columns} from {tables.SCHEMA}.{table.name} where {' and '.join(conditions)}"
+        columns = [f"{table.sql[name]} as {name}" for name in self._options.columns if name not in table.words]
+        columns += [f"{name} as {name}_words" for name in self._uuids()]
+        return f"select {', '.join(columns)} from {tables.SCHEMA}.{table.name} where {' and '.join(conditions)}"
+
+
+def _words(uuids: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """The first and the last 64 bits of each UUID, as numbers with a sign."""
+    import pyarrow as pa
+
+    octets = uuids.storage
+    numbers = array("q")
+    numbers.frombytes(memoryview(octets.buffers()[1])[16 * octets.offset : 16 * (octets.offset + len(octets))])
+    if sys.byteorder == "little":
+        numbers.byteswap()
+    valid = octets.is_valid().buffers()[1] if octets.null_count else None
+    high, low = (
+        pa.Array.from_buffers(pa.int64(), len(octets), [valid, pa.py_buffer(numbers[place::2])]) for place in (0, 1)
+    )
+    return high, low
 
 
 class Session:
@@ -326,75 +348,3 @@ def _quantiles(session: Session, table: SourceTable, condition: str, pages: int,
         if share >= 100 or (rows and int(rows[0][0]) >= 100 * wanted):
             return [tuple(literal(str(value)) for value in row[1:]) for row in rows]
         share = 100.0
-
-
-def literal(value: object) -> str:
-    """``value`` as an SQL literal; the only place where values become SQL text.
-
-    :raises TypeError: a type that has none here.
-    """
-    if value is True or value is False:
-        return str(value).lower()
-    if isinstance(value, int | Decimal):
-        return str(value)
-    if isinstance(value, datetime):
-        moment = value if value.tzinfo else value.replace(tzinfo=UTC)
-        return f"'{moment.isoformat()}'::timestamptz"
-    if isinstance(value, str):
-        if "\0" in value:
-            raise TypeError("text with a NUL octet is not PostgreSQL's text")
-        # E'' whatever standard_conforming_strings says
-        return "E'" + value.replace("\\", "\\\\").replace("'", "''") + "'"
-    raise TypeError(f"no SQL literal for {type(value).__name__}")
-
-
-def condition_sql(table: SourceTable, pushed: Filter) -> str | None:
-    """``pushed`` as SQL on ``table``, or ``None`` where PostgreSQL might decide otherwise than Spark."""
-    attribute: tuple[str, ...] = getattr(pushed, "attribute", ())
-    if len(attribute) != 1 or attribute[0] not in table.sql:
-        return None
-    column = attribute[0]
-    spark_type = table.schema[column].dataType
-    if isinstance(pushed, IsNull):
-        return f"{column} is null"
-    if isinstance(pushed, IsNotNull):
-        return f"{column} is not null"
-    if table.sql[column] not in (column, f"{column}::text"):
-        return None
-    is_uuid = table.sql[column] != column
-    if isinstance(pushed, In):
-        values = [_literal_of(value, spark_type, is_uuid) for value in pushed.value]
-        return f"{column} in ({', '.join(values)})" if values and None not in values else None  # type: ignore[arg-type]
-    comparison = _COMPARISONS.get(type(pushed))
-    if comparison is None:
-        return None
-    if isinstance(spark_type, StringType) and not is_uuid and comparison != "=":
-        return None  # the database's collation is not Spark's order
-    value = _literal_of(pushed.value, spark_type, is_uuid)  # type: ignore[attr-defined]
-    return None if value is None else f"{column} {comparison} {value}"
-
-
-def _literal_of(value: object, spark_type: object, is_uuid: bool) -> str | None:
-    """The literal where value and column are of one kind, else ``None``."""
-    if is_uuid:
-        # only the form that the store shows: text compares like uuid then, and only then
-        try:
-            return literal(value) if isinstance(value, str) and str(uuid.UUID(value)) == value else None
-        except ValueError:
-            return None
-    kinds: tuple[tuple[type, type | tuple[type, ...]], ...] = (
-        (BooleanType, bool),
-        (TimestampType, datetime),
-        (StringType, str),
-        (ShortType, int),
-        (IntegerType, int),
-        (LongType, int),
-    )
-    for spark_kind, python_kind in kinds:
-        if isinstance(spark_type, spark_kind) and isinstance(value, python_kind):
-            if isinstance(value, bool) and spark_kind is not BooleanType:
-                return None
-            if isinstance(value, datetime) and value.tzinfo is None:
-                return None
-            return None if isinstance(value, str) and "\0" in value else literal(value)
-    return None

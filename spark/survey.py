@@ -21,6 +21,7 @@ from spark.metrics import Decisions, Metrics, measure
 from spark.period import Period
 from spark.progress import Steps
 from spark.reading import local, receivers
+from spark.slices import Apart, Cells, Weigher, sliced
 from spark.sums import Sums, moment_of_micros
 
 #: On disk: a run must not need memory for the store's size.
@@ -60,12 +61,16 @@ def brought(frame: DataFrame, count: int, keep: Keep) -> Iterable[Row]:
 
 @dataclass(frozen=True, kw_only=True)
 class Tables:
-    """What was read: ``stated`` is of :func:`spark.ledger.states`. ``small``: all of it fits into the driver."""
+    """What was read: ``halves`` is of :func:`spark.ledger.halves`, ``stated`` of :func:`spark.ledger.states`.
+    ``weigher``: parts a large store into slices, and then ``stated`` is not asked for. ``small``: all of it fits into
+    the driver."""
 
+    halves: DataFrame
     stated: DataFrame
     op: DataFrame
     entry: DataFrame
     directory: Directory
+    weigher: Weigher | None
     small: bool
 
 
@@ -91,24 +96,32 @@ class Survey:
         self._keep = keep
         self._steps = steps
         self._look = checks.Look(seen_at=seen_at, directory=tables.directory)
-        slot = min(width, collapse.HOUR)
-        self._sums = Sums(tables.directory, slot)
-        self._halves = collapse.halves(tables.stated, slot)
+        self._slot = min(width, collapse.HOUR)
+        self._sums = Sums(tables.directory, self._slot)
         self._decisions = Decisions(width)
-        late = None if period.is_all else ledger.posted_elsewhere(tables.stated, period)
+        late = None if period.is_all else ledger.posted_elsewhere(tables.halves, period)
         self._deliveries = ledger.of_the_period(ledger.delivery_ops(tables.op), period, late)
-        self._entry = ledger.of_the_period(tables.entry, period, late)
+        entry = ledger.of_the_period(tables.entry, period, late)
         self._receivers = receivers(spark, tables.directory)
         self._instances = sorted(tables.directory.instances)
+        self._cells: Cells | None = None
+        if tables.weigher is None:
+            stated = tables.stated
+            self._apart = Apart(of_transactions=stated, stated=stated, deliveries=self._deliveries, entry=entry)
+        else:
+            self._cells, self._apart = self._sliced(tables.weigher, entry)
+        self._of_halves = self._collapsed_halves()
+        self._of_transactions = self._collapsed_transactions()
+        self._of_pairs = self._collapsed_pairs()
         self._dead_letters: list[tuple[int | None, int, str, int]] = []
 
     def findings(self) -> Iterator[Finding]:
         """All that the checks find; after the last of them :meth:`metrics` has the numbers of all."""
         with aside(self._spark, _ASIDE) as threads:
-            transactions = threads.submit(self._parted, self._collapsed_transactions(), "looked_at")
-            pairs = threads.submit(self._parted, self._collapsed_pairs(), "half_id")
+            transactions = threads.submit(self._parted, self._of_transactions, "looked_at")
+            pairs = threads.submit(self._parted, self._of_pairs, "half_id")
             self._steps.stage("adding up messages")
-            for cell in self._halves.collect():
+            for cell in self._of_halves.collect():
                 self._sums.add_halves(cell)
             self._steps.stage("looking at transactions")
             yield from self._transactions(transactions.result())
@@ -127,8 +140,28 @@ class Survey:
             seen_at=self._seen_at,
         )
 
+    def _sliced(self, weigher: Weigher, entry: DataFrame) -> tuple[Cells, Apart]:
+        return sliced(
+            weigher,
+            halves=self._tables.halves,
+            op=self._tables.op,
+            deliveries=self._deliveries,
+            entry=entry,
+            receivers=self._receivers,
+            seen_at=self._seen_at,
+            instances=self._instances,
+            slot=self._slot,
+            width=self._width,
+            keep=self._keep,
+        )
+
+    def _collapsed_halves(self) -> DataFrame:
+        found = collapse.halves(self._apart.of_transactions, self._slot)
+        return found if self._cells is None else found.unionByName(self._cells.halves)
+
     def _collapsed_transactions(self) -> DataFrame:
-        return collapse.transactions(ledger.transactions(self._tables.stated), self._width)
+        found = collapse.transactions(ledger.transactions(self._apart.of_transactions), self._width)
+        return found if self._cells is None else found.unionByName(self._cells.transactions)
 
     def _transactions(self, parted: _Parted) -> Iterator[Finding]:
         for cell in parted.cells:
@@ -137,6 +170,7 @@ class Survey:
         with_halves: set[str] = set()
         for row in parted.rows():
             known = row.looked_at.asDict()
+            known["txn_id"] = ledger.uuid_of(known.pop("txn_high"), known.pop("txn_low"))
             if known["decided_at"] is not None:
                 known["decided_at"] = moment_of_micros(known["decided_at"])
             with_halves.add(known["txn_id"])
@@ -150,9 +184,11 @@ class Survey:
         return checks.check_transaction(found, self._look)
 
     def _collapsed_pairs(self) -> DataFrame:
-        expected = ledger.expected(self._tables.stated, self._receivers)
-        marked = ledger.marked(expected, self._deliveries, self._entry, self._seen_at, self._instances)
-        return collapse.pairs(self._together(marked, "half_id"))
+        apart = self._apart
+        expected = ledger.expected(apart.stated, self._receivers)
+        met = ledger.met(apart.deliveries, apart.entry, self._seen_at, self._instances)
+        found = collapse.pairs(self._together(ledger.marked(expected, met), "half_id"))
+        return found if self._cells is None else found.unionByName(self._cells.pairs, allowMissingColumns=True)
 
     def _pairs(self, parted: _Parted) -> Iterator[Finding]:
         for cell in parted.cells:
@@ -160,10 +196,10 @@ class Survey:
         if parted.count:
             found = ledger.looked_at(
                 parted.ids(),
-                stated=self._tables.stated,
+                stated=self._apart.stated,
                 receivers=self._receivers,
-                deliveries=self._deliveries,
-                entry=self._entry,
+                deliveries=self._apart.deliveries,
+                entry=self._apart.entry,
                 period=self._period,
                 now=self._seen_at,
                 instances=self._instances,
@@ -189,7 +225,7 @@ class Survey:
             count = passed.count()
             if not count:
                 return
-        found = waiting.of_the_period(self._sent(passed, count), tables.stated)
+        found = waiting.of_the_period(self._sent(passed, count), tables.halves)
         for row in brought(found, count, self._keep):
             yield checks.passed_over(checks.Waiting(**row.asDict()), self._look)
 
@@ -199,7 +235,7 @@ class Survey:
         if not known and not self._dead_letters:
             return
         deliveries = ledger.delivery_ops(self._tables.op)
-        found = letters.unmatched(deliveries, self._tables.stated, sorted(known), self._period)
+        found = letters.unmatched(deliveries, self._tables.halves, sorted(known), self._period)
         for row in found.toLocalIterator():
             yield checks.dead_letter_mismatch(checks.Burials(**row.asDict()), self._look)
 
@@ -207,7 +243,7 @@ class Survey:
         """Address, group, error and count of the period's dead letters, the most frequent first."""
         dead = self._deliveries.where(f.col("decision") == "dead-letter").select("half_id", "group_id", "reason")
         count = sum(counts[1] for counts in self._sums.attempts.values())
-        judged = self._tables.stated.where("judged").select("half_id", "address_id")
+        judged = self._tables.halves.where("judged").select("half_id", "address_id")
         rows = (
             self._sent(dead, count)
             .join(judged, "half_id")

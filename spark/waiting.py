@@ -65,8 +65,8 @@ def passed_over(entry: DataFrame, deliveries: DataFrame, held_through: DataFrame
     )
 
 
-def of_the_period(passed: DataFrame, stated: DataFrame) -> DataFrame:
-    """Of the pairs of :func:`passed_over` those of the period, with ``txn_id, address_id`` of their halves. ``stated``
-    is of :func:`spark.ledger.states`."""
-    known = stated.where("judged and half_id is not null").select("half_id", "txn_id", "address_id")
-    return passed.join(known, "half_id")
+def of_the_period(passed: DataFrame, halves: DataFrame) -> DataFrame:
+    """Of the pairs of :func:`passed_over` those of the period, with ``txn_id, address_id`` of their halves. ``halves``
+    is of :func:`spark.ledger.halves`."""
+    known = halves.where("judged").select("half_id", "txn_high", "txn_low", "address_id")
+    return ledger.with_txn_id(passed.join(known, "half_id")).drop("txn_high", "txn_low")

@@ -12,31 +12,48 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from spark.finding import Finding
+    from spark.metrics import Metrics
 
 ALL = Period()
 #: When what is planted happens.
 AT = NOW - timedelta(hours=3)
 
 
-def all_findings(rows: StoreRows, spark: SparkSession, *, small: bool = True, period: Period = ALL) -> list[Finding]:
+def all_findings(
+    rows: StoreRows, spark: SparkSession, *, slices: timedelta | None = None, period: Period = ALL
+) -> list[Finding]:
+    """``slices``: how long those of a large store are, in which no id may be twice; None: as of a small one."""
+    found, _ = surveyed(rows, spark, slices=slices, period=period)
+    return found
+
+
+def surveyed(
+    rows: StoreRows, spark: SparkSession, *, slices: timedelta | None, period: Period = ALL
+) -> tuple[list[Finding], Metrics]:
+    """All findings, and the numbers of the report."""
     from spark import ledger
     from spark.directory import Directory
+    from spark.slices import Weigher
     from spark.survey import Survey, Tables, keeping
 
-    _plan_for(spark, small=small)
+    _plan_for(spark, small=slices is None)
     frames = rows.frames(spark)
+    halves = ledger.halves(frames["half"], period)
     tables = Tables(
-        stated=ledger.states(frames["half"], ledger.decisions(frames["op"]), period),
+        halves=halves,
+        stated=ledger.states(halves, ledger.decisions(frames["op"]), period),
         op=frames["op"],
         entry=frames["entry"],
         directory=Directory.of(rows.rows, NOW),
-        small=small,
+        weigher=None if slices is None else Weigher(width=slices, seed=1, period=period),
+        small=slices is None,
     )
     with keeping() as keep:
         survey = Survey(spark, tables, period=period, seen_at=NOW, width=timedelta(minutes=1), keep=keep, steps=Quiet())
         found = list(survey.findings())
+        metrics = survey.metrics()
     _plan_for(spark, small=True)
-    return found
+    return found, metrics
 
 
 def _plan_for(spark: SparkSession, *, small: bool) -> None:

@@ -325,6 +325,12 @@ class StoreRows:
         for group in self.groups_of(address, at):
             self.deliver(half, group, at)
 
+    def with_keys(self) -> StoreRows:
+        """Without the halves and ops whose id is there before: the store's primary keys refuse them."""
+        for name in ("half", "op"):
+            self.rows[name] = list({row["id"]: row for row in reversed(self.rows[name])}.values())[::-1]
+        return self
+
     def write(self, url: str) -> None:
         """Put all rows into the migrated database at ``url``."""
         days = {moment_of(row["id"]).date() for row in self.rows["half"]}
@@ -348,16 +354,21 @@ class StoreRows:
 
     def frames(self, spark: SparkSession) -> dict[str, DataFrame]:
         """The same rows as Spark would read them."""
+        from pyspark.sql.functions import col
+
+        from spark.ledger import uuid_words
         from spark.schemas import TABLES
 
         result: dict[str, DataFrame] = {}
         for name, rows in self.rows.items():
             table = TABLES[name]
-            result[name] = spark.createDataFrame(
+            frame = spark.createDataFrame(
                 [
                     tuple(row.get(column, 0 if column == "written_xid" else None) for column in table.schema.names)
                     for row in rows
                 ],
                 table.schema,
             )
+            numbers = {word: uuid_words(col(of))[place] for word, (of, place) in table.words.items()}
+            result[name] = frame.withColumns(numbers)
         return result

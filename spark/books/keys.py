@@ -12,18 +12,22 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from spark.finding import Finding
+from spark.ledger import words_of
 from spark.reading import local
 
 #: Findings whose keys are looked for at once.
 _AT_ONCE: Final = 10_000
 
 
+_TRANSACTION: Final = {"txn_id": pa.string(), "txn_high": pa.int64(), "txn_low": pa.int64()}
+
+
 def keyed(
-    spark: SparkSession, found: Iterable[Finding], picked: Sequence[DataFrame], stated: DataFrame
+    spark: SparkSession, found: Iterable[Finding], picked: Sequence[DataFrame], halves: DataFrame
 ) -> Iterator[Finding]:
     """``found``, each with the key of its message, or of a message of its transaction, where one of the books knows it.
 
-    ``picked``: of each book what :func:`spark.books.messages.pick` gives; ``stated``: :func:`spark.ledger.states`.
+    ``picked``: of each book what :func:`spark.books.messages.pick` gives; ``halves``: :func:`spark.ledger.halves`.
     """
     if not picked:
         yield from found
@@ -32,10 +36,10 @@ def keyed(
     while chunk := list(islice(rest, _AT_ONCE)):
         of_halves = {each.half_id for each in chunk if each.half_id is not None}
         of_transactions = {each.txn_id for each in chunk if each.half_id is None and each.txn_id is not None}
-        halves = local(spark, {"half_id": pa.int64()}, ({"half_id": number} for number in of_halves))
-        transactions = local(spark, {"txn_id": pa.string()}, ({"txn_id": txn_id} for txn_id in of_transactions))
-        of_these = stated.join(f.broadcast(transactions), "txn_id").select("half_id", "txn_id")
-        about = halves.withColumn("txn_id", f.lit(None).cast("string")).unionByName(of_these)
+        found_of = local(spark, {"half_id": pa.int64()}, ({"half_id": number} for number in of_halves))
+        transactions = local(spark, _TRANSACTION, map(_named, of_transactions))
+        of_these = halves.join(f.broadcast(transactions), ["txn_high", "txn_low"]).select("half_id", "txn_id")
+        about = found_of.withColumn("txn_id", f.lit(None).cast("string")).unionByName(of_these)
         keys: dict[int | str, str] = {}
         for messages in picked:
             of_book = messages.where("key is not null").join(f.broadcast(about), "half_id")
@@ -43,3 +47,8 @@ def keyed(
                 keys.setdefault(row.half_id if row.txn_id is None else row.txn_id, row.key)
         for each in chunk:
             yield replace(each, key=keys.get(each.half_id or each.txn_id or ""))
+
+
+def _named(txn_id: str) -> dict[str, str | int]:
+    high, low = words_of(txn_id)
+    return {"txn_id": txn_id, "txn_high": high, "txn_low": low}

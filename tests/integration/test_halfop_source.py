@@ -6,9 +6,12 @@ import contextlib
 import io
 import os
 import re
+import struct
+from collections import Counter
 from datetime import date, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 import psycopg
 import pytest
@@ -16,8 +19,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as f
 from pyspark.sql.datasource import EqualTo, GreaterThan, In, IsNull, Not
 
+from spark import ledger
 from spark.master import DATABASE_VARIABLE
 from spark.period import MARGIN
+from spark.pushdown import condition_sql, literal
 from spark.schemas import TABLES
 from spark.snapshot import StoreUnreadable, exported_snapshot
 from spark.source import (
@@ -25,8 +30,6 @@ from spark.source import (
     KeyRange,
     ReadOptions,
     SourceOptionError,
-    condition_sql,
-    literal,
 )
 from spark.source import database_url as url_of
 from store import tables
@@ -64,6 +67,37 @@ def test_every_table_reads_as_it_was_written(spark: SparkSession, database_url: 
             got, frame = got.drop("written_xid"), frame.drop("written_xid")
         texts = [f.col(column).cast("string") for column in got.columns]
         assert_same_rows(got.select(texts), frame.select(texts))
+
+
+@pytest.mark.rule("R2")
+def test_a_uuid_is_two_numbers_too(
+    spark: SparkSession, database_url: str, credentials: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By tasks and by the driver, of what has one and what has none, and of no rows."""
+    columns = "txn_id_low,id,txn_id_high"
+    monkeypatch.setenv(DATABASE_VARIABLE, database_url)
+    reader = HalfOpReader(ReadOptions.parse({"table": "half", "columns": columns}))
+    assert reader.whole().column_names == columns.split(",")
+    assert reader.whole().num_rows == 0
+    rows = StoreRows(seed=5).healthy(50)
+    rows.write(database_url)
+    expected = {
+        row["id"]: (None, None) if row["txn_id"] is None else struct.unpack(">qq", UUID(row["txn_id"]).bytes)
+        for row in rows.rows["half"]
+    }
+    assert (None, None) in expected.values()
+    got = read(spark, credentials, "half", columns=columns, partitions="3")
+    assert {row.id: (row.txn_id_high, row.txn_id_low) for row in got.collect()} == expected
+    assert {row["id"]: (row["txn_id_high"], row["txn_id_low"]) for row in reader.whole().to_pylist()} == expected
+    # back to text, by Spark and in the driver
+    named = got.select("id", ledger.uuid_text(f.col("txn_id_high"), f.col("txn_id_low")).alias("text"))
+    texts = {row["id"]: row["txn_id"] for row in rows.rows["half"]}
+    assert {row.id: row.text for row in named.collect()} == texts
+    again = spark.createDataFrame([(text,) for text in texts.values()], "text string")
+    words = again.select(f.struct(*ledger.uuid_words(f.col("text"))).alias("words"))
+    assert Counter(tuple(row.words) for row in words.collect()) == Counter(expected.values())
+    assert all(ledger.words_of(text) == expected[key] for key, text in texts.items() if text is not None)
+    assert all(ledger.uuid_of(*words) == texts[key] for key, words in expected.items() if words != (None, None))
 
 
 def test_the_schemas_are_those_of_the_tables() -> None:

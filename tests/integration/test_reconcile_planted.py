@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
 from pyspark.sql import SparkSession
 
@@ -38,3 +39,20 @@ def test_all_that_is_planted_is_found_and_no_more(
     planted = plant(database_url, _PLANTED)
     monkeypatch.setattr(reading, "SMALL_BYTES", snapshot.SMALL_BYTES if small else 0)
     assert run(spark, database_url, tmp_path).findings.by_kind == Counter(planted)
+
+
+@pytest.mark.rule("R12")
+@pytest.mark.usefixtures("settings")
+def test_a_store_without_its_keys_is_looked_into_as_a_whole(
+    spark: SparkSession, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sums of a slice do not show what is in a table twice."""
+    fill(database_url, fewest(1))
+    with psycopg.connect(database_url) as connection:
+        connection.execute(b"alter table coordinator.op drop constraint op_pkey")
+        connection.execute(
+            b"insert into coordinator.op (id, decision, txn_id, posted, decided_at)"
+            b" select id, 'rollback', txn_id, 0, decided_at from coordinator.op where decision = 'commit' limit 1"
+        )
+    monkeypatch.setattr(reading, "SMALL_BYTES", 0)
+    assert run(spark, database_url, tmp_path).findings.by_kind["double-decision"] == 1

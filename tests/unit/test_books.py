@@ -205,7 +205,8 @@ def describe_text(folder: Path, text: str) -> Description:
 def compare(spark: SparkSession, shop: Shop, description: Description, period: Period) -> list[Row]:
     tables = shop.store.frames(spark)
     book = replace(open_book(spark, description), behind=BEHIND)
-    stated = ledger.states(tables["half"], ledger.decisions(tables["op"]), period)
+    stated = ledger.states(ledger.halves(tables["half"], period), ledger.decisions(tables["op"]), period)
+    stated = ledger.with_txn_id(stated)
     messages = tables["half"].where(f"address_id = {shop.orders}").select(*picked_columns(description))
     open_transactions = tables["txn"].selectExpr("id", "producer_group is null as plain")
     marks = sent(description, pick(description, messages), stated, open_transactions)

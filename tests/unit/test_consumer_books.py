@@ -245,7 +245,8 @@ def compare(
     groups = groups_named(spark, Directory.of(billing.store.rows, NOW), {about.group: begins})
     picked = pick(about, tables["half"].select(*picked_columns(about)))
     read = tables["half"].where(period.read("half"))
-    stated = ledger.states(read, ledger.decisions(tables["op"]), period)
+    stated = ledger.states(ledger.halves(read, period), ledger.decisions(tables["op"]), period)
+    stated = ledger.with_txn_id(stated)
     messages = taken(picked, groups, stated=stated, op=tables["op"], entry=tables["entry"]).cache()
     return consumer_findings(book, messages, period, NOW, groups=groups, complete=complete).collect()
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark.ledger import half_moment, txn_moment
+from spark.ledger import half_moment, txn_millis, words_of
 from spark.period import BEGINNING, END, Period, uuid_at
 from store.ids import id_at, moment_of
 
@@ -54,9 +54,10 @@ def test_the_whole_of_time_fits_into_an_id() -> None:
 
 def test_spark_reads_the_time_of_ids_as_the_store_does(spark: SparkSession) -> None:
     moment = datetime(2026, 3, 4, 5, 6, 7, 891_000, tzinfo=UTC)
-    frame = spark.createDataFrame([(id_at(moment) + 4097, uuid_at(moment))], "half bigint, txn string")
+    high, _ = words_of(uuid_at(moment))
+    frame = spark.createDataFrame([(id_at(moment) + 4097, high)], "half bigint, high bigint")
     row = frame.select(
-        half_moment(frame.half).cast("double").alias("half"), txn_moment(frame.txn).cast("double").alias("txn")
+        half_moment(frame.half).cast("double").alias("half"), txn_millis(frame.high).alias("txn")
     ).collect()[0]
     assert row["half"] == pytest.approx(moment_of(id_at(moment)).timestamp(), abs=1e-6)
-    assert row["txn"] == pytest.approx(moment.timestamp(), abs=1e-6)
+    assert row["txn"] == round(moment.timestamp() * 1000)

@@ -1,0 +1,262 @@
+"""A large store in *slices* of time: sums show which are in order as a whole, and only the others are looked into.
+
+Row by row, each half would be brought together with its decision, and each pair with its ops and its entry: all of the
+store is sent through Spark twice. Most of a store is in order, and that can be shown by less. Each transaction and each
+pair gets a *weight*, a hash of its ids. In a slice where all is in order, the weights of what was stored are those of
+what commits say was posted, and the weights of what was to be delivered are those of what ended or waits. Sums of
+weights need one small row a slice, which the task that reads the rows makes.
+
+A slice that is not in order has a sum other than 0, but for one in 2^40 of them: weights are another's in each run, so
+no store can be made to pass. The sums take for granted that no id is in a table twice: a store whose primary keys are
+gone is looked into as a whole. A slice that is in order may not show it: one with failed attempts, with a seek, with an
+end long before the last commit, with a transaction that is undecided or was rolled back after its halves were stored.
+It is looked into like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as f
+
+from spark import collapse, ledger, marks
+from spark.period import Period
+
+#: Of a slice, so much of the store's large tables as PostgreSQL has them: some 60 halves with their ops.
+BYTES: Final = 24 * 1024
+#: A slice of a store that has little in a long time must be no longer than an end may be before a commit.
+LONGEST: Final = ledger.CLOCK_STEP
+_SHORTEST: Final = timedelta(milliseconds=1)
+#: The bits of a hash that a weight has not: with them, sums would not fit into 64.
+_SPARE: Final = 24
+#: A transaction of more halves has its slice looked into.
+_MOST_POSTED: Final = 1 << 16
+#: The mark of what is not known by sums: of no pair in order.
+_UNKNOWN: Final = -1
+
+
+def width_of(extent: timedelta, size: int) -> timedelta:
+    """How long slices are, in whole milliseconds, of a store of ``size`` octets, whose halves and ops were made in a
+    time of ``extent``."""
+    return max(min(extent * BYTES // size, LONGEST) // _SHORTEST, 1) * _SHORTEST
+
+
+@dataclass(frozen=True, kw_only=True)
+class Weigher:
+    """What makes slices and weights; ``seed`` is of this run alone."""
+
+    width: timedelta
+    seed: int
+    period: Period
+
+    def slice_of_txn(self, high: Column) -> Column:
+        """The slice in which a transaction was declared, by the first 64 bits of its id."""
+        return f.call_function("div", ledger.txn_millis(high), f.lit(self.width // _SHORTEST))
+
+    def slice_of_half(self, half_id: Column) -> Column:
+        """The slice in which a half was posted."""
+        return collapse.slot(half_id, self.width)
+
+    def weight(self, *ids: Column) -> Column:
+        return f.shiftright(f.xxhash64(f.lit(self.seed), *ids), _SPARE)
+
+    def of_transactions(self, halves: DataFrame, op: DataFrame) -> DataFrame:
+        """``slice, in_order, decided_by`` of each slice in which transactions of the period were declared: whether its
+        halves (:func:`spark.ledger.halves`) are all committed, and none is missing; ``decided_by``: when its last
+        commit was."""
+        txn_high, high, low = f.col("txn_high"), f.col("id_high"), f.col("id_low")
+        decided = self._decided(op)
+        posted = f.when(f.col("posted").between(0, _MOST_POSTED), f.col("posted")).otherwise(-1)
+        is_commit = f.col("decision") == "commit"
+        stored = halves.where(f.col("judged") & txn_high.isNotNull()).select(
+            self.slice_of_txn(txn_high).alias("slice"),
+            self.weight(txn_high, f.col("txn_low")).alias("weight"),
+            f.lit(None).cast("timestamp").alias("decided_at"),
+        )
+        said = decided.select(
+            self.slice_of_txn(high).alias("slice"),
+            f.when(is_commit, -posted * self.weight(high, low)).otherwise(0).alias("weight"),
+            f.when(is_commit, f.col("decided_at")).alias("decided_at"),
+        )
+        return (
+            stored.unionAll(said)
+            .groupBy("slice")
+            .agg(f.try_sum("weight").alias("rest"), f.max("decided_at").alias("decided_by"))
+            .select("slice", f.coalesce(f.col("rest") == 0, f.lit(False)).alias("in_order"), "decided_by")
+        )
+
+    def _decided(self, op: DataFrame) -> DataFrame:
+        return ledger.decided(op).where(f.expr(self.period.declared_high("id_high")))
+
+    def assumed(self, halves: DataFrame, of_transactions: DataFrame) -> DataFrame:
+        """``halves`` with ``in_order, decided_at``: those of slices in order are committed, at that time or before; of
+        the others that is not known."""
+        plain = f.col("txn_high").isNull()
+        known = halves.withColumn("slice", self.slice_of_txn(f.col("txn_high"))).join(
+            f.broadcast(of_transactions), "slice", "left"
+        )
+        return known.withColumns(
+            {
+                "in_order": plain | f.coalesce("in_order", f.lit(False)),
+                "decided_at": f.when(plain, f.col("posted_at")).otherwise(f.col("decided_by")),
+            }
+        ).drop("slice", "decided_by")
+
+    def of_pairs(self, assumed: DataFrame, receivers: DataFrame, met: DataFrame) -> DataFrame:
+        """``slice, in_order`` of each slice in which halves of the period were posted, or of which ops or entries
+        (:func:`spark.ledger.met`) are: whether each pair that is expected was met once, and in no way that has to be
+        looked at."""
+        is_known, receives_from = f.col("in_order"), f.col("receives_from")
+        is_expected = f.col("group_id").isNotNull() & (receives_from.isNull() | (f.col("posted_at") >= receives_from))
+        asked_for = (
+            assumed.where("judged")
+            .join(f.broadcast(receivers), "address_id", "left")
+            .where(~is_known | is_expected)
+            .select(
+                "half_id",
+                "group_id",
+                f.when(is_known, marks.EXPECTED).otherwise(_UNKNOWN).cast("long").alias("mark"),
+                f.when(is_known, -f.unix_micros("decided_at")).alias("at"),
+            )
+        )
+        mark, at, weight = f.col("mark"), f.col("at"), self.weight(f.col("half_id"), f.col("group_id"))
+        is_expected = mark == marks.EXPECTED
+        is_counted = is_expected | (mark == 0) | marks.in_order(mark + marks.EXPECTED)
+        first_op, sent = f.min(f.when(at > 0, at)), f.max(f.when(at < 0, -at))
+        return (
+            asked_for.unionAll(met)
+            .groupBy(self.slice_of_half(f.col("half_id")).alias("slice"))
+            .agg(
+                f.try_sum(f.when(is_expected, weight).when(mark != 0, -weight).otherwise(0)).alias("rest"),
+                f.bool_and(is_counted).alias("counted"),
+                (first_op < sent - ledger.CLOCK_STEP_MICROS).alias("too_early"),
+            )
+            .select(
+                "slice",
+                (
+                    f.coalesce(f.col("rest") == 0, f.lit(False))
+                    & f.col("counted")
+                    & ~f.coalesce("too_early", f.lit(False))
+                ).alias("in_order"),
+            )
+        )
+
+    def half_cells(self, halves: DataFrame, apart: DataFrame, slot: timedelta) -> DataFrame:
+        """Cells (:func:`spark.collapse.halves`) of the halves of transactions in slices in order, and of halves without
+        one; ``apart``: the other slices."""
+        known = halves.withColumn("slice", self.slice_of_txn(f.col("txn_high")))
+        found = known.join(f.broadcast(apart), "slice", "left_anti")
+        committed = {"commits": f.lit(1), "rollbacks": f.lit(0), "state": f.lit("committed")}
+        return collapse.halves(found.withColumns(committed), slot)
+
+    def transaction_cells(self, op: DataFrame, apart: DataFrame, width: timedelta) -> DataFrame:
+        """Cells (:func:`spark.collapse.transactions`) of the transactions of slices in order; ``apart``: the others."""
+        is_commit = f.col("decision") == "commit"
+        found = (
+            self._decided(op)
+            .withColumn("slice", self.slice_of_txn(f.col("id_high")))
+            .join(f.broadcast(apart), "slice", "left_anti")
+        )
+        return collapse.transactions(
+            found.select(
+                f.col("id_high").alias("txn_high"),
+                f.col("id_low").alias("txn_low"),
+                is_commit.cast("int").alias("commits"),
+                (~is_commit).cast("int").alias("rollbacks"),
+                "posted",
+                "decided_at",
+                f.when(is_commit, f.col("posted")).otherwise(0).alias("halves"),
+                f.lit(None).cast("int").alias("address_id"),
+            ),
+            width,
+        )
+
+    def pair_cells(self, met: DataFrame, apart: DataFrame) -> DataFrame:
+        """Cells (:func:`spark.collapse.pairs`) of the pairs of slices in order; ``apart``: the others."""
+        half_id = f.col("half_id")
+        found = (
+            met.where(f.col("mark") != 0)
+            .withColumn("slice", self.slice_of_half(half_id))
+            .join(f.broadcast(apart), "slice", "left_anti")
+        )
+        return found.groupBy(
+            "group_id",
+            collapse.slot(half_id, collapse.HOUR).alias("slot"),
+            (f.col("mark") + marks.EXPECTED).alias("mark"),
+        ).count()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Apart:
+    """What has to be looked into: the frames of :mod:`spark.ledger`, without the slices in order.
+
+    ``of_transactions`` has the halves and decisions of the transactions, ``stated``, ``deliveries`` and ``entry`` all
+    of the pairs."""
+
+    of_transactions: DataFrame
+    stated: DataFrame
+    deliveries: DataFrame
+    entry: DataFrame
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cells:
+    """The cells of the slices in order, by what they are of (:mod:`spark.collapse`)."""
+
+    halves: DataFrame
+    transactions: DataFrame
+    pairs: DataFrame
+
+
+def sliced(
+    weigher: Weigher,
+    *,
+    halves: DataFrame,
+    op: DataFrame,
+    deliveries: DataFrame,
+    entry: DataFrame,
+    receivers: DataFrame,
+    seen_at: datetime,
+    instances: Collection[int],
+    slot: timedelta,
+    width: timedelta,
+    keep: Callable[[DataFrame], DataFrame],
+) -> tuple[Cells, Apart]:
+    """The store, parted; ``slot`` and ``width`` are of the cells of halves and of transactions."""
+    # few rows, which several jobs read
+    of_transactions = keep(weigher.of_transactions(halves, op).coalesce(1))
+    others = of_transactions.where("not in_order").select("slice")
+    assumed = weigher.assumed(halves, of_transactions)
+    met = ledger.met(deliveries, entry, seen_at, instances)
+    of_pairs = keep(weigher.of_pairs(assumed, receivers, met).coalesce(1))
+    apart = of_pairs.where("not in_order").select("slice")
+
+    def looked_into(frame: DataFrame) -> DataFrame:
+        slices = frame.withColumn("slice", weigher.slice_of_half(f.col("half_id")))
+        return slices.join(f.broadcast(apart), "slice", "left_semi").drop("slice")
+
+    def of_slices(frame: DataFrame, high: str, slices: DataFrame) -> DataFrame:
+        known = frame.withColumn("slice", weigher.slice_of_txn(f.col(high)))
+        return known.join(f.broadcast(slices), "slice", "left_semi").drop("slice")
+
+    halves_apart = keep(looked_into(halves))
+    declared = halves_apart.select(weigher.slice_of_txn(f.col("txn_high")).alias("slice")).unionAll(others).distinct()
+    decisions = ledger.decisions(of_slices(ledger.decided(op), "id_high", declared))
+    stated = keep(ledger.states(halves_apart, decisions, weigher.period))
+    return (
+        Cells(
+            halves=weigher.half_cells(halves, others, slot),
+            transactions=weigher.transaction_cells(op, others, width),
+            pairs=weigher.pair_cells(met, apart),
+        ),
+        Apart(
+            of_transactions=of_slices(stated, "txn_high", others),
+            stated=stated,
+            deliveries=looked_into(deliveries),
+            entry=looked_into(entry),
+        ),
+    )

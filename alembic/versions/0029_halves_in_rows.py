@@ -323,6 +323,8 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
+    # or what is decided or posted while this waits for it is copied as it was before, or not at all
+    op.execute("lock table coordinator.txn, coordinator.pending in access exclusive mode")
     op.execute(
         """
 insert into coordinator.pending (txn_id, half_id, address_id)

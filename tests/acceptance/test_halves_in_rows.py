@@ -48,6 +48,21 @@ def test_a_transaction_of_many_has_some_in_its_row_and_keeps_their_order(begin: 
     assert session.receiver(address, credit=len(bodies)).bodies() == bodies
 
 
+@pytest.mark.rule("H2", "H4")
+def test_messages_for_two_queues_in_one_write_go_to_their_own(begin: Begin, address: str) -> None:
+    session = begin()
+    control = in_group(session)
+    one, other = session.sender(address), session.sender(f"{address}-other")
+    txn = control.declare()
+    with session.peer.at_once():
+        posts = [(one, one.post(data(b"1"), txn=txn)), (other, other.post(data(b"2"), txn=txn))]
+    for sender, number in posts:
+        assert sender.answer_to(number).state == TransactionalState(txn_id=txn, outcome=Accepted())
+    control.commit(txn)
+    assert session.receiver(address, credit=2).bodies() == [b"1"]
+    assert session.receiver(f"{address}-other", credit=2).bodies() == [b"2"]
+
+
 @pytest.mark.rule("H2", "H4", "H8")
 @pytest.mark.parametrize("how", ["by its owner", "by a checker"])
 def test_messages_with_terms_of_their_own_have_rows_of_their_own(

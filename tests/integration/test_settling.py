@@ -141,3 +141,16 @@ def test_all_of_a_batch_are_locked_in_the_order_of_ids(
     deadlocks = truth.rows("select deadlocks from pg_stat_database where datname = current_database()")
     assert (failed, deadlocks) == ([], [(0,)])
     assert sorted(decisions_of(truth)) == sorted(each.bytes for each in ids)
+
+
+@pytest.mark.rule("H4")
+def test_a_half_in_no_row_is_not_settled_with_those_in_the_row(store: Store, truth: Truth) -> None:
+    """A transaction that has none with rows of their own gives what is missing there no entry."""
+    (known,) = post_halves(store, 1, terms=Terms(priority=9))
+    stranger = Half(store, known.txn_id)
+    stranger.own_row = False
+    settle = Settle(store, known.txn_id, b"commit", [known, stranger])
+    store.add(settle)
+    store.settle()
+    assert isinstance(settle.heard[0], StoreError)
+    assert truth.entries() == []

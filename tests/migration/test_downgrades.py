@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import secrets
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from uuid import UUID
 
 import psycopg
 import pytest
@@ -12,8 +14,9 @@ from sqlalchemy import Connection, insert, text, update
 from store import migrations
 from store.database import connected
 from store.tables import HELD, consumer_group, op, pending_retirement, seek
+from tests.fix_halves import post_halves
 from tests.fix_store import Rows
-from tests.fix_store_driver import ME
+from tests.fix_store_driver import ME, Store, Truth
 
 #: before policies of groups, retirements, seeks, retries on fifo addresses, check terms by address
 EARLIER = "0005"
@@ -150,3 +153,21 @@ def test_halves_in_rows_have_rows_of_their_own_in_an_earlier_version(
         with connected(database_url) as connection:
             connection.execute(text(f"drop role {role}"))
             connection.commit()
+
+
+@pytest.mark.rule("F6", "H4", "X3")
+def test_what_is_decided_while_an_earlier_version_waits_for_it_leaves_nothing_undecided(
+    store: Store, truth: Truth, database_url: str
+) -> None:
+    """A discharge in SQL needs no service that serves."""
+    halves = post_halves(store, 2, together=True)
+    store.commit.close()
+    with psycopg.connect(database_url) as session, ThreadPoolExecutor() as threads:
+        session.execute("select coordinator.decide(%s, 'commit', '')", [UUID(bytes=halves[0].txn_id)])
+        downgraded = threads.submit(migrations.downgrade, database_url, "0028")
+        while not truth.rows("select from pg_stat_activity where wait_event_type = 'Lock'"):
+            assert not downgraded.done()
+        session.commit()
+        downgraded.result()
+    assert truth.rows("select half_id from coordinator.pending") == []
+    assert len(truth.rows("select half_id from coordinator.entry")) == len(halves)

@@ -92,4 +92,4 @@ def pairs(marked: DataFrame) -> DataFrame:
 def slot(half_id: Column, width: timedelta) -> Column:
     """The number of the slot of ``width`` (an hour or less) in which a half was made, from 1970 on."""
     milliseconds = f.shiftright(half_id, TIME_SHIFT) + f.lit(EPOCH_MS)
-    return f.call_function("div", milliseconds, f.lit(int(width.total_seconds() * 1000)))
+    return f.call_function("div", milliseconds, f.lit(width // timedelta(milliseconds=1)))

@@ -115,7 +115,8 @@ def _version_text(binary: Path) -> str:
 @contextmanager
 def _environment(home: Path, master: str) -> Iterator[Path]:
     """What the JVM and its Python workers inherit; set back when the JVM runs. Gives a folder that is there as long."""
-    ours = master.startswith("local") and not {"SPARK_HOME", "PYSPARK_PYTHON"} & os.environ.keys()
+    # not of local-cluster, which starts executors from that folder
+    ours = master.partition("[")[0] == "local" and not {"SPARK_HOME", "PYSPARK_PYTHON"} & os.environ.keys()
     with tempfile.TemporaryDirectory(prefix="coordinator-java-") as name:
         folder = Path(name)
         binary = folder / "bin" / "java"

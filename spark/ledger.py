@@ -132,10 +132,10 @@ def states(halves: DataFrame, decided: DataFrame, period: Period) -> DataFrame:
         f.coalesce("txn_high", f.lit(0)).alias("high"),
         f.coalesce("txn_low", "half_id").alias("low"),
     )
-    by_key = decided.withColumnsRenamed({"txn_high": "high", "txn_low": "low"})
-    plain = f.coalesce("plain", f.lit(False))
+    by_key = decided.withColumnsRenamed({"txn_high": "high", "txn_low": "low"}).withColumn("plain", f.lit(False))
+    plain = f.col("plain")
     return (
-        keyed.join(by_key.hint("shuffle_hash"), ["high", "low"], "full")
+        keyed.join(by_key.hint("shuffle_hash"), ["plain", "high", "low"], "full")
         .select(
             "half_id",
             f.when(~plain, f.col("high")).alias("txn_high"),

@@ -307,7 +307,7 @@ def _read(
             halves = ledger.halves(frames["half"], period)
             weigher = None
             if by_sums and not store.small:
-                weigher = Weigher(width=width_of(extent, size), seed=secrets.randbits(31), period=period)
+                weigher = Weigher(width=width_of(extent, size), seed=secrets.randbits(63), period=period)
             tables = Tables(
                 halves=halves,
                 stated=keep(ledger.states(halves, ledger.decisions(frames["op"]), period)),

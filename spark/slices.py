@@ -8,9 +8,9 @@ weights need one small row a slice, which the task that reads the rows makes.
 
 A slice that is not in order has a sum other than 0, but for one in 2^40 of them: weights are another's in each run, so
 no store can be made to pass. The sums take for granted that no id is in a table twice: a store whose primary keys are
-gone is looked into as a whole. A slice that is in order may not show it: one with failed attempts, with a seek, with an
-end long before the last commit, with a transaction that is undecided or was rolled back after its halves were stored.
-It is looked into like any other.
+gone is looked into as a whole. A slice that is in order may not show it: one with failed or released attempts, with a
+seek, with an end long before the last commit, with a transaction that is undecided or was rolled back after its halves
+were stored. It is looked into like any other.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ from spark.period import Period
 
 #: Of a slice, so much of the store's large tables as PostgreSQL has them: some 60 halves with their ops.
 BYTES: Final = 24 * 1024
+#: So many are small beside a store that has more: all tasks are sent those that are not in order.
+MOST: Final = 1_000_000
 #: A slice of a store that has little in a long time must be no longer than an end may be before a commit.
 LONGEST: Final = ledger.CLOCK_STEP
 _SHORTEST: Final = timedelta(milliseconds=1)
@@ -42,7 +44,7 @@ _UNKNOWN: Final = -1
 def width_of(extent: timedelta, size: int) -> timedelta:
     """How long slices are, in whole milliseconds, of a store of ``size`` octets, whose halves and ops were made in a
     time of ``extent``."""
-    return max(min(extent * BYTES // size, LONGEST) // _SHORTEST, 1) * _SHORTEST
+    return max(min(max(extent * BYTES // size, extent // MOST), LONGEST) // _SHORTEST, 1) * _SHORTEST
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,13 +127,14 @@ class Weigher:
         )
         mark, at, weight = f.col("mark"), f.col("at"), self.weight(f.col("half_id"), f.col("group_id"))
         is_expected = mark == marks.EXPECTED
-        is_counted = is_expected | (mark == 0) | marks.in_order(mark + marks.EXPECTED)
+        # what has no mark says nothing of its half, which may be nowhere
+        is_counted = is_expected | ((mark != 0) & marks.in_order(mark + marks.EXPECTED))
         first_op, sent = f.min(f.when(at > 0, at)), f.max(f.when(at < 0, -at))
         return (
             asked_for.unionAll(met)
             .groupBy(self.slice_of_half(f.col("half_id")).alias("slice"))
             .agg(
-                f.try_sum(f.when(is_expected, weight).when(mark != 0, -weight).otherwise(0)).alias("rest"),
+                f.try_sum(f.when(is_expected, weight).otherwise(-weight)).alias("rest"),
                 f.bool_and(is_counted).alias("counted"),
                 (first_op < sent - ledger.CLOCK_STEP_MICROS).alias("too_early"),
             )
@@ -178,11 +181,8 @@ class Weigher:
     def pair_cells(self, met: DataFrame, apart: DataFrame) -> DataFrame:
         """Cells (:func:`spark.collapse.pairs`) of the pairs of slices in order; ``apart``: the others."""
         half_id = f.col("half_id")
-        found = (
-            met.where(f.col("mark") != 0)
-            .withColumn("slice", self.slice_of_half(half_id))
-            .join(f.broadcast(apart), "slice", "left_anti")
-        )
+        known = met.withColumn("slice", self.slice_of_half(half_id))
+        found = known.join(f.broadcast(apart), "slice", "left_anti")
         return found.groupBy(
             "group_id",
             collapse.slot(half_id, collapse.HOUR).alias("slot"),

@@ -74,6 +74,21 @@ def test_faults_do_not_make_up_for_each_other(spark: SparkSession) -> None:
     }
 
 
+@pytest.mark.rule("R11", "R36")
+def test_an_op_that_ends_nothing_tells_of_a_missing_half(spark: SparkSession) -> None:
+    """It is alone in its slice, and no sum misses it."""
+    rows = StoreRows()
+    address = rows.address("orders")
+    (group,) = rows.groups_of(address, NOW)
+    missing = []
+    for place, (decision, reason) in enumerate((("release", None), ("replay", "expired"), ("reject", None))):
+        missing.append(rows.half(address, AT - timedelta(hours=place + 1)))
+        rows.rows["half"].pop()
+        rows.op(decision, AT, covers=[(missing[-1], group)], reason=reason)
+    found = all_findings(rows, spark, slices=MILLISECOND)
+    assert Counter((each.kind, each.half_id) for each in found) == Counter(("orphan-op", half) for half in missing)
+
+
 @pytest.mark.parametrize(
     ("extent", "size", "width"),
     [
@@ -82,6 +97,8 @@ def test_faults_do_not_make_up_for_each_other(spark: SparkSession) -> None:
         # much in no time: as short as can be
         (timedelta(0), 1 << 40, MILLISECOND),
         (timedelta(seconds=1), 1 << 40, MILLISECOND),
+        # no more slices than can be sent to all tasks
+        (timedelta(hours=10), 1 << 50, timedelta(milliseconds=36)),
         # little in a year: no longer than a clock may be set back
         (timedelta(days=365), 32 << 20, LONGEST),
     ],

@@ -176,6 +176,7 @@ def test_a_collector_in_the_options_of_spark_goes_before_ours() -> None:
     [
         ("local[*]", None, "org.apache.spark.deploy.SparkSubmit", ""),
         ("local[*]", None, "org.apache.spark.launcher.Main", "/opt/spark"),
+        ("local-cluster[1,1,700]", None, "org.apache.spark.deploy.SparkSubmit", "/opt/spark"),
         ("spark://db.example:7077", None, "org.apache.spark.deploy.SparkSubmit", "/opt/spark"),
         ("local[*]", "PYSPARK_PYTHON", "org.apache.spark.deploy.SparkSubmit", "/opt/spark"),
         ("local[*]", "SPARK_HOME", "org.apache.spark.deploy.SparkSubmit", "/opt/spark"),

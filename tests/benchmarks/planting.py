@@ -43,22 +43,25 @@ def _slice(table: str, number: int, count: int) -> str:
 
 
 @contextmanager
-def _unguarded(connection: psycopg.Connection) -> Iterator[None]:
-    """The store refuses deletions, and a transaction two decisions: its triggers do not see them, and its key of ops is
-    an index afterwards."""
+def _unguarded(connection: psycopg.Connection, *, twice: bool) -> Iterator[None]:
+    """The store refuses deletions: its triggers do not see them. ``twice``: and a transaction two decisions: its key of
+    ops is an index afterwards."""
     connection.execute("set session_replication_role = replica")
-    connection.execute(f"alter table {SCHEMA}.op drop constraint op_pkey".encode())
+    if twice:
+        connection.execute(f"alter table {SCHEMA}.op drop constraint op_pkey".encode())
     yield
-    connection.execute(f"create index on {SCHEMA}.op (id)".encode())
+    if twice:
+        connection.execute(f"create index on {SCHEMA}.op (id)".encode())
 
 
-def plant(url: str, count: int) -> dict[str, int]:
-    """Break ``count`` deliveries or transactions in each way; how many findings of each kind that must give.
+def plant(url: str, count: int, *, twice: bool) -> dict[str, int]:
+    """Break ``count`` deliveries or transactions in each way; how many findings of each kind that must give. ``twice``:
+    some are decided twice, so the store has no primary key of ops any more.
 
     A half that is gone is missed by its commit and by the op that retired it; and where expected and accounted
     deliveries differ, the address and hour do not balance.
     """
-    with psycopg.connect(url) as connection, _unguarded(connection):
+    with psycopg.connect(url) as connection, _unguarded(connection, twice=twice):
         for name, also in (("waiting", "id in (select half_id from"), ("retired", "id < (select min(half_id) from")):
             # of the two halves of a transaction one, so that each fault has a transaction of its own
             connection.execute(
@@ -74,12 +77,12 @@ def plant(url: str, count: int) -> dict[str, int]:
             f" from (select * from {waiting[0]} union all select * from {retired[1]}) touched) hours".encode()
         ).fetchone()
         assert hours is not None
-        for statement in (*_of_deliveries(waiting, retired), *_of_transactions(retired)):
+        for statement in (*_of_deliveries(waiting, retired), *_of_transactions(retired, twice=twice)):
             done = connection.execute(statement.encode())
             assert done.rowcount == count, (done.rowcount, statement)
     return {
         "dead-letter-mismatch": count,
-        "double-decision": count,
+        **({"double-decision": count} if twice else {}),
         "double-delivery": count,
         "lost-delivery": count,
         "order": count,
@@ -108,12 +111,13 @@ def _of_deliveries(waiting: list[str], retired: list[str]) -> Iterator[str]:
     yield f"{_ENTRY} select {_NOT_THERE}, id, id from {other}"
 
 
-def _of_transactions(retired: list[str]) -> Iterator[str]:
+def _of_transactions(retired: list[str], *, twice: bool) -> Iterator[str]:
     _, _, decided, surplus, other = retired
-    yield (
-        f"{_DECISION} select id, decision, txn_id, posted, instance_id, decided_at from {SCHEMA}.op"
-        f" where posted is not null and id in (select txn_id from {decided})"
-    )
+    if twice:
+        yield (
+            f"{_DECISION} select id, decision, txn_id, posted, instance_id, decided_at from {SCHEMA}.op"
+            f" where posted is not null and id in (select txn_id from {decided})"
+        )
     # a half more than its transaction posted; its id is no other's
     new = f"{id_at(NOW - _LATE)} + (place::bigint << 22) + {1 << 20}"
     yield f"{_HALF} select {new}, txn_id, address_id, {_MESSAGE}, posted_at from {surplus}"

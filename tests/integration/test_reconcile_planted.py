@@ -30,13 +30,15 @@ def settings(spark: SparkSession) -> Iterator[None]:
 
 @pytest.mark.rule("R36")
 @pytest.mark.usefixtures("settings")
-@pytest.mark.parametrize("small", [True, False])
+@pytest.mark.parametrize(
+    ("small", "twice"), [(True, True), (False, True), (False, False)], ids=["small", "large", "in slices"]
+)
 def test_all_that_is_planted_is_found_and_no_more(
-    spark: SparkSession, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small: bool
+    spark: SparkSession, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small: bool, twice: bool
 ) -> None:
-    """Read by the driver, and by tasks as a store of any size is."""
+    """Read by the driver, and by tasks as a store of any size is: without its keys, and in slices, with them."""
     fill(database_url, fewest(_PLANTED))
-    planted = plant(database_url, _PLANTED)
+    planted = plant(database_url, _PLANTED, twice=twice)
     monkeypatch.setattr(reading, "SMALL_BYTES", snapshot.SMALL_BYTES if small else 0)
     assert run(spark, database_url, tmp_path).findings.by_kind == Counter(planted)
 

@@ -51,7 +51,7 @@ _MOST_MARKS = 1000
 _CHECKERS_AT_ONCE = _AT_ONCE = 50
 #: while clients commit, to take some and read their halves has one part in so many of the time: a crowd that is due at
 #: once must not slow them down. And the longest pause, where the store was slow
-_PARTS = 32
+_PARTS = 64
 _LONGEST_PAUSE_SECONDS = 1.0
 
 

@@ -86,11 +86,11 @@ class Archive:
         if kept := self.kept[name]:
             ids = pa.table({"id": pa.array(kept, _KEY[name])})
             found = found.join(f.broadcast(spark.createDataFrame(ids)), "id", "left_anti")
-        return found.withColumns(_words(TABLES[name], columns)).select(*columns)
+        return found.withColumns(numbers_of(TABLES[name], columns)).select(*columns)
 
 
-def _words(table: SourceTable, columns: Sequence[str]) -> dict[str, Column]:
-    """The numbers of UUIDs among these columns."""
+def numbers_of(table: SourceTable, columns: Iterable[str]) -> dict[str, Column]:
+    """The numbers of UUIDs among these columns, made of the text."""
     of = {name: table.words[name] for name in columns if name in table.words}
     return {name: uuid_words(f.col(uuid))[place] for name, (uuid, place) in of.items()}
 

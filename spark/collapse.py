@@ -13,8 +13,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
 from spark import marks
-from spark.ledger import CLOCK_STEP_MICROS, TIME_SHIFT, txn_millis, uuid_text
-from store.ids import EPOCH_MS
+from spark.ledger import half_millis, too_early, txn_millis, uuid_text
 
 #: Sums are held against each other hour by hour.
 HOUR: Final = timedelta(hours=1)
@@ -33,7 +32,7 @@ def halves(stated: DataFrame, width: timedelta) -> DataFrame:
         stated.where(f.col("judged") & f.col("half_id").isNotNull())
         .groupBy(
             "address_id",
-            slot(f.col("half_id"), width).alias("slot"),
+            slot(half_millis(f.col("half_id")), width).alias("slot"),
             (f.col("commits") > 0).alias("committed"),
             (f.col("rollbacks") > 0).alias("rolled_back"),
             f.when(f.col("state") == "open", uuid_text(f.col("txn_high"), f.col("txn_low"))).alias("open_txn_id"),
@@ -75,21 +74,17 @@ def pairs(marked: DataFrame) -> DataFrame:
     """
     summed = marked.groupBy("half_id", "group_id").agg(
         f.try_sum("mark").alias("mark"),
-        # as `at` is below 0 for a commit, and above for an op
-        f.min(f.when(f.col("at") > 0, f.col("at"))).alias("first_op"),
-        f.max(f.when(f.col("at") < 0, -f.col("at"))).alias("sent"),
+        too_early().alias("too_early"),
     )
-    too_early = f.col("first_op") < f.col("sent") - CLOCK_STEP_MICROS
-    in_order = marks.in_order(f.col("mark")) & ~f.coalesce(too_early, f.lit(False))
+    in_order = marks.in_order(f.col("mark")) & ~f.col("too_early")
     return summed.groupBy(
         "group_id",
-        slot(f.col("half_id"), HOUR).alias("slot"),
+        slot(half_millis(f.col("half_id")), HOUR).alias("slot"),
         f.when(in_order, f.col("mark")).alias("mark"),
         f.when(~in_order, f.col("half_id")).alias("half_id"),
     ).count()
 
 
-def slot(half_id: Column, width: timedelta) -> Column:
-    """The number of the slot of ``width`` (an hour or less) in which a half was made, from 1970 on."""
-    milliseconds = f.shiftright(half_id, TIME_SHIFT) + f.lit(EPOCH_MS)
+def slot(milliseconds: Column, width: timedelta) -> Column:
+    """The number of the slot of ``width`` (an hour or less) in which something was made, from 1970 on."""
     return f.call_function("div", milliseconds, f.lit(width // timedelta(milliseconds=1)))

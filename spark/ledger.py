@@ -35,12 +35,16 @@ TIME_SHIFT: Final = id_at(moment_of(0) + timedelta(milliseconds=1)).bit_length()
 
 #: An op may be this much older than the commit of what it delivers: PostgreSQL's clock is set now and then.
 CLOCK_STEP: Final = timedelta(minutes=1)
-CLOCK_STEP_MICROS: Final = CLOCK_STEP // timedelta(microseconds=1)
+
+
+def half_millis(half_id: Column) -> Column:
+    """When a half id was made, in Unix milliseconds."""
+    return f.shiftright(half_id, TIME_SHIFT) + f.lit(EPOCH_MS)
 
 
 def half_moment(half_id: Column) -> Column:
-    """When a half id was made, to the millisecond."""
-    return f.timestamp_millis(f.shiftright(half_id, TIME_SHIFT) + f.lit(EPOCH_MS))
+    """The same as a moment."""
+    return f.timestamp_millis(half_millis(half_id))
 
 
 def txn_millis(high: Column) -> Column:
@@ -215,13 +219,18 @@ def posted_elsewhere(halves: DataFrame, period: Period) -> DataFrame:
     return halves.where(f.col("judged") & ~f.expr(period.posted("half_id"))).select("half_id")
 
 
+def is_received() -> Column:
+    """Of a half beside a group of its address (:func:`spark.reading.receivers`): whether the group gets it."""
+    return f.col("receives_from").isNull() | (f.col("posted_at") >= f.col("receives_from"))
+
+
 def expected(stated: DataFrame, receivers: DataFrame) -> DataFrame:
     """``half_id, group_id, sent_at``: the pairs of the period that are expected, and when they were committed, in
     microseconds."""
     return (
         stated.where(f.col("judged") & (f.col("state") == "committed") & f.col("half_id").isNotNull())
         .join(f.broadcast(receivers), "address_id")
-        .where(f.col("receives_from").isNull() | (f.col("posted_at") >= f.col("receives_from")))
+        .where(is_received())
         .select("half_id", "group_id", f.unix_micros("decided_at").alias("sent_at"))
     )
 
@@ -240,6 +249,14 @@ def met(deliveries: DataFrame, entry: DataFrame, now: datetime, instances: Colle
     return deliveries.select(
         *pair, marks.of_op(f.col("decision"), f.col("reason")).alias("mark"), decided_at.alias("at")
     ).unionAll(entry.select(*pair, marks.of_entry(now, instances).alias("mark"), f.lit(None).cast("long").alias("at")))
+
+
+def too_early() -> Column:
+    """Of rows of :func:`marked` together: whether an op is older than the last commit, by more than ``CLOCK_STEP``."""
+    at, step = f.col("at"), CLOCK_STEP // timedelta(microseconds=1)
+    # as `at` is below 0 for a commit, and above for an op
+    first_op, sent = f.min(f.when(at > 0, at)), f.max(f.when(at < 0, -at))
+    return f.coalesce(first_op < sent - step, f.lit(False))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -40,8 +39,8 @@ from spark.progress import Steps
 from spark.reading import Store, credentials_of_tasks, local
 from spark.report import BookTotals, Run, write_report
 from spark.results import write_findings
-from spark.slices import Weigher, width_of
-from spark.snapshot import Snapshot, exported_snapshot, has_keys, read_error, store_bytes
+from spark.slices import weigher_of
+from spark.snapshot import Snapshot, exported_snapshot, read_error, store_bytes
 from spark.source import HalfOpSource
 from spark.survey import Keep, Survey, Tables, brought, keeping
 from store.ids import id_at
@@ -295,7 +294,6 @@ def _read(
         period = snapshot.kept(period)
         with read_error():
             size = store_bytes(snapshot.connection)
-            by_sums = has_keys(snapshot.connection)
         if archive is not None:
             size += _UNPACKED * archive.bytes
         store = Store(
@@ -305,16 +303,13 @@ def _read(
         _fit(spark, store)
         with _reading_tables(store, keep, steps, sum(rows.values())) as (frames, counts):
             halves = ledger.halves(frames["half"], period)
-            weigher = None
-            if by_sums and not store.small:
-                weigher = Weigher(width=width_of(extent, size), seed=secrets.randbits(63), period=period)
             tables = Tables(
                 halves=halves,
                 stated=keep(ledger.states(halves, ledger.decisions(frames["op"]), period)),
                 op=frames["op"],
                 entry=frames["entry"],
                 directory=directory,
-                weigher=weigher,
+                weigher=weigher_of(store, extent),
                 small=store.small,
             )
             seen_at, width = snapshot.taken_at, bucket_width(extent)

@@ -15,6 +15,7 @@ were stored. It is looked into like any other.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -25,6 +26,8 @@ from pyspark.sql import functions as f
 
 from spark import collapse, ledger, marks
 from spark.period import Period
+from spark.reading import Store
+from spark.snapshot import has_keys, read_error
 
 #: Of a slice, so much of the store's large tables as PostgreSQL has them: some 60 halves with their ops.
 BYTES: Final = 24 * 1024
@@ -57,11 +60,11 @@ class Weigher:
 
     def slice_of_txn(self, high: Column) -> Column:
         """The slice in which a transaction was declared, by the first 64 bits of its id."""
-        return f.call_function("div", ledger.txn_millis(high), f.lit(self.width // _SHORTEST))
+        return collapse.slot(ledger.txn_millis(high), self.width)
 
     def slice_of_half(self, half_id: Column) -> Column:
         """The slice in which a half was posted."""
-        return collapse.slot(half_id, self.width)
+        return collapse.slot(ledger.half_millis(half_id), self.width)
 
     def weight(self, *ids: Column) -> Column:
         return f.shiftright(f.xxhash64(f.lit(self.seed), *ids), _SPARE)
@@ -88,7 +91,7 @@ class Weigher:
             stored.unionAll(said)
             .groupBy("slice")
             .agg(f.try_sum("weight").alias("rest"), f.max("decided_at").alias("decided_by"))
-            .select("slice", f.coalesce(f.col("rest") == 0, f.lit(False)).alias("in_order"), "decided_by")
+            .select("slice", _is_zero("rest").alias("in_order"), "decided_by")
         )
 
     def _decided(self, op: DataFrame) -> DataFrame:
@@ -98,26 +101,23 @@ class Weigher:
         """``halves`` with ``in_order, decided_at``: those of slices in order are committed, at that time or before; of
         the others that is not known."""
         plain = f.col("txn_high").isNull()
-        known = halves.withColumn("slice", self.slice_of_txn(f.col("txn_high"))).join(
-            f.broadcast(of_transactions), "slice", "left"
-        )
+        known = _by_slice(halves, self.slice_of_txn(f.col("txn_high")), of_transactions, "left")
         return known.withColumns(
             {
                 "in_order": plain | f.coalesce("in_order", f.lit(False)),
                 "decided_at": f.when(plain, f.col("posted_at")).otherwise(f.col("decided_by")),
             }
-        ).drop("slice", "decided_by")
+        ).drop("decided_by")
 
     def of_pairs(self, assumed: DataFrame, receivers: DataFrame, met: DataFrame) -> DataFrame:
         """``slice, in_order`` of each slice in which halves of the period were posted, or of which ops or entries
         (:func:`spark.ledger.met`) are: whether each pair that is expected was met once, and in no way that has to be
         looked at."""
-        is_known, receives_from = f.col("in_order"), f.col("receives_from")
-        is_expected = f.col("group_id").isNotNull() & (receives_from.isNull() | (f.col("posted_at") >= receives_from))
+        is_known, has_group = f.col("in_order"), f.col("group_id").isNotNull()
         asked_for = (
             assumed.where("judged")
             .join(f.broadcast(receivers), "address_id", "left")
-            .where(~is_known | is_expected)
+            .where(~is_known | (has_group & ledger.is_received()))
             .select(
                 "half_id",
                 "group_id",
@@ -125,45 +125,35 @@ class Weigher:
                 f.when(is_known, -f.unix_micros("decided_at")).alias("at"),
             )
         )
-        mark, at, weight = f.col("mark"), f.col("at"), self.weight(f.col("half_id"), f.col("group_id"))
+        mark, weight = f.col("mark"), self.weight(f.col("half_id"), f.col("group_id"))
         is_expected = mark == marks.EXPECTED
         # what has no mark says nothing of its half, which may be nowhere
         is_counted = is_expected | ((mark != 0) & marks.in_order(mark + marks.EXPECTED))
-        first_op, sent = f.min(f.when(at > 0, at)), f.max(f.when(at < 0, -at))
         return (
             asked_for.unionAll(met)
             .groupBy(self.slice_of_half(f.col("half_id")).alias("slice"))
             .agg(
                 f.try_sum(f.when(is_expected, weight).otherwise(-weight)).alias("rest"),
                 f.bool_and(is_counted).alias("counted"),
-                (first_op < sent - ledger.CLOCK_STEP_MICROS).alias("too_early"),
+                ledger.too_early().alias("too_early"),
             )
             .select(
                 "slice",
-                (
-                    f.coalesce(f.col("rest") == 0, f.lit(False))
-                    & f.col("counted")
-                    & ~f.coalesce("too_early", f.lit(False))
-                ).alias("in_order"),
+                (_is_zero("rest") & f.col("counted") & ~f.col("too_early")).alias("in_order"),
             )
         )
 
     def half_cells(self, halves: DataFrame, apart: DataFrame, slot: timedelta) -> DataFrame:
         """Cells (:func:`spark.collapse.halves`) of the halves of transactions in slices in order, and of halves without
         one; ``apart``: the other slices."""
-        known = halves.withColumn("slice", self.slice_of_txn(f.col("txn_high")))
-        found = known.join(f.broadcast(apart), "slice", "left_anti")
+        found = _by_slice(halves, self.slice_of_txn(f.col("txn_high")), apart, "left_anti")
         committed = {"commits": f.lit(1), "rollbacks": f.lit(0), "state": f.lit("committed")}
         return collapse.halves(found.withColumns(committed), slot)
 
     def transaction_cells(self, op: DataFrame, apart: DataFrame, width: timedelta) -> DataFrame:
         """Cells (:func:`spark.collapse.transactions`) of the transactions of slices in order; ``apart``: the others."""
         is_commit = f.col("decision") == "commit"
-        found = (
-            self._decided(op)
-            .withColumn("slice", self.slice_of_txn(f.col("id_high")))
-            .join(f.broadcast(apart), "slice", "left_anti")
-        )
+        found = _by_slice(self._decided(op), self.slice_of_txn(f.col("id_high")), apart, "left_anti")
         return collapse.transactions(
             found.select(
                 f.col("id_high").alias("txn_high"),
@@ -181,13 +171,35 @@ class Weigher:
     def pair_cells(self, met: DataFrame, apart: DataFrame) -> DataFrame:
         """Cells (:func:`spark.collapse.pairs`) of the pairs of slices in order; ``apart``: the others."""
         half_id = f.col("half_id")
-        known = met.withColumn("slice", self.slice_of_half(half_id))
-        found = known.join(f.broadcast(apart), "slice", "left_anti")
+        found = _by_slice(met, self.slice_of_half(half_id), apart, "left_anti")
         return found.groupBy(
             "group_id",
-            collapse.slot(half_id, collapse.HOUR).alias("slot"),
+            collapse.slot(ledger.half_millis(half_id), collapse.HOUR).alias("slot"),
             (f.col("mark") + marks.EXPECTED).alias("mark"),
         ).count()
+
+
+def _is_zero(total: str) -> Column:
+    """Of a sum: one that is too large is null."""
+    return f.coalesce(f.col(total) == 0, f.lit(False))
+
+
+def _by_slice(frame: DataFrame, number: Column, slices: DataFrame, how: str) -> DataFrame:
+    """``frame``, whose rows are of the slices of this ``number``, joined with ``slices``."""
+    return frame.withColumn("slice", number).join(f.broadcast(slices), "slice", how).drop("slice")
+
+
+def weigher_of(store: Store, extent: timedelta) -> Weigher | None:
+    """What parts the store into slices, where it is large and its sums show what is in order.
+
+    :raises spark.snapshot.StoreUnreadable: the database does not answer.
+    """
+    if store.small:
+        return None
+    with read_error():
+        if not has_keys(store.snapshot.connection):
+            return None
+    return Weigher(width=width_of(extent, store.bytes), seed=secrets.randbits(63), period=store.period)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,12 +248,10 @@ def sliced(
     apart = of_pairs.where("not in_order").select("slice")
 
     def looked_into(frame: DataFrame) -> DataFrame:
-        slices = frame.withColumn("slice", weigher.slice_of_half(f.col("half_id")))
-        return slices.join(f.broadcast(apart), "slice", "left_semi").drop("slice")
+        return _by_slice(frame, weigher.slice_of_half(f.col("half_id")), apart, "left_semi")
 
     def of_slices(frame: DataFrame, high: str, slices: DataFrame) -> DataFrame:
-        known = frame.withColumn("slice", weigher.slice_of_txn(f.col(high)))
-        return known.join(f.broadcast(slices), "slice", "left_semi").drop("slice")
+        return _by_slice(frame, weigher.slice_of_txn(f.col(high)), slices, "left_semi")
 
     halves_apart = keep(looked_into(halves))
     declared = halves_apart.select(weigher.slice_of_txn(f.col("txn_high")).alias("slice")).unionAll(others).distinct()

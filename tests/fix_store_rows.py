@@ -354,9 +354,7 @@ class StoreRows:
 
     def frames(self, spark: SparkSession) -> dict[str, DataFrame]:
         """The same rows as Spark would read them."""
-        from pyspark.sql.functions import col
-
-        from spark.ledger import uuid_words
+        from spark.archived import numbers_of
         from spark.schemas import TABLES
 
         result: dict[str, DataFrame] = {}
@@ -369,6 +367,5 @@ class StoreRows:
                 ],
                 table.schema,
             )
-            numbers = {word: uuid_words(col(of))[place] for word, (of, place) in table.words.items()}
-            result[name] = frame.withColumns(numbers)
+            result[name] = frame.withColumns(numbers_of(table, table.words))
         return result

@@ -17,8 +17,6 @@ from spark.reading import local
 
 #: Findings whose keys are looked for at once.
 _AT_ONCE: Final = 10_000
-
-
 _TRANSACTION: Final = {"txn_id": pa.string(), "txn_high": pa.int64(), "txn_low": pa.int64()}
 
 

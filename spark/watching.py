@@ -251,7 +251,8 @@ def overdue(url: str) -> list[Finding]:
     with _connected(url) as connection:
         rows = connection.execute(
             f"""select t.id::text, t.timeout_at, t.producer_group, t.checks, t.next_check_at,
-                       (select min(p.address_id) from {SCHEMA}.pending_half p where p.txn_id = t.id) as address_id
+                       (select p.address_id from {SCHEMA}.pending_half p where p.txn_id = t.id
+                         order by p.half_id limit 1) as address_id
                   from {SCHEMA}.txn t where t.producer_group is not null and {late} limit {_MOST_OVERDUE}""".encode(),
             (checks.OVERDUE_AFTER,),
         ).fetchall()

@@ -152,7 +152,7 @@ def change(connection: Connection, name: str, changes: Mapping[str, object]) -> 
 
 
 def all_addresses(connection: Connection) -> list[AddressLine]:
-    """All addresses by name, each with its messages counted: reads the whole of ``entry``, ``pending`` and ``txn``."""
+    """All addresses by name, each with its messages counted: reads all entries and undecided transactions."""
     with boundary():
         rows = connection.execute(select(addresses_view).order_by(addresses_view.c.address)).all()
     return [

@@ -1266,12 +1266,11 @@ create view {SCHEMA}.groups as
         from {SCHEMA}.entries e where e.group_id = g.id) c""",
     f"""
 create view {SCHEMA}.addresses as
-  select a.name as address, a.routing, a.kind, a.origin, c.groups,
-         (select count(*) from {SCHEMA}.pending p where p.address_id = a.id)
-           + (select coalesce(sum(cardinality(t.half_ids)), 0)::int8 from {SCHEMA}.txn t where t.address_id = a.id)
-           as pending,
+  select a.name as address, a.routing, a.kind, a.origin, c.groups, coalesce(u.halves, 0) as pending,
          c.ready, c.inflight, c.scheduled, c.failed, a.created_at, a.id as address_id
     from {SCHEMA}.address a
+    left join (select p.address_id, count(*) as halves from {SCHEMA}.pending_half p group by p.address_id) u
+      on u.address_id = a.id
     cross join lateral (
       select count(*) as groups, coalesce(sum(g.ready), 0)::int8 as ready,
              coalesce(sum(g.inflight), 0)::int8 as inflight, coalesce(sum(g.scheduled), 0)::int8 as scheduled,

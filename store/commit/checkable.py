@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from store.commit.terms import Terms
 
 
-#: the most halves in a transaction's row, so that PostgreSQL does not move the array out of it (2 kB)
+#: the most halves in a transaction's row: PostgreSQL compresses rows above 2 kB, or moves arrays out of them
 MOST_IN_ROW = 100
 #: the most failed deliveries that an entry counts
 LARGEST_COUNT = 32767
@@ -279,16 +279,14 @@ def _add_posted(rows: CheckableRows, names: list[str], parameters: list[bytes]) 
             arrays.int4(rows.left_out_hi),
             arrays.int4(rows.left_out),
         )
-    for name, declared in (("declared", rows.declared), ("listed", rows.listed)):
-        if declared:
-            names.append(name)
-            parameters += (*_declared(declared), *_in_rows(rows, declared))
-
-
-def _in_rows(rows: CheckableRows, declared: Mapping[bytes, Declared]) -> tuple[bytes, ...]:
-    """The halves in the rows of transactions: the slice of each, the address or 0, then all halves."""
-    starts, ends, halves = _slices(rows.row_halves.get(txn_id, ()) for txn_id in declared)
-    return starts, ends, arrays.int4([rows.row_address.get(txn_id, 0) for txn_id in declared]), halves
+    if rows.declared:
+        names.append("declared")
+        starts, ends, halves = _slices(rows.row_halves.get(txn_id, ()) for txn_id in rows.declared)
+        addresses = arrays.int4([rows.row_address.get(txn_id, 0) for txn_id in rows.declared])
+        parameters += (*_declared(rows.declared), starts, ends, addresses, halves)
+    if rows.listed:
+        names.append("listed")
+        parameters += _declared(rows.listed)
 
 
 def _slices(lists: Iterable[Sequence[int]]) -> tuple[bytes, bytes, bytes]:

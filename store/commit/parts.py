@@ -35,15 +35,15 @@ _THERE = f"select from {SCHEMA}.address a where a.id = any({{0}}) order by a.id 
 #: When a checkable transaction is due to be checked that its client has left, or keeps for too long (H7).
 _DUE = "greatest(e.declared_at + e.check_immunity_ms * interval '1 ms', now())"
 
-_DECLARED = (
-    f"insert into {SCHEMA}.txn (id, instance_id, owner, declared_at, timeout_at, posted, retired, producer_group, "
-    "check_immunity_ms, check_interval_ms, most_checks, connection, half_ids, address_id) "
-    "select i, {me}, o, d, t, 0, 0, g, m, v, c, n, case when hi >= lo then ({12}::int8[])[lo:hi] end, nullif(a, 0) "
-    "from (select unnest({0}) i, unnest({1}) o, unnest({2}) d, unnest({3}) t, unnest({4}) g, unnest({5}) m, "
-    "unnest({6}) v, unnest({7}) c, unnest({8}) n, unnest({9}) lo, unnest({10}) hi, unnest({11}) a) u"
+_CHECKABLE = (
+    "id, instance_id, owner, declared_at, timeout_at, posted, retired, producer_group, "
+    "check_immunity_ms, check_interval_ms, most_checks, connection"
 )
-#: The columns of :class:`store.commit.checkable.Declared`, after the transaction; then of the halves in its row the
-#: slice and the address; all these halves.
+#: The columns of :class:`store.commit.checkable.Declared`, after the transaction.
+_DECLARED = (
+    "unnest({0}) i, unnest({1}) o, unnest({2}) d, unnest({3}) t, unnest({4}) g, unnest({5}) m, unnest({6}) v, "
+    "unnest({7}) c, unnest({8}) n"
+)
 _DECLARED_TYPES = (
     "uuid[]",
     "text[]",
@@ -53,10 +53,6 @@ _DECLARED_TYPES = (
     "int4[]",
     "int4[]",
     "int2[]",
-    "int8[]",
-    "int4[]",
-    "int4[]",
-    "int4[]",
     "int8[]",
 )
 
@@ -168,11 +164,18 @@ PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
             "int4[]",
         ),
     ),
-    # Their rows, written with the first half, or with several.
-    "declared": (_DECLARED + " returning 1", _DECLARED_TYPES),
-    # As declared, where a row may be there already, as a plain transaction is listed or an earlier half is on its way.
+    # Their rows, written with the first half, or with several; of the halves in the row the slice and the address, then
+    # all these halves.
+    "declared": (
+        f"insert into {SCHEMA}.txn ({_CHECKABLE}, half_ids, address_id) "
+        "select i, {me}, o, d, t, 0, 0, g, m, v, c, n, case when hi >= lo then ({12}::int8[])[lo:hi] end, nullif(a, 0) "
+        f"from (select {_DECLARED}, unnest({{9}}) lo, unnest({{10}}) hi, unnest({{11}}) a) u returning 1",
+        (*_DECLARED_TYPES, "int4[]", "int4[]", "int4[]", "int8[]"),
+    ),
+    # Rows that may be there already, as a plain transaction is listed or an earlier half is on its way.
     "listed": (
-        f"{_DECLARED} on conflict (id) do update set producer_group = excluded.producer_group, "
+        f"insert into {SCHEMA}.txn ({_CHECKABLE}) select i, {{me}}, o, d, t, 0, 0, g, m, v, c, n "
+        f"from (select {_DECLARED}) u on conflict (id) do update set producer_group = excluded.producer_group, "
         "check_immunity_ms = excluded.check_immunity_ms, check_interval_ms = excluded.check_interval_ms, "
         "most_checks = excluded.most_checks, connection = excluded.connection "
         f"where {SCHEMA}.txn.producer_group is null returning 1",

@@ -7,7 +7,7 @@ import pytest
 from store.commit.checkable import MOST_IN_ROW
 from tests.fix_wire import Ask, Begin, decided
 from tests.wire.checkable import accept, in_group, pending
-from tests.wire.frames import Accepted, Target, TransactionalState
+from tests.wire.frames import Accepted, Discharge, Target, TransactionalState
 from tests.wire.links import Control, Sender
 from tests.wire.messages import Header, data
 from tests.wire.peer import Session
@@ -17,6 +17,7 @@ from tests.wire.types import Symbol, UInt
 TOPIC = (Symbol("topic"),)
 ROLLBACK = "amqp:transaction:rollback"
 URGENT = Header(priority=9).encoded()
+LASTING = Header(ttl=UInt(3_600_000)).encoded()
 
 
 def in_row(ask: Ask, txn: bytes) -> int:
@@ -38,13 +39,31 @@ def post_at_once(session: Session, control: Control, sender: Sender, *messages: 
 def test_a_transaction_of_many_has_some_in_its_row_and_keeps_their_order(begin: Begin, address: str, ask: Ask) -> None:
     session = begin()
     control, sender = in_group(session), session.sender(address)
-    bodies = [b"%d" % number for number in range(MOST_IN_ROW + 50)]
+    bodies = [b"%d" % number for number in range(600)]
     txn = post_at_once(session, control, sender, *map(data, bodies))
     assert pending(ask, txn) == len(bodies)
     assert 0 < in_row(ask, txn) <= MOST_IN_ROW
+    # as it is: neither compressed, nor moved out of the row
+    stored = "select pg_column_size(half_ids), 24 + 8 * cardinality(half_ids) from coordinator.txn where producer_group"
+    assert all(size == whole for size, whole in ask(f"{stored} is not null and half_ids is not null"))
     control.commit(txn)
     assert decided(ask, txn) == ("commit", None)
     assert pending(ask, txn) == 0
+    assert session.receiver(address, credit=len(bodies)).bodies() == bodies
+
+
+@pytest.mark.rule("H2", "H4")
+def test_a_commit_beside_a_rollback_in_one_write_keeps_the_order_of_its_messages(begin: Begin, address: str) -> None:
+    """Some are in its row, some have rows of their own."""
+    session = begin()
+    control, sender = in_group(session), session.sender(address)
+    bodies = [b"%d" % number for number in range(6)]
+    kept = [(LASTING if number % 2 else b"") + data(body) for number, body in enumerate(bodies)]
+    txn = post_at_once(session, control, sender, *kept)
+    other = post_at_once(session, control, sender, data(b"other"))
+    with session.peer.at_once():
+        ended = [control.request(Discharge(txn_id=of, fail=of == other)) for of in (other, txn)]
+    assert [control.answer_to(number).state for number in ended] == [Accepted(), Accepted()]
     assert session.receiver(address, credit=len(bodies)).bodies() == bodies
 
 

@@ -177,7 +177,9 @@ def test_a_long_queue_is_estimated(database: Connection, rows: Rows) -> None:
     assert (found.estimated, found.ready) == (0, 5000)
 
 
-def test_undecided_halves_by_address(database: Connection, rows: Rows) -> None:
+@pytest.mark.parametrize(("of", "first"), [("txn", "half_ids[1]"), ("pending", "half_id")])
+def test_undecided_halves_by_address(database: Connection, rows: Rows, of: str, first: str) -> None:
+    """Some are in the rows of their transactions, and some have rows of their own: both may be the oldest."""
     orders, bills, more = (rows.address_of(rows.queue(name)) for name in ("orders", "bills", "more"))
     rows.txn(1)
     rows.checkable(1, orders, orders, bills)
@@ -195,6 +197,9 @@ def test_undecided_halves_by_address(database: Connection, rows: Rows) -> None:
     assert found.oldest_seconds >= 3600
     assert [(each.address, each.count) for each in found.halves] == [("orders", 3), (None, 2)]
     assert all(0 <= each.oldest_seconds < 3600 for each in found.halves)
+    database.execute(text(f"update coordinator.{of} set {first} = {first} - :hour"), {"hour": 3_600_000 << 22})
+    database.commit()
+    assert figures.undecided(database, named=1).halves[0].oldest_seconds >= 3600
 
 
 def test_dead_letters(database: Connection, rows: Rows) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -233,3 +234,36 @@ def test_an_address_shows_what_is_undecided(command: Command, database_url: str,
     policies = {"max_attempts", "on_expiry", "own_policies", "retry"}
     shows = {"name", "volatile", "created_at", "seek"} | counts | policies
     assert [group.keys() for group in shown["groups"]] == [shows]
+
+
+def test_undecided_messages_count_at_their_address_wherever_they_are_stored(
+    command: Command, database_url: str, database: Connection, rows: Rows
+) -> None:
+    """In the transaction's row, with a row each, or both; the plan counts them once for all addresses."""
+    own, mixed, in_row, _ = (rows.address_of(rows.queue(name)) for name in ("a-own", "b-mixed", "c-in-row", "d-none"))
+    rows.checkable(1, own, own, own, priority=9)
+    rows.checkable(1, mixed, mixed, own)
+    for _ in range(2):
+        rows.checkable(1, in_row)
+    counted = "select address, pending from coordinator.addresses order by 1"
+    assert _view(database, counted) == [("a-own", 4), ("b-mixed", 2), ("c-in-row", 2), ("d-none", 0)]
+    one = "select pending from coordinator.addresses where address = 'b-mixed'"
+    assert _view(database, one) == [(2,)]
+    listed = _json(command("address", "list", "--json", "--database-url", database_url))
+    assert [each["pending"] for each in listed] == [4, 2, 2, 0]
+
+
+def test_undecided_messages_are_read_once_for_a_thousand_addresses(database: Connection, rows: Rows) -> None:
+    rows.checkable(1, rows.address_of(rows.queue("orders")))
+    more = "insert into coordinator.address (name) select 'more' || n from generate_series(1, 1000) n"
+    database.execute(text(more))
+    database.execute(text("analyze coordinator.address"))
+    ((plan,),) = _view(database, "explain (analyze, format json) select sum(pending) from coordinator.addresses")
+    scans = {node["Relation Name"]: node["Actual Loops"] for node in _nodes(plan[0]["Plan"]) if "Relation Name" in node}
+    assert (scans["txn"], scans["pending"]) == (1, 1)
+
+
+def _nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield plan
+    for each in plan.get("Plans", []):
+        yield from _nodes(each)

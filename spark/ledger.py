@@ -81,14 +81,19 @@ def declared_at(txn_id: str) -> datetime:
     return datetime.fromtimestamp(int(txn_id[:8] + txn_id[9:13], 16) / 1000, UTC)
 
 
-def halves(half: DataFrame, period: Period) -> DataFrame:
-    """``half_id, txn_high, txn_low, address_id, posted_at, judged``: each half that was read."""
+_OF_A_HALF: Final = ("half_id", "txn_high", "txn_low", "address_id", "posted_at", "judged")
+
+
+def halves(half: DataFrame, period: Period, *also: str) -> DataFrame:
+    """``half_id, txn_high, txn_low, address_id, posted_at, judged``: each half that was read; with ``also``, further
+    columns."""
     named = half.select(
         f.col("id").alias("half_id"),
         f.col("txn_id_high").alias("txn_high"),
         f.col("txn_id_low").alias("txn_low"),
         "address_id",
         "posted_at",
+        *also,
     )
     return named.withColumn("judged", f.expr(period.judged("half_id")))
 
@@ -125,8 +130,9 @@ def states(halves: DataFrame, decided: DataFrame, period: Period) -> DataFrame:
 
     ``half_id, txn_high, txn_low, address_id, posted_at, judged, state, commits, rollbacks, posted, decided_at``; state
     is ``committed``, ``rolled-back`` or ``open``: not decided. A half posted outside a transaction is committed by
-    being stored.
+    being stored. Further columns of ``halves`` stay.
     """
+    also = [name for name in halves.columns if name not in _OF_A_HALF]
     # halves without a transaction have a key of their own, or all of them would meet in one task
     keyed = halves.select(
         "half_id",
@@ -135,6 +141,7 @@ def states(halves: DataFrame, decided: DataFrame, period: Period) -> DataFrame:
         "posted_at",
         f.coalesce("txn_high", f.lit(0)).alias("high"),
         f.coalesce("txn_low", "half_id").alias("low"),
+        *also,
     )
     by_key = decided.withColumnsRenamed({"txn_high": "high", "txn_low": "low"}).withColumn("plain", f.lit(False))
     plain = f.col("plain")
@@ -150,6 +157,7 @@ def states(halves: DataFrame, decided: DataFrame, period: Period) -> DataFrame:
             f.coalesce("rollbacks", f.lit(0)).alias("rollbacks"),
             "posted",
             f.when(plain, f.col("posted_at")).otherwise(f.col("decided_at")).alias("decided_at"),
+            *also,
         )
         .withColumns(
             {

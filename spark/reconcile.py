@@ -5,36 +5,37 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from spark import ledger
 from spark.archived import open_archive, with_archive
 from spark.aside import aside
 from spark.books.comparison import book_findings
-from spark.books.consumption import consumer_findings, groups_named, taken, unmatched
-from spark.books.description import BookDescription, ConsumerBookDescription, Description
+from spark.books.consumption import consumer_findings, taken
+from spark.books.description import Description
 from spark.books.inbox import Inbox, open_inbox
 from spark.books.keys import keyed
 from spark.books.loading import unreadable
-from spark.books.messages import pick, picked_columns, sent
+from spark.books.production import Production
 from spark.books.rows import Book, open_book
 from spark.charts import charts
-from spark.directory import Directory, read_directory
+from spark.directory import OpenTransaction, read_directory
 from spark.finding import Finding
 from spark.metrics import Metrics, bucket_width
-from spark.period import BEGINNING, Period
+from spark.period import Period
+from spark.picking import Messages, Picking
 from spark.progress import Steps
 from spark.reading import Store, credentials_of_tasks, local
 from spark.report import BookTotals, Run, write_report
@@ -43,7 +44,6 @@ from spark.slices import weigher_of
 from spark.snapshot import Snapshot, exported_snapshot, read_error, store_bytes
 from spark.source import HalfOpSource
 from spark.survey import Keep, Survey, Tables, brought, keeping
-from store.ids import id_at
 
 #: What is read of each large table; messages are read for the books alone.
 _COLUMNS: Final = {
@@ -157,23 +157,13 @@ class _Read:
     period: Period
     tables: Tables
     survey: Survey
-    books: list[_Messages]
+    books: list[Messages]
     inbox: Inbox | None
     rows: dict[str, int]
 
     @property
     def total(self) -> int:
         return sum(self.rows.values())
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Messages:
-    """A book, and of a consumer's its ``groups`` (:func:`spark.books.consumption.groups_named`); ``picked``: what the
-    messages that it is about say."""
-
-    book: Book
-    groups: DataFrame | None
-    picked: DataFrame
 
 
 class _Comparison:
@@ -195,16 +185,20 @@ class _Comparison:
         self.metrics = read.survey.metrics()
         for each in read.books:
             self._steps.stage(f"comparing book {each.book.name}")
-            compared, differences = self._consumed(each) if each.groups is not None else self._posted(each)
             rows = each.book.rows.count()
+            if each.groups is not None:
+                compared, differences = self._consumed(each)
+                most = rows + compared
+            else:
+                compared, most, differences = self._posted(each)
             grace = each.book.description.grace
             self.totals.append(BookTotals(name=each.book.name, rows=rows, messages=compared, grace=grace))
-            for row in brought(differences, rows + compared, self._keep):
+            for row in brought(differences, most, self._keep):
                 yield Finding(**{**row.asDict(), "seen_at": read.snapshot.taken_at})
         if read.inbox is not None:
             yield from read.inbox.unknown_consumers(read.snapshot.taken_at)
 
-    def _consumed(self, each: _Messages) -> tuple[int, DataFrame]:
+    def _consumed(self, each: Messages) -> tuple[int, DataFrame]:
         """How many messages are compared with a consumer's book, and the findings."""
         read, tables = self._read, self._read.tables
         assert each.groups is not None
@@ -215,25 +209,32 @@ class _Comparison:
         found = consumer_findings(each.book, messages, read.period, taken_at, groups=groups, complete=complete)
         return messages.where("consumed and judged").count(), found
 
-    def _posted(self, each: _Messages) -> tuple[int, DataFrame]:
-        """The same of a producer's book."""
+    def _posted(self, each: Messages) -> tuple[int, int, DataFrame]:
+        """The same of a producer's book; and, between them, how many there may be."""
         read, directory = self._read, self._read.tables.directory
-        open_transactions = local(
-            self._spark,
-            {"id": pa.string(), "plain": pa.bool_()},
-            ({"id": known.id, "plain": known.producer_group is None} for known in directory.open_transactions.values()),
+        whole = Production(
+            book=each.book,
+            messages=each.picked,
+            decided=ledger.decided(read.tables.op),
+            open_transactions=local(self._spark, _OPEN, map(_open, directory.open_transactions.values())),
         )
         names = local(
             self._spark,
             {"address_id": pa.int32(), "address": pa.string()},
             ({"address_id": number, "address": name} for number, name in directory.addresses.items()),
         )
-        of_messages = sent(
-            each.book.description, each.picked, ledger.with_txn_id(read.tables.stated), open_transactions
-        )
-        marks = self._keep(of_messages.join(f.broadcast(names), "address_id", "left"))
-        compared = marks.where("judged and half_id is not null").count()
-        return compared, book_findings(each.book, marks, read.period, read.snapshot.taken_at)
+        apart = whole.differing(read.period, self._keep)
+        marks = self._keep(apart.marks(read.period).join(f.broadcast(names), "address_id", "left"))
+        differences = book_findings(apart.book, marks, read.period, read.snapshot.taken_at, all_rows=each.book.rows)
+        return each.picked.where("judged").count(), apart.book.rows.count() + marks.count(), differences
+
+
+_OPEN: Final = {"id": pa.string(), "txn_high": pa.int64(), "txn_low": pa.int64(), "plain": pa.bool_()}
+
+
+def _open(known: OpenTransaction) -> dict[str, object]:
+    high, low = ledger.words_of(known.id)
+    return {"id": known.id, "txn_high": high, "txn_low": low, "plain": known.producer_group is None}
 
 
 def _fit(spark: SparkSession, store: Store) -> None:
@@ -315,7 +316,7 @@ def _read(
             seen_at, width = snapshot.taken_at, bucket_width(extent)
             survey = Survey(spark, tables, period=period, seen_at=seen_at, width=width, keep=keep, steps=steps)
         rows |= counts
-        picking = _Picking(store, directory, keep, steps)
+        picking = Picking(store, directory, halves, keep, steps)
         of_books = [picking.of(book) for book in books]
         own = open_inbox(store, directory) if inbox else None
         if own is not None:
@@ -347,49 +348,3 @@ def _reading_tables(
 def _count(frame: DataFrame, known: int | None) -> int:
     """Read ``frame``, which is kept; how many rows it has, where they are not ``known``."""
     return frame.count() if known is None else known
-
-
-@dataclass(frozen=True)
-class _Picking:
-    """Reads what the messages say that books are about."""
-
-    store: Store
-    directory: Directory
-    keep: Keep
-    steps: Steps
-
-    def of(self, book: Book) -> _Messages:
-        """What the messages of the book's addresses, or groups, say."""
-        about, seen_at = book.description, self.store.snapshot.taken_at
-        if isinstance(about, ConsumerBookDescription):
-            if all(group.name != about.group for group in self.directory.named_groups):
-                self.steps.warn(f"book {book.name}: the store knows no consumer group {about.group!r}")
-            own = replace(book, rows=book.rows.withColumn("consumer", f.lit(about.group)))
-            return self.of_consumers(own, {about.group: None if about.keeps is None else seen_at - about.keeps})
-        assert isinstance(about, BookDescription)
-        names = set(about.addresses)
-        known = [number for number, name in self.directory.addresses.items() if name in names]
-        for name in sorted(names - set(self.directory.addresses.values())):
-            self.steps.warn(f"book {book.name}: the store knows no address {name!r}; nothing was ever posted to it")
-        return _Messages(book=book, groups=None, picked=self._picked(self.store, about, known))
-
-    def of_consumers(self, book: Book, begins: Mapping[str, datetime | None]) -> _Messages:
-        """What the messages say that came to these groups: of the period, and older ones where a row is about none of
-        these."""
-        store, about = self.store, book.description
-        addresses = sorted({group.address_id for group in self.directory.named_groups if group.name in begins})
-        groups = groups_named(store.spark, self.directory, begins)
-        picked = self._picked(store, about, addresses)
-        since = store.period.read_from
-        if since > BEGINNING and not unmatched(book, picked, groups, store.period).isEmpty():
-            whole = replace(store, period=Period())
-            picked = picked.unionAll(self._picked(whole, about, addresses, f.col("id") < id_at(since)))
-        return _Messages(book=book, groups=groups, picked=picked)
-
-    def _picked(self, store: Store, about: Description, addresses: list[int], only: Column | None = None) -> DataFrame:
-        """What the messages of these addresses say, read and kept."""
-        halves, _ = store.table("half", ",".join(picked_columns(about)))
-        messages = halves.where(f.col("address_id").isin(addresses))
-        picked = self.keep(pick(about, messages if only is None else messages.where(only)))
-        picked.count()
-        return picked

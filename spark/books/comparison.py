@@ -33,12 +33,18 @@ _ONLY_ITS_CLIENT: Final = (
 )
 
 
-def book_findings(book: Book, marks: DataFrame, period: Period, seen_at: datetime) -> DataFrame:
-    """Everything in which the book and the coordinator differ. ``marks`` is what :func:`spark.books.messages.sent`
-    gives, with ``address`` (a name)."""
+def judged_row(period: Period) -> Column:
+    """Whether a row is of the period."""
+    return (f.col("at") >= f.lit(period.since)) & (f.col("at") < f.lit(period.until))
+
+
+def book_findings(book: Book, marks: DataFrame, period: Period, seen_at: datetime, *, all_rows: DataFrame) -> DataFrame:
+    """Everything in which the book and the coordinator differ. ``marks`` is what
+    :meth:`spark.books.production.Production.marks` gives, with ``address`` (a name). ``all_rows``: where ``book`` has
+    those alone that may differ.
+    """
     assert isinstance(book.description, BookDescription)
-    in_period = (f.col("at") >= f.lit(period.since)) & (f.col("at") < f.lit(period.until))
-    rows = book.rows.withColumn("judged_row", in_period)
+    rows = book.rows.withColumn("judged_row", judged_row(period))
     keyed_rows = _rows_by_key(rows, len(book.description.equal))
     keyed_marks = marks.where(f.col("problem").isNull() & f.col("key").isNotNull())
     comparison = _Comparison(
@@ -58,7 +64,7 @@ def book_findings(book: Book, marks: DataFrame, period: Period, seen_at: datetim
             *comparison.different(book),
         ),
         unusable_rows(book.name, rows, seen_at),
-        unclear_times(book.description, rows, seen_at),
+        unclear_times(book.description, all_rows.withColumn("judged_row", judged_row(period)), seen_at),
         repeated_rows(book.name, keyed_rows, seen_at),
         unusable_messages(book.description, committed, seen_at),
         repeated_messages(book.description, committed, seen_at),
@@ -219,15 +225,19 @@ def _escaped(text: str) -> str:
 
 
 def _equal(in_book: Column, in_message: Column, spark_type: DataType) -> Column:
-    """Is the message's text the book's value? Numbers by value, whatever their notation; what does not parse is not
-    equal."""
+    """Is the message's text the book's value?"""
+    row, message = comparable(in_book, in_message, spark_type)
+    return reduce(Column.__and__, (one.eqNullSafe(other) for one, other in zip(row, message, strict=True)))
+
+
+def comparable(in_book: Column, in_message: Column, spark_type: DataType) -> tuple[tuple[Column, ...], ...]:
+    """What is the same of a row and of a message where the message's text is the book's value. Numbers by value,
+    whatever their notation; what does not parse is the same as nothing."""
     if isinstance(spark_type, DecimalType | IntegralType):
         exact = "decimal(38,18)"
-        parsed = in_message.try_cast(exact)
-        equal = in_book.try_cast(exact).eqNullSafe(parsed)
+        value, parsed = in_book.try_cast(exact), in_message.try_cast(exact)
     elif isinstance(spark_type, NumericType | BooleanType | DateType | TimestampType | TimestampNTZType):
-        parsed = in_message.try_cast(spark_type)
-        equal = in_book.eqNullSafe(parsed)
+        value, parsed = in_book, in_message.try_cast(spark_type)
     else:
-        return in_book.cast("string").eqNullSafe(in_message)
-    return equal & (in_message.isNull() == parsed.isNull())
+        return (in_book.cast("string"),), (in_message,)
+    return (value, f.lit(False)), (parsed, in_message.isNotNull() & parsed.isNull())

@@ -69,7 +69,8 @@ def taken(picked: DataFrame, groups: DataFrame, *, stated: DataFrame, op: DataFr
     waiting = entry.where(f.col("group_id").isin(ids)).select("half_id", "group_id", f.lit(True).alias("waits"))
     pair = ["half_id", "group_id"]
     return (
-        picked.join(f.broadcast(groups), "address_id")
+        picked.select("half_id", "address_id", "problem", "key", "picked")
+        .join(f.broadcast(groups), "address_id")
         .join(known, "half_id", "left")
         .join(_ends(ledger.delivery_ops(op).where(f.col("group_id").isin(ids))), pair, "left")
         .join(waiting.dropDuplicates(pair), pair, "left")

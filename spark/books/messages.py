@@ -17,32 +17,21 @@ if TYPE_CHECKING:
     from spark.books.description import Description
 
 
-def picked_columns(book: Description) -> tuple[str, ...]:
-    """The columns of ``half`` that :func:`pick` needs: not the message, where only the txn-id counts."""
-    return ("id", "address_id") if _by_txn_alone(book) else ("id", "address_id", "message")
-
-
-def _by_txn_alone(book: Description) -> bool:
+def by_txn_alone(book: Description) -> bool:
     """Whether what the messages say does not matter."""
     return book.by_txn_id and not book.equal
 
 
 def pick(book: Description, messages: DataFrame) -> DataFrame:
-    """From the halves of the book's addresses (``picked_columns``): ``half_id, address_id, problem, key, picked``, a
-    text per compared pair."""
-    if _by_txn_alone(book):
-        return messages.select(
-            f.col("id").alias("half_id"),
-            "address_id",
-            f.lit(None).cast("string").alias("problem"),
-            f.lit(None).cast("string").alias("key"),
-            f.array().cast("array<string>").alias("picked"),
-        )
+    """The halves of the book's addresses (:func:`spark.ledger.halves`, with ``message`` unless :func:`by_txn_alone`),
+    each with what is wrong with its key (``problem``), its ``key``, and ``picked``, a text per compared pair."""
+    if by_txn_alone(book):
+        no_text = f.lit(None).cast("string")
+        return messages.withColumns({"problem": no_text, "key": no_text, "picked": f.array().cast("array<string>")})
     key = None if book.by_txn_id else book.message_key
     # its kind comes from the annotations of the function, as PySpark prefers; its stubs know only the other way
     picking = arrow_udf(picker(key, [pair.message for pair in book.equal]), _PICKED)  # type: ignore[call-overload]
-    found = messages.select(f.col("id").alias("half_id"), "address_id", picking("message").alias("found"))
-    return found.select("half_id", "address_id", "found.*")
+    return messages.withColumn("found", picking("message")).select("*", "found.*").drop("message", "found")
 
 
 #: Characters of a key.
@@ -99,44 +88,3 @@ def _pick(
             # differs from whatever is in the column, and says why
             values.append(f"unreadable: {error}")
     return None, key
-
-
-def sent(book: Description, picked: DataFrame, stated: DataFrame, open_transactions: DataFrame) -> DataFrame:
-    """What the coordinator knows under the book's kind of key.
-
-    ``key, problem, half_id, txn_id, address_id, state, judged, decided_at, plain, picked``; ``plain``: undecided, and
-    none of it is in the store before its client commits it; ``picked`` is what :func:`pick`
-    gave. For txn-ids also transactions that left no half at the book's addresses, with ``half_id`` null;
-    ``open_transactions`` are those listed as undecided: ``id, plain``.
-    """
-    known = stated.select("half_id", "txn_id", "state", "judged", "decided_at")
-    of_halves = picked.join(known, "half_id").withColumn("plain", f.lit(False))
-    if not book.by_txn_id:
-        return of_halves
-    of_halves = of_halves.withColumns({"key": f.col("txn_id"), "problem": f.lit(None).cast("string")})
-    none = {"problem": "string", "half_id": "bigint", "address_id": "int", "picked": "array<string>"}
-    decided = (
-        stated.where((f.col("state") != "open") & f.col("txn_id").isNotNull())
-        .groupBy("txn_id")
-        .agg(f.max(f.col("commits") > 0).alias("committed"), f.max("decided_at").alias("decided_at"))
-    )
-    of_transactions = decided.select(
-        f.col("txn_id").alias("key"),
-        "txn_id",
-        f.when(f.col("committed"), "committed").otherwise("rolled-back").alias("state"),
-        "decided_at",
-        f.lit(False).alias("plain"),
-    ).unionByName(
-        open_transactions.join(decided, f.col("id") == f.col("txn_id"), "left_anti").select(
-            f.col("id").alias("key"),
-            f.col("id").alias("txn_id"),
-            f.lit("open").alias("state"),
-            f.lit(None).cast("timestamp").alias("decided_at"),
-            "plain",
-        )
-    )
-    return of_halves.unionByName(
-        of_transactions.select(
-            "*", f.lit(False).alias("judged"), *(f.lit(None).cast(kind).alias(name) for name, kind in none.items())
-        )
-    )

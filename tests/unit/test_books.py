@@ -17,9 +17,11 @@ from spark import ledger
 from spark.books.comparison import book_findings
 from spark.books.description import BookError, Description, describe
 from spark.books.loading import unreadable
-from spark.books.messages import pick, picked_columns, sent
+from spark.books.messages import by_txn_alone, pick
+from spark.books.production import Production
 from spark.books.rows import open_book
 from spark.period import Period
+from spark.survey import keeping
 from tests.fix_store_rows import NOW, StoreRows, encode_message
 
 if TYPE_CHECKING:
@@ -205,13 +207,21 @@ def describe_text(folder: Path, text: str) -> Description:
 def compare(spark: SparkSession, shop: Shop, description: Description, period: Period) -> list[Row]:
     tables = shop.store.frames(spark)
     book = replace(open_book(spark, description), behind=BEHIND)
-    stated = ledger.states(ledger.halves(tables["half"], period), ledger.decisions(tables["op"]), period)
-    stated = ledger.with_txn_id(stated)
-    messages = tables["half"].where(f"address_id = {shop.orders}").select(*picked_columns(description))
-    open_transactions = tables["txn"].selectExpr("id", "producer_group is null as plain")
-    marks = sent(description, pick(description, messages), stated, open_transactions)
-    marks = marks.join(tables["address"].selectExpr("id as address_id", "name as address"), "address_id", "left")
-    return book_findings(book, marks.cache(), period, NOW).collect()
+    half = tables["half"].where(f"address_id = {shop.orders}")
+    messages = ledger.halves(half, period, *(() if by_txn_alone(description) else ("message",)))
+    whole = Production(
+        book=book,
+        messages=pick(description, messages),
+        decided=ledger.decided(tables["op"]),
+        open_transactions=tables["txn"].selectExpr(
+            "id", "id_high as txn_high", "id_low as txn_low", "producer_group is null as plain"
+        ),
+    )
+    names = tables["address"].selectExpr("id as address_id", "name as address")
+    with keeping() as keep:
+        apart = whole.differing(period, keep)
+        marks = keep(apart.marks(period).join(names, "address_id", "left"))
+        return book_findings(apart.book, marks, period, NOW, all_rows=book.rows).collect()
 
 
 @pytest.mark.rule("R20", "R21", "R22", "R23", "R25")

@@ -14,7 +14,7 @@ import pytest
 from spark import ledger
 from spark.books.consumption import consumer_findings, groups_named, in_shell, taken
 from spark.books.description import BookError, ConsumerBookDescription, describe
-from spark.books.messages import pick, picked_columns
+from spark.books.messages import pick
 from spark.books.rows import open_book
 from spark.directory import Directory
 from spark.period import Period
@@ -243,7 +243,7 @@ def compare(
     )
     tables = billing.store.frames(spark)
     groups = groups_named(spark, Directory.of(billing.store.rows, NOW), {about.group: begins})
-    picked = pick(about, tables["half"].select(*picked_columns(about)))
+    picked = pick(about, ledger.halves(tables["half"], period, "message"))
     read = tables["half"].where(period.read("half"))
     stated = ledger.states(ledger.halves(read, period), ledger.decisions(tables["op"]), period)
     stated = ledger.with_txn_id(stated)

@@ -1,0 +1,190 @@
+"""A producer's book beside what the store says under the same keys; and which of these keys have to be looked into.
+
+Rows, messages and decisions meet once, by their key. Where a key has one row and the store says the same, nothing is to
+be found, whatever their times: of the other keys alone rows, messages and transactions are compared.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as f
+
+from spark import ledger
+from spark.books.comparison import comparable, judged_row
+from spark.books.description import BookDescription
+from spark.books.rows import Book
+from spark.period import Period
+
+#: A transaction's id, and as the id of its op.
+_TXN: Final = ("txn_high", "txn_low")
+_OP: Final = ("id_high", "id_low")
+#: What is counted of a key: rows of the book, and what the store says.
+_COUNTED: Final = ("rows", "judged_rows", "row_committed", "messages", "commits", "rollbacks", "undecided")
+#: The digests of compared values.
+_SAID: Final = ("row_says", "says")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Production:
+    """A book with what it is held against: ``messages`` are those of its addresses (:func:`spark.books.messages.pick`),
+    ``decided`` is of :func:`spark.ledger.decided`, ``open_transactions`` are those listed as undecided:
+    ``id, txn_high, txn_low, plain``."""
+
+    book: Book
+    messages: DataFrame
+    decided: DataFrame
+    open_transactions: DataFrame
+    seed: int = field(default_factory=lambda: secrets.randbits(63))
+
+    @property
+    def description(self) -> BookDescription:
+        assert isinstance(self.book.description, BookDescription)
+        return self.book.description
+
+    def differing(self, period: Period, keep: Callable[[DataFrame], DataFrame]) -> Production:
+        """The same without the keys of which nothing can be found."""
+        by_txn_id = self.description.by_txn_id
+        key = _TXN if by_txn_id else ("key",)
+        told = [self._rows(period), *(self._transactions() if by_txn_id else [self._messages(period)])]
+        apart = keep(_apart(reduce(DataFrame.unionByName, told), key))
+        apart.count()  # so that its size is known where joins are planned
+        rows, messages = self.book.rows, self.messages
+        keys = ledger.with_txn_id(apart).select(f.col("txn_id").alias("key")) if by_txn_id else apart
+        unusable = messages.where(f.col("txn_high").isNull() if by_txn_id else ~_usable())
+        messages = keep(messages.join(apart, list(key), "left_semi").unionByName(unusable))
+        transactions = apart if by_txn_id else messages.select(*_TXN).distinct()
+        of_ops = transactions.select(*(f.col(txn).alias(op) for txn, op in zip(_TXN, _OP, strict=True)))
+        rows = rows.where(_usable()).join(keys, "key", "left_semi").unionByName(rows.where(~_usable()))
+        return replace(
+            self,
+            book=replace(self.book, rows=keep(rows)),
+            messages=messages,
+            decided=self.decided.join(of_ops, list(_OP), "left_semi"),
+            open_transactions=self.open_transactions.join(transactions, list(_TXN), "left_semi"),
+        )
+
+    def marks(self, period: Period) -> DataFrame:
+        """What the coordinator knows under the book's kind of key.
+
+        ``key, problem, half_id, txn_id, address_id, state, judged, decided_at, plain, picked``; ``plain``: undecided,
+        and none of it is in the store before its client commits it. For txn-ids also transactions that left no half at
+        the book's addresses, with ``half_id`` null.
+        """
+        stated = ledger.with_txn_id(ledger.states(self.messages, ledger.decisions(self.decided), period))
+        columns = ("half_id", "txn_id", "address_id", "state", "judged", "decided_at", "problem", "key", "picked")
+        of_halves = stated.where(f.col("half_id").isNotNull()).select(*columns, f.lit(False).alias("plain"))
+        if not self.description.by_txn_id:
+            return of_halves
+        of_halves = of_halves.withColumns({"key": f.col("txn_id"), "problem": f.lit(None).cast("string")})
+        none = {"problem": "string", "half_id": "bigint", "address_id": "int", "picked": "array<string>"}
+        decided = (
+            stated.where((f.col("state") != "open") & f.col("txn_id").isNotNull())
+            .groupBy("txn_id")
+            .agg(f.max(f.col("commits") > 0).alias("committed"), f.max("decided_at").alias("decided_at"))
+        )
+        of_transactions = decided.select(
+            f.col("txn_id").alias("key"),
+            "txn_id",
+            f.when(f.col("committed"), "committed").otherwise("rolled-back").alias("state"),
+            "decided_at",
+            f.lit(False).alias("plain"),
+        ).unionByName(
+            self.open_transactions.join(decided, f.col("id") == f.col("txn_id"), "left_anti").select(
+                f.col("id").alias("key"),
+                f.col("id").alias("txn_id"),
+                f.lit("open").alias("state"),
+                f.lit(None).cast("timestamp").alias("decided_at"),
+                "plain",
+            )
+        )
+        return of_halves.unionByName(
+            of_transactions.select(
+                "*", f.lit(False).alias("judged"), *(f.lit(None).cast(kind).alias(name) for name, kind in none.items())
+            )
+        )
+
+    def _rows(self, period: Period) -> DataFrame:
+        """What the book's rows say under their keys."""
+        key = [f.col("key")]
+        if self.description.by_txn_id:
+            key = [word.alias(name) for name, word in zip(_TXN, ledger.uuid_words(f.col("key")), strict=True)]
+        return _told(
+            self.book.rows.where(_usable()),
+            key,
+            rows=f.lit(1),
+            judged_rows=judged_row(period).cast("int"),
+            row_committed=(f.col("state") == "committed").cast("int"),
+            row_says=self._digest(0),
+        )
+
+    def _transactions(self) -> list[DataFrame]:
+        """What transactions say under their ids."""
+        of_ops = [f.col(op).alias(txn) for txn, op in zip(_TXN, _OP, strict=True)]
+        commits = (f.col("decision") == "commit").cast("int")
+        messages = self.messages.where(f.col("txn_high").isNotNull())
+        return [
+            _told(self.decided, of_ops, commits=commits, rollbacks=1 - commits),
+            _told(messages, list(map(f.col, _TXN)), messages=f.lit(1), says=self._digest(1)),
+            _told(self.open_transactions, list(map(f.col, _TXN)), undecided=f.lit(1)),
+        ]
+
+    def _messages(self, period: Period) -> DataFrame:
+        """What messages say under the keys that are in them."""
+        stated = ledger.states(self.messages.where(_usable()), ledger.decisions(self.decided), period)
+        state = f.col("state")
+        return _told(
+            stated.where(f.col("half_id").isNotNull()),
+            [f.col("key")],
+            messages=f.lit(1),
+            says=self._digest(1),
+            commits=(state == "committed").cast("int"),
+            rollbacks=(state == "rolled-back").cast("int"),
+            undecided=(state == "open").cast("int"),
+        )
+
+    def _digest(self, side: int) -> Column:
+        """A number for the compared values of a row (0) or a message (1): other values have another."""
+        parts = [f.lit(self.seed)]
+        for place, of_type in enumerate(self.book.types):
+            sides = comparable(f.col(f"compared_{place}"), f.element_at("picked", place + 1), of_type)
+            for value in sides[side]:
+                parts += [value, value.isNull()]
+        return f.xxhash64(*parts)
+
+
+def _usable() -> Column:
+    return f.col("problem").isNull() & f.col("key").isNotNull()
+
+
+def _told(frame: DataFrame, key: Sequence[Column], **says: Column) -> DataFrame:
+    """What ``frame`` tells of its keys; of what is not in ``says``, nothing."""
+    counts = [says.get(name, f.lit(0)).cast("int").alias(name) for name in _COUNTED]
+    return frame.select(*key, *counts, *(says.get(name, f.lit(None)).cast("bigint").alias(name) for name in _SAID))
+
+
+def _apart(told: DataFrame, key: Sequence[str]) -> DataFrame:
+    """The keys that have to be looked into."""
+    by_key = told.groupBy(*key).agg(
+        *(f.sum(name).alias(name) for name in _COUNTED),
+        f.min("row_says").alias("row_says"),
+        f.min("says").alias("least"),
+        f.max("says").alias("most"),
+    )
+    rows, judged_rows, row_committed, messages, commits, rollbacks, undecided = map(f.col, _COUNTED)
+    is_open = (undecided > 0) | ((messages > 0) & (commits + rollbacks == 0))
+    one_says_committed = (rows == 1) & (row_committed == 1)
+    # of a transaction no message may be at the book's addresses
+    equal = f.coalesce((f.col("least") == f.col("row_says")) & (f.col("most") == f.col("row_says")), f.lit(True))
+    is_in_order = (
+        (one_says_committed & (commits == 1) & (rollbacks == 0) & equal)
+        | ((rows == 1) & (row_committed == 0) & (commits == 0) & ~is_open)
+        | ((judged_rows == 0) & (commits == 0))
+        | ((rows == 0) & (messages == 0))
+    )
+    return by_key.where(~is_in_order).select(*key)

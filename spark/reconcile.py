@@ -22,7 +22,7 @@ from pyspark.sql import functions as f
 from spark import ledger
 from spark.archived import open_archive, with_archive
 from spark.aside import aside
-from spark.books.comparison import book_findings
+from spark.books.comparison import book_findings, judged_row
 from spark.books.consumption import consumer_findings, taken
 from spark.books.description import Description
 from spark.books.inbox import Inbox, open_inbox
@@ -30,6 +30,7 @@ from spark.books.keys import keyed
 from spark.books.loading import unreadable
 from spark.books.production import Production
 from spark.books.rows import Book, open_book
+from spark.books.unusable import unclear_times
 from spark.charts import charts
 from spark.directory import OpenTransaction, read_directory
 from spark.finding import Finding
@@ -225,8 +226,13 @@ class _Comparison:
         )
         apart = whole.differing(read.period, self._keep)
         marks = self._keep(apart.marks(read.period).join(f.broadcast(names), "address_id", "left"))
-        differences = book_findings(apart.book, marks, read.period, read.snapshot.taken_at, all_rows=each.book.rows)
-        return each.picked.where("judged").count(), apart.book.rows.count() + marks.count(), differences
+        most = apart.book.rows.count() + marks.count()
+        times = each.book.rows.withColumn("judged_row", judged_row(read.period))
+        differences = unclear_times(each.book.description, times, read.snapshot.taken_at)
+        if most:
+            found = book_findings(apart.book, marks, read.period, read.snapshot.taken_at)
+            differences = differences.unionByName(found)
+        return each.picked.where("judged").count(), most, differences
 
 
 _OPEN: Final = {"id": pa.string(), "txn_high": pa.int64(), "txn_low": pa.int64(), "plain": pa.bool_()}

@@ -23,7 +23,7 @@ from pyspark.sql.types import (
 
 from spark.books.description import BookDescription
 from spark.books.rows import Book
-from spark.books.unusable import repeated_messages, repeated_rows, unclear_times, unusable_messages, unusable_rows
+from spark.books.unusable import repeated_messages, repeated_rows, unusable_messages, unusable_rows
 from spark.finding import HALF, Case, findings
 from spark.period import Period
 
@@ -38,10 +38,9 @@ def judged_row(period: Period) -> Column:
     return (f.col("at") >= f.lit(period.since)) & (f.col("at") < f.lit(period.until))
 
 
-def book_findings(book: Book, marks: DataFrame, period: Period, seen_at: datetime, *, all_rows: DataFrame) -> DataFrame:
-    """Everything in which the book and the coordinator differ. ``marks`` is what
-    :meth:`spark.books.production.Production.marks` gives, with ``address`` (a name). ``all_rows``: where ``book`` has
-    those alone that may differ.
+def book_findings(book: Book, marks: DataFrame, period: Period, seen_at: datetime) -> DataFrame:
+    """Everything in which the book and the coordinator differ, but for its times (:func:`spark.books.unusable.
+    unclear_times`). ``marks`` is what :meth:`spark.books.production.Production.marks` gives, with ``address`` (a name).
     """
     assert isinstance(book.description, BookDescription)
     rows = book.rows.withColumn("judged_row", judged_row(period))
@@ -64,7 +63,6 @@ def book_findings(book: Book, marks: DataFrame, period: Period, seen_at: datetim
             *comparison.different(book),
         ),
         unusable_rows(book.name, rows, seen_at),
-        unclear_times(book.description, all_rows.withColumn("judged_row", judged_row(period)), seen_at),
         repeated_rows(book.name, keyed_rows, seen_at),
         unusable_messages(book.description, committed, seen_at),
         repeated_messages(book.description, committed, seen_at),

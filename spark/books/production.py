@@ -24,10 +24,9 @@ from spark.period import Period
 #: A transaction's id, and as the id of its op.
 _TXN: Final = ("txn_high", "txn_low")
 _OP: Final = ("id_high", "id_low")
-#: What is counted of a key: rows of the book, and what the store says.
-_COUNTED: Final = ("rows", "judged_rows", "row_committed", "messages", "commits", "rollbacks", "undecided")
-#: The digests of compared values.
-_SAID: Final = ("row_says", "says")
+#: What is said of a key, beside how many rows the book has and how many commits the store: bits, so that what meets
+#: for a key is small.
+_JUDGED_ROW, _COMMITTED_ROW, _MESSAGE, _ROLLBACK, _UNDECIDED = (1 << place for place in range(5))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,20 +117,19 @@ class Production:
             self.book.rows.where(_usable()),
             key,
             rows=f.lit(1),
-            judged_rows=judged_row(period).cast("int"),
-            row_committed=(f.col("state") == "committed").cast("int"),
-            row_says=self._digest(0),
+            bits=_bit(_JUDGED_ROW, judged_row(period)).bitwiseOR(_bit(_COMMITTED_ROW, f.col("state") == "committed")),
+            says=self._digest(0),
         )
 
     def _transactions(self) -> list[DataFrame]:
         """What transactions say under their ids."""
         of_ops = [f.col(op).alias(txn) for txn, op in zip(_TXN, _OP, strict=True)]
-        commits = (f.col("decision") == "commit").cast("int")
+        is_commit = f.col("decision") == "commit"
         messages = self.messages.where(f.col("txn_high").isNotNull())
         return [
-            _told(self.decided, of_ops, commits=commits, rollbacks=1 - commits),
-            _told(messages, list(map(f.col, _TXN)), messages=f.lit(1), says=self._digest(1)),
-            _told(self.open_transactions, list(map(f.col, _TXN)), undecided=f.lit(1)),
+            _told(self.decided, of_ops, commits=is_commit.cast("int"), bits=_bit(_ROLLBACK, ~is_commit)),
+            _told(messages, list(map(f.col, _TXN)), bits=f.lit(_MESSAGE), says=self._digest(1)),
+            _told(self.open_transactions, list(map(f.col, _TXN)), bits=f.lit(_UNDECIDED)),
         ]
 
     def _messages(self, period: Period) -> DataFrame:
@@ -141,11 +139,11 @@ class Production:
         return _told(
             stated.where(f.col("half_id").isNotNull()),
             [f.col("key")],
-            messages=f.lit(1),
-            says=self._digest(1),
             commits=(state == "committed").cast("int"),
-            rollbacks=(state == "rolled-back").cast("int"),
-            undecided=(state == "open").cast("int"),
+            bits=f.lit(_MESSAGE)
+            .bitwiseOR(_bit(_ROLLBACK, state == "rolled-back"))
+            .bitwiseOR(_bit(_UNDECIDED, state == "open")),
+            says=self._digest(1),
         )
 
     def _digest(self, side: int) -> Column:
@@ -162,29 +160,41 @@ def _usable() -> Column:
     return f.col("problem").isNull() & f.col("key").isNotNull()
 
 
+def _bit(bit: int, is_so: Column) -> Column:
+    return f.when(is_so, bit).otherwise(0)
+
+
 def _told(frame: DataFrame, key: Sequence[Column], **says: Column) -> DataFrame:
-    """What ``frame`` tells of its keys; of what is not in ``says``, nothing."""
-    counts = [says.get(name, f.lit(0)).cast("int").alias(name) for name in _COUNTED]
-    return frame.select(*key, *counts, *(says.get(name, f.lit(None)).cast("bigint").alias(name) for name in _SAID))
+    """What ``frame`` tells of its keys: ``rows, commits, bits, says`` (of compared values, or null)."""
+    counts = [says.get(name, f.lit(0)).cast("int").alias(name) for name in ("rows", "commits", "bits")]
+    return frame.select(*key, *counts, says.get("says", f.lit(None)).cast("bigint").alias("says"))
 
 
 def _apart(told: DataFrame, key: Sequence[str]) -> DataFrame:
     """The keys that have to be looked into."""
-    by_key = told.groupBy(*key).agg(
-        *(f.sum(name).alias(name) for name in _COUNTED),
-        f.min("row_says").alias("row_says"),
-        f.min("says").alias("least"),
-        f.max("says").alias("most"),
+    by_key = (
+        told.repartition(*key)
+        .groupBy(*key)
+        .agg(
+            f.sum("rows").alias("rows"),
+            f.sum("commits").alias("commits"),
+            f.bit_or("bits").alias("bits"),
+            f.min("says").alias("least"),
+            f.max("says").alias("most"),
+        )
     )
-    rows, judged_rows, row_committed, messages, commits, rollbacks, undecided = map(f.col, _COUNTED)
-    is_open = (undecided > 0) | ((messages > 0) & (commits + rollbacks == 0))
-    one_says_committed = (rows == 1) & (row_committed == 1)
-    # of a transaction no message may be at the book's addresses
-    equal = f.coalesce((f.col("least") == f.col("row_says")) & (f.col("most") == f.col("row_says")), f.lit(True))
+    rows, commits = f.col("rows"), f.col("commits")
+
+    def has(bit: int) -> Column:
+        return f.col("bits").bitwiseAND(bit) != 0
+
+    is_open = has(_UNDECIDED) | (has(_MESSAGE) & (commits == 0) & ~has(_ROLLBACK))
+    # of a transaction no message may be at the book's addresses: then the row alone says something
+    agree = f.col("least") == f.col("most")
     is_in_order = (
-        (one_says_committed & (commits == 1) & (rollbacks == 0) & equal)
-        | ((rows == 1) & (row_committed == 0) & (commits == 0) & ~is_open)
-        | ((judged_rows == 0) & (commits == 0))
-        | ((rows == 0) & (messages == 0))
+        ((rows == 1) & has(_COMMITTED_ROW) & (commits == 1) & ~has(_ROLLBACK) & agree)
+        | ((rows == 1) & ~has(_COMMITTED_ROW) & (commits == 0) & ~is_open)
+        | (~has(_JUDGED_ROW) & (commits == 0))
+        | ((rows == 0) & ~has(_MESSAGE))
     )
     return by_key.where(~is_in_order).select(*key)

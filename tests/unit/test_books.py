@@ -14,12 +14,13 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
 from spark import ledger
-from spark.books.comparison import book_findings
+from spark.books.comparison import book_findings, judged_row
 from spark.books.description import BookError, Description, describe
 from spark.books.loading import unreadable
 from spark.books.messages import by_txn_alone, pick
 from spark.books.production import Production
 from spark.books.rows import open_book
+from spark.books.unusable import unclear_times
 from spark.period import Period
 from spark.survey import keeping
 from tests.fix_store_rows import NOW, StoreRows, encode_message
@@ -221,7 +222,8 @@ def compare(spark: SparkSession, shop: Shop, description: Description, period: P
     with keeping() as keep:
         apart = whole.differing(period, keep)
         marks = keep(apart.marks(period).join(names, "address_id", "left"))
-        return book_findings(apart.book, marks, period, NOW, all_rows=book.rows).collect()
+        times = unclear_times(description, book.rows.withColumn("judged_row", judged_row(period)), NOW)
+        return book_findings(apart.book, marks, period, NOW).unionByName(times).collect()
 
 
 @pytest.mark.rule("R20", "R21", "R22", "R23", "R25")

@@ -17,12 +17,10 @@ import pyarrow as pa
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as f
 
 from spark import ledger
 from spark.archived import open_archive, with_archive
 from spark.aside import aside
-from spark.books.comparison import book_findings, judged_row
 from spark.books.consumption import consumer_findings, taken
 from spark.books.description import Description
 from spark.books.inbox import Inbox, open_inbox
@@ -30,7 +28,6 @@ from spark.books.keys import keyed
 from spark.books.loading import unreadable
 from spark.books.production import Production
 from spark.books.rows import Book, open_book
-from spark.books.unusable import unclear_times
 from spark.charts import charts
 from spark.directory import OpenTransaction, read_directory
 from spark.finding import Finding
@@ -224,15 +221,8 @@ class _Comparison:
             {"address_id": pa.int32(), "address": pa.string()},
             ({"address_id": number, "address": name} for number, name in directory.addresses.items()),
         )
-        apart = whole.differing(read.period, self._keep)
-        marks = self._keep(apart.marks(read.period).join(f.broadcast(names), "address_id", "left"))
-        most = apart.book.rows.count() + marks.count()
-        times = each.book.rows.withColumn("judged_row", judged_row(read.period))
-        differences = unclear_times(each.book.description, times, read.snapshot.taken_at)
-        if most:
-            found = book_findings(apart.book, marks, read.period, read.snapshot.taken_at)
-            differences = differences.unionByName(found)
-        return each.picked.where("judged").count(), most, differences
+        most, found = whole.differences(names, read.period, read.snapshot.taken_at, self._keep)
+        return each.picked.where("judged").count(), most, found
 
 
 _OPEN: Final = {"id": pa.string(), "txn_high": pa.int64(), "txn_low": pa.int64(), "plain": pa.bool_()}

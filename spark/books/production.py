@@ -9,6 +9,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from functools import reduce
 from typing import Final
 
@@ -16,9 +17,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
 from spark import ledger
-from spark.books.comparison import comparable, judged_row
+from spark.books.comparison import book_findings, comparable, judged_row
 from spark.books.description import BookDescription
 from spark.books.rows import Book
+from spark.books.unusable import unclear_times
 from spark.period import Period
 
 #: A transaction's id, and as the id of its op.
@@ -45,6 +47,19 @@ class Production:
     def description(self) -> BookDescription:
         assert isinstance(self.book.description, BookDescription)
         return self.book.description
+
+    def differences(
+        self, names: DataFrame, period: Period, seen_at: datetime, keep: Callable[[DataFrame], DataFrame]
+    ) -> tuple[int, DataFrame]:
+        """How many findings there may be, and the findings. ``names``: ``address_id, address``."""
+        apart = self.differing(period, keep)
+        marks = keep(apart.marks(period).join(f.broadcast(names), "address_id", "left"))
+        most = apart.book.rows.count() + marks.count()
+        times = self.book.rows.withColumn("judged_row", judged_row(period))
+        found = unclear_times(self.description, times, seen_at)
+        if most:  # a plan for all comparisons takes seconds to make
+            found = found.unionByName(book_findings(apart.book, marks, period, seen_at))
+        return most, found
 
     def differing(self, period: Period, keep: Callable[[DataFrame], DataFrame]) -> Production:
         """The same without the keys of which nothing can be found."""
@@ -192,7 +207,7 @@ def _apart(told: DataFrame, key: Sequence[str]) -> DataFrame:
     # of a transaction no message may be at the book's addresses: then the row alone says something
     agree = f.col("least") == f.col("most")
     is_in_order = (
-        ((rows == 1) & has(_COMMITTED_ROW) & (commits == 1) & ~has(_ROLLBACK) & agree)
+        ((rows == 1) & has(_COMMITTED_ROW) & (commits == 1) & agree)
         | ((rows == 1) & ~has(_COMMITTED_ROW) & (commits == 0) & ~is_open)
         | (~has(_JUDGED_ROW) & (commits == 0))
         | ((rows == 0) & ~has(_MESSAGE))

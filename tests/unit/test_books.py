@@ -14,19 +14,17 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
 from spark import ledger
-from spark.books.comparison import book_findings, judged_row
 from spark.books.description import BookError, Description, describe
 from spark.books.loading import unreadable
 from spark.books.messages import by_txn_alone, pick
 from spark.books.production import Production
-from spark.books.rows import open_book
-from spark.books.unusable import unclear_times
+from spark.books.rows import Book, open_book
 from spark.period import Period
 from spark.survey import keeping
 from tests.fix_store_rows import NOW, StoreRows, encode_message
 
 if TYPE_CHECKING:
-    from pyspark.sql import Row, SparkSession
+    from pyspark.sql import DataFrame, Row, SparkSession
 
 AT = NOW - timedelta(hours=3)
 BOOK = """
@@ -205,12 +203,12 @@ def describe_text(folder: Path, text: str) -> Description:
     return describe(file)
 
 
-def compare(spark: SparkSession, shop: Shop, description: Description, period: Period) -> list[Row]:
-    tables = shop.store.frames(spark)
-    book = replace(open_book(spark, description), behind=BEHIND)
+def production(
+    shop: Shop, description: Description, book: Book, tables: dict[str, DataFrame], period: Period
+) -> Production:
     half = tables["half"].where(f"address_id = {shop.orders}")
     messages = ledger.halves(half, period, *(() if by_txn_alone(description) else ("message",)))
-    whole = Production(
+    return Production(
         book=book,
         messages=pick(description, messages),
         decided=ledger.decided(tables["op"]),
@@ -218,12 +216,15 @@ def compare(spark: SparkSession, shop: Shop, description: Description, period: P
             "id", "id_high as txn_high", "id_low as txn_low", "producer_group is null as plain"
         ),
     )
+
+
+def compare(spark: SparkSession, shop: Shop, description: Description, period: Period) -> list[Row]:
+    tables = shop.store.frames(spark)
+    book = replace(open_book(spark, description), behind=BEHIND)
     names = tables["address"].selectExpr("id as address_id", "name as address")
     with keeping() as keep:
-        apart = whole.differing(period, keep)
-        marks = keep(apart.marks(period).join(names, "address_id", "left"))
-        times = unclear_times(description, book.rows.withColumn("judged_row", judged_row(period)), NOW)
-        return book_findings(apart.book, marks, period, NOW).unionByName(times).collect()
+        _, found = production(shop, description, book, tables, period).differences(names, period, NOW, keep)
+        return found.collect()
 
 
 @pytest.mark.rule("R20", "R21", "R22", "R23", "R25")

@@ -15,8 +15,8 @@ from spark.books.comparison import book_findings
 from spark.books.rows import open_book
 from spark.period import Period
 from spark.survey import keeping
+from tests.fix_shop import AT, BOOK, SCHEMA, Shop, compare, describe_text, production
 from tests.fix_store_rows import NOW, encode_message
-from tests.unit.test_books import AT, BOOK, SCHEMA, Shop, compare, describe_text, production
 
 if TYPE_CHECKING:
     from pyspark.sql import Row, SparkSession
@@ -69,7 +69,7 @@ def stocked(text: str, pairs: Iterator[tuple[str, str]]) -> Shop:
         for decision, amounts in MESSAGES[said]:
             txn = shop.store.uuid_v7(AT)
             for amount in amounts:
-                shop.store.half(shop.orders, AT, txn, shop._message(keys[0], amount))
+                shop.store.half(shop.orders, AT, txn, shop.message(keys[0], amount))
             if decision is None:
                 shop.store.undecided(txn, AT)
             else:

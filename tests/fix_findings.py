@@ -36,7 +36,6 @@ def surveyed(
     from spark.slices import Weigher
     from spark.survey import Survey, Tables, keeping
 
-    _plan_for(spark, small=slices is None)
     frames = rows.frames(spark)
     halves = ledger.halves(frames["half"], period)
     tables = Tables(
@@ -51,15 +50,7 @@ def surveyed(
     with keeping() as keep:
         survey = Survey(spark, tables, period=period, seen_at=NOW, width=timedelta(minutes=1), keep=keep, steps=Quiet())
         found = list(survey.findings())
-        metrics = survey.metrics()
-    _plan_for(spark, small=True)
-    return found, metrics
-
-
-def _plan_for(spark: SparkSession, *, small: bool) -> None:
-    """As a run does (:mod:`spark.reconcile`): what is large is compiled, and planned again on its way."""
-    spark.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN" if small else "FALLBACK")
-    spark.conf.set("spark.sql.adaptive.enabled", str(not small).lower())
+        return found, survey.metrics()
 
 
 class Quiet:

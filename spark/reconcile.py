@@ -208,7 +208,7 @@ class _Comparison:
         return messages.where("consumed and judged").count(), found
 
     def _posted(self, each: Messages) -> tuple[int, int, DataFrame]:
-        """The same of a producer's book; and, between them, how many there may be."""
+        """The same of a producer's book; and, between them, about how many these are."""
         read, directory = self._read, self._read.tables.directory
         whole = Production(
             book=each.book,

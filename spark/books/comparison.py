@@ -230,7 +230,7 @@ def _equal(in_book: Column, in_message: Column, spark_type: DataType) -> Column:
 
 def comparable(in_book: Column, in_message: Column, spark_type: DataType) -> tuple[tuple[Column, ...], ...]:
     """What is the same of a row and of a message where the message's text is the book's value. Numbers by value,
-    whatever their notation; what does not parse is the same as nothing."""
+    whatever their notation; what does not parse is no value's."""
     if isinstance(spark_type, DecimalType | IntegralType):
         exact = "decimal(38,18)"
         value, parsed = in_book.try_cast(exact), in_message.try_cast(exact)

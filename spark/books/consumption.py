@@ -60,9 +60,10 @@ def groups_named(spark: SparkSession, directory: Directory, begins: Mapping[str,
 def taken(picked: DataFrame, groups: DataFrame, *, stated: DataFrame, op: DataFrame, entry: DataFrame) -> DataFrame:
     """What became of the messages of ``picked`` (:func:`spark.books.messages.pick`) in each of ``groups``.
 
-    The columns of both; ``txn_id, state, judged, posted_at`` (:func:`spark.ledger.states`; null: it is older than what
-    the run has read of all messages); ``accepts`` (how often it was accepted), ``consumed`` (and not taken back),
-    ``accepted_at`` (the last time), ``ended`` (another decision that ended it, or null) and ``waits``.
+    ``half_id, address_id, problem, key, picked`` and the columns of ``groups``; ``txn_id, state, judged, posted_at``
+    (:func:`spark.ledger.states`; null: it is older than what the run has read of all messages); ``accepts`` (how often
+    it was accepted), ``consumed`` (and not taken back), ``accepted_at`` (the last time), ``ended`` (another decision
+    that ended it, or null) and ``waits``.
     """
     ids = [row.group_id for row in groups.select("group_id").distinct().collect()]
     known = stated.select("half_id", "txn_id", "state", "judged", "posted_at")

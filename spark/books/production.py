@@ -1,7 +1,8 @@
 """A producer's book beside what the store says under the same keys; and which of these keys have to be looked into.
 
-Rows, messages and decisions meet once, by their key. Where a key has one row and the store says the same, nothing is to
-be found, whatever their times: of the other keys alone rows, messages and transactions are compared.
+What rows, messages and decisions say is added up by key. Where a key has one row and the store says the same, and where
+neither says that anything is committed, they do not differ: of the other keys alone rows, messages and transactions are
+compared.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class Production:
     def differences(
         self, names: DataFrame, period: Period, seen_at: datetime, keep: Callable[[DataFrame], DataFrame]
     ) -> tuple[int, DataFrame]:
-        """How many findings there may be, and the findings. ``names``: ``address_id, address``."""
+        """About how many findings there may be, and the findings. ``names``: ``address_id, address``."""
         apart = self.differing(period, keep)
         marks = keep(apart.marks(period).join(f.broadcast(names), "address_id", "left"))
         most = apart.book.rows.count() + marks.count()
@@ -203,7 +204,7 @@ def _apart(told: DataFrame, key: Sequence[str]) -> DataFrame:
     def has(bit: int) -> Column:
         return f.col("bits").bitwiseAND(bit) != 0
 
-    is_open = has(_UNDECIDED) | (has(_MESSAGE) & (commits == 0) & ~has(_ROLLBACK))
+    is_open = has(_UNDECIDED) | (has(_MESSAGE) & ~has(_ROLLBACK))
     # of a transaction no message may be at the book's addresses: then the row alone says something
     agree = f.col("least") == f.col("most")
     is_in_order = (

@@ -17,9 +17,11 @@ from pyspark.sql.types import (
     DateType,
     DecimalType,
     IntegralType,
+    MapType,
     StringType,
     TimestampNTZType,
     TimestampType,
+    VariantType,
 )
 
 from spark.books.description import BookError, Description
@@ -72,19 +74,23 @@ def open_book(spark: SparkSession, description: Description) -> Book:
     for name, condition in holds.items():
         state = f.when(condition, name).otherwise(state)
     column, key_type = f.col(f"`{description.key}`"), types[description.key]
-    at = f.col(f"`{description.time}`").try_cast("timestamp")
-    rows = data.withColumn(_KEY, _book_key(column, key_type, description)).select(
-        f.col(_KEY).alias("key"),
-        f.coalesce(
-            _key_problem(column, key_type, description),
-            f.when(at.isNull(), f.lit(f"unclear-row:{description.time} is null or no time")),
-            f.when(several, f.lit(f"unclear-row:both {' and '.join(description.states.values())} hold")),
-        ).alias("problem"),
-        at.alias("at"),
+    compared = [f"compared_{place}" for place in range(len(description.equal))]
+    # from here on the columns have names of ours alone, whatever the book calls its own
+    named = data.select(
+        _book_key(column, key_type, description).alias("key"),
+        column.alias("written_key"),
+        f.col(f"`{description.time}`").try_cast("timestamp").alias("at"),
         f.col(WITHOUT_ZONE).alias("without_zone"),
         state.alias("state"),
-        *(f.col(f"`{pair.column}`").alias(f"compared_{place}") for place, pair in enumerate(description.equal)),
+        several.alias("several"),
+        *(f.col(f"`{pair.column}`").alias(name) for pair, name in zip(description.equal, compared, strict=True)),
     )
+    problem = f.coalesce(
+        _key_problem(key_type, description),
+        f.when(f.col("at").isNull(), f.lit(f"unclear-row:{description.time} is null or no time")),
+        f.when(f.col("several"), f.lit(f"unclear-row:both {' and '.join(description.states.values())} hold")),
+    )
+    rows = named.select("key", problem.alias("problem"), "at", "without_zone", "state", *compared)
     return Book(description=description, rows=rows, types=tuple(types[pair.column] for pair in description.equal))
 
 
@@ -97,6 +103,12 @@ def _check_columns(description: Description, types: dict[str, DataType]) -> None
     ):
         if column not in types:
             raise BookError(f"book {name}: {setting}: there is no column {column!r}; there are {', '.join(types)}")
+    for place, pair in enumerate(description.equal):
+        if isinstance(types[pair.column], MapType | VariantType):
+            raise BookError(
+                f"book {name}: equal[{place}].column: column {pair.column!r} is"
+                f" {types[pair.column].simpleString()}, which cannot be compared"
+            )
     key_type, time_type = types[description.key], types[description.time]
     if not isinstance(key_type, StringType | IntegralType | DecimalType | BinaryType):
         raise BookError(
@@ -123,8 +135,6 @@ def _condition(description: Description, data: DataFrame, setting: str, expressi
     return f.coalesce(condition, f.lit(False))
 
 
-#: Beside the book's own columns, as of which it is used more than once.
-_KEY: Final = "_coordinator_key"
 _UUID_TEXT: Final = r"^\s*\{?[0-9a-fA-F]{8}-?([0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{12}\}?\s*$"
 
 
@@ -157,11 +167,12 @@ def _book_key(column: Column, key_type: DataType, description: Description) -> C
     return f.regexp_replace(text, r"\.0+$", "") if isinstance(key_type, DecimalType) else text
 
 
-def _key_problem(column: Column, key_type: DataType, description: Description) -> Column:
-    """What is wrong with the key (``kind:detail``), or null."""
+def _key_problem(key_type: DataType, description: Description) -> Column:
+    """What is wrong with the ``key`` of ``written_key`` (``kind:detail``), or null."""
+    column = f.col("written_key")
     missing = f.when(column.isNull(), f.lit(f"null-key:{description.key} is null"))
     no_key = f.lit("unparsable-key:octets that are no text")
     if description.by_txn_id:
         shown = f.hex(column) if isinstance(key_type, BinaryType) else column.cast("string")
         no_key = f.concat(f.lit("unparsable-key:no txn-id: "), f.substring(shown, 1, 100))
-    return missing.when(f.col(_KEY).isNull(), no_key)
+    return missing.when(f.col("key").isNull(), no_key)

@@ -186,3 +186,33 @@ def test_a_cell_that_is_not_of_its_type_is_named(spark: SparkSession, tmp_path: 
         book.rows.collect()
     said = str(unreadable(description, failed.value))
     assert said == "book tills: row 3, column 'amount': '12 EUR' is no decimal(10,2)"
+
+
+@pytest.mark.rule("R20", "R25")
+def test_a_book_may_call_its_columns_what_it_likes(spark: SparkSession, tmp_path: Path) -> None:
+    """Also as the columns are called that are made of them."""
+    names = ("key", "written_key", "at", "state", "several", "problem", "compared_0", "without_zone")
+    shop = Shop()
+    rows = [("A", "x", AT, *["yes"] * 5), ("B", "x", AT, *["no"] * 5)]
+    schema = ", ".join(f"{name} {'timestamp' if name == 'at' else 'string'}" for name in names)
+    spark.createDataFrame(rows, schema).write.parquet(str(tmp_path / "orders.parquet"))
+    description = describe_text(
+        tmp_path,
+        BOOK[: BOOK.index("[[equal]]")]
+        .replace('"order_id"', '"key"')
+        .replace('"placed_at"', '"at"')
+        .replace("status = 'paid'", " and ".join(f"{name} = 'yes'" for name in names[3:]))
+        .replace("status = 'cancelled'", "written_key = 'y'"),
+    )
+    (lost,) = compare(spark, shop, description, Period())
+    assert (lost["kind"], "key A" in lost["detail"]) == ("lost-message", True)
+
+
+@pytest.mark.rule("R23", "R25")
+def test_a_column_that_cannot_be_compared_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    frame = spark.createDataFrame(
+        [("A", AT, "paid", {"x": 1})], "order_id string, placed_at timestamp, status string, amount map<string, int>"
+    )
+    frame.write.parquet(str(tmp_path / "orders.parquet"))
+    with pytest.raises(BookError, match=r"column: column 'amount' is map<string,int>, which cannot be compared"):
+        open_book(spark, describe_text(tmp_path, BOOK))

@@ -22,6 +22,7 @@ from functools import reduce
 from typing import Final
 from uuid import UUID
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
@@ -67,6 +68,16 @@ def words_of(text: str) -> tuple[int, int]:
     """What :func:`uuid_of` takes."""
     high, low = struct.unpack(">qq", UUID(text).bytes)
     return high, low
+
+
+#: Of a frame of transactions that :func:`named` makes.
+NAMED: Final = {"txn_id": pa.string(), "txn_high": pa.int64(), "txn_low": pa.int64()}
+
+
+def named(txn_id: str) -> dict[str, str | int]:
+    """A transaction by its text and its numbers."""
+    high, low = words_of(txn_id)
+    return {"txn_id": txn_id, "txn_high": high, "txn_low": low}
 
 
 def uuid_words(text: Column) -> tuple[Column, Column]:

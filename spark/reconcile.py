@@ -29,7 +29,7 @@ from spark.books.loading import unreadable
 from spark.books.production import Production
 from spark.books.rows import Book, open_book
 from spark.charts import charts
-from spark.directory import OpenTransaction, read_directory
+from spark.directory import read_directory
 from spark.finding import Finding
 from spark.metrics import Metrics, bucket_width
 from spark.period import Period
@@ -214,7 +214,14 @@ class _Comparison:
             book=each.book,
             messages=each.picked,
             decided=ledger.decided(read.tables.op),
-            open_transactions=local(self._spark, _OPEN, map(_open, directory.open_transactions.values())),
+            open_transactions=local(
+                self._spark,
+                {**ledger.NAMED, "plain": pa.bool_()},
+                (
+                    {**ledger.named(known.id), "plain": known.producer_group is None}
+                    for known in directory.open_transactions.values()
+                ),
+            ),
         )
         names = local(
             self._spark,
@@ -223,14 +230,6 @@ class _Comparison:
         )
         most, found = whole.differences(names, read.period, read.snapshot.taken_at, self._keep)
         return each.picked.where("judged").count(), most, found
-
-
-_OPEN: Final = {"id": pa.string(), "txn_high": pa.int64(), "txn_low": pa.int64(), "plain": pa.bool_()}
-
-
-def _open(known: OpenTransaction) -> dict[str, object]:
-    high, low = ledger.words_of(known.id)
-    return {"id": known.id, "txn_high": high, "txn_low": low, "plain": known.producer_group is None}
 
 
 def _fit(spark: SparkSession, store: Store) -> None:

@@ -208,7 +208,7 @@ def production(
         messages=pick(description, messages),
         decided=ledger.decided(tables["op"]),
         open_transactions=tables["txn"].selectExpr(
-            "id", "id_high as txn_high", "id_low as txn_low", "producer_group is null as plain"
+            "id as txn_id", "id_high as txn_high", "id_low as txn_low", "producer_group is null as plain"
         ),
     )
 

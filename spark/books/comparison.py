@@ -22,7 +22,7 @@ from pyspark.sql.types import (
 )
 
 from spark.books.description import BookDescription
-from spark.books.rows import Book
+from spark.books.rows import Book, judged_row, usable
 from spark.books.unusable import repeated_messages, repeated_rows, unusable_messages, unusable_rows
 from spark.finding import HALF, Case, findings
 from spark.period import Period
@@ -33,11 +33,6 @@ _ONLY_ITS_CLIENT: Final = (
 )
 
 
-def judged_row(period: Period) -> Column:
-    """Whether a row is of the period."""
-    return (f.col("at") >= f.lit(period.since)) & (f.col("at") < f.lit(period.until))
-
-
 def book_findings(book: Book, marks: DataFrame, period: Period, seen_at: datetime) -> DataFrame:
     """Everything in which the book and the coordinator differ, but for its times (:func:`spark.books.unusable.
     unclear_times`). ``marks`` is what :meth:`spark.books.production.Production.marks` gives, with ``address`` (a name).
@@ -45,7 +40,7 @@ def book_findings(book: Book, marks: DataFrame, period: Period, seen_at: datetim
     assert isinstance(book.description, BookDescription)
     rows = book.rows.withColumn("judged_row", judged_row(period))
     keyed_rows = _rows_by_key(rows, len(book.description.equal))
-    keyed_marks = marks.where(f.col("problem").isNull() & f.col("key").isNotNull())
+    keyed_marks = marks.where(usable())
     comparison = _Comparison(
         description=book.description,
         settled=f.lit(seen_at - book.description.grace),
@@ -74,7 +69,7 @@ def _rows_by_key(rows: DataFrame, pairs: int) -> DataFrame:
     """Of the usable rows: ``key, rows`` (how many), ``judged_row, at, book_committed, book_rolled_back,
     compared_<n>``."""
     return (
-        rows.where(f.col("problem").isNull() & f.col("key").isNotNull())
+        rows.where(usable())
         .groupBy("key")
         .agg(
             f.count("*").alias("rows"),

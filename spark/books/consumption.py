@@ -20,7 +20,7 @@ from pyspark.sql import functions as f
 
 from spark import ledger, marks
 from spark.books.comparison import different, said
-from spark.books.rows import Book
+from spark.books.rows import Book, judged_row, usable
 from spark.books.unusable import unclear_times, unusable_messages, unusable_rows
 from spark.directory import Directory
 from spark.finding import DELIVERY, Case, findings
@@ -120,14 +120,14 @@ def consumer_findings(
     """
     # an accept may be that much older than its row; accepts that are older than what was read explain no row
     counts = f.col("at") >= f.lit(period.read_from + book.description.grace)
-    rows = book.rows.withColumns({"judged_row": _of(period), "counts": counts})
+    rows = book.rows.withColumns({"judged_row": judged_row(period), "counts": counts})
     used = messages.where(_EXPECTED)
     comparison = _Comparison(
         book=book,
         settled=f.lit(seen_at - book.description.grace),
         settled_here=f.lit(book.settled(seen_at)),
         rows=_rows_by_key(rows, len(book.description.equal)),
-        messages=messages.where("problem is null and key is not null"),
+        messages=messages.where(usable()),
         names=f.broadcast(groups.select("consumer", "address", "consumer_group").dropDuplicates(["consumer"])),
         complete=complete,
     )
@@ -145,20 +145,15 @@ def consumer_findings(
 def unmatched(book: Book, picked: DataFrame, groups: DataFrame, period: Period) -> DataFrame:
     """The rows of the period that are about none of the messages of ``picked``."""
     named = picked.join(f.broadcast(groups), "address_id").select(*_KEY).where("key is not null")
-    rows = book.rows.where("problem is null and key is not null and state = 'processed'")
-    return rows.where(_of(period)).join(named, _KEY, "left_anti")
-
-
-def _of(period: Period) -> Column:
-    """Whether a row of a book belongs to the period."""
-    return (f.col("at") >= f.lit(period.since)) & (f.col("at") < f.lit(period.until))
+    rows = book.rows.where(usable() & (f.col("state") == "processed"))
+    return rows.where(judged_row(period)).join(named, _KEY, "left_anti")
 
 
 def _rows_by_key(rows: DataFrame, pairs: int) -> DataFrame:
     """Of the rows that say processed: ``consumer, key, rows`` (how many), ``counted, judged_row, at, last_at,
     compared_<n>``."""
     return (
-        rows.where("problem is null and key is not null and state = 'processed'")
+        rows.where(usable() & (f.col("state") == "processed"))
         .groupBy(*_KEY)
         .agg(
             f.count("*").alias("rows"),

@@ -12,12 +12,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from spark.finding import Finding
-from spark.ledger import words_of
+from spark.ledger import NAMED, named
 from spark.reading import local
 
 #: Findings whose keys are looked for at once.
 _AT_ONCE: Final = 10_000
-_TRANSACTION: Final = {"txn_id": pa.string(), "txn_high": pa.int64(), "txn_low": pa.int64()}
 
 
 def keyed(
@@ -35,7 +34,7 @@ def keyed(
         of_halves = {each.half_id for each in chunk if each.half_id is not None}
         of_transactions = {each.txn_id for each in chunk if each.half_id is None and each.txn_id is not None}
         found_of = local(spark, {"half_id": pa.int64()}, ({"half_id": number} for number in of_halves))
-        transactions = local(spark, _TRANSACTION, map(_named, of_transactions))
+        transactions = local(spark, NAMED, map(named, of_transactions))
         of_these = halves.join(f.broadcast(transactions), ["txn_high", "txn_low"]).select("half_id", "txn_id")
         about = found_of.withColumn("txn_id", f.lit(None).cast("string")).unionByName(of_these)
         keys: dict[int | str, str] = {}
@@ -45,8 +44,3 @@ def keyed(
                 keys.setdefault(row.half_id if row.txn_id is None else row.txn_id, row.key)
         for each in chunk:
             yield replace(each, key=keys.get(each.half_id or each.txn_id or ""))
-
-
-def _named(txn_id: str) -> dict[str, str | int]:
-    high, low = words_of(txn_id)
-    return {"txn_id": txn_id, "txn_high": high, "txn_low": low}

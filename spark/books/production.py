@@ -18,9 +18,9 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
 from spark import ledger
-from spark.books.comparison import book_findings, comparable, judged_row
+from spark.books.comparison import book_findings, comparable
 from spark.books.description import BookDescription
-from spark.books.rows import Book
+from spark.books.rows import Book, judged_row, usable
 from spark.books.unusable import unclear_times
 from spark.period import Period
 
@@ -36,7 +36,7 @@ _JUDGED_ROW, _COMMITTED_ROW, _MESSAGE, _ROLLBACK, _UNDECIDED = (1 << place for p
 class Production:
     """A book with what it is held against: ``messages`` are those of its addresses (:func:`spark.books.messages.pick`),
     ``decided`` is of :func:`spark.ledger.decided`, ``open_transactions`` are those listed as undecided:
-    ``id, txn_high, txn_low, plain``."""
+    ``txn_id, txn_high, txn_low, plain``."""
 
     book: Book
     messages: DataFrame
@@ -48,6 +48,10 @@ class Production:
     def description(self) -> BookDescription:
         assert isinstance(self.book.description, BookDescription)
         return self.book.description
+
+    @property
+    def _key(self) -> Sequence[str]:
+        return _TXN if self.description.by_txn_id else ("key",)
 
     def differences(
         self, names: DataFrame, period: Period, seen_at: datetime, keep: Callable[[DataFrame], DataFrame]
@@ -64,18 +68,17 @@ class Production:
 
     def differing(self, period: Period, keep: Callable[[DataFrame], DataFrame]) -> Production:
         """The same without the keys of which nothing can be found."""
-        by_txn_id = self.description.by_txn_id
-        key = _TXN if by_txn_id else ("key",)
+        by_txn_id, key = self.description.by_txn_id, self._key
         told = [self._rows(period), *(self._transactions() if by_txn_id else [self._messages(period)])]
         apart = keep(_apart(reduce(DataFrame.unionByName, told), key))
         apart.count()  # so that its size is known where joins are planned
         rows, messages = self.book.rows, self.messages
         keys = ledger.with_txn_id(apart).select(f.col("txn_id").alias("key")) if by_txn_id else apart
-        unusable = messages.where(f.col("txn_high").isNull() if by_txn_id else ~_usable())
+        unusable = messages.where(f.col("txn_high").isNull() if by_txn_id else ~usable())
         messages = keep(messages.join(apart, list(key), "left_semi").unionByName(unusable))
         transactions = apart if by_txn_id else messages.select(*_TXN).distinct()
-        of_ops = transactions.select(*(f.col(txn).alias(op) for txn, op in zip(_TXN, _OP, strict=True)))
-        rows = rows.where(_usable()).join(keys, "key", "left_semi").unionByName(rows.where(~_usable()))
+        of_ops = transactions.withColumnsRenamed(dict(zip(_TXN, _OP, strict=True)))
+        rows = rows.where(usable()).join(keys, "key", "left_semi").unionByName(rows.where(~usable()))
         return replace(
             self,
             book=replace(self.book, rows=keep(rows)),
@@ -110,9 +113,9 @@ class Production:
             "decided_at",
             f.lit(False).alias("plain"),
         ).unionByName(
-            self.open_transactions.join(decided, f.col("id") == f.col("txn_id"), "left_anti").select(
-                f.col("id").alias("key"),
-                f.col("id").alias("txn_id"),
+            self.open_transactions.join(decided, "txn_id", "left_anti").select(
+                f.col("txn_id").alias("key"),
+                "txn_id",
                 f.lit("open").alias("state"),
                 f.lit(None).cast("timestamp").alias("decided_at"),
                 "plain",
@@ -126,12 +129,12 @@ class Production:
 
     def _rows(self, period: Period) -> DataFrame:
         """What the book's rows say under their keys."""
-        key = [f.col("key")]
+        rows = self.book.rows.where(usable())
         if self.description.by_txn_id:
-            key = [word.alias(name) for name, word in zip(_TXN, ledger.uuid_words(f.col("key")), strict=True)]
+            rows = rows.withColumns(dict(zip(_TXN, ledger.uuid_words(f.col("key")), strict=True)))
         return _told(
-            self.book.rows.where(_usable()),
-            key,
+            rows,
+            self._key,
             rows=f.lit(1),
             bits=_bit(_JUDGED_ROW, judged_row(period)).bitwiseOR(_bit(_COMMITTED_ROW, f.col("state") == "committed")),
             says=self._digest(0),
@@ -139,22 +142,22 @@ class Production:
 
     def _transactions(self) -> list[DataFrame]:
         """What transactions say under their ids."""
-        of_ops = [f.col(op).alias(txn) for txn, op in zip(_TXN, _OP, strict=True)]
+        decided = self.decided.withColumnsRenamed(dict(zip(_OP, _TXN, strict=True)))
         is_commit = f.col("decision") == "commit"
         messages = self.messages.where(f.col("txn_high").isNotNull())
         return [
-            _told(self.decided, of_ops, commits=is_commit.cast("int"), bits=_bit(_ROLLBACK, ~is_commit)),
-            _told(messages, list(map(f.col, _TXN)), bits=f.lit(_MESSAGE), says=self._digest(1)),
-            _told(self.open_transactions, list(map(f.col, _TXN)), bits=f.lit(_UNDECIDED)),
+            _told(decided, _TXN, commits=is_commit.cast("int"), bits=_bit(_ROLLBACK, ~is_commit)),
+            _told(messages, _TXN, bits=f.lit(_MESSAGE), says=self._digest(1)),
+            _told(self.open_transactions, _TXN, bits=f.lit(_UNDECIDED)),
         ]
 
     def _messages(self, period: Period) -> DataFrame:
         """What messages say under the keys that are in them."""
-        stated = ledger.states(self.messages.where(_usable()), ledger.decisions(self.decided), period)
+        stated = ledger.states(self.messages.where(usable()), ledger.decisions(self.decided), period)
         state = f.col("state")
         return _told(
             stated.where(f.col("half_id").isNotNull()),
-            [f.col("key")],
+            self._key,
             commits=(state == "committed").cast("int"),
             bits=f.lit(_MESSAGE)
             .bitwiseOR(_bit(_ROLLBACK, state == "rolled-back"))
@@ -172,15 +175,11 @@ class Production:
         return f.xxhash64(*parts)
 
 
-def _usable() -> Column:
-    return f.col("problem").isNull() & f.col("key").isNotNull()
-
-
 def _bit(bit: int, is_so: Column) -> Column:
     return f.when(is_so, bit).otherwise(0)
 
 
-def _told(frame: DataFrame, key: Sequence[Column], **says: Column) -> DataFrame:
+def _told(frame: DataFrame, key: Sequence[str], **says: Column) -> DataFrame:
     """What ``frame`` tells of its keys: ``rows, commits, bits, says`` (of compared values, or null)."""
     counts = [says.get(name, f.lit(0)).cast("int").alias(name) for name in ("rows", "commits", "bits")]
     return frame.select(*key, *counts, says.get("says", f.lit(None)).cast("bigint").alias("says"))

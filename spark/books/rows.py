@@ -26,6 +26,7 @@ from pyspark.sql.types import (
 
 from spark.books.description import BookError, Description
 from spark.books.loading import WITHOUT_ZONE, declared_and_there, load, reason
+from spark.period import Period
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +51,16 @@ class Book:
     @property
     def name(self) -> str:
         return self.description.name
+
+
+def usable() -> Column:
+    """Whether a row, or a message (:func:`spark.books.messages.pick`), can be compared."""
+    return f.col("problem").isNull() & f.col("key").isNotNull()
+
+
+def judged_row(period: Period) -> Column:
+    """Whether a row is of the period."""
+    return (f.col("at") >= f.lit(period.since)) & (f.col("at") < f.lit(period.until))
 
 
 def open_book(spark: SparkSession, description: Description) -> Book:

@@ -9,6 +9,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
 from spark.books.description import BookDescription, Description
+from spark.books.rows import usable
 from spark.finding import HALF, Case, findings
 
 
@@ -116,8 +117,8 @@ def repeated_messages(book: BookDescription, committed: DataFrame, seen_at: date
         detail=f.format_string(f"book {book.name}, key %s: committed %d times", f.col("key"), f.col("times")),
         suggested_repair="a producer that retried after an unknown answer posted it again? tell the consumers",
     )
-    usable = committed.where(f.col("problem").isNull() & f.col("key").isNotNull())
-    return findings(_by_key(usable), seen_at, repeated)
+    with_key = committed.where(usable())
+    return findings(_by_key(with_key), seen_at, repeated)
 
 
 def _without_key(name: str, kind: str, where: Column, detail: Column, about: Sequence[str]) -> Case:

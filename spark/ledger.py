@@ -201,7 +201,10 @@ def transactions(stated: DataFrame) -> DataFrame:
 
 
 def delivery_ops(op: DataFrame) -> DataFrame:
-    """``op_id, decision, reason, decided_at, half_id, group_id``: each delivery that an op covers."""
+    """``op_id, decision, reason, decided_at, half_id, group_id``: each delivery that an op covers.
+
+    An id that is null in the store is 0, which no half and no group has: such an op names what is not there.
+    """
     return (
         op.where(f.col("half_ids").isNotNull())
         .select(
@@ -216,8 +219,8 @@ def delivery_ops(op: DataFrame) -> DataFrame:
             "decision",
             "reason",
             "decided_at",
-            f.col("delivery.half_ids").alias("half_id"),
-            f.col("delivery.group_ids").alias("group_id"),
+            f.coalesce("delivery.half_ids", f.lit(0)).alias("half_id"),
+            f.coalesce("delivery.group_ids", f.lit(0)).alias("group_id"),
         )
     )
 

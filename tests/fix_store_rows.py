@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import random
 import uuid
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -156,7 +157,7 @@ class StoreRows:
         txn_id: str | None = None,
         reason: str | None = None,
         posted: int | None = None,
-        covers: list[tuple[int, int]] | None = None,
+        covers: Sequence[tuple[int | None, int | None]] | None = None,
     ) -> Row:
         row: Row = {
             "id": op_id or self.uuid_v7(at),
@@ -178,7 +179,7 @@ class StoreRows:
         decision: str,
         at: datetime,
         posted: int,
-        covers: list[tuple[int, int]] | None = None,
+        covers: Sequence[tuple[int | None, int | None]] | None = None,
         reason: str | None = None,
     ) -> Row:
         return self.op(decision, at, op_id=txn_id, txn_id=txn_id, posted=posted, covers=covers, reason=reason)

@@ -27,6 +27,8 @@ from spark.books.unusable import repeated_messages, repeated_rows, unusable_mess
 from spark.finding import HALF, Case, findings
 from spark.period import Period
 
+#: Digits after the point of the numbers that are compared.
+_FRACTION: Final = 18
 _ONLY_ITS_CLIENT: Final = (
     "let its client commit it, which alone can; if the client is gone, the transaction rolls back by itself: then post"
     " the message again from the book's row"
@@ -227,8 +229,13 @@ def comparable(in_book: Column, in_message: Column, spark_type: DataType) -> tup
     """What is the same of a row and of a message where the message's text is the book's value. Numbers by value,
     whatever their notation; what does not parse is no value's."""
     if isinstance(spark_type, DecimalType | IntegralType):
-        exact = "decimal(38,18)"
+        # as many digits after the point as there is room for beside the largest value of the book
+        whole = spark_type.precision - spark_type.scale if isinstance(spark_type, DecimalType) else 0
+        exact = DecimalType(38, min(_FRACTION, 38 - whole))
         value, parsed = in_book.try_cast(exact), in_message.try_cast(exact)
+        if exact.scale < _FRACTION:
+            digits = f.length(f.regexp_extract(in_message, r"\.(\d*?)0*$", 1))
+            parsed = f.when(digits <= exact.scale, parsed)
     elif isinstance(spark_type, NumericType | BooleanType | DateType | TimestampType | TimestampNTZType):
         value, parsed = in_book, in_message.try_cast(spark_type)
     else:

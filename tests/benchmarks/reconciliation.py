@@ -1,9 +1,10 @@
 """``python -m tests.benchmarks.reconciliation``: ``coordinator reconcile`` over a store of some size (R36).
 
 The store is made by PostgreSQL itself: transactions of two halves to ten queues over twenty hours, nine of ten halves
-retired by tens in transactions, the others waiting; then faults of every kind are planted. Beside the
+retired by tens in transactions, the others waiting. While others write, it is held against books in which faults of
+every kind are planted; then faults of every kind are planted in the store. Beside the
 command, with the same columns: Spark's JDBC reader, which reads and counts, and the same checks as plain SQL. Then the
-command with a book in Parquet that has a row for each transaction.
+command with a book in Parquet that has a row for each transaction; and once more while others write.
 PostgreSQL's JDBC driver is fetched by Maven, for this and nothing else.
 """
 
@@ -17,8 +18,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Final
@@ -35,9 +37,11 @@ from store.ids import id_at
 from store.migrations import upgrade
 from store.partitions import make_days
 from store.tables import SCHEMA
+from tests.benchmarks.planted_books import plant_in_books
 from tests.benchmarks.planting import fewest, plant
 from tests.benchmarks.spark_source import driver_jar
 from tests.fix_store_rows import NOW
+from tests.reconciling import Writer, wait_for
 
 QUEUES: Final = 10
 SPAN: Final = timedelta(hours=20)
@@ -47,6 +51,27 @@ PLANTED: Final = 1_000
 BOOK_PIECE: Final = 100_000
 #: Halves that one SQL transaction writes, with their ops.
 PIECE: Final = 1_000
+#: Of half ``h``: a message-id of twelve digits, and {"amount":1.00}.
+MESSAGE: Final = (
+    "'\\x005373c00f01a10c'::bytea || convert_to(lpad(h::text, 12, '0'), 'UTF8')"
+    " || '\\x005375a00f7b22616d6f756e74223a312e30307d'::bytea"
+)
+#: The queue, and its group, of those that write meanwhile.
+_BUSY: Final = QUEUES + 1
+_WRITE: Final = f"""
+with posted as (
+  insert into {SCHEMA}.half (id, txn_id, address_id, message)
+  select %(half)s + i, %(txn)s, {_BUSY}, '\\x005375a0027b7d' from generate_series(1, 3) i),
+ decided as (
+  insert into {SCHEMA}.op (id, decision, txn_id, posted, half_ids, group_ids, instance_id)
+  select %(txn)s, 'commit', %(txn)s, 3, array_agg(taken.half_id), array_agg({_BUSY}), 1 from (
+    select half_id from {SCHEMA}.entry where group_id = {_BUSY} order by id limit %(take)s for update skip locked) taken
+  returning half_ids),
+ gone as (
+  delete from {SCHEMA}.entry e using decided d where e.group_id = {_BUSY} and e.id = any(d.half_ids))
+insert into {SCHEMA}.entry (group_id, id, half_id)
+  select {_BUSY}, %(half)s + i, %(half)s + i from generate_series(1, 3) i cross join pg_sleep(0.002)
+"""
 #: What Spark's reader is given: the columns that a run reads.
 COLUMNS: Final = {
     "op": "id,decision,reason,posted,half_ids,group_ids,decided_at",
@@ -74,7 +99,7 @@ def fill(url: str, halves: int, span: timedelta = SPAN) -> None:
     retired = halves * 9 // 10
     once = (
         f"insert into {SCHEMA}.address (name, created_at)"
-        f" select 'queue-' || i, '{begin - timedelta(days=1)}' from generate_series(1, {QUEUES}) i",
+        f" select 'queue-' || i, '{begin - timedelta(days=1)}' from generate_series(1, {_BUSY}) i",
         f"insert into {SCHEMA}.consumer_group (address_id, created_at)"
         f" select id, created_at from {SCHEMA}.address order by id",
     )
@@ -84,8 +109,7 @@ def fill(url: str, halves: int, span: timedelta = SPAN) -> None:
         f" select pg_temp.txn(i), 'commit', pg_temp.txn(i), 2, 1, {at.format('i')}"
         " from generate_series({0} / 2 + 1, {1} / 2) i",
         f"insert into {SCHEMA}.half (id, txn_id, address_id, message, posted_at)"
-        f" select pg_temp.half(h), pg_temp.txn((h + 1) / 2), 1 + h % {QUEUES}, '\\x005375a0027b7d',"
-        f" {at.format('(h + 1) / 2')}"
+        f" select pg_temp.half(h), pg_temp.txn((h + 1) / 2), 1 + h % {QUEUES}, {MESSAGE}, {at.format('(h + 1) / 2')}"
         " from generate_series({0} + 1, {1}) h",
         f"insert into {SCHEMA}.op (id, decision, half_ids, group_ids, instance_id, decided_at)"
         f" select overlay(pg_temp.txn(j * 5)::text placing '9' from 20)::uuid, 'accept',"
@@ -135,6 +159,15 @@ path = "book.parquet"
         encoding="utf-8",
     )
     return described
+
+
+@contextmanager
+def written_to(url: str) -> Iterator[None]:
+    """Meanwhile others post messages in transactions, and retire those that they posted."""
+    with Writer(url, 2, _WRITE) as one, Writer(url, 3, _WRITE) as two:
+        began = wait_for(1, one, two)
+        yield
+        assert wait_for(1, one, two) > began
 
 
 def run(url: str, memory: str, *books: Path) -> tuple[float, dict[str, object]]:
@@ -234,6 +267,22 @@ def plain_sql(url: str) -> tuple[float, int]:
         return time.perf_counter() - began, int(row[0])
 
 
+def _check(summary: dict[str, object], planted: Counter[str] | None) -> None:
+    """All that was planted is found, and nothing else."""
+    print(json.dumps(summary["findings"]))
+    findings = summary["findings"]
+    assert isinstance(findings, dict)
+    assert planted is None or findings["by_kind"] == planted, f"expected {planted}"
+
+
+def _check_books(url: str, memory: str, count: int) -> None:
+    with tempfile.TemporaryDirectory(prefix="coordinator-bench-") as folder, written_to(url):
+        books, planted = plant_in_books(url, Path(folder), count, QUEUES)
+        took, summary = run(url, memory, *books)
+    print(f"a producer's and a consumer's book, each key compared, while others write: {took:.1f} s")
+    _check(summary, planted)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--database-url", required=True, help="an empty database on TCP; its store is made anew")
@@ -245,28 +294,29 @@ def main(arguments: Sequence[str] | None = None) -> None:
     asked = parser.parse_args(arguments)
     if asked.halves < fewest(asked.planted):
         parser.error(f"--halves: {asked.planted:,} faults of each kind need {fewest(asked.planted):,}")
-    planted: dict[str, int] = {}
+    planted: Counter[str] | None = None
     if not asked.keep:
         with psycopg.connect(asked.database_url, autocommit=True) as connection:
             connection.execute(f"drop schema if exists {SCHEMA} cascade".encode())
         upgrade(asked.database_url)
         fill(asked.database_url, asked.halves)
-        planted = plant(asked.database_url, asked.planted, twice=asked.twice)
+        _check_books(asked.database_url, asked.memory, asked.planted)
+        planted = Counter(plant(asked.database_url, asked.planted, twice=asked.twice))
     reader = jdbc(asked.database_url)
     print(f"Spark's JDBC reader, the same columns counted: {sum(reader.values()):.1f} s:", reader)
     seconds, found = plain_sql(asked.database_url)
     print(f"plain SQL: {seconds:.1f} s, {found} transactions and pairs not in order")
     took, summary = run(asked.database_url, asked.memory)
     print(f"coordinator reconcile: {took:.1f} s, {took / sum(reader.values()):.2f} times the reader")
-    print(json.dumps(summary["findings"]))
-    if planted:
-        findings = summary["findings"]
-        assert isinstance(findings, dict)
-        assert findings["by_kind"] == planted, f"expected {planted}"
+    _check(summary, planted)
     with tempfile.TemporaryDirectory(prefix="coordinator-bench-") as folder:
         took, summary = run(asked.database_url, asked.memory, write_book(asked.database_url, Path(folder)))
     print(f"with a book: {took:.1f} s, {took / sum(reader.values()):.2f} times the reader")
     print(json.dumps(summary["findings"]))
+    with written_to(asked.database_url):
+        took, summary = run(asked.database_url, asked.memory)
+    print(f"while others write: {took:.1f} s")
+    _check(summary, planted)
 
 
 if __name__ == "__main__":

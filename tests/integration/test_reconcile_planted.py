@@ -11,8 +11,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark import reading, snapshot
+from spark.books.description import describe
+from tests.benchmarks.planted_books import plant_in_books
 from tests.benchmarks.planting import fewest, plant
-from tests.benchmarks.reconciliation import fill
+from tests.benchmarks.reconciliation import QUEUES, fill, written_to
 from tests.reconciling import run
 
 _PLANTED = 5
@@ -58,3 +60,16 @@ def test_a_store_without_its_keys_is_looked_into_as_a_whole(
         )
     monkeypatch.setattr(reading, "SMALL_BYTES", 0)
     assert run(spark, database_url, tmp_path).findings.by_kind["double-decision"] == 1
+
+
+@pytest.mark.rule("R20", "R21", "R22", "R23", "R24", "R25", "R36")
+@pytest.mark.usefixtures("settings")
+def test_all_that_is_planted_in_books_is_found_and_no_more(
+    spark: SparkSession, database_url: str, tmp_path: Path
+) -> None:
+    """Of producers and consumers, while others write."""
+    fill(database_url, fewest(_PLANTED))
+    books, planted = plant_in_books(database_url, tmp_path, _PLANTED, QUEUES)
+    with written_to(database_url):
+        found = run(spark, database_url, tmp_path / "out", books=[describe(each) for each in books]).findings
+    assert found.by_kind == planted

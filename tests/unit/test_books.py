@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from datetime import timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -216,3 +218,26 @@ def test_a_column_that_cannot_be_compared_is_refused(spark: SparkSession, tmp_pa
     frame.write.parquet(str(tmp_path / "orders.parquet"))
     with pytest.raises(BookError, match=r"column: column 'amount' is map<string,int>, which cannot be compared"):
         open_book(spark, describe_text(tmp_path, BOOK))
+
+
+@pytest.mark.rule("R23")
+def test_large_numbers_are_compared_to_the_last_digit(spark: SparkSession, tmp_path: Path) -> None:
+    """Also those beside which 38 digits have no room for 18 after the point."""
+    large = "123456789012345678901234567890123456"
+    same = [(f"{large}.5", f"{large}.50"), (f"{large}.25", f"{large}.25000"), ("1e30", "1" + 30 * "0"), ("12", "12.0")]
+    other = [
+        (f"{large}.5", f"{large}.51"),
+        (large, f"{large[:-1]}7"),
+        (large, f"{large}.004"),
+        (large, "1e36"),
+        ("1", "x"),
+    ]
+    shop = Shop()
+    for number, (amount, said) in enumerate(same + other):
+        shop.row(f"K{number}", amount=Decimal(amount))
+        shop.committed(f"K{number}", amount=said)
+    schema = SCHEMA.replace("decimal(10,2)", "decimal(38,2)")
+    spark.createDataFrame(shop.rows, schema).write.parquet(str(tmp_path / "orders.parquet"))
+    found = compare(spark, shop, describe_text(tmp_path, BOOK), Period())
+    said_of = sorted(re.findall(r"key (K\d+): .* in the message", "\n".join(row["detail"] for row in found)))
+    assert said_of == [f"K{number}" for number in range(len(same), len(same + other))]

@@ -262,6 +262,16 @@ def edge_of_a_removed_group(rows: StoreRows) -> dict[Key, str]:
     return {("orphan-entry", None, halves[1], "removed"): "group 'g1'"}
 
 
+def edge_of_ops_with_null_ids(rows: StoreRows) -> dict[Key, str]:
+    """Of its half, or of its group: the service writes neither, and by hand it can be done."""
+    address, group = own_queue(rows, "null-ids")
+    rows.op("accept", AT, covers=[(None, group)])
+    _, halves = rows.committed([address], AT)
+    rows.entry(group, halves[0])
+    rows.op("accept", NOW, covers=[(halves[0], None)])
+    return {("orphan-op", None, 0, None): "1 ops name half 0"}
+
+
 def edge_of_an_address_that_is_gone(rows: StoreRows) -> dict[Key, str]:
     _, (half,) = rows.committed([7700], AT)
     rows.op("accept", NOW, covers=[(half, 9900)])
@@ -318,6 +328,7 @@ def test_what_is_just_in_order_is_told_from_what_is_not(spark: SparkSession) -> 
     expected = (
         edge_of_a_group_that_was_added_later(rows)
         | edge_of_a_removed_group(rows)
+        | edge_of_ops_with_null_ids(rows)
         | edge_of_an_address_that_is_gone(rows)
         | edge_of_checks(rows)
         | edge_of_what_an_undecided_transaction_has_retired(rows)

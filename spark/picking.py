@@ -16,10 +16,10 @@ from spark.books.description import BookDescription, ConsumerBookDescription, De
 from spark.books.messages import by_txn_alone, pick
 from spark.books.rows import Book
 from spark.directory import Directory
+from spark.keeping import Keep
 from spark.period import BEGINNING, Period
 from spark.progress import Steps
 from spark.reading import Store
-from spark.survey import Keep
 from store.ids import id_at
 
 _COLUMNS: Final = "id,txn_id_high,txn_id_low,address_id,posted_at,message"

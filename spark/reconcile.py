@@ -31,6 +31,7 @@ from spark.books.rows import Book, open_book
 from spark.charts import charts
 from spark.directory import read_directory
 from spark.finding import Finding
+from spark.keeping import Keep, brought, keeping, near
 from spark.metrics import Metrics, bucket_width
 from spark.period import Period
 from spark.picking import Messages, Picking
@@ -41,7 +42,7 @@ from spark.results import write_findings
 from spark.slices import weigher_of
 from spark.snapshot import Snapshot, exported_snapshot, read_error, store_bytes
 from spark.source import HalfOpSource
-from spark.survey import Keep, Survey, Tables, brought, keeping
+from spark.survey import Survey, Tables
 
 #: What is read of each large table; messages are read for the books alone.
 _COLUMNS: Final = {
@@ -201,7 +202,7 @@ class _Comparison:
         read, tables = self._read, self._read.tables
         assert each.groups is not None
         stated = ledger.with_txn_id(tables.stated)
-        messages = self._keep(taken(each.picked, each.groups, stated=stated, op=tables.op, entry=tables.entry))
+        messages = near(taken(each.picked, each.groups, stated=stated, op=tables.op, entry=tables.entry), self._keep)
         complete = read.snapshot.kept_since is None
         taken_at, groups = read.snapshot.taken_at, each.groups
         found = consumer_findings(each.book, messages, read.period, taken_at, groups=groups, complete=complete)

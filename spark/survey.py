@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
@@ -11,12 +10,12 @@ from typing import Final
 import pyarrow as pa
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as f
-from pyspark.storagelevel import StorageLevel
 
 from spark import checks, collapse, ledger, letters, waiting
 from spark.aside import aside
 from spark.directory import Directory
 from spark.finding import Finding
+from spark.keeping import Keep, brought
 from spark.metrics import Decisions, Metrics, measure
 from spark.period import Period
 from spark.progress import Steps
@@ -24,10 +23,6 @@ from spark.reading import local, receivers
 from spark.slices import Apart, Cells, Weigher, sliced
 from spark.sums import Sums, moment_of_micros
 
-#: On disk: a run must not need memory for the store's size.
-_KEPT: Final = StorageLevel.DISK_ONLY
-#: As many rows are brought to the driver at once; more come one task after the other.
-_MOST_AT_ONCE: Final = 100_000
 #: As many ids are sent to every task.
 _MOST_SENT: Final = 1_000_000
 #: Looks that are taken aside from the one in hand.
@@ -36,27 +31,6 @@ _ASIDE: Final = 2
 _MOST_ERRORS: Final = 15
 
 _PAIR: Final = {"half_id": pa.int64(), "group_id": pa.int32()}
-
-#: Has a frame computed once and kept on disk.
-Keep = Callable[[DataFrame], DataFrame]
-
-
-@contextmanager
-def keeping() -> Iterator[Keep]:
-    """What is kept during the block is given up after it."""
-    with ExitStack() as kept:
-
-        def keep(frame: DataFrame) -> DataFrame:
-            stored = frame.persist(_KEPT)
-            kept.callback(stored.unpersist)
-            return stored
-
-        yield keep
-
-
-def brought(frame: DataFrame, count: int, keep: Keep) -> Iterable[Row]:
-    """The rows of ``frame`` in the driver, at once where ``count``, about as many as there are, is not too much."""
-    return frame.collect() if count <= _MOST_AT_ONCE else keep(frame).toLocalIterator()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -33,8 +33,9 @@ def surveyed(
     """All findings, and the numbers of the report."""
     from spark import ledger
     from spark.directory import Directory
+    from spark.keeping import keeping
     from spark.slices import Weigher
-    from spark.survey import Survey, Tables, keeping
+    from spark.survey import Survey, Tables
 
     frames = rows.frames(spark)
     halves = ledger.halves(frames["half"], period)

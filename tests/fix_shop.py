@@ -14,8 +14,8 @@ from spark.books.description import Description, describe
 from spark.books.messages import by_txn_alone, pick
 from spark.books.production import Production
 from spark.books.rows import Book, open_book
+from spark.keeping import keeping
 from spark.period import Period
-from spark.survey import keeping
 from tests.fix_store_rows import NOW, StoreRows, encode_message
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ compared.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import reduce
@@ -22,6 +22,7 @@ from spark.books.comparison import book_findings, comparable
 from spark.books.description import BookDescription
 from spark.books.rows import Book, judged_row, usable
 from spark.books.unusable import unclear_times
+from spark.keeping import Keep, near
 from spark.period import Period
 
 #: A transaction's id, and as the id of its op.
@@ -53,12 +54,10 @@ class Production:
     def _key(self) -> Sequence[str]:
         return _TXN if self.description.by_txn_id else ("key",)
 
-    def differences(
-        self, names: DataFrame, period: Period, seen_at: datetime, keep: Callable[[DataFrame], DataFrame]
-    ) -> tuple[int, DataFrame]:
+    def differences(self, names: DataFrame, period: Period, seen_at: datetime, keep: Keep) -> tuple[int, DataFrame]:
         """About how many findings there may be, and the findings. ``names``: ``address_id, address``."""
         apart = self.differing(period, keep)
-        marks = keep(apart.marks(period).join(f.broadcast(names), "address_id", "left"))
+        marks = near(apart.marks(period).join(f.broadcast(names), "address_id", "left"), keep)
         most = apart.book.rows.count() + marks.count()
         times = self.book.rows.withColumn("judged_row", judged_row(period))
         found = unclear_times(self.description, times, seen_at)
@@ -66,22 +65,21 @@ class Production:
             found = found.unionByName(book_findings(apart.book, marks, period, seen_at))
         return most, found
 
-    def differing(self, period: Period, keep: Callable[[DataFrame], DataFrame]) -> Production:
+    def differing(self, period: Period, keep: Keep) -> Production:
         """The same without the keys of which nothing can be found."""
         by_txn_id, key = self.description.by_txn_id, self._key
         told = [self._rows(period), *(self._transactions() if by_txn_id else [self._messages(period)])]
-        apart = keep(_apart(reduce(DataFrame.unionByName, told), key))
-        apart.count()  # so that its size is known where joins are planned
+        apart = near(_apart(reduce(DataFrame.unionByName, told), key), keep)
         rows, messages = self.book.rows, self.messages
         keys = ledger.with_txn_id(apart).select(f.col("txn_id").alias("key")) if by_txn_id else apart
         unusable = messages.where(f.col("txn_high").isNull() if by_txn_id else ~usable())
-        messages = keep(messages.join(apart, list(key), "left_semi").unionByName(unusable))
+        messages = near(messages.join(apart, list(key), "left_semi").unionByName(unusable), keep)
         transactions = apart if by_txn_id else messages.select(*_TXN).distinct()
         of_ops = transactions.withColumnsRenamed(dict(zip(_TXN, _OP, strict=True)))
         rows = rows.where(usable()).join(keys, "key", "left_semi").unionByName(rows.where(~usable()))
         return replace(
             self,
-            book=replace(self.book, rows=keep(rows)),
+            book=replace(self.book, rows=near(rows, keep)),
             messages=messages,
             decided=self.decided.join(of_ops, list(_OP), "left_semi"),
             open_transactions=self.open_transactions.join(transactions, list(_TXN), "left_semi"),

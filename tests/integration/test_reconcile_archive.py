@@ -116,9 +116,9 @@ def test_archived_and_live_days_are_one(
     spark: SparkSession, database_url: str, planted: Description, tmp_path: Path
 ) -> None:
     root = tmp_path / "the archive"
-    # all; and from a day whose ops are archived, too, into one that is live
-    periods = [Period(), Period(since=NOW - 11.5 * DAY, until=NOW - 2.5 * DAY)]
-    before = [run(spark, database_url, tmp_path / f"before-{n}", p, [planted]) for n, p in enumerate(periods)]
+    # all; and with a book, from a day whose ops are archived, too, into one that is live
+    asked = [(Period(), []), (Period(since=NOW - 11.5 * DAY, until=NOW - 2.5 * DAY), [planted])]
+    before = [run(spark, database_url, tmp_path / f"before-{n}", *each) for n, each in enumerate(asked)]
     assert min(ran.findings.total for ran in before) > 40
     emptied = _archive_and_drop(database_url, root)
     assert {name.partition("_")[0] for name in emptied} == {"half", "op"}
@@ -127,8 +127,8 @@ def test_archived_and_live_days_are_one(
         carried = connection.execute("select count(*) from coordinator.half h where id < %s", [_id(4)]).fetchone()
     assert carried is not None
     assert carried[0] > 5, "nothing is in both"
-    for number, period in enumerate(periods):
-        ran = run(spark, database_url, out := tmp_path / f"after-{number}", period, [planted], archive=root)
+    for number, each in enumerate(asked):
+        ran = run(spark, database_url, out := tmp_path / f"after-{number}", *each, archive=root)
         assert _said(ran, out) == _said(before[number], tmp_path / f"before-{number}")
         _same(ran, before[number])
         assert ran.period == before[number].period

@@ -13,8 +13,8 @@ import pytest
 
 from spark.books.comparison import book_findings
 from spark.books.rows import open_book
+from spark.keeping import keeping
 from spark.period import Period
-from spark.survey import keeping
 from tests.fix_shop import AT, BOOK, SCHEMA, Shop, compare, describe_text, production
 from tests.fix_store_rows import NOW, encode_message
 

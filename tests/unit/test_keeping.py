@@ -1,0 +1,54 @@
+"""Frames that are kept, and those whose rows the driver has."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from pyspark.sql import functions as f
+
+from spark.keeping import MOST_NEAR, keeping, near
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Row, SparkSession
+
+VALUES = """
+select timestamp'0001-01-01 00:00:00' as first, timestamp'9999-12-31 23:59:59.999999' as last,
+ timestamp_ntz'2020-03-29 02:30:00' as without_zone, date'1582-10-04' as day, cast('1e20' as decimal(38,17)) as large,
+ array('x', null) as texts, struct(1L as id, x'00ff' as octets) as both, cast('NaN' as double) as no_number,
+ interval '1' day as apart, cast(null as string) as nothing
+"""
+
+
+def _text(frame: DataFrame) -> list[Row]:
+    """As Spark says them: Python has no moments before its first."""
+    return frame.select(f.struct("*").cast("string")).collect()
+
+
+def _plan(frame: DataFrame) -> str:
+    return str(frame._jdf.queryExecution().logical().toString())
+
+
+def test_values_stay_what_they_are(spark: SparkSession) -> None:
+    frame = spark.sql(VALUES)
+    with keeping() as keep:
+        found = near(frame, keep)
+        assert (found.schema, _text(found)) == (frame.schema, _text(frame))
+        assert "LocalRelation" in _plan(found)
+
+
+@pytest.mark.parametrize(
+    "text", ["select interval '1' year as apart", f"select repeat('x', {MOST_NEAR + 1}) as text"], ids=["type", "size"]
+)
+def test_what_does_not_come_to_the_driver_is_kept(spark: SparkSession, text: str) -> None:
+    frame = spark.sql(text)
+    with keeping() as keep:
+        found = near(frame, keep)
+        assert found.is_cached
+        assert "LocalRelation" not in _plan(found)
+        assert found.count() == 1
+
+
+def test_none(spark: SparkSession) -> None:
+    with keeping() as keep:
+        assert near(spark.range(0), keep).collect() == []

@@ -100,7 +100,7 @@ def markdown(machine: dict[str, Any], measured: Sequence[Measured], idle: Sequen
     """The whole report."""
     parts = ["\n".join(f"- {name}: {value}" for name, value in machine.items())]
     if measured:
-        parts.append(_cells_table(rows(measured)))
+        parts.append(cells_table(rows(measured)))
     if any(not each.failure for each in idle):
         parts.append(_idle_table(idle))
     failures = [f"- {row.cell}, {row.server}: {text}" for row in rows(measured) for text in row.failures]
@@ -119,7 +119,8 @@ def as_json(machine: dict[str, Any], measured: Sequence[Measured], idle: Sequenc
     }
 
 
-def _cells_table(all_rows: Sequence[Row]) -> str:
+def cells_table(all_rows: Sequence[Row]) -> str:
+    """One line for each cell and server, with the first server's ratios to the others."""
     servers = list(dict.fromkeys(row.server for row in all_rows))
     header = [
         "cell",

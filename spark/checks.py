@@ -164,6 +164,9 @@ def orphan_op(pair: Pair, look: Look) -> Finding | None:
     """R11: an op of a delivery whose half is nowhere."""
     if pair.state is not None or not pair.ops:
         return None
+    if not pair.half_id:
+        detail = f"{pair.ops} ops name no half: null stands in its place; one is {pair.op_id}"
+        return look.at_pair(pair, "orphan-op", detail, "find out what wrote the op; the service writes none such")
     detail = f"{pair.ops} ops name half {pair.half_id}, which is nowhere; one is {pair.op_id}"
     return look.at_pair(pair, "orphan-op", detail, _RESTORE)
 

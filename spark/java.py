@@ -279,8 +279,8 @@ def _settings(master: str, memory: str, brief: bool, archive: Archive, folder: P
         # bounds what a Python worker holds of messages at a time
         "spark.sql.execution.arrow.maxRecordsPerBatch": "4096",
         "spark.sql.adaptive.enabled": "true",
-        # or PySpark asks Java eight times, and looks for IPython, with each column that is made: where it was made is
-        # not in Spark's errors then, which are told in words of ours
+        # Else PySpark asks Java eight times for each column that is made, and looks for IPython. Without it Spark's
+        # errors do not say where a column was made; we tell them in our own words.
         "spark.python.sql.dataFrameDebugging.enabled": "false",
         # What is kept is compressed as it is written. To look through each column before, for how it could be made
         # smaller, takes as long as all else that is done to decide what became of each half.

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Final
 
-from pyspark.errors import PySparkTypeError
+import pyarrow as pa
+from pyspark.errors import PySparkTypeError, UnsupportedOperationException
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as f
 from pyspark.storagelevel import StorageLevel
@@ -15,8 +16,9 @@ from pyspark.storagelevel import StorageLevel
 _KEPT: Final = StorageLevel.DISK_ONLY
 #: As many rows are brought to the driver at once; more come one task after the other.
 _MOST_AT_ONCE: Final = 100_000
-#: Octets, or so, of the rows of a frame that come to the driver.
+#: A frame whose rows have no more octets, as text and with what each takes besides, comes to the driver.
 MOST_NEAR: Final = 4 << 20
+_EACH: Final = 100
 
 #: Has a frame computed once and kept on disk.
 Keep = Callable[[DataFrame], DataFrame]
@@ -36,16 +38,24 @@ def keeping() -> Iterator[Keep]:
 
 
 def near(frame: DataFrame, keep: Keep) -> DataFrame:
-    """``frame``, computed and kept; or, where it is small, with its rows in the driver, so that what is made of it has
-    no more than them in its plan: many plans of a long one take seconds to make."""
+    """``frame``, computed and kept, so that its size is known where joins are planned. Where it is small its rows are
+    the driver's: plans for what is made of it hold these rows, and not all that led to them; such plans are long,
+    and many of them take seconds.
+    """
     kept = keep(frame)
-    octets = kept.agg(f.sum(f.length(f.struct("*").cast("string")))).collect()[0][0]
-    if (octets or 0) > MOST_NEAR:
+    rows = kept.count()
+    if rows * _EACH > MOST_NEAR:
+        return kept
+    octets = kept.agg(f.sum(f.octet_length(f.struct("*").cast("string")))).collect()[0][0] or 0
+    if octets + rows * _EACH > MOST_NEAR:
         return kept
     try:
-        return frame.sparkSession.createDataFrame(kept.toArrow(), kept.schema)
-    except PySparkTypeError:  # Arrow knows no intervals of months, which a book may have
+        found = frame.sparkSession.createDataFrame(kept.toArrow(), kept.schema)
+    except (PySparkTypeError, UnsupportedOperationException, pa.ArrowException, OSError):
+        # Arrow knows no intervals of months, which a book may have; a file for what is large is PySpark's own
         return kept
+    kept.unpersist()
+    return found
 
 
 def brought(frame: DataFrame, count: int, keep: Keep) -> Iterable[Row]:

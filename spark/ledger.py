@@ -203,7 +203,8 @@ def transactions(stated: DataFrame) -> DataFrame:
 def delivery_ops(op: DataFrame) -> DataFrame:
     """``op_id, decision, reason, decided_at, half_id, group_id``: each delivery that an op covers.
 
-    An id that is null in the store is 0, which no half and no group has: such an op names what is not there.
+    An id that is null in the store is 0, which no half and no group has: such an op names what is not there. It is of
+    no bounded period.
     """
     return (
         op.where(f.col("half_ids").isNotNull())

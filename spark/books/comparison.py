@@ -22,13 +22,12 @@ from pyspark.sql.types import (
 )
 
 from spark.books.description import BookDescription
+from spark.books.numbers import FRACTION, as_number, digits_behind_point
 from spark.books.rows import Book, judged_row, usable
 from spark.books.unusable import repeated_messages, repeated_rows, unusable_messages, unusable_rows
 from spark.finding import HALF, Case, findings
 from spark.period import Period
 
-#: Digits after the point of the numbers that are compared.
-_FRACTION: Final = 18
 _ONLY_ITS_CLIENT: Final = (
     "let its client commit it, which alone can; if the client is gone, the transaction rolls back by itself: then post"
     " the message again from the book's row"
@@ -229,15 +228,28 @@ def comparable(in_book: Column, in_message: Column, spark_type: DataType) -> tup
     """What is the same of a row and of a message where the message's text is the book's value. Numbers by value,
     whatever their notation; what does not parse is no value's."""
     if isinstance(spark_type, DecimalType | IntegralType):
-        # as many digits after the point as there is room for beside the largest value of the book
-        whole = spark_type.precision - spark_type.scale if isinstance(spark_type, DecimalType) else 0
-        exact = DecimalType(38, min(_FRACTION, 38 - whole))
-        value, parsed = in_book.try_cast(exact), in_message.try_cast(exact)
-        if exact.scale < _FRACTION:
-            digits = f.length(f.regexp_extract(in_message, r"\.(\d*?)0*$", 1))
-            parsed = f.when(digits <= exact.scale, parsed)
-    elif isinstance(spark_type, NumericType | BooleanType | DateType | TimestampType | TimestampNTZType):
+        return _exactly(in_book, in_message, spark_type)
+    if isinstance(spark_type, NumericType | BooleanType | DateType | TimestampType | TimestampNTZType):
         value, parsed = in_book, in_message.try_cast(spark_type)
-    else:
-        return (in_book.cast("string"),), (in_message,)
-    return (value, f.lit(False)), (parsed, in_message.isNotNull() & parsed.isNull())
+        return (value, f.lit(False)), (parsed, in_message.isNotNull() & parsed.isNull())
+    return (in_book.cast("string"),), (in_message,)
+
+
+def _exactly(
+    in_book: Column, in_message: Column, spark_type: DecimalType | IntegralType
+) -> tuple[tuple[Column, ...], ...]:
+    """Numbers that are the same to the last of 18 digits after the point, and of as many as the book's type has."""
+    # a whole number has 19 digits at most
+    whole, scale = (
+        (19, 0) if isinstance(spark_type, IntegralType) else (spark_type.precision - spark_type.scale, spark_type.scale)
+    )
+    text, types = as_number(in_message), [DecimalType(38, max(FRACTION, scale))]
+    if whole > 38 - FRACTION:
+        types = [DecimalType(38, FRACTION), DecimalType(38, 38 - whole)]
+    parsed = [text.try_cast(each) for each in types]
+    if whole > 38 - FRACTION:
+        # a number for which the first has no room is not rounded to the digits of the second
+        fits = parsed[0].isNotNull() | (digits_behind_point(text) <= 38 - whole)
+        parsed[1] = f.when(fits, parsed[1])
+    nothing = reduce(Column.__and__, (each.isNull() for each in parsed))
+    return (*(in_book.try_cast(each) for each in types), f.lit(False)), (*parsed, in_message.isNotNull() & nothing)

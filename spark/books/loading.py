@@ -20,6 +20,7 @@ from pyspark.sql.types import (
 )
 
 from spark.books.description import BookError, Description
+from spark.books.numbers import FRACTION, as_number, digits_behind_point
 
 #: Else a cell that cannot be read, or that a row lacks, is null.
 _STRICT: Final = {"mode": "FAILFAST"}
@@ -92,7 +93,7 @@ def _value(text: Column, data_type: DataType) -> Column:
     if isinstance(data_type, TimestampType):
         seconds = text.rlike(r"^\s*-?\d{5,12}\s*$")
         return f.when(seconds, f.timestamp_seconds(text.try_cast("bigint"))).otherwise(text.try_cast(data_type))
-    return text.try_cast(data_type)
+    return (as_number(text) if isinstance(data_type, DecimalType) else text).try_cast(data_type)
 
 
 def _fault(description: Description, text: Column, data_type: DataType) -> Column:
@@ -105,7 +106,10 @@ def _fault(description: Description, text: Column, data_type: DataType) -> Colum
     if isinstance(data_type, DecimalType):
         # as many digits before the point, and all that there is room for behind it
         wide = DecimalType(38, 38 - data_type.precision + data_type.scale)
-        fault = fault | f.coalesce(text.try_cast(wide) != value, f.lit(False))
+        # and where that is little, as much as small numbers need
+        for room in (wide, DecimalType(38, max(FRACTION, wide.scale))):
+            fault = fault | f.coalesce(as_number(text).try_cast(room) != value.try_cast(room), f.lit(False))
+        fault = fault | f.coalesce(digits_behind_point(text) > wide.scale, f.lit(False))
     return text.isNotNull() & fault
 
 

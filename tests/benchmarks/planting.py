@@ -67,7 +67,8 @@ def plant(url: str, count: int, *, twice: bool) -> dict[str, int]:
             connection.execute(
                 f"create temporary table {name} as select id, txn_id, address_id, posted_at,"
                 f" (row_number() over (order by id))::int as place from {SCHEMA}.half"
-                f" where id % 2 = 1 and {also} {SCHEMA}.entry) order by id limit {_SLICES * count}".encode()
+                f" where id % 2 = 1 and txn_id is not null"
+                f" and {also} {SCHEMA}.entry) order by id limit {_SLICES * count}".encode()
             )
         waiting, retired = (
             [_slice(name, number, count) for number in range(_SLICES)] for name in ("waiting", "retired")

@@ -1,8 +1,8 @@
 """``python -m tests.benchmarks.reconciliation``: ``coordinator reconcile`` over a store of some size (R36).
 
 The store is made by PostgreSQL itself: transactions of two halves to ten queues over twenty hours, nine of ten halves
-retired by tens in transactions, the others waiting. While others write, it is held against books in which faults of
-every kind are planted; then faults of every kind are planted in the store. Beside the
+retired by tens in transactions, the others waiting. While others write, the store is held against books in which
+faults of every kind are planted; then faults of every kind are planted in the store. Beside the
 command, with the same columns: Spark's JDBC reader, which reads and counts, and the same checks as plain SQL. Then the
 command with a book in Parquet that has a row for each transaction; and once more while others write.
 PostgreSQL's JDBC driver is fetched by Maven, for this and nothing else.

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.rule("R25")
 
 COLUMNS = "order_id string, placed_at timestamp, status string, amount decimal(10,2), note string"
+#: In which there is no room for more digits than may be written.
+WIDE = COLUMNS.replace("decimal(10,2)", "decimal(38,2)")
 HEADER = "order_id,placed_at,status,amount,note"
 LINE = "a1,2026-03-01T00:00:00Z,paid,1.50,x"
 ORDER = {"order_id": "a1", "placed_at": "2026-03-01T00:00:00Z", "status": "paid", "amount": 1.5, "note": "x"}
@@ -120,6 +122,10 @@ def test_a_json_file_without_any_row_is_an_empty_book(spark: SparkSession, tmp_p
             COLUMNS,
             _lines(HEADER, LINE.replace("1.50", "123456789.5")),
             "row 1, column 'amount': '123456789.5' is no",
+        ),
+        *(
+            ("csv", WIDE, _lines(HEADER, LINE.replace("1.50", written)), f"row 1, column 'amount': '{written}' is no")
+            for written in ("1.005", "4e-3", "1e-100000000")
         ),
         ("json", COLUMNS, _lines(_without("status")), "committed_when: .*`status` cannot be resolved"),
         ("json", COLUMNS, _lines(_without("order_id")), "key: there is no column 'order_id'; there are placed_at"),

@@ -224,13 +224,26 @@ def test_a_column_that_cannot_be_compared_is_refused(spark: SparkSession, tmp_pa
 def test_large_numbers_are_compared_to_the_last_digit(spark: SparkSession, tmp_path: Path) -> None:
     """Also those beside which 38 digits have no room for 18 after the point."""
     large = "123456789012345678901234567890123456"
-    same = [(f"{large}.5", f"{large}.50"), (f"{large}.25", f"{large}.25000"), ("1e30", "1" + 30 * "0"), ("12", "12.0")]
+    same = [
+        (f"{large}.5", f"{large}.50"),
+        (f"{large}.25", f"{large}.25000 "),
+        ("1e30", "1" + 30 * "0"),
+        ("12", "12.0"),
+        ("15", "1.5e1"),
+        ("0", "-0.00"),
+    ]
     other = [
         (f"{large}.5", f"{large}.51"),
         (large, f"{large[:-1]}7"),
         (large, f"{large}.004"),
+        (large, f"{large}.004 "),
         (large, "1e36"),
         ("1", "x"),
+        ("0.02", "1.5e-2"),
+        ("0", "4e-3"),
+        ("5", "5.004 "),
+        ("0", "1e-100000000"),
+        ("0", f".{100_000 * '0'}x"),
     ]
     shop = Shop()
     for number, (amount, said) in enumerate(same + other):
@@ -239,5 +252,17 @@ def test_large_numbers_are_compared_to_the_last_digit(spark: SparkSession, tmp_p
     schema = SCHEMA.replace("decimal(10,2)", "decimal(38,2)")
     spark.createDataFrame(shop.rows, schema).write.parquet(str(tmp_path / "orders.parquet"))
     found = compare(spark, shop, describe_text(tmp_path, BOOK), Period())
-    said_of = sorted(re.findall(r"key (K\d+): .* in the message", "\n".join(row["detail"] for row in found)))
-    assert said_of == [f"K{number}" for number in range(len(same), len(same + other))]
+    said_of = re.findall(r"key K(\d+): .* in the message", "\n".join(row["detail"] for row in found))
+    assert sorted(map(int, said_of)) == list(range(len(same), len(same + other)))
+
+
+@pytest.mark.rule("R23")
+def test_as_many_digits_as_the_books_type_has_are_compared(spark: SparkSession, tmp_path: Path) -> None:
+    shop = Shop()
+    for number, said in enumerate(("1", "2", "1000")):
+        shop.row(f"K{number}", amount=Decimal("1.00000000000000000001"))
+        shop.committed(f"K{number}", amount=f"1.0000000000000000000{said}")
+    schema = SCHEMA.replace("decimal(10,2)", "decimal(38,20)")
+    spark.createDataFrame(shop.rows, schema).write.parquet(str(tmp_path / "orders.parquet"))
+    found = compare(spark, shop, describe_text(tmp_path, BOOK), Period())
+    assert [row["detail"].partition(":")[0] for row in found] == ["book orders, key K1"]

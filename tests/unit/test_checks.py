@@ -269,7 +269,7 @@ def edge_of_ops_with_null_ids(rows: StoreRows) -> dict[Key, str]:
     _, halves = rows.committed([address], AT)
     rows.entry(group, halves[0])
     rows.op("accept", NOW, covers=[(halves[0], None)])
-    return {("orphan-op", None, 0, None): "1 ops name half 0"}
+    return {("orphan-op", None, 0, None): "1 ops name no half"}
 
 
 def edge_of_an_address_that_is_gone(rows: StoreRows) -> dict[Key, str]:

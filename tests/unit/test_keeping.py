@@ -16,12 +16,14 @@ VALUES = """
 select timestamp'0001-01-01 00:00:00' as first, timestamp'9999-12-31 23:59:59.999999' as last,
  timestamp_ntz'2020-03-29 02:30:00' as without_zone, date'1582-10-04' as day, cast('1e20' as decimal(38,17)) as large,
  array('x', null) as texts, struct(1L as id, x'00ff' as octets) as both, cast('NaN' as double) as no_number,
- interval '1' day as apart, cast(null as string) as nothing
+ interval '1' day as apart, cast(null as string) as nothing, -0.0D as below, null as void,
+ array(named_struct('at', timestamp'2020-01-01 00:00:00', 'names', map('x', array(1)))) as inside,
+ cast(null as struct<at: timestamp>) as missing
 """
 
 
 def _text(frame: DataFrame) -> list[Row]:
-    """As Spark says them: Python has no moments before its first."""
+    """As Spark says them: Python would take the first moment for one before its own."""
     return frame.select(f.struct("*").cast("string")).collect()
 
 
@@ -38,7 +40,13 @@ def test_values_stay_what_they_are(spark: SparkSession) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["select interval '1' year as apart", f"select repeat('x', {MOST_NEAR + 1}) as text"], ids=["type", "size"]
+    "text",
+    [
+        "select interval '1' year as apart",
+        f"select repeat('ä', {MOST_NEAR // 2}) as text",
+        f"select id from range({MOST_NEAR // 100})",
+    ],
+    ids=["type", "octets", "rows"],
 )
 def test_what_does_not_come_to_the_driver_is_kept(spark: SparkSession, text: str) -> None:
     frame = spark.sql(text)
@@ -46,9 +54,12 @@ def test_what_does_not_come_to_the_driver_is_kept(spark: SparkSession, text: str
         found = near(frame, keep)
         assert found.is_cached
         assert "LocalRelation" not in _plan(found)
-        assert found.count() == 1
+        assert _text(found) == _text(frame)
 
 
 def test_none(spark: SparkSession) -> None:
+    frame = spark.sql(f"{VALUES} where false")
     with keeping() as keep:
-        assert near(spark.range(0), keep).collect() == []
+        found = near(frame, keep)
+        assert "LocalRelation" in _plan(found)
+        assert (found.schema, found.collect()) == (frame.schema, [])

@@ -85,6 +85,9 @@ def test_an_op_that_ends_nothing_tells_of_a_missing_half(spark: SparkSession) ->
         missing.append(rows.half(address, AT - timedelta(hours=place + 1)))
         rows.rows["half"].pop()
         rows.op(decision, AT, covers=[(missing[-1], group)], reason=reason)
+    # null stands in the place of its half
+    rows.op("accept", AT, covers=[(None, group)])
+    missing.append(0)
     found = all_findings(rows, spark, slices=MILLISECOND)
     assert Counter((each.kind, each.half_id) for each in found) == Counter(("orphan-op", half) for half in missing)
 

@@ -1,4 +1,4 @@
-"""The programs in Java: the brokers that are measured beside the service, and the load through Qpid JMS."""
+"""The programs in Java: the broker that is measured beside the service, and the load through Qpid JMS."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _HEAP = "-Xmx2g"
 
 
 def build() -> None:
-    """Compile them with Maven, which fetches the brokers the first time.
+    """Compile them with Maven, which fetches the broker the first time.
 
     :raises GeneratorFailed: when there is no Maven, or it fails.
     """
@@ -40,11 +40,8 @@ def command(module: str, main: str) -> Program:
     )
 
 
-#: Apache ActiveMQ Artemis and Apache Qpid Broker-J; each takes a port and a folder.
-PEERS: Final = {
-    "artemis": command("artemis", "bench.Artemis"),
-    "broker-j": command("brokerj", "bench.BrokerJ"),
-}
+#: Apache ActiveMQ Artemis; it takes a port and a folder.
+PEERS: Final = {"artemis": command("artemis", "bench.Artemis")}
 
 #: A load as applications on Qpid JMS make it, with one transaction at a time on each connection.
 JMS_LOAD = command("jms", "bench.JmsLoad")

@@ -103,11 +103,16 @@ def markdown(machine: dict[str, Any], measured: Sequence[Measured], idle: Sequen
         parts.append(cells_table(rows(measured)))
     if any(not each.failure for each in idle):
         parts.append(_idle_table(idle))
-    failures = [f"- {row.cell}, {row.server}: {text}" for row in rows(measured) for text in row.failures]
+    failures = failures_of(rows(measured))
     failures += [f"- idle, {each.server}: {each.failure}" for each in idle if each.failure]
     if failures:
         parts.append("Failed:\n\n" + "\n".join(failures))
     return "\n\n".join(parts) + "\n"
+
+
+def failures_of(all_rows: Sequence[Row]) -> list[str]:
+    """A line for each round without figures: why."""
+    return [f"- {row.cell}, {row.server}: {text}" for row in all_rows for text in row.failures]
 
 
 def as_json(machine: dict[str, Any], measured: Sequence[Measured], idle: Sequence[Idle]) -> dict[str, Any]:

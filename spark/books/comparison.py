@@ -243,13 +243,14 @@ def _exactly(
     whole, scale = (
         (19, 0) if isinstance(spark_type, IntegralType) else (spark_type.precision - spark_type.scale, spark_type.scale)
     )
-    text, types = as_number(in_message), [DecimalType(38, max(FRACTION, scale))]
-    if whole > 38 - FRACTION:
-        types = [DecimalType(38, FRACTION), DecimalType(38, 38 - whole)]
-    parsed = [text.try_cast(each) for each in types]
-    if whole > 38 - FRACTION:
+    text, room = as_number(in_message), 38 - whole
+    if room >= FRACTION:
+        types = [DecimalType(38, max(FRACTION, scale))]
+        parsed = [text.try_cast(types[0])]
+    else:
+        types = [DecimalType(38, FRACTION), DecimalType(38, room)]
+        first, second = (text.try_cast(each) for each in types)
         # a number for which the first has no room is not rounded to the digits of the second
-        fits = parsed[0].isNotNull() | (digits_behind_point(text) <= 38 - whole)
-        parsed[1] = f.when(fits, parsed[1])
+        parsed = [first, f.when(first.isNotNull() | (digits_behind_point(text) <= room), second)]
     nothing = reduce(Column.__and__, (each.isNull() for each in parsed))
     return (*(in_book.try_cast(each) for each in types), f.lit(False)), (*parsed, in_message.isNotNull() & nothing)

@@ -107,8 +107,9 @@ def _fault(description: Description, text: Column, data_type: DataType) -> Colum
         # as many digits before the point, and all that there is room for behind it
         wide = DecimalType(38, 38 - data_type.precision + data_type.scale)
         # and where that is little, as much as small numbers need
-        for room in (wide, DecimalType(38, max(FRACTION, wide.scale))):
-            fault = fault | f.coalesce(as_number(text).try_cast(room) != value.try_cast(room), f.lit(False))
+        number, scales = as_number(text), sorted({wide.scale, max(FRACTION, wide.scale)})
+        for room in (DecimalType(38, scale) for scale in scales):
+            fault = fault | f.coalesce(number.try_cast(room) != value.try_cast(room), f.lit(False))
         fault = fault | f.coalesce(digits_behind_point(text) > wide.scale, f.lit(False))
     return text.isNotNull() & fault
 

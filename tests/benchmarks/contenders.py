@@ -133,16 +133,16 @@ class Service(Lasting):
         return servers.start_service(data_dir=self._data_dir, log=self._log, arguments=self._arguments)
 
 
-class Peer(Lasting):
-    """A broker in Java (:data:`java.PEERS`), warmed up by the load itself: Java goes on compiling for some seconds."""
+class Artemis(Lasting):
+    """Apache ActiveMQ Artemis, warmed up by the load itself: Java goes on compiling for some seconds."""
 
-    def __init__(self, name: str, conditions: Conditions, log: Path, folder: Path, *, warm_seconds: float) -> None:
-        super().__init__(name, conditions, log, folder)
+    def __init__(self, conditions: Conditions, log: Path, folder: Path, *, warm_seconds: float) -> None:
+        super().__init__("artemis", conditions, log, folder)
         self._folder = folder
         self._warm_seconds = warm_seconds
 
     def _start(self) -> Server:
-        command = shlex.join([*java.PEERS[self.name], "{port}", str(self._folder)])
+        command = shlex.join([*java.ARTEMIS, "{port}", str(self._folder)])
         server = servers.start_other(command, name=self.name, log=self._log, preload=0, postgres_pid_file=None)
         try:
             for transaction in (1, 10):

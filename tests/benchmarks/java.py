@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from typing import Final
 
 from tests.benchmarks.generator import REPOSITORY, GeneratorFailed, Program
 
@@ -40,8 +39,8 @@ def command(module: str, main: str) -> Program:
     )
 
 
-#: Apache ActiveMQ Artemis; it takes a port and a folder.
-PEERS: Final = {"artemis": command("artemis", "bench.Artemis")}
+#: Apache ActiveMQ Artemis.
+ARTEMIS = command("artemis", "bench.Artemis")
 
 #: A load as applications on Qpid JMS make it, with one transaction at a time on each connection.
 JMS_LOAD = command("jms", "bench.JmsLoad")

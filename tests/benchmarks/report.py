@@ -100,19 +100,14 @@ def markdown(machine: dict[str, Any], measured: Sequence[Measured], idle: Sequen
     """The whole report."""
     parts = ["\n".join(f"- {name}: {value}" for name, value in machine.items())]
     if measured:
-        parts.append(cells_table(rows(measured)))
+        parts.append(_cells_table(rows(measured)))
     if any(not each.failure for each in idle):
         parts.append(_idle_table(idle))
-    failures = failures_of(rows(measured))
+    failures = [f"- {row.cell}, {row.server}: {text}" for row in rows(measured) for text in row.failures]
     failures += [f"- idle, {each.server}: {each.failure}" for each in idle if each.failure]
     if failures:
         parts.append("Failed:\n\n" + "\n".join(failures))
     return "\n\n".join(parts) + "\n"
-
-
-def failures_of(all_rows: Sequence[Row]) -> list[str]:
-    """A line for each round without figures: why."""
-    return [f"- {row.cell}, {row.server}: {text}" for row in all_rows for text in row.failures]
 
 
 def as_json(machine: dict[str, Any], measured: Sequence[Measured], idle: Sequence[Idle]) -> dict[str, Any]:
@@ -124,8 +119,7 @@ def as_json(machine: dict[str, Any], measured: Sequence[Measured], idle: Sequenc
     }
 
 
-def cells_table(all_rows: Sequence[Row]) -> str:
-    """One line for each cell and server, with the first server's ratios to the others."""
+def _cells_table(all_rows: Sequence[Row]) -> str:
     servers = list(dict.fromkeys(row.server for row in all_rows))
     header = [
         "cell",

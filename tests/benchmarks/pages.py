@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 from playwright.sync_api import Browser
 
 from tests.benchmarks.generator import FOLDER, REPOSITORY
-from tests.benchmarks.report import Row, cells_table, failures_of
+from tests.benchmarks.report import Row
 from tests.fix_browser import chromium
 
 PAGES: Final = REPOSITORY / "docs" / "benchmarks"
@@ -40,10 +40,8 @@ def main() -> None:
         for name, title in _LOADS.items():
             report = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
             rows = [Row(**{**row, "failures": tuple(row["failures"])}) for row in report["rows"]]
-            machine = "\n".join(f"- {key}: {value}" for key, value in report["machine"].items())
-            parts.append(f"## {title}\n\n{machine}\n\n![Rate and processor time]({name}.png)\n\n{cells_table(rows)}\n")
-            if failures := failures_of(rows):
-                parts.append("Not measured:\n\n" + "\n".join(failures) + "\n")
+            measured = (FOLDER / f"{name}.md").read_text(encoding="utf-8")
+            parts.append(f"## {title}\n\n![Rate and processor time]({name}.png)\n\n{measured}")
             _draw(browser, rows, PAGES / f"{name}.png")
     (PAGES / "README.md").write_text("\n".join(parts), encoding="utf-8")
 

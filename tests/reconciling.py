@@ -11,6 +11,7 @@ import psycopg
 from spark.period import Period
 from spark.reconcile import prepare_output, reconcile
 from store.ids import HalfIds, UuidV7
+from store.tables import SCHEMA
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,6 +65,26 @@ def run(
         steps=told or Told(),
         version="1.2.3",
     )
+
+
+def post_and_retire(queue: int = 1, *, lease: int = 1, seconds: float = 0.0) -> str:
+    """What a :class:`Writer` executes: three messages posted in a transaction to the address and group ``queue``,
+    others retired by it; ``lease``: the instance that leases the new ones, 0 for none. It takes ``seconds`` at least.
+    """
+    return f"""
+with posted as (
+  insert into {SCHEMA}.half (id, txn_id, address_id, message)
+  select %(half)s + i, %(txn)s, {queue}, '\\x005375a0027b7d' from generate_series(1, 3) i),
+ decided as (
+  insert into {SCHEMA}.op (id, decision, txn_id, posted, half_ids, group_ids, instance_id)
+  select %(txn)s, 'commit', %(txn)s, 3, array_agg(taken.half_id), array_agg({queue}), 1 from (
+    select half_id from {SCHEMA}.entry where group_id = {queue} order by id limit %(take)s for update skip locked) taken
+  returning half_ids),
+ gone as (
+  delete from {SCHEMA}.entry e using decided d where e.group_id = {queue} and e.id = any(d.half_ids))
+insert into {SCHEMA}.entry (group_id, id, half_id, lease)
+  select {queue}, %(half)s + i, %(half)s + i, {lease} from generate_series(1, 3) i cross join pg_sleep({seconds})
+"""
 
 
 class Writer:

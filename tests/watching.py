@@ -11,24 +11,11 @@ import psycopg
 
 from spark.finding import Finding
 from spark.watching import Batch
+from tests.reconciling import post_and_retire
 from tests.running_command import RunningCommand
 
-#: What ``tests.reconciling.Writer`` executes, some 50 times a second: three messages posted in a transaction, some
-#: others retired by it.
-POST_AND_RETIRE = """
-with posted as (
-  insert into coordinator.half (id, txn_id, address_id, message)
-  select %(half)s + i, %(txn)s, 1, '\\x005375a0027b7d' from generate_series(1, 3) i),
- decided as (
-  insert into coordinator.op (id, decision, txn_id, posted, half_ids, group_ids, instance_id)
-  select %(txn)s, 'commit', %(txn)s, 3, array_agg(taken.half_id), array_agg(1), 1 from (
-    select half_id from coordinator.entry where group_id = 1 order by id limit %(take)s for update skip locked) taken
-  returning half_ids),
- gone as (
-  delete from coordinator.entry e using decided d where e.group_id = 1 and e.id = any(d.half_ids))
-insert into coordinator.entry (group_id, id, half_id, lease)
-  select 1, %(half)s + i, %(half)s + i, 1 from generate_series(1, 3) i cross join pg_sleep(0.02)
-"""
+#: What others write meanwhile, some 50 times a second.
+POST_AND_RETIRE = post_and_retire(seconds=0.02)
 
 _SAYS = re.compile(r"\d+\.\d s: .+")
 

@@ -27,7 +27,6 @@ from typing import Final
 
 import psycopg
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from spark.reading import credentials_file
 from spark.session import open_session
@@ -37,41 +36,21 @@ from store.ids import id_at
 from store.migrations import upgrade
 from store.partitions import make_days
 from store.tables import SCHEMA
-from tests.benchmarks.planted_books import plant_in_books
+from tests.benchmarks.planted_books import BOOK_PIECE, message_of, plant_in_books, write_rows
 from tests.benchmarks.planting import fewest, plant
 from tests.benchmarks.spark_source import driver_jar
 from tests.fix_store_rows import NOW
-from tests.reconciling import Writer, wait_for
+from tests.reconciling import Writer, post_and_retire, wait_for
 
 QUEUES: Final = 10
 SPAN: Final = timedelta(hours=20)
 #: Faults of each kind that are planted.
 PLANTED: Final = 1_000
-#: Rows of a book that are written at once.
-BOOK_PIECE: Final = 100_000
 #: Halves that one SQL transaction writes, with their ops.
 PIECE: Final = 1_000
-#: Of half ``h``: a message-id of twelve digits, and {"amount":1.00}.
-MESSAGE: Final = (
-    "'\\x005373c00f01a10c'::bytea || convert_to(lpad(h::text, 12, '0'), 'UTF8')"
-    " || '\\x005375a00f7b22616d6f756e74223a312e30307d'::bytea"
-)
 #: The queue, and its group, of those that write meanwhile.
 _BUSY: Final = QUEUES + 1
-_WRITE: Final = f"""
-with posted as (
-  insert into {SCHEMA}.half (id, txn_id, address_id, message)
-  select %(half)s + i, %(txn)s, {_BUSY}, '\\x005375a0027b7d' from generate_series(1, 3) i),
- decided as (
-  insert into {SCHEMA}.op (id, decision, txn_id, posted, half_ids, group_ids, instance_id)
-  select %(txn)s, 'commit', %(txn)s, 3, array_agg(taken.half_id), array_agg({_BUSY}), 1 from (
-    select half_id from {SCHEMA}.entry where group_id = {_BUSY} order by id limit %(take)s for update skip locked) taken
-  returning half_ids),
- gone as (
-  delete from {SCHEMA}.entry e using decided d where e.group_id = {_BUSY} and e.id = any(d.half_ids))
-insert into {SCHEMA}.entry (group_id, id, half_id)
-  select {_BUSY}, %(half)s + i, %(half)s + i from generate_series(1, 3) i cross join pg_sleep(0.002)
-"""
+_WRITE: Final = post_and_retire(_BUSY, lease=0, seconds=0.002)
 #: What Spark's reader is given: the columns that a run reads.
 COLUMNS: Final = {
     "op": "id,decision,reason,posted,half_ids,group_ids,decided_at",
@@ -96,7 +75,7 @@ def fill(url: str, halves: int, span: timedelta = SPAN) -> None:
         create function pg_temp.half(h bigint) returns bigint immutable language sql as
           'select {id_at(begin)} + ((pg_temp.ms((h + 1) / 2) - {first} + 5) << 22) + h % 4096'"""
     at = "to_timestamp((pg_temp.ms({}) + 5) / 1000.0)"
-    retired = halves * 9 // 10
+    message, retired = message_of("lpad(h::text, 12, '0')"), halves * 9 // 10
     once = (
         f"insert into {SCHEMA}.address (name, created_at)"
         f" select 'queue-' || i, '{begin - timedelta(days=1)}' from generate_series(1, {_BUSY}) i",
@@ -109,7 +88,7 @@ def fill(url: str, halves: int, span: timedelta = SPAN) -> None:
         f" select pg_temp.txn(i), 'commit', pg_temp.txn(i), 2, 1, {at.format('i')}"
         " from generate_series({0} / 2 + 1, {1} / 2) i",
         f"insert into {SCHEMA}.half (id, txn_id, address_id, message, posted_at)"
-        f" select pg_temp.half(h), pg_temp.txn((h + 1) / 2), 1 + h % {QUEUES}, {MESSAGE}, {at.format('(h + 1) / 2')}"
+        f" select pg_temp.half(h), pg_temp.txn((h + 1) / 2), 1 + h % {QUEUES}, {message}, {at.format('(h + 1) / 2')}"
         " from generate_series({0} + 1, {1}) h",
         f"insert into {SCHEMA}.op (id, decision, half_ids, group_ids, instance_id, decided_at)"
         f" select overlay(pg_temp.txn(j * 5)::text placing '9' from 20)::uuid, 'accept',"
@@ -135,15 +114,9 @@ def write_book(url: str, folder: Path) -> Path:
     """The description of a book of the transactions that are committed."""
     of = f"select id::text, min(decided_at) from {SCHEMA}.op where decision = 'commit' group by id"
     schema = pa.schema({"txn_id": pa.string(), "placed_at": pa.timestamp("us", tz="UTC")})
-    with (
-        psycopg.connect(url) as connection,
-        connection.cursor("book") as rows,
-        pq.ParquetWriter(folder / "book.parquet", schema) as file,
-    ):
-        rows.execute(of.encode())
-        while found := rows.fetchmany(BOOK_PIECE):
-            ids, times = zip(*found, strict=True)
-            file.write_table(pa.table({"txn_id": ids, "placed_at": times}, schema))
+    with psycopg.connect(url) as connection, connection.cursor("book") as rows:
+        rows.itersize = BOOK_PIECE
+        write_rows(folder / "book.parquet", schema, rows.execute(of.encode()))
     described = folder / "book.toml"
     described.write_text(
         f"""name = "book"

@@ -28,9 +28,8 @@ from spark.reconcile import STAGES, OutputUnusable, prepare_output
 from spark.schemas import FINDING
 from store.ids import moment_of
 from store.migrations import HEAD
-from store.tables import SCHEMA
 from tests.fix_store_rows import NOW, StoreRows, encode_message
-from tests.reconciling import Told, Writer, run, wait_for
+from tests.reconciling import Told, Writer, post_and_retire, run, wait_for
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -73,28 +72,12 @@ def test_a_store_without_any_decision_is_read(spark: SparkSession, database_url:
     assert (dict(found.findings.by_kind), found.metrics.totals["ready"]) == ({}, 1)
 
 
-_WRITE = f"""
-with posted as (
-  insert into {SCHEMA}.half (id, txn_id, address_id, message)
-  select %(half)s + i, %(txn)s, 1, '\\x005375a0027b7d' from generate_series(1, 3) i),
- decided as (
-  insert into {SCHEMA}.op (id, decision, txn_id, posted, half_ids, group_ids, instance_id)
-  select %(txn)s, 'commit', %(txn)s, 3, array_agg(taken.half_id), array_agg(1), 1 from (
-    select half_id from {SCHEMA}.entry where group_id = 1 order by id limit %(take)s for update skip locked) taken
-  returning half_ids),
- gone as (
-  delete from {SCHEMA}.entry e using decided d where e.group_id = 1 and e.id = any(d.half_ids))
-insert into {SCHEMA}.entry (group_id, id, half_id, lease)
-  select 1, %(half)s + i, %(half)s + i, 1 from generate_series(1, 3) i
-"""
-
-
 @pytest.mark.rule("R1", "R17", "R18")
 def test_a_store_under_load_is_read_as_of_one_moment(spark: SparkSession, database_url: str, tmp_path: Path) -> None:
     rows = StoreRows()
     rows.address("orders")
     rows.write(database_url)
-    with Writer(database_url, 2, _WRITE) as one, Writer(database_url, 3, _WRITE) as two:
+    with Writer(database_url, 2, post_and_retire()) as one, Writer(database_url, 3, post_and_retire()) as two:
         started = wait_for(300, one, two)
         result = run(spark, database_url, tmp_path / "out")
         ended = one.written + two.written

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Row
+from sqlalchemy import Connection, Row
 
 from store import recovery
 from store.database import Patience, connected
+from store.errors import StoreError, boundary
 from store.processes import gone, machine
 from store.recovery import STALE_SECONDS, GivenUp
 
@@ -47,7 +49,7 @@ class _Beat:
 
 
 class Watch:
-    """Call ``look()`` every :data:`LOOK_SECONDS`."""
+    """Call ``look()`` every :data:`LOOK_SECONDS`; ``close()`` at the end."""
 
     def __init__(self, url: str, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._url = url
@@ -59,6 +61,13 @@ class Watch:
         self._ended: set[tuple[int, int]] = set()
         #: instances have ended, perhaps before the first look, and may not be wholly given up yet
         self._owed = True
+        #: kept from look to look: a new one costs ten times as much as the look
+        self._connection: Connection | None = None
+        self._kept = ExitStack()
+
+    def close(self) -> None:
+        self._connection = None
+        self._kept.close()
 
     def look(self) -> Look:
         """Give up dead instances.
@@ -67,8 +76,7 @@ class Watch:
         """
         before, self._looked_at = self._looked_at, None
         begun = self._clock()
-        with connected(self._url, application_name="coordinator watch", patience=_LOOK_PATIENCE) as connection:
-            living = connection.execute(recovery.LIVING).all()
+        living = self._living()
         now = self._clock()
         # A process has the time from one look to the next to end by itself.
         ended = tuple(process for process in sorted(self._ended) if not gone(*process))
@@ -83,6 +91,19 @@ class Watch:
                 given_up = recovery.give_up_dead(connection, still)
             self._owed = given_up.owed
         return Look(given_up=given_up, ended=ended)
+
+    def _living(self) -> Sequence[Row[Any]]:
+        try:
+            if self._connection is None:
+                kept = connected(self._url, application_name="coordinator watch", patience=_LOOK_PATIENCE)
+                self._connection = self._kept.enter_context(kept)
+            with boundary():
+                living = self._connection.execute(recovery.LIVING).all()
+                self._connection.rollback()
+        except StoreError:
+            self.close()
+            raise
+        return living
 
     def _compare(self, living: Sequence[Row[Any]], now: float, *, throughout: bool) -> None:
         """``throughout``: the database has answered since the last look."""

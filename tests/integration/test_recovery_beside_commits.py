@@ -107,14 +107,18 @@ def test_its_checkable_transactions(database: Connection, rows: Rows, beside: ps
 
 
 def test_the_watch_goes_on_until_all_is_given_up(
-    database: Connection, database_url: str, rows: Rows, beside: psycopg.Connection[Any]
+    database: Connection,
+    database_url: str,
+    rows: Rows,
+    beside: psycopg.Connection[Any],
+    request: pytest.FixtureRequest,
 ) -> None:
     """Also with what was left before it began, or by a worker that gave up another."""
     ended = rows.instance(ended_at=rows.now())
     for number in (1, 2):
         rows.queue(f"$dynamic/{number}", origin="dynamic", instance_id=ended)
     beside.execute("select from coordinator.address where name = '$dynamic/1' for key share")
-    watch = Watch(database_url)
+    request.addfinalizer((watch := Watch(database_url)).close)
     assert [watch.look().given_up.addresses for _ in range(3)] == [1, 0, 0]
     beside.rollback()
     assert watch.look().given_up == GivenUp(addresses=1, groups=1)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 from sqlalchemy import Connection, text
@@ -22,6 +25,17 @@ class _Clock:
         return self.now
 
 
+@pytest.fixture
+def clock() -> _Clock:
+    return _Clock()
+
+
+@pytest.fixture
+def watch(database_url: str, clock: _Clock) -> Iterator[Watch]:
+    with closing(Watch(database_url, clock=clock)) as made:
+        yield made
+
+
 def _looks(watch: Watch, clock: _Clock, seconds: int) -> list[int]:
     """Look each second; the instances that were given up."""
     found: list[int] = []
@@ -39,9 +53,9 @@ def _beat(database: Connection, instance: int, value: str) -> None:
     database.commit()
 
 
-def test_one_whose_heartbeat_stands_still_is_dead(database: Connection, database_url: str, rows: Rows) -> None:
-    clock = _Clock()
-    watch = Watch(database_url, clock=clock)
+def test_one_whose_heartbeat_stands_still_is_dead(
+    database: Connection, rows: Rows, watch: Watch, clock: _Clock
+) -> None:
     silent, beating = rows.instance(), rows.instance()
     found = []
     for _ in range(10):
@@ -51,10 +65,8 @@ def test_one_whose_heartbeat_stands_still_is_dead(database: Connection, database
     assert _looks(watch, clock, 1) == [silent]
 
 
-def test_the_age_of_a_heartbeat_says_nothing(database: Connection, database_url: str, rows: Rows) -> None:
+def test_the_age_of_a_heartbeat_says_nothing(database: Connection, rows: Rows, watch: Watch, clock: _Clock) -> None:
     """A clock may have been set forward by an hour, or back."""
-    clock = _Clock()
-    watch = Watch(database_url, clock=clock)
     late, early = rows.instance(), rows.instance()
     for number in range(20):
         _beat(database, late, f"now() - interval '1 hour' + interval '{number} s'")
@@ -63,10 +75,11 @@ def test_the_age_of_a_heartbeat_says_nothing(database: Connection, database_url:
 
 
 @pytest.mark.rule("F2")
-def test_an_outage_of_the_database_makes_no_instance_dead(database: Connection, database_url: str, rows: Rows) -> None:
-    clock = _Clock()
+def test_an_outage_of_the_database_makes_no_instance_dead(
+    database: Connection, database_url: str, rows: Rows, watch: Watch, clock: _Clock
+) -> None:
     proxy = Proxy(database_url)
-    watch = Watch(proxy.url, clock=clock)
+    watch._url = proxy.url
     silent = rows.instance()
     assert _looks(watch, clock, 9) == []
     proxy.cut()
@@ -80,10 +93,10 @@ def test_an_outage_of_the_database_makes_no_instance_dead(database: Connection, 
     assert _looks(watch, clock, 1) == [silent]
 
 
-def test_an_observer_that_did_not_look_knows_nothing(database: Connection, database_url: str, rows: Rows) -> None:
+def test_an_observer_that_did_not_look_knows_nothing(
+    database: Connection, rows: Rows, watch: Watch, clock: _Clock
+) -> None:
     """It was stopped itself, or its question hung: the database may have been away meanwhile."""
-    clock = _Clock()
-    watch = Watch(database_url, clock=clock)
     silent = rows.instance()
     assert _looks(watch, clock, 5) == []
     clock.now += 15
@@ -92,10 +105,8 @@ def test_an_observer_that_did_not_look_knows_nothing(database: Connection, datab
 
 
 def test_a_process_that_is_there_though_its_instance_has_ended_is_named(
-    database: Connection, database_url: str, rows: Rows
+    database: Connection, rows: Rows, watch: Watch, clock: _Clock
 ) -> None:
-    clock = _Clock()
-    watch = Watch(database_url, clock=clock)
     with subprocess.Popen(["sleep", "600"]) as stuck, subprocess.Popen(["sleep", "600"]) as twice:
         process = (stuck.pid, start_ticks(stuck.pid))
         ended = rows.instance(host=machine(), pid=stuck.pid, process_start=process[1])
@@ -115,3 +126,34 @@ def test_a_process_that_is_there_though_its_instance_has_ended_is_named(
         twice.kill()
     clock.now += 1
     assert watch.look().ended == ()
+
+
+def test_looks_share_a_connection(database: Connection, rows: Rows, watch: Watch, clock: _Clock) -> None:
+    """A new one each second costs more than all else that an idle service does. None is left behind a look open in a
+    transaction, and one that the database has ended is replaced by the next look."""
+    of_looks = text("select pid, state from pg_stat_activity where application_name = 'coordinator watch'")
+
+    def kept() -> tuple[int, str]:
+        """Once that in which instances are given up has ended."""
+        for _ in range(500):
+            found = [(row.pid, row.state) for row in database.execute(of_looks)]
+            database.rollback()
+            if len(found) == 1:
+                break
+            time.sleep(0.01)
+        (one,) = found
+        return one
+
+    silent = rows.instance()
+    assert _looks(watch, clock, 1) == []
+    first, state = kept()
+    assert state == "idle"
+    assert _looks(watch, clock, 8) == []
+    assert kept() == (first, "idle")
+    database.execute(text("select pg_terminate_backend(:pid, 5000)"), {"pid": first})
+    database.commit()
+    with pytest.raises(StoreUnavailable):
+        watch.look()
+    assert _looks(watch, clock, 10) == []
+    assert _looks(watch, clock, 1) == [silent]
+    assert kept()[0] != first

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from py4j.java_gateway import JavaGateway
+from py4j.java_gateway import JavaClass, JavaGateway, JavaMember
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkContext
 from pyspark.errors import PySparkException, PySparkRuntimeError
@@ -37,6 +37,15 @@ _GIVEN_UP: Final = b"All masters are unresponsive! Giving up."
 #: A line of a stack, or one that announces it.
 _STACK: Final = re.compile(
     r"\s+at |Driver stacktrace:|JVM stacktrace:|\s*\.\.\. \d+ more|An error occurred while calling "
+)
+
+#: Classes that PySpark asks Java for by name, with each column that it makes.
+_ASKED_OFTEN: Final = (
+    "functions",
+    "org.apache.spark.sql.classic.SparkSession",
+    "org.apache.spark.sql.functions",
+    "PythonSQLUtils",
+    "PythonUtils",
 )
 
 
@@ -66,6 +75,7 @@ def _session(java: Java) -> SparkSession:
         warnings.simplefilter("ignore", category=FutureWarning)
         warnings.simplefilter("ignore", category=DeprecationWarning)
         SparkContext._ensure_initialized(gateway=_gateway(java))
+        _keep_classes()
         builder = SparkSession.builder
         for name, value in java.settings.items():
             builder = builder.config(name, value)
@@ -90,6 +100,24 @@ def _gateway(java: Java) -> JavaGateway:
             del os.environ[name]
     gateway.proc = java.process
     return gateway
+
+
+class _KeptClass(JavaClass):  # type: ignore[misc]
+    """Whose methods Java is asked for once each."""
+
+    def __getattr__(self, name: str) -> object:
+        found: object = super().__getattr__(name)
+        if isinstance(found, JavaMember):  # and not the value of a field, which may change
+            self.__dict__[name] = found
+        return found
+
+
+def _keep_classes() -> None:
+    """Three of ten of all calls to Java ask for a class, or whether it has a method, which it has said before."""
+    jvm = SparkContext._jvm
+    for name in _ASKED_OFTEN:
+        found = getattr(jvm, name)
+        jvm.__dict__[name] = _KeptClass(found._fqn, found._gateway_client)
 
 
 @contextmanager

@@ -7,12 +7,16 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from spark import java
 from spark.java import JavaMissing, java_home
 from spark.master import MasterUnusable, check_master
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, SparkSession
 
 
 def fake_java(home: Path, version: str, *, status: int = 0) -> Path:
@@ -234,3 +238,26 @@ def test_the_python_of_the_executors_is_that_of_the_user(monkeypatch: pytest.Mon
     monkeypatch.delenv("PYSPARK_PYTHON")
     with java._environment(java_home(), "local[*]"):
         assert os.environ["PYSPARK_PYTHON"] == sys.executable
+
+
+def test_java_is_asked_once_what_its_classes_have(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PySpark asks it for the class and for the method with each column that it makes."""
+    from pyspark.sql import functions
+
+    client, asked = spark._jvm._gateway_client, []  # type: ignore[union-attr]
+    send = client.send_command
+
+    def heard(command: str, **options: object) -> object:
+        asked.append(command)
+        return send(command, **options)
+
+    monkeypatch.setattr(client, "send_command", heard)
+
+    def columns() -> list[Column]:
+        return [functions.coalesce(functions.col("id"), functions.lit(2)), functions.upper(functions.lit("a"))]
+
+    columns()
+    asked.clear()
+    made = spark.range(1).select(*columns()).collect()
+    assert [tuple(row) for row in made] == [(0, "A")]
+    assert [command for command in asked if command.startswith("r\n")] == []

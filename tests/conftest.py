@@ -29,13 +29,17 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What has been made up to here stays: the collector of garbage, which would do so all the time, passes it over."""
-    gc.collect()
-    gc.freeze()
+    _pass_over()
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _collected() -> Iterator[None]:
     """What a module's tests leave, every octet of their conversations, does not add up to gigabytes."""
     yield
+    _pass_over()
+
+
+def _pass_over() -> None:
+    """What has been made up to here, and is no garbage, stays: collections of garbage pass it over from now on."""
     gc.collect()
+    gc.freeze()

@@ -288,7 +288,7 @@ def test_outcomes_are_watched_on_a_cluster_until_it_is_gone(start: Start, cluste
     """Its executors read what is new, with the URL from their own file; they go on when the master has died. Once they
     have, too, others do not come, for which Spark would wait for ever.
     """
-    options = ("--checkpoint", str(start.folder / "checkpoint"), "--every", "1")
+    options = ("--checkpoint", str(start.folder / "checkpoint"), "--every", "3")
     running = replace(start, python=_IMPATIENT).command("watch", *options)
     ended = running.process.poll
 
@@ -328,7 +328,7 @@ def test_an_older_copy_of_the_package_on_a_worker_is_refused(start: Start, tmp_p
     conf = tmp_path / "conf"
     conf.mkdir()
     (conf / "spark-defaults.conf").write_text(
-        f"spark.executor.memory 512m\nspark.executorEnv.PYTHONPATH {older}\n", "utf-8"
+        f"spark.executor.memory 512m\nspark.cores.max 1\nspark.executorEnv.PYTHONPATH {older}\n", "utf-8"
     )
     status, said, errors = start(env={"SPARK_CONF_DIR": str(conf)}).end()
     assert (status, said) == (2, "")

@@ -228,7 +228,15 @@ def _float(octets: bytes) -> str:
     """The shortest number that is this one, as of a double: 12.1, and not 12.100000381469727."""
     value: float = struct.unpack(">f", octets)[0]
     texts = (f"{value:.{digits}g}" for digits in range(1, 9))
-    return next((text for text in texts if struct.pack(">f", float(text)) == octets), f"{value:.9g}")
+    return next((text for text in texts if _is_float(text, octets)), f"{value:.9g}")
+
+
+def _is_float(text: str, octets: bytes) -> bool:
+    try:
+        return struct.pack(">f", float(text)) == octets
+    except OverflowError:
+        # less digits of the largest are more than it
+        return False
 
 
 def _double(octets: bytes) -> str:

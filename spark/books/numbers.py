@@ -9,15 +9,27 @@ from pyspark.sql import functions as f
 
 #: Digits after the point of the numbers that are compared, at least, where there is room for them.
 FRACTION: Final = 18
+#: Octets of a number: reading more takes time by their square.
+LONGEST: Final = 4096
+#: What Java leaves out around a number.
+_SPACE: Final = r"[\x00-\x20]*"
+_ZERO: Final = rf"^{_SPACE}[+-]?(0+\.?0*|\.0+)[eE][+-]?\d+{_SPACE}$"
+#: Of four digits or more, in any script.
+_LARGE_EXPONENT: Final = rf"[eE][+-]?0*[^0+\-\x00-\x20][^\x00-\x20]{{3,}}{_SPACE}$"
 
 
 def as_number(text: Column) -> Column:
-    """``text``, or null where its exponent has four digits or more: Spark would write out the number, and a client may
-    have sent ``1e-100000000``."""
+    """``text``, or null where Spark would take long to read it, of octets beyond :data:`LONGEST`, or to write out the
+    number, of an exponent of four digits or more: a client may have sent ``1e-100000000``. Zero has no exponent."""
+    is_short = f.octet_length(text) <= LONGEST
     with_exponent = text.contains("e") | text.contains("E")
-    return f.when(~(with_exponent & text.rlike(r"[eE][+-]?0*[1-9]\d{3,}\s*$")), text)
+    return (
+        f.when(is_short & ~with_exponent, text)
+        .when(is_short & text.rlike(_ZERO), f.lit("0"))
+        .when(is_short & ~text.rlike(_LARGE_EXPONENT), text)
+    )
 
 
 def digits_behind_point(text: Column) -> Column:
     """How many digits ``text`` has behind its point, without zeros at the end; 0 where it has an exponent."""
-    return f.length(f.regexp_extract(text, r"\.(\d*[1-9])?0*\s*$", 1))
+    return f.length(f.regexp_extract(text, rf"\.(\d*[1-9])?0*{_SPACE}$", 1))

@@ -15,6 +15,7 @@ from pyspark.errors import PySparkException
 
 from spark.books.description import BookError, describe
 from spark.books.loading import unreadable
+from spark.books.numbers import LONGEST
 from spark.books.rows import open_book
 from spark.period import Period
 from tests.fix_shop import AT, BOOK, SCHEMA, Shop, compare, describe_text
@@ -231,6 +232,10 @@ def test_large_numbers_are_compared_to_the_last_digit(spark: SparkSession, tmp_p
         ("12", "12.0"),
         ("15", "1.5e1"),
         ("0", "-0.00"),
+        # as all octets of an AMQP decimal are that are 0
+        ("0", "0E-6176"),
+        ("0", "-0.0e+99 "),
+        ("1000", "1e0003"),
     ]
     other = [
         (f"{large}.5", f"{large}.51"),
@@ -243,6 +248,10 @@ def test_large_numbers_are_compared_to_the_last_digit(spark: SparkSession, tmp_p
         ("0", "4e-3"),
         ("5", "5.004 "),
         ("0", "1e-100000000"),
+        ("0", "1e-100000000\x01"),
+        (large, f"{large}.004\x01"),
+        # Java would take hours to read one that is long enough
+        ("1", f"1.{LONGEST * '0'}"),
         ("0", f".{100_000 * '0'}x"),
     ]
     shop = Shop()

@@ -13,6 +13,7 @@ import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
+from spark.books.comparison import LONGEST_SHOWN
 from spark.books.description import BookError, describe
 from spark.books.loading import unreadable
 from spark.books.numbers import LONGEST
@@ -275,3 +276,18 @@ def test_as_many_digits_as_the_books_type_has_are_compared(spark: SparkSession, 
     spark.createDataFrame(shop.rows, schema).write.parquet(str(tmp_path / "orders.parquet"))
     found = compare(spark, shop, describe_text(tmp_path, BOOK), Period())
     assert [row["detail"].partition(":")[0] for row in found] == ["book orders, key K1"]
+
+
+@pytest.mark.rule("R23", "R30")
+def test_of_a_long_value_its_beginning_is_shown(spark: SparkSession, tmp_path: Path) -> None:
+    shop = Shop()
+    for key, amount in (("L", 1_000_000 * "\u00e9"), ("S", LONGEST_SHOWN * "%")):
+        shop.row(key)
+        shop.committed(key, amount)
+    spark.createDataFrame(shop.rows, SCHEMA).write.parquet(str(tmp_path / "orders.parquet"))
+    found = compare(spark, shop, describe_text(tmp_path, BOOK), Period())
+    shown = [f"{LONGEST_SHOWN * chr(0xE9)}... (1000000 characters)", LONGEST_SHOWN * "%"]
+    said = "amount is 12.50 in the book, body:$.amount is"
+    assert sorted(row["detail"] for row in found) == [
+        f"book orders, key {key}: {said} {text} in the message" for key, text in zip("LS", shown, strict=True)
+    ]

@@ -180,7 +180,15 @@ def _first_line(text: str) -> str:
 
 
 def _options(description: Description) -> dict[str, str]:
-    return {**_DEFAULTS.get(description.format, {}), **description.options}
+    given = description.options
+    if description.format == "json":
+        # as it is anyway; where it is said, Spark takes fractions for doubles
+        given = {name: said for name, said in given.items() if not (name.lower() in _ENCODINGS and _is_utf_8(said))}
+    return {**_DEFAULTS.get(description.format, {}), **given}
+
+
+def _is_utf_8(encoding: str) -> bool:
+    return encoding.strip().lower() in ("utf-8", "utf8")
 
 
 def _declared(spark: SparkSession, description: Description) -> StructType:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -168,6 +169,16 @@ def test_what_is_written_is_kept(spark: SparkSession, tmp_path: Path, kind: str,
     assert [row["without_zone"] for row in found] == [False, False, True, True]
     assert len({row["at"] for row in found}) == 1
     assert [row["compared_0"] and float(row["compared_0"]) for row in found] == [1.5, 1.5, 1.5, None]
+
+
+@pytest.mark.rule("R23", "R25")
+@pytest.mark.parametrize("options", ["", 'encoding = "UTF-8"', 'charset = "utf8"', "multiLine = true"])
+def test_each_digit_of_a_large_amount_in_json_is_kept(spark: SparkSession, tmp_path: Path, options: str) -> None:
+    """Also where the file says its encoding: a double has 16 or 17 digits."""
+    written = json.dumps(ORDER).replace("1.5", "12345678901234567.891")
+    (tmp_path / "rows").write_text(written, encoding="utf-8")
+    (row,) = _rows(spark, _book(tmp_path, "json", WIDE.replace("38,2", "38,18"), options))
+    assert row["compared_0"] == Decimal("12345678901234567.891")
 
 
 def test_a_time_may_be_a_number_of_seconds_in_json(spark: SparkSession, tmp_path: Path) -> None:

@@ -110,7 +110,7 @@ def _fault(description: Description, text: Column, data_type: DataType) -> Colum
         number, scales = as_number(text), sorted({wide.scale, max(FRACTION, wide.scale)})
         for room in (DecimalType(38, scale) for scale in scales):
             fault = fault | f.coalesce(number.try_cast(room) != value.try_cast(room), f.lit(False))
-        fault = fault | f.coalesce(digits_behind_point(text) > wide.scale, f.lit(False))
+        fault = fault | f.coalesce(digits_behind_point(number) > wide.scale, f.lit(False))
     return text.isNotNull() & fault
 
 

@@ -30,6 +30,11 @@ def as_number(text: Column) -> Column:
     )
 
 
-def digits_behind_point(text: Column) -> Column:
-    """How many digits ``text`` has behind its point, without zeros at the end; 0 where it has an exponent."""
-    return f.length(f.regexp_extract(text, rf"\.(\d*[1-9])?0*{_SPACE}$", 1))
+def digits_behind_point(number: Column) -> Column:
+    """How many digits ``number`` (:func:`as_number`) has behind its point, without zeros at the end, once it is written
+    without its exponent."""
+    digits = f.length(f.regexp_extract(number, rf"\.(\d*[1-9])?0*([eE][+-]?\d+)?{_SPACE}$", 1))
+    exponent = f.regexp_extract(number, rf"[eE]([+-]?\d+){_SPACE}$", 1).try_cast("int")
+    zeros = f.length(f.regexp_extract(number, r"(0*)(\.0*)?[eE]", 1))
+    moved = f.greatest(f.when(digits > 0, digits).otherwise(-zeros) - exponent, f.lit(0))
+    return f.when(number.contains("e") | number.contains("E"), moved).otherwise(digits)

@@ -126,7 +126,7 @@ def test_a_json_file_without_any_row_is_an_empty_book(spark: SparkSession, tmp_p
         ),
         *(
             ("csv", WIDE, _lines(HEADER, LINE.replace("1.50", written)), f"row 1, column 'amount': '{written}' is no")
-            for written in ("1.005", "4e-3", "1e-100000000")
+            for written in ("1.005", "4e-3", "1e-100000000", f"1.{'3' * 37}4E35")
         ),
         ("json", COLUMNS, _lines(_without("status")), "committed_when: .*`status` cannot be resolved"),
         ("json", COLUMNS, _lines(_without("order_id")), "key: there is no column 'order_id'; there are placed_at"),

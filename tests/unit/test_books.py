@@ -237,6 +237,8 @@ def test_large_numbers_are_compared_to_the_last_digit(spark: SparkSession, tmp_p
         ("0", "0E-6176"),
         ("0", "-0.0e+99 "),
         ("1000", "1e0003"),
+        (f"{large}.5", f"{large[0]}.{large[1:]}500E+35"),
+        (f"{large}.5", f"{large}500000e-6"),
     ]
     other = [
         (f"{large}.5", f"{large}.51"),
@@ -251,6 +253,8 @@ def test_large_numbers_are_compared_to_the_last_digit(spark: SparkSession, tmp_p
         ("0", "1e-100000000"),
         ("0", "1e-100000000\x01"),
         (large, f"{large}.004\x01"),
+        (large, f"{large[0]}.{large[1:]}004E+35"),
+        (large, f"{large}004e-3"),
         # Java would take hours to read one that is long enough
         ("1", f"1.{LONGEST * '0'}"),
         ("0", f".{100_000 * '0'}x"),

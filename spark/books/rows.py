@@ -11,6 +11,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import (
+    ArrayType,
     BinaryType,
     BooleanType,
     DataType,
@@ -19,6 +20,7 @@ from pyspark.sql.types import (
     IntegralType,
     MapType,
     StringType,
+    StructType,
     TimestampNTZType,
     TimestampType,
     VariantType,
@@ -115,7 +117,7 @@ def _check_columns(description: Description, types: dict[str, DataType]) -> None
         if column not in types:
             raise BookError(f"book {name}: {setting}: there is no column {column!r}; there are {', '.join(types)}")
     for place, pair in enumerate(description.equal):
-        if isinstance(types[pair.column], MapType | VariantType):
+        if not _has_order(types[pair.column]):
             raise BookError(
                 f"book {name}: equal[{place}].column: column {pair.column!r} is"
                 f" {types[pair.column].simpleString()}, which cannot be compared"
@@ -130,6 +132,15 @@ def _check_columns(description: Description, types: dict[str, DataType]) -> None
         raise BookError(
             f"book {name}: time: column {description.time!r} is {time_type.simpleString()}, expected a timestamp"
         )
+
+
+def _has_order(of_type: DataType) -> bool:
+    """Whether values of the type can be compared: what is inside them, too."""
+    if isinstance(of_type, ArrayType):
+        return _has_order(of_type.elementType)
+    if isinstance(of_type, StructType):
+        return all(_has_order(field.dataType) for field in of_type)
+    return not isinstance(of_type, MapType | VariantType)
 
 
 def _condition(description: Description, data: DataFrame, setting: str, expression: str) -> Column:

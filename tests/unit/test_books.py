@@ -222,6 +222,19 @@ def test_a_column_that_cannot_be_compared_is_refused(spark: SparkSession, tmp_pa
         open_book(spark, describe_text(tmp_path, BOOK))
 
 
+@pytest.mark.rule("R25")
+@pytest.mark.parametrize(
+    "column", ["array<map<string,int>>", "struct<x:map<string,int>>", "struct<x:array<struct<y:variant>>>"]
+)
+def test_a_column_in_which_something_cannot_be_compared_is_refused(
+    spark: SparkSession, tmp_path: Path, column: str
+) -> None:
+    frame = spark.createDataFrame([], SCHEMA.replace("decimal(10,2)", column))
+    frame.write.parquet(str(tmp_path / "orders.parquet"))
+    with pytest.raises(BookError, match=f"column: column 'amount' is {re.escape(column)}, which cannot be compared"):
+        open_book(spark, describe_text(tmp_path, BOOK))
+
+
 @pytest.mark.rule("R23")
 def test_large_numbers_are_compared_to_the_last_digit(spark: SparkSession, tmp_path: Path) -> None:
     """Also those beside which 38 digits have no room for 18 after the point."""

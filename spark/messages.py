@@ -143,10 +143,10 @@ class Message:
         if at is not None:
             return content(octets, plain(octets, at))
         places = (self._sections[_DATA], *self._again)
-        for at in places:
-            if octets[at] not in _BINARY:
+        for place in places:
+            if octets[place] not in _BINARY:
                 raise MessageUnreadable("data that is no binary")
-        return content(octets, at) if len(places) == 1 else b"".join([content(octets, at) for at in places])
+        return content(octets, places[0]) if len(places) == 1 else b"".join([content(octets, at) for at in places])
 
     def _of_text(self, path: tuple[Step, ...]) -> str | None:
         """A text is JSON; as a whole it may be any."""

@@ -85,7 +85,10 @@ def engine(url: str, *, application_name: str = "coordinator", patience: Patienc
         limits = {"statement": f"{patience.statement_seconds:g}s", "lock": f"{patience.lock_seconds:g}s"}
         connection.execute(
             "select set_config('statement_timeout', %(statement)s, false), set_config('lock_timeout', %(lock)s, false),"
-            " set_config('idle_in_transaction_session_timeout', %(statement)s, false)",
+            " set_config('idle_in_transaction_session_timeout', %(statement)s, false),"
+            # a server that is too old for us may not have it
+            " case when current_setting('idle_session_timeout', true) is not null"
+            " then set_config('idle_session_timeout', '0', false) end",
             limits,
         )
         connection.commit()

@@ -6,13 +6,17 @@ step of a clock nor an outage of the database makes an instance dead.
 
 from __future__ import annotations
 
+import os
+import socket
+import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+import psycopg
 from sqlalchemy import Connection, Row
 
 from store import recovery
@@ -97,7 +101,7 @@ class Watch:
             if self._connection is None:
                 kept = connected(self._url, application_name="coordinator watch", patience=_LOOK_PATIENCE)
                 self._connection = self._kept.enter_context(kept)
-            with boundary():
+            with boundary(), _cut_after(_LONGEST_GAP_SECONDS, self._connection):
                 living = self._connection.execute(recovery.LIVING).all()
                 self._connection.rollback()
         except StoreError:
@@ -120,3 +124,26 @@ class Watch:
         # A process that registered twice, because the answer to the first time was lost, still lives.
         lives = {beat.process for beat in self._beats.values()}
         self._ended = {each for each in (self._ended | was_there) - lives if each is not None and not gone(*each)}
+
+
+@contextmanager
+def _cut_after(seconds: float, connection: Connection) -> Iterator[None]:
+    """Cut the connection then, if the block has not ended: a database that stands still, or that is not there any more,
+    keeps to no limit of its own, and its machine may take what it is sent all the same.
+    """
+    driver = connection.connection.driver_connection
+    assert isinstance(driver, psycopg.Connection)
+
+    def cut() -> None:
+        with suppress(OSError):  # it is cut already
+            wire.shutdown(socket.SHUT_RDWR)
+
+    with socket.socket(fileno=os.dup(driver.fileno())) as wire:
+        timer = threading.Timer(seconds, cut)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+            timer.join()

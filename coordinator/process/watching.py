@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import select
 import time
-from contextlib import closing
 from dataclasses import asdict
 
 import structlog
@@ -35,17 +34,16 @@ class Watching:
         self._recovered = False
 
     def run(self) -> None:
-        with closing(self._watch):
-            while True:
-                begun = time.monotonic()
-                try:
-                    self._look()
-                except StoreError as error:
-                    _log.debug("no look for lost instances", reason=str(error))
-                pause = max(0.0, begun + LOOK_SECONDS - time.monotonic())
-                readable, _, _ = select.select([self._supervising], [], [], pause)
-                if readable and not self._supervising.hear():
-                    return
+        while True:
+            begun = time.monotonic()
+            try:
+                self._look()
+            except StoreError as error:
+                _log.debug("no look for lost instances", reason=str(error))
+            pause = max(0.0, begun + LOOK_SECONDS - time.monotonic())
+            readable, _, _ = select.select([self._supervising], [], [], pause)
+            if readable and not self._supervising.hear():
+                return
 
     def _look(self) -> None:
         if not self._recovered:

@@ -93,6 +93,24 @@ def test_an_outage_of_the_database_makes_no_instance_dead(
     assert _looks(watch, clock, 1) == [silent]
 
 
+@pytest.mark.rule("F2")
+def test_a_database_that_stands_still_holds_no_look_up(
+    database: Connection, database_url: str, rows: Rows, watch: Watch, clock: _Clock
+) -> None:
+    """Its machine takes what it is sent, and no answer comes: the next look is on a connection of its own."""
+    proxy = Proxy(database_url)
+    watch._url = proxy.url
+    silent = rows.instance()
+    assert _looks(watch, clock, 2) == []
+    proxy.freeze()
+    with pytest.raises(StoreUnavailable):
+        watch.look()
+    assert _looks(watch, clock, 10) == []
+    assert _looks(watch, clock, 1) == [silent]
+    watch.close()
+    proxy.close()
+
+
 def test_an_observer_that_did_not_look_knows_nothing(
     database: Connection, rows: Rows, watch: Watch, clock: _Clock
 ) -> None:

@@ -58,12 +58,24 @@ def load(spark: SparkSession, description: Description) -> DataFrame:
             declared = data.schema
         else:
             declared = _declared(spark, description)
+            _check_encoding(description, declared)
             written = (StructField(each.name, _written(description, each)) for each in declared)
             data = reader.schema(StructType(list(written))).load()
         cells = [_cell(description, data.schema[field.name].dataType, field) for field in declared]
         return data.select(*cells, _without_zone(description, data.schema).alias(WITHOUT_ZONE))
     except (PySparkException, Py4JJavaError) as error:
         raise unreadable(description, error) from None
+
+
+def _check_encoding(description: Description, declared: StructType) -> None:
+    """:raises BookError: of amounts in a JSON file in that encoding Spark would keep as many digits as a double has."""
+    other = [name for name in description.options if name.lower() in _ENCODINGS and not _is_utf_8(description, name)]
+    amounts = [field.name for field in declared if isinstance(field.dataType, DecimalType)]
+    if description.format == "json" and other and amounts:
+        raise BookError(
+            f"book {description.name}: options.{other[0]}: {description.options[other[0]]}: Spark keeps 15 digits of"
+            f" the column {amounts[0]!r} in a JSON file that is not in UTF-8; write the file in UTF-8"
+        )
 
 
 def _written(description: Description, field: StructField) -> DataType:
@@ -183,12 +195,17 @@ def _options(description: Description) -> dict[str, str]:
     given = description.options
     if description.format == "json":
         # as it is anyway; where it is said, Spark takes fractions for doubles
-        given = {name: said for name, said in given.items() if not (name.lower() in _ENCODINGS and _is_utf_8(said))}
+        given = {
+            name: said
+            for name, said in given.items()
+            if not (name.lower() in _ENCODINGS and _is_utf_8(description, name))
+        }
     return {**_DEFAULTS.get(description.format, {}), **given}
 
 
-def _is_utf_8(encoding: str) -> bool:
-    return encoding.strip().lower() in ("utf-8", "utf8")
+def _is_utf_8(description: Description, option: str) -> bool:
+    """Or a part of it."""
+    return description.options[option].strip().lower() in ("utf-8", "utf8", "us-ascii")
 
 
 def _declared(spark: SparkSession, description: Description) -> StructType:

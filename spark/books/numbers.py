@@ -11,11 +11,12 @@ from pyspark.sql import functions as f
 FRACTION: Final = 18
 #: Octets of a number: reading more takes time by their square.
 LONGEST: Final = 4096
-#: What Java leaves out around a number.
-_SPACE: Final = r"[\x00-\x20]*"
-_ZERO: Final = rf"^{_SPACE}[+-]?(0+\.?0*|\.0+)[eE][+-]?\d+{_SPACE}$"
+#: What Java leaves out around a number. What is repeated is not given back (+ behind it), here and below: a text that
+#: is no number is left in a time that its length accounts for.
+_SPACE: Final = r"[\x00-\x20]*+"
+_ZERO: Final = rf"^{_SPACE}[+-]?(0++(\.0*+)?|\.0++)[eE][+-]?\d++{_SPACE}\z"
 #: Of four digits or more, in any script.
-_LARGE_EXPONENT: Final = rf"[eE][+-]?0*[^0+\-\x00-\x20][^\x00-\x20]{{3,}}{_SPACE}$"
+_LARGE_EXPONENT: Final = rf"^[^eE]*+[eE][+-]?0*+[^0+\-\x00-\x20][^\x00-\x20]{{3,}}+{_SPACE}\z"
 
 
 def as_number(text: Column) -> Column:
@@ -33,8 +34,8 @@ def as_number(text: Column) -> Column:
 def digits_behind_point(number: Column) -> Column:
     """How many digits ``number`` (:func:`as_number`) has behind its point, without zeros at the end, once it is written
     without its exponent."""
-    digits = f.length(f.regexp_extract(number, rf"\.(\d*[1-9])?0*([eE][+-]?\d+)?{_SPACE}$", 1))
-    exponent = f.regexp_extract(number, rf"[eE]([+-]?\d+){_SPACE}$", 1).try_cast("int")
-    zeros = f.length(f.regexp_extract(number, r"(0*)(\.0*)?[eE]", 1))
+    digits = f.length(f.regexp_extract(number, rf"\.(\d*[1-9])?0*([eE][+-]?\d+)?{_SPACE}\z", 1))
+    exponent = f.regexp_extract(number, rf"[eE]([+-]?\d+){_SPACE}\z", 1).try_cast("int")
+    zeros = f.length(f.regexp_extract(number, r"(?<!0)(0*+)(\.0*+)?[eE]", 1))
     moved = f.greatest(f.when(digits > 0, digits).otherwise(-zeros) - exponent, f.lit(0))
     return f.when(number.contains("e") | number.contains("E"), moved).otherwise(digits)

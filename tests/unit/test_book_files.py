@@ -13,6 +13,7 @@ from pyspark.errors import PySparkException
 
 from spark.books.description import BookError, Description, describe
 from spark.books.loading import unreadable
+from spark.books.numbers import LONGEST
 from spark.books.rows import open_book
 
 if TYPE_CHECKING:
@@ -128,6 +129,7 @@ def test_a_json_file_without_any_row_is_an_empty_book(spark: SparkSession, tmp_p
             ("csv", WIDE, _lines(HEADER, LINE.replace("1.50", written)), f"row 1, column 'amount': '{written}' is no")
             for written in ("1.005", "4e-3", "1e-100000000", f"1.{'3' * 37}4E35")
         ),
+        ("csv", WIDE, _lines(HEADER, LINE.replace("1.50", (LONGEST + 1) * "0")), "row 1, column 'amount': '0000"),
         ("json", COLUMNS, _lines(_without("status")), "committed_when: .*`status` cannot be resolved"),
         ("json", COLUMNS, _lines(_without("order_id")), "key: there is no column 'order_id'; there are placed_at"),
         ("json", COLUMNS, _lines(_without("amount")), r"equal\[0\].column: there is no column 'amount'"),
@@ -172,13 +174,24 @@ def test_what_is_written_is_kept(spark: SparkSession, tmp_path: Path, kind: str,
 
 
 @pytest.mark.rule("R23", "R25")
-@pytest.mark.parametrize("options", ["", 'encoding = "UTF-8"', 'charset = "utf8"', "multiLine = true"])
+@pytest.mark.parametrize(
+    "options", ["", 'encoding = "UTF-8"', 'charset = "utf8"', 'encoding = "US-ASCII"', "multiLine = true"]
+)
 def test_each_digit_of_a_large_amount_in_json_is_kept(spark: SparkSession, tmp_path: Path, options: str) -> None:
     """Also where the file says its encoding: a double has 16 or 17 digits."""
     written = json.dumps(ORDER).replace("1.5", "12345678901234567.891")
     (tmp_path / "rows").write_text(written, encoding="utf-8")
     (row,) = _rows(spark, _book(tmp_path, "json", WIDE.replace("38,2", "38,18"), options))
     assert row["compared_0"] == Decimal("12345678901234567.891")
+
+
+@pytest.mark.rule("R23", "R25")
+@pytest.mark.parametrize("options", ['encoding = "ISO-8859-1"', 'encoding = "UTF-8"\ncharset = "UTF-16"'])
+def test_a_json_file_in_another_encoding_has_no_amounts(spark: SparkSession, tmp_path: Path, options: str) -> None:
+    """Spark would keep 15 digits of them."""
+    (tmp_path / "rows").write_text(_lines(ORDER), encoding="latin-1")
+    with pytest.raises(BookError, match=r"options.(encoding|charset): (ISO-8859-1|UTF-16): .* write the file in UTF-8"):
+        _rows(spark, _book(tmp_path, "json", COLUMNS, options))
 
 
 def test_a_time_may_be_a_number_of_seconds_in_json(spark: SparkSession, tmp_path: Path) -> None:

@@ -252,6 +252,10 @@ def test_large_numbers_are_compared_to_the_last_digit(spark: SparkSession, tmp_p
         ("1000", "1e0003"),
         (f"{large}.5", f"{large[0]}.{large[1:]}500E+35"),
         (f"{large}.5", f"{large}500000e-6"),
+        (f"{large}.5", f"{large}5000.0e-4"),
+        ("0", ".0e5"),
+        # as long as a number may be
+        ("1", f"1.{(LONGEST - 2) * '0'}"),
     ]
     other = [
         (f"{large}.5", f"{large}.51"),
@@ -271,6 +275,9 @@ def test_large_numbers_are_compared_to_the_last_digit(spark: SparkSession, tmp_p
         # Java would take hours to read one that is long enough
         ("1", f"1.{LONGEST * '0'}"),
         ("0", f".{100_000 * '0'}x"),
+        ("0", "1e-\u0661\u0660\u0660\u0660\u0660\u0660\u0660\u0660\u0660"),
+        ("0", "0e5\u2028"),
+        ("1", f"1.{(LONGEST - 3) * '0'}\u0660"),
     ]
     shop = Shop()
     for number, (amount, said) in enumerate(same + other):

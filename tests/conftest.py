@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -33,9 +32,10 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _collected() -> Iterator[None]:
-    """What a module's tests leave, every octet of their conversations, does not add up to gigabytes."""
-    yield
+def _collected() -> None:
+    """What the tests of the module before have left, every octet of their conversations, does not add up to gigabytes.
+    pytest holds what the last of them had until another one begins.
+    """
     _pass_over()
 
 

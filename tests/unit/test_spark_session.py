@@ -254,10 +254,12 @@ def test_java_is_asked_once_what_its_classes_have(spark: SparkSession, monkeypat
     monkeypatch.setattr(client, "send_command", heard)
 
     def columns() -> list[Column]:
-        return [functions.coalesce(functions.col("id"), functions.lit(2)), functions.upper(functions.lit("a"))]
+        number = functions.col("id")
+        more = functions.transform(functions.array(number), lambda each: each + 1)
+        return [functions.coalesce(number, functions.lit(2)), ~(number > 1), more]
 
     columns()
     asked.clear()
     made = spark.range(1).select(*columns()).collect()
-    assert [tuple(row) for row in made] == [(0, "A")]
+    assert [tuple(row) for row in made] == [(0, True, [1])]
     assert [command for command in asked if command.startswith("r\n")] == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -48,19 +49,38 @@ class _Stop:
 
     def __init__(self) -> None:
         self.number: int | None = None
+        #: what is raised now is forgotten
+        self._telling = False
+        #: the one that comes again has come
+        self._came = False
 
     def __call__(self, number: int, _: FrameType | None) -> None:
-        if self.number is None:
+        stops = self.number is None and not self._telling
+        if stops:
             self.number = number
+        self._came = True
+        if stops:
             raise KeyboardInterrupt
 
     def unraised(self, what: sys.UnraisableHookArgs) -> None:
         """Python only tells, and then forgets, what is raised while it calls back for an object that is gone, as Py4J
-        has it do for each of Java's: a signal that comes just then comes again a moment later."""
+        has it do for each of Java's: a signal that comes just then comes again a moment later, until it
+        has stopped the command."""
         if not isinstance(what.exc_value, KeyboardInterrupt):
             sys.__unraisablehook__(what)
             return
+        self._telling = True
         number, self.number = self.number or signal.SIGINT, None
+        threading.Thread(target=self._come_again, args=(number,), daemon=True).start()
+        self._telling = False
+
+    def _come_again(self, number: int) -> None:
         main = threading.main_thread().ident
         assert main is not None
-        threading.Timer(_AGAIN_SECONDS, signal.pthread_kill, (main, number)).start()
+        while self.number is None:
+            time.sleep(_AGAIN_SECONDS)
+            self._came = False
+            signal.pthread_kill(main, number)
+            # one at a time: what comes after the command has ended would end the process
+            while not self._came and self.number is None:
+                time.sleep(_AGAIN_SECONDS)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 import typer
 
+from coordinator.commands import stopping
 from coordinator.commands.stopping import stopped_by_name
 from spark.ending import SIGNALS
 
@@ -41,7 +42,12 @@ def _lose_a_thing() -> None:
     time.sleep(60)
 
 
-def test_one_that_comes_in_a_callback_ends_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("again", [0.01, 0.0])
+def test_one_that_comes_in_a_callback_ends_the_command(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, again: float
+) -> None:
+    """It comes again when Python is done with telling of the first, or is in the midst of that."""
+    monkeypatch.setattr(stopping, "_AGAIN_SECONDS", again)
     with pytest.raises(typer.Exit) as ended, stopped_by_name():
         _lose_a_thing()
     assert ended.value.exit_code == 128 + signal.SIGTERM

@@ -64,8 +64,9 @@ class _Stop:
 
     def unraised(self, what: sys.UnraisableHookArgs) -> None:
         """Python only tells, and then forgets, what is raised while it calls back for an object that is gone, as Py4J
-        has it do for each of Java's: a signal that comes just then comes again a moment later, until it
-        has stopped the command."""
+        has it do for each of Java's: a signal that comes just then comes again a moment later, until it has stopped
+        the command.
+        """
         if not isinstance(what.exc_value, KeyboardInterrupt):
             sys.__unraisablehook__(what)
             return

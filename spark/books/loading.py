@@ -42,6 +42,8 @@ _NO_ZONE: Final = r"^\s*\d{4,6}-\d{1,2}-\d{1,2}([ T]\d{1,2}:\d{1,2}(:\d{1,2}(\.\
 #: What stands for octets that are no text of the encoding.
 _NO_CHARACTER: Final = "\ufffd"
 _ENCODINGS: Final = ("encoding", "charset")
+#: Encodings that are UTF-8, or a part of it.
+_OF_UTF_8: Final = ("utf-8", "utf8", "us-ascii")
 
 
 def load(spark: SparkSession, description: Description) -> DataFrame:
@@ -69,7 +71,7 @@ def load(spark: SparkSession, description: Description) -> DataFrame:
 
 def _check_encoding(description: Description, declared: StructType) -> None:
     """:raises BookError: of amounts in a JSON file in that encoding Spark would keep as many digits as a double has."""
-    other = [name for name in description.options if name.lower() in _ENCODINGS and not _is_utf_8(description, name)]
+    other = [name for name in _options(description) if name.lower() in _ENCODINGS]
     amounts = [field.name for field in declared if isinstance(field.dataType, DecimalType)]
     if description.format == "json" and other and amounts:
         raise BookError(
@@ -198,14 +200,9 @@ def _options(description: Description) -> dict[str, str]:
         given = {
             name: said
             for name, said in given.items()
-            if not (name.lower() in _ENCODINGS and _is_utf_8(description, name))
+            if not (name.lower() in _ENCODINGS and said.strip().lower() in _OF_UTF_8)
         }
     return {**_DEFAULTS.get(description.format, {}), **given}
-
-
-def _is_utf_8(description: Description, option: str) -> bool:
-    """Or a part of it."""
-    return description.options[option].strip().lower() in ("utf-8", "utf8", "us-ascii")
 
 
 def _declared(spark: SparkSession, description: Description) -> StructType:

@@ -115,10 +115,15 @@ def spark_home() -> Path:
     return Path(found.origin).parent
 
 
+def spark_jars() -> list[Path]:
+    """What of Spark is on the class path: all but MLlib, which adds functions for itself to each session that begins,
+    by Scala's reflection: that takes a second."""
+    return sorted(jar for jar in (spark_home() / "jars").glob("*.jar") if not jar.name.startswith("spark-mllib_"))
+
+
 def _name(java: Path, version: str) -> str:
-    home = spark_home()
-    jars = sorted((jar.name, jar.stat().st_size, jar.stat().st_mtime_ns) for jar in (home / "jars").iterdir())
-    known = (str(java), version, version_of("pyspark"), str(home), jars)
+    jars = [(str(jar), jar.stat().st_size, jar.stat().st_mtime_ns) for jar in spark_jars()]
+    known = (str(java), version, version_of("pyspark"), jars)
     return hashlib.sha256(repr(known).encode()).hexdigest()[:16]
 
 

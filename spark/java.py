@@ -18,14 +18,14 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Final
 
-from spark.archive import Archive, archive_of, spark_home
+from spark.archive import Archive, archive_of, spark_home, spark_jars
 from spark.ending import Stopping, folders
 
 OLDEST_JAVA: Final = 17
@@ -39,19 +39,22 @@ _LONG_JAVA: Final = ("-Dcoordinator.collector=UseParallelGC",)
 _NO_COUNTERS: Final = "-XX:-UsePerfData"
 #: The text of an error of a stream goes through a regular expression that recurses.
 _DEEP: Final = "-Xss4m"
+#: How long Java may take to write what it has noted.
+_NOTING_SECONDS: Final = 20.0
 _VECTOR_MODULE: Final = "--add-modules=jdk.incubator.vector"
 _GONE_PACKAGE: Final = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
 # Java ends when it is given two collectors of garbage: ours is used where the user has chosen none, in whichever of
 # the places that come together here. Where "home" is set, the Java that runs Spark does not know SPARK_HOME: Python
 # workers import the PySpark that this process has, which is compiled, and not the sources in a file of that folder.
 _WRAPPER: Final = """#!/bin/sh
-own= chosen= home={home}
+own= chosen= home={home} all={all} used={used}
 case "$JAVA_TOOL_OPTIONS $JDK_JAVA_OPTIONS $_JAVA_OPTIONS" in *-XX:+Use*GC*) chosen=1 ;; esac
 for argument do
   shift
   case $argument in
   -Dcoordinator.collector=*) own=-XX:+${{argument#*=}}; continue ;;
   -XX:+Use*GC) chosen=1 ;;
+  *"$all") argument=${{argument%"$all"}}$used ;;
   {dropped}) continue ;;
   org.apache.spark.launcher.Main) home= ;;
   esac
@@ -123,7 +126,13 @@ def _environment(home: Path, master: str) -> Iterator[Path]:
         binary.parent.mkdir()
         real = home / "bin" / "java"
         dropped = [_VECTOR_MODULE, *([_GONE_PACKAGE] if (_java_version(real) or 0) >= 24 else [])]
-        wrapper = _WRAPPER.format(home="1" if ours else "", dropped="|".join(dropped), binary=shlex.quote(str(real)))
+        wrapper = _WRAPPER.format(
+            home="1" if ours else "",
+            all=shlex.quote(f"{spark_home()}/jars/*"),
+            used=shlex.quote(":".join(map(str, spark_jars()))),
+            dropped="|".join(dropped),
+            binary=shlex.quote(str(real)),
+        )
         binary.write_text(wrapper, encoding="utf-8")
         binary.chmod(0o700)
         root = str(Path(__file__).resolve().parent.parent)
@@ -203,6 +212,11 @@ def running_java(master: str, *, memory: str, brief: bool = False) -> Iterator[R
             running = Running(java=java, master=master, stopping=stopping, folder=folder, told=told, starting=starting)
             ended.enter_context(java.process)
             yield running
+            if running.class_path is not None and archive.noted is not None:
+                # it writes the last of them at its end, which takes half a second
+                java.process.terminate()
+                with suppress(subprocess.TimeoutExpired):
+                    java.process.wait(_NOTING_SECONDS)
         finally:
             stopping.end_java()
             stopping.remove()
@@ -279,6 +293,8 @@ def _settings(master: str, memory: str, brief: bool, archive: Archive, folder: P
         # bounds what a Python worker holds of messages at a time
         "spark.sql.execution.arrow.maxRecordsPerBatch": "4096",
         "spark.sql.adaptive.enabled": "true",
+        # Ids are hexadecimal digits: what ICU needs to write them small takes a second to build.
+        "spark.sql.icu.caseMappings.enabled": "false",
         # Else PySpark asks Java eight times for each column that is made, and looks for IPython. Without it Spark's
         # errors do not say where a column was made; we tell them in our own words.
         "spark.python.sql.dataFrameDebugging.enabled": "false",

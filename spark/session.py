@@ -26,8 +26,6 @@ from spark.cluster import check_executors, send_package
 from spark.java import Java, Running, started
 from spark.master import MasterUnusable
 
-#: How long Java may take to stop Spark.
-_JAVA_SECONDS: Final = 20.0
 _DYING_SECONDS: Final = 2.0
 _AGAIN_SECONDS: Final = 0.02
 #: Of what Java says of its end, and Spark of an error.
@@ -122,7 +120,7 @@ def _keep_classes() -> None:
 
 @contextmanager
 def running_session(running: Running, credentials: Path | None = None) -> Iterator[SparkSession]:
-    """The session on this Java, which is stopped after the block if all went well. On a cluster the tasks run this
+    """The session on this Java; Spark is stopped after the block if all went well. On a cluster the tasks run this
     package, which is sent there; ``credentials``: see :func:`spark.master.check_master`.
 
     :raises MasterUnusable: what listens there takes no application.
@@ -140,9 +138,8 @@ def running_session(running: Running, credentials: Path | None = None) -> Iterat
             check_executors(session, send_package(session, running.folder), credentials)
         yield session
         running.class_path = session._jvm.System.getProperty("java.class.path")  # type: ignore[union-attr]
-        session.stop()
-        running.java.process.terminate()
-        running.java.process.wait(_JAVA_SECONDS)
+        # not PySpark's own, which waits half a second for a server that ends with this process
+        session.sparkContext._jsc.stop()
     except Exception as error:
         if running.stopping.stopped:
             # what waited for Java says that it is gone
@@ -156,8 +153,7 @@ def running_session(running: Running, credentials: Path | None = None) -> Iterat
                     " spark.authenticate"
                 ) from None
             raise SparkFailed(_failure(error, running)) from None
-        if not isinstance(error, subprocess.TimeoutExpired):
-            raise
+        raise
 
 
 def _failure(error: Exception, running: Running) -> str:

@@ -76,42 +76,65 @@ def test_an_interrupted_call_of_java_is_not_logged() -> None:
     assert (ran.stdout, ran.stderr) == ("interrupted\n", "")
 
 
-def test_spark_runs_on_the_java_that_comes_along(tmp_path: Path) -> None:
-    # a process of its own: one JVM a process
-    code = (
-        "import os\n"
-        "from spark.session import open_session\n"
-        "spark = open_session('local[1]', memory='512m', settings={'spark.sql.shuffle.partitions': '1'})\n"
-        "version = spark._jvm.System.getProperty('java.version')\n"
-        "print(spark.range(7).groupBy().count().collect()[0][0], version, 'JAVA_HOME' in os.environ)\n"
-        "spark.stop()\n"
-    )
-    # no java on the path
-    tools = tmp_path / "bin"
-    tools.mkdir()
-    for name in (
-        "bash",
-        "sh",
-        "env",
-        "dirname",
-        "basename",
-        "ps",
-        "uname",
-        "nice",
-        "sed",
-        "cat",
-        "rm",
-        "mkdir",
-        "tr",
-        "grep",
-        "cut",
-        "readlink",
-        "head",
-    ):
+#: What Spark's scripts call.
+TOOLS = (
+    "bash",
+    "sh",
+    "env",
+    "dirname",
+    "basename",
+    "ps",
+    "uname",
+    "nice",
+    "sed",
+    "cat",
+    "rm",
+    "mkdir",
+    "tr",
+    "grep",
+    "cut",
+    "readlink",
+    "head",
+)
+
+
+def link_tools(tools: Path) -> None:
+    """In a folder without a Java."""
+    for name in TOOLS:
         for folder in ("/usr/bin", "/bin"):
             if Path(folder, name).exists():
                 (tools / name).symlink_to(Path(folder, name))
                 break
+
+
+#: What takes a second of a small run, each: the titles that ICU makes of all letters, and Scala's reflection.
+SLOW = ("com.ibm.icu.text.RuleBasedBreakIterator ", "scala.reflect.runtime.")
+
+
+def test_spark_runs_on_the_java_that_comes_along(tmp_path: Path) -> None:
+    """And loads nothing of what is slow to load."""
+    # a process of its own: one JVM a process
+    loaded = tmp_path / "loaded.log"
+    settings = {
+        "spark.sql.shuffle.partitions": "1",
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        "spark.driver.defaultJavaOptions": f"-Xlog:class+load:file={loaded}",
+    }
+    code = (
+        "import os\n"
+        "from pyspark.sql import functions as f\n"
+        "from spark.ledger import uuid_text\n"
+        "from spark.session import open_session\n"
+        f"spark = open_session('local[1]', memory='512m', settings={settings})\n"
+        "version = spark._jvm.System.getProperty('java.version')\n"
+        "ids = spark.range(7).groupBy().agg(uuid_text(f.count('id') + 2747, f.sum('id')))\n"
+        "print(ids.collect()[0][0], version, 'JAVA_HOME' in os.environ)\n"
+        "spark.stop()\n"
+    )
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    link_tools(tools)
     root = Path(__file__).parent.parent.parent
     ran = subprocess.run(
         [sys.executable, "-c", code],
@@ -122,11 +145,30 @@ def test_spark_runs_on_the_java_that_comes_along(tmp_path: Path) -> None:
         check=False,
     )
     assert ran.returncode == 0, ran.stderr
-    count, version, home_left = ran.stdout.split()
-    assert count == "7"
+    found, version, home_left = ran.stdout.split()
+    assert found == "00000000-0000-0ac2-0000-000000000015"
     assert int(version.split(".")[0]) >= 17
     assert home_left == "False"
     assert ran.stderr == ""
+    names = loaded.read_text(encoding="utf-8")
+    assert "org.apache.spark.sql.catalyst.expressions.Lower " in names
+    assert [name for name in SLOW if name in names] == []
+
+
+def test_mllib_is_not_on_the_class_path_of_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It gives each session functions of its own, by Scala's reflection."""
+    jars = tmp_path / "spark's own" / "jars"
+    jars.mkdir(parents=True)
+    for name in ("spark-mllib_2.13-4.3.0.jar", "spark-mllib-local_2.13-4.3.0.jar", "avro-1.12.jar", "notes.txt"):
+        (jars / name).touch()
+    monkeypatch.setenv("SPARK_HOME", str(jars.parent))
+    home = fake_java(tmp_path, "17")
+    (home / "bin" / "java").write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n', encoding="utf-8")
+    given = ["-cp", f"/etc/spark/:{jars}/*", "-Dother=/opt/jars/*", "org.apache.spark.deploy.SparkSubmit", "*"]
+    with java._environment(home, "local[*]") as folder:
+        shown = subprocess.run([folder / "bin" / "java", *given], capture_output=True, text=True, check=True)
+    used = f"/etc/spark/:{jars}/avro-1.12.jar:{jars}/spark-mllib-local_2.13-4.3.0.jar"
+    assert shown.stdout.splitlines() == ["-cp", used, *given[2:]]
 
 
 G1 = "-XX:+UseG1GC"

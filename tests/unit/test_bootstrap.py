@@ -49,6 +49,14 @@ class System:
         for name, body in commands.items():
             self._make(self._commands / name, body)
 
+    def has_of_its_own(self, **commands: str) -> None:
+        """Where the system's own programs are, and what comes first on the path are others."""
+        own = self._folder / "own"
+        own.mkdir()
+        self.has(getconf=f"echo {own}")
+        for name, body in commands.items():
+            self._make(own / name, body)
+
     def has_venv(self) -> Path:
         """A virtual environment that takes every package; its folder."""
         (self._folder / ".venv/bin").mkdir(parents=True)
@@ -121,6 +129,24 @@ def test_no_other_user_is_asked_for_them(system: System, user: str, wanted: str)
     system.has(id=f"echo {user}", **_whole(**{"apt-get": "", "apt-cache": ""}))
     assert system.bootstrap(wanted).returncode == 7
     assert system.called("apt-get") == []
+
+
+@pytest.mark.parametrize(
+    ("own", "status"),
+    [
+        ({"python3.11": '[ "$1" = -m ] && exit 8 || exit 0'}, 8),
+        ({"python3.11": "exit 1"}, 7),  # without its headers, say
+        ({"python3": '[ "$1" = -m ] && exit 8 || exit 0'}, 7),  # an older one
+        ({}, 7),
+    ],
+)
+def test_of_two_pythons_of_a_version_the_system_s_own_is_used(
+    system: System, own: dict[str, str], status: int
+) -> None:
+    """It is compiled by a profile of what it does."""
+    system.has(id="echo 1000", **_WHOLE)
+    system.has_of_its_own(**own)
+    assert system.bootstrap("serve").returncode == status
 
 
 def test_prometheus_is_unpacked_and_not_installed(system: System) -> None:

@@ -140,9 +140,7 @@ def test_no_other_user_is_asked_for_them(system: System, user: str, wanted: str)
         ({}, 7),
     ],
 )
-def test_of_two_pythons_of_a_version_the_system_s_own_is_used(
-    system: System, own: dict[str, str], status: int
-) -> None:
+def test_of_two_pythons_of_a_version_the_system_s_own_is_used(system: System, own: dict[str, str], status: int) -> None:
     """It is compiled by a profile of what it does."""
     system.has(id="echo 1000", **_WHOLE)
     system.has_of_its_own(**own)

@@ -39,22 +39,27 @@ _LONG_JAVA: Final = ("-Dcoordinator.collector=UseParallelGC",)
 _NO_COUNTERS: Final = "-XX:-UsePerfData"
 #: The text of an error of a stream goes through a regular expression that recurses.
 _DEEP: Final = "-Xss4m"
-#: How long Java may take to write what it has noted.
-_NOTING_SECONDS: Final = 20.0
+#: How long Java may take to end.
+_ENDING_SECONDS: Final = 20.0
+#: Linux takes no argument of 128 KiB; beside the jars there is what the user adds.
+_MOST_LISTED: Final = 96 * 1024
 _VECTOR_MODULE: Final = "--add-modules=jdk.incubator.vector"
 _GONE_PACKAGE: Final = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
 # Java ends when it is given two collectors of garbage: ours is used where the user has chosen none, in whichever of
 # the places that come together here. Where "home" is set, the Java that runs Spark does not know SPARK_HOME: Python
 # workers import the PySpark that this process has, which is compiled, and not the sources in a file of that folder.
 _WRAPPER: Final = """#!/bin/sh
-own= chosen= home={home} all={all} used={used}
+own= chosen= before= home={home} all={all} used={used}
 case "$JAVA_TOOL_OPTIONS $JDK_JAVA_OPTIONS $_JAVA_OPTIONS" in *-XX:+Use*GC*) chosen=1 ;; esac
 for argument do
   shift
+  case $before$argument: in
+  -cp*"$all":*) argument=${{argument%%"$all"*}}$used${{argument#*"$all"}} ;;
+  esac
+  before=$argument
   case $argument in
   -Dcoordinator.collector=*) own=-XX:+${{argument#*=}}; continue ;;
   -XX:+Use*GC) chosen=1 ;;
-  *"$all") argument=${{argument%"$all"}}$used ;;
   {dropped}) continue ;;
   org.apache.spark.launcher.Main) home= ;;
   esac
@@ -126,10 +131,14 @@ def _environment(home: Path, master: str) -> Iterator[Path]:
         binary.parent.mkdir()
         real = home / "bin" / "java"
         dropped = [_VECTOR_MODULE, *([_GONE_PACKAGE] if (_java_version(real) or 0) >= 24 else [])]
+        every = f"{spark_home()}/jars/*"
+        used = ":".join(map(str, spark_jars()))
+        if len(os.fsencode(used)) > _MOST_LISTED:
+            used = every
         wrapper = _WRAPPER.format(
             home="1" if ours else "",
-            all=shlex.quote(f"{spark_home()}/jars/*"),
-            used=shlex.quote(":".join(map(str, spark_jars()))),
+            all=shlex.quote(every),
+            used=shlex.quote(used),
             dropped="|".join(dropped),
             binary=shlex.quote(str(real)),
         )
@@ -212,11 +221,10 @@ def running_java(master: str, *, memory: str, brief: bool = False) -> Iterator[R
             running = Running(java=java, master=master, stopping=stopping, folder=folder, told=told, starting=starting)
             ended.enter_context(java.process)
             yield running
-            if running.class_path is not None and archive.noted is not None:
-                # it writes the last of them at its end, which takes half a second
-                java.process.terminate()
+            if running.class_path is not None:
+                # it may write at its end: the classes that it has noted, or what an option of the user's asks for
                 with suppress(subprocess.TimeoutExpired):
-                    java.process.wait(_NOTING_SECONDS)
+                    java.process.wait(_ENDING_SECONDS)
         finally:
             stopping.end_java()
             stopping.remove()

@@ -103,18 +103,18 @@ def reconcile(
     archive: Path | None = None,
     credentials: Path | None = None,
     out: Path,
-    fail_on: str,
     steps: Steps,
     version: str,
 ) -> Run:
-    """Reconcile the store at ``url`` over ``period`` and write everything into ``out``, which is there and can be
-    written. ``inbox``: with the store's own inbox as a book besides. ``archive``: with the days that are dropped, from
-    this folder. ``credentials``: a file with the URL that is there for the tasks, too, wherever they run.
+    """Reconcile the store at ``url`` over ``period`` and write the findings into ``out``, which is there and can be
+    written; :func:`report` writes the rest. ``inbox``: with the store's own inbox as a book besides. ``archive``: with
+    the days that are dropped, from this folder. ``credentials``: a file with the URL that is there for the tasks, too,
+    wherever they run.
 
     :raises spark.books.description.BookError: a book that cannot be used, before any other work.
     :raises spark.snapshot.StoreUnreadable: the store cannot be read.
     :raises store.archive.copies.ArchiveUnusable: the archive is not whole, or is another store's.
-    :raises OutputUnusable: the output folder cannot be written any more; no ``summary.json`` is in it then.
+    :raises OutputUnusable: the output folder cannot be written any more.
     """
     began = time.monotonic()
     opened = [open_book(spark, description) for description in books]
@@ -129,8 +129,7 @@ def reconcile(
         comparison = _Comparison(spark, read, keep, steps)
         with _writing(out):
             findings = write_findings(comparison.findings(), out, lambda count: steps.rows(read.total + count))
-        steps.stage("writing the report")
-        run = Run(
+        return Run(
             store=read.snapshot.store,
             version=version,
             period=read.period,
@@ -143,9 +142,16 @@ def reconcile(
             findings=findings,
             books=comparison.totals,
         )
-        with _writing(out):
-            write_report(run, out, fail_on)
-        return run
+
+
+def report(run: Run, out: Path, fail_on: str, steps: Steps) -> None:
+    """Write what a run has found, beside its findings; no Spark is needed for it.
+
+    :raises OutputUnusable: the output folder cannot be written any more; no ``summary.json`` is in it then.
+    """
+    steps.stage("writing the report")
+    with _writing(out):
+        write_report(run, out, fail_on)
 
 
 @dataclass(frozen=True, kw_only=True)

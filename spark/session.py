@@ -120,7 +120,7 @@ def _keep_classes() -> None:
 
 @contextmanager
 def running_session(running: Running, credentials: Path | None = None) -> Iterator[SparkSession]:
-    """The session on this Java; Spark is stopped after the block if all went well. On a cluster the tasks run this
+    """The session on this Java, which begins to end after the block if all went well. On a cluster the tasks run this
     package, which is sent there; ``credentials``: see :func:`spark.master.check_master`.
 
     :raises MasterUnusable: what listens there takes no application.
@@ -140,6 +140,7 @@ def running_session(running: Running, credentials: Path | None = None) -> Iterat
         running.class_path = session._jvm.System.getProperty("java.class.path")  # type: ignore[union-attr]
         # not PySpark's own, which waits half a second for a server that ends with this process
         session.sparkContext._jsc.stop()
+        running.java.process.terminate()
     except Exception as error:
         if running.stopping.stopped:
             # what waited for Java says that it is gone

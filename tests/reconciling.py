@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import psycopg
 
 from spark.period import Period
-from spark.reconcile import prepare_output, reconcile
+from spark.reconcile import prepare_output, reconcile, report
 from store.ids import HalfIds, UuidV7
 from store.tables import SCHEMA
 
@@ -53,7 +53,8 @@ def run(
     archive: Path | None = None,
 ) -> Run:
     prepare_output(out)
-    return reconcile(
+    told = told or Told()
+    found = reconcile(
         spark,
         url=url,
         period=period or Period(),
@@ -61,10 +62,11 @@ def run(
         inbox=inbox,
         archive=archive,
         out=out,
-        fail_on="warning",
-        steps=told or Told(),
+        steps=told,
         version="1.2.3",
     )
+    report(found, out, "warning", told)
+    return found
 
 
 def post_and_retire(queue: int = 1, *, lease: int = 1, seconds: float = 0.0) -> str:

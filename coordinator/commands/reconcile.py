@@ -189,32 +189,30 @@ def _compared(
     from spark.cluster import ClusterUnusable, guarded
     from spark.master import MasterUnusable
     from spark.progress import ProgressBar
-    from spark.reconcile import STAGES, OutputUnusable
+    from spark.reconcile import STAGES, OutputUnusable, report
     from spark.reconcile import reconcile as run_reconciliation
     from spark.session import SparkFailed, running_session
     from spark.snapshot import StoreUnreadable
     from store.archive.copies import ArchiveUnusable
 
     try:
-        with (
-            ProgressBar(STAGES + 2 * (len(books) + inbox)) as bar,
-            running_session(java, credentials) as spark,
-            bar.watching(spark),
-            guarded(spark),
-        ):
-            return run_reconciliation(
-                spark,
-                url=url,
-                period=period,
-                books=books,
-                inbox=inbox,
-                archive=None if archive is None else archive.absolute(),
-                credentials=credentials,
-                out=out,
-                fail_on=fail_on,
-                steps=bar,
-                version=VERSION,
-            )
+        with ProgressBar(STAGES + 2 * (len(books) + inbox)) as bar:
+            with running_session(java, credentials) as spark, bar.watching(spark), guarded(spark):
+                run = run_reconciliation(
+                    spark,
+                    url=url,
+                    period=period,
+                    books=books,
+                    inbox=inbox,
+                    archive=None if archive is None else archive.absolute(),
+                    credentials=credentials,
+                    out=out,
+                    steps=bar,
+                    version=VERSION,
+                )
+            # while Java ends
+            report(run, out, fail_on, bar)
+            return run
     except (BookError, StoreUnreadable, ArchiveUnusable, OutputUnusable, MasterUnusable, ClusterUnusable) as error:
         fail(str(error), 2)
     except SparkFailed as error:

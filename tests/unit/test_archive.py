@@ -165,7 +165,10 @@ with running_java('local[1]', memory='512m') as java, running_session(java) as s
     given = spark._jvm.java.lang.management.ManagementFactory.getRuntimeMXBean().getInputArguments()
     print([option for option in given if 'Shared' in option or 'ClassList' in option])
     print(spark.conf.get('spark.executor.extraJavaOptions', 'none'))
+print(java.java.process.returncode)
 """
+#: Java has ended by SIGTERM in its own way: what it, or an agent of the user's, writes at its end is whole.
+_ENDED = "143"
 
 
 def _session(cache: Path) -> tuple[str, str]:
@@ -180,7 +183,8 @@ def _session(cache: Path) -> tuple[str, str]:
         check=False,
     )
     assert (ran.returncode, ran.stderr) == (0, "")
-    options, executors = ran.stdout.splitlines()
+    options, executors, status = ran.stdout.splitlines()
+    assert status == _ENDED
     return options, executors
 
 

@@ -147,6 +147,14 @@ def test_of_two_pythons_of_a_version_the_system_s_own_is_used(system: System, ow
     assert system.bootstrap("serve").returncode == status
 
 
+def test_a_python_in_a_folder_with_a_space_is_found(tmp_path: Path) -> None:
+    (tmp_path / "my tools").mkdir()
+    system = System(tmp_path / "my tools")
+    system.has(id="echo 1000", **_WHOLE)
+    done = system.bootstrap("serve")
+    assert done.returncode == 7, done.stderr
+
+
 def test_prometheus_is_unpacked_and_not_installed(system: System) -> None:
     """Installed it would be a server of the system, on a port that another program may want."""
     system.has(

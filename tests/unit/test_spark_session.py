@@ -171,6 +171,45 @@ def test_mllib_is_not_on_the_class_path_of_spark(tmp_path: Path, monkeypatch: py
     assert shown.stdout.splitlines() == ["-cp", used, *given[2:]]
 
 
+def _shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark: Path, names: list[str], given: list[str]
+) -> list[str]:
+    """What the wrapper gives to Java, of these jars in that ``SPARK_HOME``."""
+    jars = spark / "jars"
+    jars.mkdir(parents=True)
+    for name in names:
+        (jars / name).touch()
+    monkeypatch.setenv("SPARK_HOME", str(spark))
+    home = fake_java(tmp_path, "17")
+    (home / "bin" / "java").write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n', encoding="utf-8")
+    with java._environment(home, "local[*]") as folder:
+        ran = subprocess.run([folder / "bin" / "java", *given], capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout.splitlines()
+
+
+def test_spark_deep_in_folders_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Linux takes no argument of 128 KiB."""
+    spark = tmp_path / ("d" * 230) / ("e" * 230)
+    _shown(
+        tmp_path, monkeypatch, spark, [f"jar-{n:03}.jar" for n in range(280)], ["-cp", f"/c/:{spark}/jars/*", "Main"]
+    )
+
+
+def test_mllib_is_not_on_the_class_path_beside_hadoop_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """HADOOP_CONF_DIR, YARN_CONF_DIR and SPARK_DIST_CLASSPATH come after Spark's jars."""
+    spark = tmp_path / "spark"
+    names = ["a.jar", "spark-mllib_2.13-4.3.0.jar"]
+    shown = _shown(tmp_path, monkeypatch, spark, names, ["-cp", f"/c/:{spark}/jars/*:/etc/hadoop/", "Main"])
+    assert shown == ["-cp", f"/c/:{spark}/jars/a.jar:/etc/hadoop/", "Main"]
+
+
+def test_only_the_class_path_is_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spark = tmp_path / "spark"
+    given = ["-cp", "/c/", "Main", "--conf", f"spark.executor.extraClassPath={spark}/jars/*"]
+    assert _shown(tmp_path, monkeypatch, spark, ["a.jar"], given) == given
+
+
 G1 = "-XX:+UseG1GC"
 
 

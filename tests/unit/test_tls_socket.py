@@ -60,6 +60,8 @@ def pair(ca: Authority) -> Iterator[Pair]:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
         theirs = socket.create_connection(listener.getsockname(), PATIENCE)
         ours, _ = listener.accept()
+    # as the service has it
+    ours.setblocking(False)
     coming, going = ssl.MemoryBIO(), ssl.MemoryBIO()
     client = ssl.create_default_context(cafile=str(ca.certificate)).wrap_bio(coming, going, server_hostname="127.0.0.1")
 

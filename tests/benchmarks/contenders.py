@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.benchmarks import generator, java, processes, servers
+from tests.benchmarks import generator, processes, servers
 from tests.benchmarks.cells import Cell
 from tests.benchmarks.servers import Server
 
@@ -133,16 +133,29 @@ class Service(Lasting):
         return servers.start_service(data_dir=self._data_dir, log=self._log, arguments=self._arguments)
 
 
-class Artemis(Lasting):
-    """Apache ActiveMQ Artemis, warmed up by the load itself: Java goes on compiling for some seconds."""
+class Peer(Lasting):
+    """A broker in Java, warmed up by the load itself: Java goes on compiling for some seconds.
 
-    def __init__(self, conditions: Conditions, log: Path, folder: Path, *, warm_seconds: float) -> None:
-        super().__init__("artemis", conditions, log, folder)
+    ``program`` takes its port and the folder of its store.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        conditions: Conditions,
+        log: Path,
+        folder: Path,
+        *,
+        program: generator.Program,
+        warm_seconds: float,
+    ) -> None:
+        super().__init__(name, conditions, log, folder)
         self._folder = folder
+        self._program = program
         self._warm_seconds = warm_seconds
 
     def _start(self) -> Server:
-        command = shlex.join([*java.ARTEMIS, "{port}", str(self._folder)])
+        command = shlex.join([*self._program, "{port}", str(self._folder)])
         server = servers.start_other(command, name=self.name, log=self._log, preload=0, postgres_pid_file=None)
         try:
             for transaction in (1, 10):

@@ -1,4 +1,4 @@
-"""The programs in Java: the broker that is measured beside the service, and the load through Qpid JMS."""
+"""The programs in Java: the brokers that are measured beside the service, and the load through Qpid JMS."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _HEAP = "-Xmx2g"
 
 
 def build() -> None:
-    """Compile them with Maven, which fetches the broker the first time.
+    """Compile them with Maven, which fetches the brokers the first time.
 
     :raises GeneratorFailed: when there is no Maven, or it fails.
     """
@@ -41,6 +41,9 @@ def command(module: str, main: str) -> Program:
 
 #: Apache ActiveMQ Artemis.
 ARTEMIS = command("artemis", "bench.Artemis")
+
+#: Apache Qpid Broker-J.
+BROKER_J = command("brokerj", "bench.BrokerJ")
 
 #: A load as applications on Qpid JMS make it, with one transaction at a time on each connection.
 JMS_LOAD = command("jms", "bench.JmsLoad")

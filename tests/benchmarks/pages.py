@@ -20,8 +20,8 @@ _LOADS: Final = {
     "report": "Many transactions under way: the generator in C",
     "report-jms": "Qpid JMS: one transaction at a time on each connection",
 }
-_COLOURS: Final = {"service": "#2a7f62", "artemis": "#c8553d"}
-_INTRODUCTION: Final = """# The service beside Artemis
+_COLOURS: Final = {"service": "#2a7f62", "artemis": "#c8553d", "broker-j": "#4a6fa5"}
+_INTRODUCTION: Final = """# The service beside other brokers
 
 What `make bench-peers` measured: each cell on each server in turn, in one run, on one machine. How to read it, and
 what a cell is: [How to measure it](../how-to/measure.md). Compare within a cell; all servers share the cores with the
@@ -29,7 +29,8 @@ load, so a rate is the reciprocal of all processor times together, and microseco
 
 Every message is durable, and a commit is answered once it is on the disk. The service: PostgreSQL as it comes, with
 `fsync` and `synchronous_commit` on. Artemis 2.50.0: its journal (NIO) is synced before a commit is answered, and its
-buffer waits as long as a flush of this disk takes.
+buffer waits as long as a flush of this disk takes. Broker-J 9.2.1: its store in Berkeley DB as it comes, which flushes
+its log (`fdatasync`) before a commit is answered, one flush for all commits that wait.
 """
 
 

@@ -1,4 +1,4 @@
-"""``python -m tests.benchmarks.run``: measure the service cell by cell; beside it, on request, another server.
+"""``python -m tests.benchmarks.run``: measure the service cell by cell; beside it, on request, other servers.
 
 How to run it and how to read it: ``docs/how-to/measure.md``.
 """
@@ -25,7 +25,7 @@ from typing import Any, NoReturn
 
 from tests.benchmarks import cells, generator, java, processes, report
 from tests.benchmarks.cells import Cell
-from tests.benchmarks.contenders import Artemis, Conditions, Contender, Other, Service
+from tests.benchmarks.contenders import Conditions, Contender, Other, Peer, Service
 from tests.benchmarks.generator import FOLDER, REPOSITORY, GeneratorFailed
 from tests.benchmarks.report import Idle, Measured
 from tests.benchmarks.servers import ServerFailed
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         _check(asked, [cell.name for cell in chosen] + [cells.IDLE] * idle_chosen)
         generator.build()
-        if asked.artemis or asked.client == "jms":
+        if _peers(asked) or asked.client == "jms":
             java.build()
     except (GeneratorFailed, ValueError) as error:
         print(error, file=sys.stderr)
@@ -92,8 +92,8 @@ def _check(asked: argparse.Namespace, names: Sequence[str]) -> None:
     """:raises ValueError: when the flags leave nothing to measure, or what cannot be measured."""
     if not names:
         raise ValueError(f"--cells {asked.cells}: no such cell; they are {cells.IDLE}, post-1x1, ..., e2e-1x8")
-    if asked.skip_service and asked.other is None and not asked.artemis:
-        raise ValueError("--skip-service without --other or --artemis leaves nothing to measure")
+    if asked.skip_service and asked.other is None and not _peers(asked):
+        raise ValueError("--skip-service without --other, --artemis or --broker-j leaves nothing to measure")
     unfit = [name for name in names if not name.startswith(("post-", "transfer-"))]
     if asked.client == "jms" and unfit:
         raise ValueError(f"--client jms has the cells post-* and transfer-* alone, not {unfit[0]}")
@@ -132,8 +132,9 @@ def _parser() -> argparse.ArgumentParser:
         help="jms: Qpid JMS, one transaction at a time on each connection; for post and transfer (c)",
     )
     parser.add_argument("--artemis", action="store_true", help="measure Apache ActiveMQ Artemis beside the service")
+    parser.add_argument("--broker-j", action="store_true", help="measure Apache Qpid Broker-J beside the service")
     parser.add_argument(
-        "--warm-artemis", type=float, default=20.0, help="seconds of load for Artemis before its first cell (20)"
+        "--warm-peers", type=float, default=20.0, help="seconds of load for each of these before its first cell (20)"
     )
     parser.add_argument("--other", metavar="COMMAND", help="another server, with {port} and perhaps {preload} in it")
     parser.add_argument("--other-name", default="other", help="its name in the report")
@@ -142,6 +143,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--other-postgres-pid-file", type=Path, metavar="FILE", help="postmaster.pid of its PostgreSQL")
     return parser
+
+
+def _peers(asked: argparse.Namespace) -> dict[str, generator.Program]:
+    """The brokers from Maven Central that are asked for, by their names in the report, and what starts each."""
+    peers = {"artemis": java.ARTEMIS, "broker-j": java.BROKER_J}
+    return {name: program for name, program in peers.items() if getattr(asked, name.replace("-", "_"))}
 
 
 def _contenders(asked: argparse.Namespace, data_dir: Path) -> list[Contender]:
@@ -157,9 +164,9 @@ def _contenders(asked: argparse.Namespace, data_dir: Path) -> list[Contender]:
     found: list[Contender] = []
     if not asked.skip_service:
         found.append(Service(conditions, FOLDER / "service.log", data_dir / "service", asked.serve.split()))
-    if asked.artemis:
-        folder = data_dir / "artemis"
-        found.append(Artemis(conditions, FOLDER / "artemis.log", folder, warm_seconds=asked.warm_artemis))
+    for name, program in _peers(asked).items():
+        log, folder = FOLDER / f"{name}.log", data_dir / name
+        found.append(Peer(name, conditions, log, folder, program=program, warm_seconds=asked.warm_peers))
     if asked.other is not None:
         found.append(
             Other(

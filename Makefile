@@ -54,10 +54,11 @@ bench:
 
 PEERS ?= post-10x8,post-100x8,post-1x8,post-1x64,retire-10x8,transfer-1x8,transfer-10x8
 PEERS_JMS ?= post-1x8,post-1x64,post-10x8,transfer-1x8,transfer-10x8
-#: make bench-peers the service, Artemis and Broker-J in turns, by the generator in C and by Qpid JMS
+#: make bench-peers the service, Artemis, Broker-J and RocketMQ in turns, by the
+#:                  generator in C and by Qpid JMS; RocketMQ by its own clients
 bench-peers:
 	@.ci/bootstrap test
-	$(BIN)/python -m tests.benchmarks.run --artemis --broker-j --rounds 3 --cells '$(PEERS)' $(ARGS)
+	$(BIN)/python -m tests.benchmarks.run --artemis --broker-j --rocketmq --rounds 3 --cells '$(PEERS)' $(ARGS)
 	$(BIN)/python -m tests.benchmarks.run --artemis --broker-j --rounds 3 --client jms --cells '$(PEERS_JMS)' --seconds 6 $(ARGS)
 
 #: make bench-spark the reconciliation at size, beside  ARGS="--database-url URL --halves 1000000"

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.benchmarks import generator, processes, servers
+from tests.benchmarks import generator, java, processes, servers
 from tests.benchmarks.cells import Cell
 from tests.benchmarks.servers import Server
 
@@ -51,7 +51,12 @@ class Conditions:
 
 
 class Contender(ABC):
-    """``flush_dir``: a folder on the disk that its PostgreSQL writes to, as far as that is known."""
+    """``flush_dir``: a folder on the disk that its PostgreSQL writes to, as far as that is known.
+
+    ``own_load``: the only program that can put a load on it, where it does not speak AMQP 1.0.
+    """
+
+    own_load: generator.Program | None = None
 
     def __init__(self, name: str, conditions: Conditions, log: Path, flush_dir: Path) -> None:
         self.name = name
@@ -71,6 +76,10 @@ class Contender(ABC):
 
     @abstractmethod
     def stop(self) -> None: ...
+
+    def takes(self, cell: Cell) -> bool:
+        """Whether it can be measured in this cell."""
+        return True
 
     def stock(self, cell: Cell) -> int:
         """Messages that a cell's queue should hold: what may be retired while it is measured."""
@@ -158,22 +167,42 @@ class Peer(Lasting):
         command = shlex.join([*self._program, "{port}", str(self._folder)])
         server = servers.start_other(command, name=self.name, log=self._log, preload=0, postgres_pid_file=None)
         try:
-            for transaction in (1, 10):
-                generator.run(
-                    "mixed",
-                    server.port,
-                    *self.conditions.flags(),
-                    f"--transaction={transaction}",
-                    "--connections=8",
-                    f"--warm={self._warm_seconds / 2}",
-                    "--seconds=1",
-                    "--stall=60",
-                    f"--queue={self._new_queue()}",
-                )
+            self._warm_up(server)
         except BaseException:
             server.stop()
             raise
         return server
+
+    def _warm_up(self, server: Server) -> None:
+        for transaction in (1, 10):
+            self._load(server, "mixed", f"--transaction={transaction}", f"--warm={self._warm_seconds / 2}")
+
+    def _load(self, server: Server, mode: str, *flags: str) -> None:
+        queue = self._new_queue()
+        generator.run(
+            mode,
+            server.port,
+            *self.conditions.flags(),
+            *flags,
+            "--connections=8",
+            "--seconds=1",
+            "--stall=60",
+            f"--queue={queue}",
+            f"--target={queue}",
+            program=self.own_load or generator.IN_C,
+        )
+
+
+class RocketMq(Peer):
+    """Apache RocketMQ, whose transactions post one message each, and retire none."""
+
+    own_load = java.ROCKETMQ_LOAD
+
+    def takes(self, cell: Cell) -> bool:
+        return cell.mode == "post" and cell.transaction == 1
+
+    def _warm_up(self, server: Server) -> None:
+        self._load(server, "post", "--slots=8", f"--warm={self._warm_seconds}")
 
 
 class Other(Contender):

@@ -1,4 +1,4 @@
-"""The programs in Java: the brokers that are measured beside the service, and the load through Qpid JMS."""
+"""The programs in Java: brokers that are measured beside the service, loads by Qpid JMS and by RocketMQ's clients."""
 
 from __future__ import annotations
 
@@ -44,6 +44,10 @@ ARTEMIS = command("artemis", "bench.Artemis")
 
 #: Apache Qpid Broker-J.
 BROKER_J = command("brokerj", "bench.BrokerJ")
+
+#: Apache RocketMQ, and the load of its own clients: it does not speak AMQP 1.0.
+ROCKETMQ = command("rocketmq", "bench.RocketMq")
+ROCKETMQ_LOAD = command("rocketmq", "bench.RocketLoad")
 
 #: A load as applications on Qpid JMS make it, with one transaction at a time on each connection.
 JMS_LOAD = command("jms", "bench.JmsLoad")

@@ -20,17 +20,19 @@ _LOADS: Final = {
     "report": "Many transactions under way: the generator in C",
     "report-jms": "Qpid JMS: one transaction at a time on each connection",
 }
-_COLOURS: Final = {"service": "#2a7f62", "artemis": "#c8553d", "broker-j": "#4a6fa5"}
+_COLOURS: Final = {"service": "#2a7f62", "artemis": "#c8553d", "broker-j": "#4a6fa5", "rocketmq": "#b8902a"}
 _INTRODUCTION: Final = """# The service beside other brokers
 
 What `make bench-peers` measured: each cell on each server in turn, in one run, on one machine. How to read it, and
 what a cell is: [How to measure it](../how-to/measure.md). Compare within a cell; all servers share the cores with the
 load, so a rate is the reciprocal of all processor times together, and microseconds a message say more.
 
-Every message is durable, and a commit is answered once it is on the disk. The service: PostgreSQL as it comes, with
+Every message is durable, and what is answered is on the disk. The service: PostgreSQL as it comes, with
 `fsync` and `synchronous_commit` on. Artemis 2.50.0: its journal (NIO) is synced before a commit is answered, and its
-buffer waits as long as a flush of this disk takes. Broker-J 9.2.1: its store in Berkeley DB as it comes, which flushes
-its log (`fdatasync`) before a commit is answered, one flush for all commits that wait.
+buffer waits as long as a flush of this disk takes.
+Broker-J 9.2.1: its store in Berkeley DB as it comes, which flushes its log (`fdatasync`) before a commit is answered,
+one flush for all commits that wait. RocketMQ 5.5.0: `SYNC_FLUSH`; its own producers send a half message, which is
+answered when it is on the disk, and then a commit, which has no answer.
 """
 
 

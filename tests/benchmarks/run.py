@@ -25,7 +25,7 @@ from typing import Any, NoReturn
 
 from tests.benchmarks import cells, generator, java, processes, report
 from tests.benchmarks.cells import Cell
-from tests.benchmarks.contenders import Conditions, Contender, Other, Peer, Service
+from tests.benchmarks.contenders import Conditions, Contender, Other, Peer, RocketMq, Service
 from tests.benchmarks.generator import FOLDER, REPOSITORY, GeneratorFailed
 from tests.benchmarks.report import Idle, Measured
 from tests.benchmarks.servers import ServerFailed
@@ -64,10 +64,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     stopped = False
     try:
         if idle_chosen:
-            idle += [_hold_idle(contender, contenders) for contender in contenders]
+            idle += [_hold_idle(each, contenders) for each in contenders if each.own_load is None]
         for cell in chosen:
             for _ in range(asked.rounds):
-                for contender in contenders:
+                for contender in [each for each in contenders if each.takes(cell)]:
                     one = _measure(cell, contender, contenders, asked)
                     measured.append(one)
                     print(_line(one), file=sys.stderr, flush=True)
@@ -93,8 +93,10 @@ def _check(asked: argparse.Namespace, names: Sequence[str]) -> None:
     if not names:
         raise ValueError(f"--cells {asked.cells}: no such cell; they are {cells.IDLE}, post-1x1, ..., e2e-1x8")
     if asked.skip_service and asked.other is None and not _peers(asked):
-        raise ValueError("--skip-service without --other, --artemis or --broker-j leaves nothing to measure")
+        raise ValueError("--skip-service without another server leaves nothing to measure")
     unfit = [name for name in names if not name.startswith(("post-", "transfer-"))]
+    if asked.client == "jms" and asked.rocketmq:
+        raise ValueError("--rocketmq has a load of its own clients: not with --client jms")
     if asked.client == "jms" and unfit:
         raise ValueError(f"--client jms has the cells post-* and transfer-* alone, not {unfit[0]}")
 
@@ -133,6 +135,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--artemis", action="store_true", help="measure Apache ActiveMQ Artemis beside the service")
     parser.add_argument("--broker-j", action="store_true", help="measure Apache Qpid Broker-J beside the service")
+    parser.add_argument("--rocketmq", action="store_true", help="measure Apache RocketMQ, in the cells post-1x* alone")
     parser.add_argument(
         "--warm-peers", type=float, default=20.0, help="seconds of load for each of these before its first cell (20)"
     )
@@ -147,7 +150,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _peers(asked: argparse.Namespace) -> dict[str, generator.Program]:
     """The brokers from Maven Central that are asked for, by their names in the report, and what starts each."""
-    peers = {"artemis": java.ARTEMIS, "broker-j": java.BROKER_J}
+    peers = {"artemis": java.ARTEMIS, "broker-j": java.BROKER_J, "rocketmq": java.ROCKETMQ}
     return {name: program for name, program in peers.items() if getattr(asked, name.replace("-", "_"))}
 
 
@@ -166,7 +169,8 @@ def _contenders(asked: argparse.Namespace, data_dir: Path) -> list[Contender]:
         found.append(Service(conditions, FOLDER / "service.log", data_dir / "service", asked.serve.split()))
     for name, program in _peers(asked).items():
         log, folder = FOLDER / f"{name}.log", data_dir / name
-        found.append(Peer(name, conditions, log, folder, program=program, warm_seconds=asked.warm_peers))
+        kind = RocketMq if name == "rocketmq" else Peer
+        found.append(kind(name, conditions, log, folder, program=program, warm_seconds=asked.warm_peers))
     if asked.other is not None:
         found.append(
             Other(
@@ -196,7 +200,7 @@ def _measure(cell: Cell, contender: Contender, contenders: Sequence[Contender], 
                 server.port,
                 *contender.conditions.flags(),
                 *cell.flags(queue, stock),
-                program=java.JMS_LOAD if asked.client == "jms" else generator.IN_C,
+                program=contender.own_load or (java.JMS_LOAD if asked.client == "jms" else generator.IN_C),
                 started=lambda: snapshots.append(server.snapshot()),
                 ended=lambda: snapshots.append(server.snapshot()),
             )

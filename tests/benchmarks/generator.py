@@ -40,6 +40,9 @@ class Load:
     latencies: int
     p50_us: float
     p99_us: float
+    #: Deliveries to the consumer that got the fewest, and the most, while it was measured.
+    least: int = 0
+    most: int = 0
 
 
 def build() -> None:

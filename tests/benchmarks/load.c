@@ -57,6 +57,7 @@ static struct {
     const char *host;
     int port;
     int connections;
+    int queues;        /* each pair of connections, or each connection, has one of them in turn */
     int transaction;   /* T: messages a transaction */
     int slots;         /* S: transactions under way on a connection */
     double seconds;    /* measured */
@@ -77,6 +78,7 @@ static struct {
 } options = {
     .host = "127.0.0.1",
     .connections = 1,
+    .queues = 1,
     .transaction = 1,
     .slots = 8,
     .seconds = 3,
@@ -209,6 +211,7 @@ struct connection {
     uint32_t arrived_tail;
     uint32_t arriving; /* delivery-id of the delivery whose frames are coming */
     bool partial;
+    uint64_t delivered; /* while it was measured */
     uint32_t ack_first; /* e2e: a range to accept */
     uint32_t ack_last;
     uint32_t ack_count;
@@ -461,6 +464,20 @@ static void write_begin(struct connection *c) {
     end_frame(&w);
 }
 
+/* Whether even connections post what odd ones consume. */
+static bool in_pairs(void) {
+    return options.mode == E2E || options.mode == MIXED;
+}
+
+/* Where a connection consumes from or posts to. */
+static const char *queue_of(const struct connection *c, const char *name) {
+    static char numbered[MAX_NAME + 16];
+    if (options.queues == 1)
+        return name;
+    snprintf(numbered, sizeof numbered, "%s-%d", name, (in_pairs() ? c->number / 2 : c->number) % options.queues);
+    return numbered;
+}
+
 /* 2.7.3; source 3.5.3, target 3.5.4, coordinator 4.5.1 */
 static void write_attach(struct connection *c, int link) {
     struct writer w;
@@ -474,7 +491,7 @@ static void write_attach(struct connection *c, int link) {
     write_descriptor(&w, SOURCE_CODE);
     if (receiver) {
         begin_list(&w);
-        write_string(&w, options.queue);
+        write_string(&w, queue_of(c, options.queue));
         write_nulls(&w, 9); /* durable, expiry-policy, timeout, dynamic, its properties, mode, filter, outcomes */
         write_symbol(&w, "queue");
         end_list(&w);
@@ -488,7 +505,7 @@ static void write_attach(struct connection *c, int link) {
         write_descriptor(&w, TARGET_CODE);
         if (link == POSTING) {
             begin_list(&w);
-            write_string(&w, options.mode == E2E || options.mode == MIXED ? options.queue : options.target);
+            write_string(&w, queue_of(c, in_pairs() ? options.queue : options.target));
             write_nulls(&w, 5); /* durable, expiry-policy, timeout, dynamic, its properties */
             write_symbol(&w, "queue");
             end_list(&w);
@@ -1098,6 +1115,7 @@ static void on_transfer(struct connection *c, const uint8_t *at, const uint8_t *
         return;
     c->delivery_count[CONSUMING]++;
     c->credit[CONSUMING]--;
+    c->delivered += measuring;
     if (options.mode == E2E || options.mode == CHECK) {
         committed++;
         if (c->ack_count > 0 && c->arriving != c->ack_last + 1)
@@ -1295,11 +1313,6 @@ static void receive(struct connection *c) {
         acknowledge(c);
 }
 
-/* Whether even connections post what odd ones consume. */
-static bool in_pairs(void) {
-    return options.mode == E2E || options.mode == MIXED;
-}
-
 static struct connection *connect_one(int number) {
     struct connection *c = allocate(1, sizeof *c);
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)options.port)};
@@ -1413,6 +1426,8 @@ static void run(void) {
     uint64_t kept_alive_at;
     uint64_t now;
     uint64_t messages;
+    uint64_t least = UINT64_MAX;
+    uint64_t most = 0;
     double cpu_before = 0;
     double seconds;
     double cpu;
@@ -1470,11 +1485,19 @@ static void run(void) {
     measuring = false;
     messages = committed - committed_before;
     seconds = (double)(now - measured_from) / 1e9;
+    for (int i = 0; i < options.connections; i++) {
+        uint64_t delivered = connections[i]->delivered;
+        if (!connections[i]->consumes)
+            continue;
+        least = delivered < least ? delivered : least;
+        most = delivered > most ? delivered : most;
+    }
     leave();
     printf("{\"messages\": %llu, \"seconds\": %.4f, \"total\": %llu, \"limited\": %s, \"cpu_seconds\": %.6f, "
-           "\"latencies\": %llu, \"p50_us\": %.0f, \"p99_us\": %.0f}\n",
+           "\"latencies\": %llu, \"p50_us\": %.0f, \"p99_us\": %.0f, \"least\": %llu, \"most\": %llu}\n",
            (unsigned long long)messages, seconds, (unsigned long long)committed, limited ? "true" : "false", cpu,
-           (unsigned long long)latency_count, latency_at(0.50), latency_at(0.99));
+           (unsigned long long)latency_count, latency_at(0.50), latency_at(0.99),
+           (unsigned long long)(least == UINT64_MAX ? 0 : least), (unsigned long long)most);
 }
 
 /* ---------------------------------------------------------------- the command line */
@@ -1490,6 +1513,7 @@ static __attribute__((noreturn)) void usage(void) {
           "  --warm X          seconds before that (1)\n"
           "  --body N          octets of a message's body (256)\n"
           "  --shape NAME      what it has besides: bare, durable (header, annotations, properties), jms (durable)\n"
+          "  --queues N        each connection, mixed and e2e: each pair, has the next of so many (1): NAME-0 to NAME-N\n"
           "  --queue NAME      consumed from (A)\n"
           "  --target NAME     posted to (B); mixed and e2e post to the queue\n"
           "  --window N        credit of a consuming link (by transaction and slots)\n"
@@ -1527,12 +1551,13 @@ static enum shape shape_of(const char *text) {
 }
 
 static void read_options(int argc, char **argv) {
-    enum { PORT, HOST, CONNECTIONS, TRANSACTION, SLOTS, SECONDS, WARM, BODY, SHAPE, QUEUE, TARGET_NAME, WINDOW, MESSAGES, BACKLOG, RATE,
+    enum { PORT, HOST, CONNECTIONS, QUEUES, TRANSACTION, SLOTS, SECONDS, WARM, BODY, SHAPE, QUEUE, TARGET_NAME, WINDOW, MESSAGES, BACKLOG, RATE,
            SETTLED, SINGLE, CHECKABLE, WITH_SASL, STALL };
     static const struct option known[] = {
         {"port", required_argument, NULL, PORT},
         {"host", required_argument, NULL, HOST},
         {"connections", required_argument, NULL, CONNECTIONS},
+        {"queues", required_argument, NULL, QUEUES},
         {"transaction", required_argument, NULL, TRANSACTION},
         {"slots", required_argument, NULL, SLOTS},
         {"seconds", required_argument, NULL, SECONDS},
@@ -1572,6 +1597,9 @@ static void read_options(int argc, char **argv) {
             break;
         case CONNECTIONS:
             options.connections = (int)number_of(name, optarg, 1, 25000);
+            break;
+        case QUEUES:
+            options.queues = (int)number_of(name, optarg, 1, 25000);
             break;
         case TRANSACTION:
             options.transaction = (int)number_of(name, optarg, 1, 10000);

@@ -1,0 +1,246 @@
+"""``python -m tests.benchmarks.staying``: whether the service stays as it is when it is new.
+
+Two services with a PostgreSQL each, in turns: a new one, and one that
+
+* ``--deep N``: has N messages waiting in one queue, which is posted to and consumed from; how long it takes to start;
+* ``--messages N``: has had N messages posted and retired;
+* ``--held SECONDS``: has a snapshot of its database held, and has worked for so long since;
+* ``--idle N``: has N connections that do nothing; what each of them takes;
+* ``--queues N``: delivers at the pace of the cells ``e2e`` from N queues, each with a consumer, and not from 8;
+* ``--consumers N``: delivers so from one queue to N consumers, and not to 8; how evenly.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import psycopg
+
+from store.embedded.running import running_url
+from tests.benchmarks import cells, generator, processes
+from tests.benchmarks.cells import Cell
+from tests.benchmarks.contenders import Conditions, Service
+from tests.benchmarks.generator import FOLDER, PROGRAM
+from tests.benchmarks.servers import Server
+
+_CONDITIONS: Final = Conditions(
+    seconds=4.0,
+    warm_seconds=1.0,
+    body_octets=256,
+    shape="durable",
+    sasl=False,
+    checkable=False,
+    stock_limit=500_000,
+)
+_DEEP: Final = "deep"
+#: Connections of a cell ``e2e`` of few queues, or few consumers.
+_FEW: Final = 16
+_IDLE_SECONDS: Final = 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """Messages a second, and microseconds of processor time a message, of the service and its PostgreSQL."""
+
+    rate: float
+    cpu_us: float
+    p50_ms: float
+    p99_ms: float
+
+    def __str__(self) -> str:
+        return f"{self.rate:9,.0f}/s  {self.cpu_us:7.2f} us  p50 {self.p50_ms:7.2f} ms  p99 {self.p99_ms:7.2f} ms"
+
+
+class Aged(Service):
+    """One whose state is made before it is measured. ``queue``: that of its cells, where it is not a new one."""
+
+    queue: str | None = None
+
+    @property
+    def server(self) -> Server:
+        if self._server is None:
+            self._server = self._start()
+        return self._server
+
+    @property
+    def url(self) -> str:
+        return running_url(self.flush_dir)
+
+    def deepen(self, count: int) -> float:
+        """Have ``count`` messages wait in a queue; seconds of a start then, until it listens."""
+        self._fill(self.server, _DEEP, count)
+        self.queue = _DEEP
+        self.server.stop()
+        began = time.perf_counter()
+        self._server = self._start()
+        return time.perf_counter() - began
+
+    @contextmanager
+    def ready(self, stock: int) -> Iterator[tuple[Server, str]]:
+        if self.queue is None:
+            with super().ready(stock) as found:
+                yield found
+        else:
+            yield self.server, self.queue
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    asked = _parser().parse_args(arguments)
+    generator.build()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
+    with tempfile.TemporaryDirectory(prefix="coordinator-bench-", dir=asked.data_dir) as made:
+        folder = Path(made)
+        folder.chmod(0o755)
+        new = Aged(_CONDITIONS, FOLDER / "new.log", folder / "new", asked.serve.split())
+        aged = Aged(_CONDITIONS, FOLDER / "aged.log", folder / "aged", asked.serve.split())
+        try:
+            with _state(asked, aged):
+                if asked.queues or asked.consumers:
+                    _deliver(asked, new, aged)
+                else:
+                    _compare(asked, new, aged)
+        finally:
+            new.stop()
+            aged.stop()
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.staying")
+    state = parser.add_mutually_exclusive_group(required=True)
+    for name in ("deep", "messages", "held", "idle", "queues", "consumers"):
+        state.add_argument(f"--{name}", type=int, default=0, metavar="N")
+    parser.add_argument("--cells", default="post-10x8,retire-10x8", help="shell patterns with commas")
+    parser.add_argument("--rounds", type=int, default=3, help="of each cell, in turns (3)")
+    parser.add_argument("--data-dir", type=Path, help="where the folders of PostgreSQL are made")
+    parser.add_argument("--serve", default="", metavar="FLAGS", help="more flags for `coordinator serve`")
+    return parser
+
+
+@contextmanager
+def _state(asked: argparse.Namespace, aged: Aged) -> Iterator[None]:
+    """What is asked for, in force during the block."""
+    if asked.deep:
+        print(f"started with {asked.deep:,} messages waiting in {aged.deepen(asked.deep):.2f} s", flush=True)
+    elif asked.messages:
+        _work(aged.server, f"--messages={asked.messages}", "--seconds=86400")
+        print(f"{asked.messages:,} messages posted and retired", flush=True)
+    with _held(aged, asked.held) if asked.held else _idle(aged, asked.idle) if asked.idle else nullcontext():
+        yield
+
+
+def _work(server: Server, *until: str) -> None:
+    flags = ("--transaction=10", "--connections=8", "--slots=4", "--queue=work", "--warm=0", "--shape=durable")
+    generator.run("mixed", server.port, *flags, *until)
+
+
+@contextmanager
+def _held(aged: Aged, seconds: int) -> Iterator[None]:
+    _work(aged.server, "--seconds=2")
+    with psycopg.connect(aged.url) as connection:
+        connection.execute("set transaction isolation level repeatable read")
+        connection.execute("select count(*) from coordinator.op")
+        _work(aged.server, f"--seconds={seconds}")
+        print(f"a snapshot is held since {seconds} s of work", flush=True)
+        yield
+
+
+@contextmanager
+def _idle(aged: Aged, count: int) -> Iterator[None]:
+    before = processes.memory(aged.server.groups())
+    began = time.perf_counter()
+    command = [str(PROGRAM), "idle", f"--port={aged.server.port}", f"--connections={count}", "--seconds=86400"]
+    with subprocess.Popen([*command, "--stall=600"], stdout=subprocess.PIPE, text=True) as held:
+        assert held.stdout is not None
+        try:
+            # all are open, and a second is over
+            assert held.stdout.readline() == "start\n"
+            took = time.perf_counter() - began - 1
+            time.sleep(_IDLE_SECONDS)
+            assert held.poll() is None
+            grown = processes.memory(aged.server.groups()).pss - before.pss
+            each, used = grown / count / 1000, _share(aged.server)
+            print(
+                f"{count:,} connections, opened in {took:.1f} s: {each:.1f} kB each, {used:.1%} of a core", flush=True
+            )
+            yield
+            assert held.poll() is None
+        finally:
+            held.kill()
+
+
+def _share(server: Server, seconds: float = 10.0) -> float:
+    """Of a core, of a server that is left alone."""
+    before = server.snapshot()
+    time.sleep(seconds)
+    return processes.cpu_between(before, server.snapshot()).total / seconds
+
+
+def _compare(asked: argparse.Namespace, new: Aged, aged: Aged) -> None:
+    for cell in cells.all_cells():
+        if cells.matches(cell.name, asked.cells):
+            _in_turns(cell.name, asked.rounds, partial(_cell, cell), new, aged)
+
+
+def _cell(cell: Cell, one: Aged) -> Result:
+    stock = one.stock(cell)
+    with one.ready(stock) as (server, queue):
+        target = [f"--target={queue}"] if one.queue is not None and cell.mode == "post" else []
+        return _run(server, cell.mode, *cell.flags(queue, stock), *target)
+
+
+def _deliver(asked: argparse.Namespace, new: Aged, aged: Aged) -> None:
+    """End to end, 2,000 messages a second."""
+    many, rounds = asked.queues or asked.consumers, 0
+
+    def deliver(one: Aged) -> Result:
+        nonlocal rounds
+        rounds += one is aged
+        pairs = many if one is aged else _FEW // 2
+        flags = [f"--connections={2 * pairs}", f"--queues={pairs if asked.queues else 1}", f"--rate={cells.PACE}"]
+        return _run(one.server, "e2e", *flags, f"--queue=round-{rounds}", "--window=100", "--stall=120")
+
+    _in_turns(f"e2e to {many} {'queues' if asked.queues else 'consumers'}", asked.rounds, deliver, new, aged)
+
+
+def _run(server: Server, mode: str, *flags: str) -> Result:
+    snapshots: list[processes.Snapshot] = []
+
+    def note() -> None:
+        snapshots.append(server.snapshot())
+
+    load = generator.run(mode, server.port, *_CONDITIONS.flags(), *flags, started=note, ended=note)
+    if load.most:
+        print(f"  a consumer got {load.least:,} to {load.most:,} messages", flush=True)
+    return Result(
+        rate=load.messages / load.seconds,
+        cpu_us=processes.cpu_between(*snapshots).total / load.messages * 1e6,
+        p50_ms=load.p50_us / 1000,
+        p99_ms=load.p99_us / 1000,
+    )
+
+
+def _in_turns(name: str, rounds: int, measure: Callable[[Aged], Result], new: Aged, aged: Aged) -> None:
+    found: dict[Aged, list[Result]] = {new: [], aged: []}
+    for _ in range(rounds):
+        for one, results in found.items():
+            results.append(measure(one))
+            print(f"{name:16} {'new ' if one is new else 'aged'} {results[-1]}", flush=True)
+    pairs = list(zip(found[aged], found[new], strict=True))
+    rate = statistics.median(old.rate / fresh.rate for old, fresh in pairs)
+    cpu = statistics.median(old.cpu_us / fresh.cpu_us for old, fresh in pairs)
+    print(f"{name:16} rate {rate:.2f}, processor time {cpu:.2f} times that of the new one", flush=True)
+
+
+if __name__ == "__main__":
+    main()

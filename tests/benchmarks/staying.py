@@ -6,13 +6,14 @@ Two services with a PostgreSQL each, in turns: a new one, and one that
 * ``--messages N``: has had N messages posted and retired;
 * ``--held SECONDS``: has a snapshot of its database held, and has worked for so long since;
 * ``--idle N``: has N connections that do nothing; what each of them takes;
-* ``--queues N``: delivers at the pace of the cells ``e2e`` from N queues, each with a consumer, and not from 8;
-* ``--consumers N``: delivers so from one queue to N consumers, and not to 8; how evenly.
+* ``--queues N``: delivers 1,000 messages a second from N queues, each with a consumer, and not from 8;
+* ``--consumers N``: delivers as many from one queue to N consumers, and not to 8; how evenly.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import resource
 import statistics
 import subprocess
@@ -44,8 +45,15 @@ _CONDITIONS: Final = Conditions(
     stock_limit=500_000,
 )
 _DEEP: Final = "deep"
-#: Connections of a cell ``e2e`` of few queues, or few consumers.
-_FEW: Final = 16
+#: Messages a second that are delivered one by one, to few and to many; and to how few. The links of many take seconds.
+_PACE: Final = 1000
+_FEW: Final = 8
+_ATTACHED_SECONDS: Final = 20
+#: As many connections from this host as the generator can make.
+_LIMITS: Final = {
+    f"COORDINATOR_LIMITS__{name}": "25000"
+    for name in ("CONNECTIONS", "CONNECTIONS_PER_USER", "CONNECTIONS_PER_ADDRESS")
+}
 _IDLE_SECONDS: Final = 60.0
 
 
@@ -77,10 +85,13 @@ class Aged(Service):
     def url(self) -> str:
         return running_url(self.flush_dir)
 
-    def deepen(self, count: int) -> float:
-        """Have ``count`` messages wait in a queue; seconds of a start then, until it listens."""
+    def deepen(self, count: int) -> None:
+        """Have ``count`` messages wait in a queue."""
         self._fill(self.server, _DEEP, count)
         self.queue = _DEEP
+
+    def restart(self) -> float:
+        """Seconds of a start, until it listens."""
         self.server.stop()
         began = time.perf_counter()
         self._server = self._start()
@@ -98,6 +109,7 @@ class Aged(Service):
 def main(arguments: Sequence[str] | None = None) -> None:
     asked = _parser().parse_args(arguments)
     generator.build()
+    os.environ.update(_LIMITS)
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
     with tempfile.TemporaryDirectory(prefix="coordinator-bench-", dir=asked.data_dir) as made:
         folder = Path(made)
@@ -105,7 +117,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         new = Aged(_CONDITIONS, FOLDER / "new.log", folder / "new", asked.serve.split())
         aged = Aged(_CONDITIONS, FOLDER / "aged.log", folder / "aged", asked.serve.split())
         try:
-            with _state(asked, aged):
+            with _state(asked, new, aged):
                 if asked.queues or asked.consumers:
                     _deliver(asked, new, aged)
                 else:
@@ -128,10 +140,12 @@ def _parser() -> argparse.ArgumentParser:
 
 
 @contextmanager
-def _state(asked: argparse.Namespace, aged: Aged) -> Iterator[None]:
+def _state(asked: argparse.Namespace, new: Aged, aged: Aged) -> Iterator[None]:
     """What is asked for, in force during the block."""
     if asked.deep:
-        print(f"started with {asked.deep:,} messages waiting in {aged.deepen(asked.deep):.2f} s", flush=True)
+        aged.deepen(asked.deep)
+        starts = [f"{aged.restart():.2f} s, a new one in {new.restart():.2f} s" for _ in range(asked.rounds)]
+        print(f"started with {asked.deep:,} messages waiting in {'; '.join(starts)}", flush=True)
     elif asked.messages:
         _work(aged.server, f"--messages={asked.messages}", "--seconds=86400")
         print(f"{asked.messages:,} messages posted and retired", flush=True)
@@ -200,15 +214,15 @@ def _cell(cell: Cell, one: Aged) -> Result:
 
 
 def _deliver(asked: argparse.Namespace, new: Aged, aged: Aged) -> None:
-    """End to end, 2,000 messages a second."""
     many, rounds = asked.queues or asked.consumers, 0
 
     def deliver(one: Aged) -> Result:
         nonlocal rounds
         rounds += one is aged
-        pairs = many if one is aged else _FEW // 2
-        flags = [f"--connections={2 * pairs}", f"--queues={pairs if asked.queues else 1}", f"--rate={cells.PACE}"]
-        return _run(one.server, "e2e", *flags, f"--queue=round-{rounds}", "--window=100", "--stall=120")
+        pairs = many if one is aged else _FEW
+        flags = [f"--connections={2 * pairs}", f"--queues={pairs if asked.queues else 1}", f"--rate={_PACE}"]
+        more = [f"--queue=round-{rounds}", "--window=100", f"--warm={_ATTACHED_SECONDS}", "--stall=120"]
+        return _run(one.server, "e2e", *flags, *more)
 
     _in_turns(f"e2e to {many} {'queues' if asked.queues else 'consumers'}", asked.rounds, deliver, new, aged)
 

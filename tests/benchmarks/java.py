@@ -35,7 +35,7 @@ def command(module: str, main: str) -> Program:
     folder = _BUILT / module
     return (
         *("java", _HEAP, "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"),
-        *("-cp", f"{folder / 'classes'}:{folder / 'lib'}/*", main),
+        *("-cp", f"{folder / 'classes'}:{_BUILT / 'load' / 'classes'}:{folder / 'lib'}/*", main),
     )
 
 

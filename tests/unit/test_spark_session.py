@@ -155,22 +155,6 @@ def test_spark_runs_on_the_java_that_comes_along(tmp_path: Path) -> None:
     assert [name for name in SLOW if name in names] == []
 
 
-def test_mllib_is_not_on_the_class_path_of_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It gives each session functions of its own, by Scala's reflection."""
-    jars = tmp_path / "spark's own" / "jars"
-    jars.mkdir(parents=True)
-    for name in ("spark-mllib_2.13-4.3.0.jar", "spark-mllib-local_2.13-4.3.0.jar", "avro-1.12.jar", "notes.txt"):
-        (jars / name).touch()
-    monkeypatch.setenv("SPARK_HOME", str(jars.parent))
-    home = fake_java(tmp_path, "17")
-    (home / "bin" / "java").write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n', encoding="utf-8")
-    given = ["-cp", f"/etc/spark/:{jars}/*", "-Dother=/opt/jars/*", "org.apache.spark.deploy.SparkSubmit", "*"]
-    with java._environment(home, "local[*]") as folder:
-        shown = subprocess.run([folder / "bin" / "java", *given], capture_output=True, text=True, check=True)
-    used = f"/etc/spark/:{jars}/avro-1.12.jar:{jars}/spark-mllib-local_2.13-4.3.0.jar"
-    assert shown.stdout.splitlines() == ["-cp", used, *given[2:]]
-
-
 def _shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark: Path, names: list[str], given: list[str]
 ) -> list[str]:
@@ -186,6 +170,16 @@ def _shown(
         ran = subprocess.run([folder / "bin" / "java", *given], capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
     return ran.stdout.splitlines()
+
+
+def test_mllib_is_not_on_the_class_path_of_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It gives each session functions of its own, by Scala's reflection."""
+    spark = tmp_path / "spark's own"
+    jars = spark / "jars"
+    names = ["spark-mllib_2.13-4.3.0.jar", "spark-mllib-local_2.13-4.3.0.jar", "avro-1.12.jar", "notes.txt"]
+    given = ["-cp", f"/etc/spark/:{jars}/*", "-Dother=/opt/jars/*", "org.apache.spark.deploy.SparkSubmit", "*"]
+    used = f"/etc/spark/:{jars}/avro-1.12.jar:{jars}/spark-mllib-local_2.13-4.3.0.jar"
+    assert _shown(tmp_path, monkeypatch, spark, names, given) == ["-cp", used, *given[2:]]
 
 
 def test_spark_deep_in_folders_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,13 +28,13 @@ class Conditions:
     """What is the same for all cells and servers."""
 
     seconds: float
-    warm_seconds: float
-    body_octets: int
+    warm_seconds: float = 1.0
+    body_octets: int = 256
     #: what a message has besides its body: bare, durable or jms
-    shape: str
-    sasl: bool
+    shape: str = "durable"
+    sasl: bool = False
     #: transactions have a producer group
-    checkable: bool
+    checkable: bool = False
     #: Most messages that a queue is filled with.
     stock_limit: int
 
@@ -114,13 +114,18 @@ class Lasting(Contender):
     @abstractmethod
     def _start(self) -> Server: ...
 
-    @contextlib.contextmanager
-    def ready(self, stock: int) -> Iterator[tuple[Server, str]]:
+    @property
+    def server(self) -> Server:
+        """It runs."""
         if self._server is None or not self._server.runs:
             self._server = self._start()
-        queue = self._new_queue()
-        self._fill(self._server, queue, stock)
-        yield self._server, queue
+        return self._server
+
+    @contextlib.contextmanager
+    def ready(self, stock: int) -> Iterator[tuple[Server, str]]:
+        server, queue = self.server, self._new_queue()
+        self._fill(server, queue, stock)
+        yield server, queue
 
     def groups(self) -> processes.Groups:
         return self._server.groups() if self._server is not None and self._server.runs else processes.Groups()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import shutil
 import subprocess
 from collections.abc import Callable, Sequence
@@ -61,6 +62,12 @@ def build() -> None:
     )
     if done.returncode != 0:
         raise GeneratorFailed(f"{SOURCE.name} does not compile: {done.stderr.strip()}")
+
+
+def take_all_descriptors() -> None:
+    """As many as this process may have: of the generator and the servers that it starts from then on, too."""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _nothing() -> None:

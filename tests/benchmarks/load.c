@@ -1513,7 +1513,7 @@ static __attribute__((noreturn)) void usage(void) {
           "  --warm X          seconds before that (1)\n"
           "  --body N          octets of a message's body (256)\n"
           "  --shape NAME      what it has besides: bare, durable (header, annotations, properties), jms (durable)\n"
-          "  --queues N        each connection, mixed and e2e: each pair, has the next of so many (1): NAME-0 to NAME-N\n"
+          "  --queues N        each connection, mixed and e2e: each pair, has the next of so many (1): NAME-0, NAME-1, ...\n"
           "  --queue NAME      consumed from (A)\n"
           "  --target NAME     posted to (B); mixed and e2e post to the queue\n"
           "  --window N        credit of a consuming link (by transaction and slots)\n"

@@ -190,24 +190,20 @@ def _measure(cell: Cell, contender: Contender, contenders: Sequence[Contender], 
     """One cell on one server, once. What fails is in the result: the other cells are measured all the same."""
     result = Measured(cell=cell.name, server=contender.name, flush_us=0.0)
     stock = contender.stock(cell)
-    snapshots: list[processes.Snapshot] = []
     try:
         with contender.ready(stock) as (server, queue):
             _await_rest(contenders)
             result = replace(result, flush_us=_flush_us(contender.flush_dir))
-            load = generator.run(
+            load, cpu = server.under_load(
                 cell.mode,
-                server.port,
                 *contender.conditions.flags(),
                 *cell.flags(queue, stock),
                 program=contender.own_load or (java.JMS_LOAD if asked.client == "jms" else generator.IN_C),
-                started=lambda: snapshots.append(server.snapshot()),
-                ended=lambda: snapshots.append(server.snapshot()),
             )
     except (GeneratorFailed, ServerFailed) as error:
         return replace(result, failure=str(error))
     contender.note(cell, load)
-    return replace(result, load=load, cpu=processes.cpu_between(*snapshots))
+    return replace(result, load=load, cpu=cpu)
 
 
 def _hold_idle(contender: Contender, contenders: Sequence[Contender]) -> Idle:

@@ -15,8 +15,8 @@ from pathlib import Path
 from types import TracebackType
 from urllib.parse import urlsplit
 
-from tests.benchmarks import processes
-from tests.benchmarks.generator import REPOSITORY
+from tests.benchmarks import generator, processes
+from tests.benchmarks.generator import REPOSITORY, Load
 
 _READY_SECONDS = 120.0
 _STOP_SECONDS = 60.0
@@ -53,6 +53,22 @@ class Server:
 
     def snapshot(self) -> processes.Snapshot:
         return processes.snapshot(self.groups())
+
+    def under_load(
+        self, mode: str, *flags: str, port: int | None = None, program: generator.Program = generator.IN_C
+    ) -> tuple[Load, processes.Cpu]:
+        """What the generator saw, and what this server used meanwhile. ``port``: of a relay to it.
+
+        :raises GeneratorFailed: see :func:`generator.run`.
+        :raises ServerFailed: when it runs no longer.
+        """
+        snapshots: list[processes.Snapshot] = []
+
+        def note() -> None:
+            snapshots.append(self.snapshot())
+
+        load = generator.run(mode, port or self.port, *flags, program=program, started=note, ended=note)
+        return load, processes.cpu_between(*snapshots)
 
     def check(self) -> None:
         """:raises ServerFailed: when it runs no longer."""

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import resource
 import statistics
 import subprocess
 import tempfile
@@ -35,15 +34,7 @@ from tests.benchmarks.contenders import Conditions, Service
 from tests.benchmarks.generator import FOLDER, PROGRAM
 from tests.benchmarks.servers import Server
 
-_CONDITIONS: Final = Conditions(
-    seconds=4.0,
-    warm_seconds=1.0,
-    body_octets=256,
-    shape="durable",
-    sasl=False,
-    checkable=False,
-    stock_limit=500_000,
-)
+_CONDITIONS: Final = Conditions(seconds=4.0, stock_limit=500_000)
 _DEEP: Final = "deep"
 #: Messages a second that are delivered one by one, to few and to many; and to how few. The links of many take seconds.
 _PACE: Final = 1000
@@ -76,12 +67,6 @@ class Aged(Service):
     queue: str | None = None
 
     @property
-    def server(self) -> Server:
-        if self._server is None:
-            self._server = self._start()
-        return self._server
-
-    @property
     def url(self) -> str:
         return running_url(self.flush_dir)
 
@@ -94,7 +79,7 @@ class Aged(Service):
         """Seconds of a start, until it listens."""
         self.server.stop()
         began = time.perf_counter()
-        self._server = self._start()
+        self.server.check()
         return time.perf_counter() - began
 
     @contextmanager
@@ -110,7 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     asked = _parser().parse_args(arguments)
     generator.build()
     os.environ.update(_LIMITS)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
+    generator.take_all_descriptors()
     with tempfile.TemporaryDirectory(prefix="coordinator-bench-", dir=asked.data_dir) as made:
         folder = Path(made)
         folder.chmod(0o755)
@@ -214,31 +199,25 @@ def _cell(cell: Cell, one: Aged) -> Result:
 
 
 def _deliver(asked: argparse.Namespace, new: Aged, aged: Aged) -> None:
-    many, rounds = asked.queues or asked.consumers, 0
+    many = asked.queues or asked.consumers
 
     def deliver(one: Aged) -> Result:
-        nonlocal rounds
-        rounds += one is aged
         pairs = many if one is aged else _FEW
         flags = [f"--connections={2 * pairs}", f"--queues={pairs if asked.queues else 1}", f"--rate={_PACE}"]
-        more = [f"--queue=round-{rounds}", "--window=100", f"--warm={_ATTACHED_SECONDS}", "--stall=120"]
-        return _run(one.server, "e2e", *flags, *more)
+        with one.ready(0) as (server, queue):
+            more = [f"--queue={queue}", "--window=100", f"--warm={_ATTACHED_SECONDS}", "--stall=120"]
+            return _run(server, "e2e", *flags, *more)
 
     _in_turns(f"e2e to {many} {'queues' if asked.queues else 'consumers'}", asked.rounds, deliver, new, aged)
 
 
 def _run(server: Server, mode: str, *flags: str) -> Result:
-    snapshots: list[processes.Snapshot] = []
-
-    def note() -> None:
-        snapshots.append(server.snapshot())
-
-    load = generator.run(mode, server.port, *_CONDITIONS.flags(), *flags, started=note, ended=note)
+    load, cpu = server.under_load(mode, *_CONDITIONS.flags(), *flags)
     if load.most:
         print(f"  a consumer got {load.least:,} to {load.most:,} messages", flush=True)
     return Result(
         rate=load.messages / load.seconds,
-        cpu_us=processes.cpu_between(*snapshots).total / load.messages * 1e6,
+        cpu_us=cpu.total / load.messages * 1e6,
         p50_ms=load.p50_us / 1000,
         p99_ms=load.p99_us / 1000,
     )

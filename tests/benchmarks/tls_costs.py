@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import json
 import os
-import resource
 import ssl
 import statistics
 import sys
@@ -43,16 +42,8 @@ def main() -> None:
     parser.add_argument("--connections", type=int, default=1000, help="idle ones (1000)")
     asked = parser.parse_args()
     generator.build()
-    resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
-    given = Conditions(
-        seconds=asked.seconds,
-        warm_seconds=1.0,
-        body_octets=256,
-        shape="durable",
-        sasl=False,
-        checkable=False,
-        stock_limit=0,
-    )
+    generator.take_all_descriptors()
+    given = Conditions(seconds=asked.seconds, stock_limit=0)
     with tempfile.TemporaryDirectory(prefix="coordinator-tls-") as made:
         folder = Path(made)
         folder.chmod(0o755)
@@ -80,16 +71,8 @@ def _compare(service: Server, ca: Authority, given: Conditions, cell: cells.Cell
     for number in range(rounds):
         for scheme in SCHEMES:
             with _relay(_port(scheme), _context(scheme, ca)) as port:
-                snapshots: list[processes.Snapshot] = []
-                load = generator.run(
-                    cell.mode,
-                    port,
-                    *given.flags(),
-                    *cell.flags(f"{cell.name}-{scheme}-{number}", 0),
-                    started=lambda: snapshots.append(service.snapshot()),  # noqa: B023 - called before the next round
-                    ended=lambda: snapshots.append(service.snapshot()),  # noqa: B023
-                )
-            cpu = processes.cpu_between(*snapshots)
+                flags = cell.flags(f"{cell.name}-{scheme}-{number}", 0)
+                load, cpu = service.under_load(cell.mode, *given.flags(), *flags, port=port)
             each = 1e6 / load.messages
             parts = Cpu(service=cpu.service * each, backends=cpu.backends * each, background=cpu.background * each)
             used[scheme].append(parts)

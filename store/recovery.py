@@ -32,7 +32,7 @@ from store import channels, removal
 from store.errors import StoreUnavailable, boundary
 from store.ids import OUTBOX, UuidV7
 from store.processes import gone, machine, start_ticks
-from store.returned import of_the_dead, return_entries
+from store.returned import of_the_dead, return_all
 from store.tables import (
     address,
     consumer_group,
@@ -218,11 +218,9 @@ def _end_instances(connection: Connection, ids: tuple[int, ...]) -> None:
 def _clear(connection: Connection, dead: tuple[int, ...], *, freed: bool = False) -> GivenUp:
     """Give up all that instances hold which do not live; commits. ``freed``: groups of theirs were let go already.
 
-    Leases are found by reading ``entry`` once from end to end: an index by lease would cost each message on its way in
-    and out, and instances die rarely. That takes long where many messages wait, but no batch of a living instance needs
-    the rows that are locked meanwhile. Rows that batches lock as they post, those of dynamic addresses, are deleted in
-    SQL transactions of their own. What the commit of an application may hold for long, of its transaction and where
-    this has posted, is not waited for: all that others wait for would wait, too.
+    No batch of a living instance needs the rows that are locked meanwhile. Rows that batches lock as they post, those
+    of dynamic addresses, are deleted in SQL transactions of their own. What the commit of an application may hold for
+    long, of its transaction and where this has posted, is not waited for: all that others wait for would wait, too.
     """
     live = select(instance.c.id).where(instance.c.ended_at.is_(None))
     # Rows first, then ops, as a question takes its locks (T11).
@@ -240,7 +238,7 @@ def _clear(connection: Connection, dead: tuple[int, ...], *, freed: bool = False
         .returning(op.c.id)
     ).all()
     _orphan(connection, live)
-    leases = len(return_entries(connection, live))
+    leases = return_all(connection, live)
     claimed = delete(message_group).where(message_group.c.instance_id.not_in(live))
     held_whole = consumer_group.c.holder.not_in(live) & (consumer_group.c.holder != 0)
     held = update(consumer_group).where(held_whole).values(holder=0)

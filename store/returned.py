@@ -3,27 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from sqlalchemy import (
+    BigInteger,
     ColumnElement,
     Connection,
     Integer,
     Row,
     Select,
     SmallInteger,
+    TableValuedAlias,
     case,
     cast,
     delete,
     func,
     select,
+    text,
     tuple_,
     update,
 )
+from sqlalchemy.dialects import postgresql
 
-from store import channels, priorities
+from store import channels
+from store.leases import by_range
 from store.tables import address, consumer_group, entry, group_read, instance, message_group
 
-_LARGEST_COUNT = 32767
+_LARGEST_COUNT: Final = 32767
+# Were it to expect that many are lost, PostgreSQL would read all that wait.
+_CHOICES: Final = ("enable_seqscan", "enable_hashjoin", "enable_mergejoin")
+_BY_INDEX: Final = text("; ".join(f"set local {each} = off" for each in _CHOICES))
+_AS_BEFORE: Final = text("; ".join(f"set local {each} to default" for each in _CHOICES))
 
 
 def give_back(connection: Connection, group_id: int, entry_id: int) -> list[int]:
@@ -35,7 +45,7 @@ def give_back(connection: Connection, group_id: int, entry_id: int) -> list[int]
     its = (entry.c.group_id == group_id, entry.c.id == entry_id)
     key = connection.scalar(select(entry.c.message_group).where(*its))
     with_it = its if key is None else (entry.c.group_id == group_id, entry.c.message_group == key)
-    freed = [row.half_id for row in return_entries(connection, live, *with_it, entry.c.lease > 0)]
+    freed = [row.half_id for row in return_leased(connection, live, *with_it)]
     if freed:
         claim = (message_group.c.group_id == group_id, message_group.c.key == key)
         connection.execute(delete(message_group).where(*claim, message_group.c.instance_id.not_in(live)))
@@ -48,45 +58,73 @@ def give_back_each(connection: Connection, entries: Sequence[tuple[int, int]]) -
     freed."""
     live = select(instance.c.id).where(instance.c.ended_at.is_(None))
     its = tuple_(entry.c.group_id, entry.c.id).in_(entries)
-    freed = return_entries(connection, live, its, entry.c.lease > 0)
+    freed = return_leased(connection, live, its)
     if freed:
         connection.execute(select(func.pg_notify(channels.READY, "")))
     return [(row.group_id, row.half_id) for row in freed]
 
 
-def return_entries(
+def return_all(connection: Connection, live: Select[tuple[int]]) -> int:
+    """Free all entries that dead instances held for their consumers, not those that transactions hold. How many."""
+    connection.execute(_BY_INDEX)
+    found = [*_leased(connection, live), *_read(connection, live)]
+    freed = _free(connection, live, found, entry.c.lease >= 0)
+    connection.execute(_AS_BEFORE)
+    return len(freed)
+
+
+def return_leased(
     connection: Connection, live: Select[tuple[int]], *only: ColumnElement[bool]
-) -> Sequence[Row[tuple[int, int]]]:
-    """Free the entries that dead instances held for their consumers, not those that transactions hold; of these
-    ``only`` such. Returns their groups and halves.
-    """
-    held_whole = consumer_group.c.holder.not_in(live) & (consumer_group.c.holder != 0)
-    read = (
-        select(func.max(group_read.c.read_through))
-        .where(group_read.c.group_id == consumer_group.c.id, group_read.c.instance_id == consumer_group.c.holder)
-        .scalar_subquery()
-    )
-    limits = (
+) -> Sequence[Row[int, int]]:
+    """Free the entries that dead instances had leased; of these ``only`` such. Returns their groups and halves."""
+    connection.execute(_BY_INDEX)
+    freed = _free(connection, live, _leased(connection, live, *only), entry.c.lease > 0)
+    connection.execute(_AS_BEFORE)
+    return freed
+
+
+def _leased(connection: Connection, live: Select[tuple[int]], *only: ColumnElement[bool]) -> Sequence[Row[int, int]]:
+    lost = (entry.c.lease > 0, entry.c.lease.not_in(live), *only)
+    return connection.execute(select(entry.c.group_id, entry.c.id).where(*lost)).all()
+
+
+def _read(connection: Connection, live: Select[tuple[int]]) -> Sequence[Row[int, int]]:
+    """Those in the ranges that dead holders of groups had read."""
+    dead = consumer_group.c.holder.not_in(live) & (consumer_group.c.holder != 0)
+    its = (group_read.c.group_id == consumer_group.c.id) & (group_read.c.instance_id == consumer_group.c.holder)
+    through = select(consumer_group.c.id, func.max(group_read.c.read_through)).join(group_read, its).where(dead)
+    ranges = _rows(connection.execute(through.group_by(consumer_group.c.id)).all())
+    # The sum keeps PostgreSQL from the index of leases: nearly all that wait have none.
+    read = (entry.c.group_id == ranges.c.group_id, entry.c.id <= ranges.c.id, entry.c.lease + 0 == 0, by_range)
+    return connection.execute(select(entry.c.group_id, entry.c.id).where(*read)).all()
+
+
+def _rows(found: Sequence[Row[int, int]]) -> TableValuedAlias:
+    """As a table: ``group_id`` and ``id``."""
+    groups = cast([each[0] for each in found], postgresql.ARRAY(Integer))
+    ids = cast([each[1] for each in found], postgresql.ARRAY(BigInteger))
+    return func.unnest(groups, ids).table_valued("group_id", "id").render_derived()
+
+
+def _free(
+    connection: Connection, live: Select[tuple[int]], found: Sequence[Row[int, int]], *still: ColumnElement[bool]
+) -> Sequence[Row[int, int]]:
+    """Free the entries that are found, by the policy of their group. Where that is gone they stay."""
+    its = _rows(found)
+    policies = (
         select(
             consumer_group.c.id,
             func.coalesce(consumer_group.c.max_attempts, address.c.max_attempts).label("max_attempts"),
             address.c.origin,
-            case((held_whole, func.coalesce(read, 0)), else_=0).label("read_through"),
         )
         .join(address, address.c.id == consumer_group.c.address_id)
         # Not of addresses and groups that are deleted anyway.
         .where(~of_the_dead(consumer_group.c.instance_id, live), ~of_the_dead(address.c.instance_id, live))
         .subquery()
     )
-    lost = (entry.c.lease.not_in(live) & (entry.c.lease > 0)) | (
-        (entry.c.lease == 0)
-        & (entry.c.id <= limits.c.read_through)
-        & (entry.c.priority == priorities.DEFAULT)
-        & entry.c.available_at.is_(None)
-    )
     # It may have been sent: one failed delivery more (D5). An entry on its way to the dead letters was not. As it is
     # not known, this alone never reaches max_attempts: a backlog must survive any number of crashes.
-    most = case((limits.c.origin == "dead-letter", _LARGEST_COUNT), else_=limits.c.max_attempts - 1)
+    most = case((policies.c.origin == "dead-letter", _LARGEST_COUNT), else_=policies.c.max_attempts - 1)
     attempts = case(
         (
             entry.c.failed.is_(None),
@@ -94,10 +132,10 @@ def return_entries(
         ),
         else_=entry.c.attempts,
     )
-    # Entries whose group is gone have no max_attempts, and stay as they are.
     returned = connection.execute(
         update(entry)
-        .where(lost, entry.c.group_id == limits.c.id, *only)
+        .where(entry.c.group_id == its.c.group_id, entry.c.id == its.c.id, entry.c.group_id == policies.c.id)
+        .where(entry.c.lease.not_in(live), *still)
         .values(lease=0, attempts=cast(attempts, SmallInteger), acquired=entry.c.acquired | entry.c.failed.is_(None))
         .returning(entry.c.group_id, entry.c.half_id)
     )

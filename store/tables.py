@@ -331,14 +331,9 @@ Index(
 )
 Index("entry_expires_at_idx", entry.c.expires_at, postgresql_where=entry.c.expires_at.is_not(None))
 Index("entry_failed_idx", entry.c.group_id, postgresql_where=entry.c.failed.is_not(None))
-# What a dead instance had leased. BRIN alone leaves a change of the lease HOT; what it says of pages that have been
-# leased stays when the lease ends, until these are empty.
-Index(
-    "entry_lease_idx",
-    entry.c.lease,
-    postgresql_using="brin",
-    postgresql_with={"pages_per_range": "16", "autosummarize": "on"},
-)
+# What a dead instance had leased. BRIN alone leaves a change of the lease HOT. What it says of pages where some were
+# leased stays when the leases end; of pages that are new it says nothing until vacuum, or a look each minute, has come.
+Index("entry_lease_idx", entry.c.lease, postgresql_using="brin", postgresql_with={"autosummarize": "on"})
 
 # The highest id that an entry which was due has got as its place (D7).
 Sequence("promoted", start=0, minvalue=0, metadata=metadata)

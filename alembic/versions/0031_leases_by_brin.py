@@ -17,8 +17,7 @@ depends_on = None
 def upgrade() -> None:
     op.execute("""do $$ begin
         if current_setting('server_version_num')::int >= 160000 then
-          create index entry_lease_idx on coordinator.entry using brin (lease)
-            with (pages_per_range = 16, autosummarize = on);
+          create index entry_lease_idx on coordinator.entry using brin (lease) with (autosummarize = on);
         end if; end $$""")
 
 

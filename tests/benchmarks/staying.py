@@ -4,7 +4,7 @@ Two services with a PostgreSQL each, in turns: a new one, and one that
 
 * ``--deep N``: has N messages waiting in one queue, which is posted to and consumed from; how long it takes to start;
 * ``--messages N``: has had N messages posted and retired;
-* ``--held SECONDS``: has a snapshot of its database held, and has worked for so long since;
+* ``--held SECONDS``: has a snapshot of its database held, and has delivered 1,000 messages a second for so long since;
 * ``--idle N``: has N connections that do nothing; what each of them takes;
 * ``--queues N``: delivers 1,000 messages a second from N queues, each with a consumer, and not from 8;
 * ``--consumers N``: delivers as many from one queue to N consumers, and not to 8; how evenly.
@@ -149,8 +149,9 @@ def _held(aged: Aged, seconds: int) -> Iterator[None]:
     with psycopg.connect(aged.url) as connection:
         connection.execute("set transaction isolation level repeatable read")
         connection.execute("select count(*) from coordinator.op")
-        _work(aged.server, f"--seconds={seconds}")
-        print(f"a snapshot is held since {seconds} s of work", flush=True)
+        paced = (f"--connections={2 * _FEW}", f"--rate={_PACE}", "--warm=0", "--shape=durable", "--stall=120")
+        load = generator.run("e2e", aged.server.port, *paced, "--queue=paced", f"--seconds={seconds}")
+        print(f"a snapshot is held since {load.messages:,} messages in {load.seconds:.0f} s", flush=True)
         yield
 
 

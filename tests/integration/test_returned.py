@@ -52,8 +52,8 @@ def test_what_waits_is_not_read_for_what_is_lost(
     live = select(instance.c.id).where(instance.c.ended_at.is_(None))
     before = database.execute(_COUNTED).one()
     assert returned.return_all(database, live) == _READ + len(_LEASED)
-    # those of two ranges of the BRIN index, their new versions, and each once more by its key
-    assert database.execute(_COUNTED).one().visited - before.visited < _WAITING / 10
+    # those of a range of the BRIN index or two, and of each its new version and once more by its key
+    assert database.execute(_COUNTED).one().visited - before.visited < _WAITING / 3
     database.commit()
     counted = [number for number, (_, attempts, _) in enumerate(rows.entries(group), start=1) if attempts]
     assert counted == [*range(1, _READ + 1), *_LEASED]

@@ -59,10 +59,15 @@ class Cell:
     def leftover(self) -> int:
         return self.connections * self.window
 
+    @staticmethod
+    def target(queue: str) -> str:
+        """Where it posts."""
+        return f"{queue}-target"
+
     def flags(self, queue: str, stock: int) -> list[str]:
         """Those of the generator's flags that make this cell, on a queue with ``stock`` messages."""
         shape = [f"--connections={self.connections}", f"--transaction={self.transaction}", f"--slots={self.slots}"]
-        where = [f"--queue={queue}", f"--target={queue}-target", f"--window={self.window}"]
+        where = [f"--queue={queue}", f"--target={self.target(queue)}", f"--window={self.window}"]
         bound = [f"--messages={max(1, stock - self.leftover)}"] if self.consumes else []
         pace = [f"--rate={PACE}"] if self.mode == "e2e" else []
         return [*shape, *where, *bound, *pace]

@@ -21,6 +21,7 @@ _RETIRE_FACTOR = 2.0
 _LEAST_MESSAGES_PER_SECOND = 40_000.0
 
 _FILL_TRANSACTION = 250
+_EMPTY_TRANSACTION = 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +93,23 @@ class Contender(ABC):
     def note(self, cell: Cell, load: generator.Load) -> None:
         if cell.mode == "post":
             self._post_rates[cell.transaction, cell.connections] = load.messages / load.seconds
+
+    def empty(self, server: Server, cell: Cell, queue: str, stock: int, load: generator.Load) -> None:
+        """Retire what the cell has left, but for some of the last: a broker that keeps messages in memory would be
+        measured with those of all cells before.
+
+        :raises GeneratorFailed: not all came.
+        """
+        left = {}
+        if cell.consumes:
+            left[queue] = stock - load.total - cell.leftover
+        if cell.mode in ("post", "transfer"):
+            left[cell.target(queue)] = load.total
+        for name, count in left.items():
+            if count >= _EMPTY_TRANSACTION:
+                shape = [f"--transaction={_EMPTY_TRANSACTION}", "--slots=4", "--warm=0"]
+                until = [f"--messages={count - count % _EMPTY_TRANSACTION}", "--seconds=600"]
+                generator.run("retire", server.port, *shape, *until, f"--queue={name}")
 
     def _new_queue(self) -> str:
         """Of its own for each measurement: what one leaves behind is not in the way of the next."""
@@ -205,6 +223,9 @@ class RocketMq(Peer):
 
     def takes(self, cell: Cell) -> bool:
         return cell.mode == "post" and cell.transaction == 1
+
+    def empty(self, server: Server, cell: Cell, queue: str, stock: int, load: generator.Load) -> None:
+        """It keeps messages in files, for as long as its settings say."""
 
     def _warm_up(self, server: Server) -> None:
         self._load(server, "post", "--slots=8", f"--warm={self._warm_seconds}")

@@ -200,6 +200,10 @@ def _measure(cell: Cell, contender: Contender, contenders: Sequence[Contender], 
                 *cell.flags(queue, stock),
                 program=contender.own_load or (java.JMS_LOAD if asked.client == "jms" else generator.IN_C),
             )
+            try:
+                contender.empty(server, cell, queue, stock, load)
+            except GeneratorFailed as error:
+                print(f"{contender.name} still has messages of {cell.name}: {error}", file=sys.stderr)
     except (GeneratorFailed, ServerFailed) as error:
         return replace(result, failure=str(error))
     contender.note(cell, load)

@@ -192,6 +192,7 @@ def _measure(cell: Cell, contender: Contender, contenders: Sequence[Contender], 
     stock = contender.stock(cell)
     try:
         with contender.ready(stock) as (server, queue):
+            os.sync()  # what another has left to be written
             _await_rest(contenders)
             result = replace(result, flush_us=_flush_us(contender.flush_dir))
             load, cpu = server.under_load(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shlex
+import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -234,7 +235,9 @@ class RocketMq(Peer):
         return cell.mode == "post" and cell.transaction == 1
 
     def empty(self, server: Server, cell: Cell, queue: str, stock: int, load: generator.Load) -> None:
-        """It keeps messages in files, for as long as its settings say."""
+        """It takes a core for minutes after its load, and would be measured with all others: it ends, and begins anew."""
+        self.stop()
+        shutil.rmtree(self._folder)
 
     def _warm_up(self, server: Server) -> None:
         self._load(server, "post", "--slots=8", f"--warm={self._warm_seconds}")

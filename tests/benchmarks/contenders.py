@@ -235,7 +235,7 @@ class RocketMq(Peer):
         return cell.mode == "post" and cell.transaction == 1
 
     def empty(self, server: Server, cell: Cell, queue: str, stock: int, load: generator.Load) -> None:
-        """It takes a core for minutes after its load, and would be measured with all others: it ends, and begins anew."""
+        """It takes a core for minutes after its load, and would be measured with all others: it begins anew."""
         self.stop()
         shutil.rmtree(self._folder)
 

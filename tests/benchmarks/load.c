@@ -751,7 +751,8 @@ static void introduce(struct connection *c) {
 /* ---------------------------------------------------------------- the work */
 
 static bool more_wanted(void) {
-    return options.messages == 0 || begun < options.messages;
+    /* mixed counts what is accepted, and begins as many posts besides */
+    return options.messages == 0 || options.mode == MIXED || begun < options.messages;
 }
 
 static bool can_send(const struct connection *c, int link) {

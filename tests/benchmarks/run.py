@@ -76,7 +76,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("interrupted: what was measured is in the report", file=sys.stderr)
         stopped = True
     finally:
-        memories = {each.name: processes.memory(each.groups()) for each in contenders}
+        memories = {
+            each.name: processes.memory(each.groups()) for each in contenders if each.groups() != processes.Groups()
+        }
         for contender in contenders:
             contender.stop()
         shutil.rmtree(data_dir, ignore_errors=True)

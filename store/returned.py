@@ -14,12 +14,15 @@ from sqlalchemy import (
     Select,
     SmallInteger,
     TableValuedAlias,
+    Update,
     case,
     cast,
     delete,
     func,
+    literal_column,
     select,
     text,
+    true,
     tuple_,
     update,
 )
@@ -30,10 +33,8 @@ from store.leases import by_range
 from store.tables import address, consumer_group, entry, group_read, instance, message_group
 
 _LARGEST_COUNT: Final = 32767
-# Were it to expect that many are lost, PostgreSQL would read all that wait.
-_CHOICES: Final = ("enable_seqscan", "enable_hashjoin", "enable_mergejoin")
-_BY_INDEX: Final = text("; ".join(f"set local {each} = off" for each in _CHOICES))
-_AS_BEFORE: Final = text("; ".join(f"set local {each} to default" for each in _CHOICES))
+_BY_INDEX: Final = text("set local enable_seqscan = off")
+_AS_BEFORE: Final = text("set local enable_seqscan to default")
 
 
 def give_back(connection: Connection, group_id: int, entry_id: int) -> list[int]:
@@ -66,26 +67,21 @@ def give_back_each(connection: Connection, entries: Sequence[tuple[int, int]]) -
 
 def return_all(connection: Connection, live: Select[tuple[int]]) -> int:
     """Free all entries that dead instances held for their consumers, not those that transactions hold. How many."""
-    connection.execute(_BY_INDEX)
     found = [*_leased(connection, live), *_read(connection, live)]
-    freed = _free(connection, live, found, entry.c.lease >= 0)
-    connection.execute(_AS_BEFORE)
-    return len(freed)
+    return connection.execute(_freed(live, found, entry.c.lease >= 0)).rowcount
 
 
 def return_leased(
     connection: Connection, live: Select[tuple[int]], *only: ColumnElement[bool]
 ) -> Sequence[Row[int, int]]:
     """Free the entries that dead instances had leased; of these ``only`` such. Returns their groups and halves."""
-    connection.execute(_BY_INDEX)
-    freed = _free(connection, live, _leased(connection, live, *only), entry.c.lease > 0)
-    connection.execute(_AS_BEFORE)
-    return freed
+    freed = _freed(live, _leased(connection, live, *only), entry.c.lease > 0)
+    return connection.execute(freed.returning(entry.c.group_id, entry.c.half_id)).all()
 
 
 def _leased(connection: Connection, live: Select[tuple[int]], *only: ColumnElement[bool]) -> Sequence[Row[int, int]]:
     lost = (entry.c.lease > 0, entry.c.lease.not_in(live), *only)
-    return connection.execute(select(entry.c.group_id, entry.c.id).where(*lost)).all()
+    return _found(connection, select(entry.c.group_id, entry.c.id).where(*lost))
 
 
 def _read(connection: Connection, live: Select[tuple[int]]) -> Sequence[Row[int, int]]:
@@ -95,8 +91,18 @@ def _read(connection: Connection, live: Select[tuple[int]]) -> Sequence[Row[int,
     through = select(consumer_group.c.id, func.max(group_read.c.read_through)).join(group_read, its).where(dead)
     ranges = _rows(connection.execute(through.group_by(consumer_group.c.id)).all())
     # The sum keeps PostgreSQL from the index of leases: nearly all that wait have none.
-    read = (entry.c.group_id == ranges.c.group_id, entry.c.id <= ranges.c.id, entry.c.lease + 0 == 0, by_range)
-    return connection.execute(select(entry.c.group_id, entry.c.id).where(*read)).all()
+    lost = (entry.c.group_id == ranges.c.group_id, entry.c.id <= ranges.c.id, entry.c.lease + 0 == 0, by_range)
+    # The offset makes this one look for each range, however many entries PostgreSQL expects there.
+    read = select(entry.c.group_id, entry.c.id).where(*lost).offset(literal_column("0")).lateral()
+    return _found(connection, select(read.c.group_id, read.c.id).select_from(ranges.join(read, true())))
+
+
+def _found(connection: Connection, entries: Select[int, int]) -> Sequence[Row[int, int]]:
+    """By an index: were it to expect that many are lost, PostgreSQL would read all that wait."""
+    connection.execute(_BY_INDEX)
+    found = connection.execute(entries).all()
+    connection.execute(_AS_BEFORE)
+    return found
 
 
 def _rows(found: Sequence[Row[int, int]]) -> TableValuedAlias:
@@ -106,10 +112,8 @@ def _rows(found: Sequence[Row[int, int]]) -> TableValuedAlias:
     return func.unnest(groups, ids).table_valued("group_id", "id").render_derived()
 
 
-def _free(
-    connection: Connection, live: Select[tuple[int]], found: Sequence[Row[int, int]], *still: ColumnElement[bool]
-) -> Sequence[Row[int, int]]:
-    """Free the entries that are found, by the policy of their group. Where that is gone they stay."""
+def _freed(live: Select[tuple[int]], found: Sequence[Row[int, int]], *still: ColumnElement[bool]) -> Update:
+    """Frees the entries that are found, by the policy of their group. Where that is gone they stay."""
     its = _rows(found)
     policies = (
         select(
@@ -132,14 +136,12 @@ def _free(
         ),
         else_=entry.c.attempts,
     )
-    returned = connection.execute(
+    return (
         update(entry)
         .where(entry.c.group_id == its.c.group_id, entry.c.id == its.c.id, entry.c.group_id == policies.c.id)
         .where(entry.c.lease.not_in(live), *still)
         .values(lease=0, attempts=cast(attempts, SmallInteger), acquired=entry.c.acquired | entry.c.failed.is_(None))
-        .returning(entry.c.group_id, entry.c.half_id)
     )
-    return returned.all()
 
 
 def of_the_dead(owner: ColumnElement[int | None], live: Select[tuple[int]]) -> ColumnElement[bool]:

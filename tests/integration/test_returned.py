@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
+import psycopg
 import pytest
-from sqlalchemy import Connection, insert, select, text
+from sqlalchemy import Connection, event, insert, select, text
 
 from store import returned
-from store.tables import entry, group_read, instance
+from store.tables import SCHEMA, entry, group_read, instance
 from tests.fix_store import Rows
 
 _WAITING = 50_000
@@ -71,6 +75,41 @@ def test_what_was_leased_and_read_by_the_range_counts_once(
     assert returned.return_all(database, live) == _LEASED[-1]
     database.commit()
     assert rows.entries(group)[: _LEASED[-1] + 1] == [(0, 1, None)] * _LEASED[-1] + [(0, 0, None)]
+
+
+@pytest.mark.rule("D5")
+def test_each_of_many_groups_is_looked_into_by_itself(database: Connection, rows: Rows) -> None:
+    """PostgreSQL has no statistics: entries and groups are not met all with all."""
+    lost = rows.instance()
+    queues, each = 300, 20
+    groups = [rows.queue(f"orders-{number}") for number in range(queues)]
+    waiting = [
+        {"group_id": group, "id": i, "half_id": i, "lease": lost if i % each == 0 else 0}
+        for number, group in enumerate(groups)
+        for i in range(number * each + 1, number * each + each + 1)
+    ]
+    database.execute(insert(entry), waiting)
+    read = [{"group_id": group, "instance_id": lost, "read_through": queues * each} for group in groups]
+    database.execute(insert(group_read), read)
+    database.execute(text("update coordinator.consumer_group set holder = :lost"), {"lost": lost})
+    database.execute(text("update coordinator.instance set ended_at = now() where id = :lost"), {"lost": lost})
+    database.commit()
+    removed: list[int] = []
+
+    def explain(_: object, cursor: psycopg.Cursor, statement: str, values: Any, *more: object) -> None:
+        if f"{SCHEMA}.entry" in statement:
+            with cursor.connection.cursor() as another, cursor.connection.transaction(force_rollback=True):
+                another.execute(f"explain (analyze, format json) {statement}", values)
+                plan = another.fetchone()
+            removed.append(json.dumps(plan).count("Rows Removed by Join Filter"))
+
+    event.listen(database.engine, "before_cursor_execute", explain)
+    live = select(instance.c.id).where(instance.c.ended_at.is_(None))
+    try:
+        assert returned.return_all(database, live) == queues * each
+    finally:
+        event.remove(database.engine, "before_cursor_execute", explain)
+    assert removed == [0, 0, 0]
 
 
 def test_a_lease_touches_no_index(database: Connection, deep: tuple[int, int]) -> None:

@@ -29,6 +29,8 @@ class Store:
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self.now = datetime.now(UTC)
+        # the days of a template that was made before midnight end one day earlier
+        make_days(connection, [(self.now + ahead * DAY).date() for ahead in range(DAYS_AHEAD + 1)])
         drop_old(connection, policy(0))
         connection.execute(text("delete from coordinator.retention"))
         self.groups = [self._address("plain", None), self._address("kept", 10_000)]

@@ -73,6 +73,7 @@ def test_what_was_leased_and_read_by_the_range_counts_once(
     database.commit()
     live = select(instance.c.id).where(instance.c.ended_at.is_(None))
     assert returned.return_all(database, live) == _LEASED[-1]
+    assert database.scalar(text("show enable_seqscan")) == "on", "for what follows in the transaction"
     database.commit()
     assert rows.entries(group)[: _LEASED[-1] + 1] == [(0, 1, None)] * _LEASED[-1] + [(0, 0, None)]
 

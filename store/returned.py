@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from sqlalchemy import (
     BigInteger,
     ColumnElement,
     Connection,
+    CursorResult,
     Integer,
     Row,
     Select,
     SmallInteger,
-    TableValuedAlias,
     Update,
+    any_,
     case,
     cast,
     delete,
@@ -33,8 +34,11 @@ from store.leases import by_range
 from store.tables import address, consumer_group, entry, group_read, instance, message_group
 
 _LARGEST_COUNT: Final = 32767
-_BY_INDEX: Final = text("set local enable_seqscan = off")
-_AS_BEFORE: Final = text("set local enable_seqscan to default")
+#: Were PostgreSQL to expect that many are lost, it would read all that wait; and compile the statement, as it is dear.
+_BY_INDEX: Final = (text("set local enable_seqscan = off"), text("set local jit = off"))
+_AS_BEFORE: Final = (text("set local enable_seqscan to default"), text("set local jit to default"))
+#: where a version of an entry is
+_PLACE: Final[ColumnElement[str]] = literal_column(f"{entry.fullname}.ctid")
 
 
 def give_back(connection: Connection, group_id: int, entry_id: int) -> list[int]:
@@ -67,54 +71,52 @@ def give_back_each(connection: Connection, entries: Sequence[tuple[int, int]]) -
 
 def return_all(connection: Connection, live: Select[tuple[int]]) -> int:
     """Free all entries that dead instances held for their consumers, not those that transactions hold. How many."""
-    found = [*_leased(connection, live), *_read(connection, live)]
-    return connection.execute(_freed(live, found, entry.c.lease >= 0)).rowcount
+    # Those that were read come first: an entry that was leased and is free then is not counted a second time.
+    return sum(_by_index(connection, _freed(live, lost)).rowcount for lost in (_read(connection, live), _leased(live)))
 
 
-def return_leased(
-    connection: Connection, live: Select[tuple[int]], *only: ColumnElement[bool]
-) -> Sequence[Row[int, int]]:
+def return_leased(connection: Connection, live: Select[tuple[int]], *only: ColumnElement[bool]) -> Sequence[Row[Any]]:
     """Free the entries that dead instances had leased; of these ``only`` such. Returns their groups and halves."""
-    freed = _freed(live, _leased(connection, live, *only), entry.c.lease > 0)
-    return connection.execute(freed.returning(entry.c.group_id, entry.c.half_id)).all()
+    freed = _freed(live, _leased(live, *only)).returning(entry.c.group_id, entry.c.half_id)
+    return _by_index(connection, freed).all()
 
 
-def _leased(connection: Connection, live: Select[tuple[int]], *only: ColumnElement[bool]) -> Sequence[Row[int, int]]:
-    lost = (entry.c.lease > 0, entry.c.lease.not_in(live), *only)
-    return _found(connection, select(entry.c.group_id, entry.c.id).where(*lost))
+def _leased(live: Select[tuple[int]], *only: ColumnElement[bool]) -> Select[str]:
+    return select(_PLACE).where(entry.c.lease > 0, entry.c.lease.not_in(live), *only).with_for_update()
 
 
-def _read(connection: Connection, live: Select[tuple[int]]) -> Sequence[Row[int, int]]:
+def _read(connection: Connection, live: Select[tuple[int]]) -> Select[str]:
     """Those in the ranges that dead holders of groups had read."""
     dead = consumer_group.c.holder.not_in(live) & (consumer_group.c.holder != 0)
     its = (group_read.c.group_id == consumer_group.c.id) & (group_read.c.instance_id == consumer_group.c.holder)
     through = select(consumer_group.c.id, func.max(group_read.c.read_through)).join(group_read, its).where(dead)
-    ranges = _rows(connection.execute(through.group_by(consumer_group.c.id)).all())
+    found = connection.execute(through.group_by(consumer_group.c.id)).all()
+    groups = cast([each[0] for each in found], postgresql.ARRAY(Integer))
+    ids = cast([each[1] for each in found], postgresql.ARRAY(BigInteger))
+    ranges = func.unnest(groups, ids).table_valued("group_id", "id").render_derived()
     # The sum keeps PostgreSQL from the index of leases: nearly all that wait have none.
     lost = (entry.c.group_id == ranges.c.group_id, entry.c.id <= ranges.c.id, entry.c.lease + 0 == 0, by_range)
-    # The offset makes this one look for each range, however many entries PostgreSQL expects there.
-    read = select(entry.c.group_id, entry.c.id).where(*lost).offset(literal_column("0")).lateral()
-    return _found(connection, select(read.c.group_id, read.c.id).select_from(ranges.join(read, true())))
+    # As it locks, it is one look for each range, however many entries PostgreSQL expects there.
+    read = select(_PLACE.label("place")).where(*lost).with_for_update().lateral()
+    return select(read.c.place).select_from(ranges.join(read, true()))
 
 
-def _found(connection: Connection, entries: Select[int, int]) -> Sequence[Row[int, int]]:
-    """By an index: were it to expect that many are lost, PostgreSQL would read all that wait."""
-    connection.execute(_BY_INDEX)
-    found = connection.execute(entries).all()
-    connection.execute(_AS_BEFORE)
+def _by_index(connection: Connection, freed: Update) -> CursorResult[Any]:
+    for setting in _BY_INDEX:
+        connection.execute(setting)
+    found = connection.execute(freed)
+    for setting in _AS_BEFORE:
+        connection.execute(setting)
     return found
 
 
-def _rows(found: Sequence[Row[int, int]]) -> TableValuedAlias:
-    """As a table: ``group_id`` and ``id``."""
-    groups = cast([each[0] for each in found], postgresql.ARRAY(Integer))
-    ids = cast([each[1] for each in found], postgresql.ARRAY(BigInteger))
-    return func.unnest(groups, ids).table_valued("group_id", "id").render_derived()
+def _freed(live: Select[tuple[int]], lost: Select[str]) -> Update:
+    """Frees the entries in these places, by the policy of their group; where that is gone they stay.
 
-
-def _freed(live: Select[tuple[int]], found: Sequence[Row[int, int]], *still: ColumnElement[bool]) -> Update:
-    """Frees the entries that are found, by the policy of their group. Where that is gone they stay."""
-    its = _rows(found)
+    ``lost`` locks what it finds, as servers from before November 2025 do not look again whether a place is among them.
+    One that another has freed meanwhile, and an instance that lives may have leased by now, has another place: it is
+    left alone.
+    """
     policies = (
         select(
             consumer_group.c.id,
@@ -138,8 +140,7 @@ def _freed(live: Select[tuple[int]], found: Sequence[Row[int, int]], *still: Col
     )
     return (
         update(entry)
-        .where(entry.c.group_id == its.c.group_id, entry.c.id == its.c.id, entry.c.group_id == policies.c.id)
-        .where(entry.c.lease.not_in(live), *still)
+        .where(any_(func.array(lost.scalar_subquery())) == _PLACE, entry.c.group_id == policies.c.id)
         .values(lease=0, attempts=cast(attempts, SmallInteger), acquired=entry.c.acquired | entry.c.failed.is_(None))
     )
 

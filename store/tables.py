@@ -333,7 +333,9 @@ Index("entry_expires_at_idx", entry.c.expires_at, postgresql_where=entry.c.expir
 Index("entry_failed_idx", entry.c.group_id, postgresql_where=entry.c.failed.is_not(None))
 # What a dead instance had leased. BRIN alone leaves a change of the lease HOT. What it says of pages where some were
 # leased stays when the leases end; of pages that are new it says nothing until vacuum, or a look each minute, has come.
-Index("entry_lease_idx", entry.c.lease, postgresql_using="brin", postgresql_with={"autosummarize": "on"})
+Index("entry_lease_idx", entry.c.lease, postgresql_using="brin", postgresql_with={"autosummarize": "on"}).ddl_if(
+    callable_=lambda *_, dialect, **__: dialect.server_version_info >= (16,)
+)
 
 # The highest id that an entry which was due has got as its place (D7).
 Sequence("promoted", start=0, minvalue=0, metadata=metadata)

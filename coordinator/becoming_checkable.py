@@ -7,7 +7,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from coordinator.address.addresses import shown
-from coordinator.check_back import Checkable
 from coordinator.checkable import NOTHING_ASKED, asked_terms, producer_group
 from coordinator.codec.message import PRODUCER_GROUP
 from coordinator.errors import Condition, Refusal
@@ -18,12 +17,12 @@ from coordinator.transitions import CHECKABLE, TxnEvent, after
 
 if TYPE_CHECKING:
     from coordinator.address.nodes import Address
+    from coordinator.check_back import Checkable
     from coordinator.checkable import CheckTerms
     from coordinator.codec.message import Facts
-    from coordinator.transactions import Transaction
 
 
-def look_at_group(txn: Transaction | None, facts: Facts, address: Address, terms: CheckTerms) -> None:
+def look_at_group(txn: Checkable | None, facts: Facts, address: Address, terms: CheckTerms) -> None:
     """A message names its producer group, or goes to an address of kind transaction (H1, H2): its transaction becomes
     checkable. Or it says how its checkable transaction is to be checked (H7). ``txn``: None outside transactions, where
     neither means anything.
@@ -37,30 +36,26 @@ def look_at_group(txn: Transaction | None, facts: Facts, address: Address, terms
         return
     if txn.refused_work:
         return
-    named, halves = facts.producer_group, txn.halves
+    named = facts.producer_group
     group = None if named is None else producer_group(named, f"the application property {PRODUCER_GROUP}")
-    if halves is None:
+    if not txn.checkable:
         group = group or producer_group(address.name, "the name of the address, which is the producer group,")
-        halves = Halves(group, terms, txn.control.number, NOTHING_ASKED)
-        _make_checkable(txn, halves)
-    elif group is not None and group != halves.group:
-        text = f"the transaction has the producer group {shown(halves.group)}, and a message in it {shown(group)}"
+        _make_checkable(txn, Halves(group, terms, txn.control.number, NOTHING_ASKED))
+    elif group is not None and group != txn.halves.group:
+        text = f"the transaction has the producer group {shown(txn.halves.group)}, and a message in it {shown(group)}"
         refusal = Refusal(Condition.PRECONDITION_FAILED, text)
         txn.refuse(refusal)
         raise refusal
-    asked = asked_terms(dict(facts.checks), "the application property ")
+    asked, halves = asked_terms(dict(facts.checks), "the application property "), txn.halves
     if not halves.entered:
         halves.asked = asked.before(halves.asked)
 
 
-def _make_checkable(txn: Transaction, halves: Halves) -> None:
-    """From now on the transaction is a :class:`Checkable`: what it has posted and retired so far goes to the store at
-    once.
-    """
+def _make_checkable(txn: Checkable, halves: Halves) -> None:
+    """What the transaction has posted and retired so far goes to the store at once."""
     txn.state = after(txn.state, TxnEvent.MADE_CHECKABLE)
     posted, txn.posts = txn.posts, []
-    _become(txn, halves)
-    assert isinstance(txn, Checkable)
+    txn.halves, txn.checkable = halves, True
     held = sum(POST_OCTETS + (len(message) if isinstance(message, bytes) else 0) for _, message, _ in posted)
     txn.counted -= held
     txn.instance.memory.transactions -= held
@@ -72,13 +67,7 @@ def _make_checkable(txn: Transaction, halves: Halves) -> None:
         hold(txn, entry)
 
 
-def declared_checkable(txn: Transaction, halves: Halves) -> None:
+def declared_checkable(txn: Checkable, halves: Halves) -> None:
     """As a message with a producer group does, with the declare: there is no work yet."""
     txn.state = CHECKABLE
-    _become(txn, halves)
-
-
-def _become(txn: Transaction, halves: Halves) -> None:
-    """The same object, as links and the registry hold it; the class adds no slots."""
-    txn.halves = halves
-    txn.__class__ = Checkable
+    txn.halves, txn.checkable = halves, True

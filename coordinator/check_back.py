@@ -50,9 +50,12 @@ class Poster(PostLink, Protocol):
 
 
 class Checkable(Transaction):
-    """A transaction with :class:`Halves`. What it has posted is in ``posts`` without the messages."""
+    """A transaction, as the registry makes each: a plain one until it has :class:`Halves`. What it then posts is in
+    ``posts`` without the message.
+    """
 
-    __slots__ = ()
+    __slots__ = ("halves",)
+    #: of a checkable one alone
     halves: Halves
 
     # -- work
@@ -133,12 +136,12 @@ class Checkable(Transaction):
         self.halves.entered = self.registered = True
 
     def awaits_decision(self, poster: TransactionPoster, delivery: object, message: Octets) -> None:
-        """As of a plain transaction; of one that is left or can only roll back by now, the sender waits for nothing."""
+        """Of one that is left, or a checkable one that can only roll back by now, the sender waits for nothing."""
         if self.state is LEFT:
             poster.left(delivery)
             return
         super().awaits_decision(poster, delivery, message)
-        if self.refused_work:
+        if self.checkable and self.refused_work:
             self._instance.loop.call_later(0, self._conclude_posts)
 
     def arrived(self) -> None:
@@ -167,6 +170,8 @@ class Checkable(Transaction):
 
     def refuse(self, refusal: Refusal) -> None:
         super().refuse(refusal)
+        if not self.checkable:
+            return
         self.halves.ids = []
         if not self.halves.on_way:
             self._doom()
@@ -178,13 +183,13 @@ class Checkable(Transaction):
             halves.doomed = True
             self.on_its_way(Doom(self))
 
-    def retire(self, entry: Entry, outcome: Outcome, peer_settled: bool) -> None:
-        """Its entry is the transaction's until the decision, once that is durable (H20)."""
+    def hold(self, entry: Entry, outcome: Outcome, peer_settled: bool) -> None:
+        """As :meth:`retire`; its entry is the transaction's until the decision, once that is durable (H20)."""
         before = entry.outcome if entry.txn is self else None
         if before is not None and as_said(before) == outcome:
             entry.peer_settled = entry.peer_settled or peer_settled
             return
-        super().retire(entry, outcome, peer_settled)
+        self.retire(entry, outcome, peer_settled)
         if not self.refused_work:
             hold(self, entry)
 
@@ -197,6 +202,9 @@ class Checkable(Transaction):
             self._instance.commit.add(Overdue(self.id, self.owner))
 
     def abandon(self, event: TxnEvent, reason: str, error: Refusal | None = None) -> None:
+        if not self.checkable:
+            super().abandon(event, reason, error)
+            return
         if event is TxnEvent.ASKED and not self.halves.entered and not self.halves.on_way:
             event = TxnEvent.CONTROL_LOST  # the store has nothing of it: the question rolls it back (T11)
         if after(self.state, event) is not LEFT:
@@ -227,19 +235,10 @@ class Checkable(Transaction):
             if halves.decided or entry not in halves.held:
                 self._keep(entry)
 
-    def discharge(self, fail: bool, answer: object) -> None:
-        self.answer = answer
-        self.wanted = fail
-        if self.parked:
-            self.state = after(self.state, TxnEvent.DISCHARGE_EARLY)
-        else:
-            self._decide(fail)
-
-    def _decide(self, fail: bool) -> None:
-        self.octets = 0  # the store has its messages
-        super()._decide(fail)
-
     def _roll_back(self, reason: str) -> None:
+        if not self.checkable:
+            super()._roll_back(reason)
+            return
         halves = self.halves
         if halves.on_way:
             halves.waiting = reason
@@ -251,13 +250,18 @@ class Checkable(Transaction):
             super()._roll_back(reason)
 
     def write(self, batch: Batch) -> None:
-        halves = self.halves
-        if not halves.entered:
-            super().write(batch)
-        elif self.state is COMMITTING:
-            self._write_commit(batch)
+        if self.checkable and self.halves.entered:
+            if self.state is COMMITTING:
+                self._write_commit(batch)
+            else:
+                batch.check_back().decide(self.id, b"rollback", self.reason)
+            return
+        if self.registered:
+            batch.forget(self.id)
+        if self.state is COMMITTING:
+            self.write_commit(batch)
         else:
-            batch.check_back().decide(self.id, b"rollback", self.reason)
+            self.write_rollback(batch, self.reason)
 
     def _write_commit(self, batch: Batch) -> None:
         """Its halves become entries, with new ids: above those of all that a holder of their groups has read."""
@@ -282,14 +286,14 @@ class Checkable(Transaction):
 
     def apply_rollback(self) -> None:
         """What it held in the store is leased to this instance again: deliveries are as they were (T27, T28)."""
-        if not self.halves.entered:
+        if not self.checkable or not self.halves.entered:
             super().apply_rollback()
             return
         for entry in self.retired:
             self._keep(entry)
 
     def refused(self, error: StoreError) -> None:
-        if not self.halves.entered or isinstance(error, GroupsChanged):
+        if not self.checkable or not self.halves.entered or isinstance(error, GroupsChanged):
             super().refused(error)
             return
         self.entries = []

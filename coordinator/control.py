@@ -144,7 +144,7 @@ class Control:
         if txn is not None:
             txn.abandon(TxnEvent.ASKED, ASKED)
         txn = registry.txns.get(txn_id)
-        if txn is not None and (txn.halves is None or not txn.open):
+        if txn is not None and (not txn.checkable or not txn.open):
             # its decision is on its way to the store: ask again then
             txn.when_decided(lambda: self._ask(txn_id, fail, answer))
             return

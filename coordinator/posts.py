@@ -7,7 +7,7 @@ A link hands over the messages that it reads (:meth:`Posts.take`), and sends the
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import structlog
 
@@ -143,7 +143,7 @@ class Posts:
             link.relay.take(delivery, message, settled, txn)
 
     def post(
-        self, link: PostLink, delivery: Any, message: Octets, settled: bool, txn: Transaction | None, address: Address
+        self, link: PostLink, delivery: Any, message: Octets, settled: bool, txn: Checkable | None, address: Address
     ) -> None:
         try:
             facts = examine(message)
@@ -151,7 +151,7 @@ class Posts:
                 terms = PLAIN
             else:
                 terms = self.enqueue.terms(facts, address)
-                checkable = txn is not None and txn.halves is not None
+                checkable = txn is not None and txn.checkable
                 if facts.producer_group is not None or address.transactional or (facts.checks and checkable):
                     look_at_group(txn, facts, address, self.registry.check_terms)
             if txn is None:
@@ -160,8 +160,8 @@ class Posts:
                 octets = len(message) if settled else 2 * len(message)
                 self.instance.commit.add(PlainPost(self, link, delivery, settled, address, message, terms), octets)
                 return
-            if txn.halves is not None:
-                cast("Checkable", txn).take(link, None if settled else delivery, address, message, terms)
+            if txn.checkable:
+                txn.take(link, None if settled else delivery, address, message, terms)
                 return
             txn.post(address, message, terms)
         except DecodeError as error:
@@ -276,7 +276,7 @@ class Parked(NamedTuple):
     delivery: Any
     message: Octets
     settled: bool
-    txn: Transaction | None
+    txn: Checkable | None
 
 
 class Relay:
@@ -299,7 +299,7 @@ class Relay:
         self._resolved: Address | Refusal | None = None
         self._going_on = False
 
-    def take(self, delivery: Any, message: Octets, settled: bool, txn: Transaction | None) -> None:
+    def take(self, delivery: Any, message: Octets, settled: bool, txn: Checkable | None) -> None:
         """A message on the relay: post it now if its address is known and no post waits before it."""
         memory = self._posts.instance.memory
         if memory.parked > 2 * memory.most:

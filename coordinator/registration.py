@@ -62,8 +62,8 @@ class Listed(Protocol):
     def retired(self) -> Sized: ...
 
     @property
-    def halves(self) -> object:
-        """None: it is a plain one. The row of a checkable one is written with its first half."""
+    def checkable(self) -> bool:
+        """Its row is written with its first half."""
 
 
 class Registration:
@@ -81,7 +81,7 @@ class Registration:
     def write(self, batch: Batch) -> None:
         now, monotonic = now_micros(), time.monotonic()
         for txn in self._txns:
-            if txn.open and txn.halves is None:
+            if txn.open and not txn.checkable:
                 undecided = Undecided(
                     owner=txn.control.named,
                     declared=micros_of(txn.id) - POSTGRES_EPOCH * 1_000_000,

@@ -66,9 +66,9 @@ class Registry:
         #: how checkable transactions are checked, unless their clients ask for another immunity (H7)
         self.check_terms = terms(settings.check)
         self._ids = TxnIds(instance.instance_id, secret)
-        self.txns: dict[bytes, Transaction] = {}
+        self.txns: dict[bytes, Checkable] = {}
         #: of these, the transactions with work, and so a time limit (T14)
-        self.working: dict[bytes, Transaction] = {}
+        self.working: dict[bytes, Checkable] = {}
         #: how many undecided transactions each connection has
         self._undecided: dict[object, int] = {}
         self._unused_seconds = _unused_seconds(settings)
@@ -78,7 +78,7 @@ class Registry:
 
     def declare(
         self, owner: object, control: Discharging, timeout: float, halves: Halves | None = None, user: str | None = None
-    ) -> Transaction:
+    ) -> Checkable:
         """Refusal if the connection has too many undecided transactions already (S4). ``halves``: it is checkable.
         ``user``: whose it is; None: of a client without a login.
         """
@@ -91,7 +91,7 @@ class Registry:
                 "discharge some first",
             )
         self._undecided[owner] = undecided + 1
-        txn = Transaction(self, self._ids.next(user), owner, control, timeout)
+        txn = Checkable(self, self._ids.next(user), owner, control, timeout)
         self.txns[txn.id] = txn
         if halves is not None:
             declared_checkable(txn, halves)
@@ -136,20 +136,21 @@ class Registry:
 
     def began(self, txn: Transaction) -> None:
         """The transaction has its first work."""
+        assert isinstance(txn, Checkable)
         self.working[txn.id] = txn
 
     def genuine(self, txn_id: bytes, user: str | None) -> bool:
         """Whether an instance of this store made the txn-id (T10), for this user (S3)."""
         return self._ids.genuine(txn_id, user)
 
-    def find(self, txn_id: bytes, owner: object) -> Transaction | None:
+    def find(self, txn_id: bytes, owner: object) -> Checkable | None:
         """The undecided transaction; None if this connection did not declare it (T12)."""
         txn = self.txns.get(txn_id)
         if txn is not None and txn.owner is owner and (txn.state is ACTIVE or txn.open):
             return txn
         return None
 
-    def for_work(self, txn_id: bytes, owner: object) -> Transaction | None:
+    def for_work(self, txn_id: bytes, owner: object) -> Checkable | None:
         """As :meth:`find`; None also if it is discharged, so that no work may begin in it."""
         txn = self.txns.get(txn_id)
         if txn is not None and txn.owner is owner and (txn.state is ACTIVE or not txn.discharged):
@@ -180,13 +181,13 @@ class Registry:
         """A notice: another has decided this transaction, which holds deliveries in the memory of an instance."""
         with suppress(ValueError):
             txn = self.txns.get(bytes.fromhex(payload))
-            if isinstance(txn, Checkable):
+            if txn is not None and txn.checkable:
                 txn.told()
 
     def look_at_held(self) -> None:
         """Notices were missed."""
         for txn in list(self.working.values()):
-            if isinstance(txn, Checkable):
+            if txn.checkable:
                 txn.told()
 
     def sweep(self) -> None:
@@ -194,12 +195,12 @@ class Registry:
         self.instance.loop.call_later(SWEEP_SECONDS, self.sweep)
         now = time.monotonic()
         register_after = self.instance.transaction_limits.register_after_seconds
-        unknown: list[Transaction] = []
+        unknown: list[Checkable] = []
         for txn in list(self.working.values()):
             age = now - txn.began
             if not txn.open:
                 continue
-            if isinstance(txn, Checkable) and not txn.refused_work:
+            if txn.checkable and not txn.refused_work:
                 if age >= txn.timeout:
                     txn.overdue()
             elif age >= txn.timeout:
@@ -211,7 +212,7 @@ class Registry:
         for txn in self._unused():
             self._time_out(txn, unused(self._unused_seconds))
 
-    def _unused(self) -> list[Transaction]:
+    def _unused(self) -> list[Checkable]:
         """Forget transactions without work whose declare is too long ago. Ids grow with time: the oldest come first."""
         latest = (time.time() - self._unused_seconds) * 1e6
         old = takewhile(lambda txn: micros_of(txn.id) <= latest, self.txns.values())
@@ -219,7 +220,7 @@ class Registry:
 
     def _time_out(self, txn: Transaction, refusal: Refusal) -> None:
         self._remember_timeout(txn, refusal)
-        event = TxnEvent.TIMEOUT if txn.halves is None or txn.refused_work else TxnEvent.CONTROL_LOST
+        event = TxnEvent.TIMEOUT if not txn.checkable or txn.refused_work else TxnEvent.CONTROL_LOST
         try:
             txn.abandon(event, "timeout", refusal)
         except Exception:  # noqa: BLE001 - a defect costs this transaction only

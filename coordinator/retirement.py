@@ -74,7 +74,11 @@ class Retirement:
             text = "a delivery was retired in one transaction and then in another, both undecided"
             txn.control.refuse(Refusal(Condition.TXN_ROLLBACK, text))
         elif entry.state is not DECIDED:  # else it is settled outside transactions already
-            txn.retire(entry, outcome or link.default_outcome or FAILED, settled)
+            outcome = outcome or link.default_outcome or FAILED
+            if txn.checkable:
+                txn.hold(entry, outcome, settled)
+            else:
+                txn.retire(entry, outcome, settled)
 
     def link_lost(self, entry: Entry, *, dropped: bool) -> None:
         """What was sent and not decided comes back with one more attempt (D5); what is enlisted waits for its

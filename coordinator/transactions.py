@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from coordinator.address.directory import Directory
     from coordinator.address.nodes import Address
     from coordinator.group.entries import Entry
-    from coordinator.halves import Halves
     from coordinator.outcomes import Outcome
     from store.commit.batch import Batch
     from store.commit.terms import Terms
@@ -104,14 +103,16 @@ class Host(work.Host, Protocol):
         """Undecided transactions hold too much memory: refuse some."""
 
 
-class Transaction(Work):
+class Transaction(Work["Host"]):
+    """What each does as long as it is a plain one: :class:`coordinator.check_back.Checkable` does the rest."""
+
     __slots__ = (
         "_askers",
         "answer",
         "began",
+        "checkable",
         "control",
         "error",
-        "halves",
         "parked",
         "partials",
         "reason",
@@ -122,7 +123,6 @@ class Transaction(Work):
         "wanted",
         "wire_state",
     )
-    _host: Host
 
     def __init__(self, host: Host, txn_id: bytes, owner: object, control: Discharging, timeout: float) -> None:
         """``owner``: the connection that declared it (T12). ``timeout`` in seconds."""
@@ -132,8 +132,8 @@ class Transaction(Work):
         self.began = 0.0
         self.timeout = timeout
         self.state = ACTIVE
-        #: None: it is a plain one
-        self.halves: Halves | None = None
+        #: False: it is a plain one
+        self.checkable = False
         self.error: Refusal | None = None
         #: the delivery of the discharge, while it is under way
         self.answer: object = None
@@ -281,7 +281,7 @@ class Transaction(Work):
 
     def discharge(self, fail: bool, answer: object) -> None:
         """``answer``: the delivery of the discharge, which :meth:`Discharging.discharged` answers."""
-        if self._instance.disk_low and self.posts and not fail:
+        if self._instance.disk_low and self.posts and not fail and not self.checkable:
             self.refuse(self._host.enqueue.disk_refusal)
         self.answer = answer
         self.wanted = fail
@@ -304,6 +304,8 @@ class Transaction(Work):
             self.durable()
         else:
             self.uncount()
+            if self.checkable:
+                self.octets = 0  # the store has its messages
             self._instance.commit.add(self, self.octets + self.annotated)
 
     def abandon(self, event: TxnEvent, reason: str, error: Refusal | None = None) -> None:
@@ -331,12 +333,7 @@ class Transaction(Work):
     # -- the unit of the group commit
 
     def write(self, batch: Batch) -> None:
-        if self.registered:
-            batch.forget(self.id)
-        if self.state is COMMITTING:
-            self.write_commit(batch)
-        else:
-            self.write_rollback(batch, self.reason)
+        raise NotImplementedError
 
     def durable(self) -> None:
         self._host.forget(self)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from coordinator.errors import Condition, Refusal
 from coordinator.group import deliveries
@@ -37,7 +37,10 @@ class Host(Protocol):
     def settlements(self) -> Settlements: ...
 
 
-class Work:
+H = TypeVar("H", bound=Host)
+
+
+class Work(Generic[H]):
     """What :class:`coordinator.transactions.Transaction` has gathered; it says when, and how, the work is decided."""
 
     __slots__ = (
@@ -59,7 +62,7 @@ class Work:
         "undone",
     )
 
-    def __init__(self, host: Host, txn_id: bytes, owner: object) -> None:
+    def __init__(self, host: H, txn_id: bytes, owner: object) -> None:
         """``owner``: the connection that declared the transaction (T12)."""
         self._host = host
         self._instance = host.instance

@@ -131,7 +131,7 @@ class Directory:
         address.gone = True
         for queue in (address.queue, *address.subscriptions):
             if queue is not None:
-                self._queues.by_group.pop(queue.group_id, None)
+                self._queues.by_group.remove(queue)
         users, address.users = address.users, set()
         for user in users:
             user.refuse(resource_deleted(address))

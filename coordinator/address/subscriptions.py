@@ -134,7 +134,7 @@ class Subscriptions:
             return
         if queue in address.subscriptions:
             address.subscriptions.remove(queue)
-        self._queues.by_group.pop(queue.group_id, None)
+        self._queues.by_group.remove(queue)
         self._remove(queue, (address.id, queue.name), lasting=lasting)
 
     def _remove(self, queue: Queue, key: tuple[int, str], *, lasting: bool) -> None:

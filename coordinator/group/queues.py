@@ -62,9 +62,9 @@ class Queue:
     entry_kind: ClassVar[type[Entry]] = Entry
 
     __slots__ = (
-        "__weakref__",
         "_counted",
         "address_id",
+        "anchor",
         "browsers",
         "consumers",
         "dirty",
@@ -88,13 +88,7 @@ class Queue:
     )
 
     def __init__(
-        self,
-        instance: Instance,
-        home: Home,
-        group_id: int,
-        address_id: int,
-        name: str,
-        policies: Policies,
+        self, instance: Instance, home: Home, group_id: int, address_id: int, name: str, policies: Policies
     ) -> None:
         self.instance = instance
         self.home = home
@@ -102,6 +96,7 @@ class Queue:
         self.address_id = address_id
         self.name = name
         self.policies = policies
+        self.anchor: object = None  # see coordinator.group.known
         self.lease = instance.instance_id
         self.consumers: dict[Consumer, None] = {}
         self.takers = Takers()

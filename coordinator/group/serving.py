@@ -5,10 +5,10 @@ instances, and told what these have posted.
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
-from weakref import WeakValueDictionary
 
 from coordinator.group import holding
 from coordinator.group.fifo import FifoQueue
+from coordinator.group.known import Known
 from coordinator.group.queues import Queue
 
 if TYPE_CHECKING:
@@ -29,8 +29,7 @@ class Queues:
         self._instance = instance
         self.failed = failed
         self.later = later
-        #: by the group's id; as long as an address that is known, a link, or a transaction has them
-        self.by_group: WeakValueDictionary[int, Queue] = WeakValueDictionary()
+        self.by_group = Known()
         #: those whose groups are held whole: they are not dropped before they are held no more
         self.holding: set[Queue] = set()
         #: those that are pumped at the end of this turn
@@ -45,7 +44,8 @@ class Queues:
         queue = self.by_group.get(group_id)
         if queue is None:
             kind = FifoQueue if policies.fifo else Queue
-            queue = self.by_group[group_id] = kind(self._instance, self, group_id, address_id, name, policies)
+            queue = kind(self._instance, self, group_id, address_id, name, policies)
+            self.by_group.add(queue)
         queue.policies = policies
         return queue
 
@@ -71,7 +71,7 @@ class Queues:
         for queue in idle & self._idle_before:
             holding.share(queue)
         self._idle_before = idle
-        for queue in list(self.by_group.values()):
+        for queue in self.by_group:
             queue.count()
         self._instance.loop.call_later(IDLE_QUEUES_SECONDS, self._drop_idle)
 
@@ -79,13 +79,13 @@ class Queues:
 
     def share(self) -> None:
         """Other instances live: no group is held whole."""
-        for queue in list(self.by_group.values()):
+        for queue in self.by_group:
             holding.share(queue)
             queue.touch()
 
     def all_in_store(self) -> None:
         """Notices were missed: the store may have something for any group."""
-        for queue in list(self.by_group.values()):
+        for queue in self.by_group:
             queue.came_before(0)
 
     def notified(self, payload: str) -> None:
@@ -101,7 +101,7 @@ class Queues:
             name, _, key = name.partition("/")
             from_id = int(lowest, 16) if lowest else None
             if name.startswith("-"):
-                found = [queue for queue in list(self.by_group.values()) if queue.address_id == -int(name)]
+                found = [queue for queue in self.by_group if queue.address_id == -int(name)]
             else:
                 found = [queue for queue in (self.by_group.get(int(name)),) if queue is not None]
             for queue in found:

@@ -188,7 +188,7 @@ class InProcess(Driver):
     def _counted(self) -> dict[str, int]:
         service = self.service
         memory, registry, waiting = service.memory, service.registry, service.commit._waiting
-        queues = list(service.queues.by_group.values())
+        queues = list(service.queues.by_group)
         for queue in queues:
             queue.count()
         return {
@@ -314,7 +314,7 @@ class InProcess(Driver):
         txn.begin()
         txn.began -= txn.timeout
         self.loop.hurry(self.service.registry.sweep)
-        self.loop.run_until(lambda: not txn.open or (txn.halves is not None and txn.halves.overdue))
+        self.loop.run_until(lambda: not txn.open or (txn.checkable and txn.halves.overdue))
         self.wait()
 
     def _check_group(self, step: Check) -> None:

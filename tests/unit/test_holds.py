@@ -53,7 +53,8 @@ def host() -> Host:
 @pytest.fixture
 def txn(host: Host) -> Checkable:
     made = Checkable(host, bytes(16), None, SimpleNamespace(number=1), 60.0)  # type: ignore[arg-type]
-    made.state, made.halves = CHECKABLE, Halves("shop", CheckTerms(0, 1, 1), 1, NOTHING_ASKED)
+    made.state, made.checkable = CHECKABLE, True
+    made.halves = Halves("shop", CheckTerms(0, 1, 1), 1, NOTHING_ASKED)
     return made
 
 
@@ -76,7 +77,7 @@ def test_what_the_store_says_of_retirements_comes_before_their_decision(
     host: Host, txn: Checkable, entry: Entry
 ) -> None:
     """Their batch may be in doubt while the notice comes: taken for not held, they would never be let go of."""
-    txn.retire(entry, ACCEPTED, True)
+    txn.hold(entry, ACCEPTED, True)
     [unit] = host.units
     txn.told()
     assert host.questions == []
@@ -89,10 +90,10 @@ def test_what_the_store_says_of_retirements_comes_before_their_decision(
 
 @pytest.mark.rule("H20", "H13")
 def test_a_retirement_that_is_added_while_it_asks(host: Host, txn: Checkable, entry: Entry) -> None:
-    txn.retire(entry, ACCEPTED, True)
+    txn.hold(entry, ACCEPTED, True)
     host.units[0].durable()
     txn.told()
-    txn.retire(entry, Outcome(Kind.RELEASED), True)
+    txn.hold(entry, Outcome(Kind.RELEASED), True)
     host.questions[0](COMMIT)
     assert host.left == []
     host.units[1].durable()
@@ -104,7 +105,7 @@ def test_a_retirement_that_is_added_while_it_asks(host: Host, txn: Checkable, en
 def test_where_the_store_cannot_say_what_another_decided_it_asks_again(
     host: Host, txn: Checkable, entry: Entry
 ) -> None:
-    txn.retire(entry, ACCEPTED, True)
+    txn.hold(entry, ACCEPTED, True)
     host.units[0].durable()
     txn.told()
     host.questions[0](StoreUnavailable("no answer"))
@@ -118,7 +119,7 @@ def test_where_the_store_cannot_say_what_another_decided_it_asks_again(
 def test_annotations_count_as_octets_of_the_batch(host: Host, txn: Checkable, entry: Entry) -> None:
     """So that thousands of retirements whose messages have large ones are not one statement."""
     entry.annotations = bytes(1000)
-    txn.retire(entry, Outcome(Kind.RELEASED), True)
+    txn.hold(entry, Outcome(Kind.RELEASED), True)
     txn.halves.entered = True
     batch = Batch()
     host.units[0].write(batch)

@@ -32,7 +32,7 @@ def _told(lowest: int, *, kind: type[Queue] = Queue) -> Queue:
     for window in queue.windows:
         window.low.marks[:] = [READ] * len(window.low.marks)
     queues = Queues(queue.instance, lambda: None, lambda _: None)
-    queues.by_group[queue.group_id] = queue
+    queues.by_group.add(queue)
     batch = Batch()
     queue.wake(batch, [lowest + 5, lowest])
     queue.wake(batch, [lowest + 9])
@@ -91,7 +91,7 @@ def test_a_message_group_is_read_again_before_it_goes_on_only_where_older_ones_c
     queue.place(group)
     assert group.ticket
     queues = Queues(queue.instance, lambda: None, lambda _: None)
-    queues.by_group[queue.group_id] = queue
+    queues.by_group.add(queue)
     queues.notified(f"{queue.group_id}{sign}11")
     assert (group.key in queue.free.hungry, not group.ticket) == (waits, waits)
     assert (group.more, group.low) == (True, 0)

@@ -156,19 +156,19 @@ class Host:
         pass
 
 
-def transaction(host: Host) -> Transaction:
+def transaction(host: Host) -> Checkable:
     control: Any = host
-    txn = Transaction(host, bytes(16), "a connection", control, 60.0)
+    txn = Checkable(host, bytes(16), "a connection", control, 60.0)
     txn.post(*POST)
     return txn
 
 
-def _early(txn: Transaction) -> None:
+def _early(txn: Checkable) -> None:
     txn.parked += 1
     txn.discharge(False, None)
 
 
-def _discharge(txn: Transaction, *, fail: bool) -> None:
+def _discharge(txn: Checkable, *, fail: bool) -> None:
     """Where posts wait for their addresses: the last of them has its own."""
     if txn.state in WAITING or txn.state is TxnState.WAITING_CHECKABLE:
         txn.wanted = fail
@@ -177,26 +177,25 @@ def _discharge(txn: Transaction, *, fail: bool) -> None:
         txn.discharge(fail, None)
 
 
-def _durable(txn: Transaction) -> None:
+def _durable(txn: Checkable) -> None:
     txn.half_ids, txn.entries = [1] * len(txn.posts), [None] * len(txn.posts)
     txn.durable()
 
 
-def _made_checkable(txn: Transaction) -> None:
+def _made_checkable(txn: Checkable) -> None:
     """By a message that names the producer group; what is posted already is durable at once."""
     address: Any = SimpleNamespace(name="a", groups=1, transactional=False, check_terms=OwnCheckTerms())
     look_at_group(txn, Facts(producer_group="shop"), address, CheckTerms(0, 1, 1))
 
 
-def _checkable(txn: Transaction) -> None:
+def _checkable(txn: Checkable) -> None:
     _made_checkable(txn)
-    assert isinstance(txn, Checkable)
     (address, _, terms) = POST
     txn.stored(1, address, terms, own_row=True)
     txn.arrived()
 
 
-TXN_EVENTS: dict[TxnEvent, Callable[[Transaction], object]] = {
+TXN_EVENTS: dict[TxnEvent, Callable[[Checkable], object]] = {
     TxnEvent.WORK_REFUSED: lambda txn: txn.refuse(REFUSAL),
     TxnEvent.MADE_CHECKABLE: _made_checkable,
     TxnEvent.DISCHARGE_EARLY: _early,
@@ -210,7 +209,7 @@ TXN_EVENTS: dict[TxnEvent, Callable[[Transaction], object]] = {
 }
 
 _REFUSED, _ABANDONED = TXN_EVENTS[TxnEvent.WORK_REFUSED], TXN_EVENTS[TxnEvent.CONTROL_LOST]
-TXN_WAYS: dict[TxnState, tuple[Callable[[Transaction], object], ...]] = {
+TXN_WAYS: dict[TxnState, tuple[Callable[[Checkable], object], ...]] = {
     TxnState.ACTIVE: (),
     TxnState.ROLLBACK_ONLY: (_REFUSED,),
     TxnState.WAITING: (_early,),

@@ -72,9 +72,10 @@ class Consuming(Outgoing):
         self.by_name = False
         #: its room is bounded by unsettled deliveries, not by its credit
         self._settling_makes_room = False
-        self._join()
+        self._join(honoured)
 
-    def _join(self) -> None:
+    def _join(self, honoured: Filters) -> None:
+        """``honoured``: for those that choose."""
         self._queue.add(self)
 
     # -- deliveries
@@ -262,23 +263,11 @@ class Consuming(Outgoing):
 class Choosing(Consuming):
     """A consumer of a queue with a selector: it looks for its messages itself (P16)."""
 
-    __slots__ = ("_search", "_selector")
+    __slots__ = ("_search",)
 
-    def __init__(
-        self,
-        connection: Carrier,
-        pointer: engine.Pointer,
-        address: Address,
-        queue: Queue,
-        group: Group | None,
-        honoured: Filters,
-    ) -> None:
+    def _join(self, honoured: Filters) -> None:
         assert honoured.selector is not None
-        self._selector = honoured.selector
-        super().__init__(connection, pointer, address, queue, group, honoured)
-
-    def _join(self) -> None:
-        self._search = Search(self._queue, self, self._selector)
+        self._search = Search(self._queue, self, honoured.selector)
         self._queue.searches.append(self._search)
         self._queue.touch()
 
@@ -290,7 +279,6 @@ class Choosing(Consuming):
     def lost(self) -> None:
         self._queue.searches.remove(self._search)
         self._search.end()
-        del self._selector
         super().lost()
 
 

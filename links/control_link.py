@@ -10,8 +10,9 @@ import structlog
 
 from coordinator.address.permissions import TRANSACTIONS
 from coordinator.checkable import CHECK_PROPERTIES, OwnCheckTerms, asked_terms, producer_group
-from coordinator.codec.encoding import DecodeError, Described, decode
+from coordinator.codec.encoding import DecodeError, decode
 from coordinator.codec.message import VALUE, sections
+from coordinator.codec.values import Described
 from coordinator.control import Control
 from coordinator.errors import Condition, Refusal
 from links import container, engine, states, steps, values

@@ -6,7 +6,7 @@ A pointer is valid as long as its connection or link: code that keeps one checks
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import structlog
 from cproton_ffi import ffi, lib
@@ -35,8 +35,12 @@ TRANSPORT = lib.PN_TRANSPORT
 TRANSPORT_ERROR = lib.PN_TRANSPORT_ERROR
 
 # delivery states (part 3, section 3.4; part 4, section 4.5)
-ACCEPTED, REJECTED, RELEASED, MODIFIED = 0x24, 0x25, 0x26, 0x27
-DECLARED, TRANSACTIONAL = 0x33, 0x34
+ACCEPTED: Final = 0x24
+REJECTED: Final = 0x25
+RELEASED: Final = 0x26
+MODIFIED: Final = 0x27
+DECLARED: Final = 0x33
+TRANSACTIONAL: Final = 0x34
 
 # endpoints
 LOCAL_UNINIT = lib.PN_LOCAL_UNINIT

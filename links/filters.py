@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from coordinator.codec.encoding import DecodeError, Described, Symbol, decode, encode_map, pairs
+from coordinator.codec.encoding import DecodeError, decode, encode_map, pairs
 from coordinator.codec.selectors import Selector
+from coordinator.codec.values import Described, Symbol
 from coordinator.errors import Condition, Refusal
 from links import engine
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Sequence
 
-from coordinator.codec.encoding import DecodeError, Described, Symbol, decode, encode_binary, encode_list, encode_symbol
+from coordinator.codec.encoding import DecodeError, decode, encode_binary, encode_list, encode_symbol
+from coordinator.codec.values import Described, Symbol
 from coordinator.login.exchange import REFUSED, Challenge, Exchange, Outcome, Say
 from coordinator.login.offer import ANONYMOUS
 

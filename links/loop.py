@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import select
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from contextlib import suppress
 from heapq import heappop, heappush
 from itertools import count
+from typing import Any
 
 _MOST_EVENTS = 512
 _LONGEST_WAIT_SECONDS = 1.0
@@ -19,10 +20,9 @@ _LONGEST_WAIT_SECONDS = 1.0
 class Loop:
     """Implements :class:`store.loop.Loop`. A turn: deadlines that are due, descriptors that are ready, its end."""
 
-    #: what has something to write when the turn ends; where there is any, the loop does not wait
-    dirty: Collection[object] = ()
-
     def __init__(self) -> None:
+        #: what has something to write when the turn ends; where there is any, the loop does not wait
+        self.dirty: list[Any] = []
         self._epoll = select.epoll()
         self._callbacks: dict[int, Callable[[int], object]] = {}
         self._deadlines: list[tuple[float, int, Callable[[], None]]] = []

@@ -59,8 +59,6 @@ class Reactor(Loop):
         self._ticks = Ticks(self)
         self.crowd: Crowd[Connection] = Crowd()
         self.leaving = Leaving(self)
-        #: connections that may have something to write
-        self.dirty: list[Connection] = []
 
     # -- connections
 
@@ -337,7 +335,7 @@ class Reactor(Loop):
 
     def _flush(self) -> None:
         while self.dirty:
-            dirty = self.dirty
+            dirty: list[Connection] = self.dirty
             self.dirty = []
             for connection in dirty:
                 connection.dirty = False

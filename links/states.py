@@ -10,8 +10,6 @@ from functools import lru_cache
 
 from coordinator.codec.encoding import (
     DecodeError,
-    Described,
-    Symbol,
     decode,
     encode_binary,
     encode_list,
@@ -21,6 +19,7 @@ from coordinator.codec.encoding import (
     pairs,
     skip,
 )
+from coordinator.codec.values import Described, Symbol
 from coordinator.errors import Refusal
 from coordinator.outcomes import ACCEPTED, RELEASED, Kind, Outcome
 from links import engine

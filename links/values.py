@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from coordinator.codec.encoding import DecodeError, Described, Map, Symbol, decode
+from coordinator.codec.encoding import DecodeError, decode
+from coordinator.codec.values import Described, Map, Symbol
 from coordinator.errors import Condition, Refusal
 from coordinator.printable import printable
 from links import container, engine

@@ -8,7 +8,9 @@ anything), described :class:`Described`.
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+from coordinator.codec.values import Described, Map, Symbol
 
 if TYPE_CHECKING:
     from store.spool import Octets
@@ -33,23 +35,6 @@ MOST_PAIRS = 10_000
 
 class DecodeError(ValueError):
     """The octets are no AMQP value; the text says at which octet, and what was expected."""
-
-
-class Symbol(str):
-    """An AMQP symbol: ASCII."""
-
-    __slots__ = ()
-
-
-class Map(list[tuple[object, object]]):
-    """An AMQP map: its pairs in order."""
-
-    __slots__ = ()
-
-
-class Described(NamedTuple):
-    descriptor: object
-    value: object
 
 
 def skip(data: Octets, at: int, deep: int = 0) -> int:

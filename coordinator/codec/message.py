@@ -88,7 +88,7 @@ class Facts(NamedTuple):
     delivery_delay_ms: int | None = None
     group_id: str | None = None
     #: as they came: outside transactions they mean nothing
-    producer_group: object = None
+    producer_group: object | None = None
     checks: tuple[tuple[str, object], ...] = ()
 
 
@@ -194,7 +194,7 @@ def _said(code: int, message: Octets, value: int) -> Facts:
     """What the section says whose value is at ``value``."""
     ttl = expiry = priority = time = delay = None
     group: str | None = None
-    producer_group: object = None
+    producer_group: object | None = None
     checks: list[tuple[str, object]] = []
     if code == HEADER:
         fields = fields_of(message, value, HEADER)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from coordinator.checkable import NOTHING_ASKED, CheckTerms, OwnCheckTerms, asked_terms, producer_group, terms
-from coordinator.codec.encoding import Symbol
+from coordinator.codec.values import Symbol
 from coordinator.errors import Condition, Refusal
 from coordinator.settings import CheckSettings
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from coordinator.codec import encoding
 from coordinator.codec.encoding import DecodeError, decode, encode_list, encode_map, pairs, skip
+from coordinator.codec.values import Described
 from tests.wire import types
 from tests.wire.values import ASCII, KEYS, VALUES
 
@@ -21,12 +22,12 @@ from tests.wire.values import ASCII, KEYS, VALUES
 def plain(value: Any) -> Any:
     """What ``coordinator.codec.encoding`` makes of a value of the test client's."""
     if isinstance(value, types.Described):
-        return encoding.Described(plain(value.descriptor), plain(value.value))
+        return Described(plain(value.descriptor), plain(value.value))
     if isinstance(value, types.Array):
         items = [plain(item) for item in value.items]
         if value.descriptor is None:
             return items
-        return [encoding.Described(plain(value.descriptor), item) for item in items]
+        return [Described(plain(value.descriptor), item) for item in items]
     if isinstance(value, dict):
         return [(plain(key), plain(each)) for key, each in value.items()]
     if isinstance(value, list):

@@ -4,7 +4,7 @@
 BIN := .venv/bin
 ARGS ?=
 
-.PHONY: help serve test test-quick check format lock sbom rules bench bench-peers bench-spark fuzz watch-kills demo clean
+.PHONY: help serve build test test-quick check format lock sbom rules bench bench-peers bench-spark fuzz watch-kills demo clean
 
 help:
 	@sed -n 's/^#: \{0,1\}//p' Makefile
@@ -13,6 +13,11 @@ help:
 serve:
 	@.ci/bootstrap serve
 	@exec $(BIN)/coordinator serve $(ARGS)
+
+#: make build       compile the rules, a minute: build/compiled/bin/coordinator serve
+build:
+	@.ci/bootstrap check
+	@.ci/build
 
 # Each process has a PostgreSQL, a Spark and services of its own; much of their time they wait for others to start, so
 # there is one more than processors.

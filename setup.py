@@ -1,15 +1,52 @@
-"""The compiled part; all else is in setup.cfg, which has no place for it."""
+"""The compiled part, and for .ci/build the rules by mypyc; all else is in setup.cfg, which has no place for them."""
 
 from __future__ import annotations
+
+import os
 
 from setuptools import Extension, setup
 
 _CAREFUL = ["-O2", "-fstack-protector-strong", "-D_FORTIFY_SOURCE=2", "-Wall", "-Wextra"]
 
-setup(
-    # Without a compiler, or when it fails, the twins in Python run: `coordinator --version` says so.
-    ext_modules=[
-        Extension(module, [module.replace(".", "/") + ".c"], extra_compile_args=_CAREFUL, optional=True)
-        for module in ("coordinator.codec._scan", "links._frames", "links._steps", "store._packing")
-    ]
-)
+# Without a compiler, or when it fails, the twins in Python run: `coordinator --version` says so.
+_extensions = [
+    Extension(module, [module.replace(".", "/") + ".c"], extra_compile_args=_CAREFUL, optional=True)
+    for module in ("coordinator.codec._scan", "links._frames", "links._steps", "store._packing")
+]
+
+# What runs for each message; docs/explanation/architecture.md says how the source has to be for it.
+_RULES = """
+    coordinator/codec: encoding message
+    coordinator/group: aside claims deliveries entries fifo held holding loading low_water message_groups queues reading
+        refused_groups serving surplus takers units windows
+    coordinator/address: enqueue nodes
+    coordinator: becoming_checkable check_back checkable control halves holds instance memory outcomes posts registration
+        registry retirement service settlements transactions transitions work
+    links: broadcasting browsing checking client connection consuming control_link delivering dispositions engine frames
+        in_turn incoming link look loop outgoing output posting reactor said states steps tls_output
+    store/commit: batch checkable group_commit large parameters statements terms turns unit
+    store: arrays decisions ids libpq
+"""
+
+
+def _rules() -> list[str]:
+    files: list[str] = []
+    folder = ""
+    for word in _RULES.split():
+        if word.endswith(":"):
+            folder = word[:-1]
+        else:
+            files.append(f"{folder}/{word}.py")
+    return files
+
+
+if "RULES_BY_MYPYC" in os.environ:
+    from mypyc.build import mypycify
+
+    # Of more than one worker of mypy nothing comes out, and no error.
+    flags = ["--config-file", "setup.cfg", "--num-workers", "0"]
+    _extensions += mypycify(
+        [*flags, *_rules()], opt_level="2", debug_level="0", multi_file=True, target_dir="build/rules"
+    )
+
+setup(ext_modules=_extensions)

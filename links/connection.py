@@ -20,7 +20,8 @@ from links.look import Look
 from links.output import Output
 from links.parked import Parked
 from links.sole import Sole, policy
-from links.tls import TlsOutput, TlsSocket
+from links.tls import TlsSocket
+from links.tls_output import TlsOutput
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from functools import partial
-from types import FunctionType, MethodType
+from types import BuiltinMethodType, FunctionType, MethodType
 
 from links.connection import Connection
 from links.link import Link
@@ -40,7 +41,7 @@ def _search(what: object, depth: int) -> Connection | None:
 
 
 def _referred(what: object) -> Iterator[object]:
-    if isinstance(what, MethodType):
+    if isinstance(what, MethodType | BuiltinMethodType):  # that of a class which mypyc has compiled is of the latter
         yield what.__self__
     elif isinstance(what, partial):
         yield what.func
@@ -51,8 +52,19 @@ def _referred(what: object) -> Iterator[object]:
                 yield cell.cell_contents
             except ValueError:  # not bound yet
                 continue
+    elif (variables := getattr(what, "__mypyc_env__", None)) is not None:
+        yield from _of_compiled(variables)
     elif type(what).__module__.startswith(("coordinator.", "links.")):
         for name in _OWNERS:
             each = getattr(what, name, None)
             if each is not None:
                 yield each
+
+
+def _of_compiled(variables: object) -> Iterator[object]:
+    """What a function that mypyc has compiled knows of those around it, which have their variables in objects."""
+    for each in gc.get_referents(variables):
+        if type(each).__name__.endswith("_env"):
+            yield from _of_compiled(each)
+        else:
+            yield each

@@ -16,8 +16,6 @@ from typing import Any
 
 import structlog
 
-from links.output import Output
-
 log = structlog.get_logger(__name__)
 
 #: Octets read from the socket at once: from the least to the most, half as many after each read that took the processor
@@ -170,29 +168,6 @@ class TlsSocket(socket.socket):
         self._over = True
         self.must_write = self.must_read = _nothing
         super().shutdown(how)
-
-
-class TlsOutput(Output):
-    """The last of what was encrypted may still have to be written."""
-
-    __slots__ = ()
-
-    def write(self) -> None:
-        connection = self._connection
-        sock = connection.socket
-        assert isinstance(sock, TlsSocket)
-        if not sock.unsent or sock.flush():
-            super().write()
-        else:
-            self._set_aside()
-        if connection.open and sock.unsent and not self.writing:
-            self.writing = True
-            connection.watch_socket()
-
-    @property
-    def has_any(self) -> bool:
-        sock = self._connection.socket
-        return (isinstance(sock, TlsSocket) and sock.unsent) or super().has_any
 
 
 def _nothing() -> None:

@@ -32,4 +32,5 @@ def what_runs() -> str:
     missing = [module for module in MODULES if compiled(module) is None]
     if missing:
         return f"not compiled: {', '.join(missing)} (.ci/bootstrap compiles it where there is a compiler)"
-    return "with its compiled part"
+    rules = import_module("store.ids").__file__ or ""
+    return "with its compiled part" if rules.endswith(".py") else "with its compiled part, its rules compiled as well"

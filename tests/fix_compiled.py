@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ import pytest
 from coordinator.codec import message
 from links import frames
 from store import arrays
+from tests import prepared
 from tests.fuzz.compiled import installed
 
 
@@ -29,6 +32,31 @@ def compiler() -> str:
     if found is None:
         pytest.skip("there is no C compiler")
     return found
+
+
+@pytest.fixture(scope="session")
+def compiled_rules() -> Path:
+    """The packages with the rules compiled by mypyc."""
+    done = subprocess.run([prepared.ROOT / ".ci" / "build"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return prepared.ROOT / "build" / "compiled"
+
+
+@pytest.fixture(scope="module")
+def rules(request: pytest.FixtureRequest) -> Iterator[None]:
+    """In which form the rules run of the services that tests start: in Python, where a test does not ask for both."""
+    if getattr(request, "param", "") != "compiled":
+        yield
+        return
+    with prepared.packages_of(request.getfixturevalue("compiled_rules")):
+        yield
+
+
+#: A test that starts a service runs with the rules in Python, and again with the rules compiled by mypyc.
+both_rules = pytest.mark.parametrize("rules", ["in Python", "compiled"], indirect=True, scope="module")
+
+#: All tests of a module do.
+BOTH_RULES = [pytest.mark.usefixtures("rules"), both_rules]
 
 
 @pytest.fixture(scope="module", params=["compiled", "in Python"])

@@ -254,14 +254,14 @@ def running(make: Callable[[Path], Made]) -> Iterator[Made]:
 
 
 @pytest.fixture
-def own_service() -> Iterator[Service]:
+def own_service(rules: None) -> Iterator[Service]:
     """For a test that kills it, or measures it."""
     with running_service() as service:
         yield service
 
 
 @pytest.fixture(scope="module")
-def service() -> Iterator[Service]:
+def service(rules: None) -> Iterator[Service]:
     """The service of a test module, whose tests each use addresses of their own."""
     with running_service() as service:
         yield service

@@ -23,14 +23,16 @@ import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NoReturn
 
 from store.compiled import PURE_VARIABLE
 
 ROOT = Path(__file__).resolve().parent.parent
+#: Where the packages are that run: the sources, or what .ci/build has made of them.
+TREES = [Path(os.environ.get("COORDINATOR_TEST_TREE", ROOT)).resolve()]
 _PACKAGES = ("coordinator", "links", "store")
 #: of a request: arguments and environment
 _MOST_OCTETS = 1 << 17
@@ -75,7 +77,7 @@ class Process:
 
 
 class _Starter:
-    def __init__(self) -> None:
+    def __init__(self, tree: Path) -> None:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._one = threading.Lock()
         self._processes: dict[int, Process] = {}
@@ -84,7 +86,8 @@ class _Starter:
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "tests.prepared", str(theirs.fileno())],
-                cwd=ROOT,
+                cwd=tree,
+                env={**os.environ, _PATH: str(ROOT)},
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
             )
@@ -112,6 +115,16 @@ class _Starter:
 _starter = functools.cache(_Starter)
 
 
+@contextmanager
+def packages_of(tree: Path) -> Iterator[None]:
+    """All that is started meanwhile has the packages in this folder."""
+    TREES.append(tree)
+    try:
+        yield
+    finally:
+        TREES.pop()
+
+
 def _can_be(environment: Mapping[str, str]) -> bool:
     """Whether a process with this environment can be one that is forked."""
     special = {name for name in {*environment, *os.environ} if name.startswith(_OF_PYTHON)}
@@ -127,9 +140,9 @@ def started(arguments: Sequence[str], environment: Mapping[str, str], stdout: in
     request = json.dumps([list(arguments), dict(environment)]).encode()
     if not _can_be(environment) or len(request) > _MOST_OCTETS:
         command = [sys.executable, "-m", "coordinator", *arguments]
-        return Plain(command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr)
+        return Plain(command, cwd=TREES[-1], env=environment, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr)
     with Path(os.devnull).open("rb") as nothing:
-        return _starter().start(request, [nothing.fileno(), stdout, stderr])
+        return _starter(TREES[-1]).start(request, [nothing.fileno(), stdout, stderr])
 
 
 def run(

@@ -156,6 +156,10 @@ class Entry:
             return self.priority > other.priority
         return self.id < other.id
 
+    def __hash__(self) -> int:
+        """As any object has it; mypyc leaves out that of a class with an order."""
+        return id(self)
+
 
 #: 2000-01-01 UTC in Unix seconds: the epoch of PostgreSQL's timestamps
 POSTGRES_EPOCH = 946_684_800

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.fix_compiled import BOTH_RULES
 from tests.fix_service import PATIENCE, Service, running_service
 from tests.fix_wire import Ask, Begin, BeginAt
 from tests.wire.frames import Accepted, Error, Modified, Rejected, Released, Source, State
@@ -16,7 +17,7 @@ from tests.wire.peer import Session
 from tests.wire.queues import post, select
 from tests.wire.types import Symbol
 
-pytestmark = pytest.mark.rule("D1")
+pytestmark = [pytest.mark.rule("D1"), *BOTH_RULES]
 
 ACCEPTED, FAILED = Accepted(), Modified(delivery_failed=True)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.fix_compiled import BOTH_RULES
 from tests.fix_service import PATIENCE, Service
 from tests.fix_wire import Ask, Begin, decided
 from tests.wire.checkable import GROUP, accept, in_group, named, pending, row
@@ -14,6 +15,8 @@ from tests.wire.frames import Accepted, Discharge, Released, TransactionalState
 from tests.wire.messages import MESSAGE_ANNOTATIONS, Header, data, section
 from tests.wire.queues import BROKEN, NO_LOCAL, browse, condition, filtered
 from tests.wire.types import Described, Int, Symbol, UInt, ULong
+
+pytestmark = BOTH_RULES
 
 TOPIC = (Symbol("topic"),)
 

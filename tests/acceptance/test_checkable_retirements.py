@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from tests.fix_compiled import BOTH_RULES
 from tests.fix_service import PATIENCE, Service
 from tests.fix_wire import Ask, Begin, decided
 from tests.wire.checkable import accept, in_group, named, row
@@ -16,6 +17,8 @@ from tests.wire.messages import data
 from tests.wire.queues import condition
 from tests.wire.retirements import held, let_go, ops, retire, soon, waiting
 from tests.wire.types import Symbol, UInt
+
+pytestmark = BOTH_RULES
 
 FAILED = Modified(delivery_failed=True)
 

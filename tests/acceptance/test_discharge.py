@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.fix_compiled import BOTH_RULES
 from tests.fix_service import Service
 from tests.fix_wire import Ask, Begin, decided
 from tests.wire.frames import (
@@ -19,6 +20,8 @@ from tests.wire.frames import (
 from tests.wire.messages import data
 from tests.wire.queues import condition
 from tests.wire.types import Symbol, UInt, ULong
+
+pytestmark = BOTH_RULES
 
 
 @pytest.mark.rule("T8")

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.acceptance.fifo import SETTINGS, WINDOW, by_group, message, numbers, post, post_each, settle
+from tests.fix_compiled import BOTH_RULES
 from tests.fix_service import Service, running_service
 from tests.fix_wire import Begin, BeginAt
 from tests.wire.frames import Accepted, Modified, Rejected, Released, Source, State, Target
@@ -18,11 +19,11 @@ from tests.wire.messages import MESSAGE_ANNOTATIONS, section
 from tests.wire.queues import select
 from tests.wire.types import Symbol, Timestamp
 
-pytestmark = pytest.mark.rule("P18")
+pytestmark = [pytest.mark.rule("P18"), *BOTH_RULES]
 
 
 @pytest.fixture(scope="module")
-def service() -> Iterator[Service]:
+def service(rules: None) -> Iterator[Service]:
     with running_service(SETTINGS) as service:
         yield service
 

@@ -15,8 +15,11 @@ import pytest
 from store.embedded.running import running_url
 from tests.acceptance.engine_client import Client
 from tests.acceptance.history import Consumer, History, Mover, Producer, Worker, decisions, left
+from tests.fix_compiled import BOTH_RULES
 from tests.fix_service import Service
 from tests.workers import pid_of_worker
+
+pytestmark = BOTH_RULES
 
 #: COORDINATOR_TEST_KILLS: how many in a long run.
 KILLS = int(os.environ.get("COORDINATOR_TEST_KILLS", "20"))

@@ -11,6 +11,7 @@ import pytest
 from store import users
 from store.database import connected
 from store.embedded.running import running_url
+from tests.fix_compiled import both_rules
 from tests.fix_service import Service, running_service
 from tests.fix_users import PASSWORD, add_users
 from tests.fix_wire import Dial
@@ -35,7 +36,7 @@ _names = count()
 
 
 @pytest.fixture(scope="module")
-def service() -> Iterator[Service]:
+def service(rules: None) -> Iterator[Service]:
     with running_service({"login.plain": "always", "log.level": "debug"}) as service:
         yield service
 
@@ -257,6 +258,7 @@ def test_another_frame_in_place_of_a_response(dial: Dial, user: str, kind: SaslI
 
 
 @pytest.mark.rule("S1", "P14")
+@both_rules
 def test_a_defect_in_a_login_costs_its_connection_alone(service: Service, user: str) -> None:
     """At once, and not when the time to open is up: a verifier that no password can be compared with."""
     with connected(running_url(service.data_dir)) as store:

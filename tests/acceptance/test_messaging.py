@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from coordinator.codec.message import examine, sections
+from tests.fix_compiled import BOTH_RULES
 from tests.fix_service import Service
 from tests.fix_wire import Begin
 from tests.wire.frames import (
@@ -26,6 +27,8 @@ from tests.wire.messages import SEQUENCE, VALUE, Header, Properties, data, secti
 from tests.wire.peer import Peer
 from tests.wire.queues import browse, condition, post
 from tests.wire.types import Described, Float, Long, Symbol, Timestamp, UInt, ULong
+
+pytestmark = BOTH_RULES
 
 # -- sources
 

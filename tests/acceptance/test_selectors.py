@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.fix_compiled import BOTH_RULES
 from tests.fix_service import Service, running_service
 from tests.fix_wire import Ask, Begin
 from tests.wire.frames import RECEIVER, Accepted, Attach, Detach, Modified, Released, Source, Target
@@ -17,7 +18,7 @@ from tests.wire.peer import PATIENCE, Peer, Session
 from tests.wire.queues import NO_LOCAL, SELECTOR, filtered, select
 from tests.wire.types import Described, Int, Symbol
 
-pytestmark = pytest.mark.rule("P16")
+pytestmark = [pytest.mark.rule("P16"), *BOTH_RULES]
 
 
 def numbered(number: int, **properties: Any) -> bytes:

@@ -19,6 +19,7 @@ from store import users
 from store.database import connected
 from store.embedded.running import running_url
 from tests.fix_certificates import NONSENSE, Authority, authority, key_of
+from tests.fix_compiled import both_rules
 from tests.fix_service import Service, running_service
 from tests.fix_users import PASSWORD, add_users
 from tests.wire.frames import AMQP_HEADER, Accepted
@@ -36,7 +37,7 @@ def server(ca: Authority) -> Path:
 
 
 @pytest.fixture(scope="module")
-def service(ca: Authority, server: Path) -> Iterator[Service]:
+def service(rules: None, ca: Authority, server: Path) -> Iterator[Service]:
     settings = {"tls.certificate": str(server), "tls.key": str(key_of(server)), "tls.client_ca": str(ca.certificate)}
     with running_service(settings) as service:
         add_users(service, "alice")
@@ -78,6 +79,7 @@ def address() -> str:
 # -- octets
 
 
+@both_rules
 @pytest.mark.rule("S2", "P2")
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 @pytest.mark.parametrize("size", [1, 5_000_000])

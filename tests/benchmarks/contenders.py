@@ -158,15 +158,18 @@ class Lasting(Contender):
 
 
 class Service(Lasting):
-    """``coordinator serve``."""
+    """``coordinator serve`` of the packages in ``tree``."""
 
-    def __init__(self, conditions: Conditions, log: Path, data_dir: Path, arguments: list[str]) -> None:
-        super().__init__("service", conditions, log, data_dir)
+    def __init__(
+        self, name: str, conditions: Conditions, log: Path, data_dir: Path, tree: Path, arguments: list[str]
+    ) -> None:
+        super().__init__(name, conditions, log, data_dir)
         self._data_dir = data_dir
+        self._tree = tree
         self._arguments = arguments
 
     def _start(self) -> Server:
-        return servers.start_service(data_dir=self._data_dir, log=self._log, arguments=self._arguments)
+        return servers.start_service(data_dir=self._data_dir, log=self._log, arguments=self._arguments, tree=self._tree)
 
     def empty(self, server: Server, cell: Cell, queue: str, stock: int, load: generator.Load) -> None:
         super().empty(server, cell, queue, stock, load)

@@ -128,6 +128,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--serve", default="", metavar="FLAGS", help='more flags for `coordinator serve`: "--workers 2"'
     )
+    parser.add_argument(
+        "--beside",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="FOLDER",
+        help="another tree of the service, measured in turns: build/compiled, or a checkout with its compiled part",
+    )
     parser.add_argument("--skip-service", action="store_true", help="measure the other server only")
     parser.add_argument(
         "--client",
@@ -168,7 +176,10 @@ def _contenders(asked: argparse.Namespace, data_dir: Path) -> list[Contender]:
     )
     found: list[Contender] = []
     if not asked.skip_service:
-        found.append(Service(conditions, FOLDER / "service.log", data_dir / "service", asked.serve.split()))
+        for tree in (REPOSITORY, *asked.beside):
+            name = "service" if tree is REPOSITORY else tree.resolve().name
+            folder, log = data_dir / name, FOLDER / f"{name}.log"
+            found.append(Service(name, conditions, log, folder, tree.resolve(), asked.serve.split()))
     for name, program in _peers(asked).items():
         log, folder = FOLDER / f"{name}.log", data_dir / name
         kind = RocketMq if name == "rocketmq" else Peer

@@ -91,13 +91,13 @@ class Server:
                 continue
 
 
-def start_service(*, data_dir: Path, log: Path, arguments: list[str]) -> Server:
-    """``coordinator serve`` of this repository with an embedded PostgreSQL in ``data_dir``, on a free port.
+def start_service(*, data_dir: Path, log: Path, arguments: list[str], tree: Path = REPOSITORY) -> Server:
+    """``coordinator serve`` of the packages in ``tree``, with an embedded PostgreSQL in ``data_dir``, on a free port.
 
     Its log says where it listens: ``{"event": "listening", "listen": ["amqp://127.0.0.1:..."]}``.
     """
     command = [sys.executable, "-m", "coordinator", "serve", "--listen", "amqp://127.0.0.1:0"]
-    server = Server("service", _start([*command, "--data-dir", str(data_dir), *arguments], log), log, None)
+    server = Server("service", _start([*command, "--data-dir", str(data_dir), *arguments], log, tree), log, None)
     try:
         for _ in _attempts(server):
             server.port = _listening_port(log)
@@ -142,7 +142,7 @@ def postmaster(pid_file: Path | None) -> int | None:
         raise ServerFailed(f"{pid_file}: a postmaster.pid of a running PostgreSQL was expected") from None
 
 
-def _start(command: list[str], log: Path) -> subprocess.Popen[bytes]:
+def _start(command: list[str], log: Path, folder: Path = REPOSITORY) -> subprocess.Popen[bytes]:
     with log.open("wb") as output:
         try:
             return subprocess.Popen(
@@ -150,7 +150,7 @@ def _start(command: list[str], log: Path) -> subprocess.Popen[bytes]:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                cwd=REPOSITORY,
+                cwd=folder,
                 env={**os.environ, "PYTHONUNBUFFERED": "1"},
                 start_new_session=True,  # an interrupt is for the benchmark, which stops its servers itself
             )

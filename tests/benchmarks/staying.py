@@ -31,7 +31,7 @@ from store.embedded.running import running_url
 from tests.benchmarks import cells, generator, processes
 from tests.benchmarks.cells import Cell
 from tests.benchmarks.contenders import Conditions, Service
-from tests.benchmarks.generator import FOLDER, PROGRAM
+from tests.benchmarks.generator import FOLDER, PROGRAM, REPOSITORY
 from tests.benchmarks.servers import Server
 
 _CONDITIONS: Final = Conditions(seconds=4.0, stock_limit=500_000)
@@ -99,8 +99,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with tempfile.TemporaryDirectory(prefix="coordinator-bench-", dir=asked.data_dir) as made:
         folder = Path(made)
         folder.chmod(0o755)
-        new = Aged(_CONDITIONS, FOLDER / "new.log", folder / "new", asked.serve.split())
-        aged = Aged(_CONDITIONS, FOLDER / "aged.log", folder / "aged", asked.serve.split())
+        new = Aged("new", _CONDITIONS, FOLDER / "new.log", folder / "new", REPOSITORY, asked.serve.split())
+        aged = Aged("aged", _CONDITIONS, FOLDER / "aged.log", folder / "aged", REPOSITORY, asked.serve.split())
         try:
             with _state(asked, new, aged):
                 if asked.queues or asked.consumers:

@@ -18,14 +18,14 @@ _extensions = [
 _RULES = """
     coordinator/codec: encoding message
     coordinator/group: aside claims deliveries entries fifo held holding loading low_water message_groups queues reading
-        refused_groups serving surplus takers units windows
+        serving surplus takers units windows
     coordinator/address: enqueue nodes
     coordinator: becoming_checkable check_back checkable control halves holds instance memory outcomes posts registration
         registry retirement service settlements transactions transitions work
     links: broadcasting browsing checking client connection consuming control_link delivering dispositions engine frames
         in_turn incoming link look loop outgoing output posting reactor said states steps tls_output
     store/commit: batch checkable group_commit large parameters statements terms turns unit
-    store: arrays decisions ids libpq
+    store: arrays ids libpq
 """
 
 

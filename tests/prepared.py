@@ -33,6 +33,7 @@ from store.compiled import PURE_VARIABLE
 ROOT = Path(__file__).resolve().parent.parent
 #: Where the packages are that run: the sources, or what .ci/build has made of them.
 TREES = [Path(os.environ.get("COORDINATOR_TEST_TREE", ROOT)).resolve()]
+assert (TREES[0] / "coordinator").is_dir(), f"COORDINATOR_TEST_TREE: no packages are in {TREES[0]}"
 _PACKAGES = ("coordinator", "links", "store")
 #: of a request: arguments and environment
 _MOST_OCTETS = 1 << 17
@@ -101,13 +102,14 @@ class _Starter:
             return self._started
 
     def _read(self) -> None:
-        while answer := self._socket.recv(100):
-            pid, status = json.loads(answer)
-            if status is None:
-                self._started = self._processes[pid] = Process(pid)
-                self._answered.release()
-            else:
-                self._processes.pop(pid).end(status)
+        with suppress(ConnectionResetError):  # it has ended before it read all that it was sent
+            while answer := self._socket.recv(100):
+                pid, status = json.loads(answer)
+                if status is None:
+                    self._started = self._processes[pid] = Process(pid)
+                    self._answered.release()
+                else:
+                    self._processes.pop(pid).end(status)
         self._started = None
         self._answered.release()
 

@@ -14,7 +14,7 @@ from store.ids import begin_of, id_at
 from store.tables import SCHEMA
 
 #: The message of ``p.half_id``, whatever its day.
-OF_ANY_DAY = f"select message from {SCHEMA}.half where id = p.half_id"
+OF_ANY_DAY: str = f"select message from {SCHEMA}.half where id = p.half_id"
 
 #: A statement of more days than these looks in all partitions.
 MOST = 3

@@ -27,10 +27,12 @@ def compiled(module: str) -> ModuleType | None:
 
 
 def what_runs() -> str:
+    rules = import_module("store.ids").__file__ or ""
+    also = "" if rules.endswith(".py") else ", its rules compiled as well"
     if os.environ.get(PURE_VARIABLE) == "1":
-        return f"in Python alone, as {PURE_VARIABLE} is 1"
+        alone = "in Python alone" if not also else "its rules compiled, all else in Python"
+        return f"{alone}, as {PURE_VARIABLE} is 1"
     missing = [module for module in MODULES if compiled(module) is None]
     if missing:
-        return f"not compiled: {', '.join(missing)} (.ci/bootstrap compiles it where there is a compiler)"
-    rules = import_module("store.ids").__file__ or ""
-    return "with its compiled part" if rules.endswith(".py") else "with its compiled part, its rules compiled as well"
+        return f"not compiled: {', '.join(missing)} (.ci/bootstrap compiles it where there is a compiler){also}"
+    return f"with its compiled part{also}"

@@ -54,7 +54,11 @@ class Serving:
         self.lines: list[dict[str, Any]] = []
         self._queue: queue.Queue[dict[str, Any] | None] = queue.Queue()
         self.process = subprocess.Popen(
-            [sys.executable, *arguments], cwd=ROOT, env=environment(**more), stderr=subprocess.PIPE, text=True
+            [sys.executable, *arguments],
+            cwd=prepared.TREES[-1],
+            env=environment(**more),
+            stderr=subprocess.PIPE,
+            text=True,
         )
         self._reader = threading.Thread(target=self._read)
         self._reader.start()

@@ -31,9 +31,10 @@ from typing import NoReturn
 from store.compiled import PURE_VARIABLE
 
 ROOT = Path(__file__).resolve().parent.parent
+_TREE = "COORDINATOR_TEST_TREE"
 #: Where the packages are that run: the sources, or what .ci/build has made of them.
-TREES = [Path(os.environ.get("COORDINATOR_TEST_TREE", ROOT)).resolve()]
-assert (TREES[0] / "coordinator").is_dir(), f"COORDINATOR_TEST_TREE: no packages are in {TREES[0]}"
+TREES = [Path(os.environ.get(_TREE, ROOT)).resolve()]
+assert (TREES[0] / "coordinator").is_dir(), f"{_TREE}: no packages are in {TREES[0]}"
 _PACKAGES = ("coordinator", "links", "store")
 #: of a request: arguments and environment
 _MOST_OCTETS = 1 << 17
@@ -88,7 +89,7 @@ class _Starter:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "tests.prepared", str(theirs.fileno())],
                 cwd=tree,
-                env={**os.environ, _PATH: str(ROOT)},
+                env={**os.environ, _PATH: str(ROOT), _TREE: str(tree)},
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
             )

@@ -13,7 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
-from tests.fix_command import PATIENCE_SECONDS, ROOT, environment
+from tests import prepared
+from tests.fix_command import PATIENCE_SECONDS, environment
 
 
 class RunningCommand:
@@ -37,7 +38,7 @@ class RunningCommand:
                 SPARK_LOCAL_DIRS=str(self.temporary),
                 XDG_CACHE_HOME=str(cache),
             ),
-            cwd=ROOT,
+            cwd=prepared.TREES[-1],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

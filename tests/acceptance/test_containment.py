@@ -23,9 +23,6 @@ from links.output import Output
 from links.reactor import Reactor
 from store.tables import SCHEMA
 from tests.acceptance.engine_client import PATIENCE, Client, Detached, Lost
-from tests.fix_compiled import BOTH_RULES
-
-pytestmark = BOTH_RULES
 
 INTERNAL_ERROR = "amqp:internal-error"
 

@@ -42,7 +42,7 @@ def service(rules: None) -> Iterator[Service]:
 
 
 @pytest.fixture(scope="module")
-def strict() -> Iterator[Service]:
+def strict(rules: None) -> Iterator[Service]:
     """No client comes in without a login."""
     with running_service({"login.plain": "always", "login.anonymous": "never"}) as service:
         add_users(service, "alice")

@@ -190,7 +190,7 @@ def test_headers_can_be_selected_by(begin: Begin, address: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def two_workers() -> Iterator[Service]:
+def two_workers(rules: None) -> Iterator[Service]:
     with running_service({"workers": "2"}) as service:
         yield service
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import runpy
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from links import containment
+from tests import prepared
 from tests.fix_command import PATIENCE_SECONDS, environment
 from tests.prepared import ROOT
 
@@ -56,6 +61,41 @@ def test_the_command_says_what_runs(compiled_rules: Path, compiled_part: object)
     assert python.endswith(", in Python alone, as COORDINATOR_PURE is 1\n")
 
 
+def test_what_tests_start_with_them_has_them(compiled_rules: Path, compiled_part: object) -> None:
+    with prepared.packages_of(compiled_rules):
+        done = prepared.run(["--version"], environment(), timeout=PATIENCE_SECONDS)
+    assert done.stdout.endswith(", its rules compiled as well\n")
+    with prepared.packages_of(ROOT):
+        done = prepared.run(["--version"], environment(), timeout=PATIENCE_SECONDS)
+    assert done.stdout.endswith(", with its compiled part\n")
+
+
+def test_the_command_says_which_twins_run(compiled_rules: Path) -> None:
+    given = environment(PYTHONPATH=str(compiled_rules), COORDINATOR_PURE="1")
+    command = [sys.executable, "-m", "coordinator", "--version"]
+    done = subprocess.run(command, cwd="/", env=given, capture_output=True, text=True, check=True)
+    assert done.stdout.endswith(", its rules compiled, all else in Python, as COORDINATOR_PURE is 1\n")
+
+
+def test_a_name_that_changes_is_compiled_anew(compiled_rules: Path, tmp_path: Path) -> None:
+    """In a copy, where all that it does is to say that it would."""
+    for each in ("coordinator", "links", "store", "spark", "alembic", ".ci", "setup.py", "setup.cfg", "requirements"):
+        subprocess.run(["cp", "--archive", ROOT / each, tmp_path], check=True)
+    (tmp_path / ".venv").symlink_to(Path(sys.prefix))
+    tree = tmp_path / "build" / "compiled"
+    tree.mkdir(parents=True)
+    script = (tmp_path / ".ci" / "build").read_text()
+    only_looks = script.replace('echo "build: compiling', 'echo "$print" >"$tree/.fingerprint"; exit 7; echo "')
+    (tmp_path / ".ci" / "build").write_text(only_looks)
+
+    def status() -> int:
+        return subprocess.run([tmp_path / ".ci" / "build"], capture_output=True, check=False).returncode
+
+    assert (status(), status()) == (7, 0)
+    (tmp_path / "coordinator" / "peers.py").rename(tmp_path / "coordinator" / "others.py")
+    assert status() == 7
+
+
 def test_all_that_is_named_is_compiled(compiled_rules: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("setuptools.setup", lambda **_: None)
     named = runpy.run_path(str(ROOT / "setup.py"))["_rules"]()
@@ -70,6 +110,43 @@ def test_no_class_in_python_derives_from_a_compiled_one(compiled_rules: Path) ->
         [sys.executable, "-c", _HALF_COMPILED], cwd="/", env=given, capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "links.planted Planted\n", "")
+
+
+#: functions that know what their maker was given, one of them by way of a function between
+_FUNCTIONS = """
+from typing import Callable
+
+
+def near(what: object) -> Callable[[], object]:
+    return lambda: what
+
+
+def far(what: object) -> Callable[[], object]:
+    def between() -> Callable[[], object]:
+        own = 1
+        return lambda: (what, own)
+
+    return between()
+"""
+
+
+@pytest.mark.rule("P14")
+def test_a_compiled_function_is_laid_to_its_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "compiled_functions.py").write_text(_FUNCTIONS)
+    command = [sys.executable, "-m", "mypyc", "compiled_functions.py"]
+    subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, check=True)
+    (tmp_path / "compiled_functions.py").unlink()
+    monkeypatch.syspath_prepend(tmp_path)
+    functions = importlib.import_module("compiled_functions")
+    monkeypatch.setattr(containment, "Connection", _Connection)
+    connection: Any = _Connection()
+    for made in (functions.near(connection), functions.far(connection), partial(functions.far(connection), 1)):
+        assert containment.connection_of(made) is connection
+    assert containment.connection_of(functions.far(1)) is None
+
+
+class _Connection:
+    pass
 
 
 def test_what_is_there_is_not_compiled_again(compiled_rules: Path) -> None:

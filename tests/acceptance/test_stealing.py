@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from tests.acceptance.subscribers import begin, lasting, poster
-from tests.fix_service import Service, running_service
+from tests.fix_service import PATIENCE, Service, running_service
 from tests.fix_wire import DialTo
 from tests.wire.frames import RECEIVER, Accepted, Attach, Detach, Source
 from tests.wire.links import Receiver
@@ -115,6 +116,10 @@ def test_of_two_that_are_attached_at_once_one_stays(dial_to: DialTo, address: st
             thread.join()
         body = b"%d" % number
         assert sender.outcome(data(body)) == Accepted()
+        limit = time.monotonic() + PATIENCE
+        while all(link.detached is None for link in links) and time.monotonic() < limit:
+            for session in sessions:
+                session.sync()
         stolen = [link for link in links if _stolen(link, body)]
         assert len(stolen) == 1
         for link in links:

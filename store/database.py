@@ -18,6 +18,9 @@ from store.libpq import KEEPALIVE
 #: How long a command waits for a lock in the SQL transaction that it begins: another's commit may wait for a standby,
 #: or for what an application still does in it (X2, X3).
 LONGEST_WAIT = text("set local lock_timeout = '10s'")
+#: For the rest of an SQL transaction: the planner would read small tables, or those that it takes for small, whole; and
+#: it would compile a question, which takes longer than to answer it.
+BY_INDEX = text("set local enable_seqscan = off; set local jit = off")
 
 
 class DatabaseUrlInvalid(StoreError):

@@ -13,6 +13,7 @@ from sqlalchemy import Connection, Row, func, select, text
 
 from store import migrations
 from store.application.enlistment import REASON as APPLICATION
+from store.database import BY_INDEX
 from store.errors import SchemaMismatch, boundary
 from store.ids import EPOCH_MS
 from store.partitions import days_ahead
@@ -36,10 +37,6 @@ DISCHARGED = "discharged"
 MOST_REASONS = 50
 #: The other reasons, and those that are not words of ours.
 OTHER = "other"
-
-
-# The planner would read small tables whole; and it would compile a question, which takes longer than to answer it.
-_BY_INDEX = text("set local enable_seqscan = off; set local jit = off")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +131,7 @@ def entries(connection: Connection, *, named: int = MOST_NAMED, most: int = MOST
     of each group.
     """
     with boundary():
-        connection.execute(_BY_INDEX)
+        connection.execute(BY_INDEX)
         rows = connection.execute(
             text(
                 f"""with counted as materialized (
@@ -272,7 +269,7 @@ def add_decided(connection: Connection, decided: Decided, since: int, until: int
     """
     until = min(until, since + _STEP)
     with boundary():
-        connection.execute(_BY_INDEX)
+        connection.execute(BY_INDEX)
         rows = connection.execute(
             _DECIDED, {"since": since, "until": until, "bounds": [-each for each in BUCKETS[::-1]]}
         )

@@ -14,7 +14,6 @@ from sqlalchemy import (
     UUID,
     Connection,
     Integer,
-    Select,
     cast,
     delete,
     exists,
@@ -32,7 +31,7 @@ from store import channels, removal
 from store.errors import StoreUnavailable, boundary
 from store.ids import OUTBOX, UuidV7
 from store.processes import gone, machine, start_ticks
-from store.returned import of_the_dead, return_all
+from store.returned import LIVE, of_the_dead, return_all
 from store.tables import (
     address,
     consumer_group,
@@ -170,10 +169,9 @@ def give_up_dead(connection: Connection, still: Mapping[int, datetime | None]) -
         dead = _end_dead(connection, still)
         if dead:
             return _clear(connection, dead)
-        live = select(instance.c.id).where(instance.c.ended_at.is_(None))
-        _orphan(connection, live)
+        _orphan(connection)
         connection.commit()
-        return _delete_owned(connection, live)
+        return _delete_owned(connection)
 
 
 def _end_dead(connection: Connection, still: Mapping[int, datetime | None]) -> tuple[int, ...]:
@@ -222,11 +220,10 @@ def _clear(connection: Connection, dead: tuple[int, ...], *, freed: bool = False
     of dynamic addresses, are deleted in SQL transactions of their own. What the commit of an application may hold for
     long, of its transaction and where this has posted, is not waited for: all that others wait for would wait, too.
     """
-    live = select(instance.c.id).where(instance.c.ended_at.is_(None))
     # Rows first, then ops, as a question takes its locks (T11).
     plain = (
         delete(txn)
-        .where(txn.c.instance_id.not_in(live), txn.c.producer_group.is_(None))
+        .where(txn.c.instance_id.not_in(LIVE), txn.c.producer_group.is_(None))
         .returning(txn.c.id, txn.c.posted)
         .cte("plain")
     )
@@ -237,29 +234,29 @@ def _clear(connection: Connection, dead: tuple[int, ...], *, freed: bool = False
         .on_conflict_do_nothing()
         .returning(op.c.id)
     ).all()
-    _orphan(connection, live)
-    leases = return_all(connection, live)
-    claimed = delete(message_group).where(message_group.c.instance_id.not_in(live))
-    held_whole = consumer_group.c.holder.not_in(live) & (consumer_group.c.holder != 0)
+    _orphan(connection)
+    leases = return_all(connection)
+    claimed = delete(message_group).where(message_group.c.instance_id.not_in(LIVE))
+    held_whole = consumer_group.c.holder.not_in(LIVE) & (consumer_group.c.holder != 0)
     held = update(consumer_group).where(held_whole).values(holder=0)
     claims = connection.execute(claimed.returning(message_group.c.group_id)).all()
     groups_held = connection.execute(held.returning(consumer_group.c.id)).all()
-    connection.execute(delete(sole_connection).where(sole_connection.c.instance_id.not_in(live)))
+    connection.execute(delete(sole_connection).where(sole_connection.c.instance_id.not_in(LIVE)))
     # Also where no entry came back: an instance that has looked into a group which another held found nothing.
     if leases or claims or groups_held or freed:
         connection.execute(select(func.pg_notify(channels.READY, "")))
     connection.commit()
-    owned = _delete_owned(connection, live)
+    owned = _delete_owned(connection)
     return replace(owned, instances=dead, leases=leases, transactions=len(transactions))
 
 
-def _orphan(connection: Connection, live: Select[tuple[int]]) -> None:
+def _orphan(connection: Connection) -> None:
     """Checkable transactions of dead instances stay; from now on, once they are immune no longer, their producer group
     is asked (H7, H13). What they have retired stays with them, and comes back where they are rolled back. Not those
     that others are deciding now.
     """
-    lost = select(pending_retirement.c.txn_id).where(pending_retirement.c.holder.not_in(live))
-    open_there = txn.c.instance_id.not_in(live) & txn.c.connection.is_not(None)
+    lost = select(pending_retirement.c.txn_id).where(pending_retirement.c.holder.not_in(LIVE))
+    open_there = txn.c.instance_id.not_in(LIVE) & txn.c.connection.is_not(None)
     free = (
         select(txn.c.id)
         .where(txn.c.producer_group.is_not(None), open_there | txn.c.id.in_(lost))
@@ -275,7 +272,7 @@ def _orphan(connection: Connection, live: Select[tuple[int]]) -> None:
     )
     # those that are decided have no row any more
     gone = select(pending_retirement.c.txn_id, pending_retirement.c.holder).where(
-        pending_retirement.c.holder.not_in(live),
+        pending_retirement.c.holder.not_in(LIVE),
         (pending_retirement.c.txn_id == func.any(ids)) | ~exists().where(txn.c.id == pending_retirement.c.txn_id),
     )
     rows = connection.execute(gone.distinct()).all()
@@ -285,13 +282,13 @@ def _orphan(connection: Connection, live: Select[tuple[int]]) -> None:
         connection.execute(select(func.coordinator.let_go(holders, txns)))
 
 
-def _delete_owned(connection: Connection, live: Select[tuple[int]]) -> GivenUp:
+def _delete_owned(connection: Connection) -> GivenUp:
     """Remove dynamic addresses of dead instances with all entries, and subscriptions that end with their link; commits.
 
     Waits for none that posts there now: others may wait for the rows that are locked already.
     """
-    dead_addresses = of_the_dead(address.c.instance_id, live)
-    dead_groups = of_the_dead(consumer_group.c.instance_id, live)
+    dead_addresses = of_the_dead(address.c.instance_id)
+    dead_groups = of_the_dead(consumer_group.c.instance_id)
     # in the order in which batches lock
     owned = select(address.c.id).where(dead_addresses).order_by(address.c.id).with_for_update(skip_locked=True)
     free = cast(connection.scalars(owned).all(), postgresql.ARRAY(Integer))
@@ -306,8 +303,8 @@ def _delete_owned(connection: Connection, live: Select[tuple[int]]) -> GivenUp:
     names = connection.scalars(delete(address).where(address.c.id.in_(whole)).returning(address.c.name)).all()
     for name in names:
         connection.execute(select(func.pg_notify(channels.ADDRESS, name)))
-    orphans = txn.c.instance_id.not_in(live) & txn.c.connection.is_not(None)
-    left = (dead_addresses, dead_groups, orphans, of_the_dead(pending_retirement.c.holder, live))
+    orphans = txn.c.instance_id.not_in(LIVE) & txn.c.connection.is_not(None)
+    left = (dead_addresses, dead_groups, orphans, of_the_dead(pending_retirement.c.holder))
     owed = connection.scalar(select(or_(*(exists().where(each) for each in left))))
     connection.commit()
     # Only now all their entries can be seen. If this process ends before, the maintenance sweeps them.

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final
 
 from sqlalchemy import (
     BigInteger,
     ColumnElement,
     Connection,
-    CursorResult,
     Integer,
     Row,
     Select,
@@ -30,13 +30,14 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql
 
 from store import channels
+from store.database import BY_INDEX
 from store.leases import by_range
 from store.tables import address, consumer_group, entry, group_read, instance, message_group
 
 _LARGEST_COUNT: Final = 32767
-#: Were PostgreSQL to expect that many are lost, it would read all that wait; and compile the statement, as it is dear.
-_BY_INDEX: Final = (text("set local enable_seqscan = off"), text("set local jit = off"))
-_AS_BEFORE: Final = (text("set local enable_seqscan to default"), text("set local jit to default"))
+_AS_BEFORE: Final = text("set local enable_seqscan to default; set local jit to default")
+#: the ids of the instances that live
+LIVE: Final = select(instance.c.id).where(instance.c.ended_at.is_(None))
 #: where a version of an entry is
 _PLACE: Final[ColumnElement[str]] = literal_column(f"{entry.fullname}.ctid")
 
@@ -46,14 +47,13 @@ def give_back(connection: Connection, group_id: int, entry_id: int) -> list[int]
     have of its message group, and their claim to this: what comes behind it must not come before it (P18). The halves
     of all that is freed; the transaction is the caller's.
     """
-    live = select(instance.c.id).where(instance.c.ended_at.is_(None))
     its = (entry.c.group_id == group_id, entry.c.id == entry_id)
     key = connection.scalar(select(entry.c.message_group).where(*its))
     with_it = its if key is None else (entry.c.group_id == group_id, entry.c.message_group == key)
-    freed = [row.half_id for row in return_leased(connection, live, *with_it)]
+    freed = [row.half_id for row in return_leased(connection, *with_it)]
     if freed:
         claim = (message_group.c.group_id == group_id, message_group.c.key == key)
-        connection.execute(delete(message_group).where(*claim, message_group.c.instance_id.not_in(live)))
+        connection.execute(delete(message_group).where(*claim, message_group.c.instance_id.not_in(LIVE)))
         connection.execute(select(func.pg_notify(channels.READY, "")))
     return freed
 
@@ -61,33 +61,34 @@ def give_back(connection: Connection, group_id: int, entry_id: int) -> list[int]
 def give_back_each(connection: Connection, entries: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     """The same of some entries without message groups, by their groups and ids. The groups and halves of all that is
     freed."""
-    live = select(instance.c.id).where(instance.c.ended_at.is_(None))
     its = tuple_(entry.c.group_id, entry.c.id).in_(entries)
-    freed = return_leased(connection, live, its)
+    freed = return_leased(connection, its)
     if freed:
         connection.execute(select(func.pg_notify(channels.READY, "")))
     return [(row.group_id, row.half_id) for row in freed]
 
 
-def return_all(connection: Connection, live: Select[tuple[int]]) -> int:
+def return_all(connection: Connection) -> int:
     """Free all entries that dead instances held for their consumers, not those that transactions hold. How many."""
     # Those that were read come first: an entry that was leased and is free then is not counted a second time.
-    return sum(_by_index(connection, _freed(live, lost)).rowcount for lost in (_read(connection, live), _leased(live)))
+    lost = (_read(connection), _leased())
+    with _by_index(connection):
+        return sum(connection.execute(_freed(each)).rowcount for each in lost)
 
 
-def return_leased(connection: Connection, live: Select[tuple[int]], *only: ColumnElement[bool]) -> Sequence[Row[Any]]:
+def return_leased(connection: Connection, *only: ColumnElement[bool]) -> Sequence[Row[int, int]]:
     """Free the entries that dead instances had leased; of these ``only`` such. Returns their groups and halves."""
-    freed = _freed(live, _leased(live, *only)).returning(entry.c.group_id, entry.c.half_id)
-    return _by_index(connection, freed).all()
+    with _by_index(connection):
+        return connection.execute(_freed(_leased(*only)).returning(entry.c.group_id, entry.c.half_id)).all()
 
 
-def _leased(live: Select[tuple[int]], *only: ColumnElement[bool]) -> Select[str]:
-    return select(_PLACE).where(entry.c.lease > 0, entry.c.lease.not_in(live), *only).with_for_update()
+def _leased(*only: ColumnElement[bool]) -> Select[str]:
+    return select(_PLACE).where(entry.c.lease > 0, entry.c.lease.not_in(LIVE), *only).with_for_update()
 
 
-def _read(connection: Connection, live: Select[tuple[int]]) -> Select[str]:
+def _read(connection: Connection) -> Select[str]:
     """Those in the ranges that dead holders of groups had read."""
-    dead = consumer_group.c.holder.not_in(live) & (consumer_group.c.holder != 0)
+    dead = consumer_group.c.holder.not_in(LIVE) & (consumer_group.c.holder != 0)
     its = (group_read.c.group_id == consumer_group.c.id) & (group_read.c.instance_id == consumer_group.c.holder)
     through = select(consumer_group.c.id, func.max(group_read.c.read_through)).join(group_read, its).where(dead)
     found = connection.execute(through.group_by(consumer_group.c.id)).all()
@@ -101,16 +102,15 @@ def _read(connection: Connection, live: Select[tuple[int]]) -> Select[str]:
     return select(read.c.place).select_from(ranges.join(read, true()))
 
 
-def _by_index(connection: Connection, freed: Update) -> CursorResult[Any]:
-    for setting in _BY_INDEX:
-        connection.execute(setting)
-    found = connection.execute(freed)
-    for setting in _AS_BEFORE:
-        connection.execute(setting)
-    return found
+@contextmanager
+def _by_index(connection: Connection) -> Iterator[None]:
+    """What follows in the transaction is planned as before."""
+    connection.execute(BY_INDEX)
+    yield
+    connection.execute(_AS_BEFORE)
 
 
-def _freed(live: Select[tuple[int]], lost: Select[str]) -> Update:
+def _freed(lost: Select[str]) -> Update:
     """Frees the entries in these places, by the policy of their group; where that is gone they stay.
 
     ``lost`` locks what it finds, as servers from before November 2025 do not look again whether a place is among them.
@@ -125,7 +125,7 @@ def _freed(live: Select[tuple[int]], lost: Select[str]) -> Update:
         )
         .join(address, address.c.id == consumer_group.c.address_id)
         # Not of addresses and groups that are deleted anyway.
-        .where(~of_the_dead(consumer_group.c.instance_id, live), ~of_the_dead(address.c.instance_id, live))
+        .where(~of_the_dead(consumer_group.c.instance_id), ~of_the_dead(address.c.instance_id))
         .subquery()
     )
     # It may have been sent: one failed delivery more (D5). An entry on its way to the dead letters was not. As it is
@@ -145,7 +145,7 @@ def _freed(live: Select[tuple[int]], lost: Select[str]) -> Update:
     )
 
 
-def of_the_dead(owner: ColumnElement[int | None], live: Select[tuple[int]]) -> ColumnElement[bool]:
-    """Whether it is an instance that is not among ``live``."""
+def of_the_dead(owner: ColumnElement[int | None]) -> ColumnElement[bool]:
+    """Whether it is an instance that does not live."""
     # Rows without an instance do not belong to a dead one: null is "not in" an empty list.
-    return owner.is_not(None) & owner.not_in(live)
+    return owner.is_not(None) & owner.not_in(LIVE)

@@ -17,6 +17,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection, Row, delete, func, insert, select, text, update
 
+from store.database import BY_INDEX
 from store.errors import StoreError, boundary
 from store.ids import begin_of
 from store.runs import COLUMNS
@@ -27,7 +28,6 @@ MOST_BEHIND: Final = 100_000
 #: As many findings are kept, the first.
 MOST_KEPT: Final = 100_000
 _WRITTEN: Final = "(written_xid::text)::bigint"
-_BY_INDEX: Final = text("set local enable_seqscan = off; set local jit = off")
 
 
 class CannotWatch(StoreError):
@@ -204,7 +204,7 @@ def _own(connection: Connection, watch_id: UUID) -> Row[Any]:
 
 def _lag(connection: Connection, position: int) -> Lag:
     """What was written from ``position`` on and can be seen: also what waits for an older SQL transaction to end."""
-    connection.execute(_BY_INDEX)
+    connection.execute(BY_INDEX)
     looks = " union all ".join(
         f"select count(*) as rows, min(at) as oldest from (select {at} as at from {SCHEMA}.{table}"
         f" where {_WRITTEN} >= :since and {_WRITTEN} < :until limit :most) {table}"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
 import pytest
-from sqlalchemy import Connection, func, insert, select, update
+from sqlalchemy import Connection, func, insert, select, text, update
 
 from store.ids import SLOTS, HalfIds, UuidV7
 from store.tables import address, consumer_group, entry, half, heartbeat, instance, op, pending, txn
@@ -138,3 +138,13 @@ class Rows:
 @pytest.fixture
 def rows(database: Connection) -> Rows:
     return Rows(database, HalfIds(0), UuidV7())
+
+
+def until_it_waits(connection: Connection, name: str) -> None:
+    """Until the session of this application name waits for a lock; a minute at most."""
+    waits = text("select count(*) from pg_stat_activity where application_name = :name and wait_event_type = 'Lock'")
+    limit = datetime.now(UTC) + timedelta(seconds=60)
+    while not connection.scalar(waits, {"name": name}):
+        connection.rollback()
+        assert datetime.now(UTC) < limit
+    connection.rollback()

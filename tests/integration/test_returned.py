@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from typing import Any
 
 import psycopg
@@ -14,7 +13,7 @@ from sqlalchemy import Connection, event, func, insert, select, text, update
 from store import returned
 from store.database import connected
 from store.tables import SCHEMA, consumer_group, entry, group_read, instance
-from tests.fix_store import Rows
+from tests.fix_store import Rows, until_it_waits
 
 _WAITING = 50_000
 _LEASED = range(20_000, 20_010)
@@ -58,9 +57,8 @@ def test_what_waits_is_not_read_for_what_is_lost(
         # as dear as a key's entries look to be where there are millions
         database.execute(text("set random_page_cost = 100"))
         database.commit()
-    live = select(instance.c.id).where(instance.c.ended_at.is_(None))
     before = database.execute(_COUNTED).one()
-    assert returned.return_all(database, live) == _READ + len(_LEASED)
+    assert returned.return_all(database) == _READ + len(_LEASED)
     # those of a range of the BRIN index or two, and of each its new version and once more by its key
     assert database.execute(_COUNTED).one().visited - before.visited < _WAITING / 3
     database.commit()
@@ -76,8 +74,7 @@ def test_what_was_leased_and_read_by_the_range_counts_once(
     group, _ = deep
     database.execute(text("update coordinator.group_read set read_through = :last"), {"last": _LEASED[-1]})
     database.commit()
-    live = select(instance.c.id).where(instance.c.ended_at.is_(None))
-    assert returned.return_all(database, live) == _LEASED[-1]
+    assert returned.return_all(database) == _LEASED[-1]
     assert database.scalar(text("show enable_seqscan")) == "on", "for what follows in the transaction"
     database.commit()
     assert rows.entries(group)[: _LEASED[-1] + 1] == [(0, 1, None)] * _LEASED[-1] + [(0, 0, None)]
@@ -110,9 +107,8 @@ def test_each_of_many_groups_is_looked_into_by_itself(database: Connection, rows
             removed.append(json.dumps(plan).count("Rows Removed by Join Filter"))
 
     event.listen(database.engine, "before_cursor_execute", explain)
-    live = select(instance.c.id).where(instance.c.ended_at.is_(None))
     try:
-        assert returned.return_all(database, live) == queues * each
+        assert returned.return_all(database) == queues * each
     finally:
         event.remove(database.engine, "before_cursor_execute", explain)
     assert removed == [0, 0]
@@ -128,9 +124,8 @@ def test_statistics_of_an_emptied_queue_make_it_no_slower(database: Connection, 
     leased = [{"group_id": group, "id": i, "half_id": i, "lease": lost} for i in range(10_001, 11_001)]
     database.execute(insert(entry), leased)
     database.execute(text("update coordinator.instance set ended_at = now() where id = :lost"), {"lost": lost})
-    live = select(instance.c.id).where(instance.c.ended_at.is_(None))
     before = database.execute(_COUNTED).one()
-    assert returned.return_all(database, live) == 1_000
+    assert returned.return_all(database) == 1_000
     assert database.execute(_COUNTED).one().visited - before.visited < 5_000
 
 
@@ -168,8 +163,7 @@ def test_each_comes_back_as_its_group_says(database: Connection, rows: Rows) -> 
         database.execute(update(consumer_group).where(consumer_group.c.id == group).values(holder=holder))
     database.execute(update(instance).where(instance.c.id.in_([lost, other])).values(ended_at=func.now()))
     database.commit()
-    live = select(instance.c.id).where(instance.c.ended_at.is_(None))
-    assert returned.return_all(database, live) == 9
+    assert returned.return_all(database) == 9
     wanted = select(entry.c.group_id, entry.c.id, entry.c.lease, entry.c.attempts, entry.c.acquired)
     found = database.execute(wanted.order_by(entry.c.group_id, entry.c.id)).all()
     assert [tuple(each) for each in found] == [(group, i, *becomes) for group, i, _, _, _, becomes in its]
@@ -184,11 +178,10 @@ def test_what_a_repair_has_freed_meanwhile_is_not_freed_again(
     for _ in range(3):
         rows.entry(group, lease=gone)
     counts: list[int] = []
-    live = select(instance.c.id).where(instance.c.ended_at.is_(None))
 
     def recover() -> None:
-        with connected(database_url) as mine:
-            counts.append(returned.return_all(mine, live))
+        with connected(database_url, application_name="recovery") as mine:
+            counts.append(returned.return_all(mine))
             mine.commit()
 
     with connected(database_url) as rival:
@@ -198,7 +191,7 @@ def test_what_a_repair_has_freed_meanwhile_is_not_freed_again(
         with connected(database_url) as repair:
             assert len(returned.give_back_each(repair, [(group, ids[1]), (group, ids[2])])) == 2
             waits.start()
-            _wait_for_a_lock(database)
+            until_it_waits(database, "recovery")
             repair.commit()
         living = rows.instance()
         rival.execute(update(entry).where(entry.c.id == ids[1]).values(lease=living))
@@ -206,14 +199,6 @@ def test_what_a_repair_has_freed_meanwhile_is_not_freed_again(
         waits.join()
     assert counts == [1]
     assert rows.entries(group) == [(0, 1, None), (living, 1, None), (0, 1, None)]
-
-
-def _wait_for_a_lock(database: Connection) -> None:
-    waiting = text("select count(*) from pg_locks where not granted")
-    while not database.scalar(waiting):
-        database.rollback()
-        time.sleep(0.01)
-    database.rollback()
 
 
 def test_a_lease_touches_no_index(database: Connection, deep: tuple[int, int]) -> None:

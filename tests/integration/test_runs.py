@@ -6,7 +6,7 @@ import json
 import threading
 from collections.abc import Iterator
 from dataclasses import asdict
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -19,6 +19,7 @@ from store.database import connected
 from store.errors import StoreError
 from tests.fix_reports import SEEN_AT, finding, lost
 from tests.fix_runs import a_run, store_run
+from tests.fix_store import until_it_waits
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -110,19 +111,10 @@ def test_of_two_at_once_the_later_stands(database: Connection, database_url: str
 
         thread = threading.Thread(target=earlier)
         thread.start()
-        _until_it_waits(database, "earlier")
+        until_it_waits(database, "earlier")
         other.commit()
         thread.join()
     assert (len(lines), len(runs.runs(database)), _kept(database)) == (1, 1, [])
-
-
-def _until_it_waits(connection: Connection, name: str) -> None:
-    waits = text("select count(*) from pg_stat_activity where application_name = :name and wait_event_type = 'Lock'")
-    limit = datetime.now(UTC) + timedelta(seconds=60)
-    while not connection.scalar(waits, {"name": name}):
-        connection.rollback()
-        assert datetime.now(UTC) < limit
-    connection.rollback()
 
 
 def test_one_that_is_stopped_leaves_all_as_it_was(database: Connection, database_url: str) -> None:

@@ -15,30 +15,19 @@ _extensions = [
 ]
 
 # What runs for each message; docs/explanation/architecture.md says how the source has to be for it.
-_RULES = """
-    coordinator/codec: encoding message
-    coordinator/group: aside claims deliveries entries fifo held holding loading low_water message_groups queues reading
-        serving surplus takers units windows
-    coordinator/address: enqueue nodes
-    coordinator: becoming_checkable check_back checkable control halves holds instance memory outcomes posts registration
-        registry retirement service settlements transactions transitions work
-    links: broadcasting browsing checking client connection consuming control_link delivering dispositions engine frames
-        in_turn incoming link look loop outgoing output posting reactor said states steps tls_output
-    store/commit: batch checkable group_commit large parameters statements terms turns unit
-    store: arrays ids libpq
-"""
-
-
-def _rules() -> list[str]:
-    files: list[str] = []
-    folder = ""
-    for word in _RULES.split():
-        if word.endswith(":"):
-            folder = word[:-1]
-        else:
-            files.append(f"{folder}/{word}.py")
-    return files
-
+_HOT = {
+    "coordinator/codec": "encoding message",
+    "coordinator/group": "aside claims deliveries entries fifo held holding loading low_water message_groups queues "
+    "reading serving surplus takers units windows",
+    "coordinator/address": "enqueue nodes",
+    "coordinator": "becoming_checkable check_back checkable control halves holds instance memory outcomes posts "
+    "registration registry retirement service settlements transactions transitions work",
+    "links": "broadcasting browsing checking client connection consuming control_link delivering dispositions engine "
+    "frames in_turn incoming link look loop outgoing output posting reactor said states steps tls_output",
+    "store/commit": "batch checkable group_commit large parameters statements terms turns unit",
+    "store": "arrays ids libpq",
+}
+_RULES = [f"{folder}/{name}.py" for folder, names in _HOT.items() for name in names.split()]
 
 if "RULES_BY_MYPYC" in os.environ:
     from mypyc.build import mypycify
@@ -47,7 +36,7 @@ if "RULES_BY_MYPYC" in os.environ:
     # is the same each time.
     flags = ["--config-file", "setup.cfg", "--num-workers", "0", "--cache-dir", os.devnull]
     _extensions += mypycify(
-        [*flags, *_rules()], opt_level="2", debug_level="0", multi_file=True, target_dir="build/rules"
+        [*flags, *_RULES], opt_level="2", debug_level="0", multi_file=True, target_dir="build/rules"
     )
 
 setup(ext_modules=_extensions)

@@ -46,7 +46,8 @@ def look_at_group(txn: Checkable | None, facts: Facts, address: Address, terms: 
         refusal = Refusal(Condition.PRECONDITION_FAILED, text)
         txn.refuse(refusal)
         raise refusal
-    asked, halves = asked_terms(dict(facts.checks), "the application property "), txn.halves
+    asked = asked_terms(dict(facts.checks), "the application property ")
+    halves = txn.halves
     if not halves.entered:
         halves.asked = asked.before(halves.asked)
 

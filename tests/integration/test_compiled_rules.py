@@ -90,7 +90,7 @@ def test_a_name_that_changes_is_compiled_anew(tmp_path: Path) -> None:
 
     compiling = "build: compiling the rules into build/compiled (a minute or two)\n"
     assert (said(), said()) == (compiling, "")
-    (tmp_path / "coordinator" / "peers.py").rename(tmp_path / "coordinator" / "others.py")
+    (tmp_path / "coordinator" / "peers.py").rename(tmp_path / "coordinator" / "peers_.py")
     assert (said(), said()) == (compiling, "")
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from store import channels
-from store.commit.parts import EVERY_GROUP
+from store.commit.notices import EVERY_GROUP
 from store.questions import notices
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from store import arrays
 from store.commit import checkable
-from store.commit.parts import notice
+from store.commit.notices import notice
 from store.commit.terms import key_of
 
 if TYPE_CHECKING:

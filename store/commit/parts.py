@@ -6,19 +6,12 @@ against the tables.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Sequence
 
 from store.channels import READY
 from store.tables import HELD, SCHEMA
 
 NO_TXN = bytes(16)
-#: In :attr:`Batch.wake`: all groups. A notice names at most :data:`MOST_WOKEN` groups.
-EVERY_GROUP = 0
-MOST_WOKEN = 200
-#: And at most so many message groups, whose names are longer.
-MOST_KEYS_WOKEN = 150
-#: Octets that a notice may have.
-_MOST_OCTETS = 7999
 NO_UUID = "'00000000-0000-0000-0000-000000000000'"
 
 _FAN = (
@@ -366,17 +359,3 @@ def statement(parts: Sequence[str], instance_id: int) -> str:
     # A query that changes nothing by itself is not run unless it is read.
     called = "".join(f", (select count(*) from {each})" for each in ("let_go", "wake") if each in parts)
     return f"with {', '.join(clauses)} select case {refused} end{called}"
-
-
-def notice(groups: Mapping[int, int], keys: Set[tuple[int, int]]) -> bytes:
-    """The payload of the notice: ``group>lowest``, an id from which on it has entries, or ``group/key`` of a message
-    group, each; ``group`` alone where the id is not known. Empty, for all, if they are too many.
-    """
-    told = {group: f"{group}>{lowest:x}" for group, lowest in groups.items()}
-    if len(keys) > MOST_KEYS_WOKEN:
-        told = {**{group: str(group) for group, _ in keys}, **told}
-    if EVERY_GROUP in told or len(told) > MOST_WOKEN:
-        return b""
-    named = [f"{group}/{key:x}" for group, key in sorted(keys) if group not in told]
-    payload = ",".join([*(told[group] for group in sorted(told)), *named]).encode()
-    return payload if len(payload) <= _MOST_OCTETS else b""

@@ -15,7 +15,7 @@ from coordinator.group.message_groups import GroupedEntry, MessageGroup
 from coordinator.group.queues import Queue
 from coordinator.group.serving import Queues
 from store.commit.batch import Batch
-from store.commit.parts import EVERY_GROUP, MOST_KEYS_WOKEN, MOST_WOKEN, notice
+from store.commit.notices import EVERY_GROUP, MOST_KEYS_WOKEN, MOST_WOKEN, notice
 from store.commit.terms import PLAIN
 from tests.fix_queue import Consumer, queue_of
 

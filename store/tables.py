@@ -248,7 +248,8 @@ op = Table(
     # commit and rollback: the txn-id, so that the primary key is "one decision a transaction". Others: a UUIDv7.
     Column("id", Uuid, primary_key=True),
     Column("decision", Text, nullable=False),
-    # The transaction in which a delivery got another outcome than accepted; for commit and rollback the id again.
+    # The transaction in which a delivery got another outcome than accepted. Commit and rollback have it as their id: it
+    # is here again where a function has written them, or the service before schema 0032.
     Column("txn_id", Uuid),
     Column("reason", Text),
     # Halves the transaction posted (0 where it only retired); null on the ops of deliveries.
@@ -260,14 +261,13 @@ op = Table(
     Column("instance_id", Integer),
     Column("decided_at", DateTime(timezone=True), nullable=False, server_default=_now),
     _written(),
+    # One check, which a null passes, and its lists are constants: PostgreSQL makes the checks of a table anew, of their
+    # text, in each statement.
     CheckConstraint(
-        "decision in ('commit', 'rollback', 'accept', 'reject', 'release', 'modify', 'expire', 'dead-letter', 'purge', "
-        "'replay')",
+        "case when posted is null "
+        "then decision = any ('{accept,reject,release,modify,expire,dead-letter,purge,replay}') "
+        "else decision = any ('{commit,rollback}') and txn_id = id end",
         name="decision",
-    ),
-    CheckConstraint(
-        "(decision in ('commit', 'rollback')) = (posted is not null) and (posted is null or txn_id = id)",
-        name="transaction",
     ),
     postgresql_partition_by="RANGE (id)",
 )
@@ -332,7 +332,8 @@ Index(
 Index("entry_expires_at_idx", entry.c.expires_at, postgresql_where=entry.c.expires_at.is_not(None))
 Index("entry_failed_idx", entry.c.group_id, postgresql_where=entry.c.failed.is_not(None))
 # What a dead instance had leased. BRIN alone leaves a change of the lease HOT. What it says of pages where some were
-# leased stays when the leases end; of pages that are new it says nothing until vacuum, or a look each minute, has come.
+# leased stays when the leases end; of pages that are new it says nothing until vacuum, or a look each minute, has come:
+# an index of leased entries alone would know of no new page, as PostgreSQL looks at those that it inserts into.
 Index("entry_lease_idx", entry.c.lease, postgresql_using="brin", postgresql_with={"autosummarize": "on"}).ddl_if(
     callable_=lambda *_, dialect, **__: dialect.server_version_info >= (16,)
 )

@@ -391,7 +391,7 @@ def recovery_beats(connection: Connection, instance_id: int) -> dict[int, Any]:
 @pytest.mark.rule("H5")
 def test_no_other_op_is_a_decision(database: Connection, rows: Rows) -> None:
     txn_id = rows.checkable(ME, rows.address_of(rows.queue("orders")))
-    with pytest.raises(Conflict, match="op_transaction_check"):
+    with pytest.raises(Conflict, match="op_decision_check"):
         _decide(database, txn_id, "accept")
     database.rollback()
     assert _left(database) == (1, 1)

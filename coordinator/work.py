@@ -126,13 +126,13 @@ class Work(Generic[H]):
                 entries.append(enqueue.write_entry(batch, address, half_id, message, terms, self.owner))
         if self.retired:
             accepted = deliveries.write(batch, self.retired, instance.uuids, txn_id)
-            batch.op(txn_id, b"commit", txn_id=txn_id, posted=len(self.posts), covers=accepted)
+            batch.op(txn_id, b"commit", posted=len(self.posts), covers=accepted)
         else:
             batch.commit_ids.append(txn_id)
             batch.commit_posted.append(len(self.posts))
 
     def write_rollback(self, batch: Batch, reason: str) -> None:
-        batch.op(self.id, b"rollback", txn_id=self.id, reason=reason, posted=self.posted)
+        batch.op(self.id, b"rollback", reason=reason, posted=self.posted)
         self.write_undone(batch)
 
     def write_undone(self, batch: Batch) -> None:

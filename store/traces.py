@@ -144,7 +144,8 @@ def steps(connection: Connection, condition: str, since: datetime, until: dateti
     with boundary():
         rows = connection.execute(
             text(
-                f"""select u.half_id, u.group_id, o.decision, o.reason, o.txn_id, o.instance_id, o.decided_at
+                f"""select u.half_id, u.group_id, o.decision, o.reason, o.instance_id, o.decided_at,
+                           case when o.posted is null then o.txn_id else o.id end as txn_id
                       from {SCHEMA}.op o cross join lateral unnest(o.half_ids, o.group_ids) u(half_id, group_id)
                      where o.id >= :low and o.id < :high and {condition}"""
             ),

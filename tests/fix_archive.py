@@ -51,7 +51,7 @@ class Old:
             half_id = self.half(day, b"m%d" % number)
             self.op(day, "accept", [half_id], reason="why not" if number else None)
             made.append(half_id)
-        txn_id = self.op(day, "commit", made[:2], posted=1, decided=True)
+        txn_id = self.op(day, "commit", made[:2], posted=1)
         self.half(day, b"", txn_id=txn_id)
         return made
 
@@ -73,15 +73,12 @@ class Old:
         covers: list[int],
         *,
         posted: int | None = None,
-        decided: bool = False,
         **more: Any,
     ) -> UUID:
         make_days(self.connection, [day])
         self._count += 1
         op_id = UUID(int=op_id_at(begin_of(day)).int + self._count)
         values = {"half_ids": covers, "group_ids": [self.group] * len(covers), "posted": posted, **more}
-        if decided:
-            values["txn_id"] = op_id
         at = begin_of(day) + timedelta(seconds=self._count)
         self.connection.execute(insert(op).values(id=op_id, decision=decision, decided_at=at, **values))
         self.connection.commit()

@@ -71,7 +71,7 @@ class Retire(Post):
     def write(self, batch: Batch) -> None:
         self.written += 1
         batch.gone(GROUP, self.ids[0])
-        batch.op(self.txn_id, b"commit", txn_id=self.txn_id, posted=0, covers=[(self.ids[0], GROUP)])
+        batch.op(self.txn_id, b"commit", posted=0, covers=[(self.ids[0], GROUP)])
 
 
 class Yield(Post):

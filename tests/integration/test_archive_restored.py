@@ -25,7 +25,7 @@ pytestmark = pytest.mark.rule("R35")
 def test_a_restored_day_is_as_it_was_and_stays_for_a_time(old: Old) -> None:
     old.make()
     old.op(OLD, "accept", [])
-    old.op(OLD, "rollback", [], posted=3, decided=True)
+    old.op(OLD, "rollback", [], posted=3)
     old.half(OLD, b"waits", waiting=True)
     before = {table: old.rows(table) for table in ("half", "op")}
     old.write()

@@ -66,7 +66,7 @@ def _same_after_the_drop(old: Old, end: date | None, *those: UUID | int) -> list
 def test_a_commit_with_its_messages_and_deliveries(lives: Old, end: date | None) -> None:
     first, second = lives.half(OLD, b"1"), lives.half(OLD, b"2")
     lives.op(OLD, "accept", [first], instance_id=3)
-    txn_id = lives.op(OLD, "commit", [second, first], posted=3, decided=True, instance_id=3)
+    txn_id = lives.op(OLD, "commit", [second, first], posted=3, instance_id=3)
     posted = [lives.half(OLD, b"m" * number, txn_id) for number in (1, 2)]
     posted.append(lives.half(OLD, b"waits", txn_id, waiting=True))
     lives.op(OLD, "reject", [second], txn_id=txn_id, reason="wrong", instance_id=3)
@@ -84,7 +84,7 @@ def test_a_commit_with_its_messages_and_deliveries(lives: Old, end: date | None)
 @ENDS
 def test_a_rollback(lives: Old, end: date | None) -> None:
     retired = lives.half(OLD)
-    txn_id = lives.op(OLD, "rollback", [], posted=2, decided=True, reason="timeout", instance_id=5)
+    txn_id = lives.op(OLD, "rollback", [], posted=2, reason="timeout", instance_id=5)
     lives.op(OLD, "modify", [retired], txn_id=txn_id, instance_id=5)
     lives.op(LATER, "accept", [retired])
     lives.half(OLD, b"1", txn_id)
@@ -142,7 +142,7 @@ def _address_of(old: Old, half_id: int) -> int:
 
 def test_a_group_that_is_forgotten_has_the_name_that_the_archive_has(lives: Old) -> None:
     first, second = lives.half(OLD), lives.half(OLD)
-    txn_id = lives.op(OLD, "commit", [first], posted=0, decided=True)
+    txn_id = lives.op(OLD, "commit", [first], posted=0)
     lives.op(OLD, "reject", [second], txn_id=txn_id)
     lives.write()
     lives.drop()

@@ -229,6 +229,17 @@ class Batch:
         self.fan_ids.append(entry_id)
         self.fan_terms.append(terms)
 
+    @property
+    def has_single_rows(self) -> bool:
+        """Whether it has at most one half, plain entry, retirement, plain commit and other op: a lone client's."""
+        return (
+            len(self.half_ids) <= 1
+            and len(self.entry_ids) <= 1
+            and len(self.gone_ids) <= 1
+            and len(self.commit_ids) <= 1
+            and len(self.op_ids) <= 1
+        )
+
     def tell(self, group_id: int, lowest: int) -> None:
         """Notify the other instances that the group (or an address, negated) has entries from this id on that are not
         leased.

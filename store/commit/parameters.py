@@ -30,27 +30,24 @@ def parts_of(batch: Batch) -> tuple[tuple[str, ...], list[bytes]]:
         parameters.append(notice(batch.wake, batch.wake_keys))
     if batch.traceless:
         names.append("mark")
-        parameters.append(batch.number.to_bytes(8, "big"))
+        parameters.append(_int8(batch.number))
     return tuple(names), parameters
+
+
+def _int4(value: int) -> bytes:
+    return value.to_bytes(4, "big", signed=True)
+
+
+def _int8(value: int) -> bytes:
+    return value.to_bytes(8, "big", signed=True)
 
 
 def _add_posts(batch: Batch, names: list[str], parameters: list[bytes]) -> None:
     """Halves, their entries, and the addresses that must still be there."""
-    if batch.half_ids:
-        names.append("half")
-        parameters += (
-            arrays.int8(batch.half_ids),
-            arrays.uuid(batch.half_txns),
-            arrays.int4(batch.half_addresses),
-            arrays.bytea(batch.half_messages),
-        )
-    if batch.entry_ids:
-        names.append("entry")
-        parameters += (
-            arrays.int4(batch.entry_groups),
-            arrays.int8(batch.entry_ids),
-            arrays.int4(batch.entry_leases),
-        )
+    if batch.has_single_rows:
+        _add_one_post(batch, names, parameters)
+    else:
+        _add_many_posts(batch, names, parameters)
     if batch.particular_ids:
         names.append("particular")
         parameters += (
@@ -68,8 +65,49 @@ def _add_posts(batch: Batch, names: list[str], parameters: list[bytes]) -> None:
         )
         if batch.left_out_ids:
             parameters += (arrays.int8(batch.left_out_ids), arrays.int4(batch.left_out_groups))
+    _add_places(batch, names, parameters)
+
+
+def _add_one_post(batch: Batch, names: list[str], parameters: list[bytes]) -> None:
+    if batch.half_ids:
+        names.append("one_half")
+        parameters += (
+            _int8(*batch.half_ids),
+            *batch.half_txns,
+            _int4(*batch.half_addresses),
+            bytes(*batch.half_messages),
+        )
+    if batch.entry_ids:
+        names.append("one_entry")
+        parameters += (_int4(*batch.entry_groups), _int8(*batch.entry_ids), _int4(*batch.entry_leases))
+
+
+def _add_many_posts(batch: Batch, names: list[str], parameters: list[bytes]) -> None:
+    if batch.half_ids:
+        names.append("half")
+        parameters += (
+            arrays.int8(batch.half_ids),
+            arrays.uuid(batch.half_txns),
+            arrays.int4(batch.half_addresses),
+            arrays.bytea(batch.half_messages),
+        )
+    if batch.entry_ids:
+        names.append("entry")
+        parameters += (
+            arrays.int4(batch.entry_groups),
+            arrays.int8(batch.entry_ids),
+            arrays.int4(batch.entry_leases),
+        )
+
+
+def _add_places(batch: Batch, names: list[str], parameters: list[bytes]) -> None:
+    """The addresses that are posted to."""
     queues = batch.queue_addresses
     posted = batch.fan_addresses if batch.checkable is None else [*batch.fan_addresses, *batch.checkable.addresses]
+    if len(queues) == 1 and not posted:
+        names.append("queue")
+        parameters.append(_int4(*queues))
+        return
     if queues or posted:
         names.append("there")
         parameters.append(arrays.int4([*queues.union(posted)]))
@@ -89,7 +127,10 @@ def _columns(ids: Sequence[int], terms: Sequence[Terms]) -> tuple[bytes, bytes, 
 
 def _add_deliveries(batch: Batch, names: list[str], parameters: list[bytes]) -> None:
     """Held entries that are done with, kept or yielded, and groups that are held whole no more."""
-    if batch.gone_ids:
+    if batch.gone_ids and batch.has_single_rows:
+        names.append("one_gone")
+        parameters += (_int4(*batch.gone_groups), _int8(*batch.gone_ids))
+    elif batch.gone_ids:
         names.append("gone")
         parameters += (arrays.int4(batch.gone_groups), arrays.int8(batch.gone_ids))
     if batch.backs:
@@ -121,6 +162,44 @@ def _add_deliveries(batch: Batch, names: list[str], parameters: list[bytes]) -> 
 
 def _add_transactions(batch: Batch, names: list[str], parameters: list[bytes]) -> None:
     """Ops, and what changes in the list of undecided transactions."""
+    if batch.has_single_rows:
+        _add_one_op(batch, names, parameters)
+    else:
+        _add_many_ops(batch, names, parameters)
+    if batch.registered:
+        names.append("registered")
+        listed = batch.registered.values()
+        parameters += (
+            arrays.uuid(list(batch.registered)),
+            arrays.text([each.owner for each in listed]),
+            arrays.timestamptz([each.declared for each in listed]),
+            arrays.timestamptz([each.timeout for each in listed]),
+            arrays.int4([each.posted for each in listed]),
+            arrays.int4([each.retired for each in listed]),
+        )
+    if batch.forgotten:
+        names.append("forgotten")
+        parameters.append(arrays.uuid(batch.forgotten))
+
+
+def _add_one_op(batch: Batch, names: list[str], parameters: list[bytes]) -> None:
+    if batch.commit_ids:
+        names.append("one_commit")
+        parameters += (*batch.commit_ids, _int4(*batch.commit_posted))
+    if batch.op_ids:
+        names.append("one_op")
+        parameters += (
+            *batch.op_ids,
+            *batch.op_decisions,
+            *batch.op_txns,
+            *batch.op_reasons,
+            _int4(*batch.op_posted),
+            arrays.int8(batch.covered_halves),
+            arrays.int4(batch.covered_groups),
+        )
+
+
+def _add_many_ops(batch: Batch, names: list[str], parameters: list[bytes]) -> None:
     if batch.commit_ids:
         names.append("commit")
         parameters += (arrays.uuid(batch.commit_ids), arrays.int4(batch.commit_posted))
@@ -137,17 +216,3 @@ def _add_transactions(batch: Batch, names: list[str], parameters: list[bytes]) -
             arrays.int8(batch.covered_halves),
             arrays.int4(batch.covered_groups),
         )
-    if batch.registered:
-        names.append("registered")
-        listed = batch.registered.values()
-        parameters += (
-            arrays.uuid(list(batch.registered)),
-            arrays.text([each.owner for each in listed]),
-            arrays.timestamptz([each.declared for each in listed]),
-            arrays.timestamptz([each.timeout for each in listed]),
-            arrays.int4([each.posted for each in listed]),
-            arrays.int4([each.retired for each in listed]),
-        )
-    if batch.forgotten:
-        names.append("forgotten")
-        parameters.append(arrays.uuid(batch.forgotten))

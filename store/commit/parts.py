@@ -25,6 +25,8 @@ _STAYS = " for key share of g"
 
 _THERE = f"select from {SCHEMA}.address a where a.id = any({{0}}) order by a.id for key share"
 
+_SPLIT = f"select from {SCHEMA}.consumer_group g where g.address_id {{}} and g.name > ''"
+
 #: When a checkable transaction is due to be checked that its client has left, or keeps for too long (H7).
 _DUE = "greatest(e.declared_at + e.check_immunity_ms * interval '1 ms', now())"
 
@@ -67,6 +69,31 @@ PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
         f"insert into {SCHEMA}.entry (group_id, id, half_id, lease) "
         "select g, i, i, l from unnest({0}, {1}, {2}) u(g, i, l)",
         ("int4[]", "int8[]", "int4[]"),
+    ),
+    # What is alone in its batch: as half, entry, gone, commit and op, without the tables that "unnest" fills.
+    "one_half": (
+        f"insert into {SCHEMA}.half (id, txn_id, address_id, message) "
+        f"values ({{0}}, nullif({{1}}, {NO_UUID}), {{2}}, {{3}})",
+        ("int8", "uuid", "int4", "bytea"),
+    ),
+    "one_entry": (
+        f"insert into {SCHEMA}.entry (group_id, id, half_id, lease) values ({{0}}, {{1}}, {{1}}, {{2}})",
+        ("int4", "int8", "int4"),
+    ),
+    "one_gone": (
+        f"delete from {SCHEMA}.entry e "
+        "where e.group_id = {0} and e.id = {1} and e.lease in (0, {me}) returning 1",
+        ("int4", "int8"),
+    ),
+    "one_commit": (
+        f"insert into {SCHEMA}.op (id, decision, posted, instance_id) values ({{0}}, 'commit', {{1}}, {{me}})",
+        ("uuid", "int4"),
+    ),
+    "one_op": (
+        f"insert into {SCHEMA}.op (id, decision, txn_id, reason, posted, half_ids, group_ids, instance_id) "
+        f"values ({{0}}, {{1}}, nullif({{2}}, {NO_UUID}), nullif({{3}}, ''), nullif({{4}}, -1), "
+        "nullif({5}, '{{}}'), nullif({6}, '{{}}'), {me})",
+        ("uuid", "text", "uuid", "text", "int4", "int8[]", "int4[]"),
     ),
     # As entry, for messages with an expiry, a delivery time, a priority or a message group.
     "particular": (
@@ -114,8 +141,8 @@ PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
         ("int4[]", "int8[]"),
     ),
     "commit": (
-        f"insert into {SCHEMA}.op (id, decision, txn_id, posted, instance_id) "
-        "select t, 'commit', t, n, {me} from unnest({0}, {1}) u(t, n)",
+        f"insert into {SCHEMA}.op (id, decision, posted, instance_id) "
+        "select t, 'commit', n, {me} from unnest({0}, {1}) u(t, n)",
         ("uuid[]", "int4[]"),
     ),
     # Ops with all columns; ``lo`` and ``hi`` bound the slice that each covers in the flat arrays of halves and groups.
@@ -247,8 +274,8 @@ PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     # Parameter: how many of their halves have rows of their own.
     "concluded": (
-        f"insert into {SCHEMA}.op (id, decision, txn_id, posted, instance_id) "
-        "select s.id, 'commit', s.id, s.n, {me} from settled s",
+        f"insert into {SCHEMA}.op (id, decision, posted, instance_id) "
+        "select s.id, 'commit', s.n, {me} from settled s",
         ("int8",),
     ),
     # The entries of halves that were in the rows, in the default groups of their queues.
@@ -283,7 +310,9 @@ PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
     # address is removed.
     "there": (_THERE, ("int4[]",)),
     # Groups other than the default one, of queues whose messages get one entry each.
-    "split": (f"select from {SCHEMA}.consumer_group g where g.address_id = any({{0}}) and g.name > ''", ("int4[]",)),
+    "split": (_SPLIT.format("= any({0})"), ("int4[]",)),
+    # Instead of both, where all is posted to one queue.
+    "queue": (f"select from {SCHEMA}.address a where a.id = {{0}} for key share", ("int4",)),
     # Only while other instances live: they may have consumers for entries that this one has left in the store.
     "wake": (f"select pg_notify('{READY}', {{0}})", ("text",)),
 }
@@ -296,29 +325,34 @@ _NOT_HELD = ("CO001", "an entry is not held")
 _DECIDED = ("CO005", "a checkable transaction is decided")
 _ADDRESS_GONE = ("CO003", "an address that is posted to is gone")
 _LEFT_OUT = ("22000", "halves were left out of a commit")
-#: Part -> (the condition on which the whole batch is refused, the SQLSTATE, the reason).
-REFUSED: dict[str, tuple[str, str, str]] = {
-    "gone": ("(select count(*) from gone) <> cardinality({1})", *_NOT_HELD),
-    "back": ("(select count(*) from back) <> cardinality({1})", *_NOT_HELD),
+_GROUPS_CHANGED = ("CO004", "a queue has groups beside the default one")
+#: A part, a condition on which the whole batch is refused, the SQLSTATE, the reason.
+REFUSED: tuple[tuple[str, str, str, str], ...] = (
+    ("gone", "(select count(*) from gone) <> cardinality({1})", *_NOT_HELD),
+    ("one_gone", "not exists (select from one_gone)", *_NOT_HELD),
+    ("back", "(select count(*) from back) <> cardinality({1})", *_NOT_HELD),
     # Never so: it is only that rows are locked here, before the other parts are looked at.
-    "free": ("(select count(*) from free) < 0", "55P03", "a checkable transaction is locked"),
+    ("free", "(select count(*) from free) < 0", "55P03", "a checkable transaction is locked"),
     # The function looks when the rows are there: a decision that ran beside the insertion is seen.
-    "declared": (f"{SCHEMA}.any_decided({{0}}, (select count(*) from declared))", *_DECIDED),
-    "listed": (f"{SCHEMA}.any_decided({{0}}, (select count(*) from listed))", *_DECIDED),
-    "enlisted": ("(select count(*) from enlisted) <> cardinality({0})", *_DECIDED),
-    "holding": ("(select count(*) from holding) <> cardinality({1})", *_NOT_HELD),
-    "decided": ("exists (select from decided where not won)", *_DECIDED),
-    "settled": ("(select count(*) from settled) <> cardinality({0})", *_DECIDED),
+    ("declared", f"{SCHEMA}.any_decided({{0}}, (select count(*) from declared))", *_DECIDED),
+    ("listed", f"{SCHEMA}.any_decided({{0}}, (select count(*) from listed))", *_DECIDED),
+    ("enlisted", "(select count(*) from enlisted) <> cardinality({0})", *_DECIDED),
+    ("holding", "(select count(*) from holding) <> cardinality({1})", *_NOT_HELD),
+    ("decided", "exists (select from decided where not won)", *_DECIDED),
+    ("settled", "(select count(*) from settled) <> cardinality({0})", *_DECIDED),
     # All their halves and no others: one that is left behind would be lost. And none that a group does not get.
-    "concluded": (
+    (
+        "concluded",
         "exists (select from settled where not whole) "
         f"or (select count(*) from settled s join {SCHEMA}.pending p on p.txn_id = s.id) <> {{0}}",
         *_LEFT_OUT,
     ),
-    "unpended": ("(select count(*) from unpended where left_out is null) <> cardinality({1})", *_LEFT_OUT),
-    "there": ("(select count(*) from there) <> cardinality({0})", *_ADDRESS_GONE),
-    "split": ("exists (select from split)", "CO004", "a queue has groups beside the default one"),
-}
+    ("unpended", "(select count(*) from unpended where left_out is null) <> cardinality({1})", *_LEFT_OUT),
+    ("there", "(select count(*) from there) <> cardinality({0})", *_ADDRESS_GONE),
+    ("split", "exists (select from split)", *_GROUPS_CHANGED),
+    ("queue", "not exists (select from queue)", *_ADDRESS_GONE),
+    ("queue", f"exists ({_SPLIT.format('= {0}')})", *_GROUPS_CHANGED),
+)
 
 #: Parts of checkable transactions. They wait for no row of these; where they wait for another lock, the wait is cut
 #: into pieces: batches of other connections go on in between.
@@ -351,9 +385,7 @@ def statement(parts: Sequence[str], instance_id: int) -> str:
         placeholders = [f"${number + offset}::{kind}" for offset, kind in enumerate(types)]
         number += len(types)
         clauses.append(f"{part} as ({sql.format(*placeholders, me=instance_id)})")
-        if part in REFUSED:
-            condition, code, why = REFUSED[part]
-            refusals.append((condition.format(*placeholders), code, why))
+        refusals += [(when.format(*placeholders), code, why) for of, when, code, why in REFUSED if of == part]
     # The function is called only to refuse the batch: a call for each condition would cost as much as a small batch.
     refused = " ".join(f"when {condition} then {SCHEMA}.refuse('{code}', '{why}')" for condition, code, why in refusals)
     # A query that changes nothing by itself is not run unless it is read.

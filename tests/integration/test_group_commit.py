@@ -11,11 +11,11 @@ import pytest
 from store.commit import statements
 from store.commit.batch import Batch
 from store.commit.group_commit import Limits
-from store.errors import AlreadyDecided, Conflict, NoPartition, NotLeased
+from store.errors import AddressGone, AlreadyDecided, Conflict, GroupsChanged, NoPartition, NotLeased
 from store.ids import id_at
 from store.partitions import op_id_at
 from store.tables import SCHEMA
-from tests.fix_store_driver import Nothing, Post, Retire, Store, Truth, running
+from tests.fix_store_driver import GROUP, Nothing, Post, Retire, Store, Truth, running
 
 
 class PostOf(Post):
@@ -173,6 +173,53 @@ def test_an_entry_that_is_not_leased_fails_itself_only(store: Store, truth: Trut
         else:
             assert unit.heard == [None]
     assert truth.entries() == [posts[3].ids[0]]
+
+
+@pytest.mark.rule("T8")
+@pytest.mark.parametrize("many", [1, 2])
+def test_a_post_to_a_queue_that_has_another_group_by_now_is_refused(store: Store, truth: Truth, many: int) -> None:
+    """Alone in its batch, and not: it would not come to that group."""
+    columns = "(id, address_id, name) overriding system value"
+    truth.run(f"insert into {SCHEMA}.consumer_group {columns} values ({GROUP + 1}, 1, 'later')")
+    units = [Post(store) for _ in range(many)]
+    store.add(*units)
+    store.settle()
+    assert [type(heard) for unit in units for heard in unit.heard] == [GroupsChanged] * many
+    assert (truth.ops(), truth.halves(), truth.entries()) == (set(), [], [])
+
+
+@pytest.mark.rule("T8")
+@pytest.mark.parametrize("many", [1, 2])
+def test_a_post_to_an_address_that_is_gone_is_refused(store: Store, truth: Truth, many: int) -> None:
+    truth.run(f"delete from {SCHEMA}.address where id = 1")
+    units = [Post(store) for _ in range(many)]
+    store.add(*units)
+    store.settle()
+    assert [type(heard) for unit in units for heard in unit.heard] == [AddressGone] * many
+    assert (truth.ops(), truth.halves()) == (set(), [])
+
+
+class Rollback(Post):
+    """Unit: a rollback for a reason, which covers no delivery."""
+
+    def write(self, batch: Batch) -> None:
+        batch.op(self.txn_id, b"rollback", reason="why", posted=3)
+
+
+@pytest.mark.rule("H5")
+@pytest.mark.parametrize("kind", [Post, Rollback, Retire])
+def test_an_op_alone_in_its_batch_is_as_one_among_others(store: Store, truth: Truth, kind: type[Post]) -> None:
+    posts = [Post(store) for _ in range(3)]
+    store.add(*posts)
+    store.settle()
+    units = [Retire(store, post.ids[0]) for post in posts] if kind is Retire else [kind(store) for _ in posts]
+    for together in (units[:1], units[1:]):
+        store.add(*together)
+        store.settle()
+    columns = "decision, txn_id, reason, posted, cardinality(half_ids), group_ids, instance_id"
+    rows = [truth.rows(f"select {columns} from {SCHEMA}.op where id = %s", unit.txn_id.hex()) for unit in units]
+    assert len(rows[0]) == 1
+    assert rows[0] == rows[1] == rows[2]
 
 
 def test_another_constraint_fails_itself_only(store: Store) -> None:

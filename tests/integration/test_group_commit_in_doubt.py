@@ -18,18 +18,18 @@ def test_a_batch_that_was_committed_and_its_reply_lost_is_not_written_again(
     cuttable: Store, proxy: Proxy, truth: Truth
 ) -> None:
     store = cuttable
-    store.add(Post(store))
+    store.add(Post(store), Post(store))  # their statement is prepared
     store.settle()
     units = [Post(store, 2) for _ in range(10)]
     with proxy.held("replies"):
         store.add(*units)
-        store.loop.run_until(lambda: len(truth.ops()) == 11)
+        store.loop.run_until(lambda: len(truth.ops()) == 12)
         assert not any(unit.heard for unit in units)
         proxy.cut()
     later = Post(store)
     store.add(later)
     store.settle()
-    assert store.heard[1:] == [*units, later]
+    assert store.heard[2:] == [*units, later]
     assert all(unit.heard == [None] and unit.written == 1 for unit in units)
     assert truth.halves() == sorted(id_ for unit in store.heard for id_ in unit.ids)
 

@@ -12,6 +12,7 @@ from sqlalchemy import Connection, Row, func, text, update
 
 from store import audit, undecided
 from store.audit import Action
+from store.database import BY_INDEX
 from store.errors import AlreadyDecided, CannotCommit, NotUndecided, boundary
 from store.repairs import SHORT_WAIT, Repair, State, Verdict, note, note_each
 from store.tables import SCHEMA, txn
@@ -35,8 +36,6 @@ _DECIDE: Final = text(
              array_fill(cast(:reason as text), array[cardinality(cast(:ids as uuid[]))]), null, '{{}}', '{{}}', '{{}}',
              null) d where d.won"""
 )
-#: As the function that decides one has it: a plan made for empty tables must not read full ones.
-_BY_INDEX: Final = text("set local enable_seqscan = off")
 
 
 def _known(connection: Connection, ids: Sequence[UUID]) -> dict[UUID, Row[Any]]:
@@ -97,7 +96,7 @@ class Decide(Repair):
     def apply_together(cls, connection: Connection, repairs: Sequence[Self], reason: str) -> Mapping[Self, Verdict]:
         wanted = {each.txn_id: each for each in reversed(repairs)}  # of two about one, the first
         connection.execute(SHORT_WAIT)
-        connection.execute(_BY_INDEX)
+        connection.execute(BY_INDEX)
         free = [wanted[row.id] for row in connection.execute(_FREE, {"ids": list(wanted)})]
         if not free:
             return {}

@@ -249,7 +249,7 @@ op = Table(
     Column("id", Uuid, primary_key=True),
     Column("decision", Text, nullable=False),
     # The transaction in which a delivery got another outcome than accepted. Commit and rollback have it as their id: it
-    # is here again where a function has written them, or the service before schema 0032.
+    # is here again where another than its client has decided, and in rows of before schema 0032.
     Column("txn_id", Uuid),
     Column("reason", Text),
     # Halves the transaction posted (0 where it only retired); null on the ops of deliveries.

@@ -23,7 +23,7 @@ FRONT_OCTETS: Final = 1 << 16
 _TABLE_OF: Final = {name: table for table, files in FILES.items() for name in files}
 #: An id says its time in milliseconds: so far around it the day is looked for.
 _MOMENT: Final = timedelta(seconds=1)
-_MAKER: Final = ("id", "txn_id", "posted", "instance_id", "deliveries")
+_MAKER: Final = ("id", "txn_id", "instance_id", "deliveries")
 _STEP: Final = (
     "half_id",
     "group_id",
@@ -159,13 +159,7 @@ class Archived:
 
 
 def _with_makers(deliveries: Sequence[dict[str, Any]], ops: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    made = {
-        row["id"]: {
-            "txn_id": row["txn_id"] if row["posted"] is None else row["id"],
-            "instance_id": row["instance_id"],
-        }
-        for row in ops
-    }
+    made = {row["id"]: {"txn_id": row["txn_id"], "instance_id": row["instance_id"]} for row in ops}
     return [{**row, **made[row["op_id"]]} for row in deliveries]
 
 

@@ -26,7 +26,7 @@ _INSERT: Final = {
                  from pg_temp.restored_half on conflict do nothing""",
     "op": """insert into {partition} (id, decision, txn_id, reason, posted, half_ids, group_ids, instance_id,
                                       decided_at, written_xid)
-             select o.id::uuid, o.decision, o.txn_id::uuid, o.reason, o.posted,
+             select o.id::uuid, o.decision, case when o.posted is null then o.txn_id::uuid end, o.reason, o.posted,
                     case when o.deliveries is not null then coalesce(d.half_ids, '{{}}') end,
                     case when o.deliveries is not null then coalesce(d.group_ids, '{{}}') end,
                     o.instance_id, o.decided_at, o.written_xid::text::xid8

@@ -56,8 +56,8 @@ _ROWS: Final = {
     "half": f"""select h.id, h.txn_id::text as txn_id, h.address_id, coalesce(a.name, r.name) as address, h.message,
                        h.posted_at, h.written_xid::text::int8 as written_xid
                   from {SCHEMA}.{{partition}} h {_NAMES.format(address="h.address_id")}""",
-    "op": f"""select id::text as id, decision, txn_id::text as txn_id, reason, posted,
-                     cardinality(half_ids) as deliveries, instance_id, decided_at,
+    "op": f"""select id::text as id, decision, (case when posted is null then txn_id else id end)::text as txn_id,
+                     reason, posted, cardinality(half_ids) as deliveries, instance_id, decided_at,
                      written_xid::text::int8 as written_xid
                 from {SCHEMA}.{{partition}}""",
     "delivery": f"""select u.half_id, u.group_id, coalesce(a.name, r.name) as address,

@@ -199,6 +199,44 @@ def test_a_post_to_an_address_that_is_gone_is_refused(store: Store, truth: Truth
     assert (truth.ops(), truth.halves()) == (set(), [])
 
 
+class PostElsewhere(Post):
+    """Unit: a transaction with one message for another queue."""
+
+    def write(self, batch: Batch) -> None:
+        super().write(batch)
+        batch.half_addresses[-1] = 2
+        batch.queue_addresses.add(2)
+
+
+@pytest.mark.rule("T8")
+@pytest.mark.parametrize("group", ["default", "another", "none"])
+def test_each_queue_that_a_batch_posts_to_is_looked_at(store: Store, truth: Truth, group: str) -> None:
+    if group != "none":
+        truth.run(f"insert into {SCHEMA}.address (id, name) overriding system value values (2, 'other')")
+    if group == "another":
+        columns = "(id, address_id, name) overriding system value"
+        truth.run(f"insert into {SCHEMA}.consumer_group {columns} values ({GROUP + 1}, 2, 'later')")
+    here, there = Post(store), PostElsewhere(store)
+    store.add(here, there)
+    store.settle()
+    assert here.heard == [None]
+    wanted = {"default": type(None), "another": GroupsChanged, "none": AddressGone}[group]
+    assert [type(heard) for heard in there.heard] == [wanted]
+
+
+@pytest.mark.rule("T8")
+@pytest.mark.parametrize("many", [1, 2])
+def test_a_post_does_not_wait_for_a_change_of_its_address(
+    store: Store, truth: Truth, database_url: str, many: int
+) -> None:
+    with psycopg.connect(database_url) as administration:
+        administration.execute(f"update {SCHEMA}.address set max_attempts = 3 where id = 1".encode())
+        units = [Post(store) for _ in range(many)]
+        store.add(*units)
+        store.settle()
+        assert [unit.heard for unit in units] == [[None]] * many
+
+
 class Rollback(Post):
     """Unit: a rollback for a reason, which covers no delivery."""
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import psycopg
@@ -306,6 +306,29 @@ def test_a_batch_gives_the_parameters_its_parts_take() -> None:
                 assert int.from_bytes(octets[8:12], "big") == _OIDS[kind[:-2]]
             else:
                 assert len(octets) == widths.get(kind, len(octets))
+
+
+@pytest.mark.parametrize("twice", sorted(_ALONE))
+def test_rows_are_written_alone_where_there_is_one_of_each(twice: str) -> None:
+    whole = batch.Batch()
+
+    def commit() -> None:
+        whole.commit_ids.append(bytes(16))
+        whole.commit_posted.append(1)
+
+    adds: dict[str, Callable[[], None]] = {
+        "half": lambda: whole.half(1, statements.NO_TXN, 1, b"m"),
+        "entry": lambda: whole.entry(1, 1, 1, 7, terms.PLAIN),
+        "gone": lambda: whole.gone(1, 2),
+        "commit": commit,
+        "op": lambda: whole.op(bytes(15) + b"\1", b"accept"),
+    }
+    assert set(adds) == set(_ALONE)
+    for add in adds.values():
+        add()
+    assert set(_ALONE.values()) < set(parts_of(whole)[0])
+    adds[twice]()
+    assert set(adds) < set(parts_of(whole)[0])
 
 
 # -- plans

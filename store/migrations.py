@@ -43,6 +43,7 @@ def upgrade(url: str, revision: str = HEAD) -> None:
                 f"the encoding of the database is {encoding}, expected UTF8: create database ... encoding 'UTF8'"
                 " template template0"
             )
+        _finish_detaching(connection)
         connection.commit()
         command.upgrade(_config(connection), revision)
         connection.commit()
@@ -55,6 +56,7 @@ def downgrade(url: str, revision: str = "base") -> None:
     with connected(url, application_name="coordinator migrate") as connection:
         _lock(connection)
         _refuse_newer(current(connection))
+        _finish_detaching(connection)
         connection.commit()
         command.downgrade(_config(connection), revision)
         connection.commit()
@@ -92,6 +94,16 @@ def _lock(connection: Connection) -> None:
     """Held until the connection closes."""
     connection.execute(text("select pg_advisory_lock(:key)"), {"key": _LOCK})
     connection.commit()
+
+
+def _finish_detaching(connection: Connection) -> None:
+    """Detach partitions whose detaching was interrupted. What changes a table leaves these as they are, and PostgreSQL
+    detaches none that differs from its table.
+    """
+    interrupted = "select inhparent::regclass::text, inhrelid::regclass::text from pg_inherits i join pg_class c"
+    interrupted += " on c.oid = i.inhparent where i.inhdetachpending and c.relnamespace = to_regnamespace(:schema)"
+    for table, name in connection.execute(text(interrupted), {"schema": SCHEMA}).all():
+        connection.execute(text(f"alter table {table} detach partition {name} finalize"))
 
 
 def _config(connection: Connection) -> Config:

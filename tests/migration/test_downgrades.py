@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 import psycopg
@@ -13,6 +14,8 @@ from sqlalchemy import Connection, insert, text, update
 
 from store import migrations
 from store.database import connected
+from store.partitions import make_days, op_id_at
+from store.retention import Policy, drop_old
 from store.tables import HELD, consumer_group, op, pending_retirement, seek
 from tests.fix_halves import post_halves
 from tests.fix_store import Rows
@@ -171,3 +174,31 @@ def test_what_is_decided_while_an_earlier_version_waits_for_it_leaves_nothing_un
         downgraded.result()
     assert truth.rows("select half_id from coordinator.pending") == []
     assert len(truth.rows("select half_id from coordinator.entry")) == len(halves)
+
+
+@pytest.mark.rule("F6", "H16")
+@pytest.mark.parametrize(
+    ("interrupted_at", "change", "to"),
+    [(migrations.HEAD, migrations.downgrade, "0031"), ("0031", migrations.upgrade, migrations.HEAD)],
+)
+def test_a_day_whose_removal_was_interrupted_is_removed_by_another_version(
+    database: Connection, database_url: str, interrupted_at: str, change: Callable[[str, str], None], to: str
+) -> None:
+    """PostgreSQL does not alter a partition that is being detached with its table, and detaches none that differs."""
+    day = datetime.now(UTC).date() - timedelta(days=50)
+    name, policy = f"op_{day:%Y%m%d}", Policy(messages=timedelta(hours=72), decisions=timedelta(days=30))
+    drop_old(database, policy)  # the day of tests that count from 1
+    database.execute(text("delete from coordinator.retention"))
+    make_days(database, [day])
+    database.close()
+    migrations.downgrade(database_url, interrupted_at)
+    with connected(database_url) as connection, psycopg.connect(database_url) as reader:
+        reader.execute(f"select 1 from coordinator.op where id >= '{op_id_at(datetime.now(UTC))}'".encode())
+        assert name in drop_old(connection, policy).waiting
+    interrupted = text("select inhrelid::regclass::text from pg_inherits where inhdetachpending")
+    with connected(database_url) as connection:
+        assert list(connection.scalars(interrupted)) == [f"coordinator.{name}"]
+    change(database_url, to)
+    with connected(database_url) as connection:
+        assert not list(connection.scalars(interrupted))
+        assert name in drop_old(connection, policy).removed

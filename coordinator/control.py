@@ -105,7 +105,8 @@ class Control:
     def number(self) -> int:
         return self._answers.number
 
-    def discharge(self, txn_id: bytes, fail: bool, answer: object) -> None:
+    def discharge(self, txn_id: bytes, fail: bool, answer: object) -> Transaction | None:
+        """Returns the transaction where its decision is under way, or made."""
         txn = self._registry.find(txn_id, self._owner)
         if txn is None:
             self._ask(txn_id, fail, answer)
@@ -125,6 +126,8 @@ class Control:
                 txn.control = self
                 self._txns[txn_id] = txn
             txn.discharge(fail, answer)
+            return txn
+        return None
 
     def _ask(self, txn_id: bytes, fail: bool, answer: object) -> None:
         """Answer from the store a discharge whose transaction is not open on this connection (T10, T11, T14). A

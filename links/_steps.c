@@ -126,16 +126,25 @@ static ssize_t fields_of(void *delivery, char room[MOST_OF_A_STATE]) {
     return pn_data_encode(pn_disposition_data(pn_delivery_remote(delivery)), room, MOST_OF_A_STATE);
 }
 
-/* The link's object takes the message that is there whole: 1; 0: it is not such, or had before; -1: an error. */
+/* What a link's object has done: QUIET where it asks itself for what is to be written. A reference is taken from here. */
+enum { FAILED = -1, NOT_TAKEN, DONE, QUIET };
+
+static int said_of(PyObject *done) {
+    int said = done == NULL ? FAILED : done == Py_True ? QUIET : DONE;
+    Py_XDECREF(done);
+    return said;
+}
+
+/* The link's object takes the message that is there whole; NOT_TAKEN: it is not such, or it had it before. */
 static int take(PyObject *object, PyObject *delivery_object, void *link, void *delivery, size_t most) {
     if (delivery != pn_link_current(link) || pn_delivery_partial(delivery) || pn_delivery_aborted(delivery))
-        return 0;
+        return NOT_TAKEN;
     size_t size = pn_delivery_pending(delivery);
     if (size > most || size >= MOST_OCTETS)
-        return 0;
+        return NOT_TAKEN;
     PyObject *txn_id = NULL, *message = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)size);
     if (message == NULL)
-        return -1;
+        return FAILED;
     uint64_t state = pn_delivery_remote_state(delivery);
     if (state == TRANSACTIONAL) {
         char room[MOST_OF_A_STATE];
@@ -154,27 +163,24 @@ static int take(PyObject *object, PyObject *delivery_object, void *link, void *d
     Py_DECREF(message);
     Py_XDECREF(number);
     Py_XDECREF(txn_id);
-    Py_XDECREF(done);
-    return done == NULL ? -1 : 1;
+    return said_of(done);
 }
 
-/* What a delivery's link does about it; false: an error. */
-static bool deliver(PyObject *object, void *link, void *delivery) {
+/* What a delivery's link does about it. */
+static int deliver(PyObject *object, void *link, void *delivery) {
     PyObject *takes = PyObject_GetAttr(object, takes_name);
     Py_ssize_t most = takes == NULL ? -1 : PyLong_AsSsize_t(takes);
     Py_XDECREF(takes);
     PyObject *delivery_object = PyErr_Occurred() ? NULL : from_pointer(delivery, delivery_type);
     if (delivery_object == NULL)
-        return false;
-    int taken = most < 0 ? 0 : take(object, delivery_object, link, delivery, (size_t)most);
-    if (taken == 0) {
+        return FAILED;
+    int said = most < 0 ? NOT_TAKEN : take(object, delivery_object, link, delivery, (size_t)most);
+    if (said == NOT_TAKEN) {
         PyObject *args[] = {object, delivery_object};
-        PyObject *done = PyObject_VectorcallMethod(on_delivery_name, args, 2, NULL);
-        taken = done == NULL ? -1 : 1;
-        Py_XDECREF(done);
+        said = said_of(PyObject_VectorcallMethod(on_delivery_name, args, 2, NULL));
     }
     Py_DECREF(delivery_object);
-    return taken > 0;
+    return said;
 }
 
 static PyObject *drain(PyObject *self, PyObject *const *args, Py_ssize_t count) {
@@ -186,12 +192,13 @@ static PyObject *drain(PyObject *self, PyObject *const *args, Py_ssize_t count) 
         return NULL;
     if (!PyDict_CheckExact(args[1]))
         return PyErr_Format(PyExc_TypeError, "a dict of links was expected");
+    bool handled = false, quiet = true;
     for (bool pops = args[2] == Py_True;; pops = true) {
         if (pops)
             pn_collector_pop(events);
         event = pn_collector_peek(events);
         if (event == NULL)
-            Py_RETURN_NONE;
+            return PyBool_FromLong(handled && quiet);
         int kind = pn_event_type(event);
         if (kind == TRANSPORT)
             continue;
@@ -207,17 +214,15 @@ static PyObject *drain(PyObject *self, PyObject *const *args, Py_ssize_t count) 
             return NULL;
         if (object == NULL)
             return Py_BuildValue("(Ni)", from_pointer(event, event_type), kind);
-        bool done;
-        if (delivery != NULL) {
-            done = deliver(object, link, delivery);
-        } else {
-            PyObject *said = PyObject_CallMethodNoArgs(object, on_flow_name);
-            done = said != NULL;
-            Py_XDECREF(said);
-        }
+        int said = delivery != NULL ? deliver(object, link, delivery)
+                                    : said_of(PyObject_CallMethodNoArgs(object, on_flow_name));
         Py_DECREF(object);
-        if (!done)
+        if (said == FAILED)
             return NULL;
+        if (delivery != NULL) {
+            handled = true;
+            quiet = quiet && said == QUIET;
+        }
     }
 }
 

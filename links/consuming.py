@@ -165,31 +165,33 @@ class Consuming(Outgoing):
 
     # -- outcomes
 
-    def on_delivery(self, delivery: engine.Pointer) -> None:
+    def on_delivery(self, delivery: engine.Pointer) -> bool | None:
         entry = self.unsettled.get(delivery)
         if entry is None:
             self.refuse_transfer()
-            return
+            return None
         large = self._looked.largest
         if large and not self._room_for_state(delivery, large + engine.octets_of_values(delivery)):
-            return
+            return None
         state, settled, fields = steps.said(delivery)
         if state == engine.TRANSACTIONAL:
             try:
                 txn_id, in_txn = states.retirement_of(delivery, fields)
             except DecodeError as error:
                 self.refuse(Refusal(Condition.DECODE_ERROR, str(error)))
-                return
+                return None
             if in_txn is not ACCEPTED:
                 in_txn = self._means(entry, in_txn)
             self._retirement.retire(self, self.connection, entry, txn_id, in_txn, settled)
-        elif state == engine.ACCEPTED:
+            return True
+        if state == engine.ACCEPTED:
             self._retirement.settle(self, entry, ACCEPTED, settled)
         else:
             outcome = states.plain_outcome(delivery, state)
             if state == engine.MODIFIED:
                 engine.forget_modified(delivery)
             self._retirement.settle(self, entry, self._means(entry, outcome), settled)
+        return None
 
     def _means(self, entry: Entry, outcome: Outcome | None) -> Outcome | None:
         """What an outcome other than accepted means here."""

@@ -122,13 +122,12 @@ class ControlLink(Incoming):
 
     def on_message(
         self, delivery: engine.Pointer, message: Octets, state: int, settled: bool, txn_id: bytes | None
-    ) -> None:
+    ) -> bool:
         if settled:  # T5
             self.refuse(
                 Refusal(Condition.ILLEGAL_STATE, "a declare or discharge must be sent unsettled; nothing was done")
             )
-            return
-        if message in _PLAIN_DECLARES:
+        elif message in _PLAIN_DECLARES:
             self._declare(delivery)
         elif (
             message[:7] == _PLAIN_DISCHARGE
@@ -136,9 +135,10 @@ class ControlLink(Incoming):
             and message[8:11] == b"\x02\xa0\x10"
             and message[27] in (0x41, 0x42)
         ):
-            self._control.discharge(message[11:27], message[27] == 0x41, delivery)
+            self._discharge(message[11:27], message[27] == 0x41, delivery)
         else:
             self._decode(delivery, message)
+        return True
 
     def _decode(self, delivery: engine.Pointer, message: Octets) -> None:
         try:
@@ -159,7 +159,7 @@ class ControlLink(Incoming):
                     raise DecodeError("discharge: the field txn-id is a binary and mandatory")
                 if fail is not None and not isinstance(fail, bool):  # 0 and 1 are no booleans
                     raise DecodeError("discharge: the field fail is a boolean")
-                self._control.discharge(txn_id, fail is True, delivery)
+                self._discharge(txn_id, fail is True, delivery)
         except DecodeError as error:
             self.reject(delivery, Refusal(Condition.DECODE_ERROR, str(error)))
         except Refusal as refusal:
@@ -173,6 +173,13 @@ class ControlLink(Incoming):
             return
         txn.wire_state = states.accepted_in(txn.id)
         steps.answer(delivery, engine.DECLARED, states.declared(txn.id), True)
+        self.connection.mark()
+
+    def _discharge(self, txn_id: bytes, fail: bool, delivery: engine.Pointer) -> None:
+        """The answers to its posts that are not written go out with that of the discharge."""
+        txn = self._control.discharge(txn_id, fail, delivery)
+        if txn is not None:
+            self.connection.output.put_off.discard(txn)
 
     # -- answers
 

@@ -165,11 +165,13 @@ class Incoming(Link):
 
     def complete(
         self, delivery: engine.Pointer, message: Octets, state: int, settled: bool, txn_id: bytes | None
-    ) -> None:
-        self.on_message(delivery, message, state, settled, txn_id)
+    ) -> bool:
+        """True: as :meth:`on_message`."""
+        quiet = self.on_message(delivery, message, state, settled, txn_id)
         self._used += 1
         if self.open and 2 * self._used >= self._credit:
             self._give_credit()
+        return quiet
 
     def _top_up(self) -> None:
         self._used += 1
@@ -234,6 +236,8 @@ class Incoming(Link):
 
     def on_message(
         self, delivery: engine.Pointer, message: Octets, state: int, settled: bool, txn_id: bytes | None
-    ) -> None:
-        """A message that is complete. ``txn_id``: of a transactional state, where it is known without reading it."""
+    ) -> bool:
+        """A message that is complete. ``txn_id``: of a transactional state, where it is known without reading it. True:
+        what is to be written about it is in :attr:`Output.put_off`, or is asked for.
+        """
         raise NotImplementedError

@@ -150,10 +150,10 @@ class Link:
 
     def complete(
         self, delivery: engine.Pointer, message: Octets, state: int, settled: bool, txn_id: bytes | None
-    ) -> None:
+    ) -> bool:
         raise NotImplementedError
 
-    def on_delivery(self, delivery: engine.Pointer) -> None:
+    def on_delivery(self, delivery: engine.Pointer) -> bool | None:
         raise NotImplementedError
 
     def on_flow(self) -> None:

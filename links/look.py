@@ -73,6 +73,7 @@ class Look:
         "_refused",
         "_withheld",
         "channels",
+        "plain",
         "waits",
     )
 
@@ -93,6 +94,8 @@ class Look:
         #: what came stays here for now, and the connection is not read
         self.waits = False
         self._held = b""
+        #: what came last was transfers and dispositions alone, and nothing is to be done about any
+        self.plain = False
 
     def pieces(self, octets: bytes, buffer: engine.Pointer) -> Iterator[tuple[engine.Pointer, int]]:
         """What the engine may have of these octets, which ``buffer`` has too, with how many they are.
@@ -106,9 +109,11 @@ class Look:
             self._begun = b""
         end, at = len(octets), self._left
         start = min(at, end) if self._withheld else 0
+        self.plain = False
         while at < end and self._goes_on:
             after = frames.plain(octets, at, self.channels.plain)
             if after > at:
+                self.plain = after >= end and at == self._left and start == 0
                 at, self._withheld = after, False
             size = self._size(octets, at, end)
             if size == 0:

@@ -101,8 +101,12 @@ class Outgoing(Delivering):
         return asked
 
     def on_flow(self) -> None:
-        self.credit = max(0, engine.link_credit(self.pointer))
-        self.draining = self._large is None and bool(engine.link_get_drain(self.pointer))
+        credit = max(0, engine.link_credit(self.pointer))
+        draining = self._large is None and bool(engine.link_get_drain(self.pointer))
+        if credit == self.credit and not draining and not self.draining:
+            return  # the engine also reports each transfer that it has written
+        self.credit = credit
+        self.draining = draining
         self._has_room()
         self.connection.mark()
 

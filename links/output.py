@@ -70,7 +70,7 @@ class Output:
 
     __slots__ = (
         "_asked", "_buffers", "_connection", "_kept", "_most_posted", "_moved", "_states", "_states_kept", "_unsettled",
-        "amending", "handed", "posted", "said", "unread", "writing",
+        "amending", "handed", "posted", "put_off", "said", "unread", "writing",
     )  # fmt: skip
 
     def __init__(self, connection: Carrier) -> None:
@@ -87,6 +87,9 @@ class Output:
         self._moved = 0.0
         #: octets of messages handed to the engine since it last had nothing to write
         self.handed = 0
+        #: transactions whose posts were answered in this turn, and which were not discharged since. Where nothing else
+        #: is to be written, what their discharges decide is waited for: a write for each batch, and not one more.
+        self.put_off: set[object] = set()
         #: octets of posts that the store has not answered
         self.posted = 0
         #: Proton keeps buffers for the connection's next messages. By pointer, those of deliveries to the peer, as

@@ -159,7 +159,7 @@ class Posting(Incoming):
 
     def on_message(
         self, delivery: engine.Pointer, message: Octets, state: int, settled: bool, txn_id: bytes | None
-    ) -> None:
+    ) -> bool:
         malformed = None
         if state == engine.TRANSACTIONAL and txn_id is None:
             try:
@@ -176,18 +176,23 @@ class Posting(Incoming):
             self._posts.refuse_unknown(self, delivery, settled, malformed)
         else:
             self._posts.take(self, delivery, message, settled, txn_id)
+        return True
 
     def waits(self, delivery: engine.Pointer, octets: int) -> None:
         self.unanswered += 1
         self.connection.output.hold_post(min(octets, _MOST_IN_ENGINE))
 
     def accepted_in(self, delivery: engine.Pointer, txn: Transaction) -> None:
+        self.connection.output.put_off.add(txn)
+        self._answer_in(delivery, txn)
+
+    def _answer_in(self, delivery: engine.Pointer, txn: Transaction) -> None:
         steps.answer(delivery, engine.TRANSACTIONAL, txn.wire_state, not self.second)
 
     def stored_in(self, delivery: engine.Pointer, octets: int, txn: Transaction) -> None:
         self._release(octets)
         if self.open:
-            self.accepted_in(delivery, txn)
+            self._answer_in(delivery, txn)
             self.connection.mark()
         self._answered()
 

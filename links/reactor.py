@@ -145,15 +145,15 @@ class Reactor(Loop):
         engine.decref(transport)
         self.drain_events()
 
-    def drain_events(self) -> None:
-        """Handle what the engine reports."""
+    def drain_events(self) -> bool:
+        """Handle what the engine reports. True: links ask for all that is to be written about it, and it was some."""
         events, links, drain = self.events, self.links, steps.drain
         pops = False
         while True:
             try:
                 found = drain(events, links, pops)
-                if found is None:
-                    return
+                if found is True or found is False:
+                    return found and not pops
                 self._on_event(*found)
             except Exception:  # noqa: BLE001 - a defect costs one connection only
                 self._contain(engine.collector_peek(events))
@@ -275,23 +275,25 @@ class Reactor(Loop):
 
     def _feed(self, connection: Connection, read: bytes, buffer: engine.Pointer) -> None:
         """What the engine may have of it."""
-        transport = connection.transport
+        transport, look = connection.transport, connection.look
         push = engine.transport_push
-        for octets, length in connection.look.pieces(read, buffer):
-            at = 0
+        for octets, length in look.pieces(read, buffer):
+            at, quiet = 0, look.plain
             while at < length:
                 taken = push(transport, octets + at, length - at)
-                self.drain_events()
+                quiet = self.drain_events() and quiet
                 if not connection.open:
                     return
                 if taken <= 0:  # the transport is closed, or the peer broke the protocol
                     break
                 at += taken
-            connection.mark()
+            if not quiet or connection.output.put_off:
+                connection.mark()
+                connection.output.put_off.clear()
             if at < length or engine.transport_capacity(transport) < 0:
                 malformed.refuse(connection)
                 return
-        if connection.look.waits:
+        if look.waits:
             self._pause(connection)
 
     def go_on(self, connection: Connection) -> None:

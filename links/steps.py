@@ -25,13 +25,16 @@ class Link(Protocol):
 
     def complete(
         self, delivery: engine.Pointer, message: bytes, state: int, settled: bool, txn_id: bytes | None, /
-    ) -> None:
-        """A message was taken. ``txn_id``: of a transactional state, where it is as long as ours."""
+    ) -> bool:
+        """A message was taken. ``txn_id``: of a transactional state, where it is as long as ours. True: the link asks
+        itself for what is to be written about it to be written.
+        """
 
-    def on_delivery(self, delivery: engine.Pointer, /) -> None:
-        """All else that is reported of a delivery."""
+    def on_delivery(self, delivery: engine.Pointer, /) -> bool | None:
+        """All else that is reported of a delivery. True: as above."""
 
-    def on_flow(self) -> None: ...
+    def on_flow(self) -> None:
+        """The peer's flow, or a transfer that the engine has written. The link asks for what is to be written."""
 
 
 #: Octets of a message that is taken at once, and fewer.
@@ -48,19 +51,21 @@ _tag_by_value = _tag[0]
 
 def _drain_in_python(
     events: engine.Pointer, links: Mapping[engine.Pointer, Link], pops: bool
-) -> tuple[engine.Pointer, int] | None:
+) -> tuple[engine.Pointer, int] | bool:
     """Handle deliveries and flows of these links, one after the other, up to another event: that and its kind. It stays
-    on top of the collector, as does one whose handling raises. None: no more. ``pops``: the one on top is handled.
+    on top of the collector, as does one whose handling raises. ``pops``: the one on top is handled.
 
-    A link goes on to its next delivery when it has taken one.
+    A link goes on to its next delivery when it has taken one. True: no more; there were some, and of each its link asks
+    for what is to be written.
     """
+    handled, quiet = False, True
     while True:
         if pops:
             engine.collector_pop(events)
         pops = True
         event = engine.collector_peek(events)
         if not event:
-            return None
+            return handled and quiet
         kind = engine.event_type(event)
         if kind == engine.DELIVERY:
             delivery = engine.event_delivery(event)
@@ -69,10 +74,8 @@ def _drain_in_python(
             if link is None:
                 return event, kind
             whole = None if link.takes < 0 else _received(pointer, delivery, link.takes)
-            if whole is None:
-                link.on_delivery(delivery)
-            else:
-                link.complete(delivery, *whole)
+            said = link.on_delivery(delivery) if whole is None else link.complete(delivery, *whole)
+            handled, quiet = True, quiet and said is True
         elif kind == engine.LINK_FLOW:
             link = links.get(engine.event_link(event))
             if link is None:

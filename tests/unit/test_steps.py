@@ -9,22 +9,15 @@ from typing import Any
 import pytest
 
 from links import engine, steps
-from tests.look_engine import Output
+from tests.steps_engine import MOST, WINDOWS, Engine, Link
 from tests.wire import types
 from tests.wire.frames import (
-    AMQP_HEADER,
     RECEIVER,
     SENDER,
     Accepted,
-    Attach,
-    Begin,
     Disposition,
     Flow,
-    Open,
-    Record,
-    Source,
     State,
-    Target,
     TransactionalState,
     Transfer,
     frame,
@@ -33,13 +26,9 @@ from tests.wire.frames import (
 _STEPS = ("drain", "said", "answer", "end", "send_whole")
 _TXN_ID = b"0123456789abcdef"
 _FIELDS = b"\xc0\x17\x02\xa0\x10" + _TXN_ID + b"\x00\x53\x24\x45"
-_WINDOWS: dict[str, Any] = {
-    "next_incoming_id": 0, "incoming_window": 99, "next_outgoing_id": 0, "outgoing_window": 99,
-}  # fmt: skip
-_MOST = 1000
 #: octets of a message in one frame
 _PIECE = 4000
-_FLOW = frame(Flow(**_WINDOWS, handle=1, delivery_count=0, link_credit=9))
+_FLOW = frame(Flow(**WINDOWS, handle=1, delivery_count=0, link_credit=9))
 
 
 @pytest.fixture(params=["compiled", "in Python"])
@@ -48,98 +37,6 @@ def form(request: pytest.FixtureRequest) -> Any:
     if request.param == "compiled":
         return request.getfixturevalue("compiled_part")["links._steps"]
     return SimpleNamespace(**{name: getattr(steps, f"_{name}_in_python") for name in _STEPS})
-
-
-class Link:
-    """As of :class:`links.steps.Link`; what it is called with, and which link it is, goes to the engine's list."""
-
-    takes = _MOST
-
-    def __init__(self, peer: Engine, pointer: Any) -> None:
-        self._peer = peer
-        self._pointer = pointer
-        if not engine.link_is_receiver(pointer):
-            self.takes = -1
-
-    def complete(self, delivery: Any, *message: object) -> None:
-        self._peer.came.append(("complete", self._pointer, delivery, message))
-
-    def on_delivery(self, delivery: Any) -> None:
-        self._peer.came.append(("on_delivery", self._pointer, delivery))
-
-    def on_flow(self) -> None:
-        self._peer.came.append(("on_flow", self._pointer))
-
-
-class Engine:
-    """A session with a link each way; the peer posts on handle 0 and takes on handle 1."""
-
-    def __init__(self, form: Any) -> None:
-        self._form = form
-        self.events = engine.collector()
-        self.transport, self.pointer = engine.new_connection(
-            self.events, max_frame=4096, channel_max=7, idle_timeout_ms=0
-        )
-        self.output = Output(self.transport)
-        self.posting: Any = None
-        self.taking: Any = None
-        #: what is done about the events of each link, by its pointer; and what came of them
-        self.links: dict[Any, Link] = {}
-        self.came: list[tuple[Any, ...]] = []
-        self.hear(AMQP_HEADER)
-        self.send(Open(container_id="test"))
-        self.send(Begin(next_outgoing_id=0, incoming_window=99, outgoing_window=99))
-        for handle, role in enumerate((SENDER, RECEIVER)):
-            given: dict[str, Any] = {
-                "name": f"link {handle}",
-                "handle": handle,
-                "role": role,
-                "source": Source(address="a"),
-            }
-            first = 0 if role == SENDER else None
-            self.send(Attach(**given, target=Target(address="a"), initial_delivery_count=first))
-        self.send(Flow(**_WINDOWS, handle=1, delivery_count=0, link_credit=10))
-        self.came.clear()
-
-    def send(self, performative: Record, payload: bytes = b"") -> None:
-        self.hear(frame(performative, payload=payload))
-
-    def hear(self, octets: bytes) -> None:
-        while octets:
-            taken = engine.transport_push(self.transport, engine.buffer_of(octets), len(octets))
-            assert taken > 0
-            octets = octets[taken:]
-            self.drain()
-        self.output.write(1 << 16)
-
-    def drain(self, pops: bool = False) -> None:
-        found = self._form.drain(self.events, self.links, pops)
-        while found is not None:
-            self._handle(*found)
-            found = self._form.drain(self.events, self.links, True)
-
-    def _handle(self, event: Any, kind: int) -> None:
-        assert engine.event_type(event) == kind != engine.TRANSPORT
-        if kind == engine.CONNECTION_REMOTE_OPEN:
-            engine.connection_open(self.pointer)
-        elif kind == engine.SESSION_REMOTE_OPEN:
-            engine.session_open(engine.event_session(event))
-        elif kind == engine.LINK_REMOTE_OPEN:
-            link = engine.event_link(event)
-            engine.link_open(link)
-            if engine.link_is_receiver(link):
-                self.posting = link
-                engine.link_flow(link, 50)
-            else:
-                self.taking = link
-            self.links[link] = Link(self, link)
-        elif kind in (engine.DELIVERY, engine.LINK_FLOW):
-            self.came.append(("no link", kind))
-
-    def written(self) -> list[Record]:
-        """The performatives since the last time."""
-        self.output.write(1 << 16)
-        return [each.performative for each in self.output.read() if isinstance(each.performative, Record)]
 
 
 @pytest.fixture
@@ -172,11 +69,11 @@ def test_those_of_links_that_are_no_more_come_back(peer: Engine) -> None:
 
 
 class Broken(Link):
-    def complete(self, delivery: Any, *message: object) -> None:
+    def complete(self, delivery: Any, *message: object) -> bool | None:
         super().complete(delivery, *message)
         raise ArithmeticError
 
-    def on_delivery(self, delivery: Any) -> None:
+    def on_delivery(self, delivery: Any) -> bool | None:
         super().on_delivery(delivery)
         raise ArithmeticError
 
@@ -201,12 +98,37 @@ def test_what_raises_stays_on_top(peer: Engine, octets: bytes, expected: str) ->
     assert [each[0] for each in peer.came] == [expected]
 
 
+@pytest.mark.parametrize(
+    ("octets", "of_messages", "of_others", "expected"),
+    [
+        (_transfer(b"a"), True, False, True),
+        (_transfer(b"a"), False, True, False),
+        (_transfer(b"a"), None, True, False),
+        (_transfer(b"a", more=True), False, True, True),
+        (_transfer(b"a", more=True), True, None, False),
+        (_transfer(b"a") + _transfer(b"b", 1, more=True), True, True, True),
+        (_transfer(b"a") + _transfer(b"b", 1, more=True), True, False, False),
+        (_transfer(b"a") + _transfer(b"b", 1, more=True), False, True, False),
+        (_transfer(b"a") + _FLOW, True, True, True),
+        (_FLOW, True, True, False),
+        (frame(None), True, True, False),
+    ],
+)
+def test_whether_links_ask_for_all_that_is_to_be_written(
+    peer: Engine, octets: bytes, of_messages: bool | None, of_others: bool | None, expected: bool
+) -> None:
+    peer.says = of_messages, of_others
+    peer.hear(octets)
+    assert peer.quiet == [expected]
+
+
 class Ending(Link):
     """Ends with what it is given: by the time the next is handled, there is no such link."""
 
-    def complete(self, delivery: Any, *message: object) -> None:
+    def complete(self, delivery: Any, *message: object) -> bool | None:
         super().complete(delivery, *message)
         del self._peer.links[self._pointer]
+        return None
 
 
 def test_a_link_may_end_in_what_it_does(peer: Engine) -> None:
@@ -220,7 +142,7 @@ def test_a_link_may_end_in_what_it_does(peer: Engine) -> None:
     [
         (b"x", {}, (b"x", 0, False, None)),
         (b"", {}, (b"", 0, False, None)),
-        (bytes(_MOST), {"settled": True}, (bytes(_MOST), 0, True, None)),
+        (bytes(MOST), {"settled": True}, (bytes(MOST), 0, True, None)),
         (b"x", {"state": Accepted()}, (b"x", engine.ACCEPTED, False, None)),
         (b"x", {"state": TransactionalState(txn_id=_TXN_ID)}, (b"x", engine.TRANSACTIONAL, False, _TXN_ID)),
         (
@@ -246,7 +168,7 @@ def test_a_message_that_is_whole_is_taken(peer: Engine, octets: bytes, more: dic
 @pytest.mark.parametrize(
     "frames",
     [
-        _transfer(bytes(_MOST + 1)),
+        _transfer(bytes(MOST + 1)),
         _transfer(b"x", more=True),
         _transfer(b"x", more=True) + _transfer(aborted=True),
     ],
